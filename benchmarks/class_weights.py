@@ -1,0 +1,68 @@
+"""How long does it take to know the class weights of a data set? A unit is the whole set."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+import torch
+from PIL import Image
+from torchvision.transforms.v2.functional import pil_to_tensor
+
+from benchmarks.rounds import compare
+from lit_loader.annotations import class_weights, image_weights, read_voc
+from lit_loader.datasets import draw_shapes
+
+SHARED = Path(__file__).parents[2] / "shared" / "data" / "bccd" / "BCCD"
+
+
+class PlainVoc(torch.utils.data.Dataset[tuple[torch.Tensor, list[str]]]):
+    """What people write: decode the image, parse the XML, return both."""
+
+    def __init__(self, root: Path, split: str) -> None:
+        self.root = root
+        self.ids = (root / "ImageSets" / "Main" / f"{split}.txt").read_text().split()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, list[str]]:
+        """Return the image and the names of its objects."""
+        name = self.ids[index]
+        image = pil_to_tensor(Image.open(self.root / "JPEGImages" / f"{name}.jpg").convert("RGB"))
+        root = ElementTree.parse(self.root / "Annotations" / f"{name}.xml").getroot()
+        return image, [item.findtext("name", "") for item in root.iter("object")]
+
+
+def main() -> None:
+    """Compare on BCCD where it is, else on the embedded set."""
+    with tempfile.TemporaryDirectory() as cache:
+        root = SHARED if SHARED.is_dir() else draw_shapes(Path(cache))
+
+        def iterate() -> int:
+            dataset = PlainVoc(root, "train")
+            weight: dict[str, float] = {}
+            per_image = [
+                [weight.setdefault(name, 1.0) for name in names]
+                for _, names in map(dataset.__getitem__, range(len(dataset)))
+            ]
+            return len(per_image) // len(dataset)
+
+        def weights(*, use_cache: bool) -> int:
+            table = read_voc(root, split="train", cache_dir=cache, use_cache=use_cache, progress=False)
+            image_weights(table, class_weights(table.class_counts()))
+            return 1
+
+        compare(
+            f"class weights of {root.name}",
+            {
+                "[w[label] for data, label in set]": iterate,
+                "ours, cold": lambda: weights(use_cache=False),
+                "ours, warm": lambda: weights(use_cache=True),
+            },
+        )
+
+
+if __name__ == "__main__":
+    main()

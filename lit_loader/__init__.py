@@ -1,0 +1,73 @@
+"""Data loading for detection, landmark and classification training: balanced, seeded, exact.
+
+Names are imported when first asked for, so that ``import lit_loader`` starts nothing and costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.utils.data import get_worker_info
+
+    from lit_loader.annotations import AnnotationTable, read_voc
+    from lit_loader.collate import default_collate, default_convert, detection_collate
+    from lit_loader.datamodules import DetectionDataModule
+    from lit_loader.datasets import DetectionDataset
+    from lit_loader.loader import DataLoader
+    from lit_loader.samplers import (
+        ClassBalancedSampler,
+        RandomSampler,
+        SequentialSampler,
+        WeightedRandomSampler,
+    )
+    from lit_loader.seeding import sample_rng
+
+_HOMES = {
+    "AnnotationTable": "lit_loader.annotations",
+    "ClassBalancedSampler": "lit_loader.samplers",
+    "DataLoader": "lit_loader.loader",
+    "DetectionDataModule": "lit_loader.datamodules",
+    "DetectionDataset": "lit_loader.datasets",
+    "RandomSampler": "lit_loader.samplers",
+    "SequentialSampler": "lit_loader.samplers",
+    "WeightedRandomSampler": "lit_loader.samplers",
+    "default_collate": "lit_loader.collate",
+    "default_convert": "lit_loader.collate",
+    "detection_collate": "lit_loader.collate",
+    "get_worker_info": "torch.utils.data",
+    "read_voc": "lit_loader.annotations",
+    "sample_rng": "lit_loader.seeding",
+}
+
+__all__ = [
+    "AnnotationTable",
+    "ClassBalancedSampler",
+    "DataLoader",
+    "DetectionDataModule",
+    "DetectionDataset",
+    "RandomSampler",
+    "SequentialSampler",
+    "WeightedRandomSampler",
+    "default_collate",
+    "default_convert",
+    "detection_collate",
+    "get_worker_info",
+    "read_voc",
+    "sample_rng",
+]
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,163 @@
+"""What a reader found wrong and what it did about it: counts of everything, details of the first few."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Problem", "ReadReport", "shorten"]
+
+_MAX_TEXT = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing found wrong in one file.
+
+    Attributes:
+        kind: What is wrong, e.g. ``"degenerate"``.
+        action: What was done, e.g. ``"drop"``.
+        file: The annotation file, relative to the root.
+        message: The value found and the rule.
+        line: Line in the file, counted from 1, where known.
+        object_index: Position of the object in the file, counted from 0, where one object is meant.
+    """
+
+    kind: str
+    action: str
+    file: str
+    message: str
+    line: int | None = None
+    object_index: int | None = None
+
+
+class ReadReport:
+    """Problems by (kind, action): all are counted, the first ``max_details`` of each are kept.
+
+    Args:
+        max_details: Details kept for each (kind, action), so that memory is bounded however broken
+            the data set is.
+    """
+
+    def __init__(self, *, max_details: int = 20) -> None:
+        if max_details < 0:
+            raise ValueError(f"max_details={max_details} must be >= 0")
+        self.max_details = max_details
+        self._counts: dict[tuple[str, str], int] = {}
+        self._details: dict[tuple[str, str], list[Problem]] = {}
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """How often each (kind, action) occurred."""
+        return dict(self._counts)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The details that were kept, grouped by (kind, action) in order of first occurrence."""
+        return tuple(problem for problems in self._details.values() for problem in problems)
+
+    def count(self, kind: str, action: str | None = None) -> int:
+        """Return how often ``kind`` occurred, with any action or with the one given."""
+        return sum(n for (k, a), n in self._counts.items() if k == kind and action in (None, a))
+
+    def wants_detail(self, kind: str, action: str) -> bool:
+        """Whether the next problem of this kind would be kept: saves writing messages that are not."""
+        return len(self._details.get((kind, action), ())) < self.max_details
+
+    def add(self, problem: Problem) -> None:
+        """Count a problem and keep its detail while there is room."""
+        key = (problem.kind, problem.action)
+        self.add_count(*key, 1)
+        details = self._details.setdefault(key, [])
+        if len(details) < self.max_details:
+            details.append(problem)
+
+    def add_count(self, kind: str, action: str, count: int) -> None:
+        """Count problems without details."""
+        self._counts[kind, action] = self._counts.get((kind, action), 0) + count
+
+    def merge(self, other: ReadReport) -> None:
+        """Add the counts of another report, and its details while there is room."""
+        for (kind, action), count in other._counts.items():
+            self.add_count(kind, action, count)
+            details = self._details.setdefault((kind, action), [])
+            details.extend(other._details.get((kind, action), [])[: self.max_details - len(details)])
+
+    def __len__(self) -> int:
+        return sum(self._counts.values())
+
+    def __iter__(self) -> Iterator[Problem]:
+        return iter(self.problems)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ReadReport) and self.to_dict() == other.to_dict()
+
+    def __repr__(self) -> str:
+        return f"ReadReport({len(self)} problems)"
+
+    def __str__(self) -> str:
+        if not self._counts:
+            return "no problems found"
+        rows = [(kind, action, str(count)) for (kind, action), count in self._counts.items()]
+        table = [("problem", "action", "count"), *rows]
+        widths = [max(len(row[column]) for row in table) for column in range(3)]
+        lines = [f"{k:<{widths[0]}}  {a:<{widths[1]}}  {c:>{widths[2]}}" for k, a, c in table]
+        for problem in self.problems:
+            place = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
+            lines.append(f"  {place}: {problem.message} [{problem.action}]")
+        hidden = len(self) - len(self.problems)
+        if hidden:
+            lines.append(f"  and {hidden} more")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain values."""
+        return {
+            "max_details": self.max_details,
+            "counts": [[kind, action, count] for (kind, action), count in self._counts.items()],
+            "problems": [asdict(problem) for problem in self.problems],
+        }
+
+    def to_json(self) -> str:
+        """Return the report as JSON."""
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def from_dict(cls, values: Any) -> ReadReport:
+        """Build a report from what ``to_dict`` gave.
+
+        Raises:
+            ValueError: If the values are not such a report.
+        """
+        try:
+            report = cls(max_details=_typed(values["max_details"], int))
+            for kind, action, count in values["counts"]:
+                report.add_count(_typed(kind, str), _typed(action, str), _typed(count, int))
+            for fields in values["problems"]:
+                problem = Problem(**fields)
+                key = (_typed(problem.kind, str), _typed(problem.action, str))
+                if key not in report._counts or not report.wants_detail(*key):
+                    raise ValueError(f"detail of {key} without a count or beyond max_details")
+                _typed(problem.file, str), _typed(problem.message, str)
+                report._details.setdefault(key, []).append(problem)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not a read report: {error}") from None
+        return report
+
+    @classmethod
+    def from_json(cls, text: str) -> ReadReport:
+        """Build a report from what ``to_json`` gave; raises ValueError for anything else."""
+        return cls.from_dict(json.loads(text))
+
+
+def _typed(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise ValueError(f"{str(value)[:50]!r} is not {kind.__name__}")
+    return value
+
+
+def shorten(text: str) -> str:
+    """Return ``text`` cut to a length that a report can keep."""
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."

@@ -1,0 +1,168 @@
+"""The reader of Pascal VOC data sets: XML per image, split files, cached as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from lit_loader.annotations.cache import cache_folder, cache_key, load_or_build
+from lit_loader.annotations.parallel import map_chunks
+from lit_loader.annotations.report import ReadReport
+from lit_loader.annotations.table import AnnotationTable
+from lit_loader.annotations.voc_build import build_voc_table, choose_items
+from lit_loader.annotations.voc_files import VocFiles, VocItem, find_voc_files
+from lit_loader.annotations.voc_parse import VocColumns, parse_voc_files
+from lit_loader.annotations.voc_policy import VocPolicy
+
+__all__ = ["read_voc"]
+
+_READER_VERSION = 1
+
+
+def read_voc(
+    root: Path | str,
+    *,
+    split: str | None = None,
+    class_names: Sequence[str] | None = None,
+    one_based: bool = False,
+    image_dir: str = "JPEGImages",
+    annotation_dir: str = "Annotations",
+    split_dir: str = "ImageSets/Main",
+    policy: VocPolicy | None = None,
+    cache_dir: Path | str | None = None,
+    use_cache: bool = True,
+    num_workers: int | None = None,
+    progress: bool = True,
+) -> AnnotationTable:
+    """Read a VOC data set; images are never opened.
+
+    The image of an id is found by listing ``image_dir``; when several extensions fit, the one that
+    ``<filename>`` has, else the first of ``IMAGE_EXTENSIONS``. What is wrong in the files is handled by
+    ``policy`` and listed in the table's ``report``. Paths that the data set names, and symbolic links in
+    it, may not lead out of ``root``.
+
+    Read further splits with the first one's ``class_names``: a split that lacks a class would otherwise
+    number the others differently.
+
+    Args:
+        root: The data set's folder.
+        split: Reads the ids in ``<split_dir>/<split>.txt``; None reads every XML file, sorted by name.
+        class_names: Classes in the order of their ids; None takes the names that occur in this split,
+            sorted, those of objects that the policy drops included.
+        one_based: Whether to subtract one from all four corners. By default they are kept as written, as
+            torchvision does.
+        image_dir: Folder of the images, relative to ``root``.
+        annotation_dir: Folder of the XML files, relative to ``root``.
+        split_dir: Folder of the split files, relative to ``root``.
+        policy: What to do about each kind of problem; default ``VocPolicy()``.
+        cache_dir: Where the table is cached; None: ``$XDG_CACHE_HOME/lit_loader`` or ``~/.cache/lit_loader``.
+            When a cached table is stale is said in ``cache.py``, NOTE [when a cache is stale].
+        use_cache: Whether to load from the cache and store there.
+        num_workers: Processes that parse; 0: none; None: none below 4,000 files, else one a CPU. The table is
+            the same for all of them.
+        progress: Whether to draw a progress bar on a terminal.
+
+    Returns:
+        The table. With ``use_cache`` its columns are views of the mapped cache file.
+
+    Raises:
+        AnnotationError: For a problem whose action is ``"raise"``; names file and line.
+        UnsafePathError: If a path or link leads out of ``root``.
+        ValueError: If ``class_names`` are empty or repeat, or ``num_workers`` is negative.
+    """
+    if num_workers is not None and num_workers < 0:
+        raise ValueError(f"num_workers={num_workers} must be None or >= 0")
+    names = None if class_names is None else _checked_names(class_names)
+    policy = VocPolicy() if policy is None else policy
+    files = find_voc_files(
+        root,
+        split=split,
+        image_dir=image_dir,
+        annotation_dir=annotation_dir,
+        split_dir=split_dir,
+    )
+    settings = {
+        "split": split,
+        "class_names": names,
+        "one_based": one_based,
+        "dirs": [image_dir, annotation_dir, split_dir],
+        "policy": asdict(policy),
+    }
+
+    def build() -> AnnotationTable:
+        report = ReadReport()
+        items = choose_items(files, policy=policy, report=report)
+        columns = _parse(files, items, policy=policy, num_workers=num_workers, progress=progress)
+        report.merge(columns.report)
+        return build_voc_table(
+            files,
+            items,
+            columns,
+            policy=policy,
+            class_names=names,
+            one_based=one_based,
+            split=split,
+            report=report,
+        )
+
+    if not use_cache:
+        return build()
+    return load_or_build(
+        folder=cache_folder(cache_dir),
+        key=cache_key(
+            reader="voc", version=_READER_VERSION, root=files.root, settings=settings, stamps=files.stamps()
+        ),
+        root=files.root,
+        build=build,
+        unchanged=files.are_unchanged,
+    )
+
+
+def _checked_names(class_names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(class_names, str):
+        raise TypeError(f"class_names={class_names!r} must be a sequence of names, not one string")
+    names = tuple(class_names)
+    if (
+        not names
+        or len(set(names)) != len(names)
+        or not all(isinstance(name, str) and name for name in names)
+    ):
+        raise ValueError(f"class_names={names} must be different names, at least one, none empty")
+    return names
+
+
+def _parse(
+    files: VocFiles, items: Sequence[VocItem], *, policy: VocPolicy, num_workers: int | None, progress: bool
+) -> VocColumns:
+    """Parse the items' files in chunks and join the columns; items without XML become empty files."""
+    parts = map_chunks(
+        partial(parse_voc_files, root=files.root, malformed=policy.malformed),
+        [item.xml for item in items],
+        num_workers=num_workers,
+        progress=progress,
+        description="Reading annotations",
+    )
+    parts = parts or [parse_voc_files([], root=files.root, malformed=policy.malformed)]
+    names: dict[str, int] = {}
+    report = ReadReport()
+    name_ids = []
+    for part in parts:
+        lookup = np.array([names.setdefault(name, len(names)) for name in part.names], dtype=np.int64)
+        name_ids.append(lookup[part.name_ids] if part.names else part.name_ids)
+        report.merge(part.report)
+    return VocColumns(
+        readable=np.concatenate([part.readable for part in parts]),
+        filenames=[filename for part in parts for filename in part.filenames],
+        sizes=np.concatenate([part.sizes for part in parts]),
+        counts=np.concatenate([part.counts for part in parts]),
+        names=list(names),
+        name_ids=np.concatenate(name_ids),
+        corners=np.concatenate([part.corners for part in parts]),
+        flags=np.concatenate([part.flags for part in parts]),
+        positions=np.concatenate([part.positions for part in parts]),
+        report=report,
+    )

@@ -1,0 +1,61 @@
+"""What the VOC reader does with annotations that are wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_type_hints
+
+__all__ = ["VocPolicy"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocPolicy:
+    """One action for each kind of problem; every action but ``"raise"`` is counted in the table's report.
+
+    ``"raise"`` raises an AnnotationError that names file and line. Checks run in the order of the
+    attributes below, each on what the ones before have left; an object is looked at after its image.
+
+    Attributes:
+        duplicate_id: The split file names an image twice. ``"keep"`` keeps both rows.
+        missing_annotation: The split file names an image without XML. ``"empty"`` keeps the image as one
+            without objects.
+        malformed: The XML cannot be parsed, is too large, is hostile, or its root is not ``<annotation>``:
+            ``"drop"`` drops the image. An ``<object>`` has no name or no four numbers: ``"drop"`` drops
+            the object.
+        missing_image: No image file belongs to the id. ``"keep"`` keeps the path where it would be.
+        wrong_filename: ``<filename>`` names another file than the one found by the id. The id wins:
+            ``"report"`` uses it, ``"drop"`` drops the image.
+        bad_size: ``<size>`` is absent or not positive. ``"unknown"`` keeps the image with size 0, so that
+            its boxes are not compared with it. Images are not opened, so a size that merely differs from
+            the image's own is not seen here.
+        unknown_class: An object's class is not among the ``class_names`` that were given. ``"drop"`` drops
+            the object.
+        non_finite: A coordinate is NaN or beyond float32. ``"drop"`` drops the object.
+        swapped: xmin > xmax or ymin > ymax. ``"fix"`` exchanges them.
+        out_of_image: A box reaches below 0 or beyond width or height (a box that ends exactly at width or
+            height does not). ``"clip"`` cuts it, ``"keep"`` leaves it, ``"drop"`` drops the object.
+        degenerate: A box has no width or no height, as written or after clipping. ``"drop"`` drops the
+            object, ``"keep"`` leaves it.
+
+    Raises:
+        ValueError: If an action is not one of those that the attribute knows.
+    """
+
+    duplicate_id: Literal["drop", "keep", "raise"] = "drop"
+    missing_annotation: Literal["raise", "drop", "empty"] = "raise"
+    malformed: Literal["raise", "drop"] = "raise"
+    missing_image: Literal["raise", "drop", "keep"] = "raise"
+    wrong_filename: Literal["report", "drop", "raise"] = "report"
+    bad_size: Literal["unknown", "drop", "raise"] = "unknown"
+    unknown_class: Literal["raise", "drop"] = "raise"
+    non_finite: Literal["drop", "raise"] = "drop"
+    swapped: Literal["fix", "drop", "raise"] = "fix"
+    out_of_image: Literal["clip", "keep", "drop", "raise"] = "clip"
+    degenerate: Literal["drop", "keep", "raise"] = "drop"
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for field in fields(self):
+            value, known = getattr(self, field.name), get_args(hints[field.name])
+            if value not in known:
+                raise ValueError(f"{field.name}={value!r} must be one of {', '.join(map(repr, known))}")

@@ -1,0 +1,112 @@
+"""Sampling weights and labels of images, from the table's columns alone: no image is opened."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lit_loader.annotations.table import AnnotationTable
+from lit_loader.types import IndexArray
+
+__all__ = ["LabelSets", "class_weights", "image_labels", "image_weights"]
+
+
+class LabelSets(NamedTuple):
+    """The distinct classes of each image as one ragged list.
+
+    Attributes:
+        offsets: int64 ``(num_images + 1,)``; image ``i`` has ``classes[offsets[i]:offsets[i + 1]]``.
+        classes: int64, class ids, rising within an image.
+    """
+
+    offsets: IndexArray
+    classes: IndexArray
+
+
+def image_labels(table: AnnotationTable) -> LabelSets:
+    """Return the distinct classes of each image; an image without objects has none."""
+    stride = max(table.num_classes, 1)
+    cells = np.unique(table.image_of_object() * stride + table.labels)
+    offsets = np.zeros(table.num_images + 1, dtype=np.int64)
+    np.cumsum(np.bincount(cells // stride, minlength=table.num_images), out=offsets[1:])
+    return LabelSets(offsets=offsets, classes=cells % stride)
+
+
+def class_weights(counts: npt.ArrayLike, *, exponent: float = 1.0) -> npt.NDArray[np.float64]:
+    """Return a weight for each class that falls with its count.
+
+    ``w_c = (N / (C * n_c)) ** exponent`` with ``n_c`` the count of class ``c``, ``N`` the sum of all
+    counts and ``C`` the number of classes with ``n_c > 0``; a class without objects gets 0. With exponent 1
+    every class has the same total ``w_c * n_c``; with 0 all weights are 1.
+
+    Args:
+        counts: ``(num_classes,)`` counts, >= 0.
+        exponent: In [0, 1]: 0 leaves the classes as they are, 1 balances them.
+
+    Returns:
+        float64 ``(num_classes,)``.
+
+    Raises:
+        ValueError: If a count is negative or not finite, or the exponent is outside [0, 1].
+    """
+    values = np.asarray(counts, dtype=np.float64)
+    if values.ndim != 1 or not np.isfinite(values).all() or (values < 0).any():
+        raise ValueError(f"counts={values.tolist()} must be a vector of finite numbers >= 0")
+    if not 0.0 <= exponent <= 1.0:
+        raise ValueError(f"exponent={exponent} must be in [0, 1]")
+    present = values > 0
+    weights = np.zeros_like(values)
+    weights[present] = (values.sum() / (present.sum() * values[present])) ** exponent
+    return weights
+
+
+def image_weights(
+    table: AnnotationTable,
+    weights: npt.ArrayLike,
+    *,
+    reduce: Literal["mean", "max", "sum"] = "mean",
+    empty_weight: float | None = None,
+) -> npt.NDArray[np.float64]:
+    """Return a sampling weight for each image from the weights of its objects' classes.
+
+    Args:
+        table: The images.
+        weights: ``(num_classes,)`` weight of each class, e.g. from ``class_weights``; finite, >= 0.
+        reduce: ``"mean"`` over the image's objects; ``"max"``: its heaviest class decides; ``"sum"``:
+            images with many objects are drawn more often.
+        empty_weight: Weight of an image without objects; None: the smallest that any other image gets
+            (1 when there is no other), so that it is not forgotten.
+
+    Returns:
+        float64 ``(num_images,)``.
+
+    Raises:
+        ValueError: If the weights do not fit the table's classes or ``reduce`` is unknown.
+    """
+    per_class = np.asarray(weights, dtype=np.float64)
+    if per_class.shape != (table.num_classes,):
+        raise ValueError(
+            f"weights of shape {per_class.shape} must be one for each of {table.num_classes} classes"
+        )
+    if not np.isfinite(per_class).all() or (per_class < 0).any():
+        raise ValueError(f"weights={per_class.tolist()} must be finite and >= 0")
+    if empty_weight is not None and not (np.isfinite(empty_weight) and empty_weight >= 0):
+        raise ValueError(f"empty_weight={empty_weight} must be finite and >= 0")
+    if reduce not in ("mean", "max", "sum"):
+        raise ValueError(f"reduce={reduce!r} must be 'mean', 'max' or 'sum'")
+    images, of_object = table.image_of_object(), per_class[table.labels]
+    num_objects = np.diff(table.offsets)
+    filled = num_objects > 0
+    result = np.zeros(table.num_images, dtype=np.float64)
+    if reduce == "max":
+        np.maximum.at(result, images, of_object)
+    else:
+        result = np.bincount(images, weights=of_object, minlength=table.num_images).astype(np.float64)
+    if reduce == "mean":
+        result[filled] /= num_objects[filled]
+    if not filled.all():
+        smallest = float(result[filled].min()) if filled.any() else 1.0
+        result[~filled] = smallest if empty_weight is None else empty_weight
+    return result

@@ -1,0 +1,8 @@
+"""Lightning callbacks."""
+
+from __future__ import annotations
+
+from lit_loader.callbacks.class_mix import ClassMixMonitor
+from lit_loader.callbacks.data_wait import DataWaitMonitor
+
+__all__ = ["ClassMixMonitor", "DataWaitMonitor"]

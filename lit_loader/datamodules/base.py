@@ -1,0 +1,203 @@
+"""The data module under all others: one factory behind every hook, workers that end with the run."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import Sampler
+
+from lit_loader.datasets import Stage
+from lit_loader.loader import DataLoader
+from lit_loader.seeding import key64
+from lit_loader.types import CollateFn
+
+__all__ = ["LoaderDataModule", "SplitData"]
+
+SplitData: TypeAlias = tuple[Any, Sampler[int] | None]
+"""A dataset and the sampler over it (None: in order)."""
+
+# Lightning hands setup() a TrainerFn, a str enum with these values.
+_STAGES: dict[str, tuple[Stage, ...]] = {
+    "fit": ("train", "val"),
+    "validate": ("val",),
+    "test": ("test",),
+    "predict": ("predict",),
+}
+
+
+class LoaderDataModule(LightningDataModule):
+    """Loaders for every stage from one factory.
+
+    A subclass gives the data of a stage (`_split_data`) and its collate function (`_collate_fn`).
+
+    Args:
+        batch_size: Samples a batch on each rank, for the stages without one of their own. Setting the
+            attribute later changes the training loader too, as Lightning's ``BatchSizeFinder`` expects.
+        train_batch_size: For training; None: ``batch_size``. Likewise the next three.
+        val_batch_size: For validation.
+        test_batch_size: For testing.
+        predict_batch_size: For prediction.
+        num_workers: Worker processes of each loader.
+        prefetch_factor: Batches that each worker makes ahead; None: torch's default.
+        persistent_workers: Keep workers from epoch to epoch; None: if there are any.
+        multiprocessing_context: Start method of the workers; None: the platform's.
+        pin_memory: Page-lock batches; None: if an accelerator is there.
+        timeout: Seconds to wait for a batch from workers; 0: for ever.
+        drop_last: Leave out the last training batch if it is not full.
+        seed: Seed of orders and augmentation; None: what ``seed_everything`` was called with, else 0.
+
+    Determinism: every loader has a seed, so that a batch does not depend on the workers; see
+        `lit_loader.DataLoader`. Stages, and the sets of a stage, have seeds of their own.
+    Owns: the loaders it made; `teardown` closes their workers.
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_size: int = 8,
+        train_batch_size: int | None = None,
+        val_batch_size: int | None = None,
+        test_batch_size: int | None = None,
+        predict_batch_size: int | None = None,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool | None = None,
+        multiprocessing_context: str | None = None,
+        pin_memory: bool | None = None,
+        timeout: float = 0.0,
+        drop_last: bool = False,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._batch_size = batch_size
+        self._batch_sizes: dict[Stage, int | None] = {
+            "train": train_batch_size,
+            "val": val_batch_size,
+            "test": test_batch_size,
+            "predict": predict_batch_size,
+        }
+        self.num_workers, self.prefetch_factor = num_workers, prefetch_factor
+        self.persistent_workers = num_workers > 0 if persistent_workers is None else persistent_workers
+        self.multiprocessing_context = multiprocessing_context
+        self.pin_memory = torch.accelerator.is_available() if pin_memory is None else pin_memory
+        self.timeout, self.drop_last = timeout, drop_last
+        self._seed = seed
+        self._data: dict[Stage, list[SplitData]] = {}
+        self._loaders: list[DataLoader[Any]] = []
+
+    # -- what a subclass gives ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def _split_data(self, stage: Stage) -> list[SplitData]:
+        """Return the datasets of a stage with their samplers; called once for each stage."""
+
+    @abstractmethod
+    def _collate_fn(self, stage: Stage) -> CollateFn | None:
+        """Return the collate function of a stage; None: the default."""
+
+    # -- settings -----------------------------------------------------------------------------------------
+
+    @property
+    def batch_size(self) -> int:
+        """Samples a training batch on each rank."""
+        return self._batch_sizes["train"] or self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, batch_size: int) -> None:
+        self._batch_size, self._batch_sizes["train"] = batch_size, None
+
+    @property
+    def seed(self) -> int:
+        """The seed that orders and augmentation come from."""
+        return int(os.environ.get("PL_GLOBAL_SEED", 0)) if self._seed is None else self._seed
+
+    # -- Lightning's hooks --------------------------------------------------------------------------------
+
+    def setup(self, stage: str | None = None) -> None:
+        """Open the data of a stage; what is open already stays."""
+        stages = (
+            _STAGES[str(getattr(stage, "value", stage))] if stage else ("train", "val", "test", "predict")
+        )
+        for name in stages:
+            self._open(name)
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Return the training loader.
+
+        Raises:
+            ValueError: If there is no training set, or more than one.
+        """
+        loaders = self._make_loaders("train")
+        if len(loaders) != 1:
+            raise ValueError(f"training needs one data set and the source gives {len(loaders)}")
+        return loaders[0]
+
+    def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
+        """Return the validation loader, or a list of as many as there are sets."""
+        return _one_or_all(self._make_loaders("val"))
+
+    def test_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
+        """Return the test loader, or a list of as many as there are sets."""
+        return _one_or_all(self._make_loaders("test"))
+
+    def predict_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
+        """Return the prediction loader, or a list of as many as there are sets."""
+        return _one_or_all(self._make_loaders("predict"))
+
+    def teardown(self, stage: str | None = None) -> None:
+        """End the workers of every loader made so far."""
+        for loader in self._loaders:
+            loader.close()
+        self._loaders.clear()
+
+    # -- the factory --------------------------------------------------------------------------------------
+
+    def _open(self, stage: Stage) -> list[SplitData]:
+        if stage not in self._data:
+            self._data[stage] = self._split_data(stage)
+        return self._data[stage]
+
+    def _make_loaders(self, stage: Stage) -> list[DataLoader[Any]]:
+        rank, world_size = self._place()
+        loaders: list[DataLoader[Any]] = []
+        for number, (dataset, sampler) in enumerate(self._open(stage)):
+            loader: DataLoader[Any] = DataLoader(
+                dataset,
+                batch_size=self.batch_size
+                if stage == "train"
+                else self._batch_sizes[stage] or self._batch_size,
+                sampler=sampler,
+                num_workers=self.num_workers,
+                collate_fn=self._collate_fn(stage),
+                pin_memory=self.pin_memory,
+                drop_last=self.drop_last and stage == "train",
+                timeout=self.timeout if self.num_workers > 0 else 0,
+                multiprocessing_context=self.multiprocessing_context if self.num_workers > 0 else None,
+                prefetch_factor=self.prefetch_factor if self.num_workers > 0 else None,
+                persistent_workers=self.persistent_workers and self.num_workers > 0,
+                seed=key64(self.seed, stage, number) >> 1,  # 63 bits: an int64 everywhere
+                rank=rank,
+                world_size=world_size,
+            )
+            loaders.append(loader)
+        self._loaders.extend(loaders)
+        return loaders
+
+    def _place(self) -> tuple[int | None, int | None]:
+        """Return the trainer's rank and world size; without a trainer the loader looks for a process group."""
+        trainer = self.trainer
+        return (None, None) if trainer is None else (trainer.global_rank, trainer.world_size)
+
+    def __str__(self) -> str:
+        # Lightning's own calls all four *_dataloader methods
+        sizes = ", ".join(f"{stage}: {[len(data) for data, _ in sets]}" for stage, sets in self._data.items())
+        return f"{type(self).__name__}(batch_size={self.batch_size}, num_workers={self.num_workers}, {sizes})"
+
+
+def _one_or_all(loaders: Sequence[DataLoader[Any]]) -> DataLoader[Any] | list[DataLoader[Any]]:
+    return loaders[0] if len(loaders) == 1 else list(loaders)

@@ -1,0 +1,91 @@
+"""Sampling choices: from an annotation table to a sampler, with plain settings that configs can name."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+from lit_loader.annotations import AnnotationTable, class_weights, image_labels, image_weights
+from lit_loader.samplers import (
+    ClassBalancedSampler,
+    OrderSampler,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
+
+__all__ = ["ClassBalancedSampling", "RandomSampling", "Sampling", "SequentialSampling", "WeightedSampling"]
+
+
+class Sampling(ABC):
+    """How the images of a table are drawn; the weights come from the table, no image is opened."""
+
+    @abstractmethod
+    def sampler(self, table: AnnotationTable) -> OrderSampler:
+        """Return the sampler for a table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequentialSampling(Sampling):
+    """Every image once, in the order of the table."""
+
+    def sampler(self, table: AnnotationTable) -> OrderSampler:
+        """Return the sampler for a table."""
+        return SequentialSampler(table.num_images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomSampling(Sampling):
+    """Every image once an epoch, in a new order each time."""
+
+    def sampler(self, table: AnnotationTable) -> OrderSampler:
+        """Return the sampler for a table."""
+        return RandomSampler(table.num_images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedSampling(Sampling):
+    """Images drawn by weights that rise with the rarity of the classes they hold.
+
+    Args:
+        exponent: 0: all classes weigh the same; 1: inversely to their number of objects.
+        reduce: How the weights of an image's objects become the image's.
+        num_samples: Images an epoch; None: as many as the table has.
+        replacement: Whether an image may come twice in an epoch.
+    """
+
+    exponent: float = 1.0
+    reduce: Literal["mean", "max", "sum"] = "mean"
+    num_samples: int | None = None
+    replacement: bool = True
+
+    def sampler(self, table: AnnotationTable) -> OrderSampler:
+        """Return the sampler for a table."""
+        of_classes = class_weights(table.class_counts(), exponent=self.exponent)
+        weights = image_weights(table, of_classes, reduce=self.reduce)
+        return WeightedRandomSampler(weights, self.num_samples, self.replacement)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassBalancedSampling(Sampling):
+    """A class is chosen first, by shares between natural and balanced, then an image that holds it.
+
+    Args:
+        temperature: 0: classes come as often as they are; 1: all classes come equally often.
+        num_samples: Images an epoch; None: as many as the table has.
+        empty_share: Share of images without objects; None: their share of the table.
+    """
+
+    temperature: float = 1.0
+    num_samples: int | None = None
+    empty_share: float | None = None
+
+    def sampler(self, table: AnnotationTable) -> OrderSampler:
+        """Return the sampler for a table."""
+        return ClassBalancedSampler(
+            image_labels(table),
+            temperature=self.temperature,
+            num_samples=self.num_samples,
+            empty_share=self.empty_share,
+        )

@@ -1,0 +1,147 @@
+"""The detection data set: a view of an annotation table that gives images with boxes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeAlias
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+from torchvision import tv_tensors
+
+from lit_loader.datasets.images import MAX_PIXELS, decode_image
+from lit_loader.errors import ImageError
+
+if TYPE_CHECKING:
+    from lit_loader.annotations import AnnotationTable
+
+__all__ = ["DetectionDataset", "DetectionSample"]
+
+DetectionSample: TypeAlias = tuple[Any, dict[str, Any]]
+"""``(image, target)``; what a transform gives may be of any type."""
+
+_OBJECT_FIELDS: Final = ("difficult", "occluded", "truncated")
+_SIZE_RULES: Final = ("clip", "raise")
+
+
+class DetectionDataset(Dataset[DetectionSample]):
+    """Images with boxes, as torchvision's detection references give them.
+
+    ``dataset[i]`` is ``(image, target)``: the image a ``tv_tensors.Image``, uint8, ``(3, H, W)``; the target
+    a dict of, for N objects in the order of the table (N may be 0):
+
+    - ``boxes``: ``tv_tensors.BoundingBoxes``, float32, ``(N, 4)``, XYXY pixels, clipped to the image;
+    - ``labels``: int64 ``(N,)``, class id + ``first_label``;
+    - ``image_id``: int, the index in the table;
+    - ``area``: float32 ``(N,)``, of the boxes; ``iscrowd``: int64 ``(N,)``;
+    - every name in ``extra_fields``: bool ``(N,)``.
+
+    The decoded, upright image decides the canvas. Rows are never dropped here: an object that clipping
+    leaves without area keeps its row until ``SanitizeObjects`` drops it from every field at once.
+
+    Runs in: the main process, workers and threads alike; it has no state that changes.
+    Owns: nothing. It holds the table's arrays and no Python object per image, so forked workers do not
+        copy it bit by bit, and it pickles as small as its table does.
+    Determinism: no randomness of its own; that of ``transforms`` is theirs.
+
+    Args:
+        table: The annotations.
+        transforms: Called as ``transforms(image, target)``, gives what the data set gives.
+        first_label: Label of class id 0. torchvision's detectors keep 0 for the background, hence 1.
+        extra_fields: Columns of the table to add: ``"difficult"``, ``"occluded"``, ``"truncated"``.
+        size_mismatch: For a decoded size that differs from the size in the annotation: ``"clip"`` trusts
+            the image, ``"raise"`` refuses the sample. A size of 0 in the annotation means unknown.
+        exif_orientation: Turn images upright by their EXIF. ``False`` where boxes were drawn on the pixels
+            as stored; a size in the annotation with width and height exchanged is the sign of it.
+        max_pixels: Largest image accepted, see ``decode_image``.
+
+    Raises:
+        ValueError: An argument is outside its choices.
+    """
+
+    def __init__(
+        self,
+        table: AnnotationTable,
+        *,
+        transforms: Callable[[Any, dict[str, Any]], DetectionSample] | None = None,
+        first_label: int = 1,
+        extra_fields: Sequence[str] = (),
+        size_mismatch: Literal["clip", "raise"] = "clip",
+        exif_orientation: bool = True,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        unknown = [name for name in extra_fields if name not in _OBJECT_FIELDS]
+        if unknown:
+            raise ValueError(f"extra_fields holds {unknown}; the choices are {list(_OBJECT_FIELDS)}.")
+        if size_mismatch not in _SIZE_RULES:
+            raise ValueError(f"size_mismatch={size_mismatch!r} is not one of {list(_SIZE_RULES)}.")
+        if first_label < 0:
+            raise ValueError(f"first_label={first_label} makes negative labels; give 0 or more.")
+        if max_pixels < 1:
+            raise ValueError(f"max_pixels={max_pixels} refuses every image; give at least 1.")
+        self.table = table
+        self.transforms = transforms
+        self.first_label = first_label
+        self.extra_fields = tuple(extra_fields)
+        self.size_mismatch = size_mismatch
+        self.exif_orientation = exif_orientation
+        self.max_pixels = max_pixels
+
+    def __len__(self) -> int:
+        return self.table.num_images
+
+    def __getitem__(self, index: SupportsIndex) -> DetectionSample:
+        """Read one sample.
+
+        Args:
+            index: From ``-len(self)`` to ``len(self) - 1``.
+
+        Returns:
+            ``(image, target)``, see the class.
+
+        Raises:
+            IndexError: ``index`` is out of range.
+            ImageError: The image cannot be decoded, or its size is refused; the message names the file.
+        """
+        given = operator.index(index)
+        position = given + len(self) if given < 0 else given
+        if not 0 <= position < len(self):
+            raise IndexError(f"index {given} is out of range for a data set of {len(self)} images.")
+        path = self.table.image_path(position)
+        pixels = decode_image(path, max_pixels=self.max_pixels, exif_orientation=self.exif_orientation)
+        height, width = pixels.shape[-2:]
+        annotated = int(self.table.widths[position]), int(self.table.heights[position])
+        if self.size_mismatch == "raise" and all(annotated) and annotated != (width, height):
+            raise ImageError(
+                f"{path}: the image is {width}x{height}, its annotation says {annotated[0]}x{annotated[1]}; "
+                "correct the annotation, set exif_orientation if the sides are exchanged, "
+                'or give size_mismatch="clip" to trust the image.'
+            )
+        image = tv_tensors.Image(pixels)
+        target = self._target(position, canvas_size=(height, width))
+        if self.transforms is None:
+            return image, target
+        try:
+            return self.transforms(image, target)
+        except Exception as error:
+            error.add_note(f"while transforming sample {position}, image {path}")
+            raise
+
+    def _target(self, position: int, *, canvas_size: tuple[int, int]) -> dict[str, Any]:
+        rows = self.table.objects(position)
+        height, width = canvas_size
+        # np.clip and np.array copy: the table's arrays are read-only views of a mapped file.
+        limits = np.array([width, height, width, height], dtype=np.float32)
+        boxes = torch.from_numpy(np.clip(self.table.boxes[rows], np.float32(0), limits))
+        target: dict[str, Any] = {
+            "boxes": tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=canvas_size),
+            "labels": torch.from_numpy(self.table.labels[rows] + np.int64(self.first_label)),
+            "image_id": position,
+            "area": (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]),
+            "iscrowd": torch.from_numpy(self.table.crowd[rows].astype(np.int64)),
+        }
+        for name in self.extra_fields:
+            target[name] = torch.from_numpy(np.array(getattr(self.table, name)[rows], dtype=np.bool_))
+        return target

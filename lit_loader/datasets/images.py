@@ -1,0 +1,170 @@
+"""Decode one image file to an RGB tensor, or say which file cannot be decoded and why."""
+
+from __future__ import annotations
+
+import warnings
+from io import BytesIO
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from lit_loader.errors import ImageError
+
+__all__ = ["MAX_PIXELS", "decode_image"]
+
+# NOTE [Why Pillow alone decodes]
+# torchvision.io.decode_jpeg saves about a third of a millisecond on a 640x480 JPEG (0.7 ms against 1.0 ms)
+# and gave the same bits on every JPEG tried, but it is deprecated since torchvision 0.29, warns at every
+# call, is announced for removal, and still needs Pillow for the size check, EXIF and every other format.
+# One decoder means that a file's bits do not depend on which of two libraries was asked.
+
+MAX_PIXELS: Final = 89_478_485
+"""Default limit on width x height: the size from which Pillow itself warns of a decompression bomb."""
+
+_EXIF_ORIENTATION: Final = 0x0112
+_UPRIGHT: Final = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_TIFF_SAMPLE_FORMAT: Final = 339
+_TIFF_UNSIGNED: Final = 1
+_PREMULTIPLIED: Final = {"La": "LA", "RGBa": "RGBA"}
+
+
+def decode_image(path: Path | str, *, max_pixels: int = MAX_PIXELS, exif_orientation: bool = True) -> Tensor:
+    """Decode an image file to 8-bit RGB; the file's content decides the format, not its name.
+
+    - Grayscale, 1-bit, palette, CMYK and YCbCr images become RGB as Pillow converts them.
+    - An alpha channel or a transparent colour is dropped and the stored colours are kept, as
+      ``PIL.Image.convert("RGB")`` and torchvision's RGB mode do: no background is made up.
+    - 16-bit unsigned grayscale is divided by 257 and rounded, so that 0..65535 becomes 0..255; the rule
+      looks at the type and not at the values, so 12-bit data in 16 bits comes out dark. 16-bit RGB is
+      reduced to its high byte by Pillow.
+    - Signed and floating-point images have no agreed range and are refused.
+    - Of an animation, the first frame is taken.
+    - EXIF that cannot be read counts as no EXIF. A file damaged anywhere else is refused, also a PNG whose
+      pixels are whole and whose end is damaged (``PIL.ImageFile.LOAD_TRUNCATED_IMAGES`` is honoured).
+
+    Args:
+        path: The file.
+        max_pixels: Largest width x height accepted; checked in the header, before pixels are allocated.
+            Pillow's own bound, twice ``PIL.Image.MAX_IMAGE_PIXELS``, holds beside it.
+        exif_orientation: Turn the image upright. Boxes are taken to refer to the upright image, which is
+            what annotation tools show; ``False`` gives the pixels as stored (but for TIFF, which Pillow
+            turns while loading).
+
+    Returns:
+        uint8 tensor, shape ``(3, H, W)``, contiguous, R G B.
+
+    Raises:
+        ImageError: The file is missing, empty, truncated, no image, too large, or of a refused type. The
+            message names the file.
+        ValueError: If ``max_pixels`` is below 1.
+    """
+    if max_pixels < 1:
+        raise ValueError(f"max_pixels={max_pixels} refuses every image; give at least 1.")
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ImageError(f"{path}: cannot be read: {error.strerror or error}.") from error
+    if not data:
+        raise ImageError(f"{path}: the file is empty (0 bytes).")
+    try:
+        try:
+            return _decode(data, max_pixels=max_pixels, exif_orientation=exif_orientation)
+        except Warning:
+            # Python was told to raise warnings, and Pillow warns of broken EXIF in images that decode well.
+            # The filters are process-wide, so they are touched in this case alone.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return _decode(data, max_pixels=max_pixels, exif_orientation=exif_orientation)
+    except ImageError as error:
+        raise ImageError(f"{path}: {error}") from error.__cause__
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow's plugins raise SyntaxError, struct.error, ValueError, EOFError ...
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise ImageError(
+            f"{path}: cannot be decoded: {reason}. The file ({len(data)} bytes) is damaged; "
+            "replace it or leave it out of the data set."
+        ) from error
+
+
+def _decode(data: bytes, *, max_pixels: int, exif_orientation: bool) -> Tensor:
+    try:
+        opened = Image.open(BytesIO(data))
+    except UnidentifiedImageError:
+        raise ImageError(
+            f"cannot be identified as an image: {len(data)} bytes that start with {data[:8]!r}; "
+            "the header is damaged or the format unknown to Pillow."
+        ) from None
+    except Image.DecompressionBombError as error:
+        raise ImageError(
+            f"refused before decoding: {str(error).rstrip('.')}. If the image is trusted, raise "
+            "PIL.Image.MAX_IMAGE_PIXELS and max_pixels."
+        ) from None
+    with opened as image:
+        _check_header(image, max_pixels=max_pixels)
+        image.load()
+        # Only now: a PNG may carry EXIF behind its pixels, and asking before load() fails on a damaged tail.
+        turn = _UPRIGHT.get(_orientation(image)) if exif_orientation else None
+        upright: Image.Image = image if turn is None else image.transpose(turn)
+        return _to_rgb(upright)
+
+
+def _check_header(image: Image.Image, *, max_pixels: int) -> None:
+    width, height = image.size
+    if width * height > max_pixels:
+        raise ImageError(
+            f"{width}x{height} = {width * height} pixels exceeds max_pixels={max_pixels}; "
+            "raise max_pixels if the image is trusted, or downscale it."
+        )
+    # Pillow shows a signed 8-bit TIFF as "L", with -1 as 255: only the tag tells.
+    tags = getattr(image, "tag_v2", None) if image.format == "TIFF" else None
+    formats = tags.get(_TIFF_SAMPLE_FORMAT) if tags is not None else None
+    signed = formats is not None and any(kind != _TIFF_UNSIGNED for kind in np.atleast_1d(formats))
+    if image.mode in ("I", "F") or signed:
+        raise ImageError(
+            f"mode {image.mode} ({image.format}, signed, 32-bit or floating-point samples) has no agreed "
+            "range; convert the file to 8-bit or unsigned 16-bit."
+        )
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        value = image.getexif().get(_EXIF_ORIENTATION)
+    except Warning:
+        raise
+    except Exception:
+        return 1
+    return value if isinstance(value, int) else 1
+
+
+def _to_rgb(image: Image.Image) -> Tensor:
+    out = torch.empty((3, image.height, image.width), dtype=torch.uint8)
+    planes: npt.NDArray[np.uint8] = out.numpy()
+    if image.mode.startswith("I;16"):
+        planes[:] = (np.asarray(image).astype(np.uint32) + 128) // 257
+        return out
+    # Pillow warns when a palette's transparency is dropped; dropping it is the rule here.
+    image.info.pop("transparency", None)
+    if image.mode in _PREMULTIPLIED:
+        image = image.convert(_PREMULTIPLIED[image.mode])
+    if image.mode == "L":
+        planes[:] = np.asarray(image)
+        return out
+    # Band by band: a band is contiguous here and there, while (H, W, 3) to (3, H, W) in one go strides.
+    rgb = image if image.mode == "RGB" else image.convert("RGB")
+    for plane, band in zip(planes, rgb.split(), strict=True):
+        plane[:] = np.asarray(band)
+    return out

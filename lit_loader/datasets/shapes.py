@@ -1,0 +1,204 @@
+"""The embedded data set: scenes of shapes with a rare class, drawn on first use and written as VOC.
+
+Nothing is downloaded. A folder is named after a fingerprint of the settings that drew it, so other
+settings never overwrite it, and it appears under that name only when it is complete: it is drawn in a
+temporary folder beside its place and renamed, under a lock that the system drops when a process dies.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+from rich.progress import Progress
+
+from lit_loader.annotations.voc_writer import write_voc_xml
+from lit_loader.datasets.scenes import SHAPE_NAMES, box_of, place_objects, render_scene
+from lit_loader.seeding import key64
+from lit_loader.types import IndexArray
+
+__all__ = ["DEFAULT_NUM_IMAGES", "class_quota", "draw_shapes", "shapes_root"]
+
+DEFAULT_NUM_IMAGES: Mapping[str, int] = {"train": 3000, "val": 300, "test": 1400}
+"""Images per split; 1,400 images of four objects on average hold 56 of a class with a share of 1 %."""
+
+_DRAWING = 1  # raised whenever the same settings would be drawn differently
+_SETTINGS_FILE = "shapes.json"
+
+
+def shapes_root(cache_dir: Path | str | None = None, **settings: Any) -> Path:
+    """Return the folder of the embedded data set, drawing it on first use.
+
+    Args:
+        cache_dir: Where data sets are kept; None is ``lit_loader`` in the user's cache folder
+            (``$XDG_CACHE_HOME``, else ``~/.cache``).
+        **settings: As `draw_shapes` takes them.
+
+    Returns:
+        The root of a VOC layout.
+    """
+    if cache_dir is None:
+        cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lit_loader"
+    return draw_shapes(Path(cache_dir), **settings)
+
+
+def draw_shapes(
+    root: Path | str,
+    *,
+    num_images: Mapping[str, int] = DEFAULT_NUM_IMAGES,
+    image_size: int = 96,
+    objects_per_image: tuple[int, int] = (2, 6),
+    class_shares: Sequence[float] = (0.90, 0.09, 0.01),
+    seed: int = 0,
+    progress: bool = True,
+) -> Path:
+    """Draw scenes of discs, squares and stars and write them as VOC XML and JPEG, unless they are there.
+
+    The number of objects of each class in a split is its share of the split's objects, exactly, to the
+    nearest whole number and never 0. The same settings give the same annotations to the byte, and the
+    same pixels on the same version of Pillow.
+
+    Args:
+        root: Folder under which the data set's own folder, ``shapes-<fingerprint>``, is made.
+        num_images: Images of every split; the names become files in ``ImageSets/Main``.
+        image_size: Width and height in pixels, at least 32.
+        objects_per_image: Fewest and most objects of an image, drawn uniformly.
+        class_shares: Share of all objects for each of `SHAPE_NAMES`; positive, sums to 1.
+        seed: Seed of everything that is drawn.
+        progress: Show a progress bar while drawing.
+
+    Returns:
+        The data set's folder, with ``JPEGImages``, ``Annotations`` and ``ImageSets/Main``.
+
+    Raises:
+        ValueError: If a setting is out of range, or a split is too small to hold every class.
+    """
+    settings = {
+        "drawing": _DRAWING,
+        "num_images": {split: int(count) for split, count in num_images.items()},
+        "image_size": int(image_size),
+        "objects_per_image": [int(number) for number in objects_per_image],
+        "class_shares": [float(share) for share in class_shares],
+        "seed": int(seed),
+    }
+    _check(settings)
+    text = json.dumps(settings, indent=1, sort_keys=True)
+    target = Path(root) / f"shapes-{key64(text):016x}"
+    if (target / _SETTINGS_FILE).is_file():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(target.with_name(f".{target.name}.lock")):
+        if (target / _SETTINGS_FILE).is_file():  # another process drew it while this one waited
+            return target
+        for abandoned in target.parent.glob(f".{target.name}.*.tmp"):
+            shutil.rmtree(abandoned)  # safe: whoever holds the lock is the only one drawing
+        folder = Path(mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+        try:
+            _write_all(folder, settings, progress=progress)
+            (folder / _SETTINGS_FILE).write_text(text + "\n")
+            folder.chmod(0o755)  # mkdtemp's is private; a shared data folder must be readable
+            if target.exists():  # a folder without the settings file is not one that this function finished
+                shutil.rmtree(target)
+            folder.replace(target)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    return target
+
+
+def class_quota(num_objects: int, class_shares: Sequence[float]) -> IndexArray:
+    """Return how many of ``num_objects`` belong to each class: largest remainders, and at least 1 each.
+
+    Args:
+        num_objects: Objects to share out, at least one for each class.
+        class_shares: Shares that sum to 1.
+
+    Returns:
+        int64 array, shape ``(num_classes,)``, that sums to ``num_objects``.
+
+    Raises:
+        ValueError: If there are fewer objects than classes.
+    """
+    if num_objects < len(class_shares):
+        raise ValueError(
+            f"{num_objects} objects cannot hold each of {len(class_shares)} classes; draw more images"
+        )
+    exact = np.asarray(class_shares, dtype=np.float64) * num_objects
+    quota = np.floor(exact).astype(np.int64)
+    quota[np.argsort(quota - exact, kind="stable")[: num_objects - int(quota.sum())]] += 1
+    while (quota == 0).any():
+        quota[int(quota.argmax())] -= 1
+        quota[int(quota.argmin())] += 1
+    return quota
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    """Refuse settings that cannot be drawn."""
+    fewest, most = settings["objects_per_image"]
+    if not 1 <= fewest <= most:
+        raise ValueError(f"objects_per_image=({fewest}, {most}) must be 1 <= fewest <= most, e.g. (2, 6)")
+    shares = settings["class_shares"]
+    if len(shares) != len(SHAPE_NAMES) or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
+        raise ValueError(
+            f"class_shares={shares} must be {len(SHAPE_NAMES)} positive shares of sum 1, for {SHAPE_NAMES}"
+        )
+    if settings["image_size"] < 32:
+        raise ValueError(f"image_size={settings['image_size']} is below 32, too small to tell shapes apart")
+    if not settings["num_images"]:
+        raise ValueError("num_images={} names no split; give e.g. {'train': 3000, 'val': 300}")
+    for split, count in settings["num_images"].items():
+        if count < 1 or not split or Path(split).name != split:
+            raise ValueError(f"num_images[{split!r}]={count}: a split is a file name with at least one image")
+
+
+def _write_all(folder: Path, settings: Mapping[str, Any], *, progress: bool) -> None:
+    """Draw every split into an existing folder."""
+    for part in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (folder / part).mkdir(parents=True)
+    with Progress(disable=not progress) as bar:
+        task = bar.add_task("Drawing shapes", total=sum(settings["num_images"].values()))
+        for split, num_images in settings["num_images"].items():
+            stems = []
+            for index, class_ids in enumerate(_class_ids(split, num_images, settings)):
+                stems.append(f"{split}_{index:05d}")
+                rng = np.random.default_rng(key64("scene", settings["seed"], split, index))
+                objects = place_objects(class_ids, image_size=settings["image_size"], rng=rng)
+                image = render_scene(objects, image_size=settings["image_size"], rng=rng)
+                image.save(folder / "JPEGImages" / f"{stems[-1]}.jpg", quality=90)
+                write_voc_xml(
+                    folder / "Annotations" / f"{stems[-1]}.xml",
+                    filename=f"{stems[-1]}.jpg",
+                    width=settings["image_size"],
+                    height=settings["image_size"],
+                    names=[SHAPE_NAMES[scene_object.class_id] for scene_object in objects],
+                    boxes=[box_of(scene_object) for scene_object in objects],
+                )
+                bar.advance(task)
+            (folder / "ImageSets" / "Main" / f"{split}.txt").write_text("".join(f"{s}\n" for s in stems))
+
+
+def _class_ids(split: str, num_images: int, settings: Mapping[str, Any]) -> Iterator[list[int]]:
+    """Yield the class ids of every image of a split, the split's quotas dealt out at random."""
+    rng = np.random.default_rng(key64("classes", settings["seed"], split))
+    fewest, most = settings["objects_per_image"]
+    counts = fewest + np.floor(rng.random(num_images) * (most - fewest + 1)).astype(np.int64)
+    quota = class_quota(int(counts.sum()), settings["class_shares"])
+    dealt = np.repeat(np.arange(len(quota)), quota)[np.argsort(rng.random(int(counts.sum())), kind="stable")]
+    for part in np.split(dealt, np.cumsum(counts)[:-1]):
+        yield part.tolist()
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock that ends with the process; the file stays, since removing it would race."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

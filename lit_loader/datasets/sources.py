@@ -1,0 +1,148 @@
+"""Sources: where a data set lies and which of its splits serve training, validation, test and prediction."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from lit_loader.annotations import AnnotationTable, VocPolicy, read_voc
+from lit_loader.datasets.shapes import DEFAULT_NUM_IMAGES, shapes_root
+
+__all__ = ["DetectionSource", "ShapesSource", "Stage", "VocSource"]
+
+Stage: TypeAlias = Literal["train", "val", "test", "predict"]
+Split: TypeAlias = str | Sequence[str] | None
+
+
+class DetectionSource(ABC):
+    """Gives the annotation tables of every stage, all with the same classes."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Do once on a machine what the tables need: draw, unpack, index. Safe to call again."""
+
+    @abstractmethod
+    def tables(self, stage: Stage) -> list[AnnotationTable]:
+        """Return the tables of a stage: one, several (a list of validation sets), or none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocSource(DetectionSource):
+    """A folder in VOC layout.
+
+    Args:
+        root: The folder.
+        train: Split file in ``ImageSets/Main`` (without ``.txt``) to train on; None: there is none.
+        val: The same for validation, or several.
+        test: The same for the test, or several.
+        predict: The same for prediction; None: as ``test``.
+        class_names: Names in the order of their ids; None: all that occur in the splits named here, sorted.
+        one_based: Subtract one from the coordinates.
+        image_dir: Folder of the images under ``root``.
+        annotation_dir: Folder of the XML files under ``root``.
+        policy: What to do about odd annotations, as keywords of `VocPolicy`.
+        cache_dir: Where tables are cached; None: the user's cache folder.
+        num_workers: Processes that parse; None: by the number of files.
+        progress: Draw a progress bar.
+
+    Raises:
+        AnnotationError: If an annotation cannot be used.
+    """
+
+    root: str
+    train: str | None = "train"
+    val: str | Sequence[str] | None = "val"
+    test: str | Sequence[str] | None = "test"
+    predict: str | Sequence[str] | None = None
+    class_names: Sequence[str] | None = None
+    one_based: bool = False
+    image_dir: str = "JPEGImages"
+    annotation_dir: str = "Annotations"
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    cache_dir: str | None = None
+    num_workers: int | None = None
+    progress: bool = True
+
+    def prepare(self) -> None:
+        """Index every split, so that other processes find the tables in the cache."""
+        for stage in ("train", "val", "test", "predict"):
+            self.tables(stage)
+
+    def tables(self, stage: Stage) -> list[AnnotationTable]:
+        """Return the stage's tables."""
+        names = tuple(self.class_names) if self.class_names else self._found_names()
+        return [self._read(split, names) for split in _listed(self._splits()[stage])]
+
+    def _splits(self) -> dict[Stage, Split]:
+        predict = self.test if self.predict is None else self.predict
+        return {"train": self.train, "val": self.val, "test": self.test, "predict": predict}
+
+    def _found_names(self) -> tuple[str, ...]:
+        splits = {split for listed in self._splits().values() for split in _listed(listed)}
+        return tuple(sorted({name for split in splits for name in self._read(split, None).class_names}))
+
+    def _read(self, split: str, class_names: tuple[str, ...] | None) -> AnnotationTable:
+        return read_voc(
+            self.root,
+            split=split,
+            class_names=class_names,
+            one_based=self.one_based,
+            image_dir=self.image_dir,
+            annotation_dir=self.annotation_dir,
+            policy=VocPolicy(**self.policy),
+            cache_dir=self.cache_dir,
+            num_workers=self.num_workers,
+            progress=self.progress,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapesSource(DetectionSource):
+    """The embedded data set: scenes of shapes, 90, 9 and 1 % of three classes, drawn on first use.
+
+    Args:
+        num_images: Images of the splits ``train``, ``val`` and ``test``.
+        image_size: Side of the square images in pixels.
+        objects_per_image: Fewest and most objects of an image.
+        class_shares: Share of each class among the objects.
+        seed: Seed of the drawing.
+        cache_dir: Where it is kept; None: the user's cache folder.
+        progress: Draw a progress bar.
+    """
+
+    num_images: Mapping[str, int] = field(default_factory=lambda: dict(DEFAULT_NUM_IMAGES))
+    image_size: int = 96
+    objects_per_image: Sequence[int] = (2, 6)
+    class_shares: Sequence[float] = (0.90, 0.09, 0.01)
+    seed: int = 0
+    cache_dir: str | None = None
+    progress: bool = True
+
+    def prepare(self) -> None:
+        """Draw the scenes if they are not there yet."""
+        self._voc().prepare()
+
+    def tables(self, stage: Stage) -> list[AnnotationTable]:
+        """Return the stage's table."""
+        return self._voc().tables(stage)
+
+    def _voc(self) -> VocSource:
+        fewest, most = self.objects_per_image
+        root = shapes_root(
+            self.cache_dir,
+            num_images=self.num_images,
+            image_size=self.image_size,
+            objects_per_image=(fewest, most),
+            class_shares=self.class_shares,
+            seed=self.seed,
+            progress=self.progress,
+        )
+        return VocSource(root=str(root), cache_dir=self.cache_dir, progress=self.progress)
+
+
+def _listed(split: Split) -> list[str]:
+    if split is None:
+        return []
+    return [split] if isinstance(split, str) else list(split)

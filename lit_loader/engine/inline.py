@@ -1,0 +1,40 @@
+"""One pass without workers: every batch is made in the consumer's own process when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lit_loader.engine.fetch import Fetcher
+from lit_loader.engine.task import Task
+from lit_loader.seeding import preserved_generators
+
+__all__ = ["InlineRun"]
+
+
+class InlineRun:
+    """Fetches the tasks of a plan one after the other.
+
+    Args:
+        plan: The tasks of one epoch, in order.
+        fetcher: Makes the batches.
+    """
+
+    def __init__(self, plan: Iterator[Task], fetcher: Fetcher) -> None:
+        self._plan, self._fetcher = plan, fetcher
+
+    def next_batch(self) -> Any:
+        """Return the next batch.
+
+        Raises:
+            StopIteration: When the plan or an iterable dataset has ended.
+        """
+        task = next(self._plan)
+        if task.key is None:
+            return self._fetcher.fetch(task)
+        with preserved_generators():
+            return self._fetcher.fetch(task)
+
+    def close(self) -> None:
+        """Drop the pass: a generator of the user's is closed by its last reference."""
+        self._plan = iter(())

@@ -1,0 +1,128 @@
+"""The iterator that ``iter(loader)`` gives: one pass, started when the regime says so."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from torch.autograd.profiler import record_function
+
+__all__ = ["LengthClaim", "LoaderIterator", "Run"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Run(Protocol):
+    """A pass of the engine."""
+
+    def next_batch(self) -> Any:
+        """Return the next batch or raise StopIteration."""
+
+    def close(self) -> None:
+        """Drop the pass and what serves it alone."""
+
+
+class LengthClaim(NamedTuple):
+    """The length that an iterable dataset told when it was asked."""
+
+    told: int
+    dataset: str
+    in_workers: bool
+
+    def warn_past(self, delivered: int) -> None:
+        """Warn, in torch's words, if more items came than were told."""
+        if delivered <= self.told:
+            return
+        text = (
+            f"Length of IterableDataset {self.dataset} was reported to be {self.told} (when accessing "
+            f"len(dataloader)), but {delivered} samples have been fetched. "
+        )
+        if self.in_workers:
+            text += (
+                "For multiprocessing data-loading, this could be caused by not properly configuring the "
+                "IterableDataset replica at each worker. Please see "
+                "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
+            )
+        warnings.warn(text, stacklevel=3)
+
+
+class LoaderIterator(Generic[T_co], Iterator[T_co]):
+    """One pass over a loader.
+
+    Args:
+        start: Starts the pass; called now, or at the first ``next()`` if ``lazy``. A lazy iterator claims its
+            epoch then, so that ``iter()`` alone changes nothing.
+        finish: Applied to each batch on delivery (page-locking).
+        num_batches: Gives the number of batches, for ``len()``.
+        label: Name of the step in torch's profiler.
+        claim: The length that an iterable dataset told; None: it was not asked.
+
+    Runs in: the process and thread that made it.
+    Owns: its pass, which is closed when the iterator is exhausted, closed or collected.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Run],
+        *,
+        lazy: bool,
+        finish: Callable[[Any], Any],
+        num_batches: Callable[[], int],
+        label: str,
+        claim: LengthClaim | None,
+    ) -> None:
+        self._finish, self._num_batches, self._label = finish, num_batches, label
+        self._closer: weakref.finalize[..., Any] | None = None
+        self.restart(start, lazy=lazy, claim=claim)
+
+    def restart(self, start: Callable[[], Run], *, lazy: bool, claim: LengthClaim | None) -> None:
+        """Begin another pass, dropping what is left of this one (torch's persistent workers do so)."""
+        self.close()
+        self._ended = False
+        self._start: Callable[[], Run] | None = start
+        self._claim, self._num_delivered = claim, 0
+        self._run: Run | None = None
+        if not lazy:
+            self._begin()
+
+    def _begin(self) -> Run:
+        assert self._start is not None
+        start, self._start = self._start, None  # it refers to the loader, which may refer to this iterator
+        run = self._run = start()
+        self._closer = weakref.finalize(self, run.close)
+        self._closer.atexit = False  # the workers' pool ends itself at exit
+        return run
+
+    def close(self) -> None:
+        """Drop the pass; ``next()`` then raises StopIteration."""
+        self._ended = True
+        if self._closer is not None:
+            self._closer()
+            self._closer = None
+
+    def __iter__(self) -> LoaderIterator[T_co]:
+        return self
+
+    def __len__(self) -> int:
+        return self._num_batches()
+
+    def __next__(self) -> T_co:
+        with record_function(self._label):
+            if self._ended:
+                raise StopIteration
+            run = self._run if self._run is not None else self._begin()
+            try:
+                batch = run.next_batch()
+            except StopIteration:
+                self.close()
+                raise
+            batch = self._finish(batch)
+            self._num_delivered += 1
+            if self._claim is not None:
+                self._claim.warn_past(self._num_delivered)
+            return batch  # type: ignore[no-any-return]
+
+    def __getstate__(self) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} cannot be pickled", type(self).__name__)

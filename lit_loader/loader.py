@@ -1,0 +1,376 @@
+"""The loader: torch's constructor and attributes, in front of an engine of our own.
+
+NOTE [Two regimes]
+    ``seed=None``   torch to the letter: a base seed drawn from ``generator``, worker w seeded with base + w,
+                    whole batches dealt to workers in turns, the sampler iterated when ``iter()`` is called
+    ``seed=int``    every sample has a key of its own (seed, epoch, position), so that a batch is the same
+                    bits whichever worker makes it; orders of ours are cut into global batches by slicing; an
+                    iterator claims its epoch at its first ``next()``
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Self, TypeVar
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import default_collate as torch_default_collate
+from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
+
+from lit_loader.collate.default import default_collate
+from lit_loader.device import Pinner
+from lit_loader.engine import (
+    Fetcher,
+    InlineRun,
+    IterableFetcher,
+    PoolRun,
+    Task,
+    WorkerPool,
+    WorkerSpec,
+    make_fetcher,
+)
+from lit_loader.iterator import LengthClaim, LoaderIterator, Run
+from lit_loader.planning import plan_foreign, plan_keyed_foreign, plan_order, plan_stream
+from lit_loader.samplers import OrderSampler, RandomSampler, SequentialSampler, num_batches
+from lit_loader.seeding import key64
+from lit_loader.types import CollateFn, WorkerInitFn
+
+__all__ = ["DataLoader"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+# What torch's loader shows in the profiler, so that traces of both can be compared.
+_INLINE_LABEL = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+_WORKERS_LABEL = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+class DataLoader(TorchDataLoader[T_co]):
+    """torch's ``DataLoader`` with the same bits everywhere, on an engine of our own.
+
+    Every argument of ``torch.utils.data.DataLoader`` is taken with torch's meaning; see torch's
+    documentation for those. With ``seed=None`` (the default) the loader behaves as torch's does.
+
+    Args:
+        dataset: A map or an iterable dataset.
+        batch_size: Samples a batch, on each rank; None: no batching.
+        shuffle: Draw a new order each epoch.
+        sampler: A sampler of ours (`lit_loader.samplers`) or any iterable of indices.
+        batch_sampler: Any iterable of containers of indices.
+        num_workers: Worker processes; 0: batches are made in this process.
+        collate_fn: Makes a batch of a list of samples.
+        pin_memory: Copy tensors to page-locked memory before they are returned.
+        drop_last: Leave out the last batch if it is not full.
+        timeout: Seconds to wait for a batch from workers; 0: for ever.
+        worker_init_fn: Called in each worker with its number, after the worker's seeding. With a seed, what it
+            seeds is overridden for each sample.
+        multiprocessing_context: A start method or a context.
+        generator: Draws the base seed and torch's shuffled order; not used with a seed.
+        seed: Makes batch b of epoch e a function of (seed, e, b, dataset, sampler, global batch size).
+        rank: This process's number; None: from the initialised process group, else 0.
+        world_size: How many ranks share the order; None: from the initialised process group, else 1.
+        prefetch_factor: Batches that each worker makes ahead.
+        persistent_workers: Keep the workers from epoch to epoch.
+        pin_memory_device: Deprecated by torch, and ignored as torch does.
+        in_order: Deliver batches in order.
+
+    Raises:
+        TypeError: If the dataset is a DataPipe or ``seed`` is no int.
+        ValueError: As torch does, and for a rank outside of its world.
+
+    Determinism: see NOTE [Two regimes] in this module. Outside the promise: generators that a dataset owns
+        privately, and sums whose bits depend on the number of intra-op threads.
+    Owns: persistent workers, until `close`, until it is collected, or until the interpreter exits.
+    """
+
+    seed: int | None
+    rank: int | None
+    world_size: int | None
+
+    def __init__(
+        self,
+        dataset: Dataset[T_co],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: CollateFn | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: WorkerInitFn | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        seed: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+    ) -> None:
+        _check_arguments(dataset, seed, rank, world_size)
+        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self._pool: WorkerPool | None = None  # of persistent workers
+        self._pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
+        self._next_epoch = self._epochs_named = 0
+        ours = seed is not None and sampler is None and batch_sampler is None
+        if ours and not isinstance(dataset, IterableDataset):
+            sampler = RandomSampler(dataset) if shuffle else SequentialSampler(dataset)  # type: ignore[arg-type]
+            shuffle = None
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+
+    # -- epochs, ranks, length ----------------------------------------------------------------------------
+
+    def set_epoch(self, epoch: int) -> None:
+        """Name the epoch that the next iterator claims; a sampler that has ``set_epoch`` hears it too.
+
+        Without a seed that is all it does: torch's samplers know no epochs.
+
+        Raises:
+            ValueError: If ``epoch`` is negative.
+        """
+        if epoch < 0:
+            raise ValueError(f"epoch={epoch} is negative; epochs count from 0")
+        for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)):
+            if callable(name_epoch := getattr(sampler, "set_epoch", None)):
+                name_epoch(epoch)
+        cut = self._cut
+        self._epochs_named = cut.sampler.epochs_named if cut else 0
+        self._next_epoch = epoch
+
+    def _claim_epoch(self) -> int:
+        """Return the epoch of the pass that begins now, and move on."""
+        cut = self._cut
+        if cut is not None and cut.sampler.epochs_named != self._epochs_named:
+            # Lightning names the epoch to the sampler, not to the loader
+            self._epochs_named, self._next_epoch = cut.sampler.epochs_named, cut.sampler.epoch
+        epoch = self._next_epoch
+        self._next_epoch = epoch + 1
+        return epoch
+
+    @property
+    def _cut(self) -> _Cut | None:
+        """How batches are sliced from an order of ours; None: an index sampler is iterated, as in torch."""
+        if self.seed is None:
+            return None
+        if self.batch_sampler is None:
+            return _Cut(self.sampler, None, False) if isinstance(self.sampler, OrderSampler) else None
+        batches = self.batch_sampler
+        if type(batches) is BatchSampler and isinstance(batches.sampler, OrderSampler):
+            return _Cut(batches.sampler, batches.batch_size, batches.drop_last)
+        return None
+
+    def _place(self) -> tuple[int, int]:
+        """Return rank and world size: as given, else the process group's, else 0 of 1."""
+        if self.rank is not None and self.world_size is not None:
+            return self.rank, self.world_size
+        if dist.is_available() and dist.is_initialized():
+            return dist.get_rank(), dist.get_world_size()
+        return 0, 1
+
+    def __len__(self) -> int:
+        return super().__len__() if self._cut is None else self._count_batches()()
+
+    def _count_batches(self) -> Callable[[], int]:
+        """Return what counts the batches of a pass, without a reference to the loader."""
+        cut, indices, world_size = self._cut, self._index_sampler, self._place()[1]
+        if cut is None:
+            return lambda: len(indices)
+        size = cut.batch_size or 1
+        return lambda: num_batches(
+            len(cut.sampler), batch_size=size, world_size=world_size, drop_last=cut.drop_last
+        )
+
+    # -- iteration ----------------------------------------------------------------------------------------
+
+    def __iter__(self) -> LoaderIterator[T_co]:  # type: ignore[override]
+        """Return an iterator over one epoch."""
+        if self.seed is not None or not self.persistent_workers or self.num_workers == 0:
+            return self._get_iterator()
+        iterator: Any = self._iterator
+        if iterator is None:
+            iterator = self._iterator = self._get_iterator()  # type: ignore[assignment]
+        else:  # torch's persistent iterator is one object, started again by each iter()
+            iterator.restart(self._start_unseeded, lazy=False, claim=self._length_claim())
+        return iterator  # type: ignore[no-any-return]
+
+    def _get_iterator(self) -> LoaderIterator[T_co]:  # type: ignore[override]
+        if self.num_workers > 0:
+            self.check_worker_number_rationality()
+        seeded = self.seed is not None
+        return LoaderIterator(
+            self._start_seeded if seeded else self._start_unseeded,
+            lazy=seeded,
+            finish=Pinner(self.pin_memory, self.pin_memory_device),
+            num_batches=self._count_batches(),
+            label=_WORKERS_LABEL if self.num_workers else _INLINE_LABEL,
+            claim=self._length_claim(),
+        )
+
+    def _start_unseeded(self) -> Run:
+        """Start a pass as torch does, draw for draw; see NOTE [Two regimes]."""
+        indices = iter(self._index_sampler)
+        pool = self._persistent_pool()
+        if pool is None:
+            base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+            if self.num_workers > 0:
+                pool = self._new_pool(base_seed)
+                indices = iter(self._index_sampler)  # torch asks twice for its first pass over workers
+        plan = plan_foreign(indices)
+        if pool is not None:
+            return self._run(pool, plan, in_turns=self.in_order, eager=True)
+        fetcher = self._fetcher()
+        if isinstance(fetcher, IterableFetcher):
+            fetcher.start(None)
+        return InlineRun(plan, fetcher)
+
+    def _start_seeded(self) -> Run:
+        """Claim an epoch and start its pass; see NOTE [Two regimes]."""
+        assert self.seed is not None
+        rank, world_size = self._place()
+        place = {"seed": self.seed, "epoch": self._claim_epoch(), "rank": rank, "world_size": world_size}
+        cut, iterable = self._cut, isinstance(self.dataset, IterableDataset)
+        if iterable:
+            plan = plan_stream(self._index_sampler, seed=self.seed, epoch=place["epoch"], rank=rank)
+        elif cut is None:
+            plan = plan_keyed_foreign(iter(self._index_sampler), batched=self._auto_collation, **place)
+        else:
+            order_seed = self.seed if cut.sampler.seed is None else cut.sampler.seed
+            order = cut.sampler.order(seed=order_seed, epoch=place["epoch"])
+            plan = plan_order(order, batch_size=cut.batch_size, drop_last=cut.drop_last, **place)
+        if self.num_workers == 0:
+            return InlineRun(plan, self._fetcher())
+        pool = self._persistent_pool() or self._new_pool(key64(self.seed, "workers") >> 2)
+        return self._run(pool, plan, in_turns=iterable and self.in_order, eager=False)
+
+    def _fetcher(self) -> Fetcher:
+        return make_fetcher(
+            self.dataset,
+            batched=self._auto_collation,
+            collate_fn=self._fetch_collate_fn,
+            drop_last=self.drop_last,
+        )
+
+    @property
+    def _fetch_collate_fn(self) -> CollateFn:
+        # torch's own allocates shared memory in a worker, which our transport has no use for
+        ours: CollateFn = default_collate if self.collate_fn is torch_default_collate else self.collate_fn
+        return ours
+
+    # -- workers ------------------------------------------------------------------------------------------
+
+    def _run(self, pool: WorkerPool, plan: Iterator[Task], *, in_turns: bool, eager: bool) -> PoolRun:
+        assert self.prefetch_factor is not None
+        return PoolRun(
+            pool,
+            plan,
+            prefetch_factor=self.prefetch_factor,
+            in_order=self.in_order,
+            in_turns=in_turns,
+            eager=eager,
+            timeout_s=self.timeout,
+            owns_pool=pool is not self._pool,
+        )
+
+    def _persistent_pool(self) -> WorkerPool | None:
+        """Return the workers kept from an earlier pass, if they can be used here."""
+        return self._pool if self._pool is not None and self._pool.usable else None
+
+    def _new_pool(self, base_seed: int) -> WorkerPool:
+        context = self.multiprocessing_context or torch.multiprocessing
+        spec = WorkerSpec(
+            dataset=self.dataset,
+            batched=self._auto_collation,
+            collate_fn=self._fetch_collate_fn,
+            drop_last=self.drop_last,
+            worker_init_fn=self.worker_init_fn,
+            base_seed=base_seed,
+            num_workers=self.num_workers,
+            main_pid=os.getpid(),
+            forked_by_main=context.get_start_method() != "forkserver",
+        )
+        pool = WorkerPool(spec, context)
+        self._pools.add(pool)
+        if self.persistent_workers:
+            self._pool = pool
+        return pool
+
+    def close(self) -> None:
+        """End the loader's workers; its live iterators end with them. The loader can be iterated again."""
+        self._iterator = None
+        for pool in list(self._pools):
+            pool.close()
+        self._pool = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _length_claim(self) -> LengthClaim | None:
+        """Return the length an iterable dataset told, if it was asked, to warn as torch does if more comes."""
+        told: int | None = self._IterableDataset_len_called
+        return None if told is None else LengthClaim(told, str(self.dataset), self.num_workers > 0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # workers and live iterators stay with this process; a copy makes its own
+        state = {**self.__dict__, "_pool": None, "_iterator": None}
+        del state["_pools"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _pools=weakref.WeakSet())
+
+
+class _Cut(NamedTuple):
+    """An order of ours and how it is cut into batches."""
+
+    sampler: OrderSampler
+    batch_size: int | None
+    drop_last: bool
+
+
+def _check_arguments(dataset: Any, seed: int | None, rank: int | None, world_size: int | None) -> None:
+    if isinstance(dataset, (IterDataPipe, MapDataPipe)):
+        raise TypeError(
+            f"dataset={type(dataset).__name__} is a DataPipe, which torch has deprecated and this loader does not "
+            "run; pass a Dataset or an IterableDataset, or use torch's own DataLoader"
+        )
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise TypeError(f"seed={seed!r} should be an int or None, got {type(seed).__name__}")
+    if rank is None and world_size is None:
+        return
+    if rank is None or world_size is None or not 0 <= rank < world_size:
+        raise ValueError(f"rank={rank} and world_size={world_size} go together, with 0 <= rank < world_size")
+    if seed is None:
+        raise ValueError(
+            f"rank={rank} and world_size={world_size} need seed=: without one every rank would draw an order of "
+            "its own; pass the same seed on all ranks, or leave both out and use torch's DistributedSampler"
+        )

@@ -1,0 +1,126 @@
+"""`ClassMembers`: which images contain which class, from any of the forms that labels come in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lit_loader.types import IndexArray
+
+__all__ = ["ClassMembers", "Labels", "class_members"]
+
+Labels = (
+    Sequence[int]
+    | npt.NDArray[Any]
+    | torch.Tensor
+    | tuple[npt.NDArray[Any] | torch.Tensor, npt.NDArray[Any] | torch.Tensor]
+    | Sequence[Sequence[int]]
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClassMembers:
+    """The images of each class, ascending, class after class; images without a class come last.
+
+    Attributes:
+        num_images: Number of images.
+        num_classes: Largest class id plus one.
+        counts: int64 ``(num_classes + 1,)``, images that contain each class; the last entry counts the
+            images that contain none.
+        starts: int64 ``(num_classes + 2,)``; class c is ``members[starts[c] : starts[c + 1]]``.
+        members: int64 image indices.
+    """
+
+    num_images: int
+    num_classes: int
+    counts: IndexArray
+    starts: IndexArray
+    members: IndexArray
+
+
+def class_members(labels: Labels) -> ClassMembers:
+    """Return the images of each class.
+
+    Args:
+        labels: One class id an image, shape ``(num_images,)``, -1 for none; or a tuple
+            ``(offsets, classes)``, where image i has ``classes[offsets[i] : offsets[i + 1]]``; or one
+            sequence of class ids an image. A class that an image names twice counts once.
+
+    Raises:
+        TypeError: If the labels are not integers.
+        ValueError: If there are no images, offsets do not fit, or a class id is negative (the first
+            is named).
+    """
+    images, classes, num_images = _pairs(labels)
+    if num_images == 0:
+        raise ValueError("`labels` names no images; a class-balanced order needs at least one")
+    num_classes = int(classes.max(initial=-1)) + 1
+    # One number a pair sorts by class and image. (np.unique does this too, ten times slower.)
+    pairs = np.sort(classes * num_images + images)
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]  # what an image names twice counts once
+    members = pairs % num_images
+    filled = np.zeros(num_images, dtype=np.bool_)
+    filled[members] = True
+    empty = np.flatnonzero(~filled)
+    counts = np.bincount(pairs // num_images, minlength=num_classes).astype(np.int64)
+    counts = np.append(counts, len(empty))
+    return ClassMembers(
+        num_images=num_images,
+        num_classes=num_classes,
+        counts=counts,
+        starts=np.append(0, np.cumsum(counts)),
+        members=np.concatenate([members, empty]),
+    )
+
+
+def _pairs(labels: Labels) -> tuple[IndexArray, IndexArray, int]:
+    """Return (image, class) pairs in the images' order, and the number of images."""
+    if isinstance(labels, tuple) and len(labels) == 2 and not isinstance(labels[0], int | np.integer):
+        offsets, classes = (
+            _integers(part, name) for part, name in zip(labels, ("offsets", "classes"), strict=True)
+        )
+        _check_offsets(offsets, len(classes))
+    elif isinstance(labels, np.ndarray | torch.Tensor) or all(
+        isinstance(label, int | np.integer) for label in labels
+    ):
+        single = _integers(labels, "labels")
+        _check_classes(single, minimum=-1, name="labels")
+        images = np.flatnonzero(single >= 0)
+        return images, single[images], len(single)
+    else:
+        rows = [_integers(row, f"labels[{i}]") for i, row in enumerate(labels)]
+        offsets = np.cumsum([0] + [len(row) for row in rows])
+        classes = np.concatenate(rows)
+    _check_classes(classes, minimum=0, name="classes")
+    num_images = len(offsets) - 1
+    return np.repeat(np.arange(num_images), np.diff(offsets)), classes, num_images
+
+
+def _integers(values: Any, name: str) -> IndexArray:
+    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"`{name}` must have one dimension, got shape {array.shape}")
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"`{name}` must be integers, got {array.dtype}")
+    return array.astype(np.int64, copy=False)
+
+
+def _check_offsets(offsets: IndexArray, num_objects: int) -> None:
+    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != num_objects or (np.diff(offsets) < 0).any():
+        ends = "nothing" if len(offsets) == 0 else f"{offsets[0]} to {offsets[-1]}"
+        raise ValueError(
+            f"`offsets` must rise from 0 to len(classes)={num_objects} without falling, got {ends}"
+        )
+
+
+def _check_classes(classes: IndexArray, *, minimum: int, name: str) -> None:
+    wrong = classes < minimum
+    if wrong.any():
+        first = int(wrong.argmax())
+        none = " (-1 for none)" if minimum < 0 else ""
+        raise ValueError(f"class ids count from 0{none}, got {name}[{first}]={classes[first]}")

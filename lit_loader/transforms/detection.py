@@ -1,0 +1,118 @@
+"""The detection preset: one function from plain numbers to a composed transform."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
+from lit_loader.transforms.sanitize import SanitizeObjects
+
+__all__ = ["detection_transforms"]
+
+
+def detection_transforms(
+    train: bool,
+    *,
+    size: int | Sequence[int] | None = None,
+    max_size: int | None = None,
+    letterbox: bool = False,
+    fill: float = 0,
+    hflip: float = 0.5,
+    vflip: float = 0.0,
+    photometric: float = 0.0,
+    zoom_out: float = 0.0,
+    iou_crop: float = 0.0,
+    min_box_size: float = 1.0,
+    min_box_area: float = 1.0,
+    per_object: Sequence[str] = (),
+    per_image: Sequence[str] = (),
+    to_float: bool = True,
+) -> nn.Module:
+    """Compose torchvision's v2 transforms for ``(image, target)`` samples.
+
+    In this order: photometric distortion, zoom out, IoU crop, flips (all in training only), resize,
+    ``SanitizeObjects``, conversion to float32 in [0, 1]. With ``train=False`` nothing is random, and the
+    probabilities are without effect, so that one set of arguments serves both splits.
+
+    Determinism: every draw comes from torch's global generator.
+
+    Args:
+        train: Apply the random transforms.
+        size: ``None`` keeps the size; an int is the length of the shorter side, the aspect ratio kept; a
+            pair is (height, width), stretched to unless ``letterbox``. In pixels.
+        max_size: Longest side allowed, for an int ``size`` or for none: without ``size``, the longer side
+            becomes ``max_size``. In pixels.
+        letterbox: Keep the aspect ratio for a pair ``size`` and pad the rest.
+        fill: Value of padded pixels (zoom out, letterbox), 0..255.
+        hflip: Probability of a horizontal flip.
+        vflip: Probability of a vertical flip.
+        photometric: Probability of each photometric distortion (brightness, contrast, saturation, hue,
+            channel order).
+        zoom_out: Probability of putting the image on a canvas up to 4 times as large.
+        iou_crop: Probability of a crop around objects.
+        min_box_size: Smallest side of a box kept, in pixels of the result.
+        min_box_area: Smallest area of a box kept, in square pixels of the result.
+        per_object: Further per-object fields of the target, see ``SanitizeObjects``.
+        per_image: Further per-image fields of the target.
+        to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8.
+
+    Returns:
+        A picklable module, called as ``transform(image, target)``.
+
+    Raises:
+        ValueError: A probability is outside [0, 1], or the sizes do not go together.
+    """
+    chances = {
+        "hflip": hflip,
+        "vflip": vflip,
+        "photometric": photometric,
+        "zoom_out": zoom_out,
+        "iou_crop": iou_crop,
+    }
+    for name, chance in chances.items():
+        if not 0 <= chance <= 1:
+            raise ValueError(f"{name}={chance} is not a probability in [0, 1].")
+    parts: list[Any] = []
+    if train:
+        pad = {tv_tensors.Mask: 0, "others": fill}
+        random_parts = (
+            (photometric, v2.RandomPhotometricDistort(p=photometric)),
+            (zoom_out, v2.RandomZoomOut(fill=pad, p=zoom_out)),
+            (iou_crop, RandomObjectCrop(p=iou_crop)),
+            (hflip, v2.RandomHorizontalFlip(p=hflip)),
+            (vflip, v2.RandomVerticalFlip(p=vflip)),
+        )
+        parts += [part for chance, part in random_parts if chance > 0]
+    parts += _resize(size=size, max_size=max_size, letterbox=letterbox, fill=fill)
+    parts.append(
+        SanitizeObjects(
+            min_size=min_box_size, min_area=min_box_area, per_object=per_object, per_image=per_image
+        )
+    )
+    if to_float:
+        parts.append(v2.ToDtype(torch.float32, scale=True))
+    composed: nn.Module = v2.Compose(parts)
+    return composed
+
+
+def _resize(
+    *, size: int | Sequence[int] | None, max_size: int | None, letterbox: bool, fill: float
+) -> list[nn.Module]:
+    is_pair = size is not None and not isinstance(size, int)
+    if letterbox and not is_pair:
+        raise ValueError(f"letterbox=True needs size=(height, width), got size={size}.")
+    if is_pair and max_size is not None:
+        raise ValueError(f"max_size={max_size} has no meaning beside size={size}; give one of them.")
+    if size is None:
+        return [] if max_size is None else [v2.Resize(None, max_size=max_size)]
+    if isinstance(size, int):
+        return [v2.Resize(size, max_size=max_size)]
+    if len(size) != 2:
+        raise ValueError(f"size={list(size)} is not (height, width) in pixels.")
+    return [Letterbox(size, fill=fill) if letterbox else v2.Resize([int(side) for side in size])]

@@ -1,0 +1,117 @@
+"""Geometry that torchvision's v2 lacks: letterboxing, and an IoU crop for images without objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
+
+__all__ = ["Letterbox", "RandomObjectCrop", "letterbox_geometry"]
+
+# torchvision's RandomIoUCrop cuts windows of at least 0.3 of a side and divides by their size in whole
+# pixels: a side under 4 pixels can make that zero.
+_SMALLEST_CROPPABLE_SIDE = 4
+
+
+def letterbox_geometry(
+    image_size: tuple[int, int], canvas_size: tuple[int, int]
+) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
+    """Return how an image is scaled and padded to fill a canvas without being stretched.
+
+    Args:
+        image_size: Height and width of the image, in pixels.
+        canvas_size: Height and width to reach, in pixels.
+
+    Returns:
+        The scaled (height, width), and the padding (left, top, right, bottom) that centres it; an odd pixel
+        goes right or below.
+    """
+    (height, width), (canvas_height, canvas_width) = image_size, canvas_size
+    scale = min(canvas_height / height, canvas_width / width)
+    new_height = min(canvas_height, max(1, round(height * scale)))
+    new_width = min(canvas_width, max(1, round(width * scale)))
+    left, top = (canvas_width - new_width) // 2, (canvas_height - new_height) // 2
+    right, bottom = canvas_width - new_width - left, canvas_height - new_height - top
+    return (new_height, new_width), (left, top, right, bottom)
+
+
+class Letterbox(nn.Module):
+    """Resize to a fixed canvas, keeping the aspect ratio, and pad what is left on both sides.
+
+    Boxes, masks and key points move with the pixels; masks are padded with 0.
+
+    Determinism: no randomness.
+
+    Args:
+        size: Height and width of the result, in pixels.
+        fill: Value of the padding, in the image's own units (0..255 for uint8).
+
+    Raises:
+        ValueError: ``size`` is not two positive numbers.
+    """
+
+    def __init__(self, size: Sequence[int], *, fill: float = 0) -> None:
+        super().__init__()
+        if len(size) != 2 or min(size) < 1:
+            raise ValueError(f"size={list(size)} is not (height, width) in pixels.")
+        self.size = (int(size[0]), int(size[1]))
+        self.fill = fill
+
+    def forward(self, *inputs: Any) -> Any:
+        """Transform ``image, target`` or one tuple of them, as torchvision's v2 transforms do."""
+        sample = inputs if len(inputs) > 1 else inputs[0]
+        height, width = functional.get_size(sample[0] if isinstance(sample, tuple) else sample)
+        scaled, padding = letterbox_geometry((height, width), self.size)
+        fill = {tv_tensors.Mask: 0, "others": self.fill}
+        return v2.Pad(list(padding), fill=fill)(v2.Resize(list(scaled))(sample))
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"size={self.size}, fill={self.fill}"
+
+
+class RandomObjectCrop(nn.Module):
+    """torchvision's ``RandomIoUCrop`` with a probability, leaving alone what it cannot crop.
+
+    ``RandomIoUCrop`` looks for a window around a box: an image without boxes makes it search in vain, and a
+    side of a few pixels makes it divide by zero. Such images pass unchanged here. Boxes whose centre falls
+    outside are set to zero size with their row kept, so ``SanitizeObjects`` must follow.
+
+    Determinism: draws from torch's global generator alone.
+
+    Args:
+        p: Probability of trying a crop.
+
+    Raises:
+        ValueError: ``p`` is outside [0, 1].
+
+    Source:
+        Liu et al. 2016, SSD, section 2.2 (data augmentation).
+    """
+
+    def __init__(self, *, p: float = 0.5) -> None:
+        super().__init__()
+        if not 0 <= p <= 1:
+            raise ValueError(f"p={p} is not a probability in [0, 1].")
+        self.p = p
+        self._crop = v2.RandomIoUCrop()
+
+    def forward(self, *inputs: Any) -> Any:
+        """Transform ``image, target`` or one tuple of them; the target must hold ``boxes``."""
+        sample = inputs if len(inputs) > 1 else inputs[0]
+        image, target = sample[:2]
+        if not isinstance(target, Mapping) or "boxes" not in target:
+            raise TypeError(f"RandomObjectCrop needs a target with boxes, got a {type(target).__name__}.")
+        # Drawn for every image, so that the draws that follow do not depend on whether it has boxes.
+        wanted = float(torch.rand(())) < self.p
+        possible = len(target["boxes"]) > 0 and min(functional.get_size(image)) >= _SMALLEST_CROPPABLE_SIDE
+        return self._crop(sample) if wanted and possible else sample
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"p={self.p}"

@@ -1,0 +1,162 @@
+"""Drop degenerate objects from every per-object field of a target at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torchvision import tv_tensors
+from torchvision.transforms.v2 import functional
+
+__all__ = ["PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "SanitizeObjects"]
+
+PER_OBJECT_FIELDS: Final = (
+    "area",
+    "difficult",
+    "iscrowd",
+    "keypoints",
+    "labels",
+    "masks",
+    "occluded",
+    "scores",
+    "truncated",
+    "visibility",
+)
+"""Fields that always have one row per box."""
+
+PER_IMAGE_FIELDS: Final = ("image_id", "orig_size", "size")
+"""Fields that never have one row per box."""
+
+# NOTE [Fields are declared]
+# Whether a field has one row per box cannot be seen from its length: a per-image vector of 5 numbers looks
+# per-object in each image that happens to have 5 boxes, and would lose rows there and nowhere else. So the
+# name decides. A field with a first dimension and an undeclared name is refused in every image, not only in
+# those where the lengths agree by chance.
+
+
+class SanitizeObjects(nn.Module):
+    """Clamp boxes to the canvas, drop those too small, keep all per-object fields row-aligned.
+
+    torchvision's ``SanitizeBoundingBoxes`` filters the boxes and what its ``labels_getter`` finds; any other
+    field keeps its old rows. Here each field is either per object, and filtered (tensors, arrays, lists and
+    tuples alike), or per image, and kept; see NOTE [Fields are declared]. Numbers, strings, mappings and
+    0-d tensors are per image without being named. ``area`` is recomputed from the boxes, since crops and
+    resizes change it.
+
+    Called as ``transform(image, target)`` or ``transform((image, target))``; further elements pass through.
+
+    Determinism: no randomness.
+
+    Args:
+        min_size: Smallest width and height kept, in pixels of the clamped box.
+        min_area: Smallest area kept, in square pixels of the clamped box.
+        per_object: Names of per-object fields beside ``PER_OBJECT_FIELDS``.
+        per_image: Names of per-image fields beside ``PER_IMAGE_FIELDS``.
+        recompute_area: ``False`` keeps ``area`` as it is, for instance the area of a mask.
+
+    Raises:
+        ValueError: ``min_size`` or ``min_area`` is negative, or a name is declared as both.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_size: float = 1.0,
+        min_area: float = 1.0,
+        per_object: Sequence[str] = (),
+        per_image: Sequence[str] = (),
+        recompute_area: bool = True,
+    ) -> None:
+        super().__init__()
+        if min_size < 0 or min_area < 0:
+            raise ValueError(f"min_size={min_size} and min_area={min_area} must not be negative.")
+        # What the user declares wins over the defaults; declaring both is a mistake.
+        self.per_object = (frozenset(PER_OBJECT_FIELDS) - frozenset(per_image)) | frozenset(per_object)
+        self.per_image = (frozenset(PER_IMAGE_FIELDS) - frozenset(per_object)) | frozenset(per_image)
+        both = sorted(self.per_object & self.per_image)
+        if both:
+            raise ValueError(f"{both} stand in per_object and in per_image; a field has one kind.")
+        self.min_size = min_size
+        self.min_area = min_area
+        self.recompute_area = recompute_area
+
+    def forward(self, *inputs: Any) -> Any:
+        """Sanitise one sample.
+
+        Args:
+            inputs: ``image, target`` (and more), or one tuple of them. The target needs ``boxes``, a
+                ``tv_tensors.BoundingBoxes`` of shape ``(N, 4)`` in any unrotated format.
+
+        Returns:
+            The sample with a new target; the given one is not changed.
+
+        Raises:
+            TypeError: The sample is not ``(image, target, ...)`` with such boxes.
+            ValueError: A field is undeclared, or a per-object field does not have N rows.
+        """
+        image, target, *rest = inputs if len(inputs) > 1 else inputs[0]
+        return (image, self._sanitize(target), *rest)
+
+    def _sanitize(self, target: Any) -> dict[str, Any]:
+        if not isinstance(target, Mapping) or not isinstance(target.get("boxes"), tv_tensors.BoundingBoxes):
+            raise TypeError(
+                "SanitizeObjects needs (image, target) with target['boxes'] a tv_tensors.BoundingBoxes, "
+                f"got a {type(target).__name__}; wrap the boxes with their canvas_size."
+            )
+        boxes = functional.clamp_bounding_boxes(target["boxes"])
+        sides = _sides(boxes)
+        keep = (sides >= self.min_size).all(dim=1) & (sides.prod(dim=1) >= self.min_area)
+        result: dict[str, Any] = {}
+        for name, value in target.items():
+            if name == "boxes":
+                result[name] = tv_tensors.wrap(boxes[keep], like=boxes)
+            elif self._is_per_object(name, value):
+                result[name] = _take(name, value, keep)
+            else:
+                result[name] = value
+        if self.recompute_area and "area" in result:
+            dtype = result["area"].dtype if isinstance(result["area"], Tensor) else torch.float32
+            result["area"] = sides[keep].prod(dim=1).to(dtype)
+        return result
+
+    def _is_per_object(self, name: str, value: Any) -> bool:
+        if name in self.per_object:
+            return True
+        if name in self.per_image or not _has_rows(value):
+            return False
+        raise ValueError(
+            f"target field {name!r} has a first dimension, and nothing says whether it goes with the boxes; "
+            f"name it in per_object=[{name!r}] or in per_image=[{name!r}]."
+        )
+
+
+def _sides(boxes: Tensor) -> Tensor:
+    """Return widths and heights, ``(N, 2)``."""
+    xyxy: Tensor = functional.convert_bounding_box_format(boxes, new_format="XYXY").as_subclass(Tensor)
+    return xyxy[:, 2:] - xyxy[:, :2]
+
+
+def _has_rows(value: Any) -> bool:
+    if isinstance(value, Tensor | np.ndarray):
+        return value.ndim > 0
+    return isinstance(value, list | tuple)
+
+
+def _take(name: str, value: Any, keep: Tensor) -> Any:
+    """Return the rows of ``value`` where ``keep`` holds, of the same type."""
+    if not _has_rows(value) or len(value) != len(keep):
+        found = len(value) if _has_rows(value) else f"a {type(value).__name__}"
+        raise ValueError(
+            f"per-object field {name!r} has {found} rows for {len(keep)} boxes; a transform before this one "
+            "lost the alignment, or the field is per image and belongs in per_image."
+        )
+    if isinstance(value, tv_tensors.TVTensor):
+        return tv_tensors.wrap(value[keep], like=value)
+    if isinstance(value, Tensor):
+        return value[keep]
+    if isinstance(value, np.ndarray):
+        return value[keep.numpy()]
+    return type(value)(row for row, kept in zip(value, keep.tolist(), strict=True) if kept)

@@ -1,0 +1,101 @@
+"""Objects as frames: pickle protocol 5, with tensor and array bytes out of band.
+
+A CPU tensor travels as its own bytes and not as its storage, needs no descriptor and no shared memory,
+and arrives as a view of the memory the frame was read into. Everything that is not a plain dense CPU
+tensor is left to its own pickling.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from lit_loader.transport.frames import Buffer
+
+__all__ = ["decode", "encode"]
+
+
+def encode(data: Any) -> list[Buffer]:
+    """Return ``data`` as buffers: the pickle, then the bytes that stand outside it.
+
+    Raises:
+        Exception: Whatever pickling ``data`` raises.
+    """
+    outside: list[pickle.PickleBuffer] = []
+    stream = io.BytesIO()
+    _Pickler(stream, protocol=5, buffer_callback=outside.append).dump(data)
+    return [stream.getbuffer(), *(buffer.raw() for buffer in outside)]
+
+
+def decode(buffers: Sequence[Buffer]) -> Any:
+    """Return the object that `encode` took; its tensors and arrays are views of ``buffers``.
+
+    The buffers come from our own worker processes and are trusted as they are.
+    """
+    return pickle.loads(buffers[0], buffers=buffers[1:])
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, torch.Tensor) and _is_plain(obj):
+            return _reduce_tensor(obj)
+        return NotImplemented
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is its bytes, dtype and shape (and for a subclass, its ``__dict__``) and no more."""
+    kind = type(tensor)
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.is_nested
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor.requires_grad
+        and kind.__reduce_ex__ is torch.Tensor.__reduce_ex__
+        and kind not in copyreg.dispatch_table
+        and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        and not isinstance(tensor, torch.nn.Parameter)
+    )
+
+
+def _reduce_tensor(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
+    kind = type(tensor)
+    with torch._C.DisableTorchFunctionSubclass():
+        plain = tensor.detach().as_subclass(torch.Tensor)
+        # a permuted dense tensor (channels_last) keeps its layout: the bytes go in memory order
+        order = sorted(range(plain.ndim), key=plain.stride, reverse=True)
+        if not plain.permute(order).is_contiguous():
+            order = list(range(plain.ndim))
+        dense = plain.permute(order).contiguous()
+        as_bytes: Any = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()
+        raw = pickle.PickleBuffer(as_bytes) if dense.numel() else None
+    subclass = None if kind is torch.Tensor else kind
+    attributes = dict(tensor.__dict__) if tensor.__dict__ else None
+    return _rebuild_tensor, (raw, plain.dtype, tuple(dense.shape), order, subclass, attributes)
+
+
+def _rebuild_tensor(
+    raw: Any,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    order: list[int],
+    subclass: type[torch.Tensor] | None,
+    attributes: dict[str, Any] | None,
+) -> torch.Tensor:
+    if raw is None:
+        dense = torch.empty(shape, dtype=dtype)
+    else:
+        dense = torch.frombuffer(raw, dtype=torch.uint8).view(dtype).view(shape)
+    if order != sorted(order):
+        dense = dense.permute(sorted(range(len(order)), key=order.__getitem__))
+    tensor = dense if subclass is None else dense.as_subclass(subclass)
+    if attributes is not None:
+        tensor.__dict__.update(attributes)
+    return tensor

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lit_loader.annotations import cache, image_labels, image_weights
+from lit_loader.annotations import voc as voc_module
+from lit_loader.annotations.cache import FileStamp, cache_file, cache_folder, cache_key, is_fresh
+from lit_loader.errors import AnnotationError, CacheError
+
+OPENED: list[str] | None = None
+
+
+def _note_opens(event, arguments):
+    if OPENED is not None and event == "open":
+        OPENED.append(str(arguments[0]))
+
+
+sys.addaudithook(_note_opens)
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """Every path that Python opens while the test runs."""
+    paths: list[str] = []
+    monkeypatch.setattr(sys.modules[__name__], "OPENED", paths)
+    return paths
+
+
+@pytest.fixture
+def read(three_images, tmp_path):
+    """Read the three images through a cache of the test's own; counts the builds."""
+    three_images.split("train", "a\nb\nc\n")
+
+    def read(**arguments):
+        return three_images.read(
+            **{"split": "train", "use_cache": True, "cache_dir": tmp_path / "cache"} | arguments
+        )
+
+    return read
+
+
+@pytest.fixture
+def builds(monkeypatch):
+    """A list that grows by one for each table built from XML."""
+    made = []
+    original = voc_module.build_voc_table
+    monkeypatch.setattr(voc_module, "build_voc_table", lambda *a, **k: made.append(1) or original(*a, **k))
+    return made
+
+
+def touch(path, seconds=10):
+    state = path.stat()
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns + seconds * 10**9))
+
+
+def files_of(tmp_path):
+    return sorted(path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+
+
+def test_a_warm_read_opens_no_annotation_and_no_image_and_gives_all_weights(read, opened, three_images):
+    read()
+    assert {Path(path).suffix for path in opened if str(three_images.root) in path} == {".xml", ".txt"}
+    opened.clear()
+    table = read()
+    table.image_class_counts(), image_labels(table), image_weights(table, np.ones(2))
+    assert {Path(path).suffix for path in opened if str(three_images.root) in path} == {".txt"}
+
+
+def test_a_warm_table_equals_the_cold_one_and_is_mapped(read, builds):
+    fresh, cold, warm = read(use_cache=False), read(), read()
+    assert len(builds) == 2
+    for table in (cold, warm):
+        assert not table.boxes.flags.owndata
+        assert (table.class_names, table.report, table.root) == (fresh.class_names, fresh.report, fresh.root)
+        np.testing.assert_array_equal(table.boxes, fresh.boxes)
+        assert list(table.image_paths) == list(fresh.image_paths)
+
+
+def test_a_warm_table_keeps_the_report(read, three_images):
+    three_images.add("b", ("dog", 9, 9, 3, 3))
+    assert read().report.counts == read().report.counts == {("swapped", "fix"): 1}
+    assert read().report.problems[0].file == "Annotations/b.xml"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: touch(v.root / "Annotations/a.xml"),
+        lambda v: v.add("a", ("dog", 1, 1, 2, 2)),
+        lambda v: v.split("train", "a\nb\n"),
+        lambda v: v.split("train", "b\na\nc\n"),
+        lambda v: (v.root / "JPEGImages/a.jpg").rename(v.root / "JPEGImages/a.png"),
+        lambda v: (v.root / "JPEGImages/a.png").touch(),
+    ],
+    ids=["time", "content", "split", "order", "image renamed", "image added"],
+)
+def test_a_change_of_what_the_table_is_made_of_builds_it_again(read, builds, three_images, change):
+    read()
+    change(three_images)
+    read()
+    read()
+    assert len(builds) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"one_based": True},
+        {"class_names": ["cat", "dog"]},
+        {"split": None},
+        {"degenerate": "keep"},
+        {"split_dir": "./ImageSets/Main"},
+    ],
+)
+def test_every_setting_has_a_table_of_its_own(read, builds, arguments):
+    read()
+    read(**arguments)
+    read(**arguments)
+    assert len(builds) == 2
+
+
+def test_what_the_table_is_not_made_of_leaves_it_fresh(read, builds, three_images):
+    read()
+    three_images.add("z")
+    (three_images.root / "notes.txt").touch()
+    touch(three_images.root / "JPEGImages/a.jpg")
+    touch(three_images.root / "ImageSets/Main/train.txt")
+    read(num_workers=1, progress=True)
+    assert len(builds) == 1
+
+
+def test_use_cache_false_reads_and_writes_no_cache(read, builds, tmp_path):
+    read(use_cache=False)
+    read(use_cache=False)
+    assert len(builds) == 2
+    assert files_of(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"junk" * 100, None], ids=["empty", "junk", "cut short"])
+def test_a_damaged_cache_file_is_built_again_and_replaced(read, builds, tmp_path, content):
+    read()
+    (file,) = files_of(tmp_path)
+    good = file.read_bytes()
+    file.write_bytes(good[: len(good) // 2] if content is None else content)
+    assert read().num_images == 3
+    assert len(builds) == 2
+    assert file.read_bytes() == good
+
+
+def test_a_cache_file_renamed_to_another_key_is_built_again(read, builds, tmp_path):
+    read()
+    (file,) = files_of(tmp_path)
+    read(one_based=True)
+    (other,) = set(files_of(tmp_path)) - {file}
+    file.replace(other)
+    assert read(one_based=True).boxes[0, 0] == 0
+    assert len(builds) == 3
+
+
+def test_a_table_of_another_root_under_the_right_key_is_not_used(read, tmp_path):
+    table = read()
+    (file,) = files_of(tmp_path)
+    parts = {**table._parts(), "root": "/elsewhere"}
+    type(table)(**parts).save(file, key=file.stem)
+    assert read().root == table.root
+
+
+def test_files_that_change_while_they_are_read_are_not_cached(read, three_images, monkeypatch, tmp_path):
+    original = voc_module.build_voc_table
+
+    def build(*arguments, **named):
+        touch(three_images.root / "Annotations/a.xml")
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(voc_module, "build_voc_table", build)
+    assert read().num_images == 3
+    assert files_of(tmp_path) == []
+
+
+def test_a_failed_read_leaves_nothing_in_the_cache(read, three_images, tmp_path):
+    three_images.raw("b", "<oops")
+    with pytest.raises(AnnotationError):
+        read()
+    assert files_of(tmp_path) == []
+
+
+def test_a_cache_that_cannot_be_written_warns_and_the_table_is_used(read, tmp_path):
+    (tmp_path / "cache").touch()
+    with pytest.warns(UserWarning, match=r"cannot be used .*use_cache=False"):
+        assert read().num_images == 3
+
+
+def _read_into(root, folder, queue):
+    from lit_loader.annotations import read_voc
+
+    queue.put(pickle.dumps(read_voc(root, cache_dir=folder, progress=False)))
+
+
+def test_builders_at_once_leave_one_complete_file(three_images, tmp_path):
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    arguments = (three_images.root, tmp_path / "cache", queue)
+    workers = [context.Process(target=_read_into, args=arguments) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    tables = [pickle.loads(queue.get()) for _ in workers]
+    for worker in workers:
+        worker.join()
+        worker.close()
+    queue.close()
+    assert [table.num_objects for table in tables] == [5] * 4
+    assert len(files_of(tmp_path)) == 1
+
+
+def test_the_folder_follows_the_argument_then_xdg_then_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "lit_loader"
+    assert cache_folder(tmp_path / "mine") == tmp_path / "mine"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_folder() == tmp_path / "home" / ".cache" / "lit_loader"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == tmp_path / "home" / ".cache" / "lit_loader"
+
+    def no_home():
+        raise RuntimeError
+
+    monkeypatch.setattr(cache.Path, "home", no_home)
+    with pytest.raises(CacheError, match="cache_dir"):
+        cache_folder()
+
+
+def test_nothing_is_written_beside_the_data(read, three_images, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    before = sorted(three_images.root.rglob("*"))
+    read(cache_dir=None)
+    assert sorted(three_images.root.rglob("*")) == before
+    assert len(files_of(tmp_path)) == 1
+
+
+def test_freshness_is_answered_without_opening_anything(tmp_path, opened):
+    key = cache_key(reader="r", version=1, root=tmp_path, settings={}, stamps=[])
+    assert not is_fresh(tmp_path, key)
+    cache_file(tmp_path, key).parent.mkdir()
+    cache_file(tmp_path, key).touch()
+    opened.clear()
+    assert is_fresh(tmp_path, key)
+    assert opened == []
+
+
+def test_a_key_depends_on_every_part_and_only_on_them(tmp_path):
+    a, b = FileStamp(name="a", size=1, mtime_ns=2), FileStamp(name="b", size=1, mtime_ns=2)
+    base = {"reader": "r", "version": 1, "root": tmp_path, "settings": {"x": 1, "y": 2}, "stamps": [a, b]}
+    changes = [
+        {"reader": "s"},
+        {"version": 2},
+        {"root": tmp_path / "x"},
+        {"settings": {"x": 2, "y": 2}},
+        {"stamps": [b, a]},
+        {"stamps": [a]},
+        {"stamps": [a, FileStamp(name="b", size=2, mtime_ns=2)]},
+        {"stamps": [a, FileStamp(name="b", size=1, mtime_ns=3)]},
+        {"stamps": [FileStamp(name="a\0b", size=1, mtime_ns=2)]},
+    ]
+    keys = {cache_key(**(base | change)) for change in [{}, *changes]}
+    assert len(keys) == len(changes) + 1
+    assert cache_key(**(base | {"settings": {"y": 2, "x": 1}})) in keys

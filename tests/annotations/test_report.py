@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lit_loader.annotations.report import Problem, ReadReport, shorten
+
+
+def problem(kind="swapped", action="fix", line=3):
+    return Problem(kind=kind, action=action, file="a.xml", message="is odd", line=line, object_index=1)
+
+
+def test_all_problems_are_counted_and_the_first_of_each_kind_kept():
+    report = ReadReport(max_details=2)
+    for line in range(1_000):
+        report.add(problem(line=line))
+    report.add(problem(kind="degenerate", action="drop"))
+    assert len(report) == 1_001
+    assert report.counts == {("swapped", "fix"): 1_000, ("degenerate", "drop"): 1}
+    assert [p.line for p in report] == [0, 1, 3]
+    assert (report.count("swapped"), report.count("swapped", "drop"), report.count("none")) == (1_000, 0, 0)
+
+
+def test_text_is_a_table_with_file_and_line():
+    report = ReadReport(max_details=1)
+    assert str(report) == "no problems found"
+    report.add(problem())
+    report.add(problem())
+    report.add(problem(kind="bad_size", action="unknown", line=None))
+    assert str(report).splitlines() == [
+        "problem   action   count",
+        "swapped   fix          2",
+        "bad_size  unknown      1",
+        "  a.xml:3: is odd [fix]",
+        "  a.xml: is odd [unknown]",
+        "  and 1 more",
+    ]
+
+
+def test_json_gives_the_same_report_back():
+    report = ReadReport(max_details=3)
+    for line in range(5):
+        report.add(problem(line=line))
+    again = ReadReport.from_json(report.to_json())
+    assert again == report
+    assert again.max_details == 3
+    assert str(again) == str(report)
+    assert report != ReadReport()
+
+
+def test_merge_adds_counts_and_keeps_the_bound():
+    a, b = ReadReport(max_details=2), ReadReport(max_details=5)
+    a.add(problem(line=1))
+    for line in (2, 3, 4):
+        b.add(problem(line=line))
+    a.merge(b)
+    assert a.count("swapped") == 4
+    assert [p.line for p in a] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"counts": [["swapped", "fix", "many"]]},
+        {"counts": [[1, 2]]},
+        {"counts": []},
+        {"max_details": 0},
+        {"max_details": -1},
+        {"problems": [{"kind": "x"}]},
+        {"problems": 3},
+    ],
+)
+def test_foreign_json_is_refused(change):
+    report = ReadReport()
+    report.add(problem())
+    values = json.loads(report.to_json()) | change
+    with pytest.raises(ValueError, match="not a read report"):
+        ReadReport.from_dict(values)
+
+
+def test_a_negative_bound_is_refused():
+    with pytest.raises(ValueError, match="max_details=-1"):
+        ReadReport(max_details=-1)
+
+
+def test_messages_are_cut_to_a_bounded_length():
+    assert shorten("short") == "short"
+    assert len(shorten("x" * 100_000)) < 600

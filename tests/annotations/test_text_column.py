@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lit_loader.annotations.text_column import TextColumn, check_offsets, gather_ragged
+
+TEXTS = st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8), max_size=10)
+
+
+@given(TEXTS)
+def test_strings_come_back(strings):
+    column = TextColumn.from_strings(strings)
+    assert list(column) == strings
+    assert column[1:] == strings[1:]
+    assert len(column) == len(strings)
+    assert list(pickle.loads(pickle.dumps(column))) == strings
+
+
+@given(TEXTS, st.data())
+def test_take_selects_rows_in_order(strings, data):
+    rows = data.draw(st.lists(st.integers(0, len(strings) - 1), max_size=8)) if strings else []
+    taken = TextColumn.from_strings(strings).take(np.array(rows, dtype=np.int64))
+    assert list(taken) == [strings[row] for row in rows]
+
+
+def test_file_names_that_are_not_utf8_survive():
+    name = b"\xff\xfe.jpg".decode("utf-8", "surrogateescape")
+    assert TextColumn.from_strings([name])[0] == name
+
+
+def test_rows_count_from_both_ends_and_stay_inside():
+    column = TextColumn.from_strings(["a", "b"])
+    assert (column[-1], column[-2]) == ("b", "a")
+    for row in (2, -3):
+        with pytest.raises(IndexError, match="outside a column of 2 rows"):
+            column[row]
+
+
+def test_arrays_are_read_only_also_after_pickling():
+    column = TextColumn.from_strings(["a"])
+    for each in (column, pickle.loads(pickle.dumps(column)), column.take(np.array([0]))):
+        assert not each.data.flags.writeable
+        assert not each.offsets.flags.writeable
+
+
+@pytest.mark.parametrize("offsets", [[], [1, 2], [0, 2, 1, 3], [0, 2], [0, 4]])
+def test_offsets_that_do_not_fit_are_refused(offsets):
+    with pytest.raises(ValueError, match="must start at 0"):
+        check_offsets(np.array(offsets, dtype=np.int64), total=3, what="rows")
+
+
+def test_columns_of_other_types_are_refused():
+    with pytest.raises(ValueError, match="int64 and uint8"):
+        TextColumn(np.zeros(1, dtype=np.int32), np.zeros(0, dtype=np.uint8))
+
+
+def test_gathered_positions_equal_the_plain_loop():
+    offsets = np.array([0, 2, 2, 5], dtype=np.int64)
+    positions, gathered = gather_ragged(offsets, np.array([2, 0, 1, 2]))
+    assert positions.tolist() == [2, 3, 4, 0, 1, 2, 3, 4]
+    assert gathered.tolist() == [0, 3, 5, 5, 8]

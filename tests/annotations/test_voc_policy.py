@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import get_args, get_type_hints
+
+import numpy as np
+import pytest
+
+from lit_loader.annotations import VocPolicy
+from lit_loader.errors import AnnotationError
+
+GOOD = ("x", 1, 1, 5, 5)
+DEFAULTS = {
+    "duplicate_id": "drop",
+    "missing_annotation": "raise",
+    "malformed": "raise",
+    "missing_image": "raise",
+    "wrong_filename": "report",
+    "bad_size": "unknown",
+    "unknown_class": "raise",
+    "non_finite": "drop",
+    "swapped": "fix",
+    "out_of_image": "clip",
+    "degenerate": "drop",
+}
+
+
+def break_voc(voc, kind):
+    """Write one good image ``a`` and the problem; returns the split to read."""
+    voc.add("a", GOOD)
+    objects = {
+        "unknown_class": ("alien", 1, 1, 5, 5),
+        "non_finite": ("x", 1, "nan", 5, 5),
+        "swapped": ("x", 9, 8, 2, 1),
+        "out_of_image": ("x", -5, 70, 120, 90),
+        "degenerate": ("x", 7, 7, 7, 9),
+    }
+    if kind in objects:
+        voc.add("b", GOOD, objects[kind])
+    elif kind == "wrong_filename":
+        voc.add("b", GOOD, filename="<filename>c.jpg</filename>")
+    elif kind == "missing_image":
+        voc.add("b", GOOD, image=None)
+    elif kind == "bad_size":
+        voc.add("b", ("x", 1, 1, 500, 500), size=(0, 80))
+    elif kind == "malformed":
+        voc.add("b")
+        voc.raw("b", "<annotation>\n<object>")
+    elif kind in ("duplicate_id", "missing_annotation"):
+        voc.split("s", "a\na\n" if kind == "duplicate_id" else "a\nb\n")
+        (voc.root / "JPEGImages/b.jpg").touch()
+        return "s"
+    return None
+
+
+# (kind, action) -> images, boxes of the last image, kind in the report
+EXPECTED = {
+    ("duplicate_id", "drop"): (["a"], [[1, 1, 5, 5]], "duplicate_id"),
+    ("duplicate_id", "keep"): (["a", "a"], [[1, 1, 5, 5]], "duplicate_id"),
+    ("missing_annotation", "drop"): (["a"], [[1, 1, 5, 5]], "missing_annotation"),
+    ("missing_annotation", "empty"): (["a", "b"], [], "missing_annotation"),
+    ("malformed", "drop"): (["a"], [[1, 1, 5, 5]], "malformed_file"),
+    ("missing_image", "drop"): (["a"], [[1, 1, 5, 5]], "missing_image"),
+    ("missing_image", "keep"): (["a", "b"], [[1, 1, 5, 5]], "missing_image"),
+    ("wrong_filename", "report"): (["a", "b"], [[1, 1, 5, 5]], "wrong_filename"),
+    ("wrong_filename", "drop"): (["a"], [[1, 1, 5, 5]], "wrong_filename"),
+    ("bad_size", "unknown"): (["a", "b"], [[1, 1, 500, 500]], "bad_size"),
+    ("bad_size", "drop"): (["a"], [[1, 1, 5, 5]], "bad_size"),
+    ("unknown_class", "drop"): (["a", "b"], [[1, 1, 5, 5]], "unknown_class"),
+    ("non_finite", "drop"): (["a", "b"], [[1, 1, 5, 5]], "non_finite"),
+    ("swapped", "fix"): (["a", "b"], [[1, 1, 5, 5], [2, 1, 9, 8]], "swapped"),
+    ("swapped", "drop"): (["a", "b"], [[1, 1, 5, 5]], "swapped"),
+    ("out_of_image", "clip"): (["a", "b"], [[1, 1, 5, 5], [0, 70, 100, 80]], "out_of_image"),
+    ("out_of_image", "keep"): (["a", "b"], [[1, 1, 5, 5], [-5, 70, 120, 90]], "out_of_image"),
+    ("out_of_image", "drop"): (["a", "b"], [[1, 1, 5, 5]], "out_of_image"),
+    ("degenerate", "drop"): (["a", "b"], [[1, 1, 5, 5]], "degenerate"),
+    ("degenerate", "keep"): (["a", "b"], [[1, 1, 5, 5], [7, 7, 7, 9]], "degenerate"),
+}
+PLACES = {"duplicate_id": r"s\.txt:2: ", "missing_annotation": r"s\.txt:2: ", "malformed": r"b\.xml:2: "}
+PLACES |= dict.fromkeys(("missing_image", "wrong_filename", "bad_size"), r"b\.xml: ")
+PLACES |= dict.fromkeys(
+    ("unknown_class", "non_finite", "swapped", "out_of_image", "degenerate"), r"b\.xml:3: object 1: "
+)
+
+
+def test_the_defaults_are_as_documented_and_every_action_has_a_case():
+    assert {field.name: field.default for field in fields(VocPolicy)} == DEFAULTS
+    hints = get_type_hints(VocPolicy)
+    assert {(f, a) for f in DEFAULTS for a in get_args(hints[f]) if a != "raise"} == EXPECTED.keys()
+    assert PLACES.keys() == DEFAULTS.keys()
+    assert all("raise" in get_args(hints[name]) for name in DEFAULTS)
+
+
+@pytest.mark.parametrize(("kind", "action"), list(EXPECTED))
+def test_every_action_does_what_it_says_and_is_reported(voc, kind, action):
+    table = voc.read(split=break_voc(voc, kind), class_names=["x"], **{kind: action})
+    images, boxes, reported = EXPECTED[kind, action]
+    assert list(table.image_ids) == images
+    assert table.boxes[table.objects(-1)].tolist() == boxes
+    assert table.report.counts == {(reported, action): 1}
+    (problem,) = table.report
+    assert problem.message
+    if kind in ("missing_annotation", "duplicate_id"):
+        assert (problem.file, problem.line) == ("ImageSets/Main/s.txt", 2)
+    else:
+        assert problem.file == "Annotations/b.xml"
+
+
+@pytest.mark.parametrize("kind", list(DEFAULTS))
+def test_raise_names_file_line_and_remedy(voc, kind):
+    split = break_voc(voc, kind)
+    with pytest.raises(AnnotationError, match=PLACES[kind]) as caught:
+        voc.read(split=split, class_names=["x"], **{kind: "raise"})
+    if kind != "malformed":
+        assert f"VocPolicy({kind}=...)" in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", list(DEFAULTS))
+def test_unknown_actions_are_refused(kind):
+    with pytest.raises(ValueError, match=f"{kind}='explode' must be one of .*'raise'"):
+        VocPolicy(**{kind: "explode"})
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400", "1e39", "-1e39"])
+def test_values_beyond_float32_are_dropped_and_reported(voc, value):
+    voc.add("a", GOOD, ("x", value, 1, 5, 5), ("x", 1, 1, 5, value))
+    table = voc.read()
+    assert table.num_objects == 1
+    assert table.report.counts == {("non_finite", "drop"): 2}
+
+
+@pytest.mark.parametrize("value", ["", "abc", "1,5", "0x10", "<b/>"])
+def test_what_is_no_number_is_a_malformed_object(voc, value):
+    voc.add("a", GOOD, ("x", 1, value, 5, 5))
+    with pytest.raises(AnnotationError, match=r"a\.xml:3: object 1: <ymin> is"):
+        voc.read()
+    table = voc.read(malformed="drop")
+    assert table.num_objects == 1
+    assert table.report.counts == {("malformed_object", "drop"): 1}
+
+
+@pytest.mark.parametrize(
+    "text", ["<object><name>x</name></object>", "<object><bndbox/></object>", "<object/>"]
+)
+def test_objects_without_name_or_box_are_malformed_and_the_rest_is_read(voc, text):
+    voc.add("a")
+    voc.raw("a", f"<annotation>{text}</annotation>")
+    with pytest.raises(AnnotationError, match="object 0: has no <"):
+        voc.read()
+    assert voc.read(malformed="drop").num_images == 1
+
+
+def test_another_root_element_is_malformed(voc):
+    voc.add("a")
+    voc.raw("a", "<annotations/>")
+    with pytest.raises(AnnotationError, match="root element is <annotations>"):
+        voc.read()
+    assert voc.read(malformed="drop").num_images == 0
+
+
+def test_a_box_that_ends_at_width_and_height_is_inside(voc):
+    voc.add("a", ("x", 0, 0, 100, 80), ("x", 1, 1, 100, 80))
+    assert len(voc.read(out_of_image="raise").report) == 0
+    assert len(voc.read(out_of_image="drop", one_based=True, class_names=["x"]).report) == 1
+
+
+def test_a_box_wholly_outside_is_degenerate_after_clipping(voc):
+    voc.add("a", ("x", 200, 10, 300, 20))
+    table = voc.read()
+    assert table.num_objects == 0
+    assert table.report.counts == {("out_of_image", "clip"): 1, ("degenerate", "drop"): 1}
+    kept = voc.read(out_of_image="keep")
+    assert kept.boxes.tolist() == [[200, 10, 300, 20]]
+
+
+@pytest.mark.parametrize("size", [None, ("", ""), ("abc", 3), (-1, 5), ("nan", 5), (1e30, 5)])
+def test_sizes_that_are_no_pixels_are_unknown_and_bound_nothing_but_zero(voc, size):
+    voc.add("a", ("x", 10, 10, 5_000, 5_000), ("x", -3, 1, 9, 9), size=size)
+    table = voc.read()
+    assert 0 in (table.widths[0], table.heights[0])
+    assert table.boxes.tolist() == [[10, 10, 5_000, 5_000], [0, 1, 9, 9]]
+    assert table.report.counts == {("bad_size", "unknown"): 1, ("out_of_image", "clip"): 1}
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.JPG", "a", "", r"C:\photos\a.jpg", "/home/me/a.jpg"])
+def test_filenames_that_mean_the_image_are_not_reported(voc, name):
+    voc.add("a", filename=f"<filename>{name}</filename>")
+    assert len(voc.read(wrong_filename="raise").report) == 0
+
+
+def test_class_ids_do_not_depend_on_which_objects_are_dropped(voc):
+    voc.add("a", ("ant", 5, 5, 5, 5), ("bee", 1, 1, 2, 2))
+    table = voc.read()
+    assert (table.class_names, table.class_counts().tolist()) == (("ant", "bee"), [0, 1])
+
+
+def test_a_flood_of_problems_is_counted_and_its_memory_bounded(voc):
+    for i in range(5):
+        voc.add(f"{i}", *[("x", 5, 5, 5, 5)] * 2_000)
+    report = voc.read().report
+    assert report.count("degenerate") == 10_000
+    assert len(report.problems) == report.max_details
+    np.testing.assert_array_equal([p.object_index for p in report], np.arange(report.max_details))

@@ -1,0 +1,100 @@
+"""Callbacks: what is measured is what happened."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch.utils.data import Dataset
+
+from lit_loader import DataLoader
+from lit_loader.callbacks import ClassMixMonitor, DataWaitMonitor
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+]
+
+
+class Labelled(Dataset):
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return torch.zeros(3, 4, 4), {"labels": torch.tensor([1] * 3 + [2])}
+
+
+def collate(samples):
+    images, targets = zip(*samples, strict=True)
+    return list(images), list(targets)
+
+
+class Sleeping(LightningModule):
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds, self.weight = seconds, torch.nn.Parameter(torch.zeros(1))
+
+    def training_step(self, batch, batch_idx):
+        time.sleep(self.seconds)
+        return self.weight.sum()
+
+    def validation_step(self, batch, batch_idx):
+        time.sleep(0.2)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def fit(callback, *, sample_s=0.0, step_s=0.0, **arguments):
+    trainer = Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+        callbacks=[callback],
+        **{"max_epochs": 2, **arguments},
+    )
+    loader = DataLoader(Labelled(sample_s), batch_size=2, seed=0, collate_fn=collate)
+    trainer.fit(Sleeping(step_s), loader, loader if "val_check_interval" in arguments else None)
+    return trainer
+
+
+def test_waiting_for_data_is_told_from_training():
+    slow_data, slow_step = DataWaitMonitor(), DataWaitMonitor()
+    trainer = fit(slow_data, sample_s=0.02)
+    fit(slow_step, step_s=0.04)
+    assert slow_data.num_batches == slow_step.num_batches == 8
+    assert slow_data.wait_s >= 16 * 0.02
+    assert slow_data.wait_fraction > 0.6
+    assert slow_step.step_s >= 8 * 0.04
+    assert slow_step.wait_fraction < 0.4
+    assert 0.5 < float(trainer.callback_metrics["data/wait_fraction"]) <= 1
+
+
+def test_validation_is_no_wait():
+    monitor = DataWaitMonitor()
+    fit(monitor, val_check_interval=2, max_epochs=1)
+    assert monitor.wait_s < 0.4  # two validations of four batches sleep 1.6 s
+
+
+def test_nothing_measured_is_no_wait():
+    assert DataWaitMonitor().wait_fraction == 0
+
+
+def test_the_classes_of_training_batches_are_counted():
+    monitor, shifted = ClassMixMonitor(3), ClassMixMonitor(4, first_label=0)
+    assert monitor.mix.tolist() == [0, 0, 0]
+    fit(monitor)
+    fit(shifted)
+    assert monitor.counts.tolist() == [48, 16, 0]
+    assert monitor.mix.tolist() == [0.75, 0.25, 0]
+    assert shifted.counts.tolist() == [0, 48, 16, 0]

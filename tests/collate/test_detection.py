@@ -1,0 +1,230 @@
+"""Detection collation: the three image modes and what comes along."""
+
+from __future__ import annotations
+
+import pickle
+import types
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import data
+from torchvision import tv_tensors
+
+from lit_loader import collate
+from lit_loader.collate import DetectionCollate, PaddedBatch, detection_collate
+
+
+def make_sample(index, *, height=8, width=6, num_boxes=2, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(index)
+    pixels = torch.randint(0, 255, (3, height, width), generator=generator).to(dtype)
+    boxes = torch.rand((num_boxes, 4), generator=generator)
+    target = {
+        "boxes": tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(height, width)),
+        "labels": torch.arange(1, num_boxes + 1),
+        "image_id": index,
+    }
+    return tv_tensors.Image(pixels), target
+
+
+UNEQUAL = [(8, 6), (5, 9), (7, 7)]
+
+
+def make_unequal(**kwargs):
+    return [make_sample(i, height=h, width=w, num_boxes=i, **kwargs) for i, (h, w) in enumerate(UNEQUAL)]
+
+
+def test_the_default_is_the_classic_function():
+    samples = [
+        (torch.rand(3, 4, 5), [[0, 0, 2, 2, 1], [1, 1, 3, 3, 0]]),
+        (torch.rand(3, 4, 5), np.array([[0, 1, 2, 3, 4]], dtype=np.float64)),
+        (torch.rand(3, 4, 5), torch.tensor([[5, 6, 7, 8, 9]])),
+    ]
+    batch = detection_collate(samples)
+    assert type(batch) is tuple
+    images, targets = batch
+    assert torch.equal(images, torch.stack([image for image, _ in samples], 0))
+    assert [type(target) for target in targets] == [torch.Tensor] * 3
+    for target, (_, given) in zip(targets, samples, strict=True):
+        assert torch.equal(target, torch.FloatTensor(np.asarray(given)))
+
+
+def test_images_without_boxes_give_no_rows_of_the_batches_width():
+    image = torch.zeros(3, 2, 2)
+    _, targets = detection_collate([(image, []), (image, np.empty((0, 5)))])
+    assert [tuple(target.shape) for target in targets] == [(0, 5), (0, 5)]
+    _, targets = detection_collate([(image, []), (image, [[1] * 15])])
+    assert [tuple(target.shape) for target in targets] == [(0, 15), (1, 15)]
+    assert targets[0].dtype == torch.float32
+
+
+def test_a_batch_shares_no_memory_with_arrays_or_images_of_the_dataset():
+    rows, image = np.ones((1, 5), dtype=np.float32), torch.zeros(3, 2, 2)
+    images, (target,) = detection_collate([(image, rows)])
+    images += 1
+    target += 1
+    assert (rows == 1).all()
+    assert (image == 0).all()
+
+
+def test_read_only_arrays_are_accepted():
+    rows = np.ones((1, 5), dtype=np.float32)
+    rows.setflags(write=False)
+    assert detection_collate([(torch.zeros(3, 2, 2), rows)])[1][0].shape == (1, 5)
+
+
+def test_dict_targets_are_kept_whole_with_their_boxes():
+    samples = [make_sample(0), make_sample(1, num_boxes=0)]
+    images, targets = detection_collate(samples)
+    assert type(images) is torch.Tensor
+    assert images.shape == (2, 3, 8, 6)
+    for target, (_, given) in zip(targets, samples, strict=True):
+        assert target is given
+        assert isinstance(target["boxes"], tv_tensors.BoundingBoxes)
+        assert target["boxes"].canvas_size == (8, 6)
+
+
+def test_unequal_sizes_are_refused_with_sizes_and_remedy():
+    with pytest.raises(ValueError, match=r'\(8, 6\), \(5, 9\), \(7, 7\).*images="list" or images="pad"'):
+        detection_collate(make_unequal())
+
+
+def test_list_keeps_every_image_as_it_is():
+    samples = make_unequal()
+    images, targets = detection_collate(samples, images="list")
+    assert [type(image) for image in images] == [torch.Tensor] * 3
+    assert all(torch.equal(image, given) for image, (given, _) in zip(images, samples, strict=True))
+    assert len(targets) == 3
+
+
+def test_list_feeds_a_torchvision_detector():
+    from torchvision.models.detection.transform import GeneralizedRCNNTransform
+
+    transform = GeneralizedRCNNTransform(16, 32, [0.5] * 3, [0.5] * 3)
+    images, targets = transform(*detection_collate(make_unequal(), images="list"))
+    assert images.tensors.shape[0] == 3
+    assert [len(target["boxes"]) for target in targets] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("size_divisor", [1, 4, 32])
+@pytest.mark.parametrize(("dtype", "pad_value"), [(torch.uint8, 7), (torch.float32, 0.5)])
+def test_pad_gives_pixels_mask_and_sizes(size_divisor, dtype, pad_value):
+    samples = make_unequal(dtype=dtype)
+    batch = detection_collate(samples, images="pad", size_divisor=size_divisor, pad_value=pad_value)
+    assert isinstance(batch, PaddedBatch)
+    height, width = (-(-side // size_divisor) * size_divisor for side in (8, 9))
+    assert batch.images.shape == (3, 3, height, width)
+    assert batch.images.dtype == dtype
+    assert batch.sizes.tolist() == [list(size) for size in UNEQUAL]
+    assert batch.sizes.dtype == torch.int64
+    for i, (image, _) in enumerate(samples):
+        h, w = UNEQUAL[i]
+        assert torch.equal(batch.images[i, :, :h, :w], image.as_subclass(torch.Tensor))
+        assert batch.mask[i, :h, :w].all()
+        assert batch.mask[i].sum() == h * w
+        assert (batch.images[i][:, ~batch.mask[i]] == pad_value).all()
+    assert batch.targets == [target for _, target in samples]
+    assert batch.extras == ()
+
+
+def test_pad_of_equal_sizes_is_stack():
+    samples = [make_sample(i) for i in range(3)]
+    padded = detection_collate(samples, images="pad")
+    assert torch.equal(padded.images, detection_collate(samples)[0])
+    assert padded.mask.all()
+
+
+@pytest.mark.parametrize("value", [0.5, 256, -1])
+def test_a_pad_value_outside_the_images_type_is_refused(value):
+    with pytest.raises(ValueError, match=r"pad_value=.*uint8.*0\.\.255"):
+        detection_collate([make_sample(0, dtype=torch.uint8)], images="pad", pad_value=value)
+
+
+def test_further_elements_are_collated_or_kept():
+    samples = [(*make_sample(i), i, torch.zeros(i)) for i in range(2)]
+    image_and_number = [sample[:3] for sample in samples]
+    assert detection_collate(image_and_number)[2].tolist() == [0, 1]
+    assert detection_collate(image_and_number, images="pad").extras[0].tolist() == [0, 1]
+    kept = detection_collate(samples, extras="list")
+    assert kept[2] == [0, 1]
+    assert [len(value) for value in kept[3]] == [0, 1]
+    with pytest.raises(RuntimeError) as caught:
+        detection_collate(samples)
+    assert 'extras="list"' in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"images": "stack", "extras": "list"},
+        {"images": "list"},
+        {"images": "pad", "size_divisor": 4, "pad_value": 1, "pad_fields": {"labels": -1}},
+    ],
+)
+def test_the_class_pickles_and_equals_the_function(arguments):
+    samples = [make_sample(i, num_boxes=i) for i in range(3)]
+    function = pickle.loads(pickle.dumps(DetectionCollate(**arguments)))
+    assert function == DetectionCollate(**arguments)
+    ours, theirs = function(samples), detection_collate(samples, **arguments)
+    assert type(ours) is type(theirs)
+    assert torch.equal(torch.stack(list(ours[0])), torch.stack(list(theirs[0])))
+
+
+def test_pad_fields_of_any_mapping_type_pickle():
+    given = types.MappingProxyType({"labels": -1})  # does not pickle itself, like some configuration types
+    assert pickle.loads(pickle.dumps(DetectionCollate(pad_fields=given))).pad_fields == {"labels": -1}
+
+
+def test_a_padded_batch_pickles():
+    batch = detection_collate(make_unequal(), images="pad")
+    again = pickle.loads(pickle.dumps(batch))
+    assert isinstance(again, PaddedBatch)
+    assert torch.equal(again.mask, batch.mask)
+    assert again.targets[2]["boxes"].canvas_size == (7, 7)
+
+
+def test_the_classic_function_serves_a_dataloader_with_workers():
+    samples = [make_sample(i) for i in range(4)]
+    loader = data.DataLoader(samples, batch_size=2, num_workers=1, collate_fn=DetectionCollate())
+    batches = list(loader)
+    assert [batch[0].shape for batch in batches] == [(2, 3, 8, 6)] * 2
+    assert isinstance(batches[0][1][0]["boxes"], tv_tensors.BoundingBoxes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"images": "crop"}, "images='crop'"),
+        ({"extras": "drop"}, "extras='drop'"),
+        ({"images": "pad", "size_divisor": 0}, "size_divisor=0"),
+        ({"images": "stack", "size_divisor": 32}, "no effect"),
+        ({"images": "list", "pad_value": 1}, "no effect"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        DetectionCollate(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "message"),
+    [
+        ([], ValueError, "empty batch"),
+        ([torch.zeros(3, 2, 2)], TypeError, "default_collate"),
+        ([(torch.zeros(3, 2, 2), []), (torch.zeros(3, 2, 2), [], 1)], ValueError, r"\[2, 3\] elements"),
+        ([("pixels", [])], TypeError, "is a str, not a tensor"),
+        ([(torch.zeros(2, 2), [])], ValueError, r"shape \(2, 2\).*\(C, H, W\)"),
+        ([(torch.zeros(3, 2, 2), []), (torch.zeros(1, 2, 2), [])], ValueError, "dtype, channels"),
+        ([(torch.zeros(3, 2, 2), 3)], ValueError, r"N x K.*default_collate"),
+    ],
+)
+def test_wrong_samples_are_refused_with_a_remedy(batch, error, message):
+    with pytest.raises(error, match=message):
+        detection_collate(batch)
+
+
+def test_torchs_own_functions_are_at_hand():
+    samples = [{"a": index, "b": [1.5, "s"]} for index in range(3)]
+    assert str(collate.default_collate(samples)) == str(data.default_collate(samples))
+    assert collate.default_convert is data.default_convert
+    assert collate.__all__ == sorted(collate.__all__)

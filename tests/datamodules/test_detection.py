@@ -1,0 +1,362 @@
+"""The detection data module: one factory, live settings, idempotent set-up, workers that end."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import replace
+
+import lightning
+import numpy as np
+import psutil
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.states import TrainerFn
+from torch.utils.data import SequentialSampler as TorchSequentialSampler
+from torchvision import tv_tensors
+
+from lit_loader import ClassBalancedSampler, DataLoader, DetectionDataModule, WeightedRandomSampler
+from lit_loader.collate import PaddedBatch
+from lit_loader.datamodules import (
+    ClassBalancedSampling,
+    RandomSampling,
+    SequentialSampling,
+    WeightedSampling,
+    expected_class_mix,
+)
+from lit_loader.datasets import VocSource
+from tests.toys import plain
+
+
+def targets_of(loader):
+    with loader:
+        return [plain(batch[1]) for batch in loader]
+
+
+def images_of(loader):
+    with loader:
+        return [plain(batch[0]) for batch in loader]
+
+
+def test_batches_are_what_torchvisions_detectors_take(shapes):
+    datamodule = DetectionDataModule(shapes, batch_size=4)
+    images, targets = next(iter(datamodule.train_dataloader()))
+    assert len(images) == len(targets) == 4
+    assert all(image.dtype == torch.float32 and image.shape == (3, 48, 48) for image in images)
+    for target in targets:
+        assert isinstance(target["boxes"], tv_tensors.BoundingBoxes)
+        assert target["boxes"].dtype == torch.float32
+        assert target["labels"].dtype == torch.int64
+        assert target["labels"].min() >= 1
+        assert {"boxes", "labels", "image_id", "area", "iscrowd"} <= set(target)
+
+
+@pytest.mark.parametrize("images", ["stack", "pad"])
+def test_images_may_be_stacked_or_padded(shapes, images):
+    settings = {"images": images, "size_divisor": 32} if images == "pad" else {"images": images}
+    batch = next(iter(DetectionDataModule(shapes, batch_size=4, **settings).val_dataloader()))
+    assert batch[0].shape == ((4, 3, 64, 64) if images == "pad" else (4, 3, 48, 48))
+    assert isinstance(batch, PaddedBatch) == (images == "pad")
+
+
+def test_each_stage_has_its_own_batch_size_sampler_and_transforms(shapes):
+    seen = []
+
+    def transform(image, target):
+        seen.append(int(target["image_id"]))
+        return image, target
+
+    datamodule = DetectionDataModule(
+        shapes,
+        batch_size=4,
+        val_batch_size=5,
+        test_batch_size=6,
+        predict_batch_size=7,
+        train_sampler=ClassBalancedSampling(num_samples=12),
+        val_sampler=TorchSequentialSampler(range(3)),
+        test_sampler=RandomSampling(),
+        test_transforms=transform,
+    )
+    train, val, test, predict = (
+        datamodule.train_dataloader(),
+        datamodule.val_dataloader(),
+        datamodule.test_dataloader(),
+        datamodule.predict_dataloader(),
+    )
+    assert [loader.batch_size for loader in (train, val, test, predict)] == [4, 5, 6, 7]
+    assert isinstance(train.sampler, ClassBalancedSampler)
+    assert (len(train), len(val)) == (3, 1)
+    list(test)
+    assert sorted(seen) == list(range(24))
+    assert seen != sorted(seen)
+
+
+def test_evaluation_is_in_order_and_training_is_not(shapes):
+    datamodule = DetectionDataModule(shapes, batch_size=5)
+
+    def ids(loader):
+        return [int(target["image_id"]) for _, targets in loader for target in targets]
+
+    assert ids(datamodule.val_dataloader()) == list(range(20))
+    train = datamodule.train_dataloader()
+    first, second = ids(train), ids(train)
+    assert sorted(first) == sorted(second) == list(range(60))
+    assert len({tuple(first), tuple(second), tuple(range(60))}) == 3
+
+
+def test_batch_size_is_live_for_lightnings_tuner(shapes):
+    datamodule = DetectionDataModule(shapes, train_batch_size=4, batch_size=2)
+    assert datamodule.batch_size == 4
+    datamodule.batch_size = 10
+    assert len(datamodule.train_dataloader()) == 6
+    assert len(datamodule.val_dataloader()) == 2
+
+
+@pytest.mark.parametrize("workers", [{"num_workers": 1}, {"num_workers": 2}, {"num_workers": 4}], ids=str)
+def test_workers_do_not_change_the_batches(shapes, workers):
+    settings = {"batch_size": 8, "train_sampler": ClassBalancedSampling()}
+    inline = DetectionDataModule(shapes, **settings).train_dataloader()
+    other = DetectionDataModule(shapes, **settings, **workers)
+    with other.train_dataloader() as loader:
+        for a, b in zip(inline, loader, strict=True):
+            assert plain(a) == plain(b)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_start_methods_do_not_change_the_batches(shapes, method):
+    settings = {"batch_size": 16, "train_sampler": WeightedSampling()}
+    inline = DetectionDataModule(shapes, **settings).train_dataloader()
+    other = DetectionDataModule(shapes, **settings, num_workers=2, multiprocessing_context=method)
+    with other.train_dataloader() as loader:
+        assert [plain(batch) for batch in loader] == [plain(batch) for batch in inline]
+
+
+def test_the_seed_decides_and_stages_do_not_share_it(shapes, monkeypatch):
+    def first(**settings):
+        return images_of(DetectionDataModule(shapes, batch_size=60, **settings).train_dataloader())
+
+    for name in ("PL_GLOBAL_SEED", "PL_SEED_WORKERS"):  # set once so that the end of the test unsets them
+        monkeypatch.setenv(name, "0")
+        monkeypatch.delenv(name)
+    assert first() == first(seed=0) != first(seed=1)
+    lightning.seed_everything(1, verbose=False)
+    assert first() == first(seed=1)
+    datamodule = DetectionDataModule(shapes)
+    assert datamodule.train_dataloader().seed != datamodule.val_dataloader().seed
+
+
+def test_setup_is_idempotent_and_opens_only_its_stage(shapes, monkeypatch):
+    opened = []
+    datamodule = DetectionDataModule(shapes)
+    original = datamodule._split_data
+    monkeypatch.setattr(datamodule, "_split_data", lambda stage: opened.append(stage) or original(stage))
+    for _ in range(2):
+        datamodule.setup(TrainerFn.FITTING)
+    assert opened == ["train", "val"]
+    datamodule.setup("validate")
+    datamodule.setup(TrainerFn.TESTING)
+    assert opened == ["train", "val", "test"]
+    datamodule.setup(None)
+    assert opened == ["train", "val", "test", "predict"]
+
+
+def test_several_validation_and_test_sets_come_as_lists(shapes):
+    root = shapes._voc().root
+    source = VocSource(root=root, val=["val", "train"], test=["val", "test"], predict=[], progress=False)
+    datamodule = DetectionDataModule(source, batch_size=10)
+    assert [len(loader) for loader in datamodule.val_dataloader()] == [2, 6]
+    assert [len(loader) for loader in datamodule.test_dataloader()] == [2, 3]
+    assert datamodule.predict_dataloader() == []
+    assert [summary.name for summary in datamodule.summaries()] == [
+        "train",
+        "val/0",
+        "val/1",
+        "test/0",
+        "test/1",
+    ]
+
+
+def test_training_without_a_set_is_an_error(shapes):
+    source = VocSource(root=shapes._voc().root, train=None, progress=False)
+    with pytest.raises(ValueError, match="gives 0"):
+        DetectionDataModule(source).train_dataloader()
+
+
+def test_an_unknown_setting_and_one_that_would_do_nothing_are_refused(shapes):
+    with pytest.raises(TypeError, match="batchsize"):
+        DetectionDataModule(shapes, batchsize=3)
+    with pytest.raises(ValueError, match="size_divisor=32"):
+        DetectionDataModule(shapes, size_divisor=32)
+
+
+def test_further_fields_and_the_first_label_are_passed_on(shapes):
+    datamodule = DetectionDataModule(shapes, extra_fields=["difficult"], first_label=0)
+    _, targets = next(iter(datamodule.train_dataloader()))
+    assert min(int(target["labels"].min()) for target in targets) == 0
+    assert all(len(target["difficult"]) == len(target["boxes"]) for target in targets)
+
+
+def test_str_makes_no_loaders(shapes, monkeypatch):
+    datamodule = DetectionDataModule(shapes, batch_size=3)
+    datamodule.setup("fit")
+    monkeypatch.setattr(datamodule, "_make_loaders", None)
+    assert str(datamodule) == "DetectionDataModule(batch_size=3, num_workers=0, train: [60], val: [20])"
+
+
+def test_it_copies_and_pickles(shapes):
+    datamodule = DetectionDataModule(shapes, batch_size=8, num_workers=1)
+    loader = datamodule.train_dataloader()
+    next(iterator := iter(loader))
+    for clone in (copy.deepcopy(datamodule), pickle.loads(pickle.dumps(datamodule))):
+        assert targets_of(clone.train_dataloader()) == targets_of(
+            DetectionDataModule(shapes).train_dataloader()
+        )
+    del iterator
+    datamodule.teardown()
+
+
+def test_a_sampling_gives_its_sampler(shapes):
+    (table,) = shapes.tables("train")
+    assert len(SequentialSampling().sampler(table)) == 60
+    weighted = WeightedSampling(exponent=0.5, reduce="max", num_samples=7, replacement=False).sampler(table)
+    assert isinstance(weighted, WeightedRandomSampler)
+    assert (len(weighted), weighted.replacement) == (7, False)
+    plainly = WeightedSampling().sampler(table)
+    for other in (
+        WeightedSampling(exponent=0.5),
+        WeightedSampling(reduce="max"),
+        WeightedSampling(reduce="sum"),
+    ):
+        assert not np.allclose(other.sampler(table).expected_visits(), plainly.expected_visits())
+    balanced = ClassBalancedSampling(temperature=0.5, num_samples=40, empty_share=0.0).sampler(table)
+    assert (balanced.temperature, len(balanced), balanced.empty_share) == (0.5, 40, 0.0)
+
+
+def test_the_summary_tells_counts_imbalance_and_the_expected_mix(shapes):
+    datamodule = DetectionDataModule(shapes, train_sampler=ClassBalancedSampling())
+    train, _, _ = datamodule.summaries()
+    (table,) = datamodule.tables("train")
+    assert train.num_images == 60
+    assert train.class_counts.tolist() == table.class_counts().tolist()
+    assert train.imbalance == train.class_counts.max() / train.class_counts.min()
+    assert train.expected_mix.sum() == pytest.approx(1)
+    assert train.expected_mix[-1] > 1.2 * train.natural_mix[-1]
+    text = datamodule.summary()
+    for part in (*datamodule.class_names, "ClassBalancedSampler", f"{train.expected_mix[-1]:.1%}"):
+        assert part in text
+    no_form = DetectionDataModule(shapes, train_sampler=WeightedSampling(num_samples=9, replacement=False))
+    assert no_form.summaries()[0].expected_mix is None
+    assert "n/a" in no_form.summary()
+
+
+def test_a_set_without_objects_has_a_mix_of_zeros():
+    class Nothing:
+        def expected_visits(self):
+            return np.ones(3)
+
+    assert expected_class_mix(np.zeros((3, 2), dtype=np.int64), Nothing()).tolist() == [0, 0]
+
+
+def test_a_picture_of_a_batch_is_saved(shapes, tmp_path):
+    figure = DetectionDataModule(shapes, batch_size=5).plot_batch(
+        "val", path=tmp_path / "batch.png", max_images=4
+    )
+    assert (tmp_path / "batch.png").stat().st_size > 5000
+    assert len(figure.axes) == 4
+    assert sum(len(axis.patches) for axis in figure.axes) > 4
+
+
+class Counting(LightningModule):
+    """A model that looks at its batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen: dict[str, list[int]] = {"train": [], "val": [], "test": [], "predict": []}
+        self.scales: list[float] = []
+
+    def _see(self, stage, batch):
+        self.seen[stage].extend(int(target["image_id"]) for target in batch[1])
+
+    def training_step(self, batch, batch_idx):
+        self._see("train", batch)
+        self.scales.append(float(batch[0][0].max()))
+        return self.weight.sum()
+
+    def validation_step(self, batch, batch_idx):
+        self._see("val", batch)
+
+    def test_step(self, batch, batch_idx):
+        self._see("test", batch)
+
+    def predict_step(self, batch, batch_idx):
+        self._see("predict", batch)
+        return len(batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def trainer(**arguments):
+    return Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        **{"max_epochs": 2, **arguments},
+    )
+
+
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_lightning_fits_validates_tests_and_predicts(shapes, num_workers):
+    datamodule = DetectionDataModule(
+        shapes,
+        batch_size=8,
+        num_workers=num_workers,
+        batch_transforms=lambda batch: ([image * 10 for image in batch[0]], *batch[1:]),
+    )
+    model = Counting()
+    runner = trainer(num_sanity_val_steps=0, log_every_n_steps=1)
+    runner.fit(model, datamodule=datamodule)
+    assert not [child for child in psutil.Process().children() if "worker" in child.name()]
+    assert sorted(model.seen["train"]) == sorted(2 * list(range(60)))
+    assert model.seen["train"][:60] != model.seen["train"][60:]
+    assert model.seen["val"] == 2 * list(range(20))
+    assert max(model.scales) > 2  # batch_transforms ran on training batches
+    runner.test(model, datamodule=datamodule, verbose=False)
+    runner.predict(model, datamodule=datamodule)
+    assert model.seen["test"] == model.seen["predict"] == list(range(24))
+    assert datamodule._loaders == []
+
+
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+def test_lightnings_batch_size_finder_scales_it(shapes):
+    from lightning.pytorch.callbacks import BatchSizeFinder
+
+    datamodule = DetectionDataModule(shapes, batch_size=2)
+    finder = BatchSizeFinder(mode="power", steps_per_trial=1, init_val=2, max_trials=2)
+    trainer(callbacks=[finder], max_epochs=1, limit_val_batches=0).fit(Counting(), datamodule=datamodule)
+    assert datamodule.batch_size == finder.optimal_batch_size > 2
+
+
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
+def test_a_users_own_module_may_return_our_loader(shapes):
+    class Own(Counting):
+        def train_dataloader(self):
+            dataset = DetectionDataModule(shapes).train_dataloader().dataset
+            return DataLoader(
+                dataset, batch_size=8, shuffle=True, seed=1, collate_fn=lambda s: tuple(zip(*s, strict=True))
+            )
+
+    model = Own()
+    trainer(max_epochs=2, log_every_n_steps=1, limit_val_batches=0).fit(model)
+    assert sorted(model.seen["train"]) == sorted(2 * list(range(60)))
+    assert model.seen["train"][:60] != model.seen["train"][60:]
+
+
+def test_another_source_changes_nothing_of_the_first(shapes):
+    assert replace(shapes, seed=1)._voc().root != shapes._voc().root

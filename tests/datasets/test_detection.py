@@ -1,0 +1,219 @@
+"""The detection data set: what a sample holds, how it is indexed, what it costs."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import tv_tensors
+
+from lit_loader import datasets
+from lit_loader.annotations.table import AnnotationTable
+from lit_loader.datasets import DetectionDataset
+from lit_loader.errors import ImageError
+from lit_loader.transforms import SanitizeObjects, detection_transforms
+
+COUNTS = [2, 0, 3]
+BOXES = [[1, 2, 11, 12], [0, 0, 20, 10], [5, 5, 5, 9], [15, 5, 40, 30], [2, 2, 4, 6]]
+
+
+def make_table(root, *, sizes=((20, 16), (20, 16), (20, 16)), stored=None, orientation=None):
+    """Three images and five objects; ``sizes`` (width, height) as annotated, ``stored`` as in the files."""
+    (root / "images").mkdir(exist_ok=True)
+    for i, size in enumerate(stored or sizes):
+        exif = Image.Exif()
+        if orientation:
+            exif[0x0112] = orientation
+        Image.new("RGB", size, (i, 100, 200)).save(root / "images" / f"{i}.png", exif=exif)
+    return AnnotationTable(
+        root=root,
+        image_paths=[f"images/{i}.png" for i in range(3)],
+        image_ids=["a", "b", "c"],
+        class_names=("cat", "dog"),
+        widths=np.array([width for width, _ in sizes], dtype=np.int32),
+        heights=np.array([height for _, height in sizes], dtype=np.int32),
+        offsets=np.array([0, 2, 2, 5], dtype=np.int64),
+        boxes=np.array(BOXES, dtype=np.float32),
+        labels=np.array([0, 1, 1, 0, 1], dtype=np.int64),
+        difficult=np.array([True, False, False, True, False]),
+        truncated=np.array([False, True, False, False, True]),
+        occluded=np.array([True, True, False, False, False]),
+        crowd=np.array([False, True, False, False, False]),
+    )
+
+
+def test_a_sample_is_what_torchvisions_references_expect(tmp_path):
+    dataset = DetectionDataset(make_table(tmp_path))
+    image, target = dataset[0]
+    assert isinstance(image, tv_tensors.Image)
+    assert image.dtype == torch.uint8
+    assert image.shape == (3, 16, 20)
+    assert image[:, 0, 0].tolist() == [0, 100, 200]
+    assert set(target) == {"boxes", "labels", "image_id", "area", "iscrowd"}
+    boxes = target["boxes"]
+    assert isinstance(boxes, tv_tensors.BoundingBoxes)
+    assert boxes.format == tv_tensors.BoundingBoxFormat.XYXY
+    assert boxes.canvas_size == (16, 20)
+    assert boxes.dtype == torch.float32
+    assert boxes.tolist() == BOXES[:2]
+    assert target["labels"].tolist() == [1, 2]
+    assert target["labels"].dtype == torch.int64
+    assert target["image_id"] == 0
+    assert type(target["image_id"]) is int
+    assert target["area"].tolist() == [100, 200]
+    assert type(target["area"]) is torch.Tensor
+    assert target["area"].dtype == torch.float32
+    assert target["iscrowd"].tolist() == [0, 1]
+    assert target["iscrowd"].dtype == torch.int64
+
+
+def test_an_image_without_objects_has_boxes_of_no_rows(tmp_path):
+    _, target = DetectionDataset(make_table(tmp_path), extra_fields=["difficult"])[1]
+    assert target["boxes"].shape == (0, 4)
+    assert target["labels"].shape == target["area"].shape == target["difficult"].shape == (0,)
+
+
+def test_first_label_shifts_the_class_ids(tmp_path):
+    table = make_table(tmp_path)
+    assert DetectionDataset(table, first_label=0)[0][1]["labels"].tolist() == [0, 1]
+    assert DetectionDataset(table, first_label=5)[0][1]["labels"].tolist() == [5, 6]
+
+
+def test_extra_fields_come_from_the_table(tmp_path):
+    names = ["difficult", "occluded", "truncated"]
+    _, target = DetectionDataset(make_table(tmp_path), extra_fields=names)[2]
+    assert [target[name].tolist() for name in names] == [
+        [False, True, False],
+        [False, False, False],
+        [False, False, True],
+    ]
+    assert target["difficult"].dtype == torch.bool
+
+
+def test_indices_may_be_negative_or_numpys_and_end_where_the_table_ends(tmp_path):
+    dataset = DetectionDataset(make_table(tmp_path))
+    assert len(dataset) == 3
+    assert dataset[-1][1]["image_id"] == 2
+    assert dataset[np.int64(1)][1]["image_id"] == 1
+    assert [target["image_id"] for _, target in dataset] == [0, 1, 2]
+    for index in (3, -4):
+        with pytest.raises(IndexError, match=f"index {index} .* 3 images"):
+            dataset[index]
+    with pytest.raises(TypeError):
+        dataset[1.0]
+    assert not hasattr(dataset, "__getitems__")
+
+
+def test_boxes_are_clipped_to_the_image_and_their_rows_kept(tmp_path):
+    dataset = DetectionDataset(make_table(tmp_path))
+    _, target = dataset[2]
+    assert target["boxes"].tolist() == [[5, 5, 5, 9], [15, 5, 20, 16], [2, 2, 4, 6]]
+    assert target["area"].tolist() == [0, 55, 8]
+
+
+def test_the_decoded_size_wins_or_is_refused(tmp_path):
+    table = make_table(tmp_path, sizes=((20, 16), (0, 0), (20, 16)), stored=((10, 8), (10, 8), (20, 16)))
+    _, target = DetectionDataset(table)[0]
+    assert target["boxes"].canvas_size == (8, 10)
+    assert target["boxes"].tolist() == [[1, 2, 10, 8], [0, 0, 10, 8]]
+    strict = DetectionDataset(table, size_mismatch="raise")
+    with pytest.raises(ImageError, match=r"0\.png: the image is 10x8, its annotation says 20x16"):
+        strict[0]
+    assert strict[1][1]["boxes"].canvas_size == (8, 10)  # 0 means unknown
+    assert strict[2][1]["boxes"].canvas_size == (16, 20)
+
+
+def test_exif_orientation_decides_which_pixels_the_boxes_refer_to(tmp_path):
+    table = make_table(tmp_path, orientation=6)
+    assert DetectionDataset(table)[0][1]["boxes"].canvas_size == (20, 16)
+    as_stored = DetectionDataset(table, exif_orientation=False, size_mismatch="raise")
+    assert as_stored[0][1]["boxes"].canvas_size == (16, 20)
+
+
+def test_max_pixels_reaches_the_decoder(tmp_path):
+    table = make_table(tmp_path)
+    assert DetectionDataset(table, max_pixels=320)[0][0].shape == (3, 16, 20)
+    with pytest.raises(ImageError, match="max_pixels=319"):
+        DetectionDataset(table, max_pixels=319)[0]
+
+
+def test_transforms_get_image_and_target_and_decide_the_result(tmp_path):
+    table = make_table(tmp_path)
+    assert DetectionDataset(table, transforms=lambda image, target: (image.sum(), len(target)))[0][1] == 5
+    fields = {"extra_fields": ["difficult", "occluded", "truncated"]}
+    _, target = DetectionDataset(table, transforms=SanitizeObjects(), **fields)[2]
+    assert target["labels"].tolist() == [1, 2]
+    assert target["difficult"].tolist() == [True, False]
+    image, target = DetectionDataset(table, transforms=detection_transforms(False, size=8), **fields)[2]
+    assert image.dtype == torch.float32
+    assert len(target["boxes"]) == len(target["truncated"]) == len(target["area"])
+
+
+def test_an_error_in_a_transform_names_the_file(tmp_path):
+    def fail(image, target):
+        raise RuntimeError("no luck")
+
+    with pytest.raises(RuntimeError, match="no luck") as caught:
+        DetectionDataset(make_table(tmp_path), transforms=fail)[2]
+    assert "2.png" in caught.value.__notes__[0]
+
+
+def test_an_image_that_cannot_be_decoded_is_named(tmp_path):
+    dataset = DetectionDataset(make_table(tmp_path))
+    (tmp_path / "images" / "1.png").write_bytes(b"")
+    with pytest.raises(ImageError, match=r"1\.png"):
+        dataset[1]
+
+
+def test_samples_own_their_memory(tmp_path):
+    table = make_table(tmp_path)
+    dataset = DetectionDataset(table, extra_fields=["difficult"])
+    _, target = dataset[0]
+    for name in ("boxes", "labels", "area", "iscrowd", "difficult"):
+        target[name].zero_()
+    assert table.boxes[0].tolist() == BOXES[0]
+    assert dataset[0][1]["labels"].tolist() == [1, 2]
+    assert dataset[0][1]["difficult"].tolist() == [True, False]
+
+
+def test_the_data_set_pickles_as_small_as_its_table(tmp_path):
+    table = make_table(tmp_path)
+    dataset = DetectionDataset(table, first_label=0, extra_fields=["difficult"])
+    pickled = pickle.dumps(dataset)
+    assert len(pickled) < len(pickle.dumps(table)) + 500
+    again = pickle.loads(pickled)
+    assert torch.equal(again[0][0], dataset[0][0])
+    assert again[0][1]["labels"].tolist() == [0, 1]
+    assert "difficult" in again[0][1]
+
+
+def test_reading_samples_leaves_nothing_behind(tmp_path):
+    dataset = DetectionDataset(make_table(tmp_path))
+    before = set(vars(dataset))
+    list(dataset)
+    assert set(vars(dataset)) == before
+    # One attribute per argument and no container that grows with the images.
+    own = {name: value for name, value in vars(dataset).items() if name != "table"}
+    assert len(pickle.dumps(own)) < 300
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"extra_fields": ["colour"]},
+        {"size_mismatch": "ignore"},
+        {"first_label": -1},
+        {"max_pixels": 0},
+    ],
+)
+def test_wrong_arguments_are_refused(tmp_path, arguments):
+    with pytest.raises(ValueError, match=next(iter(arguments))):
+        DetectionDataset(make_table(tmp_path), **arguments)
+
+
+def test_the_package_exports_what_it_says():
+    assert datasets.__all__ == sorted(datasets.__all__)
+    assert all(hasattr(datasets, name) for name in datasets.__all__)

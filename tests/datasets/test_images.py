@@ -1,0 +1,234 @@
+"""Every kind of image file decodes to upright 8-bit RGB or to an error that names the file."""
+
+from __future__ import annotations
+
+import struct
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+from lit_loader.datasets import decode_image
+from lit_loader.errors import ImageError
+
+HEIGHT, WIDTH = 24, 40
+
+
+def draw(mode="RGB"):
+    """Four flat quarters of different colours: an orientation cannot hide, JPEG changes little."""
+    image = Image.new("RGB", (WIDTH, HEIGHT), (200, 30, 30))
+    pen = ImageDraw.Draw(image)
+    pen.rectangle((WIDTH // 2, 0, WIDTH, HEIGHT // 2 - 1), fill=(30, 180, 60))
+    pen.rectangle((0, HEIGHT // 2, WIDTH // 2 - 1, HEIGHT), fill=(40, 60, 220))
+    pen.rectangle((WIDTH // 2, HEIGHT // 2, WIDTH, HEIGHT), fill=(240, 240, 240))
+    return image if mode == "RGB" else image.convert(mode)
+
+
+def as_tensor(image):
+    return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+
+
+def assert_near(pixels, expected, *, tolerance):
+    assert pixels.dtype == torch.uint8
+    assert pixels.is_contiguous()
+    assert pixels.shape == expected.shape
+    assert (pixels.int() - expected.int()).abs().float().mean() <= tolerance
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "RGBA", "LA"])
+def test_a_png_of_any_mode_gives_its_exact_colours(tmp_path, mode):
+    path = tmp_path / "image.png"
+    draw(mode).save(path)
+    assert_near(decode_image(path), as_tensor(draw(mode)), tolerance=0)
+    assert torch.equal(decode_image(str(path)), decode_image(path))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_jpeg_of_any_mode_is_near_its_source(tmp_path, mode):
+    path = tmp_path / "image.jpg"
+    draw(mode).save(path, quality=98, subsampling=0)
+    assert_near(decode_image(path), as_tensor(draw(mode)), tolerance=4)
+
+
+@pytest.mark.parametrize("suffix", ["bmp", "tiff", "ppm", "webp", "gif"])
+def test_other_containers_decode(tmp_path, suffix):
+    path = tmp_path / f"image.{suffix}"
+    draw().save(path, **({"lossless": True} if suffix == "webp" else {}))
+    assert_near(decode_image(path), as_tensor(draw()), tolerance=3)
+
+
+def test_the_content_and_not_the_name_decides(tmp_path):
+    path = tmp_path / "image.jpg"
+    draw().save(path, format="PNG")
+    assert_near(decode_image(path), as_tensor(draw()), tolerance=0)
+
+
+def test_alpha_is_dropped_and_the_stored_colours_kept(tmp_path):
+    image = draw("RGBA")
+    image.putalpha(Image.new("L", image.size, 0))
+    image.save(tmp_path / "clear.png")
+    assert_near(decode_image(tmp_path / "clear.png"), as_tensor(draw()), tolerance=0)
+
+
+@pytest.mark.parametrize("transparency", [0, b"\x00\x80\xff"])
+def test_a_palettes_transparency_is_dropped_without_a_warning(tmp_path, transparency):
+    image = draw("P")
+    image.save(tmp_path / "palette.png", transparency=transparency)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert_near(decode_image(tmp_path / "palette.png"), as_tensor(image), tolerance=0)
+    assert warned == []
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff"])
+def test_16_bit_grayscale_is_divided_by_257(tmp_path, suffix):
+    values = np.array([[0, 128, 129, 257], [32768, 65278, 65407, 65535]], dtype=np.uint16)
+    Image.fromarray(values).save(tmp_path / f"deep.{suffix}")
+    expected = [[0, 0, 1, 1], [128, 254, 255, 255]]
+    assert decode_image(tmp_path / f"deep.{suffix}").tolist() == [expected] * 3
+
+
+def test_big_endian_16_bit_is_read_as_such(tmp_path):
+    values = np.array([[0, 257, 65535]], dtype=">u2")
+    header = b"MM\0*" + struct.pack(">I", 14) + values.tobytes()
+    entries = [(256, 3), (257, 1), (258, 16), (259, 1), (262, 1), (273, 8), (277, 1), (278, 1), (279, 6)]
+    directory = b"".join(struct.pack(">HHIHH", tag, 3, 1, value, 0) for tag, value in entries)
+    path = tmp_path / "big.tiff"
+    path.write_bytes(header + struct.pack(">H", len(entries)) + directory + bytes(4))
+    assert decode_image(path)[0].tolist() == [[0, 1, 255]]
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
+def test_signed_and_float_images_are_refused_with_file_and_mode(tmp_path, dtype):
+    Image.fromarray(np.ones((2, 2), dtype=dtype)).save(tmp_path / "deep.tiff")
+    mode = "I" if dtype is np.int32 else "F"
+    with pytest.raises(ImageError, match=rf"deep\.tiff: mode {mode} .*no agreed range"):
+        decode_image(tmp_path / "deep.tiff")
+
+
+def test_a_signed_8_bit_tiff_is_refused_although_pillow_shows_it_as_gray(tmp_path):
+    Image.new("L", (2, 2)).save(tmp_path / "signed.tiff", tiffinfo={339: 2})
+    with pytest.raises(ImageError, match=r"signed\.tiff: mode L"):
+        decode_image(tmp_path / "signed.tiff")
+
+
+def test_of_an_animation_the_first_frame_is_taken(tmp_path):
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
+    frames[0].save(tmp_path / "two.gif", save_all=True, append_images=frames[1:])
+    assert decode_image(tmp_path / "two.gif")[:, 0, 0].tolist() == [255, 0, 0]
+
+
+TURNS = {
+    1: lambda t: t,
+    2: lambda t: t.flip(2),
+    3: lambda t: t.flip(1, 2),
+    4: lambda t: t.flip(1),
+    5: lambda t: t.transpose(1, 2),
+    6: lambda t: t.transpose(1, 2).flip(2),
+    7: lambda t: t.transpose(1, 2).flip(1, 2),
+    8: lambda t: t.transpose(1, 2).flip(1),
+}
+
+
+@pytest.mark.parametrize("orientation", TURNS)
+@pytest.mark.parametrize("suffix", ["png", "jpg", "webp", "tiff"])
+def test_exif_orientation_turns_the_image_upright(tmp_path, orientation, suffix):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / f"turned.{suffix}"
+    draw().save(path, exif=exif, quality=98)
+    assert_near(decode_image(path), TURNS[orientation](as_tensor(draw())), tolerance=4)
+    if suffix != "tiff":  # Pillow turns a TIFF while loading, whatever is asked
+        assert_near(decode_image(path, exif_orientation=False), as_tensor(draw()), tolerance=4)
+
+
+@pytest.mark.parametrize("value", [0, 9, 200])
+def test_an_orientation_without_meaning_is_ignored(tmp_path, value):
+    exif = Image.Exif()
+    exif[0x0112] = value
+    draw().save(tmp_path / "odd.png", exif=exif)
+    assert_near(decode_image(tmp_path / "odd.png"), as_tensor(draw()), tolerance=0)
+
+
+@pytest.mark.parametrize(
+    "exif",
+    [
+        b"Exif\0\0",
+        b"Exif\0\0nonsense",
+        b"Exif\0\0II*\0\x08\0\0\0\xff\xff\x12\x01",
+        b"Exif\0\0MM\0*\xff\xff\xff\xff",
+    ],
+)
+@pytest.mark.parametrize("action", ["error", "ignore"])
+def test_broken_exif_does_not_fail_a_good_image(tmp_path, exif, action):
+    draw().save(tmp_path / "broken.jpg", exif=exif, quality=98)
+    with warnings.catch_warnings():
+        warnings.simplefilter(action)
+        assert_near(decode_image(tmp_path / "broken.jpg"), as_tensor(draw()), tolerance=4)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.9])
+def test_a_truncated_file_is_refused_by_name(tmp_path, suffix, keep):
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    path = tmp_path / f"cut.{suffix}"
+    Image.fromarray(noise).save(path)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
+    with pytest.raises(ImageError, match=rf"cut\.{suffix}"):
+        decode_image(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (b"hello, world", "cannot be identified"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(40), "cannot be identified"),
+    ],
+)
+def test_what_is_no_image_is_refused_by_name(tmp_path, content, message):
+    (tmp_path / "no.png").write_bytes(content)
+    with pytest.raises(ImageError, match=rf"no\.png: .*{message}"):
+        decode_image(tmp_path / "no.png")
+
+
+def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path):
+    with pytest.raises(ImageError, match=r"gone\.jpg: cannot be read"):
+        decode_image(tmp_path / "gone.jpg")
+    with pytest.raises(ImageError, match="cannot be read"):
+        decode_image(tmp_path)
+
+
+def make_bomb(width, height):
+    """A PNG of a few bytes that claims any size."""
+
+    def chunk(kind, content):
+        return (
+            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+        )
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(bytes(100))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("side", [10_000, 60_000])
+@pytest.mark.parametrize("action", ["error", "ignore"])
+def test_a_decompression_bomb_is_refused_from_its_header(tmp_path, side, action):
+    (tmp_path / "bomb.png").write_bytes(make_bomb(side, side))
+    with warnings.catch_warnings():
+        warnings.simplefilter(action)
+        with pytest.raises(ImageError, match=r"bomb\.png: .*max_pixels"):
+            decode_image(tmp_path / "bomb.png")
+
+
+def test_max_pixels_is_the_largest_size_accepted(tmp_path):
+    draw().save(tmp_path / "image.png")
+    assert decode_image(tmp_path / "image.png", max_pixels=WIDTH * HEIGHT).shape == (3, HEIGHT, WIDTH)
+    with pytest.raises(ImageError, match=r"image\.png: 40x24 = 960 pixels exceeds max_pixels=959"):
+        decode_image(tmp_path / "image.png", max_pixels=WIDTH * HEIGHT - 1)
+    with pytest.raises(ValueError, match="max_pixels=0"):
+        decode_image(tmp_path / "image.png", max_pixels=0)

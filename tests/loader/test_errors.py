@@ -1,0 +1,140 @@
+"""Errors of samples come back as themselves, and the iteration may go on."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from lit_loader import DataLoader
+from lit_loader.errors import LitLoaderError, WorkerDiedError
+from tests.toys import Drawing, Dying, Failing, Slow, Stream, TwoArgumentError
+
+SEEDS = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
+
+
+def collected(loader):
+    """Return all batches, an exception in the place of each that failed."""
+    found, iterator = [], iter(loader)
+    while True:
+        try:
+            found.append(next(iterator).tolist())
+        except StopIteration:
+            return found
+        except Exception as error:
+            found.append(error)
+
+
+@SEEDS
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_iteration_goes_on_after_errors(seed, num_workers):
+    bad = {3: ValueError("three"), 4: KeyError("four"), 5: OSError("five")}
+    found = collected(DataLoader(Failing(bad), batch_size=2, num_workers=num_workers, seed=seed))
+    assert [type(item) for item in found] == [list, ValueError, KeyError, list, list, list]
+    assert found[0] == [0, 1]
+    assert found[5] == [10, 11]
+
+
+@SEEDS
+def test_an_error_in_a_worker_tells_type_message_place_and_traceback(seed):
+    loader = DataLoader(Failing({1: KeyError("a key")}), batch_size=2, num_workers=1, seed=seed)
+    with pytest.raises(KeyError) as caught:
+        list(loader)
+    text = str(caught.value)
+    assert "Caught KeyError in DataLoader worker process 0" in text
+    assert "a key" in text
+    assert "__getitem__" in text
+    assert "\n" in text
+
+
+def test_an_error_that_cannot_be_rebuilt_is_told_as_a_runtime_error():
+    loader = DataLoader(Failing({1: TwoArgumentError(1, 2)}), num_workers=1)
+    with pytest.raises(RuntimeError, match="Caught TwoArgumentError"):
+        list(loader)
+
+
+def test_an_error_that_cannot_be_pickled_is_told_and_does_not_hang():
+    class Local(Exception):
+        pass
+
+    loader = DataLoader(Failing({1: Local("here")}), num_workers=1)
+    with pytest.raises(RuntimeError, match=r"Caught Local(.|\n)*here"):
+        list(loader)
+
+
+def test_a_result_that_cannot_be_pickled_is_an_error_and_does_not_hang():
+    loader = DataLoader(Drawing(), num_workers=1, collate_fn=lambda samples: lambda: samples)
+    with pytest.raises((AttributeError, RuntimeError, TypeError), match="in DataLoader worker process 0"):
+        next(iter(loader))
+
+
+@SEEDS
+def test_a_failing_worker_init_fn_is_raised(seed):
+    def fails(worker):
+        raise ArithmeticError(f"worker {worker}")
+
+    with pytest.raises(ArithmeticError, match="worker 0"):
+        next(iter(DataLoader(Drawing(), num_workers=1, worker_init_fn=fails, seed=seed)))
+
+
+def test_an_error_of_the_sampler_comes_after_the_batches_before_it():
+    def indices():
+        yield 0
+        yield 1
+        raise LookupError("the sampler broke")
+
+    class Sampler:
+        def __iter__(self):
+            return indices()
+
+    for num_workers in (0, 2):
+        found = collected(DataLoader(Failing({}), sampler=Sampler(), num_workers=num_workers))
+        assert found[:2] == [[0], [1]]
+        assert isinstance(found[2], LookupError)
+
+
+def test_an_iterable_datasets_iter_may_fail():
+    class Broken(Stream):
+        def __iter__(self):
+            raise ValueError("no stream")
+
+    for num_workers in (0, 1):
+        with pytest.raises(ValueError, match="no stream"):
+            next(iter(DataLoader(Broken(), num_workers=num_workers)))
+
+
+@SEEDS
+def test_a_timeout_is_raised_and_the_iteration_may_go_on(seed):
+    iterator = iter(DataLoader(Slow(0.5, 2), num_workers=1, timeout=0.1, seed=seed))
+    with pytest.raises(RuntimeError, match=r"timed out after 0\.1 seconds"):
+        next(iterator)
+    for _ in range(30):
+        try:
+            assert next(iterator).tolist() == [0]
+            break
+        except RuntimeError:
+            continue
+    else:
+        pytest.fail("the batch never came")
+
+
+@SEEDS
+@pytest.mark.parametrize(
+    ("signal_number", "told"),
+    [(None, "exit code 3"), (signal.SIGKILL, "SIGKILL"), (signal.SIGUSR1, "SIGUSR1")],
+)
+def test_a_dead_worker_is_named_with_its_signal(seed, signal_number, told):
+    loader = DataLoader(Dying(5, signal_number), num_workers=2, seed=seed)
+    with pytest.raises(WorkerDiedError, match=rf"pid\(s\) \d+\) exited unexpectedly.*{told}") as caught:
+        list(loader)
+    assert isinstance(caught.value, RuntimeError)  # as torch's is
+    assert isinstance(caught.value, LitLoaderError)
+
+
+def test_a_loader_whose_worker_died_can_be_iterated_again():
+    dataset = Dying(5)
+    with DataLoader(dataset, num_workers=2, persistent_workers=True, seed=0) as loader:
+        with pytest.raises(WorkerDiedError):
+            list(loader)
+        dataset.deadly = -1
+        assert sum(batch.item() for batch in loader) == sum(range(16))

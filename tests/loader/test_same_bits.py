@@ -1,0 +1,144 @@
+"""Guarantee: with a seed, a batch is the same bits whichever worker, backend or rank makes it."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Subset, random_split
+
+from lit_loader import ClassBalancedSampler, DataLoader, RandomSampler, WeightedRandomSampler
+from lit_loader.engine import fetch
+from tests.toys import Drawing, DrawingBatches, Stream, collate_with_draw, plain
+
+
+def epochs(dataset=None, *, count=2, **arguments):
+    arguments = {"batch_size": 4, "shuffle": True, "seed": 7, **arguments}
+    loader = DataLoader(dataset or Drawing(), **arguments)
+    found = [[plain(batch) for batch in loader] for _ in range(count)]
+    loader.close()
+    return found
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 4])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_any_number_of_forked_workers_gives_the_inline_batches(num_workers, persistent):
+    assert epochs(num_workers=num_workers, persistent_workers=persistent) == epochs()
+
+
+@pytest.mark.parametrize(
+    ("method", "num_workers"),
+    [("spawn", 1), ("spawn", 2), ("forkserver", 1), ("forkserver", 2), ("forkserver", 4)],
+)
+def test_any_start_method_gives_the_inline_batches(method, num_workers):
+    workers = {"num_workers": num_workers, "persistent_workers": True, "multiprocessing_context": method}
+    assert epochs(**workers) == epochs()
+
+
+def test_the_batches_differ_when_nothing_is_keyed(monkeypatch):
+    """The mechanism disabled: without per-sample keys the bits depend on the workers."""
+    monkeypatch.setattr(fetch, "seed_generators", lambda key: None)
+    assert epochs(num_workers=2) != epochs(num_workers=1)
+
+
+def test_epochs_seeds_and_samples_all_differ():
+    first, second = epochs()
+    assert first != second
+    assert epochs(seed=8)[0] != first
+    draws = [tuple(draw) for batch in first for draw in batch["torch"][2]]
+    assert len(set(draws)) == len(draws)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_the_process_wide_generators_are_left_alone(num_workers):
+    def state():
+        return torch.rand(1).item(), np.random.rand(), random.random()
+
+    torch.manual_seed(1), np.random.seed(1), random.seed(1)
+    expected = state()
+    torch.manual_seed(1), np.random.seed(1), random.seed(1)
+    epochs(num_workers=num_workers)
+    assert state() == expected
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        lambda: RandomSampler(23),
+        lambda: WeightedRandomSampler(np.arange(1.0, 24), 40),
+        lambda: WeightedRandomSampler(np.arange(1.0, 24), 10, replacement=False),
+        lambda: ClassBalancedSampler(np.arange(23) % 3),
+        lambda: [5, 4, 3, 2, 1, 0] * 3,
+    ],
+    ids=["random", "weighted", "without replacement", "class balanced", "foreign list"],
+)
+def test_every_sampler_keeps_the_promise(sampler):
+    inline = epochs(sampler=sampler(), shuffle=None)
+    assert epochs(sampler=sampler(), shuffle=None, num_workers=3) == inline
+
+
+def test_a_foreign_batch_sampler_keeps_the_promise():
+    arguments = {"batch_sampler": [[1, 2], (3,), [4, 4, 4]], "batch_size": 1, "shuffle": None}
+    inline = epochs(**arguments)
+    assert epochs(num_workers=2, **arguments) == inline
+    draws = [tuple(draw) for batch in inline[0] for draw in batch["torch"][2]]
+    assert len(set(draws)) == 6  # the same index three times is three different samples
+
+
+def test_collate_functions_are_keyed_by_batch():
+    arguments = {"collate_fn": collate_with_draw}
+    inline = epochs(**arguments)
+    assert epochs(num_workers=2, **arguments) == inline
+    assert len({tuple(batch[2][2]) for batch in inline[0]}) == len(inline[0])
+
+
+def test_a_dataset_with_getitems_has_a_key_for_the_batch():
+    inline = epochs(DrawingBatches())
+    assert epochs(DrawingBatches(), num_workers=2) == inline
+    assert inline != epochs(Drawing())
+
+
+def test_subset_is_unwrapped_so_that_a_split_keeps_keys_for_each_sample():
+    split = random_split(Drawing(), [13, 10], generator=torch.Generator().manual_seed(0))[0]
+    inline = epochs(split, batch_size=4, shuffle=False)
+    in_one = epochs(split, batch_size=13, shuffle=False)
+
+    def draws(found):
+        return [draw for batch in found[0] for draw in batch["torch"][2]]
+
+    assert draws(inline) == draws(in_one)
+    assert inline == epochs(Subset(split, range(13)), batch_size=4, shuffle=False)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batch_size_does_not_change_a_samples_bits(num_workers):
+    def by_index(batch_size):
+        found = {}
+        for batch in DataLoader(
+            Drawing(), batch_size=batch_size, shuffle=True, seed=2, num_workers=num_workers
+        ):
+            indices = torch.as_tensor(batch["index"]).reshape(-1).tolist()
+            draws = batch["torch"].reshape(-1, 3).tolist()
+            found.update(zip(indices, draws, strict=True))
+        return found
+
+    assert by_index(2) == by_index(7) == by_index(None)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_iterable_dataset_repeats_for_the_same_workers(num_workers):
+    arguments = {"shuffle": None, "num_workers": num_workers}
+    first = epochs(Stream(), **arguments)
+    assert first == epochs(Stream(), **arguments)
+    assert first[0] != first[1]
+
+
+def test_ranks_together_give_the_batches_of_one_process():
+    whole = epochs(batch_size=4, count=1, drop_last=True)[0]
+    ranks = [epochs(batch_size=2, count=1, rank=r, world_size=2, drop_last=True)[0] for r in range(2)]
+    for number, batch in enumerate(whole):
+        parts = [rank[number] for rank in ranks]
+        assert batch["index"][2] == parts[0]["index"][2] + parts[1]["index"][2]
+        assert batch["torch"][2] == parts[0]["torch"][2] + parts[1]["torch"][2]

@@ -1,0 +1,186 @@
+"""Guarantee: workers end when the loader is closed, collected or its loop is broken off, and with the main process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lit_loader import DataLoader
+from tests.toys import Drawing, Pids, Slow
+
+
+def workers_of(process=None):
+    found = []
+    for child in (process or psutil.Process()).children():
+        try:
+            if "lit_loader" in child.name() or "python" in child.name():
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+def gone(pids, within_s=2.0):
+    deadline = time.monotonic() + within_s
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("persistent", [False, True])
+class TestWorkersEnd:
+    def loader(self, seed, persistent):
+        return DataLoader(Pids(), batch_size=2, num_workers=2, seed=seed, persistent_workers=persistent)
+
+    def test_when_the_loop_is_broken_off(self, seed, persistent):
+        loader = self.loader(seed, persistent)
+        for batch in loader:
+            pids = set(batch.tolist())
+            break
+        assert gone(pids) is not persistent
+        loader.close()
+        assert gone(pids)
+
+    def test_when_the_epoch_is_over(self, seed, persistent):
+        loader = self.loader(seed, persistent)
+        pids = {pid for batch in loader for pid in batch.tolist()}
+        assert len(pids) == 2
+        assert gone(pids, 0.5) is not persistent
+        if persistent:
+            assert {pid for batch in loader for pid in batch.tolist()} == pids
+        loader.close()
+        assert gone(pids)
+
+    def test_when_the_loader_is_collected(self, seed, persistent):
+        loader = self.loader(seed, persistent)
+        iterator = iter(loader)
+        pids = set(next(iterator).tolist())
+        del iterator, loader
+        assert gone(pids)
+
+    def test_when_the_loop_raises(self, seed, persistent):
+        loader, pids = self.loader(seed, persistent), set()
+        with pytest.raises(ZeroDivisionError), loader:
+            for batch in loader:
+                pids.update(batch.tolist())
+                1 / 0
+        assert gone(pids)
+
+    def test_and_a_closed_loader_starts_new_ones(self, seed, persistent):
+        loader = self.loader(seed, persistent)
+        next(iterator := iter(loader))
+        loader.close()
+        with pytest.raises((RuntimeError, StopIteration)):
+            for _ in range(10):
+                next(iterator)
+        assert len(list(loader)) == 12
+        loader.close()
+
+
+def test_a_sample_in_hand_does_not_keep_workers_for_long():
+    loader = DataLoader(Slow(30.0), num_workers=1, seed=0)
+    iterator = iter(loader)
+    loader.timeout = 0.2
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(iterator)
+    start = time.monotonic()
+    del iterator
+    assert time.monotonic() - start < 8  # five seconds of grace, then by force
+
+
+SCRIPT = """
+    import sys, torch
+    from lit_loader import DataLoader
+    from tests.toys import Slow
+    if __name__ == "__main__":
+        loader = DataLoader(Slow({seconds}), num_workers=2, seed={seed}, multiprocessing_context="{method}",
+                            persistent_workers=True)
+        for batch in loader:
+            print("first", flush=True)
+            {then}
+"""
+
+
+def script(tmp_path, then="input()", *, seconds=0.01, method="fork", seed=1):
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(SCRIPT.format(seconds=seconds, seed=seed, method=method, then=then)))
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(
+        [sys.executable, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+        text=True,
+    )
+    assert process.stdout.readline() == "first\n"
+    return process
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("sample_s", [0.01, 20.0 / 2000])
+def test_with_the_main_process_even_if_it_is_killed(tmp_path, method, sample_s):
+    process = script(tmp_path, seconds=sample_s, method=method)
+    pids = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+    assert len(pids) >= 2
+    process.kill()
+    process.communicate()
+    assert gone(pids)
+
+
+def test_with_an_interpreter_that_exits_with_a_live_iterator(tmp_path):
+    process = script(tmp_path, then="keep = iter(loader); next(keep); sys.exit(7)")
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 7
+    assert errors == ""
+
+
+def test_with_ctrl_c_and_only_one_traceback(tmp_path):
+    process = script(tmp_path, then="pass", seconds=0.05)
+    pids = [child.pid for child in psutil.Process(process.pid).children()]
+    for pid in (process.pid, *pids):  # a terminal sends it to all
+        os.kill(pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert errors.count("Traceback") == 1
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert gone(pids)
+
+
+def test_an_iterator_in_a_forked_process_is_refused_and_harms_nobody():
+    loader = DataLoader(Drawing(), batch_size=2, num_workers=2, seed=0, persistent_workers=True)
+    iterator = iter(loader)
+    next(iterator)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            next(iterator)
+        except RuntimeError as error:
+            fine = "belong to process" in str(error)
+            del iterator
+            fine = fine and len(list(loader)) == 12  # with workers of its own
+            loader.close()
+            os._exit(0 if fine else 1)
+        os._exit(2)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert len(list(iterator)) == 11
+    loader.close()
+
+
+def test_many_loaders_leave_nothing(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(12):
+        iterator = iter(DataLoader(Drawing(), num_workers=2, seed=number))
+        next(iterator)
+        del iterator
+    assert len(os.listdir("/proc/self/fd")) <= before + 1

@@ -1,0 +1,62 @@
+"""The metric: per-class AP at IoU 0.5 under the classes' names, and its edges."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from lit_loader.recipes import AveragePrecision
+
+
+def boxes(*rows: tuple[float, float, float, float], labels: list[int]) -> dict[str, Tensor]:
+    return {"boxes": torch.tensor(rows).reshape(-1, 4), "labels": torch.tensor(labels, dtype=torch.int64)}
+
+
+def scored(target: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {**target, "scores": torch.full((len(target["labels"]),), 0.9)}
+
+
+A, B = (10.0, 10.0, 50.0, 50.0), (60.0, 60.0, 90.0, 90.0)
+
+
+def test_perfect_detections_score_one_in_every_class() -> None:
+    metric = AveragePrecision(["disc", "square"])
+    target = boxes(A, B, labels=[1, 2])
+    metric.update([scored(target)], [target])
+    scores = metric.compute_scores()
+    assert (scores.map, scores.map_50) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert scores.ap_50 == {"disc": pytest.approx(1.0), "square": pytest.approx(1.0)}
+
+
+def test_a_class_is_scored_at_iou_one_half_and_not_over_stricter_ones() -> None:
+    metric = AveragePrecision(["disc", "square"])
+    loose = boxes((10.0, 10.0, 50.0, 40.0), B, labels=[1, 2])  # IoU 0.75 with A
+    metric.update([scored(loose)], [boxes(A, B, labels=[1, 2])])
+    scores = metric.compute_scores()
+    assert scores.ap_50["disc"] == pytest.approx(1.0)
+    assert scores.map == pytest.approx((0.6 + 1.0) / 2)  # found at 6 of the 10 thresholds
+
+
+def test_the_mean_over_classes_is_the_mean_of_the_table() -> None:
+    metric = AveragePrecision(["disc", "square", "star"])
+    metric.update([scored(boxes(A, labels=[1]))], [boxes(A, B, labels=[1, 3])])
+    scores = metric.compute_scores()
+    assert scores.ap_50["star"] == 0.0
+    assert math.isnan(scores.ap_50["square"])
+    assert scores.map_50 == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("found", "wanted"), [((), ()), ((A,), ()), ((), (A,))])
+def test_nothing_found_or_nothing_to_find_scores_zero(
+    found: tuple[tuple[float, float, float, float], ...],
+    wanted: tuple[tuple[float, float, float, float], ...],
+) -> None:
+    metric = AveragePrecision(["disc"])
+    metric.update(
+        [scored(boxes(*found, labels=[1] * len(found)))], [boxes(*wanted, labels=[1] * len(wanted))]
+    )
+    scores = metric.compute_scores()
+    assert (scores.map, scores.map_50) == (0.0, 0.0)

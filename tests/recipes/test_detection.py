@@ -1,0 +1,227 @@
+"""The detection recipe: what it accepts, that it learns, and what it reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from torch import Tensor
+from torchvision import tv_tensors
+
+from lit_loader.recipes import DetectionModule, PyramidBackbone, learning_rate_factor
+
+NAMES = ("disc", "square")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    # Lightning 2.6.6 over torch 2.15
+    pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Tiny tensors are slower on more threads, many times so where other tests run beside these."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def module(**changes: Any) -> DetectionModule:
+    torch.manual_seed(0)
+    return DetectionModule(
+        **{"class_names": NAMES, "channels": 16, "head_channels": 32, "min_size": 64} | changes
+    )
+
+
+def batch(num_images: int = 2) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+    images = [torch.full((3, 64, 64), 0.2) for _ in range(num_images)]
+    targets = []
+    for number, image in enumerate(images):
+        image[:, 16:40, 20:44] = 0.9
+        label = 1 + number % 2
+        targets.append({"boxes": torch.tensor([[20.0, 16.0, 44.0, 40.0]]), "labels": torch.tensor([label])})
+    return images, targets
+
+
+def empty_target() -> dict[str, Tensor]:
+    return {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
+
+
+def fit(model: DetectionModule, batches: list[Any], tmp_path: Any, **changes: Any) -> Trainer:
+    trainer = Trainer(
+        **{
+            "accelerator": "cpu",
+            "max_epochs": 1,
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "default_root_dir": tmp_path,
+        }
+        | changes
+    )
+    loader = torch.utils.data.DataLoader(batches, batch_size=None, num_workers=0)
+    trainer.fit(model, loader, loader)
+    trainer.test(model, loader, verbose=False)
+    return trainer
+
+
+def test_steps_on_one_batch_bring_the_loss_down() -> None:
+    model = module(learning_rate=5e-3).train()
+    images, targets = batch()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    losses = []
+    for _ in range(12):
+        loss = torch.stack(list(model.model(images, model._from_zero(targets)).values())).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_fit_and_test_report_every_class_by_name(tmp_path: Any) -> None:
+    model = module(learning_rate=1e-2, warmup_steps=2)
+    fit(model, [batch()] * 4, tmp_path)
+    assert model.test_scores is not None
+    assert set(model.test_scores.ap_50) == set(NAMES)
+    assert 0 <= model.test_scores.map <= model.test_scores.map_50 <= 1
+
+
+def test_images_without_boxes_train_and_score(tmp_path: Any) -> None:
+    images, targets = batch()
+    model = module()
+    trainer = fit(model, [(images, [targets[0], empty_target()]), (images, [empty_target()] * 2)], tmp_path)
+    assert math.isfinite(float(trainer.callback_metrics["test/map"]))
+    assert model.test_scores is not None
+    assert math.isnan(model.test_scores.ap_50["square"])
+
+
+def test_tv_tensors_and_a_stacked_batch_give_the_same_detections() -> None:
+    images, _ = batch()
+    model = module(score_thresh=0.0).eval()
+    with torch.no_grad():
+        plain = model(images)
+        wrapped = model([tv_tensors.Image(image) for image in images])
+        stacked = model(torch.stack(images))
+    for other in (wrapped, stacked):
+        for a, b in zip(plain, other, strict=True):
+            assert type(b["boxes"]) is Tensor
+            torch.testing.assert_close(a, b)
+
+
+def test_uint8_images_are_scaled_to_the_unit_range() -> None:
+    images = [torch.randint(0, 256, (3, 64, 64), dtype=torch.uint8)]
+    model = module(score_thresh=0.0).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model(images), model([image.float() / 255 for image in images]))
+
+
+def test_detected_labels_count_from_one() -> None:
+    images, _ = batch()
+    model = module(score_thresh=0.0).eval()
+    with torch.no_grad():
+        labels = torch.cat([found["labels"] for found in model(images)])
+    assert set(labels.tolist()) == {1, 2}
+
+
+def test_boxes_that_overlap_more_than_asked_are_merged() -> None:
+    images, _ = batch(1)
+    found = []
+    for nms_thresh in (0.1, 1.0):
+        model = module(score_thresh=0.0, nms_thresh=nms_thresh).eval()
+        with torch.no_grad():
+            model.model.head.regression_head.bbox_reg.bias.fill_(2.0)  # boxes of four strides
+            found.append(len(model(images)[0]["boxes"]))
+    assert found[0] < found[1]
+
+
+def test_detections_are_cut_at_the_asked_number_and_score() -> None:
+    images, _ = batch(1)
+    with torch.no_grad():
+        assert len(module(score_thresh=0.0, detections_per_img=3).eval()(images)[0]["boxes"]) == 3
+        assert len(module(score_thresh=0.99).eval()(images)[0]["boxes"]) == 0
+
+
+def test_images_are_resized_to_the_asked_sides_and_boxes_are_given_back_in_pixels_of_the_input() -> None:
+    seen: list[tuple[int, ...]] = []
+    model = module(min_size=32, max_size=64, score_thresh=0.0).eval()
+    model.model.backbone.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape[-2:])))
+    with torch.no_grad():
+        boxes = model([torch.rand(3, 128, 256)])[0]["boxes"]
+        model([torch.rand(3, 128, 512)])
+    assert seen == [(32, 64), (32, 64)]
+    assert float(boxes.max()) > 64
+
+
+@pytest.mark.parametrize("label", [0, 3])
+def test_a_label_outside_the_class_names_is_refused(label: int) -> None:
+    images, targets = batch(1)
+    with pytest.raises(ValueError, match=r"must lie in 1 to 2"):
+        module().training_step((images, [{**targets[0], "labels": torch.tensor([label])}]), 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"class_names": ()}, "class_names"),
+        ({"class_names": ("a", "a")}, "class_names"),
+        ({"head_channels": 48}, "multiple of 32"),
+        ({"channels": 12}, "multiple of 8"),
+        ({"detections_per_img": 101}, "1 to 100"),
+        ({"strides": (8, 32)}, "run of neighbours"),
+        ({"strides": ()}, "run of neighbours"),
+        ({"head_convs": -1}, "head_convs"),
+        ({"warmup_steps": -1}, "warmup_steps"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        module(**changes)
+
+
+def test_a_checkpoint_restores_the_module_from_plain_values(tmp_path: Any) -> None:
+    model = module(strides=(4, 8), head_convs=2)
+    trainer = fit(model, [batch()], tmp_path)
+    trainer.save_checkpoint(tmp_path / "m.ckpt")
+    torch.load(tmp_path / "m.ckpt", weights_only=True)
+    again = DetectionModule.load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True)
+    assert again.class_names == NAMES
+    torch.testing.assert_close(again.model.state_dict(), model.model.state_dict())
+
+
+@pytest.mark.parametrize("strides", [(4,), (8,), (8, 16), (8, 16, 32)])
+def test_the_pyramid_gives_the_strides_it_was_asked_for(strides: tuple[int, ...]) -> None:
+    maps = PyramidBackbone(channels=16, out_channels=32, strides=strides)(torch.rand(1, 3, 64, 96))
+    assert {name: tuple(m.shape) for name, m in maps.items()} == {
+        str(s): (1, 32, 64 // s, 96 // s) for s in strides
+    }
+
+
+@pytest.mark.parametrize(
+    "changes", [{"max_epochs": 2}, {"max_epochs": 9, "max_steps": 8}, {"max_epochs": None, "max_steps": 8}]
+)
+def test_the_learning_rate_warms_up_and_ends_at_zero_with_the_trainer(
+    tmp_path: Any, changes: dict[str, Any]
+) -> None:
+    model = module(learning_rate=1e-2, warmup_steps=3, weight_decay=0.1)
+    trainer = fit(model, [batch()] * 4, tmp_path, **changes, num_sanity_val_steps=0)
+    groups = trainer.optimizers[0].param_groups
+    assert trainer.global_step == 8
+    assert [group["lr"] for group in groups] == pytest.approx([0.0, 0.0])
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+
+
+def test_the_schedule_is_linear_then_half_a_cosine() -> None:
+    rates = [learning_rate_factor(s, warmup_steps=3, total_steps=13) for s in range(14)]
+    assert rates[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
+    assert rates[8] == pytest.approx(0.5)
+    assert rates[13] == pytest.approx(0.0)
+    assert learning_rate_factor(99, warmup_steps=3, total_steps=None) == 1.0
+    assert learning_rate_factor(0, warmup_steps=0, total_steps=5) == 1.0

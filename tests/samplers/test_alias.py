@@ -1,0 +1,51 @@
+"""The alias table holds exactly the units it was given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lit_loader.samplers.alias import AliasTable, weight_units
+
+weights = st.lists(st.floats(0, 1e300), min_size=1, max_size=80).map(np.array).filter(lambda w: w.any())
+
+
+@given(weights=weights)
+def test_units_sum_to_the_table_and_keep_zero_weights_at_zero(weights):
+    units, bits = weight_units(weights)
+    assert int(units.sum()) == len(weights) << bits
+    assert ((units > 0) == (weights > 0)).all()
+    scaled = weights / weights.max()
+    probabilities = units / (len(weights) * 2.0**bits)
+    np.testing.assert_allclose(probabilities, scaled / scaled.sum(), rtol=0, atol=2.0 ** (1 - bits))
+
+
+@given(weights=weights)
+def test_columns_give_every_index_its_units(weights):
+    table = AliasTable(weights)
+    units, bits = weight_units(weights)
+    np.testing.assert_array_equal(table.units(), units)
+    assert table.own.min() >= 0
+    assert table.own.max() <= 1 << bits
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 1000, 2**17 + 1])
+def test_equal_weights_have_equal_probabilities(n):
+    units, bits = weight_units(np.full(n, 0.3))
+    assert (units == 1 << bits).all()
+
+
+def test_a_draw_does_not_depend_on_the_block_it_is_drawn_in():
+    table = AliasTable(np.arange(1000.0))
+    whole = table.draw(5, 0, 200_000)
+    np.testing.assert_array_equal(table.draw(5, 65_000, 140_001), whole[65_000:140_001])
+
+
+def test_a_zero_weight_is_never_drawn():
+    values = np.ones(1000)
+    values[::3] = 0
+    draws = AliasTable(values).draw(1, 0, 200_000)
+    assert (values[draws] > 0).all()
+    assert len(np.unique(draws)) == np.count_nonzero(values)

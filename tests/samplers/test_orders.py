@@ -1,0 +1,51 @@
+"""Orders are read by slices, as lists are."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lit_loader.samplers import ArrayOrder, SequentialOrder
+from lit_loader.samplers.orders import permutation
+
+
+@pytest.mark.parametrize("order", [SequentialOrder(5), ArrayOrder(np.arange(5))])
+def test_steps_and_single_positions_are_refused(order):
+    with pytest.raises(ValueError, match="step=2"):
+        order[::2]
+    with pytest.raises(TypeError, match=r"order\[3\]"):
+        order[3]
+
+
+def test_slices_beyond_the_end_are_empty():
+    assert SequentialOrder(5)[7:9].shape == (0,)
+    assert SequentialOrder(5)[3:1].dtype == np.int64
+    assert SequentialOrder(0)[:].shape == (0,)
+
+
+def test_a_sequential_order_of_any_length_needs_no_memory():
+    order = SequentialOrder(10**15)
+    assert order[10**15 - 2 :].tolist() == [10**15 - 2, 10**15 - 1]
+
+
+def test_an_array_order_stays_read_only_through_copies():
+    order = ArrayOrder(np.arange(5))
+    for copied in (order, copy.deepcopy(order), pickle.loads(pickle.dumps(order))):
+        with pytest.raises(ValueError, match="read-only"):
+            copied[1:3][0] = 9
+
+
+@pytest.mark.parametrize("indices", [np.zeros((2, 2), np.int64), np.zeros(3, np.int32)])
+def test_an_array_order_refuses_other_shapes_and_types(indices):
+    with pytest.raises(ValueError, match="`indices` must be int64"):
+        ArrayOrder(indices)
+
+
+@given(key=st.integers(0, 2**64 - 1), length=st.integers(0, 300))
+def test_a_permutation_holds_every_index_once(key, length):
+    assert sorted(permutation(key, length).tolist()) == list(range(length))

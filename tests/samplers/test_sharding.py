@@ -1,0 +1,136 @@
+"""Ranks share an order: together all of it, each as much as any other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lit_loader.samplers import (
+    ArrayOrder,
+    ClassBalancedSampler,
+    RandomSampler,
+    SequentialOrder,
+    SequentialSampler,
+    WeightedRandomSampler,
+    num_batches,
+    rank_batch,
+)
+
+SAMPLERS = {
+    "sequential": SequentialSampler,
+    "random": RandomSampler,
+    "weighted": lambda n: WeightedRandomSampler(np.arange(1, n + 1), n),
+    "without replacement": lambda n: WeightedRandomSampler(np.arange(1, n + 1), n, replacement=False),
+    "class balanced": lambda n: ClassBalancedSampler(np.arange(n) % 2 - 1, num_samples=n + 1),
+}
+world_sizes = st.integers(1, 8)
+batch_sizes = st.integers(1, 9)
+
+
+def _all_batches(order, *, batch_size, world_size, drop_last):
+    """Return batches[batch][rank]."""
+    shape = {"batch_size": batch_size, "world_size": world_size, "drop_last": drop_last}
+    count = num_batches(len(order), **shape)
+    return [[rank_batch(order, b, rank=r, **shape) for r in range(world_size)] for b in range(count)]
+
+
+@given(
+    name=st.sampled_from(sorted(SAMPLERS)),
+    n=st.integers(1, 120),
+    world_size=world_sizes,
+    batch_size=batch_sizes,
+    drop_last=st.booleans(),
+)
+@example(name="random", n=1, world_size=8, batch_size=4, drop_last=False)
+@example(name="random", n=3, world_size=8, batch_size=1, drop_last=False)
+def test_the_union_over_ranks_is_the_global_order_and_ranks_are_equal(
+    name, n, world_size, batch_size, drop_last
+):
+    order = SAMPLERS[name](n).order(seed=3, epoch=2)
+    whole = order[:]
+    batches = _all_batches(order, batch_size=batch_size, world_size=world_size, drop_last=drop_last)
+    positions = [p for ranks in batches for part in ranks for p in part.positions]
+    assert positions == list(range(len(positions)))  # in order, no overlap, no gap
+    kept = len(whole) // (batch_size * world_size) * batch_size * world_size if drop_last else len(whole)
+    assert len(positions) - kept in (range(1) if drop_last else range(world_size))  # minimal filling
+    indices = np.concatenate([part.indices for ranks in batches for part in ranks] or [whole[:0]])
+    np.testing.assert_array_equal(indices, whole[np.array(positions, dtype=np.int64) % len(whole)])
+    for number, ranks in enumerate(batches):
+        sizes = {len(part.indices) for part in ranks}
+        assert len(sizes) == 1
+        assert sizes == {batch_size} or (number == len(batches) - 1 and max(sizes) <= batch_size)
+    for part in (part for ranks in batches for part in ranks):
+        assert part.indices.dtype == np.int64
+        assert part.num_duplicates == sum(p >= len(whole) for p in part.positions)
+
+
+@given(n=st.integers(1, 200), world_size=world_sizes, batch_size=batch_sizes)
+def test_another_world_size_cuts_the_same_global_batches(n, world_size, batch_size):
+    order = RandomSampler(n).order(seed=0, epoch=0)
+    split = _all_batches(order, batch_size=batch_size, world_size=world_size, drop_last=True)
+    single = _all_batches(order, batch_size=batch_size * world_size, world_size=1, drop_last=True)
+    for ranks, (whole,) in zip(split, single, strict=True):
+        np.testing.assert_array_equal(np.concatenate([part.indices for part in ranks]), whole.indices)
+
+
+def test_more_ranks_than_positions_go_round_several_times():
+    order = ArrayOrder(np.array([5, 6, 7]))
+    (ranks,) = _all_batches(order, batch_size=4, world_size=8, drop_last=False)
+    assert [part.indices.tolist() for part in ranks] == [[5], [6], [7], [5], [6], [7], [5], [6]]
+    assert [part.num_duplicates for part in ranks] == [0, 0, 0, 1, 1, 1, 1, 1]
+    assert _all_batches(order, batch_size=4, world_size=8, drop_last=True) == []
+
+
+def test_the_last_batch_is_shared_and_filled_from_the_start():
+    (_, last) = _all_batches(SequentialOrder(11), batch_size=4, world_size=2, drop_last=False)
+    assert [part.indices.tolist() for part in last] == [[8, 9], [10, 0]]
+    assert last[1].positions == range(10, 12)
+    assert last[1].num_duplicates == 1
+
+
+def test_one_rank_gets_a_smaller_last_batch_as_in_torch():
+    batches = _all_batches(SequentialOrder(5), batch_size=4, world_size=1, drop_last=False)
+    assert [ranks[0].indices.tolist() for ranks in batches] == [[0, 1, 2, 3], [4]]
+
+
+def test_an_empty_order_has_no_batches():
+    for drop_last in (True, False):
+        assert num_batches(0, batch_size=2, world_size=3, drop_last=drop_last) == 0
+
+
+def test_a_rank_reads_its_own_positions_only():
+    asked = []
+
+    class Recording(SequentialOrder):
+        def positions(self, start, stop):
+            asked.append((start, stop))
+            return super().positions(start, stop)
+
+    rank_batch(Recording(10**12), 10**6, batch_size=8, rank=2, world_size=4, drop_last=False)
+    assert asked == [(32 * 10**6 + 16, 32 * 10**6 + 24)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"batch_size": 0}, ValueError, "batch_size=0"),
+        ({"batch_size": 2.0}, TypeError, "`batch_size` must be an int"),
+        ({"world_size": 0}, ValueError, "world_size=0"),
+        ({"rank": 2}, ValueError, "rank=2 does not exist with world_size=2"),
+        ({"rank": -1}, ValueError, "rank=-1"),
+        ({"drop_last": 1}, TypeError, "`drop_last` must be True or False"),
+        ({"batch": 3}, IndexError, "batch=3 does not exist, this order gives each rank 3 batches"),
+        ({"batch": -1}, IndexError, "batch=-1"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(changed, error, message):
+    arguments = {"batch": 0, "batch_size": 2, "rank": 0, "world_size": 2, "drop_last": False, **changed}
+    with pytest.raises(error, match=message):
+        rank_batch(SequentialOrder(10), arguments.pop("batch"), **arguments)
+
+
+def test_a_negative_length_is_refused():
+    with pytest.raises(ValueError, match="num_positions=-1"):
+        num_batches(-1, batch_size=1, world_size=1, drop_last=False)

@@ -1,0 +1,118 @@
+"""`WeightedRandomSampler`: torch's signature, honest about what it cannot do."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lit_loader.samplers import WeightedRandomSampler
+from lit_loader.samplers.weighted import _minus_log
+
+
+def test_weights_may_be_a_list_an_array_or_a_tensor():
+    values = [0.5, 2.0, 0.0, 1.0]
+    orders = [
+        WeightedRandomSampler(weights, 50, True).order(seed=1, epoch=2)[:]
+        for weights in (values, np.array(values, np.float32), torch.tensor(values), tuple(values))
+    ]
+    assert all(np.array_equal(order, orders[0]) for order in orders)
+
+
+def test_arguments_stand_where_torch_has_them_and_it_is_torchs_sampler():
+    sampler = WeightedRandomSampler([1, 2, 3], 2, False)
+    assert isinstance(sampler, torch.utils.data.WeightedRandomSampler)
+    assert (len(sampler), sampler.num_samples, sampler.replacement) == (2, 2, False)
+    assert torch.equal(sampler.weights, torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
+
+
+def test_num_samples_is_the_number_of_weights_if_not_given():
+    assert len(WeightedRandomSampler([1, 2, 3])) == 3
+
+
+@given(
+    weights=st.lists(st.sampled_from([0.0, 1e-320, 1e-3, 1.0, 7.0, 1e300]), min_size=1, max_size=40),
+    seed=st.integers(),
+    data=st.data(),
+)
+def test_without_replacement_no_index_repeats_and_none_has_weight_zero(weights, seed, data):
+    positive = sum(weight > 0 for weight in weights)
+    if not positive:
+        return
+    num_samples = data.draw(st.integers(1, positive))
+    drawn = WeightedRandomSampler(weights, num_samples, replacement=False).order(seed=seed, epoch=0)[:]
+    assert len(set(drawn.tolist())) == len(drawn) == num_samples
+    assert all(weights[index] > 0 for index in drawn)
+
+
+def test_fewer_draws_without_replacement_are_the_first_of_more():
+    weights = np.arange(1, 2001)
+    short = WeightedRandomSampler(weights, 10, replacement=False).order(seed=0, epoch=0)[:]
+    long = WeightedRandomSampler(weights, 2000, replacement=False).order(seed=0, epoch=0)[:10]
+    np.testing.assert_array_equal(short, long)
+
+
+def test_expected_visits_are_the_formulas():
+    assert WeightedRandomSampler([1, 3, 0], 8).expected_visits().tolist() == [2.0, 6.0, 0.0]
+    everything = WeightedRandomSampler([1, 3, 0], 2, replacement=False)
+    assert everything.expected_visits().tolist() == [1.0, 1.0, 0.0]
+    with pytest.raises(ValueError, match="no closed form"):
+        WeightedRandomSampler([1, 3, 2], 2, replacement=False).expected_visits()
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([1.0, -0.5, -2.0], r"weights\[1\]=-0.5"),
+        ([1.0, 1.0, math.nan], r"weights\[2\]=nan"),
+        ([math.inf, 1.0], r"weights\[0\]=inf"),
+        ([0.0, 0.0], r"all zero \(2 of them\)"),
+        ([], r"shape \(0,\)"),
+        ([[1.0, 2.0]], r"shape \(1, 2\)"),
+        (torch.tensor(1.0), r"shape \(\)"),
+    ],
+)
+def test_bad_weights_are_refused_and_the_first_is_named(weights, message):
+    with pytest.raises(ValueError, match=message):
+        WeightedRandomSampler(weights, 1)
+
+
+def test_other_bad_arguments_are_refused():
+    with pytest.raises(TypeError, match="one number an index"):
+        WeightedRandomSampler([1.0, "many"], 1)
+    with pytest.raises(ValueError, match="num_samples=0"):
+        WeightedRandomSampler([1.0], 0)
+    with pytest.raises(TypeError, match="`num_samples` must be an int"):
+        WeightedRandomSampler([1.0], 2.0)
+    with pytest.raises(TypeError, match="`replacement` must be True or False"):
+        WeightedRandomSampler([1.0], 1, 1)
+    with pytest.raises(ValueError, match="num_samples=3 exceeds the 2 positive weights"):
+        WeightedRandomSampler([1.0, 0.0, 1.0], replacement=False)
+    with pytest.raises(TypeError, match="generator"):
+        WeightedRandomSampler([1.0], 1, generator=torch.Generator())
+
+
+def test_later_changes_of_the_callers_array_do_not_reach_the_sampler():
+    weights = np.array([1.0, 0.0])
+    sampler = WeightedRandomSampler(weights, 20, seed=0)
+    weights[:] = [0.0, 1.0]
+    sampler.weights[1] = 5.0
+    assert set(sampler) == {0}
+
+
+def test_a_pickled_sampler_leaves_its_table_behind():
+    sampler = WeightedRandomSampler(np.ones(10_000))
+    before = len(pickle.dumps(sampler))
+    sampler.order(seed=0, epoch=0)
+    assert len(pickle.dumps(sampler)) == before
+
+
+def test_the_logarithm_is_exact_to_the_last_bits():
+    numbers = np.random.default_rng(0).random(100_000) + 2.0**-53
+    numbers = np.concatenate([numbers, numbers * 2.0**-40, 1 - numbers * 2.0**-40])
+    np.testing.assert_allclose(_minus_log(numbers), -np.log(numbers), rtol=1e-15)

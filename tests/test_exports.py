@@ -1,0 +1,44 @@
+"""What a module exports is what it says, sorted; importing the package starts nothing."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lit_loader
+
+PACKAGE = Path(lit_loader.__file__).parent
+MODULES = sorted(
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    for path in PACKAGE.rglob("*.py")
+    if path.stem != "__main__"
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_all_is_sorted_and_true(name):
+    module = importlib.import_module(name)
+    exported = module.__all__
+    assert list(exported) == sorted(exported)
+    for item in exported:
+        assert hasattr(module, item)
+
+
+def test_the_lazy_names_are_the_exported_ones():
+    assert sorted(lit_loader._HOMES) == lit_loader.__all__
+    assert set(lit_loader.__all__) <= set(dir(lit_loader))
+    with pytest.raises(AttributeError, match="nope"):
+        _ = lit_loader.nope
+
+
+def test_importing_the_package_imports_no_torch_and_starts_nothing():
+    code = (
+        "import sys, threading, lit_loader, lit_loader.configs;"
+        "assert not {'torch', 'lightning'} & set(sys.modules), 'heavy';"
+        "assert threading.active_count() == 1"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,85 @@
+"""Imports fall one way: a file imports only from layers to its left."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "lit_loader"
+
+LAYERS = [
+    ["errors", "types", "configs"],
+    ["seeding"],
+    ["annotations"],
+    ["samplers", "collate", "transforms", "transport"],
+    ["engine"],
+    ["planning", "iterator", "device", "loader"],
+    ["datasets"],
+    ["datamodules", "callbacks"],
+    ["recipes"],
+    ["cli"],
+]
+# Within a layer only these may import each other, from left to right.
+ORDERED_WITHIN = [["errors", "types"], ["planning", "loader"], ["iterator", "loader"], ["device", "loader"]]
+MAY_NAME = {
+    "lightning": {"datamodules", "callbacks", "recipes"},
+    "hydra": {"configs"},
+    "omegaconf": {"configs"},
+    "matplotlib": {"datamodules", "recipes"},
+}
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+
+def files():
+    return [
+        path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "__init__.py" or path.parent != PACKAGE
+    ]
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            names.add(node.module or "")
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def offences(layer: str, names: set[str]) -> list[str]:
+    found = []
+    for name in sorted(names):
+        parts = name.split(".")
+        if parts[0] in MAY_NAME and layer not in MAY_NAME[parts[0]]:
+            found.append(f"{layer} must not know {parts[0]}")
+        if parts[0] != "lit_loader" or len(parts) < 2 or parts[1] not in LEVEL or parts[1] == layer:
+            continue
+        within = any(
+            parts[1] in group and layer in group and group.index(parts[1]) < group.index(layer)
+            for group in ORDERED_WITHIN
+        )
+        if LEVEL[parts[1]] >= LEVEL[layer] and not within:
+            found.append(f"{layer} imports {parts[1]}")
+    return found
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_fall_one_way(path):
+    layer = layer_of(path)
+    assert layer in LEVEL, f"{path} is in no layer of the table"
+    assert offences(layer, imported(path)) == []
+
+
+def test_an_import_that_climbs_would_be_caught():
+    assert offences("engine", {"lit_loader.loader"}) == ["engine imports loader"]
+    assert offences("samplers", {"lit_loader.transport.frames"}) == ["samplers imports transport"]
+    assert offences("engine", {"lightning.pytorch"}) == ["engine must not know lightning"]
+    assert offences("loader", {"lit_loader.planning", "lit_loader.engine"}) == []

@@ -1,0 +1,159 @@
+"""The detection preset: every argument does what it says, and torch's generator decides alone."""
+
+from __future__ import annotations
+
+import pickle
+import random
+
+import numpy as np
+import pytest
+import torch
+from torchvision import tv_tensors
+
+from lit_loader.transforms import detection_transforms
+
+EVERYTHING = {
+    "size": (48, 64),
+    "letterbox": True,
+    "vflip": 0.5,
+    "photometric": 0.5,
+    "zoom_out": 0.5,
+    "iou_crop": 0.5,
+}
+
+
+def make_sample(*, height=40, width=60, **fields):
+    pixels = torch.arange(3 * height * width, dtype=torch.int64).remainder(251).to(torch.uint8)
+    boxes = torch.tensor([[3.0, 4, 20, 30], [30, 5, 33, 8]])
+    target = {
+        "boxes": tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(height, width)),
+        "labels": torch.tensor([1, 2]),
+        **fields,
+    }
+    return tv_tensors.Image(pixels.reshape(3, height, width)), target
+
+
+def test_the_same_seed_gives_the_same_bits_whatever_the_other_generators_hold():
+    preset = detection_transforms(True, **EVERYTHING)
+    results = []
+    for attempt in range(2):
+        random.seed(attempt)
+        np.random.seed(attempt)
+        samples = []
+        for seed in range(10):
+            torch.manual_seed(seed)
+            samples.append(preset(*make_sample()))
+        results.append(samples)
+    for (image, target), (again, same) in zip(*results, strict=True):
+        assert torch.equal(image, again)
+        assert torch.equal(target["boxes"], same["boxes"])
+        assert target["labels"].tolist() == same["labels"].tolist()
+    assert len({float(image.sum()) for image, _ in results[0]}) > 5
+
+
+def test_python_and_numpy_generators_are_left_alone():
+    random.seed(1)
+    np.random.seed(1)
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    detection_transforms(True, **EVERYTHING)(*make_sample())
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+def test_evaluation_is_not_random_and_draws_nothing():
+    preset = detection_transforms(False, **EVERYTHING, hflip=1.0)
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    first, second = preset(*make_sample()), preset(*make_sample())
+    assert torch.equal(first[0], second[0])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shape"),
+    [
+        ({}, (40, 60)),
+        ({"size": 20}, (20, 30)),
+        ({"size": 80, "max_size": 90}, (60, 90)),
+        ({"max_size": 30}, (20, 30)),
+        ({"size": (50, 50)}, (50, 50)),
+        ({"size": [50, 50], "letterbox": True}, (50, 50)),
+    ],
+)
+def test_the_size_arguments_give_the_size(arguments, shape):
+    image, target = detection_transforms(False, **arguments)(*make_sample())
+    assert tuple(image.shape[-2:]) == shape
+    assert target["boxes"].canvas_size == shape
+
+
+def test_to_float_scales_and_false_keeps_bytes():
+    image, given = detection_transforms(False)(*make_sample())[0], make_sample()[0]
+    assert image.dtype == torch.float32
+    torch.testing.assert_close(image, tv_tensors.Image(given / 255))
+    assert torch.equal(detection_transforms(False, to_float=False)(*make_sample())[0], given)
+
+
+@pytest.mark.parametrize("name", ["hflip", "vflip", "photometric", "zoom_out", "iou_crop"])
+def test_each_probability_switches_its_transform(name):
+    off = {"hflip": 0.0, "to_float": False}
+    torch.manual_seed(1)
+    given = make_sample()[0]
+    assert torch.equal(detection_transforms(True, **off)(*make_sample())[0], given)
+    on = detection_transforms(True, **{**off, name: 1.0})
+    results = [on(*make_sample())[0] for _ in range(8)]
+    assert any(image.shape != given.shape or not torch.equal(image, given) for image in results)
+    for wrong in (-0.1, 1.1):
+        with pytest.raises(ValueError, match=name):
+            detection_transforms(True, **{name: wrong})
+
+
+def test_fill_reaches_letterbox_and_zoom_out():
+    letterboxed = detection_transforms(False, size=(60, 60), letterbox=True, fill=77, to_float=False)
+    assert (letterboxed(*make_sample())[0][:, 0] == 77).all()
+    torch.manual_seed(0)
+    zoomed = detection_transforms(True, hflip=0, zoom_out=1.0, fill=77, to_float=False)
+    image = zoomed(*make_sample())[0]
+    assert image.shape[-1] > 60
+    assert (image[:, :, -1] == 77).all()
+
+
+def test_box_limits_and_field_names_reach_the_sanitiser():
+    sample = make_sample(pose=torch.tensor([7, 8]), tags=torch.zeros(2))
+    preset = detection_transforms(False, min_box_size=4, per_object=["pose"], per_image=["tags"])
+    _, target = preset(*sample)
+    assert target["labels"].tolist() == [1]
+    assert target["pose"].tolist() == [7]
+    assert len(target["tags"]) == 2
+    by_area = detection_transforms(False, min_box_area=10, per_object=["pose"], per_image=["tags"])
+    assert by_area(*sample)[1]["labels"].tolist() == [1]
+
+
+def test_images_without_boxes_pass_every_transform():
+    torch.manual_seed(0)
+    preset = detection_transforms(True, **EVERYTHING)
+    for _ in range(10):
+        image, target = make_sample()
+        empty = tv_tensors.BoundingBoxes(torch.zeros((0, 4)), format="XYXY", canvas_size=(40, 60))
+        _, target = preset(image, {**target, "boxes": empty, "labels": torch.zeros(0, dtype=torch.int64)})
+        assert target["boxes"].shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"letterbox": True},
+        {"size": 5, "letterbox": True},
+        {"size": (5, 5), "max_size": 9},
+        {"size": (5, 5, 5)},
+    ],
+)
+def test_sizes_that_do_not_go_together_are_refused(arguments):
+    with pytest.raises(ValueError, match="size"):
+        detection_transforms(False, **arguments)
+
+
+def test_the_preset_pickles():
+    preset = pickle.loads(pickle.dumps(detection_transforms(True, **EVERYTHING)))
+    torch.manual_seed(4)
+    image, _ = preset(*make_sample())
+    torch.manual_seed(4)
+    assert torch.equal(image, detection_transforms(True, **EVERYTHING)(*make_sample())[0])

@@ -1,0 +1,81 @@
+"""Frames arrive whole, in order, whatever the pipe takes at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+
+import pytest
+
+from lit_loader.transport import FrameReader, FrameWriter
+
+
+@pytest.fixture
+def pipe():
+    read, write = os.pipe()
+    yield read, write
+    for fd in (read, write):
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def as_bytes(frame):
+    return [bytes(buffer) for buffer in frame]
+
+
+@pytest.mark.parametrize("buffers", [[], [b""], [b"a"], [b"", b"xy", b""], [os.urandom(10_000), b"z"]])
+def test_a_frame_arrives_as_it_was_sent(pipe, buffers):
+    read, write = pipe
+    FrameWriter(write).send(buffers)
+    assert as_bytes(FrameReader(read).receive()) == buffers
+
+
+def test_large_frames_pass_a_small_pipe_in_order(pipe):
+    read, write = pipe
+    frames = [[os.urandom(300_000), bytes([number])] for number in range(5)]
+    writer = threading.Thread(target=lambda: [FrameWriter(write).send(frame) for frame in frames])
+    writer.start()
+    reader = FrameReader(read)
+    assert [as_bytes(reader.receive()) for _ in frames] == frames
+    writer.join()
+
+
+def test_a_non_blocking_writer_keeps_what_the_pipe_does_not_take(pipe):
+    read, write = pipe
+    os.set_blocking(write, False)
+    os.set_blocking(read, False)
+    writer, reader = FrameWriter(write), FrameReader(read)
+    sent = [[os.urandom(200_000)] for _ in range(3)]
+    for frame in sent:
+        writer.send(frame)
+    assert writer.waiting
+    got = []
+    while len(got) < 3:
+        frame = reader.receive()
+        if frame is None:
+            writer.flush()
+        else:
+            got.append(as_bytes(frame))
+    assert got == sent
+    assert not writer.waiting
+
+
+def test_a_half_sent_frame_is_not_delivered_and_its_end_is_told(pipe):
+    read, write = pipe
+    os.set_blocking(read, False)
+    reader = FrameReader(read)
+    FrameWriter(write).send([b"whole"])
+    os.write(write, (1).to_bytes(4, "little") + (100).to_bytes(8, "little") + b"only a part")
+    assert as_bytes(reader.receive()) == [b"whole"]
+    assert reader.receive() is None
+    os.close(write)
+    with pytest.raises(EOFError):
+        reader.receive()
+
+
+def test_more_buffers_than_one_system_call_takes(pipe):
+    read, write = pipe
+    buffers = [bytes([number % 256]) for number in range(3000)]
+    FrameWriter(write).send(buffers)
+    assert as_bytes(FrameReader(read).receive()) == buffers
