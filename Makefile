@@ -1,4 +1,5 @@
 # Every target works from a clean clone: it creates .venv and installs when missing or when pyproject.toml changed.
+# PYTHON chooses the interpreter that .venv is made with; `make clean` first to change it.
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -9,7 +10,7 @@ READY := $(VENV)/.installed
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is %s; try make PYTHON=python3.12" % sys.version.split()[0])'
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 

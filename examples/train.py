@@ -26,8 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 from lit_loader.callbacks import ClassMixMonitor, DataWaitMonitor
+from lit_loader.collate import batch_images
 from lit_loader.configs import run_with_hints, validate
-from lit_loader.datamodules import DetectionDataModule, draw_boxes
+from lit_loader.datamodules import DetectionDataModule, SetSummary, draw_boxes
 from lit_loader.recipes import DetectionModule
 
 console = Console(width=100)
@@ -46,43 +47,35 @@ def main(cfg: DictConfig) -> None:
     console.print(datamodule.summary(), markup=False, highlight=False)
     model: DetectionModule = instantiate(cfg.model, class_names=list(datamodule.class_names), _convert_="all")
 
-    checkpoint = ModelCheckpoint(
-        dirpath=folder / "checkpoints", monitor="val/map_50", mode="max", filename="best"
-    )
+    checkpoint = ModelCheckpoint(folder / "checkpoints", "best", monitor="val/map_50", mode="max")
     wait, mix = DataWaitMonitor(), ClassMixMonitor(num_classes=len(datamodule.class_names))
     callbacks = [checkpoint, wait, mix, *([RichProgressBar()] if cfg.show_progress else [])]
+    quiet = {"logger": False, "enable_progress_bar": cfg.show_progress, "enable_model_summary": False}
     trainer: Trainer = instantiate(
-        cfg.trainer,
-        callbacks=callbacks,
-        logger=False,
-        default_root_dir=folder,
-        enable_progress_bar=cfg.show_progress,
-        enable_model_summary=False,
-        _convert_="all",
+        cfg.trainer, callbacks=callbacks, default_root_dir=folder, **quiet, _convert_="all"
     )
     trainer.fit(model, datamodule=datamodule)
-    trainer.test(model, datamodule=datamodule, ckpt_path=checkpoint.best_model_path or None, verbose=False)
+    best = checkpoint.best_model_path or None
+    trainer.test(model, datamodule=datamodule, ckpt_path=best, verbose=False)
 
     if trainer.is_global_zero:
-        report(model, datamodule, wait, mix)
+        console.print(f"tested: {f'best checkpoint {best}' if best else 'last weights: no validation ran'}")
+        report(model, datamodule.summaries()[0], wait, mix)
         pictures(model, datamodule, folder)
         console.print(f"finished in {time.monotonic() - start:.0f} s; pictures and checkpoint in {folder}")
 
 
-def report(
-    model: DetectionModule, datamodule: DetectionDataModule, wait: DataWaitMonitor, mix: ClassMixMonitor
-) -> None:
+def report(model: DetectionModule, summary: SetSummary, wait: DataWaitMonitor, mix: ClassMixMonitor) -> None:
     """Print the test scores, the class mix and the waiting time."""
     assert model.test_scores is not None
-    summary = datamodule.summaries()[0]
     table = Table("class", "AP@50", "in the set", "expected", "arrived", title="test", title_justify="left")
     for c, name in enumerate(summary.class_names):
         expected = "n/a" if summary.expected_mix is None else f"{summary.expected_mix[c]:.1%}"
         score = model.test_scores.ap_50[name]
         table.add_row(name, f"{score:.3f}", f"{summary.natural_mix[c]:.1%}", expected, f"{mix.mix[c]:.1%}")
     console.print(table)
-    console.print(f"mAP@50 {model.test_scores.map_50:.3f}, mAP {model.test_scores.map:.3f}")
     console.print(
+        f"mAP@50 {model.test_scores.map_50:.3f}, mAP {model.test_scores.map:.3f}\n"
         f"waited {wait.wait_s:.1f} s for data in {wait.num_batches} batches "
         f"({wait.wait_fraction:.1%} of the training loop)"
     )
@@ -91,9 +84,9 @@ def report(
 def pictures(model: LightningModule, datamodule: DetectionDataModule, folder: Path) -> None:
     """Save a training batch as the model gets it, and predictions on test images."""
     datamodule.plot_batch("train", path=folder / "batch.png")
-    loader = datamodule.test_dataloader()
-    with loader[0] if isinstance(loader, list) else loader as first:
-        images, _ = next(iter(first))
+    loaders = datamodule.test_dataloader()
+    with loaders[0] if isinstance(loaders, list) else loaders as loader:
+        images = batch_images(next(iter(loader)))
     with torch.inference_mode():
         found = model.eval()(images)
     figure = draw_boxes(images, found, class_names=datamodule.class_names, min_score=0.3, title="predictions")

@@ -9,6 +9,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from torch.autograd.profiler import record_function
 
+from lit_loader.engine import EndOfPass
+
 __all__ = ["LengthClaim", "LoaderIterator", "Run"]
 
 T_co = TypeVar("T_co", covariant=True)
@@ -18,7 +20,7 @@ class Run(Protocol):
     """A pass of the engine."""
 
     def next_batch(self) -> Any:
-        """Return the next batch or raise StopIteration."""
+        """Return the next batch or raise EndOfPass."""
 
     def close(self) -> None:
         """Drop the pass and what serves it alone."""
@@ -36,7 +38,7 @@ class LengthClaim(NamedTuple):
         if delivered <= self.told:
             return
         text = (
-            f"Length of IterableDataset {self.dataset} was reported to be {self.told} (when accessing "
+            f"Length of IterableDataset {self.dataset} was reported to be {self.told}(when accessing "
             f"len(dataloader)), but {delivered} samples have been fetched. "
         )
         if self.in_workers:
@@ -115,9 +117,9 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
             run = self._run if self._run is not None else self._begin()
             try:
                 batch = run.next_batch()
-            except StopIteration:
+            except EndOfPass:
                 self.close()
-                raise
+                raise StopIteration from None
             batch = self._finish(batch)
             self._num_delivered += 1
             if self._claim is not None:

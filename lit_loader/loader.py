@@ -13,16 +13,17 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Self, TypeVar
+from functools import partial
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, IterableDataset, Sampler
 from torch.utils.data import default_collate as torch_default_collate
-from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
+from lit_loader.arguments import check_arguments, check_batch_sampler, check_iterable_now
 from lit_loader.collate.default import default_collate
 from lit_loader.device import Pinner
 from lit_loader.engine import (
@@ -36,8 +37,16 @@ from lit_loader.engine import (
     make_fetcher,
 )
 from lit_loader.iterator import LengthClaim, LoaderIterator, Run
-from lit_loader.planning import plan_foreign, plan_keyed_foreign, plan_order, plan_stream
-from lit_loader.samplers import OrderSampler, RandomSampler, SequentialSampler, num_batches
+from lit_loader.planning import (
+    Cut,
+    begin_seen_indices,
+    find_cut,
+    plan_foreign,
+    plan_keyed_foreign,
+    plan_order,
+    plan_stream,
+)
+from lit_loader.samplers import RandomSampler, SequentialSampler, num_batches
 from lit_loader.seeding import key64
 from lit_loader.types import CollateFn, WorkerInitFn
 
@@ -70,7 +79,7 @@ class DataLoader(TorchDataLoader[T_co]):
         worker_init_fn: Called in each worker with its number, after the worker's seeding. With a seed, what it
             seeds is overridden for each sample.
         multiprocessing_context: A start method or a context.
-        generator: Draws the base seed and torch's shuffled order; not used with a seed.
+        generator: Draws the base seed and torch's shuffled order; refused with a seed, which replaces it.
         seed: Makes batch b of epoch e a function of (seed, e, b, dataset, sampler, global batch size).
         rank: This process's number; None: from the initialised process group, else 0.
         world_size: How many ranks share the order; None: from the initialised process group, else 1.
@@ -81,7 +90,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     Raises:
         TypeError: If the dataset is a DataPipe or ``seed`` is no int.
-        ValueError: As torch does, and for a rank outside of its world.
+        ValueError: As torch does, and for a rank outside of its world or a generator beside a seed.
 
     Determinism: see NOTE [Two regimes] in this module. Outside the promise: generators that a dataset owns
         privately, and sums whose bits depend on the number of intra-op threads.
@@ -116,15 +125,16 @@ class DataLoader(TorchDataLoader[T_co]):
         pin_memory_device: str = "",
         in_order: bool = True,
     ) -> None:
-        _check_arguments(dataset, seed, rank, world_size)
+        check_arguments(dataset, seed, rank, world_size, generator)
         self.seed, self.rank, self.world_size = seed, rank, world_size
-        self._pool: WorkerPool | None = None  # of persistent workers
-        self._pools: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
-        self._next_epoch = self._epochs_named = 0
+        self._pools = _Pools()
+        self._next_epoch = self._epochs_named = self._foreign_epoch = 0
         ours = seed is not None and sampler is None and batch_sampler is None
         if ours and not isinstance(dataset, IterableDataset):
             sampler = RandomSampler(dataset) if shuffle else SequentialSampler(dataset)  # type: ignore[arg-type]
             shuffle = None
+        if seed is not None:
+            check_batch_sampler(batch_sampler)
         super().__init__(
             dataset,
             batch_size,
@@ -160,31 +170,32 @@ class DataLoader(TorchDataLoader[T_co]):
         for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)):
             if callable(name_epoch := getattr(sampler, "set_epoch", None)):
                 name_epoch(epoch)
-        cut = self._cut
-        self._epochs_named = cut.sampler.epochs_named if cut else 0
+        self._hear_epoch()
         self._next_epoch = epoch
 
     def _claim_epoch(self) -> int:
         """Return the epoch of the pass that begins now, and move on."""
-        cut = self._cut
-        if cut is not None and cut.sampler.epochs_named != self._epochs_named:
-            # Lightning names the epoch to the sampler, not to the loader
-            self._epochs_named, self._next_epoch = cut.sampler.epochs_named, cut.sampler.epoch
+        self._hear_epoch()
         epoch = self._next_epoch
         self._next_epoch = epoch + 1
         return epoch
 
+    def _hear_epoch(self) -> None:
+        """Take over the epoch that was named to the sampler: Lightning does not name it to the loader."""
+        cut = self._cut
+        if cut is not None:
+            if cut.sampler.epochs_named != self._epochs_named:
+                self._epochs_named, self._next_epoch = cut.sampler.epochs_named, cut.sampler.epoch
+            return
+        foreign = getattr(self.batch_sampler, "sampler", self.sampler)  # torch's DistributedSampler, say
+        named = getattr(foreign, "epoch", None) if hasattr(foreign, "set_epoch") else None
+        if isinstance(named, int) and named != self._foreign_epoch:
+            self._foreign_epoch = self._next_epoch = named
+
     @property
-    def _cut(self) -> _Cut | None:
+    def _cut(self) -> Cut | None:
         """How batches are sliced from an order of ours; None: an index sampler is iterated, as in torch."""
-        if self.seed is None:
-            return None
-        if self.batch_sampler is None:
-            return _Cut(self.sampler, None, False) if isinstance(self.sampler, OrderSampler) else None
-        batches = self.batch_sampler
-        if type(batches) is BatchSampler and isinstance(batches.sampler, OrderSampler):
-            return _Cut(batches.sampler, batches.batch_size, batches.drop_last)
-        return None
+        return None if self.seed is None else find_cut(self.sampler, self.batch_sampler)
 
     def _place(self) -> tuple[int, int]:
         """Return rank and world size: as given, else the process group's, else 0 of 1."""
@@ -217,10 +228,14 @@ class DataLoader(TorchDataLoader[T_co]):
         if iterator is None:
             iterator = self._iterator = self._get_iterator()  # type: ignore[assignment]
         else:  # torch's persistent iterator is one object, started again by each iter()
-            iterator.restart(self._start_unseeded, lazy=False, claim=self._length_claim())
+            again = partial(self._start_unseeded, again=True)
+            iterator.restart(again, lazy=False, claim=self._length_claim())
         return iterator  # type: ignore[no-any-return]
 
     def _get_iterator(self) -> LoaderIterator[T_co]:  # type: ignore[override]
+        check_iterable_now(
+            num_workers=self.num_workers, prefetch_factor=self.prefetch_factor, timeout=self.timeout
+        )
         if self.num_workers > 0:
             self.check_worker_number_rationality()
         seeded = self.seed is not None
@@ -233,15 +248,19 @@ class DataLoader(TorchDataLoader[T_co]):
             claim=self._length_claim(),
         )
 
-    def _start_unseeded(self) -> Run:
-        """Start a pass as torch does, draw for draw; see NOTE [Two regimes]."""
+    def _start_unseeded(self, *, again: bool = False) -> Run:
+        """Start a pass as torch does, draw for draw; see NOTE [Two regimes].
+
+        Args:
+            again: Whether an iterator over persistent workers begins another pass.
+        """
         indices = iter(self._index_sampler)
         pool = self._persistent_pool()
-        if pool is None:
+        if not again or pool is None:
             base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
             if self.num_workers > 0:
-                pool = self._new_pool(base_seed)
-                indices = iter(self._index_sampler)  # torch asks twice for its first pass over workers
+                pool = pool or self._new_pool(base_seed)
+                indices = iter(self._index_sampler)  # torch asks twice for an iterator's first pass
         plan = plan_foreign(indices)
         if pool is not None:
             return self._run(pool, plan, in_turns=self.in_order, eager=True)
@@ -263,7 +282,13 @@ class DataLoader(TorchDataLoader[T_co]):
         else:
             order_seed = self.seed if cut.sampler.seed is None else cut.sampler.seed
             order = cut.sampler.order(seed=order_seed, epoch=place["epoch"])
-            plan = plan_order(order, batch_size=cut.batch_size, drop_last=cut.drop_last, **place)
+            plan = plan_order(
+                order,
+                batch_size=cut.batch_size,
+                drop_last=cut.drop_last,
+                seen=begin_seen_indices(self.batch_sampler),
+                **place,
+            )
         if self.num_workers == 0:
             return InlineRun(plan, self._fetcher())
         pool = self._persistent_pool() or self._new_pool(key64(self.seed, "workers") >> 2)
@@ -295,12 +320,13 @@ class DataLoader(TorchDataLoader[T_co]):
             in_turns=in_turns,
             eager=eager,
             timeout_s=self.timeout,
-            owns_pool=pool is not self._pool,
+            owns_pool=pool is not self._pools.kept,
         )
 
     def _persistent_pool(self) -> WorkerPool | None:
         """Return the workers kept from an earlier pass, if they can be used here."""
-        return self._pool if self._pool is not None and self._pool.usable else None
+        kept = self._pools.kept
+        return kept if kept is not None and kept.usable else None
 
     def _new_pool(self, base_seed: int) -> WorkerPool:
         context = self.multiprocessing_context or torch.multiprocessing
@@ -316,17 +342,17 @@ class DataLoader(TorchDataLoader[T_co]):
             forked_by_main=context.get_start_method() != "forkserver",
         )
         pool = WorkerPool(spec, context)
-        self._pools.add(pool)
+        self._pools.live.add(pool)
         if self.persistent_workers:
-            self._pool = pool
+            self._pools.kept = pool
         return pool
 
     def close(self) -> None:
         """End the loader's workers; its live iterators end with them. The loader can be iterated again."""
         self._iterator = None
-        for pool in list(self._pools):
+        for pool in list(self._pools.live):
             pool.close()
-        self._pool = None
+        self._pools.kept = None
 
     def __enter__(self) -> Self:
         return self
@@ -340,37 +366,21 @@ class DataLoader(TorchDataLoader[T_co]):
         return None if told is None else LengthClaim(told, str(self.dataset), self.num_workers > 0)
 
     def __getstate__(self) -> dict[str, Any]:
-        # workers and live iterators stay with this process; a copy makes its own
-        state = {**self.__dict__, "_pool": None, "_iterator": None}
-        del state["_pools"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _pools=weakref.WeakSet())
+        # a live iterator stays with this process; a copy makes its own
+        return {**self.__dict__, "_iterator": None}
 
 
-class _Cut(NamedTuple):
-    """An order of ours and how it is cut into batches."""
+class _Pools:
+    """The workers of a loader; they stay with their process, so that a copy of this is empty.
 
-    sampler: OrderSampler
-    batch_size: int | None
-    drop_last: bool
+    Attributes:
+        kept: Persistent workers, kept for the next pass.
+        live: All that were started and may still live.
+    """
 
+    def __init__(self) -> None:
+        self.kept: WorkerPool | None = None
+        self.live: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
 
-def _check_arguments(dataset: Any, seed: int | None, rank: int | None, world_size: int | None) -> None:
-    if isinstance(dataset, (IterDataPipe, MapDataPipe)):
-        raise TypeError(
-            f"dataset={type(dataset).__name__} is a DataPipe, which torch has deprecated and this loader does not "
-            "run; pass a Dataset or an IterableDataset, or use torch's own DataLoader"
-        )
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
-        raise TypeError(f"seed={seed!r} should be an int or None, got {type(seed).__name__}")
-    if rank is None and world_size is None:
-        return
-    if rank is None or world_size is None or not 0 <= rank < world_size:
-        raise ValueError(f"rank={rank} and world_size={world_size} go together, with 0 <= rank < world_size")
-    if seed is None:
-        raise ValueError(
-            f"rank={rank} and world_size={world_size} need seed=: without one every rank would draw an order of "
-            "its own; pass the same seed on all ranks, or leave both out and use torch's DistributedSampler"
-        )
+    def __reduce__(self) -> tuple[type[_Pools], tuple[()]]:
+        return _Pools, ()

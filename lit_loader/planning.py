@@ -3,13 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch.utils.data import BatchSampler
 
 from lit_loader.engine import BatchKey, Task
-from lit_loader.samplers import num_batches, rank_batch
+from lit_loader.samplers import OrderSampler, num_batches, rank_batch
 from lit_loader.types import Order
 
-__all__ = ["plan_foreign", "plan_keyed_foreign", "plan_order", "plan_stream"]
+__all__ = [
+    "Cut",
+    "begin_seen_indices",
+    "find_cut",
+    "plan_foreign",
+    "plan_keyed_foreign",
+    "plan_order",
+    "plan_stream",
+]
+
+
+class Cut(NamedTuple):
+    """A sampler of ours and how its order is cut into batches; ``batch_size=None``: sample by sample."""
+
+    sampler: OrderSampler
+    batch_size: int | None
+    drop_last: bool
+
+
+def find_cut(sampler: Any, batch_sampler: Any) -> Cut | None:
+    """Return how a loader's batches are slices of an order of ours; None if they are not."""
+    if batch_sampler is None:
+        return Cut(sampler, None, False) if isinstance(sampler, OrderSampler) else None
+    batches = _unwrapped(batch_sampler)
+    if type(batches) is BatchSampler and isinstance(batches.sampler, OrderSampler):
+        return Cut(batches.sampler, batches.batch_size, batches.drop_last)
+    return None
+
+
+def _unwrapped(batch_sampler: Any) -> Any:
+    """Look through the wrapper that Lightning puts around the batch sampler of a prediction."""
+    return getattr(batch_sampler, "_batch_sampler", batch_sampler)
+
+
+def begin_seen_indices(batch_sampler: Any) -> list[list[int]] | None:
+    """Return the list in which Lightning's wrapper wants each batch's indices, emptied; None without one."""
+    if _unwrapped(batch_sampler) is batch_sampler:
+        return None
+    seen: list[list[int]] = []
+    batch_sampler.seen_batch_indices = seen
+    return seen
 
 
 def plan_order(
@@ -21,8 +63,12 @@ def plan_order(
     drop_last: bool,
     rank: int,
     world_size: int,
+    seen: list[list[int]] | None = None,
 ) -> Iterator[Task]:
-    """Yield this rank's batches of an order; ``batch_size=None``: its samples one by one."""
+    """Yield this rank's batches of an order; ``batch_size=None``: its samples one by one.
+
+    ``seen`` collects the indices of each batch, for whoever wants to know them.
+    """
     size = batch_size or 1
     total = num_batches(len(order), batch_size=size, world_size=world_size, drop_last=drop_last)
     for number in range(total):
@@ -30,7 +76,10 @@ def plan_order(
             order, number, batch_size=size, rank=rank, world_size=world_size, drop_last=drop_last
         )
         key = BatchKey(seed=seed, epoch=epoch, batch=number * world_size + rank, first=batch.positions.start)
-        yield Task(index=batch.indices if batch_size else int(batch.indices[0]), key=key)
+        indices = batch.indices.tolist()
+        if seen is not None:
+            seen.append(indices)
+        yield Task(index=indices if batch_size else indices[0], key=key)
 
 
 def plan_foreign(indices: Iterable[Any]) -> Iterator[Task]:

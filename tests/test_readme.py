@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+
+from lit_loader.configs import validate
+from lit_loader.datasets import VocSource, draw_shapes
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+COMMANDS = re.findall(r"^(\S+) examples/train\.py ([^#\n]*)", README, re.MULTILINE)
 YAML = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
 SMALLER = {
     "ShapesSource()": "ShapesSource(num_images={'train': 40, 'val': 20, 'test': 20}, class_shares=(0.6, 0.3, 0.1))",
@@ -52,3 +60,41 @@ def test_make_has_every_target_that_is_named():
 def test_every_file_that_is_named_exists():
     for name in re.findall(r"`((?:tests|lit_loader|conf|examples)/[\w./]*)`", README):
         assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize(("python", "overrides"), COMMANDS, ids=[overrides for _, overrides in COMMANDS])
+def test_the_commands_compose_in_the_environment_that_make_creates(python, overrides):
+    assert python == ".venv/bin/python"
+    given = shlex.split(overrides)
+    if given != ["--help"]:
+        composed(given)
+
+
+def composed(overrides):
+    with initialize_config_dir(version_base="1.3", config_dir=str(ROOT / "conf")):
+        cfg = compose("train", overrides=overrides)
+    validate(cfg)
+    return cfg
+
+
+@pytest.fixture(scope="module")
+def voc2012(tmp_path_factory):
+    """A folder with the splits of VOC2012, which has no test.txt."""
+    splits = {"train": 4, "val": 2, "test": 2}
+    folder = tmp_path_factory.mktemp("voc") / "VOC2012"
+    root = draw_shapes(folder, num_images=splits, class_shares=(0.5, 0.3, 0.2), progress=False)
+    (root / "ImageSets/Main/test.txt").unlink()
+    return root
+
+
+def test_what_is_said_of_voc2012_fits_its_splits(voc2012, tmp_path):
+    inline = re.findall(r"`(VocSource\(root=.*?\))`", README)
+    from_commands = [given.split() for _, given in COMMANDS if "VOC2012" in given]
+    assert inline
+    assert from_commands
+    sources = [eval(code, {"VocSource": VocSource}) for code in inline]
+    sources += [instantiate(composed(given).dataset, _convert_="all") for given in from_commands]
+    for source in sources:
+        source = replace(source, root=str(voc2012), cache_dir=str(tmp_path), progress=False)
+        source.prepare()
+        assert [table.num_images for table in source.tables("train")] == [4]

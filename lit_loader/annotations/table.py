@@ -54,8 +54,8 @@ class AnnotationTable:
 
     Runs in: main and worker processes; shared between threads freely. Owns nothing that must be closed.
 
-    Pickling: a table that came from a cache file travels as that file's name and the rows selected from it,
-    and is mapped again on the other side; any other table travels as its arrays.
+    Pickling: a table that came from a cache file travels as that file's name, the rows selected from it
+    and the names of its classes, and is mapped again on the other side; any other table travels as its arrays.
     """
 
     def __init__(
@@ -207,6 +207,28 @@ class AnnotationTable:
         table._remember(self._source, selected)
         return table
 
+    def with_class_names(self, class_names: Sequence[str]) -> AnnotationTable:
+        """Return the table with its classes numbered as in ``class_names``, itself if they are already.
+
+        Args:
+            class_names: Every class of the table, and others if need be.
+
+        Raises:
+            ValueError: If a class of the table is missing.
+        """
+        names = tuple(class_names)
+        if names == self.class_names:
+            return self
+        places = {name: place for place, name in enumerate(names)}
+        missing = sorted(set(self.class_names) - places.keys())
+        if missing:
+            raise ValueError(f"class_names={names} lack {missing} of the table; name them too")
+        lookup = np.array([places[name] for name in self.class_names], dtype=np.int64)
+        parts = self._parts() | {"class_names": names, "labels": lookup[self.labels]}
+        table = AnnotationTable(**parts)
+        table._remember(self._source, self._selected)
+        return table
+
     def save(self, path: Path, *, key: str) -> None:
         """Write the table to a file that ``load`` maps; ``key`` says what it was made from."""
         parts_to_file(path, self._parts(), key=key)
@@ -232,7 +254,7 @@ class AnnotationTable:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._source is not None:
-            return _reopen, (*self._source, self._selected)
+            return _reopen, (*self._source, self._selected, self.class_names)
         parts = self._parts()
         parts["attributes"] = dict(self.attributes)
         return _rebuild, (parts,)
@@ -262,6 +284,8 @@ def _rebuild(parts: TableParts) -> AnnotationTable:
     return AnnotationTable(**parts)
 
 
-def _reopen(path: str, key: str, selected: IndexArray | None) -> AnnotationTable:
-    table = AnnotationTable.load(Path(path), key=key)
+def _reopen(
+    path: str, key: str, selected: IndexArray | None, class_names: tuple[str, ...]
+) -> AnnotationTable:
+    table = AnnotationTable.load(Path(path), key=key).with_class_names(class_names)
     return table if selected is None else table.select(selected)

@@ -33,7 +33,8 @@ class VocPolicy:
         non_finite: A coordinate is NaN or beyond float32. ``"drop"`` drops the object.
         swapped: xmin > xmax or ymin > ymax. ``"fix"`` exchanges them.
         out_of_image: A box reaches below 0 or beyond width or height (a box that ends exactly at width or
-            height does not). ``"clip"`` cuts it, ``"keep"`` leaves it, ``"drop"`` drops the object.
+            height does not). ``"keep"`` leaves it, since ``<size>`` may be what is wrong: `DetectionDataset`
+            cuts boxes to the decoded image. ``"clip"`` cuts it to ``<size>``, ``"drop"`` drops the object.
         degenerate: A box has no width or no height, as written or after clipping. ``"drop"`` drops the
             object, ``"keep"`` leaves it.
 
@@ -50,7 +51,7 @@ class VocPolicy:
     unknown_class: Literal["raise", "drop"] = "raise"
     non_finite: Literal["drop", "raise"] = "drop"
     swapped: Literal["fix", "drop", "raise"] = "fix"
-    out_of_image: Literal["clip", "keep", "drop", "raise"] = "clip"
+    out_of_image: Literal["clip", "keep", "drop", "raise"] = "keep"
     degenerate: Literal["drop", "keep", "raise"] = "drop"
 
     def __post_init__(self) -> None:

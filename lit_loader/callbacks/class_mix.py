@@ -8,11 +8,15 @@ import numpy as np
 import numpy.typing as npt
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lit_loader.collate import batch_targets
+
 __all__ = ["ClassMixMonitor"]
 
 
 class ClassMixMonitor(Callback):
     """Counts the objects of each class in the training batches ``(images, targets)`` of this rank.
+
+    Under several ranks each counts its own share; nothing is summed over ranks.
 
     Args:
         num_classes: Number of classes.
@@ -34,7 +38,7 @@ class ClassMixMonitor(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Count a batch."""
-        for target in batch[1]:
+        """Count a batch; raises TypeError for targets that come as columns."""
+        for target in batch_targets(batch):
             labels = target["labels"].cpu().numpy() - self._first_label
             self.counts += np.bincount(labels, minlength=len(self.counts))

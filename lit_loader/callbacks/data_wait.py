@@ -20,7 +20,8 @@ class DataWaitMonitor(Callback):
         step_s: Seconds spent in training steps so far.
         num_batches: Training batches so far.
 
-    Logs ``data/wait_fraction``, the share of the epoch's loop time that was spent waiting, at the epoch's end.
+    Logs ``data/wait_fraction``, the share of the epoch's loop time that was spent waiting, at the epoch's end:
+    the mean of all ranks, while the attributes are this rank's.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class DataWaitMonitor(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the epoch's share."""
         wait, step = self.wait_s - self._epoch_start[0], self.step_s - self._epoch_start[1]
-        pl_module.log("data/wait_fraction", _fraction(wait, step))
+        pl_module.log("data/wait_fraction", _fraction(wait, step), sync_dist=True)
 
 
 def _fraction(wait_s: float, step_s: float) -> float:

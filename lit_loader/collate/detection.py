@@ -12,7 +12,7 @@ from lit_loader.collate.default import default_collate
 from lit_loader.collate.images import pad_images, plain_images, stack_images
 from lit_loader.collate.targets import convert_targets, pad_fields_of
 
-__all__ = ["DetectionCollate", "PaddedBatch", "detection_collate"]
+__all__ = ["DetectionCollate", "PaddedBatch", "batch_images", "batch_targets", "detection_collate"]
 
 
 class PaddedBatch(NamedTuple):
@@ -157,6 +157,34 @@ def detection_collate(
         extras=extras,
     )
     return collate(batch)
+
+
+def batch_images(batch: Sequence[Any]) -> list[Tensor]:
+    """Return the images of a batch of any mode one by one, ``(C, H, W)`` each, without padding.
+
+    Args:
+        batch: What `DetectionCollate` gives; images of a tensor come as views of it.
+    """
+    if isinstance(batch, PaddedBatch):
+        sizes = batch.sizes.tolist()
+        return [image[:, :height, :width] for image, (height, width) in zip(batch.images, sizes, strict=True)]
+    return list(batch[0])
+
+
+def batch_targets(batch: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the targets of a batch of any mode, one dict an image.
+
+    Raises:
+        TypeError: The targets are columns over the batch, as ``pad_fields`` makes them.
+    """
+    targets: Any = batch[1]
+    if isinstance(targets, Mapping):
+        raise TypeError(
+            f"targets come as columns {sorted(targets)}, and one dict an image is needed here; "
+            "collate without pad_fields."
+        )
+    found: Sequence[Mapping[str, Any]] = targets
+    return found
 
 
 def _transpose(batch: Sequence[Any]) -> list[list[Any]]:

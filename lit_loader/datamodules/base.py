@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from lightning.pytorch import LightningDataModule
+import torch.multiprocessing
+from lightning.pytorch import LightningDataModule, Trainer
 from torch.utils.data import Sampler
 
 from lit_loader.datasets import Stage
@@ -28,6 +30,7 @@ _STAGES: dict[str, tuple[Stage, ...]] = {
     "test": ("test",),
     "predict": ("predict",),
 }
+_LOOPS = ("fit_loop", "fit_loop.epoch_loop.val_loop", "validate_loop", "test_loop", "predict_loop")
 
 
 class LoaderDataModule(LightningDataModule):
@@ -42,7 +45,8 @@ class LoaderDataModule(LightningDataModule):
         val_batch_size: For validation.
         test_batch_size: For testing.
         predict_batch_size: For prediction.
-        num_workers: Worker processes of each loader.
+        num_workers: Worker processes of each loader. With 0 the other worker settings wait, checked but
+            without effect, so that this one setting switches workers off and on.
         prefetch_factor: Batches that each worker makes ahead; None: torch's default.
         persistent_workers: Keep workers from epoch to epoch; None: if there are any.
         multiprocessing_context: Start method of the workers; None: the platform's.
@@ -51,9 +55,12 @@ class LoaderDataModule(LightningDataModule):
         drop_last: Leave out the last training batch if it is not full.
         seed: Seed of orders and augmentation; None: what ``seed_everything`` was called with, else 0.
 
+    Raises:
+        ValueError: If a batch size or worker setting is out of range.
+
     Determinism: every loader has a seed, so that a batch does not depend on the workers; see
         `lit_loader.DataLoader`. Stages, and the sets of a stage, have seeds of their own.
-    Owns: the loaders it made; `teardown` closes their workers.
+    Owns: the loaders it made and those that Lightning made of them; `teardown` closes their workers.
     """
 
     def __init__(
@@ -74,13 +81,24 @@ class LoaderDataModule(LightningDataModule):
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        self._batch_size = batch_size
+        methods = torch.multiprocessing.get_all_start_methods()
+        if multiprocessing_context is not None and multiprocessing_context not in methods:
+            raise ValueError(f"multiprocessing_context={multiprocessing_context!r} is not one of {methods}")
+        if num_workers < 0 or timeout < 0 or (prefetch_factor is not None and prefetch_factor < 1):
+            raise ValueError(
+                f"num_workers={num_workers} and timeout={timeout} must be at least 0, "
+                f"prefetch_factor={prefetch_factor} at least 1 or None"
+            )
+        self._batch_size = _checked_size("batch_size", batch_size)
         self._batch_sizes: dict[Stage, int | None] = {
             "train": train_batch_size,
             "val": val_batch_size,
             "test": test_batch_size,
             "predict": predict_batch_size,
         }
+        for name, size in self._batch_sizes.items():
+            if size is not None:
+                _checked_size(f"{name}_batch_size", size)
         self.num_workers, self.prefetch_factor = num_workers, prefetch_factor
         self.persistent_workers = num_workers > 0 if persistent_workers is None else persistent_workers
         self.multiprocessing_context = multiprocessing_context
@@ -105,11 +123,15 @@ class LoaderDataModule(LightningDataModule):
     @property
     def batch_size(self) -> int:
         """Samples a training batch on each rank."""
-        return self._batch_sizes["train"] or self._batch_size
+        return self._batch_size_of("train")
 
     @batch_size.setter
     def batch_size(self, batch_size: int) -> None:
-        self._batch_size, self._batch_sizes["train"] = batch_size, None
+        self._batch_size, self._batch_sizes["train"] = _checked_size("batch_size", batch_size), None
+
+    def _batch_size_of(self, stage: Stage) -> int:
+        own = self._batch_sizes[stage]
+        return self._batch_size if own is None else own
 
     @property
     def seed(self) -> int:
@@ -119,22 +141,27 @@ class LoaderDataModule(LightningDataModule):
     # -- Lightning's hooks --------------------------------------------------------------------------------
 
     def setup(self, stage: str | None = None) -> None:
-        """Open the data of a stage; what is open already stays."""
-        stages = (
-            _STAGES[str(getattr(stage, "value", stage))] if stage else ("train", "val", "test", "predict")
-        )
-        for name in stages:
+        """Open the data of a stage, None: of all; what is open already stays.
+
+        Raises:
+            ValueError: If there is no such stage.
+        """
+        key = None if stage is None else str(getattr(stage, "value", stage))
+        if key is not None and key not in _STAGES:
+            raise ValueError(f"stage={key!r} is not one of {list(_STAGES)}, nor None for all")
+        for name in ("train", "val", "test", "predict") if key is None else _STAGES[key]:
             self._open(name)
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return the training loader.
 
         Raises:
-            ValueError: If there is no training set, or more than one.
+            ValueError: If there is no training set, or more than one, or it gives no batch.
         """
         loaders = self._make_loaders("train")
         if len(loaders) != 1:
             raise ValueError(f"training needs one data set and the source gives {len(loaders)}")
+        self._check_not_empty(loaders[0])
         return loaders[0]
 
     def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
@@ -150,8 +177,8 @@ class LoaderDataModule(LightningDataModule):
         return _one_or_all(self._make_loaders("predict"))
 
     def teardown(self, stage: str | None = None) -> None:
-        """End the workers of every loader made so far."""
-        for loader in self._loaders:
+        """End the workers of every loader made so far, those that Lightning made of ours included."""
+        for loader in (*self._loaders, *_loaders_of(self.trainer)):
             loader.close()
         self._loaders.clear()
 
@@ -168,9 +195,7 @@ class LoaderDataModule(LightningDataModule):
         for number, (dataset, sampler) in enumerate(self._open(stage)):
             loader: DataLoader[Any] = DataLoader(
                 dataset,
-                batch_size=self.batch_size
-                if stage == "train"
-                else self._batch_sizes[stage] or self._batch_size,
+                batch_size=self._batch_size_of(stage),
                 sampler=sampler,
                 num_workers=self.num_workers,
                 collate_fn=self._collate_fn(stage),
@@ -188,6 +213,20 @@ class LoaderDataModule(LightningDataModule):
         self._loaders.extend(loaders)
         return loaders
 
+    def _check_not_empty(self, loader: DataLoader[Any]) -> None:
+        """Refuse a training loader without batches: Lightning would train nothing and call it a success."""
+        try:
+            if len(loader) > 0:
+                return
+            samples = len(loader.sampler)  # type: ignore[arg-type] # a stream has none
+        except TypeError:
+            return
+        raise ValueError(
+            f"training has no batch: {samples} samples with batch_size={self.batch_size}, "
+            f"world_size={self._place()[1] or 1} and drop_last={self.drop_last}; lower batch_size, give "
+            "drop_last=False, or give more samples"
+        )
+
     def _place(self) -> tuple[int | None, int | None]:
         """Return the trainer's rank and world size; without a trainer the loader looks for a process group."""
         trainer = self.trainer
@@ -197,6 +236,20 @@ class LoaderDataModule(LightningDataModule):
         # Lightning's own calls all four *_dataloader methods
         sizes = ", ".join(f"{stage}: {[len(data) for data, _ in sets]}" for stage, sets in self._data.items())
         return f"{type(self).__name__}(batch_size={self.batch_size}, num_workers={self.num_workers}, {sizes})"
+
+
+def _checked_size(name: str, size: int) -> int:
+    if size < 1:
+        raise ValueError(f"{name}={size} must be at least 1")
+    return size
+
+
+def _loaders_of(trainer: Trainer | None) -> Iterator[DataLoader[Any]]:
+    """Yield the loaders that a trainer's loops hold: it makes its own of ours for a prediction."""
+    for path in _LOOPS:
+        loop = operator.attrgetter(path)(trainer) if trainer is not None else None
+        held = getattr(loop, "_combined_loader", None)
+        yield from (loader for loader in getattr(held, "flattened", ()) if isinstance(loader, DataLoader))
 
 
 def _one_or_all(loaders: Sequence[DataLoader[Any]]) -> DataLoader[Any] | list[DataLoader[Any]]:

@@ -64,7 +64,8 @@ def draw_boxes(
             text = class_names[class_id] if known else f"label {label}"
             if scores is not None:
                 text = f"{text} {float(scores[row]):.2f}"
-            axis.text(left, top - 1, text, color=colour, fontsize=6, va="bottom", clip_on=True)
+            label_box = {"facecolor": colour, "edgecolor": "none", "pad": 1.0, "alpha": 0.85}
+            axis.text(left, top, text, color="white", fontsize=7, va="bottom", clip_on=True, bbox=label_box)
     if title:
         figure.suptitle(title)
     return figure

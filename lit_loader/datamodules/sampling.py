@@ -60,6 +60,12 @@ class WeightedSampling(Sampling):
     num_samples: int | None = None
     replacement: bool = True
 
+    def __post_init__(self) -> None:
+        _check_fraction("exponent", self.exponent)
+        _check_num_samples(self.num_samples)
+        if self.reduce not in ("mean", "max", "sum"):
+            raise ValueError(f"reduce={self.reduce!r} must be 'mean', 'max' or 'sum'")
+
     def sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table."""
         of_classes = class_weights(table.class_counts(), exponent=self.exponent)
@@ -81,6 +87,12 @@ class ClassBalancedSampling(Sampling):
     num_samples: int | None = None
     empty_share: float | None = None
 
+    def __post_init__(self) -> None:
+        _check_fraction("temperature", self.temperature)
+        _check_num_samples(self.num_samples)
+        if self.empty_share is not None:
+            _check_fraction("empty_share", self.empty_share)
+
     def sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table."""
         return ClassBalancedSampler(
@@ -89,3 +101,13 @@ class ClassBalancedSampling(Sampling):
             num_samples=self.num_samples,
             empty_share=self.empty_share,
         )
+
+
+def _check_fraction(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name}={value} must lie in [0, 1]")
+
+
+def _check_num_samples(num_samples: int | None) -> None:
+    if num_samples is not None and num_samples < 1:
+        raise ValueError(f"num_samples={num_samples} must be at least 1, or None for the table's images")

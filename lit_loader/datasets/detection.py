@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ from lit_loader.errors import ImageError
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
 
-__all__ = ["DetectionDataset", "DetectionSample"]
+__all__ = ["DetectionDataset", "DetectionSample", "check_dataset_settings"]
 
 DetectionSample: TypeAlias = tuple[Any, dict[str, Any]]
 """``(image, target)``; what a transform gives may be of any type."""
@@ -54,7 +55,8 @@ class DetectionDataset(Dataset[DetectionSample]):
         size_mismatch: For a decoded size that differs from the size in the annotation: ``"clip"`` trusts
             the image, ``"raise"`` refuses the sample. A size of 0 in the annotation means unknown.
         exif_orientation: Turn images upright by their EXIF. ``False`` where boxes were drawn on the pixels
-            as stored; a size in the annotation with width and height exchanged is the sign of it.
+            as stored. An image that EXIF turns onto its side while the annotation gives the stored size is
+            refused, whatever ``size_mismatch`` says: its boxes would lie elsewhere.
         max_pixels: Largest image accepted, see ``decode_image``.
 
     Raises:
@@ -72,15 +74,12 @@ class DetectionDataset(Dataset[DetectionSample]):
         exif_orientation: bool = True,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
-        unknown = [name for name in extra_fields if name not in _OBJECT_FIELDS]
-        if unknown:
-            raise ValueError(f"extra_fields holds {unknown}; the choices are {list(_OBJECT_FIELDS)}.")
-        if size_mismatch not in _SIZE_RULES:
-            raise ValueError(f"size_mismatch={size_mismatch!r} is not one of {list(_SIZE_RULES)}.")
-        if first_label < 0:
-            raise ValueError(f"first_label={first_label} makes negative labels; give 0 or more.")
-        if max_pixels < 1:
-            raise ValueError(f"max_pixels={max_pixels} refuses every image; give at least 1.")
+        check_dataset_settings(
+            first_label=first_label,
+            extra_fields=extra_fields,
+            size_mismatch=size_mismatch,
+            max_pixels=max_pixels,
+        )
         self.table = table
         self.transforms = transforms
         self.first_label = first_label
@@ -104,6 +103,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         Raises:
             IndexError: ``index`` is out of range.
             ImageError: The image cannot be decoded, or its size is refused; the message names the file.
+            ValueError: ``transforms`` gave a target whose per-object fields are not one row a box.
         """
         given = operator.index(index)
         position = given + len(self) if given < 0 else given
@@ -113,6 +113,8 @@ class DetectionDataset(Dataset[DetectionSample]):
         pixels = decode_image(path, max_pixels=self.max_pixels, exif_orientation=self.exif_orientation)
         height, width = pixels.shape[-2:]
         annotated = int(self.table.widths[position]), int(self.table.heights[position])
+        if self.exif_orientation and annotated == (height, width) != (width, height):
+            self._check_not_turned(path, annotated=annotated)
         if self.size_mismatch == "raise" and all(annotated) and annotated != (width, height):
             raise ImageError(
                 f"{path}: the image is {width}x{height}, its annotation says {annotated[0]}x{annotated[1]}; "
@@ -124,10 +126,37 @@ class DetectionDataset(Dataset[DetectionSample]):
         if self.transforms is None:
             return image, target
         try:
-            return self.transforms(image, target)
+            sample = self.transforms(image, target)
+            self._check_rows(sample)
         except Exception as error:
             error.add_note(f"while transforming sample {position}, image {path}")
             raise
+        return sample
+
+    def _check_not_turned(self, path: Path, *, annotated: tuple[int, int]) -> None:
+        """Refuse an image whose sides EXIF exchanged; ``annotated`` is the upright size exchanged."""
+        stored = decode_image(path, max_pixels=self.max_pixels, exif_orientation=False)
+        height, width = stored.shape[-2:]
+        if annotated == (width, height):
+            raise ImageError(
+                f"{path}: EXIF turns the image from {width}x{height} to {height}x{width}, and its annotation "
+                f"says {annotated[0]}x{annotated[1]}: the boxes were drawn on the pixels as stored. Give "
+                "exif_orientation=False, or correct <size> if the boxes refer to the upright image."
+            )
+
+    def _check_rows(self, sample: Any) -> None:
+        """Refuse a target that a transform left with rows of boxes that no longer exist."""
+        target = sample[1] if isinstance(sample, tuple | list) and len(sample) > 1 else None
+        boxes = target.get("boxes") if isinstance(target, Mapping) else None
+        if target is None or not isinstance(boxes, torch.Tensor):
+            return
+        for name in ("labels", "area", "iscrowd", *self.extra_fields):
+            if name in target and len(target[name]) != len(boxes):
+                raise ValueError(
+                    f"after the transforms, {name!r} has {len(target[name])} rows for {len(boxes)} boxes; drop "
+                    "objects with lit_loader.transforms.SanitizeObjects(), or give torchvision's "
+                    "SanitizeBoundingBoxes(labels_getter=lit_loader.transforms.ObjectFields())."
+                )
 
     def _target(self, position: int, *, canvas_size: tuple[int, int]) -> dict[str, Any]:
         rows = self.table.objects(position)
@@ -145,3 +174,22 @@ class DetectionDataset(Dataset[DetectionSample]):
         for name in self.extra_fields:
             target[name] = torch.from_numpy(np.array(getattr(self.table, name)[rows], dtype=np.bool_))
         return target
+
+
+def check_dataset_settings(
+    *, first_label: int, extra_fields: Sequence[str], size_mismatch: str, max_pixels: int
+) -> None:
+    """Check the settings of a `DetectionDataset` before there is a table.
+
+    Raises:
+        ValueError: One is outside its choices.
+    """
+    unknown = [name for name in extra_fields if name not in _OBJECT_FIELDS]
+    if unknown:
+        raise ValueError(f"extra_fields holds {unknown}; the choices are {list(_OBJECT_FIELDS)}.")
+    if size_mismatch not in _SIZE_RULES:
+        raise ValueError(f"size_mismatch={size_mismatch!r} is not one of {list(_SIZE_RULES)}.")
+    if first_label < 0:
+        raise ValueError(f"first_label={first_label} makes negative labels; give 0 or more.")
+    if max_pixels < 1:
+        raise ValueError(f"max_pixels={max_pixels} refuses every image; give at least 1.")

@@ -5,15 +5,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from lit_loader.annotations import AnnotationTable, VocPolicy, read_voc
 from lit_loader.datasets.shapes import DEFAULT_NUM_IMAGES, shapes_root
+from lit_loader.errors import AnnotationError
 
 __all__ = ["DetectionSource", "ShapesSource", "Stage", "VocSource"]
 
 Stage: TypeAlias = Literal["train", "val", "test", "predict"]
 Split: TypeAlias = str | Sequence[str] | None
+
+_SPLIT_DIR = "ImageSets/Main"
 
 
 class DetectionSource(ABC):
@@ -67,30 +71,54 @@ class VocSource(DetectionSource):
 
     def prepare(self) -> None:
         """Index every split, so that other processes find the tables in the cache."""
-        for stage in ("train", "val", "test", "predict"):
-            self.tables(stage)
+        self._read_all(list(self._splits()))
 
     def tables(self, stage: Stage) -> list[AnnotationTable]:
         """Return the stage's tables."""
-        names = tuple(self.class_names) if self.class_names else self._found_names()
-        return [self._read(split, names) for split in _listed(self._splits()[stage])]
+        # Names that are given are known without the other stages' splits.
+        read = self._read_all(list(self._splits()) if self.class_names is None else [stage])
+        names = {name for table in read.values() for name in table.class_names}
+        if self.class_names is None and read and not names:
+            raise AnnotationError(
+                f"no object in any of the splits {list(read)}, hence no class; give class_names=[...]",
+                path=self.root,
+            )
+        tables = [read[split] for split in _listed(self._splits()[stage])]
+        return tables if self.class_names is not None else [t.with_class_names(sorted(names)) for t in tables]
 
     def _splits(self) -> dict[Stage, Split]:
         predict = self.test if self.predict is None else self.predict
         return {"train": self.train, "val": self.val, "test": self.test, "predict": predict}
 
-    def _found_names(self) -> tuple[str, ...]:
-        splits = {split for listed in self._splits().values() for split in _listed(listed)}
-        return tuple(sorted({name for split in splits for name in self._read(split, None).class_names}))
+    def _read_all(self, stages: Sequence[Stage]) -> dict[str, AnnotationTable]:
+        """Read each split of some stages once; names not given are those of each split alone."""
+        read: dict[str, AnnotationTable] = {}
+        for stage in stages:
+            for split in _listed(self._splits()[stage]):
+                if split not in read:
+                    self._check_split_file(split, stage)
+                    read[split] = self._read(split)
+        return read
 
-    def _read(self, split: str, class_names: tuple[str, ...] | None) -> AnnotationTable:
+    def _check_split_file(self, split: str, stage: Stage) -> None:
+        path = Path(self.root, _SPLIT_DIR, f"{split}.txt")
+        if path.parent.is_dir() and not path.exists():
+            found = ", ".join(sorted(file.stem for file in path.parent.glob("*.txt"))[:20]) or "none"
+            raise AnnotationError(
+                f"there is no split file for {stage}={split!r}; give {stage}=None if there is none, or one of "
+                f"those found there: {found}",
+                path=path,
+            )
+
+    def _read(self, split: str) -> AnnotationTable:
         return read_voc(
             self.root,
             split=split,
-            class_names=class_names,
+            class_names=self.class_names,
             one_based=self.one_based,
             image_dir=self.image_dir,
             annotation_dir=self.annotation_dir,
+            split_dir=_SPLIT_DIR,
             policy=VocPolicy(**self.policy),
             cache_dir=self.cache_dir,
             num_workers=self.num_workers,
@@ -103,13 +131,16 @@ class ShapesSource(DetectionSource):
     """The embedded data set: scenes of shapes, 90, 9 and 1 % of three classes, drawn on first use.
 
     Args:
-        num_images: Images of the splits ``train``, ``val`` and ``test``.
+        num_images: Images of the splits ``train``, ``val`` and ``test``; one that is not named is not there.
         image_size: Side of the square images in pixels.
         objects_per_image: Fewest and most objects of an image.
         class_shares: Share of each class among the objects.
         seed: Seed of the drawing.
         cache_dir: Where it is kept; None: the user's cache folder.
         progress: Draw a progress bar.
+
+    Raises:
+        ValueError: If ``num_images`` names another split.
     """
 
     num_images: Mapping[str, int] = field(default_factory=lambda: dict(DEFAULT_NUM_IMAGES))
@@ -119,6 +150,11 @@ class ShapesSource(DetectionSource):
     seed: int = 0
     cache_dir: str | None = None
     progress: bool = True
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.num_images) - {"train", "val", "test"})
+        if unknown:
+            raise ValueError(f"num_images names {unknown}; the splits are train, val and test")
 
     def prepare(self) -> None:
         """Draw the scenes if they are not there yet."""
@@ -139,7 +175,15 @@ class ShapesSource(DetectionSource):
             seed=self.seed,
             progress=self.progress,
         )
-        return VocSource(root=str(root), cache_dir=self.cache_dir, progress=self.progress)
+        train, val, test = (name if name in self.num_images else None for name in ("train", "val", "test"))
+        return VocSource(
+            root=str(root),
+            train=train,
+            val=val,
+            test=test,
+            cache_dir=self.cache_dir,
+            progress=self.progress,
+        )
 
 
 def _listed(split: Split) -> list[str]:

@@ -11,11 +11,12 @@ from lit_loader.engine.fetch import Fetcher, IterableFetcher, make_fetcher
 from lit_loader.engine.inline import InlineRun
 from lit_loader.engine.pool import WorkerPool
 from lit_loader.engine.run import PoolRun
-from lit_loader.engine.task import BatchKey, Task
+from lit_loader.engine.task import BatchKey, EndOfPass, Task
 from lit_loader.engine.worker import WorkerSpec
 
 __all__ = [
     "BatchKey",
+    "EndOfPass",
     "Fetcher",
     "InlineRun",
     "IterableFetcher",

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-import numpy as np
 from torch.utils.data import IterableDataset, Subset
 
 from lit_loader.engine.task import BatchKey, Task
@@ -53,7 +52,7 @@ class MapFetcher:
 
     def fetch(self, task: Task) -> Any:
         """Return the batch that the task names."""
-        index = task.index.tolist() if isinstance(task.index, np.ndarray) else task.index
+        index = task.index
         if task.key is not None:
             return self._fetch_keyed(index, task.key)
         if not self._batched:
@@ -97,7 +96,8 @@ def unwrap_subset(dataset: Any, index: Any) -> tuple[Any, Any]:
     A subclass may do more than look up, so only the class itself is unwrapped.
     """
     while type(dataset) is Subset:
-        index = [dataset.indices[i] for i in index]
+        indices = dataset.indices
+        index = [[indices[j] for j in i] if isinstance(i, list) else indices[i] for i in index]
         dataset = dataset.dataset
     return dataset, index
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lit_loader.engine.fetch import Fetcher
-from lit_loader.engine.task import Task
+from lit_loader.engine.task import EndOfPass, Task
 from lit_loader.seeding import preserved_generators
 
 __all__ = ["InlineRun"]
@@ -27,9 +27,12 @@ class InlineRun:
         """Return the next batch.
 
         Raises:
-            StopIteration: When the plan or an iterable dataset has ended.
+            EndOfPass: When the plan has ended.
+            StopIteration: When an iterable dataset has ended, or a sample raises it.
         """
-        task = next(self._plan)
+        task = next(self._plan, None)
+        if task is None:
+            raise EndOfPass
         if task.key is None:
             return self._fetcher.fetch(task)
         with preserved_generators():

@@ -10,6 +10,7 @@ NOTE [Dealing]
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -17,7 +18,7 @@ from typing import Any, NoReturn
 from lit_loader.engine.messages import Kind
 from lit_loader.engine.pool import WorkerPool
 from lit_loader.engine.remote import RemoteError
-from lit_loader.engine.task import Task
+from lit_loader.engine.task import EndOfPass, Task
 from lit_loader.transport import Buffer, decode, encode
 
 __all__ = ["PoolRun"]
@@ -77,35 +78,42 @@ class PoolRun:
         """Return the next batch.
 
         Raises:
-            StopIteration: After the last one.
+            EndOfPass: After the last one.
             RuntimeError: If nothing came for ``timeout_s``; the iteration may go on.
             WorkerDiedError: If a worker ended.
             Exception: What the dataset or the collate function raised, with its own type.
         """
+        last_news = time.monotonic()
         while True:
-            number = self._ready()
-            if number is not None:
-                return self._deliver(number)
-            if not self._slots:
-                self._end_of_plan()
-            if not self._pool.pump(self._timeout_s or None):
+            with self._pool.lock:
+                slot = self._take()
+                if slot is None and not self._slots:
+                    self._end_of_plan()
+            if slot is not None:
+                return _open(slot)
+            if self._pool.pump(self._timeout_s or None):
+                last_news = time.monotonic()
+            elif self._timeout_s and time.monotonic() - last_news >= self._timeout_s:
                 raise RuntimeError(f"DataLoader timed out after {self._timeout_s} seconds")
 
     def receive(self, worker: int, kind: Kind, number: int, payload: Sequence[Buffer]) -> None:
-        """Take what the pool brings."""
+        """Take what the pool brings; called under the pool's lock, by whichever thread read it."""
+        slot = self._slots.get(number)
+        if slot is None:
+            return  # of a worker that had ended its iterable dataset, or a pass that was closed
         self._busy[worker] -= 1
         if kind is Kind.ENDED:
             self._worker_ended(worker)
             return
-        slot = self._slots[number]
         slot.kind, slot.payload = kind, payload
         self._arrived.append(number)
 
     def close(self) -> None:
         """Drop the pass; workers that serve it alone are ended."""
-        self._plan = iter(())
-        self._slots.clear()
-        self._arrived.clear()
+        with self._pool.lock:
+            self._plan = iter(())
+            self._slots.clear()
+            self._arrived.clear()
         if self._owns_pool:
             self._pool.close()
         else:
@@ -117,7 +125,7 @@ class PoolRun:
             raise error
         if not self._pool.closed:
             self.close()
-        raise StopIteration
+        raise EndOfPass
 
     def _ready(self) -> int | None:
         """Return the number of a batch that can be delivered now."""
@@ -128,14 +136,15 @@ class PoolRun:
         slot = self._slots.get(self._next)
         return self._next if slot is not None and slot.kind is not None else None
 
-    def _deliver(self, number: int) -> Any:
+    def _take(self) -> _Slot | None:
+        """Take the batch that can be delivered now, if there is one, and deal another task for it."""
+        number = self._ready()
+        if number is None:
+            return None
         slot = self._slots.pop(number)
         self._arrived.remove(number)
         self._deal()
-        data = decode(slot.payload)
-        if isinstance(data, RemoteError) and slot.kind is Kind.ERROR:
-            data.reraise()
-        return data
+        return slot
 
     def _worker_ended(self, worker: int) -> None:
         """Forget the tasks that a worker, at the end of its iterable dataset, will not do."""
@@ -175,3 +184,11 @@ class PoolRun:
             return next((worker for worker in turns if self._active[worker]), None)
         free = [worker for worker in range(count) if self._active[worker]]
         return min(free, key=self._busy.__getitem__, default=None)
+
+
+def _open(slot: _Slot) -> Any:
+    data = decode(slot.payload)
+    if slot.kind is Kind.ERROR:
+        error: RemoteError = data
+        error.reraise()
+    return data

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["BatchKey", "Task"]
+__all__ = ["BatchKey", "EndOfPass", "Task"]
+
+
+class EndOfPass(Exception):
+    """A pass has no more batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +36,8 @@ class Task:
     """One batch to make.
 
     Attributes:
-        index: What the sampler gave: an index, a container of indices or an int64 array of them; for an
-            iterable dataset None, or a container as long as the batch.
+        index: What the sampler gave: an index or a container of indices; for an iterable dataset None, or a
+            container as long as the batch.
         key: The key of its randomness, if the loader is seeded.
     """
 

@@ -157,6 +157,7 @@ class _Worker:
         self._where = f"in DataLoader worker process {worker_id}"
         self._fetchers: dict[int, Fetcher] = {}
         self._failed: dict[int, RemoteError] = {}
+        self._finished: set[int] = set()  # runs whose iterable dataset has ended here
         self._init_error: RemoteError | None = None
 
     def serve(self, control: _Control) -> None:
@@ -172,8 +173,10 @@ class _Worker:
                 self._begin(run, eager=bool(number))
             elif kind is Kind.END:
                 self._fetchers.pop(run, None)
+                self._failed.pop(run, None)
+                self._finished.discard(run)
                 control.ended_runs.discard(run)
-            elif run not in control.ended_runs:
+            elif run not in control.ended_runs and run not in self._finished:
                 self._work(run, number, frame)
 
     def _begin(self, run: int, *, eager: bool) -> None:
@@ -194,8 +197,7 @@ class _Worker:
                 self._failed[run] = RemoteError.of(error, self._where)
 
     def _work(self, run: int, number: int, frame: Frame) -> None:
-        failed = self._failed.pop(run, None) or self._init_error
-        self._init_error = None  # as in torch: told once, with the first task
+        failed = self._init_error or self._failed.get(run)
         if failed is not None:
             self._send([pack_header(Kind.ERROR, run, number), *encode(failed)])
             return
@@ -204,6 +206,7 @@ class _Worker:
             payload = [pack_header(Kind.RESULT, run, number), *encode(fetcher.fetch(decode(frame[1:])))]
         except StopIteration as error:
             if isinstance(fetcher, IterableFetcher):
+                self._finished.add(run)
                 payload = [pack_header(Kind.ENDED, run, number)]
             else:
                 payload = self._error(error, run, number)

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.fcos import FCOS, FCOSHead
 
+from lit_loader.collate import batch_images, batch_targets
 from lit_loader.recipes.average_precision import AveragePrecision, DetectionScores
 from lit_loader.recipes.backbone import PyramidBackbone
 
@@ -25,9 +26,10 @@ Batch: TypeAlias = tuple[Sequence[Tensor] | Tensor, Sequence[Mapping[str, Any]]]
 class DetectionModule(LightningModule):
     """FCOS with a convolutional feature pyramid small enough to learn on two CPU cores.
 
-    A batch is ``(images, targets)``: images a list of tensors of shape ``(3, H, W)`` (or one tensor of shape
-    ``(N, 3, H, W)``), float in [0, 1] or uint8 in [0, 255]; targets a list of dicts with ``boxes`` (float32
-    xyxy pixels) and ``labels`` (int64 from 1; 0 is background). Images without boxes are welcome.
+    A batch is ``(images, targets)``, or a `PaddedBatch`, whose padding the model does not see: images a list
+    of tensors of shape ``(3, H, W)`` (or one tensor of shape ``(N, 3, H, W)``), float in [0, 1] or uint8 in
+    [0, 255]; targets a list of dicts with ``boxes`` (float32 xyxy pixels) and ``labels`` (int64 from 1; 0 is
+    background). Images without boxes are welcome.
 
     Logs ``train/loss`` and its parts, ``val/map``, ``val/map_50``, ``test/map``, ``test/map_50``.
 
@@ -113,9 +115,9 @@ class DetectionModule(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the sum of the detector's losses."""
-        images, targets = batch
+        targets = batch_targets(batch)
         losses: dict[str, Tensor] = self.model(
-            [_unit_range(image) for image in images], self._from_zero(targets)
+            [_unit_range(image) for image in batch_images(batch)], self._from_zero(targets)
         )
         total = torch.stack(list(losses.values())).sum()
         values = {f"train/{name}": loss.detach() for name, loss in losses.items()}
@@ -124,15 +126,15 @@ class DetectionModule(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Collect detections for the metric; several validation sets are scored as one."""
-        self.val_metric.update(self.forward(batch[0]), _plain_targets(batch[1]))
+        self.val_metric.update(self.forward(batch_images(batch)), _plain_targets(batch_targets(batch)))
 
     def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Collect detections for the metric; several test sets are scored as one."""
-        self.test_metric.update(self.forward(batch[0]), _plain_targets(batch[1]))
+        self.test_metric.update(self.forward(batch_images(batch)), _plain_targets(batch_targets(batch)))
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> list[dict[str, Tensor]]:
         """Return the detections of a batch."""
-        return self.forward(batch[0])
+        return self.forward(batch_images(batch))
 
     def on_validation_epoch_end(self) -> None:
         """Score what the validation collected."""

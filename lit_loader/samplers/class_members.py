@@ -22,6 +22,8 @@ Labels = (
     | Sequence[Sequence[int]]
 )
 
+_LARGEST_ID = 1_000_000  # or ten ids an image
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassMembers:
@@ -54,12 +56,18 @@ def class_members(labels: Labels) -> ClassMembers:
     Raises:
         TypeError: If the labels are not integers.
         ValueError: If there are no images, offsets do not fit, or a class id is negative (the first
-            is named).
+            is named) or so large that most ids below it must be unused.
     """
     images, classes, num_images = _pairs(labels)
     if num_images == 0:
         raise ValueError("`labels` names no images; a class-balanced order needs at least one")
     num_classes = int(classes.max(initial=-1)) + 1
+    largest = max(_LARGEST_ID, 10 * num_images)
+    if num_classes - 1 > largest:
+        raise ValueError(
+            f"class id {num_classes - 1} exceeds {largest}, and every id up to the largest costs memory; "
+            "renumber the classes from 0, for instance by np.unique(classes, return_inverse=True)"
+        )
     # One number a pair sorts by class and image. (np.unique does this too, ten times slower.)
     pairs = np.sort(classes * num_images + images)
     pairs = pairs[np.diff(pairs, prepend=-1) > 0]  # what an image names twice counts once
@@ -114,7 +122,8 @@ def _check_offsets(offsets: IndexArray, num_objects: int) -> None:
     if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != num_objects or (np.diff(offsets) < 0).any():
         ends = "nothing" if len(offsets) == 0 else f"{offsets[0]} to {offsets[-1]}"
         raise ValueError(
-            f"`offsets` must rise from 0 to len(classes)={num_objects} without falling, got {ends}"
+            f"`offsets` must rise from 0 to len(classes)={num_objects} without falling, got {ends}; a tuple of two "
+            "is (offsets, classes), so give one sequence of ids an image as a list"
         )
 
 

@@ -58,7 +58,8 @@ def class_quotas(shares: Sequence[Fraction], num_samples: int) -> IndexArray:
     if sum(wanted) > num_samples:
         raise ValueError(
             f"num_samples={num_samples} is less than the {sum(wanted)} classes that have a share, "
-            f"and some would never be visited; raise num_samples to {sum(wanted)} or more"
+            f"and some would never be visited; give num_samples={sum(wanted)} or more (without it, num_samples is "
+            "the number of images)"
         )
     exact = [share * num_samples for share in shares]
     quotas = np.array([int(value) for value in exact], dtype=np.int64)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from lit_loader.transforms.detection import detection_transforms
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
-from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, SanitizeObjects
+from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, ObjectFields, SanitizeObjects
 
 __all__ = [
     "Letterbox",
+    "ObjectFields",
     "PER_IMAGE_FIELDS",
     "PER_OBJECT_FIELDS",
     "RandomObjectCrop",

@@ -66,7 +66,8 @@ def detection_transforms(
         A picklable module, called as ``transform(image, target)``.
 
     Raises:
-        ValueError: A probability is outside [0, 1], or the sizes do not go together.
+        ValueError: A probability is outside [0, 1], the sizes do not go together, or ``fill`` has nothing
+            to fill.
     """
     chances = {
         "hflip": hflip,
@@ -78,6 +79,10 @@ def detection_transforms(
     for name, chance in chances.items():
         if not 0 <= chance <= 1:
             raise ValueError(f"{name}={chance} is not a probability in [0, 1].")
+    if fill != 0 and not letterbox and zoom_out == 0:
+        raise ValueError(
+            f"fill={fill} has no effect without letterbox=True or zoom_out above 0; leave it out."
+        )
     parts: list[Any] = []
     if train:
         pad = {tv_tensors.Mask: 0, "others": fill}
@@ -104,6 +109,10 @@ def detection_transforms(
 def _resize(
     *, size: int | Sequence[int] | None, max_size: int | None, letterbox: bool, fill: float
 ) -> list[nn.Module]:
+    sides = [] if size is None else [size] if isinstance(size, int) else list(size)
+    sides += [] if max_size is None else [max_size]
+    if any(isinstance(side, bool) or side != int(side) or side < 1 for side in sides):
+        raise ValueError(f"size={size} and max_size={max_size} must be whole numbers of pixels, at least 1.")
     is_pair = size is not None and not isinstance(size, int)
     if letterbox and not is_pair:
         raise ValueError(f"letterbox=True needs size=(height, width), got size={size}.")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 from collections import deque
 from collections.abc import Generator, Sequence
 from typing import TypeAlias
@@ -26,7 +27,10 @@ _MAX_IOV = 512  # below IOV_MAX of every Linux; one system call takes this many 
 
 
 class FrameWriter:
-    """Writes frames to a descriptor.
+    """Writes frames to a descriptor, each whole and in the order of `send`.
+
+    `send` may be called from any thread, and by a finalizer that runs in the middle of a `flush`: a frame is
+    queued by one atomic append, and only one caller writes at a time.
 
     Args:
         fd: The descriptor. If it is non-blocking, what does not fit waits for the next `flush`.
@@ -34,12 +38,14 @@ class FrameWriter:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._waiting: deque[memoryview] = deque()
+        self._frames: deque[list[memoryview]] = deque()
+        self._begun: deque[memoryview] = deque()  # what is left of the frame being written
+        self._writing = threading.Lock()
 
     @property
     def waiting(self) -> bool:
         """Whether bytes of earlier frames are still to be written."""
-        return bool(self._waiting)
+        return bool(self._begun or self._frames)
 
     def send(self, buffers: Sequence[Buffer]) -> None:
         """Write a frame, or queue what the pipe does not take now.
@@ -49,25 +55,39 @@ class FrameWriter:
         """
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         header = _COUNT.pack(len(views)) + b"".join(_LENGTH.pack(view.nbytes) for view in views)
-        self._waiting.append(memoryview(header))
-        self._waiting.extend(view for view in views if view.nbytes)
+        self._frames.append([memoryview(header), *(view for view in views if view.nbytes)])
         self.flush()
 
     def flush(self) -> None:
         """Write as much as the pipe takes."""
-        while self._waiting:
-            batch = [self._waiting[i] for i in range(min(len(self._waiting), _MAX_IOV))]
+        while self.waiting and self._writing.acquire(blocking=False):
+            # whoever holds the lock looks again after giving it back, so no frame is left behind
+            try:
+                if not self._write():
+                    return
+            finally:
+                self._writing.release()
+
+    def _write(self) -> bool:
+        """Write what is queued; return whether the pipe took it all."""
+        while True:
+            if not self._begun:
+                try:
+                    self._begun.extend(self._frames.popleft())
+                except IndexError:
+                    return True
+            batch = [self._begun[i] for i in range(min(len(self._begun), _MAX_IOV))]
             try:
                 written = os.writev(self.fd, batch)
             except BlockingIOError:
-                return
+                return False
             while written:
-                head = self._waiting[0]
+                head = self._begun[0]
                 if written < head.nbytes:
-                    self._waiting[0] = head[written:]
+                    self._begun[0] = head[written:]
                     break
                 written -= head.nbytes
-                self._waiting.popleft()
+                self._begun.popleft()
 
 
 class FrameReader:

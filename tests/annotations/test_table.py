@@ -237,3 +237,18 @@ def test_loading_leaves_no_descriptor_open(tmp_path):
     tables = [AnnotationTable.load(tmp_path / "t.arrow", key="k") for _ in range(20)]
     assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
     assert len(tables) == 20
+
+
+def test_classes_are_renumbered_by_name_and_travel_as_a_reference(three_images, tmp_path):
+    table = three_images.read(use_cache=True, cache_dir=tmp_path / "cache")
+    assert table.with_class_names(table.class_names) is table
+    renumbered = table.with_class_names(["owl", "dog", "cat"])
+    assert renumbered.class_counts().tolist() == [0, 4, 1]
+    rows = renumbered.select([0, 2])
+    for one in (renumbered, rows):
+        again = pickle.loads(pickle.dumps(one))
+        assert again.class_names == ("owl", "dog", "cat")
+        assert again.labels.tolist() == one.labels.tolist()
+        assert len(pickle.dumps(one)) < 700
+    with pytest.raises(ValueError, match=r"lack \['dog'\]"):
+        table.with_class_names(["cat"])

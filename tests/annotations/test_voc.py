@@ -48,8 +48,9 @@ def test_one_based_subtracts_one_from_all_corners(three_images):
 
 def test_a_zero_in_a_one_based_file_lies_outside(three_images):
     table = three_images.read(one_based=True)
-    assert table.report.counts == {("out_of_image", "clip"): 1}
-    assert table.boxes[2].tolist() == [0, 0, 9, 9]
+    assert table.report.counts == {("out_of_image", "keep"): 1}
+    assert table.boxes[2].tolist() == [-1, -1, 9, 9]
+    assert three_images.read(one_based=True, out_of_image="clip").boxes[2].tolist() == [0, 0, 9, 9]
 
 
 def test_folders_may_be_named_and_nested(tmp_path, three_images):

@@ -20,7 +20,7 @@ DEFAULTS = {
     "unknown_class": "raise",
     "non_finite": "drop",
     "swapped": "fix",
-    "out_of_image": "clip",
+    "out_of_image": "keep",
     "degenerate": "drop",
 }
 
@@ -166,17 +166,17 @@ def test_a_box_that_ends_at_width_and_height_is_inside(voc):
 
 def test_a_box_wholly_outside_is_degenerate_after_clipping(voc):
     voc.add("a", ("x", 200, 10, 300, 20))
-    table = voc.read()
+    table = voc.read(out_of_image="clip")
     assert table.num_objects == 0
     assert table.report.counts == {("out_of_image", "clip"): 1, ("degenerate", "drop"): 1}
-    kept = voc.read(out_of_image="keep")
+    kept = voc.read()
     assert kept.boxes.tolist() == [[200, 10, 300, 20]]
 
 
 @pytest.mark.parametrize("size", [None, ("", ""), ("abc", 3), (-1, 5), ("nan", 5), (1e30, 5)])
 def test_sizes_that_are_no_pixels_are_unknown_and_bound_nothing_but_zero(voc, size):
     voc.add("a", ("x", 10, 10, 5_000, 5_000), ("x", -3, 1, 9, 9), size=size)
-    table = voc.read()
+    table = voc.read(out_of_image="clip")
     assert 0 in (table.widths[0], table.heights[0])
     assert table.boxes.tolist() == [[10, 10, 5_000, 5_000], [0, 1, 9, 9]]
     assert table.report.counts == {("bad_size", "unknown"): 1, ("out_of_image", "clip"): 1}

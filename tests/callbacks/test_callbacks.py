@@ -98,3 +98,20 @@ def test_the_classes_of_training_batches_are_counted():
     assert monitor.counts.tolist() == [48, 16, 0]
     assert monitor.mix.tolist() == [0.75, 0.25, 0]
     assert shifted.counts.tolist() == [0, 48, 16, 0]
+
+
+def test_targets_in_columns_are_refused():
+    with pytest.raises(TypeError, match="pad_fields"):
+        ClassMixMonitor(3).on_train_batch_start(None, None, ([], {"labels": torch.ones(2, 3)}), 0)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_two_ranks_log_their_mean_wait_without_a_warning(tmp_path):
+    class Told(DataWaitMonitor):
+        def on_train_end(self, trainer, pl_module):
+            told = float(trainer.callback_metrics["data/wait_fraction"])
+            (tmp_path / f"{trainer.global_rank}.txt").write_text(f"{told} {self.wait_fraction}")
+
+    fit(Told(), sample_s=0.01, max_epochs=1, devices=2, strategy="ddp_fork")
+    ranks = [[float(part) for part in (tmp_path / f"{r}.txt").read_text().split()] for r in range(2)]
+    assert ranks[0][0] == ranks[1][0] == pytest.approx((ranks[0][1] + ranks[1][1]) / 2, abs=1e-6)

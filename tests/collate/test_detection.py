@@ -12,7 +12,7 @@ from torch.utils import data
 from torchvision import tv_tensors
 
 from lit_loader import collate
-from lit_loader.collate import DetectionCollate, PaddedBatch, detection_collate
+from lit_loader.collate import DetectionCollate, PaddedBatch, batch_images, batch_targets, detection_collate
 
 
 def make_sample(index, *, height=8, width=6, num_boxes=2, dtype=torch.float32):
@@ -228,3 +228,19 @@ def test_torchs_own_functions_are_at_hand():
     assert str(collate.default_collate(samples)) == str(data.default_collate(samples))
     assert collate.default_convert is data.default_convert
     assert collate.__all__ == sorted(collate.__all__)
+
+
+def test_images_and_targets_of_every_mode_come_one_by_one():
+    samples = [
+        (torch.rand(3, height, width), {"boxes": torch.zeros(1, 4)}) for height, width in ((4, 6), (5, 2))
+    ]
+    for mode in ("list", "pad"):
+        batch = DetectionCollate(images=mode)(samples)
+        assert [torch.equal(a, b) for a, (b, _) in zip(batch_images(batch), samples, strict=True)] == [
+            True
+        ] * 2
+        assert [target["boxes"].shape for target in batch_targets(batch)] == [(1, 4)] * 2
+    stacked = DetectionCollate()([samples[0], samples[0]])
+    assert [image.shape for image in batch_images(stacked)] == [(3, 4, 6)] * 2
+    with pytest.raises(TypeError, match=r"columns \['boxes', 'boxes_mask'\].*pad_fields"):
+        batch_targets(DetectionCollate(images="pad", pad_fields={"boxes": 0})(samples))

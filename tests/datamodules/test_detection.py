@@ -8,15 +8,13 @@ from dataclasses import replace
 
 import lightning
 import numpy as np
-import psutil
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.utils.data import SequentialSampler as TorchSequentialSampler
 from torchvision import tv_tensors
 
-from lit_loader import ClassBalancedSampler, DataLoader, DetectionDataModule, WeightedRandomSampler
+from lit_loader import ClassBalancedSampler, DetectionDataModule, WeightedRandomSampler
 from lit_loader.collate import PaddedBatch
 from lit_loader.datamodules import (
     ClassBalancedSampling,
@@ -265,97 +263,6 @@ def test_a_picture_of_a_batch_is_saved(shapes, tmp_path):
     assert (tmp_path / "batch.png").stat().st_size > 5000
     assert len(figure.axes) == 4
     assert sum(len(axis.patches) for axis in figure.axes) > 4
-
-
-class Counting(LightningModule):
-    """A model that looks at its batches."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.seen: dict[str, list[int]] = {"train": [], "val": [], "test": [], "predict": []}
-        self.scales: list[float] = []
-
-    def _see(self, stage, batch):
-        self.seen[stage].extend(int(target["image_id"]) for target in batch[1])
-
-    def training_step(self, batch, batch_idx):
-        self._see("train", batch)
-        self.scales.append(float(batch[0][0].max()))
-        return self.weight.sum()
-
-    def validation_step(self, batch, batch_idx):
-        self._see("val", batch)
-
-    def test_step(self, batch, batch_idx):
-        self._see("test", batch)
-
-    def predict_step(self, batch, batch_idx):
-        self._see("predict", batch)
-        return len(batch[1])
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-def trainer(**arguments):
-    return Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        **{"max_epochs": 2, **arguments},
-    )
-
-
-@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_lightning_fits_validates_tests_and_predicts(shapes, num_workers):
-    datamodule = DetectionDataModule(
-        shapes,
-        batch_size=8,
-        num_workers=num_workers,
-        batch_transforms=lambda batch: ([image * 10 for image in batch[0]], *batch[1:]),
-    )
-    model = Counting()
-    runner = trainer(num_sanity_val_steps=0, log_every_n_steps=1)
-    runner.fit(model, datamodule=datamodule)
-    assert not [child for child in psutil.Process().children() if "worker" in child.name()]
-    assert sorted(model.seen["train"]) == sorted(2 * list(range(60)))
-    assert model.seen["train"][:60] != model.seen["train"][60:]
-    assert model.seen["val"] == 2 * list(range(20))
-    assert max(model.scales) > 2  # batch_transforms ran on training batches
-    runner.test(model, datamodule=datamodule, verbose=False)
-    runner.predict(model, datamodule=datamodule)
-    assert model.seen["test"] == model.seen["predict"] == list(range(24))
-    assert datamodule._loaders == []
-
-
-@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
-def test_lightnings_batch_size_finder_scales_it(shapes):
-    from lightning.pytorch.callbacks import BatchSizeFinder
-
-    datamodule = DetectionDataModule(shapes, batch_size=2)
-    finder = BatchSizeFinder(mode="power", steps_per_trial=1, init_val=2, max_trials=2)
-    trainer(callbacks=[finder], max_epochs=1, limit_val_batches=0).fit(Counting(), datamodule=datamodule)
-    assert datamodule.batch_size == finder.optimal_batch_size > 2
-
-
-@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
-@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
-def test_a_users_own_module_may_return_our_loader(shapes):
-    class Own(Counting):
-        def train_dataloader(self):
-            dataset = DetectionDataModule(shapes).train_dataloader().dataset
-            return DataLoader(
-                dataset, batch_size=8, shuffle=True, seed=1, collate_fn=lambda s: tuple(zip(*s, strict=True))
-            )
-
-    model = Own()
-    trainer(max_epochs=2, log_every_n_steps=1, limit_val_batches=0).fit(model)
-    assert sorted(model.seen["train"]) == sorted(2 * list(range(60)))
-    assert model.seen["train"][:60] != model.seen["train"][60:]
 
 
 def test_another_source_changes_nothing_of_the_first(shapes):

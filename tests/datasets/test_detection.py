@@ -9,12 +9,14 @@ import pytest
 import torch
 from PIL import Image
 from torchvision import tv_tensors
+from torchvision.transforms import v2
 
 from lit_loader import datasets
+from lit_loader.annotations import read_voc, write_voc_xml
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.datasets import DetectionDataset
 from lit_loader.errors import ImageError
-from lit_loader.transforms import SanitizeObjects, detection_transforms
+from lit_loader.transforms import ObjectFields, SanitizeObjects, detection_transforms
 
 COUNTS = [2, 0, 3]
 BOXES = [[1, 2, 11, 12], [0, 0, 20, 10], [5, 5, 5, 9], [15, 5, 40, 30], [2, 2, 4, 6]]
@@ -127,10 +129,65 @@ def test_the_decoded_size_wins_or_is_refused(tmp_path):
 
 
 def test_exif_orientation_decides_which_pixels_the_boxes_refer_to(tmp_path):
-    table = make_table(tmp_path, orientation=6)
-    assert DetectionDataset(table)[0][1]["boxes"].canvas_size == (20, 16)
-    as_stored = DetectionDataset(table, exif_orientation=False, size_mismatch="raise")
+    upright = make_table(tmp_path, sizes=((16, 20),) * 3, stored=((20, 16),) * 3, orientation=6)
+    assert DetectionDataset(upright, size_mismatch="raise")[0][1]["boxes"].canvas_size == (20, 16)
+    stored = make_table(tmp_path, orientation=6)
+    as_stored = DetectionDataset(stored, exif_orientation=False, size_mismatch="raise")
     assert as_stored[0][1]["boxes"].canvas_size == (16, 20)
+
+
+@pytest.mark.parametrize("size_mismatch", ["clip", "raise"])
+def test_boxes_on_the_stored_pixels_of_an_image_that_exif_turns_are_refused(tmp_path, size_mismatch):
+    table = make_table(tmp_path, orientation=6)
+    message = r"0\.png: EXIF turns the image from 20x16 to 16x20.* says 20x16.*exif_orientation=False"
+    with pytest.raises(ImageError, match=message):
+        DetectionDataset(table, size_mismatch=size_mismatch)[0]
+
+
+def test_exchanged_sides_are_no_affair_of_exif_where_it_turns_nothing(tmp_path):
+    table = make_table(tmp_path, sizes=((16, 20),) * 3, stored=((20, 16),) * 3, orientation=3)
+    assert DetectionDataset(table)[0][1]["boxes"].canvas_size == (16, 20)
+
+
+def test_a_wrong_size_in_the_annotation_loses_no_box(tmp_path):
+    for name in ("JPEGImages", "Annotations"):
+        (tmp_path / name).mkdir()
+    Image.new("RGB", (400, 400)).save(tmp_path / "JPEGImages" / "a.jpg")
+    boxes = [(10, 10, 50, 50), (200, 210, 390, 380)]
+    write_voc_xml(
+        tmp_path / "Annotations" / "a.xml",
+        filename="a.jpg",
+        width=100,
+        height=100,
+        names=["x", "x"],
+        boxes=boxes,
+    )
+    table = read_voc(tmp_path, use_cache=False, progress=False)
+    assert table.report.counts == {("out_of_image", "keep"): 1}
+    assert DetectionDataset(table)[0][1]["boxes"].tolist() == [list(box) for box in boxes]
+
+
+@pytest.mark.parametrize("field", ["labels", "area", "iscrowd", "difficult"])
+def test_a_transform_that_leaves_rows_behind_is_refused(tmp_path, field):
+    def drop(image, target):
+        kept = {"labels", "area", "iscrowd", "difficult"} - {field}
+        return image, {**target, "boxes": target["boxes"][:1], **{name: target[name][:1] for name in kept}}
+
+    dataset = DetectionDataset(make_table(tmp_path), transforms=drop, extra_fields=["difficult"])
+    with pytest.raises(ValueError, match=f"'{field}' has 2 rows for 1 boxes; .*SanitizeObjects"):
+        dataset[0]
+
+
+def test_torchvisions_sanitising_is_refused_or_told_every_field(tmp_path):
+    table, fields = make_table(tmp_path), {"extra_fields": ["difficult", "truncated"]}
+    with pytest.raises(ValueError, match="ObjectFields"):
+        DetectionDataset(table, transforms=v2.SanitizeBoundingBoxes(), **fields)[2]
+    told = pickle.loads(pickle.dumps(v2.SanitizeBoundingBoxes(labels_getter=ObjectFields())))
+    _, target = DetectionDataset(table, transforms=told, **fields)[2]
+    assert target["labels"].tolist() == [1, 2]
+    assert target["area"].tolist() == [55, 8]
+    assert target["difficult"].tolist() == [True, False]
+    assert target["truncated"].tolist() == [False, True]
 
 
 def test_max_pixels_reaches_the_decoder(tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -108,3 +110,57 @@ def test_warm_weights_open_no_annotation_and_no_image(shared_data, tmp_path, ope
     assert [name for name in opened_files if name.lower().endswith((".xml", ".jpg"))] == []
     assert opened_files  # the hook does see the cache file
     assert (cold == warm).all()
+
+
+@pytest.mark.parametrize("stage", ["train", "val"])
+def test_an_annotation_is_parsed_once_cold_and_never_warm(root, opened_files, stage):
+    def opened_xml():
+        return sorted(Path(name).stem for name in opened_files if name.endswith(".xml"))
+
+    source = voc(root, val=["val", "val2"], predict="train", num_workers=0)
+    opened_files.clear()
+    source.prepare()
+    assert opened_xml() == ["0", "1", "2", "3"]
+    opened_files.clear()
+    (table, *_) = source.tables(stage)
+    assert table.class_names == ("ant", "zebra")
+    assert opened_xml() == []
+    without = replace(source, cache_dir=str(root.parent / "other"))
+    opened_files.clear()
+    without.tables(stage)
+    assert opened_xml() == ["0", "1", "2", "3"]
+
+
+def test_renumbered_tables_are_those_read_with_the_names(root):
+    found, given = voc(root), voc(root, class_names=["ant", "zebra"])
+    for stage in ("train", "val"):
+        (a,), (b,) = found.tables(stage), given.tables(stage)
+        assert a.class_names == b.class_names
+        assert a.labels.tolist() == b.labels.tolist()
+
+
+def test_a_missing_split_is_told_with_its_stage(root):
+    with pytest.raises(AnnotationError, match=r"test='exam'; give test=None .* test, train, val, val2"):
+        voc(root, test="exam").tables("train")
+
+
+def test_sets_without_any_object_need_class_names(root):
+    for path in (root / "Annotations").iterdir():
+        path.write_text("<annotation><size><width>20</width><height>20</height></size></annotation>")
+    with pytest.raises(AnnotationError, match=r"no object in any of the splits .* give class_names"):
+        voc(root).tables("train")
+    assert voc(root, class_names=["ant"]).tables("train")[0].num_images == 1
+
+
+def test_the_embedded_set_needs_no_test_split(tmp_path):
+    source = ShapesSource(
+        num_images={"train": 30, "val": 20},
+        class_shares=(0.5, 0.3, 0.2),
+        image_size=32,
+        cache_dir=str(tmp_path),
+        progress=False,
+    )
+    source.prepare()
+    assert [len(source.tables(stage)) for stage in ("train", "val", "test", "predict")] == [1, 1, 0, 0]
+    with pytest.raises(ValueError, match=r"names \['trian'\]"):
+        ShapesSource(num_images={"trian": 30})

@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, SequentialSampler, Subset, TensorData
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from lit_loader import DataLoader
-from tests.toys import Drawing, DrawingBatches, Mixed, Points, Stream, collate_with_draw, plain
+from tests.toys import Drawing, DrawingBatches, Mixed, Points, Slow, Stream, collate_with_draw, plain
 
 
 class Batches:
@@ -186,3 +186,48 @@ def test_the_profiler_label_is_torchs(num_workers):
         }
 
     assert labels(DataLoader) == labels(TorchDataLoader) != set()
+
+
+def test_a_sample_that_raises_stop_iteration_ends_a_loop_and_not_the_iterator():
+    class Stopping(Slow):
+        def __getitem__(self, index):
+            if index == 1:
+                raise StopIteration
+            return index
+
+    def found(kind, num_workers):
+        iterator = iter(kind(Stopping(0, 4), num_workers=num_workers))
+        return [list(iterator) for _ in range(2)]
+
+    for num_workers in (0, 1):
+        ours, torchs = found(DataLoader, num_workers), found(TorchDataLoader, num_workers)
+        assert [[b.tolist() for b in part] for part in ours] == [
+            [b.tolist() for b in part] for part in torchs
+        ]
+        assert [len(part) for part in ours] == [1, 2]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_indices_of_a_users_sampler_arrive_as_they_are(num_workers):
+    class Types(Drawing):
+        def __getitem__(self, index):
+            return type(index).__name__
+
+    arguments = {
+        "sampler": [np.array([1, 2]), np.int64(3), 4],
+        "batch_size": None,
+        "num_workers": num_workers,
+    }
+    assert list(DataLoader(Types(), **arguments)) == list(TorchDataLoader(Types(), **arguments))
+    batches = {"batch_sampler": [np.array([[1, 2], [3, 4]])], "num_workers": num_workers}
+    assert (
+        list(DataLoader(Types(), **batches)) == list(TorchDataLoader(Types(), **batches)) == [["ndarray"] * 2]
+    )
+
+
+@pytest.mark.parametrize("seed", [{}, {"seed": 1}], ids=["unseeded", "seeded"])
+def test_settings_that_torch_refuses_when_iterated_are_refused(seed):
+    with pytest.raises(AssertionError, match="prefetch_factor"):
+        iter(DataLoader(Drawing(), num_workers=1, prefetch_factor=0, **seed))
+    with pytest.raises(AssertionError, match="timeout"):
+        iter(DataLoader(Drawing(), timeout=1, **seed))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from lit_loader import ClassBalancedSampler, DataLoader, RandomSampler
@@ -55,6 +56,11 @@ def test_ranks_that_make_no_sense_are_refused(arguments, error):
 def test_a_seed_that_is_no_int_is_refused(seed):
     with pytest.raises(TypeError, match="seed="):
         DataLoader(Drawing(), seed=seed)
+
+
+def test_a_generator_beside_a_seed_is_refused():
+    with pytest.raises(ValueError, match="generator= would have no effect beside seed=1"):
+        DataLoader(Drawing(), seed=1, generator=torch.Generator())
 
 
 def test_the_process_group_is_the_default(monkeypatch):

@@ -123,6 +123,9 @@ def script(tmp_path, then="input()", *, seconds=0.01, method="fork", seed=1):
         stderr=subprocess.PIPE,
         env=env,
         text=True,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        ),  # ignored in the background
     )
     assert process.stdout.readline() == "first\n"
     return process
@@ -135,7 +138,7 @@ def test_with_the_main_process_even_if_it_is_killed(tmp_path, method, sample_s):
     pids = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
     assert len(pids) >= 2
     process.kill()
-    process.communicate()
+    process.communicate(timeout=10)
     assert gone(pids)
 
 

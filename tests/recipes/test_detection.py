@@ -12,6 +12,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 from torchvision import tv_tensors
 
+from lit_loader.collate import DetectionCollate
 from lit_loader.recipes import DetectionModule, PyramidBackbone, learning_rate_factor
 
 NAMES = ("disc", "square")
@@ -225,3 +226,32 @@ def test_the_schedule_is_linear_then_half_a_cosine() -> None:
     assert rates[13] == pytest.approx(0.0)
     assert learning_rate_factor(99, warmup_steps=3, total_steps=None) == 1.0
     assert learning_rate_factor(0, warmup_steps=0, total_steps=5) == 1.0
+
+
+@pytest.mark.parametrize("mode", ["list", "stack", "pad"])
+def test_every_mode_of_collation_trains_tests_and_predicts_the_same(mode: Any) -> None:
+    images, targets = batch()
+    collate = DetectionCollate(
+        images=mode, **({"size_divisor": 96, "pad_value": 0.7} if mode == "pad" else {})
+    )
+    given: Any = collate(list(zip(images, targets, strict=True)))
+    plain = (images, targets)
+    model = module(score_thresh=0.0)
+    model.log_dict = lambda *_, **__: None  # type: ignore[method-assign] # there is no trainer
+    torch.testing.assert_close(model.training_step(given, 0), model.training_step(plain, 0))
+    model.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model.predict_step(given, 0), model.predict_step(plain, 0))
+        for step, score in ((model.validation_step, "val"), (model.test_step, "test")):
+            scores = []
+            for one in (given, plain):
+                step(one, 0)
+                scores.append(model._score(score, getattr(model, f"{score}_metric")))
+            assert scores[0] == scores[1]
+
+
+def test_targets_in_columns_are_refused() -> None:
+    images, targets = batch()
+    collate = DetectionCollate(pad_fields={"boxes": 0, "labels": -1})
+    with pytest.raises(TypeError, match="pad_fields"):
+        module().training_step(collate(list(zip(images, targets, strict=True))), 0)

@@ -111,3 +111,9 @@ def test_temperature_of_another_type_is_refused():
     for temperature in (True, "hot", None):
         with pytest.raises(TypeError, match="`temperature` must be a number"):
             ClassBalancedSampler([0, 1], temperature=temperature)
+
+
+def test_fewer_images_than_classes_are_told_how_to_go_on():
+    with pytest.raises(ValueError, match=r"num_samples=1 is less than the 3 classes .* give num_samples=3"):
+        ClassBalancedSampler([[0, 1, 2]])
+    assert len(ClassBalancedSampler([[0, 1, 2]], num_samples=3)) == 3

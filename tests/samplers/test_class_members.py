@@ -45,6 +45,8 @@ def test_single_labels_may_be_a_list_an_array_a_tensor_or_a_tuple():
         ([[0], [1, -1]], ValueError, r"classes\[2\]=-1"),
         (np.zeros(3), TypeError, "`labels` must be integers, got float64"),
         ([[0], [0.5]], TypeError, r"`labels\[1\]` must be integers"),
+        ([0, 2**40], ValueError, "class id 1099511627776 exceeds 1000000.*renumber the classes"),
+        (([0, 1], [1, 2]), ValueError, "as a list"),
         (np.zeros((2, 2), np.int64), ValueError, "one dimension"),
         ((np.array([0, 2]), np.array([1])), ValueError, r"len\(classes\)=1 without falling, got 0 to 2"),
         ((np.array([0, 2, 1, 3]), np.zeros(3, np.int64)), ValueError, "without falling"),
@@ -54,3 +56,9 @@ def test_single_labels_may_be_a_list_an_array_a_tensor_or_a_tuple():
 def test_bad_labels_are_refused_by_name(labels, error, message):
     with pytest.raises(error, match=message):
         class_members(labels)
+
+
+def test_many_images_may_have_ids_beyond_a_million():
+    labels = np.full(100_001, -1)
+    labels[0] = 1_000_001
+    assert class_members(labels).num_classes == 1_000_002

@@ -157,3 +157,20 @@ def test_the_preset_pickles():
     image, _ = preset(*make_sample())
     torch.manual_seed(4)
     assert torch.equal(image, detection_transforms(True, **EVERYTHING)(*make_sample())[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"size": True}, "size=True"),
+        ({"size": (10, -1)}, "whole numbers of pixels"),
+        ({"size": 0}, "size=0"),
+        ({"size": (10, 9.5)}, "whole numbers"),
+        ({"max_size": 0}, "max_size=0"),
+        ({"fill": 114}, "fill=114 has no effect without letterbox"),
+    ],
+    ids=str,
+)
+def test_sizes_and_a_fill_that_mean_nothing_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        detection_transforms(True, **settings)

@@ -11,7 +11,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader import transforms
-from lit_loader.transforms import SanitizeObjects
+from lit_loader.transforms import ObjectFields, SanitizeObjects
 
 IMAGE = tv_tensors.Image(torch.zeros((3, 20, 30), dtype=torch.uint8))
 BOXES = [
@@ -176,3 +176,19 @@ def test_wrong_arguments_are_refused(arguments):
 def test_the_package_exports_what_it_says():
     assert transforms.__all__ == sorted(transforms.__all__)
     assert all(hasattr(transforms, name) for name in transforms.__all__)
+
+
+def test_object_fields_are_the_per_object_tensors_that_torchvision_does_not_find_itself():
+    target = {
+        "boxes": tv_tensors.BoundingBoxes(torch.zeros(2, 4), format="XYXY", canvas_size=(8, 8)),
+        "masks": tv_tensors.Mask(torch.zeros(2, 8, 8)),
+        "labels": torch.tensor([1, 2]),
+        "image_id": 3,
+        "track": torch.tensor([5, 6]),
+        "names": ["a", "b"],
+    }
+    assert [field.tolist() for field in ObjectFields()((None, target))] == [[1, 2]]
+    assert [field.tolist() for field in ObjectFields(per_object=("track",))((None, target))] == [
+        [1, 2],
+        [5, 6],
+    ]

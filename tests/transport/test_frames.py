@@ -74,6 +74,48 @@ def test_a_half_sent_frame_is_not_delivered_and_its_end_is_told(pipe):
         reader.receive()
 
 
+def test_a_frame_sent_in_the_middle_of_another_one_waits_for_its_end(pipe, monkeypatch):
+    """A finalizer may send at any moment, in the middle of a write too."""
+    read, write = pipe
+    writer, writev, nested = FrameWriter(write), os.writev, []
+
+    def interrupted(fd, buffers):
+        if not nested:
+            nested.append(True)
+            written = writev(fd, [buffers[0][:3]])
+            writer.send([b"nested"])
+            return written
+        return writev(fd, buffers)
+
+    monkeypatch.setattr(os, "writev", interrupted)
+    writer.send([b"outer", b"frame"])
+    reader = FrameReader(read)
+    assert as_bytes(reader.receive()) == [b"outer", b"frame"]
+    assert as_bytes(reader.receive()) == [b"nested"]
+
+
+def test_frames_of_several_threads_stay_whole(pipe):
+    read, write = pipe
+    writer = FrameWriter(write)
+
+    def send(number):
+        for _ in range(50):
+            writer.send([bytes([number]) * 5000] * 3)
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    reader, found = FrameReader(read), []
+    for _ in range(200):
+        frame = as_bytes(reader.receive())
+        assert len(set(frame)) == 1
+        assert len(frame) == 3
+        found.append(frame[0][0])
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == sorted(list(range(4)) * 50)
+
+
 def test_more_buffers_than_one_system_call_takes(pipe):
     read, write = pipe
     buffers = [bytes([number % 256]) for number in range(3000)]

@@ -1,47 +1,46 @@
-"""Typed schemas of the config groups in ``conf/``, checks against them, and errors that name the remedy.
+"""Schemas: the keys of every node of the configs in ``conf/``, with their types.
 
-The shipped YAML files refer to no schema, so that any Hydra app can compose them by
-``hydra.searchpath: [pkg://lit_loader.conf]`` without importing this package. An app calls `validate` on
-what it composed, and runs its main function through `run_with_hints`. Nothing here imports torch.
+The shipped YAML files hold every key of these classes, so that each can be set without a ``+``; a test
+compares both with the signatures that the values go to.
 """
 
 from __future__ import annotations
 
-import difflib
-import os
-import re
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
-from hydra.errors import HydraException
-from omegaconf import MISSING, DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException, ValidationError
+from omegaconf import MISSING
 
 __all__ = [
     "ClassBalancedSamplingConfig",
-    "ConfigError",
     "DetectionDataModuleConfig",
     "DetectionModuleConfig",
+    "DetectionTransformsConfig",
     "GROUPS",
+    "NODES",
+    "OPTIONS",
     "RandomSamplingConfig",
+    "RootConfig",
     "SequentialSamplingConfig",
     "ShapesSourceConfig",
+    "TARGETS",
     "TrainerConfig",
     "VocSourceConfig",
     "WeightedSamplingConfig",
     "WorkersConfig",
-    "run_with_hints",
-    "validate",
 ]
 
 # OmegaConf reads annotations at run time and knows Optional[int], not int | None written as a string;
 # Any stands where a value may be of several kinds.
 
 
-class ConfigError(ValueError):
-    """A composed config does not fit the schemas; the message lists every misfit with its remedy."""
+@dataclass
+class RootConfig:
+    """Keys of ``conf/train.yaml`` that are in no group."""
+
+    seed: Optional[int] = None
+    num_threads: int = 1
+    show_progress: bool = True
 
 
 @dataclass
@@ -141,8 +140,32 @@ class DetectionDataModuleConfig(WorkersConfig):
     batch_transforms: Any = None
     first_label: int = 1
     extra_fields: list[str] = field(default_factory=list)
+    size_mismatch: str = "clip"
+    exif_orientation: bool = True
+    max_pixels: int = 89_478_485
     drop_last: bool = False
     seed: Optional[int] = None
+
+
+@dataclass
+class DetectionTransformsConfig:
+    """Keys of ``lit_loader.transforms.detection_transforms``."""
+
+    train: bool = MISSING
+    size: Any = None
+    max_size: Optional[int] = None
+    letterbox: bool = False
+    fill: float = 0
+    hflip: float = 0.5
+    vflip: float = 0.0
+    photometric: float = 0.0
+    zoom_out: float = 0.0
+    iou_crop: float = 0.0
+    min_box_size: float = 1.0
+    min_box_area: float = 1.0
+    per_object: list[str] = field(default_factory=list)
+    per_image: list[str] = field(default_factory=list)
+    to_float: bool = True
 
 
 @dataclass
@@ -188,6 +211,8 @@ class TrainerConfig:
     use_distributed_sampler: bool = True
 
 
+_STAGES = ("train", "val", "test", "predict")
+
 GROUPS: dict[str, dict[str, type]] = {
     "dataset": {
         "lit_loader.datasets.ShapesSource": ShapesSourceConfig,
@@ -206,71 +231,23 @@ GROUPS: dict[str, dict[str, type]] = {
 }
 """Config groups, and for each ``_target_`` in one the schema of its keys (``""``: a group without target)."""
 
-_OPEN = frozenset({TrainerConfig})  # the target itself refuses a key that it does not know
+TARGETS: dict[str, type] = {
+    **{target: schema for schemas in GROUPS.values() for target, schema in schemas.items() if target},
+    "lit_loader.transforms.detection_transforms": DetectionTransformsConfig,
+}
+"""The schema of every ``_target_`` that is checked, wherever it stands in a config."""
 
+NODES: dict[str, tuple[type, ...]] = {
+    "": (RootConfig,),
+    **{group: tuple(schemas.values()) for group, schemas in GROUPS.items()},
+    **{f"datamodule.{stage}_transforms": (DetectionTransformsConfig,) for stage in _STAGES},
+}
+"""Where a node of the configs in ``conf/`` stands, and the schemas that it may have there."""
 
-def validate(cfg: DictConfig) -> None:
-    """Check a composed config, group by group, against the schemas.
-
-    A group whose ``_target_`` is not ours is left alone.
-
-    Raises:
-        ConfigError: If a key is unknown, missing, or of the wrong type; lists all of them.
-    """
-    misfits: list[str] = []
-    for group, schemas in GROUPS.items():
-        node = cfg.get(group)
-        if isinstance(node, DictConfig):
-            schema = schemas.get(str(node.get("_target_", "")))
-            if schema is not None:
-                misfits.extend(_misfits(group, node, schema))
-    if misfits:
-        raise ConfigError("\n".join(misfits))
-
-
-def _misfits(group: str, node: DictConfig, schema: type) -> Iterator[str]:
-    known = [item.name for item in fields(schema)]
-    for key in node:
-        name = str(key)
-        if name.startswith("_") and name.endswith("_"):
-            continue
-        if name not in known:
-            if schema not in _OPEN:
-                yield _unknown_key(group, name, known)
-        elif OmegaConf.is_missing(node, name):
-            yield f"{group}.{name} is missing; pass {group}.{name}=VALUE"
-        elif not OmegaConf.is_interpolation(node, name):  # checked where it points to
-            try:
-                OmegaConf.merge(OmegaConf.structured(schema), {name: node[name]})
-            except ValidationError:
-                expected = str(next(item.type for item in fields(schema) if item.name == name))
-                yield f"{group}.{name}={node[name]!r} should be of type {expected}"
-
-
-def _unknown_key(group: str, name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    meant = f"did you mean {group}.{close[0]}? " if close else ""
-    return f"{group} has no key {name!r}; {meant}Its keys: {', '.join(known) or 'none'}"
-
-
-def run_with_hints(main: Callable[[], Any]) -> None:
-    """Run a ``@hydra.main`` function; an error in the config ends it with a message and no traceback.
-
-    Hydra lists the options of a group that does not have the one asked for; this adds what is meant by a
-    key that does not exist.
-    """
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # else Hydra prints and exits by itself
-    try:
-        main()
-    except (HydraException, OmegaConfBaseException, ConfigError) as error:
-        sys.stderr.write(f"{_with_hint(error)}\n")
-        sys.exit(1)
-
-
-def _with_hint(error: Exception) -> str:
-    found = re.search(r"Could not override '(\w+)\.(\w+)'", str(error))
-    if found is None or found[1] not in GROUPS:
-        return f"error in the config: {error}"
-    group, name = found[1], found[2]
-    known = dict.fromkeys(item.name for schema in GROUPS[group].values() for item in fields(schema))
-    return f"error in the config: {_unknown_key(group, name, list(known))}"
+OPTIONS: dict[type, str] = {
+    ShapesSourceConfig: "dataset=shapes",
+    VocSourceConfig: "dataset=voc",
+    WeightedSamplingConfig: "sampler=weighted",
+    ClassBalancedSamplingConfig: "sampler=class_balanced",
+}
+"""For a schema with keys of its own in a group with several: the choice that brings it."""

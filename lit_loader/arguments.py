@@ -1,0 +1,60 @@
+"""What the loader refuses beyond what torch refuses, with the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler
+from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
+
+from lit_loader.samplers import OrderSampler
+
+__all__ = ["check_arguments", "check_batch_sampler", "check_iterable_now"]
+
+
+def check_batch_sampler(batch_sampler: Any) -> None:
+    """Refuse a batch sampler that would iterate a sampler of ours by itself: neither seed nor rank reach it so."""
+    batches = getattr(batch_sampler, "_batch_sampler", batch_sampler)
+    inner = getattr(batches, "sampler", None)
+    if isinstance(inner, OrderSampler) and type(batches) is not BatchSampler:
+        raise ValueError(
+            f"batch_sampler={type(batches).__name__} iterates {type(inner).__name__}, which neither this loader's "
+            "seed nor its rank would reach; pass sampler= and batch_size=, or torch's BatchSampler over it"
+        )
+
+
+def check_arguments(
+    dataset: Any,
+    seed: int | None,
+    rank: int | None,
+    world_size: int | None,
+    generator: torch.Generator | None,
+) -> None:
+    """Refuse DataPipes, and a seed, rank, world size or generator that do not fit together."""
+    if isinstance(dataset, (IterDataPipe, MapDataPipe)):
+        raise TypeError(
+            f"dataset={type(dataset).__name__} is a DataPipe, which torch has deprecated and this loader does not "
+            "run; pass a Dataset or an IterableDataset, or use torch's own DataLoader"
+        )
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise TypeError(f"seed={seed!r} should be an int or None, got {type(seed).__name__}")
+    if seed is not None and generator is not None:
+        raise ValueError(f"generator= would have no effect beside seed={seed}; leave one of them out")
+    if rank is None and world_size is None:
+        return
+    if rank is None or world_size is None or not 0 <= rank < world_size:
+        raise ValueError(f"rank={rank} and world_size={world_size} go together, with 0 <= rank < world_size")
+    if seed is None:
+        raise ValueError(
+            f"rank={rank} and world_size={world_size} need seed=: without one every rank would draw an order of "
+            "its own; pass the same seed on all ranks, or leave both out and use torch's DistributedSampler"
+        )
+
+
+def check_iterable_now(*, num_workers: int, prefetch_factor: int | None, timeout: float) -> None:
+    """Refuse, as torch does when it is iterated, settings that cannot deliver a batch."""
+    if num_workers > 0 and not prefetch_factor:
+        raise AssertionError(f"prefetch_factor={prefetch_factor} must be greater than 0 for workers")
+    if num_workers == 0 and timeout:
+        raise AssertionError(f"timeout={timeout} needs workers; num_workers=0 requires timeout == 0")

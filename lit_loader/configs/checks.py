@@ -1,0 +1,89 @@
+"""Checks of a composed config against the schemas: unknown, missing and mistyped keys, all at once."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import ValidationError
+
+from lit_loader.configs.schemas import TARGETS, RootConfig, TrainerConfig, WorkersConfig
+
+__all__ = ["ConfigError", "unknown_key", "validate"]
+
+# Here keys without a schema are let through: an app's root has keys of its own, and the Trainer, which has
+# many more arguments than its schema, refuses what it does not know.
+_OPEN = frozenset({RootConfig, TrainerConfig})
+
+
+class ConfigError(ValueError):
+    """A composed config does not fit the schemas; the message lists every misfit with its remedy."""
+
+
+def validate(cfg: DictConfig) -> None:
+    """Check a composed config against the schemas: its root, ``workers``, and every ``_target_`` of ours.
+
+    A node whose ``_target_`` is not ours is left alone, what stands in it is not.
+
+    Raises:
+        ConfigError: If a key is unknown, missing, or of the wrong type; lists all of them.
+    """
+    misfits = list(_misfits("", cfg))
+    if misfits:
+        raise ConfigError("\n".join(misfits))
+
+
+def _misfits(path: str, node: DictConfig | ListConfig) -> Iterator[str]:
+    schema = _schema(path, node) if isinstance(node, DictConfig) else None
+    if isinstance(node, DictConfig) and schema is not None:
+        yield from _own_misfits(path, node, schema)
+    for key, child in _children(node):
+        yield from _misfits(_joined(path, key), child)
+
+
+def _children(node: DictConfig | ListConfig) -> Iterator[tuple[str, DictConfig | ListConfig]]:
+    """Yield the nodes that stand in a node; one that is pointed to is checked where it stands."""
+    keys: Iterable[Any] = node if isinstance(node, DictConfig) else range(len(node))
+    for key in keys:
+        if not OmegaConf.is_interpolation(node, key) and not OmegaConf.is_missing(node, key):
+            child = node[key]
+            if isinstance(child, DictConfig | ListConfig):
+                yield str(key), child
+
+
+def _schema(path: str, node: DictConfig) -> type | None:
+    if "_target_" in node:
+        return TARGETS.get(str(node["_target_"]))
+    return {"": RootConfig, "workers": WorkersConfig}.get(path)
+
+
+def _own_misfits(path: str, node: DictConfig, schema: type) -> Iterator[str]:
+    known = {item.name: item.type for item in fields(schema)}
+    for key in node:
+        name = str(key)
+        if name.startswith("_") and name.endswith("_"):
+            continue
+        if name not in known:
+            if schema not in _OPEN:
+                yield unknown_key(path, name, list(known))
+        elif OmegaConf.is_missing(node, name):
+            yield f"{_joined(path, name)} is missing; pass {_joined(path, name)}=VALUE"
+        elif not OmegaConf.is_interpolation(node, name):
+            try:
+                OmegaConf.merge(OmegaConf.structured(schema), {name: node[name]})
+            except ValidationError:
+                yield f"{_joined(path, name)}={node[name]!r} should be of type {known[name]}"
+
+
+def unknown_key(path: str, name: str, known: list[str]) -> str:
+    """Return what to say of a key that a node of a config does not have, with the closest that it has."""
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    meant = f"did you mean {_joined(path, close[0])}? " if close else ""
+    return f"{path} has no key {name!r}; {meant}Its keys: {', '.join(known) or 'none'}"
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,179 @@
+"""The processes of a pool: started with their pipes, watched, ended.
+
+Owns: nothing; the pool owns what `start_worker` returns and gives it to `end_workers`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from lit_loader.engine.messages import Kind, pack_header
+from lit_loader.engine.worker import WorkerSpec, worker_main
+from lit_loader.transport import Buffer, FrameReader, FrameWriter
+
+__all__ = ["WorkerProcess", "await_exit", "describe_exit", "end_workers", "flush", "post", "start_worker"]
+
+_GRACE_S = 5.0  # for a worker to finish the sample in hand, as torch gives it
+_TERMINATE_S = 1.0
+_POLL_S = 0.1
+_PIPE_BYTES = 1 << 20  # what Linux lets any user ask for
+
+
+@dataclass(slots=True)
+class WorkerProcess:
+    """A process and the main process's ends of its pipes."""
+
+    process: BaseProcess
+    tasks: Connection
+    results: Connection
+    writer: FrameWriter
+    reader: FrameReader
+    watch: tuple[int, ...]  # a pidfd, where the kernel has them
+
+
+def post(worker: WorkerProcess, buffers: Sequence[Buffer]) -> None:
+    """Send a frame to a worker, now or when its pipe takes it."""
+    # a dead worker's pipe is broken: pump tells the death, after the results it sent before
+    with contextlib.suppress(OSError):
+        worker.writer.send(buffers)
+
+
+def flush(worker: WorkerProcess) -> None:
+    """Write what a worker's pipe did not take before."""
+    with contextlib.suppress(OSError):
+        worker.writer.flush()
+
+
+def start_worker(spec: WorkerSpec, worker_id: int, context: Any) -> WorkerProcess:
+    """Start a worker process.
+
+    Raises:
+        Exception: What pickling the spec raises, under a start method that pickles it.
+    """
+    their_tasks, tasks = context.Pipe(duplex=False)
+    results, their_results = context.Pipe(duplex=False)
+    try:
+        process: BaseProcess = context.Process(
+            target=worker_main,
+            args=(spec, worker_id, their_tasks, their_results),
+            name=f"lit_loader-worker-{worker_id}",
+            daemon=True,
+        )
+        with _interrupts_deferred():
+            process.start()
+    except BaseException:
+        tasks.close()
+        results.close()
+        raise
+    finally:
+        their_tasks.close()
+        their_results.close()
+    for end in (tasks, results):
+        _widen(end.fileno())
+        os.set_blocking(end.fileno(), False)
+    watch = _watch(process.pid)
+    return WorkerProcess(
+        process, tasks, results, FrameWriter(tasks.fileno()), FrameReader(results.fileno()), watch
+    )
+
+
+@contextlib.contextmanager
+def _interrupts_deferred() -> Iterator[None]:
+    """Hold back Ctrl-C: raised in one of Python's own hooks around a fork it would be printed and lost."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if signal.getsignal(signal.SIGINT) is None:  # set outside of Python, which cannot set it back
+        yield
+        return
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _watch(pid: int | None) -> tuple[int, ...]:
+    """Return a descriptor that becomes readable when the process ends; none where the kernel has no such thing.
+
+    The results pipe does not do: a process that the worker forked holds it open.
+    """
+    try:
+        return (os.pidfd_open(pid),) if pid is not None else ()
+    except (AttributeError, OSError):
+        return ()
+
+
+def _widen(fd: int) -> None:
+    """Ask for a larger pipe: fewer system calls for a large batch. Without one it works all the same."""
+    with contextlib.suppress(OSError, AttributeError):  # over the user's limit; no such call on this platform
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+
+
+def end_workers(workers: list[WorkerProcess], owner_pid: int) -> None:
+    """Tell all workers to stop, wait for them, end by force those that do not, close the pipes."""
+    if os.getpid() != owner_pid:
+        return  # a fork of the owner has copies of these objects; the workers are not its own
+    try:
+        for worker in workers:
+            post(worker, [pack_header(Kind.STOP)])
+        await_exit(workers, _GRACE_S)
+    finally:  # Ctrl-C in the time of grace too
+        for force in (BaseProcess.terminate, BaseProcess.kill):
+            alive = [worker for worker in workers if worker.process.exitcode is None]
+            for worker in alive:
+                force(worker.process)
+            await_exit(alive, _TERMINATE_S)
+        for worker in workers:
+            worker.tasks.close()
+            worker.results.close()
+            for fd in worker.watch:
+                os.close(fd)
+            with contextlib.suppress(ValueError):  # a process that not even SIGKILL has ended yet
+                worker.process.close()
+        workers.clear()
+
+
+def await_exit(workers: Sequence[WorkerProcess], timeout_s: float) -> None:
+    """Wait until the processes have ended, writing what their pipes had not taken (the word to stop)."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        alive = [worker for worker in workers if worker.process.exitcode is None]
+        left = deadline - time.monotonic()
+        if not alive or left <= 0:
+            return
+        poller = select.poll()
+        for worker in alive:
+            for fd in worker.watch:
+                poller.register(fd, select.POLLIN)
+            if worker.writer.waiting:
+                poller.register(worker.writer.fd, select.POLLOUT)
+        poller.poll(min(left, _POLL_S) * 1000)
+        for worker in alive:
+            flush(worker)
+        time.sleep(0.001)  # a process may have ended before its exit code is known
+
+
+def describe_exit(exitcode: int | None) -> str:
+    """Return how a process ended, in words."""
+    if exitcode is None:
+        return "its pipe was closed, but it is still running"
+    if exitcode >= 0:
+        return f"exit code {exitcode}"
+    name = signal.Signals(-exitcode).name
+    hint = "; was it out of memory? (see the kernel's log)" if -exitcode == signal.SIGKILL else ""
+    return f"killed by signal {name}{hint}"

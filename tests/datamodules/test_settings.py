@@ -1,0 +1,141 @@
+"""Settings of the data module: each does something, is refused, or says what it waits for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import SequentialSampler as TorchSequentialSampler
+
+from lit_loader import DetectionDataModule
+from lit_loader.collate import DetectionCollate
+from lit_loader.datamodules import ClassBalancedSampling, SequentialSampling, WeightedSampling
+from lit_loader.datasets import VocSource
+from lit_loader.errors import ImageError
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"train_batch_size": 0}, "train_batch_size=0"),
+        ({"val_batch_size": -1}, "val_batch_size=-1"),
+        ({"test_batch_size": 0}, "test_batch_size=0"),
+        ({"predict_batch_size": 0}, "predict_batch_size=0"),
+        ({"multiprocessing_context": "nonsense"}, "multiprocessing_context='nonsense'"),
+        ({"num_workers": -1}, "num_workers=-1"),
+        ({"timeout": -1.0}, "timeout=-1.0"),
+        ({"prefetch_factor": 0}, "prefetch_factor=0"),
+        ({"images": "nonsense"}, "images='nonsense'"),
+        ({"images": "stack", "collate_fn": DetectionCollate()}, "images='stack' .* beside a collate_fn"),
+        ({"images": "pad", "size_divisor": 8, "collate_fn": DetectionCollate()}, "size_divisor=8"),
+        ({"extra_fields": ["colour"]}, "colour"),
+        ({"first_label": -1}, "first_label=-1"),
+        ({"size_mismatch": "ignore"}, "size_mismatch='ignore'"),
+        ({"max_pixels": 0}, "max_pixels=0"),
+    ],
+    ids=str,
+)
+def test_a_value_outside_its_choices_is_refused_at_once(shapes, settings, message):
+    with pytest.raises(ValueError, match=message):
+        DetectionDataModule(shapes, **settings)
+
+
+def test_a_batch_size_set_later_is_checked_too(shapes):
+    datamodule = DetectionDataModule(shapes)
+    with pytest.raises(ValueError, match="batch_size=0"):
+        datamodule.batch_size = 0
+
+
+@pytest.mark.parametrize("stage", ["train", "val", "test", "predict"])
+def test_an_empty_transform_is_a_transform(shapes, stage):
+    datamodule = DetectionDataModule(shapes, batch_size=2, **{f"{stage}_transforms": Nothing()})
+    images, _ = next(iter(datamodule._make_loaders(stage)[0]))
+    assert images[0].dtype == torch.uint8  # the default would make it float
+
+
+class Nothing(nn.Sequential):
+    """A falsy module, its length being 0, that takes an image and a target."""
+
+    def forward(self, image, target):
+        return image, target
+
+
+class FalsyCollate(DetectionCollate):
+    def __len__(self):
+        return 0
+
+
+def test_a_falsy_collate_function_and_batch_transform_are_used(shapes, monkeypatch):
+    collate = FalsyCollate(images="stack")
+    transform = nn.Sequential()
+    datamodule = DetectionDataModule(shapes, batch_size=2, collate_fn=collate, batch_transforms=transform)
+    assert next(iter(datamodule.train_dataloader()))[0].shape == (2, 3, 48, 48)
+    called = []
+    transform.register_forward_hook(lambda *_: called.append(1))
+    datamodule.trainer = type("Training", (), {"training": True})()
+    datamodule.on_after_batch_transfer(torch.zeros(1), 0)
+    assert called == [1]
+
+
+def test_size_rules_reach_the_data_set(shapes):
+    settings = {"size_mismatch": "raise", "exif_orientation": False, "max_pixels": 100}
+    dataset = DetectionDataModule(shapes, **settings).val_dataloader().dataset
+    assert {name: getattr(dataset, name) for name in settings} == settings
+    with pytest.raises(ImageError, match="max_pixels=100"):
+        dataset[0]
+
+
+def test_a_stage_that_does_not_exist_is_refused(shapes):
+    with pytest.raises(
+        ValueError, match=r"stage='nope' is not one of .*'fit', 'validate', 'test', 'predict'"
+    ):
+        DetectionDataModule(shapes).setup("nope")
+
+
+def test_a_foreign_sampler_is_not_shared_by_several_sets(shapes):
+    source = VocSource(root=shapes._voc().root, val=["val", "train"], progress=False)
+    foreign = DetectionDataModule(source, val_sampler=TorchSequentialSampler(range(20)))
+    with pytest.raises(
+        ValueError, match=r"val_sampler=SequentialSampler would be shared by 2 sets.*Sampling"
+    ):
+        foreign.val_dataloader()
+    ours = DetectionDataModule(source, val_sampler=SequentialSampling())
+    assert [len(loader.sampler) for loader in ours.val_dataloader()] == [20, 60]
+
+
+@pytest.mark.parametrize(
+    ("sampling", "settings", "message"),
+    [
+        (WeightedSampling, {"reduce": "median"}, "reduce='median'"),
+        (WeightedSampling, {"exponent": 1.5}, "exponent=1.5"),
+        (WeightedSampling, {"num_samples": 0}, "num_samples=0"),
+        (ClassBalancedSampling, {"temperature": -0.1}, "temperature=-0.1"),
+        (ClassBalancedSampling, {"num_samples": -3}, "num_samples=-3"),
+        (ClassBalancedSampling, {"empty_share": float("nan")}, "empty_share=nan"),
+    ],
+)
+def test_a_sampling_refuses_values_before_there_is_a_table(sampling, settings, message):
+    with pytest.raises(ValueError, match=message):
+        sampling(**settings)
+
+
+@pytest.mark.parametrize("images", ["list", "stack", "pad"])
+def test_a_batch_of_every_mode_is_drawn(shapes, images):
+    settings = {"size_divisor": 32} if images == "pad" else {}
+    figure = DetectionDataModule(shapes, batch_size=3, images=images, **settings).plot_batch("val")
+    assert len(figure.axes) == 4
+    assert [axis.images[0].get_array().shape for axis in figure.axes[:3]] == [(48, 48, 3)] * 3
+
+
+def test_what_cannot_be_drawn_is_refused(shapes):
+    columns = DetectionCollate(pad_fields={"boxes": 0, "labels": -1})
+    with pytest.raises(TypeError, match="collate without pad_fields"):
+        DetectionDataModule(shapes, collate_fn=columns).plot_batch()
+    with pytest.raises(
+        ValueError, match=r"stage='train' gives no batch to draw; its sets have \[60\] images"
+    ):
+        DetectionDataModule(shapes, batch_size=61, drop_last=True).plot_batch()
+    source = VocSource(root=shapes._voc().root, test=None, progress=False)
+    with pytest.raises(ValueError, match="stage='test' gives no batch"):
+        DetectionDataModule(source).plot_batch("test")

@@ -1,0 +1,276 @@
+"""Workers under stress: queued tasks, kept passes, collected iterators, threads, forks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+
+import psutil
+import pytest
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset, IterableDataset
+
+from lit_loader import DataLoader
+from lit_loader.errors import WorkerDiedError
+from tests.toys import Drawing, Slow, Stream, plain
+
+
+def test_a_loop_broken_off_with_much_queued_ends_at_once():
+    """Index lists fill the pipes; the word to stop must not wait behind them."""
+
+    loader = DataLoader(range(10**6), batch_size=100_000, num_workers=2, prefetch_factor=4, collate_fn=len)
+    iterator = iter(loader)
+    next(iterator)
+    start = time.monotonic()
+    del iterator
+    assert time.monotonic() - start < 4.5  # before force would be used
+
+
+def test_batches_larger_than_any_pipe_come_in_order():
+    loader = DataLoader(
+        range(200_000),
+        batch_sampler=[range(n, n + 50_000) for n in range(0, 200_000, 50_000)],
+        num_workers=2,
+        collate_fn=len,
+    )
+    assert list(loader) == [50_000] * 4
+
+
+def test_a_broken_off_pass_leaves_no_work_to_kept_workers():
+    with DataLoader(
+        Slow(0.4, 40), num_workers=1, prefetch_factor=8, persistent_workers=True, seed=1
+    ) as loader:
+        for _ in loader:
+            break
+        start = time.monotonic()
+        next(again := iter(loader))
+        assert time.monotonic() - start < 2  # eight stale samples would take 3.2 s
+        del again
+
+
+class Closing(IterableDataset):
+    """Writes down when its generator is closed."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __iter__(self):
+        try:
+            while True:
+                yield 0
+        finally:
+            self.path.touch()
+
+
+def test_a_broken_off_stream_is_closed_in_kept_workers(tmp_path):
+    with DataLoader(Closing(tmp_path / "closed"), num_workers=1, persistent_workers=True, seed=1) as loader:
+        for _ in loader:
+            break
+        deadline = time.monotonic() + 5
+        while not (tmp_path / "closed").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert (tmp_path / "closed").exists()
+
+
+def test_stop_is_heard_between_samples():
+    iterator = iter(DataLoader(Slow(0.8, 40), num_workers=1, prefetch_factor=10, seed=1))
+    next(iterator)
+    start = time.monotonic()
+    del iterator
+    assert time.monotonic() - start < 3
+
+
+def test_a_handler_of_the_main_process_does_not_shield_workers():
+    outer = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        iterator = iter(DataLoader(Slow(30.0, 4), num_workers=1, seed=1, timeout=0.3))
+        before = set(psutil.Process().children())
+        with pytest.raises(RuntimeError, match="timed out"):
+            next(iterator)
+        (worker,) = set(psutil.Process().children()) - before
+        worker.terminate()
+        with pytest.raises(WorkerDiedError, match="SIGTERM"):
+            for _ in range(20):
+                try:
+                    next(iterator)
+                except WorkerDiedError:
+                    raise
+                except RuntimeError:
+                    continue
+    finally:
+        signal.signal(signal.SIGTERM, outer)
+
+
+class Forking(Dataset):
+    """A sample forks a helper, which keeps the worker's descriptors, and then the worker dies."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        if index == 2:
+            if os.fork() == 0:
+                time.sleep(4)
+                os._exit(0)
+            os._exit(3)
+        return index
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_death_is_seen_though_a_process_the_worker_forked_lives_on(seed):
+    start = time.monotonic()
+    with pytest.raises(WorkerDiedError, match="exit code 3"):
+        list(DataLoader(Forking(), num_workers=1, seed=seed))
+    assert time.monotonic() - start < 3
+    time.sleep(max(0, 4.5 - (time.monotonic() - start)))  # the helper's end
+
+
+def test_iterators_collected_in_the_middle_of_anything_do_no_harm():
+    """Finalizers of abandoned iterators, in cycles, run at every point of the others' calls."""
+    loader = DataLoader(
+        Drawing(60), batch_size=2, num_workers=2, persistent_workers=True, shuffle=True, seed=1
+    )
+    expected = DataLoader(Drawing(60), batch_size=2, shuffle=True, seed=1)
+    threshold = gc.get_threshold()
+    try:
+        for step in range(12):
+            gc.set_threshold(7 + 3 * step)
+            abandoned = iter(loader)
+            next(abandoned)
+            cycle = [abandoned]
+            cycle.append(cycle)
+            del abandoned, cycle
+            expected.set_epoch(2 * step + 1)
+            assert [plain(batch) for batch in loader] == [plain(batch) for batch in expected]
+    finally:
+        gc.set_threshold(*threshold)
+        gc.collect()
+        loader.close()
+
+
+def test_threads_may_iterate_one_loader():
+    with DataLoader(Drawing(120), batch_size=2, num_workers=2, persistent_workers=True, seed=1) as loader:
+        found, errors = [], []
+
+        def run():
+            try:
+                found.append([batch["index"].tolist() for batch in loader])
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=run) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert errors == []
+        assert found == [[[i, i + 1] for i in range(0, 120, 2)]] * 3
+
+
+def test_closing_while_another_thread_waits_ends_its_wait_with_an_error():
+    loader = DataLoader(Slow(20.0), num_workers=1, seed=1)
+    iterator, seen = iter(loader), []
+
+    def wait():
+        try:
+            next(iterator)
+        except Exception as error:
+            seen.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.5)
+    loader.close()
+    thread.join(10)
+    assert len(seen) == 1
+    assert isinstance(seen[0], RuntimeError)
+
+
+def test_ctrl_c_while_closing_still_ends_the_workers():
+    loader = DataLoader(Slow(30.0), num_workers=2, seed=1, timeout=0.2)
+    before = set(psutil.Process().children())
+    iterator = iter(loader)
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(iterator)
+    workers = set(psutil.Process().children()) - before
+    assert len(workers) == 2
+    timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        loader.close()
+    timer.join()
+    assert not set(psutil.Process().children()) & workers
+
+
+def test_a_failed_worker_init_fn_fails_every_batch():
+    def fails(worker):
+        raise ArithmeticError("init")
+
+    iterator = iter(DataLoader(Slow(0, 3), num_workers=1, worker_init_fn=fails))
+    for _ in range(3):
+        with pytest.raises(ArithmeticError):
+            next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def count_one(path):
+    with path.open("ab", buffering=0) as file:
+        file.write(b".")
+
+
+class Restarted(IterableDataset):
+    """Gives an iterator that would begin again after its end, and counts what it is asked for."""
+
+    def __init__(self, asked):
+        self.asked = asked
+
+    def __iter__(self):
+        self.count = 0
+        return self
+
+    def __next__(self):
+        count_one(self.asked)
+        self.count += 1
+        if self.count % 4 == 0:
+            raise StopIteration
+        return self.count
+
+
+@pytest.mark.parametrize("seed", [{}, {"seed": 1}], ids=["unseeded", "seeded"])
+def test_a_worker_whose_stream_ended_gives_no_more(seed, tmp_path):
+    arguments = {"batch_size": None, "num_workers": 2, "prefetch_factor": 8}
+    found = list(DataLoader(Restarted(tmp_path / "ours"), **arguments, **seed))
+    assert found == list(TorchDataLoader(Restarted(tmp_path / "torchs"), **arguments)) == [1, 1, 2, 2, 3, 3]
+    assert (tmp_path / "ours").stat().st_size == 8  # each worker once past its end
+
+
+@pytest.mark.parametrize("seed", [{}, {"seed": 1}], ids=["unseeded", "seeded"])
+def test_no_more_is_made_ahead_than_prefetch_factor_says(seed, tmp_path):
+    made = tmp_path / "made"
+
+    class Counted(Drawing):
+        def __getitem__(self, index):
+            count_one(made)
+            return index
+
+    iterator = iter(DataLoader(Counted(), num_workers=2, prefetch_factor=3, **seed))
+    next(iterator)
+    deadline = time.monotonic() + 10
+    while made.stat().st_size < 7 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    assert made.stat().st_size == 7  # the one that was delivered and three for each worker
+
+
+def test_an_iterator_that_lightning_forgot_is_replaced_on_the_same_workers():
+    loader = DataLoader(Stream(4, uneven=0), batch_size=None, num_workers=1, persistent_workers=True)
+    assert len(list(loader)) == 4
+    before = set(psutil.Process().children())
+    loader._iterator = None
+    assert len(list(loader)) == 4
+    assert set(psutil.Process().children()) == before
+    loader.close()

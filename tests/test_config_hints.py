@@ -1,0 +1,143 @@
+"""Mistakes in a config end the run with a message that names the remedy, and no traceback."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.errors import ConfigCompositionException, MissingConfigException
+from hydra.utils import instantiate
+
+from lit_loader.configs import run_with_hints
+from lit_loader.configs.schemas import NODES
+
+CONF = Path(__file__).parents[1] / "conf"
+
+
+def composed(*overrides):
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        return compose("train", overrides=list(overrides))
+
+
+def told_of(main, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run_with_hints(main)
+    assert ended.value.code == 1
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("datamodule.batchsize=8", "did you mean datamodule.batch_size?"),
+        ("workers.num_worker=8", "did you mean workers.num_workers?"),
+        ("sampler=nope", "class_balanced"),
+        ("dataset.root=x", "dataset.root belongs to dataset=voc; choose it with dataset=voc"),
+        ("sampler.exponent=1", "sampler.exponent belongs to sampler=weighted"),
+        ("batch_size=8", "did you mean datamodule.batch_size?"),
+        ("temperature=1", "did you mean sampler.temperature?"),
+        ("sed=1", "did you mean seed?"),
+        ("smapler=random", "did you mean sampler?"),
+        ("smapler.temperature=1", "did you mean sampler.temperature?"),
+        ("experimnt=bccd", "did you mean experiment?"),
+        ("qqqq=1", "+qqqq=VALUE adds one of your own"),
+        ("datamodule.train_transforms.hflipp=1", "did you mean datamodule.train_transforms.hflip?"),
+        ("datamodule.train_transform.hflip=1", "did you mean datamodule.train_transforms?"),
+        ("datamodule.val_transforms.size=64", "datamodule.val_transforms='{_target_: lit_loader.transforms."),
+        ("datamodule.source.image_size=64", "set dataset.image_size"),
+        ("trainer.fast_dev_run=true", "+trainer.fast_dev_run=VALUE adds another of its arguments"),
+        ("dataset.policy.no_objects=drop", "+dataset.policy.no_objects=drop"),
+    ],
+)
+def test_mistakes_on_the_command_line_end_the_run_with_a_hint(override, told, capsys):
+    assert told in told_of(lambda: composed(override), capsys)
+
+
+def test_no_hint_is_the_very_key_that_was_refused(capsys):
+    keys = [f"{node}.{item.name}" for node, schemas in NODES.items() for s in schemas for item in fields(s)]
+    for key in [*(key.lstrip(".") for key in keys), "experiment.x", "seed.x", "datasets.root", "hydra_"]:
+
+        def refuse(key=key):
+            raise ConfigCompositionException(f"Could not override '{key}'.")
+
+        meant = re.findall(r"did you mean (.*?)\?", told_of(refuse, capsys))
+        assert key not in [each for found in meant for each in found.split(" or ")]
+
+
+@pytest.mark.parametrize(
+    "override", ["trainer.strategy=ddp", "datamodule.collate_fn=null", "trainer.num_nodes=2"]
+)
+def test_keys_of_the_schemas_are_set_without_a_plus(override):
+    composed(override)
+
+
+@pytest.mark.parametrize(
+    ("node", "override", "told"),
+    [
+        ("datamodule", "datamodule.batch_size=0", "datamodule: batch_size=0"),
+        ("datamodule", "datamodule.train_transforms.hflip=2", "datamodule.train_transforms: hflip=2"),
+        ("sampler", "sampler.temperature=5", "sampler: temperature=5.0 must lie in [0, 1]"),
+        (
+            "datamodule",
+            "sampler.temperature=5",
+            "datamodule.train_sampler: temperature=5.0 must lie in [0, 1]",
+        ),
+        ("trainer", "+trainer.nope=5", "trainer: "),
+    ],
+)
+def test_what_a_constructor_refuses_is_told_with_its_node(node, override, told, capsys, monkeypatch):
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    cfg = composed(override)
+    message = told_of(lambda: instantiate(cfg[node], _convert_="all"), capsys)
+    assert message.startswith(f"error in the config: {told}".replace("5.0", "5"))
+    assert len(message.splitlines()) == 1
+
+
+def test_the_traceback_is_there_for_who_asks(monkeypatch):
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(MissingConfigException):
+        run_with_hints(lambda: composed("sampler=nope"))
+
+
+def test_other_errors_are_not_swallowed():
+    with pytest.raises(ZeroDivisionError):
+        run_with_hints(lambda: 1 / 0)
+
+
+@pytest.mark.parametrize("unbuffered", [[], ["-u"]], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("lines", [1, 100_000])
+def test_a_reader_that_leaves_early_ends_the_run_quietly(lines, unbuffered):
+    code = (
+        "import sys; from lit_loader.configs import run_with_hints\n"
+        "def main():\n"
+        "    sys.stdin.read()\n"
+        f"    for line in range({lines}): print('line', line)\n"
+        "run_with_hints(main)"
+    )
+    pipe = subprocess.PIPE
+    app = subprocess.Popen([sys.executable, *unbuffered, "-c", code], stdin=pipe, stdout=pipe, stderr=pipe)
+    app.stdout.close()  # before the app, which waits for the end of its input, says anything
+    app.stdin.close()
+    assert app.stderr.read() == b""
+    assert app.wait() == 1
+    app.stderr.close()
+
+
+def test_a_pipe_that_is_not_the_output_is_not_taken_for_it():
+    code = (
+        "from lit_loader.configs import run_with_hints\n"
+        "def main(): raise BrokenPipeError('another')\n"
+        "run_with_hints(main)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "BrokenPipeError: another" in done.stderr
+
+
+def test_hydra_itself_names_the_options_of_a_group():
+    with pytest.raises(MissingConfigException, match="class_balanced"):
+        composed("sampler=nope")

@@ -1,0 +1,66 @@
+"""The project's files: every requirement has a lower bound with its reason; make repairs a broken environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = (ROOT / "pyproject.toml").read_text()
+
+
+def test_every_requirement_has_a_lower_bound_and_its_reason():
+    project = tomllib.loads(PYPROJECT)["project"]
+    requirements = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    assert len(requirements) > 15
+    for requirement in requirements:
+        assert ">=" in requirement
+        (reason,) = re.findall(rf'^ +"{re.escape(requirement)}",(.*)$', PYPROJECT, re.MULTILINE)
+        assert re.match(r" +# \w", reason), requirement
+
+
+# Stands for an interpreter: "-m venv" copies it as that of the environment, everything else succeeds.
+INTERPRETER = """#!/bin/sh
+case "$*" in
+  *"-m venv --clear .venv") rm -rf .venv; mkdir -p .venv/bin; cp "$0" .venv/bin/python; echo made >> made ;;
+esac
+"""
+
+
+@pytest.fixture
+def clone(tmp_path):
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "interpreter").write_text(INTERPRETER)
+    (tmp_path / "interpreter").chmod(0o755)
+    return tmp_path
+
+
+def make(clone):
+    # MAKEFLAGS of a make that runs these tests would be taken over.
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "PYTHON=./interpreter", ".venv/.installed"]
+    subprocess.run(command, cwd=clone, env=env, check=True, capture_output=True)
+    made = clone / "made"
+    return len(made.read_text().splitlines()) if made.exists() else 0
+
+
+def test_an_environment_is_made_once(clone):
+    assert make(clone) == 1
+    assert make(clone) == 1
+    (clone / ".venv" / ".installed").unlink()
+    assert make(clone) == 1  # only installed again
+
+
+def test_an_environment_without_pip_is_made_anew(clone):
+    (clone / ".venv" / "bin").mkdir(parents=True)
+    broken = clone / ".venv" / "bin" / "python"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    assert make(clone) == 1
