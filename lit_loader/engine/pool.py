@@ -34,7 +34,6 @@ from lit_loader.transport import Buffer
 
 __all__ = ["Receiver", "WorkerPool"]
 
-
 _SHARED_POLL_S = 0.02  # how often a thread looks whether another one has read its results
 _DEATH_S = 1.0  # for the exit code of a worker that has ended
 _UNWATCHED_POLL_S = 0.1  # how often a worker is looked at where the kernel cannot watch it
@@ -91,14 +90,14 @@ class WorkerPool:
         return not self._close.alive
 
     @property
-    def usable(self) -> bool:
-        """Whether a run can begin here: not closed, and not in a fork of the process that owns the workers."""
-        return not self.closed and self._owner_pid == os.getpid()
+    def owned(self) -> bool:
+        """Whether this is the process that started the workers, and not a fork of it."""
+        return self._owner_pid == os.getpid()
 
     @property
-    def pids(self) -> list[int]:
-        """The workers' process ids; empty once closed."""
-        return [worker.process.pid for worker in self._workers if worker.process.pid is not None]
+    def usable(self) -> bool:
+        """Whether a run can begin here."""
+        return self.owned and not self.closed
 
     def close(self) -> None:
         """End the workers: a sample in hand is finished if that takes under five seconds."""
@@ -204,7 +203,7 @@ class WorkerPool:
             raise WorkerDiedError(self._death)
         if self.closed:
             raise RuntimeError("the loader's workers were closed; call iter() on the loader for new ones")
-        if self._owner_pid != os.getpid():
+        if not self.owned:
             raise RuntimeError(
                 f"this iterator's workers belong to process {self._owner_pid} and cannot be used from its "
                 f"fork {os.getpid()}; call iter() on the loader there"

@@ -110,6 +110,8 @@ class PoolRun:
 
     def close(self) -> None:
         """Drop the pass; workers that serve it alone are ended."""
+        if not self._pool.owned:
+            return  # a fork collects its copy; another thread may have held the lock when it was forked
         with self._pool.lock:
             self._plan = iter(())
             self._slots.clear()

@@ -23,7 +23,7 @@ class Recording(LightningModule):
     def __init__(self, folder):
         super().__init__()
         self.folder, self.weight = folder, torch.nn.Parameter(torch.zeros(1))
-        self.seen = {"train": [], "test": []}
+        self.seen = {"train": [], "test": [], "predict": []}
 
     def training_step(self, batch, batch_idx):
         self.seen["train"].append([int(target["image_id"]) for target in batch[1]])
@@ -31,6 +31,12 @@ class Recording(LightningModule):
 
     def test_step(self, batch, batch_idx):
         self.seen["test"].append([int(target["image_id"]) for target in batch[1]])
+
+    def predict_step(self, batch, batch_idx):
+        self.seen["predict"].append([int(target["image_id"]) for target in batch[1]])
+
+    def on_predict_end(self):
+        self._write("predict")
 
     def validation_step(self, batch, batch_idx):
         pass
@@ -68,6 +74,8 @@ def run(shapes, folder, stage, *, use_distributed_sampler, sampling=None, device
     model = Recording(folder)
     if stage == "train":
         trainer.fit(model, datamodule=datamodule)
+    elif stage == "predict":
+        trainer.predict(model, datamodule=datamodule, return_predictions=False)
     else:
         trainer.test(model, datamodule=datamodule, verbose=False)
     return [json.loads((folder / f"{stage}-{rank}.json").read_text()) for rank in range(devices)]
@@ -87,7 +95,10 @@ def test_ranks_share_one_training_order(shapes, tmp_path, sampling):
         assert [a + b for a, b in zip(first, second, strict=True)] == alone
 
 
-def test_every_test_image_is_seen(shapes, tmp_path):
-    first, second = run(shapes, tmp_path / "test", "test", use_distributed_sampler=True)
+@pytest.mark.filterwarnings("ignore:predict returned None")
+@pytest.mark.parametrize("stage", ["test", "predict"])
+@pytest.mark.parametrize("use", [True, False])
+def test_every_image_is_seen_in_evaluation(shapes, tmp_path, stage, use):
+    first, second = run(shapes, tmp_path / stage, stage, use_distributed_sampler=use)
     assert sorted(i for batch in first + second for i in batch) == list(range(24))
     assert len(first) == len(second)
