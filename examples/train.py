@@ -89,7 +89,7 @@ def pictures(model: LightningModule, datamodule: DetectionDataModule, folder: Pa
         images = batch_images(next(iter(loader)))
     with torch.inference_mode():
         found = model.eval()(images)
-    figure = draw_boxes(images, found, class_names=datamodule.class_names, min_score=0.3, title="predictions")
+    figure = draw_boxes(images, found, class_names=datamodule.class_names, min_score=0.5, title="predictions")
     figure.savefig(folder / "predictions.png", dpi=120)
 
 
