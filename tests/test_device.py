@@ -1,0 +1,71 @@
+"""Page-locking: asked for as torch does, custom batch types by their own method, off where it cannot be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lit_loader import DataLoader
+from lit_loader.device import Pinner
+from tests.toys import Drawing
+
+
+class Custom:
+    """A batch type that page-locks itself; it only remembers that it was asked."""
+
+    def __init__(self, samples):
+        self.samples, self.pinned = samples, False
+
+    def pin_memory(self):
+        self.pinned = True
+        return self
+
+
+@pytest.fixture
+def accelerator(monkeypatch):
+    """Pretend that there is one; its name may be changed."""
+    found = {"type": "cuda"}
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(found["type"]))
+    return found
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_custom_batch_type_is_pinned_by_its_own_method(accelerator, seed, num_workers):
+    def loader(**arguments):
+        return DataLoader(
+            Drawing(6), batch_size=2, seed=seed, num_workers=num_workers, collate_fn=Custom, **arguments
+        )
+
+    assert [batch.pinned for batch in loader(pin_memory=True)] == [True] * 3
+    assert [batch.pinned for batch in loader()] == [False] * 3
+
+
+def test_nested_batches_are_pinned_leaf_by_leaf_and_keep_their_shape(accelerator):
+    batch = Pinner(True, "")({"a": [Custom(1), "text"], "b": (Custom(2), 3)})
+    assert batch["a"][0].pinned
+    assert batch["b"][0].pinned
+    assert (batch["a"][1], batch["b"][1]) == ("text", 3)
+    assert isinstance(batch["b"], tuple)
+
+
+def test_where_it_is_not_supported_it_is_off_with_torchs_warning(accelerator):
+    accelerator["type"] = "mps"
+    with pytest.warns(UserWarning, match="not supported on MPS"):
+        pinner = Pinner(True, "")
+    assert not pinner(Custom(1)).pinned
+
+
+def test_a_named_device_is_deprecated_as_in_torch(accelerator):
+    with pytest.warns(UserWarning, match="pin_memory_device is deprecated"):
+        Pinner(True, "cuda:1")
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_tensors_are_page_locked(num_workers):
+    loader = DataLoader(Drawing(6), batch_size=2, seed=1, num_workers=num_workers, pin_memory=True)
+    for batch in loader:
+        assert batch["torch"].is_pinned()
