@@ -127,4 +127,5 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
             return batch  # type: ignore[no-any-return]
 
     def __getstate__(self) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} cannot be pickled", type(self).__name__)
+        # torch's own type of error: workers and a place in an epoch stay with their process
+        raise NotImplementedError(f"{type(self).__name__} cannot be pickled; pickle the loader instead")

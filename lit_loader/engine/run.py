@@ -62,7 +62,6 @@ class PoolRun:
         self._pool, self._plan = pool, plan
         self._in_order, self._in_turns = in_order, in_turns
         self._timeout_s, self._owns_pool = timeout_s, owns_pool
-        self._max_out = prefetch_factor * pool.num_workers
         self._slots: dict[int, _Slot] = {}
         self._arrived: list[int] = []  # numbers in order of arrival
         self._num_sent = self._next = 0
@@ -71,7 +70,7 @@ class PoolRun:
         self._turn = 0
         self._plan_error: Exception | None = None
         self._number = pool.begin(self, eager=eager)
-        for _ in range(self._max_out):
+        for _ in range(prefetch_factor * pool.num_workers):  # each batch delivered deals one more
             self._deal()
 
     def next_batch(self) -> Any:

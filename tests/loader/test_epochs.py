@@ -121,6 +121,11 @@ def test_a_loader_is_copied_while_it_is_iterated(clone, workers):
         del iterator
 
 
+def test_an_iterator_does_not_pickle_as_torchs_does_not():
+    with pytest.raises(NotImplementedError, match="pickle the loader instead"):
+        pickle.dumps(iter(loader()))
+
+
 def test_a_dataset_that_grows_is_seen_whole_by_the_next_epoch():
     dataset = Drawing(4)
     it = DataLoader(dataset, batch_size=2, shuffle=True, seed=0)
