@@ -11,8 +11,9 @@ from PIL import Image
 from torchvision.transforms.v2.functional import pil_to_tensor
 
 from benchmarks.rounds import compare
-from lit_loader.annotations import class_weights, image_weights, read_voc
+from lit_loader.annotations import class_weights, image_weights
 from lit_loader.datasets import draw_shapes
+from lit_loader.formats import read_voc
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "bccd" / "BCCD"
 

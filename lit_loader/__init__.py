@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.utils.data import get_worker_info
 
-    from lit_loader.annotations import AnnotationTable, read_voc
+    from lit_loader.annotations import AnnotationTable
     from lit_loader.collate import default_collate, default_convert, detection_collate
     from lit_loader.datamodules import DetectionDataModule
     from lit_loader.datasets import DetectionDataset
+    from lit_loader.formats import read_voc
     from lit_loader.loader import DataLoader
     from lit_loader.samplers import (
         ClassBalancedSampler,
@@ -37,7 +38,7 @@ _HOMES = {
     "default_convert": "lit_loader.collate",
     "detection_collate": "lit_loader.collate",
     "get_worker_info": "torch.utils.data",
-    "read_voc": "lit_loader.annotations",
+    "read_voc": "lit_loader.formats",
     "sample_rng": "lit_loader.seeding",
 }
 

@@ -15,6 +15,7 @@ LAYERS = [
     ["errors", "types", "configs"],
     ["seeding"],
     ["annotations"],
+    ["formats"],
     ["samplers", "collate", "transforms", "transport"],
     ["engine"],
     ["arguments", "planning", "iterator", "device", "loader"],

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
-from lit_loader.annotations.voc_writer import write_voc_xml
 from lit_loader.datasets.scenes import SHAPE_NAMES, box_of, place_objects, render_scene
+from lit_loader.formats.voc_writer import write_voc_xml
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray
 

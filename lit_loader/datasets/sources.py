@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from lit_loader.annotations import AnnotationTable, VocPolicy, read_voc
+from lit_loader.annotations import AnnotationTable
 from lit_loader.datasets.shapes import DEFAULT_NUM_IMAGES, shapes_root
 from lit_loader.errors import AnnotationError
+from lit_loader.formats import VocPolicy, read_voc
 
 __all__ = ["DetectionSource", "ShapesSource", "Stage", "VocSource"]
 

@@ -2,54 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from lit_loader.annotations import AnnotationTable, VocPolicy, read_voc
-
-
-class VocSet:
-    """Writes files in VOC layout; image files are empty, since nothing here may open one."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        for folder in ("Annotations", "JPEGImages", "ImageSets/Main"):
-            (root / folder).mkdir(parents=True)
-
-    def add(self, image_id, *objects, size=(100, 80), filename=None, image=".jpg", head=""):
-        """Add an image; an object is ``(name, xmin, ymin, xmax, ymax)`` and, if need be, further XML."""
-        rows = []
-        for name, *corners in objects:
-            tags = zip(("xmin", "ymin", "xmax", "ymax"), corners[:4], strict=True)
-            box = "".join(f"<{tag}>{corner}</{tag}>" for tag, corner in tags)
-            extra = "".join(corners[4:])
-            rows.append(f"<object><name>{name}</name>{extra}<bndbox>{box}</bndbox></object>")
-        width, height = size if size else (None, None)
-        sized = f"<size><width>{width}</width><height>{height}</height></size>" if size else ""
-        named = f"<filename>{image_id}{image or '.jpg'}</filename>" if filename is None else filename
-        self.raw(image_id, "\n".join((f"{head}<annotation>{named}{sized}", *rows, "</annotation>")))
-        if image:
-            path = self.root / "JPEGImages" / f"{image_id}{image}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-
-    def raw(self, image_id, text):
-        path = self.root / "Annotations" / f"{image_id}.xml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return path
-
-    def split(self, name, text):
-        (self.root / "ImageSets/Main" / f"{name}.txt").write_bytes(text.encode())
-
-    def read(self, **arguments) -> AnnotationTable:
-        policy = {
-            name: arguments.pop(name) for name in list(arguments) if name in VocPolicy.__dataclass_fields__
-        }
-        arguments.setdefault("use_cache", False)
-        arguments.setdefault("progress", False)
-        return read_voc(self.root, policy=VocPolicy(**policy), **arguments)
+from tests.voc_set import VocSet
 
 
 @pytest.fixture

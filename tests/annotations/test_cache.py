@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from lit_loader.annotations import cache, image_labels, image_weights
-from lit_loader.annotations import voc as voc_module
 from lit_loader.annotations.cache import FileStamp, cache_file, cache_folder, cache_key, is_fresh
 from lit_loader.errors import AnnotationError, CacheError
+from lit_loader.formats import voc as voc_module
 
 OPENED: list[str] | None = None
 
@@ -198,7 +198,7 @@ def test_a_cache_that_cannot_be_written_warns_and_the_table_is_used(read, tmp_pa
 
 
 def _read_into(root, folder, queue):
-    from lit_loader.annotations import read_voc
+    from lit_loader.formats import read_voc
 
     queue.put(pickle.dumps(read_voc(root, cache_dir=folder, progress=False)))
 

@@ -12,10 +12,10 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader import datasets
-from lit_loader.annotations import read_voc, write_voc_xml
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.datasets import DetectionDataset
 from lit_loader.errors import ImageError
+from lit_loader.formats import read_voc, write_voc_xml
 from lit_loader.transforms import ObjectFields, SanitizeObjects, detection_transforms
 
 COUNTS = [2, 0, 3]

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lit_loader.annotations import read_voc
 from lit_loader.datasets import shapes
 from lit_loader.datasets.scenes import SHAPE_NAMES, SceneObject, box_of, outline
 from lit_loader.datasets.shapes import class_quota, draw_shapes, shapes_root
+from lit_loader.formats import read_voc
 
 SMALL: dict[str, Any] = {
     "num_images": {"train": 12, "val": 4, "test": 6},

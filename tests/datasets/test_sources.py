@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lit_loader.annotations import class_weights, image_weights, write_voc_xml
+from lit_loader.annotations import class_weights, image_weights
 from lit_loader.datasets import ShapesSource, VocSource
 from lit_loader.errors import AnnotationError
+from lit_loader.formats import write_voc_xml
 
 
 @pytest.fixture

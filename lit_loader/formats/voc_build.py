@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from lit_loader.annotations.report import Problem, ReadReport, shorten
 from lit_loader.annotations.table import AnnotationTable
-from lit_loader.annotations.voc_files import IMAGE_EXTENSIONS, VocFiles, VocItem
-from lit_loader.annotations.voc_parse import VocColumns
-from lit_loader.annotations.voc_policy import VocPolicy
-from lit_loader.annotations.xml_tree import child_line
 from lit_loader.errors import AnnotationError
+from lit_loader.formats.voc_files import IMAGE_EXTENSIONS, VocFiles, VocItem
+from lit_loader.formats.voc_parse import VocColumns
+from lit_loader.formats.voc_policy import VocPolicy
+from lit_loader.formats.xml_tree import child_line
 
 __all__ = ["build_voc_table", "choose_items"]
 

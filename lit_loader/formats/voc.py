@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from lit_loader.annotations.cache import cache_folder, cache_key, load_or_build
-from lit_loader.annotations.parallel import map_chunks
 from lit_loader.annotations.report import ReadReport
 from lit_loader.annotations.table import AnnotationTable
-from lit_loader.annotations.voc_build import build_voc_table, choose_items
-from lit_loader.annotations.voc_files import VocFiles, VocItem, find_voc_files
-from lit_loader.annotations.voc_parse import VocColumns, parse_voc_files
-from lit_loader.annotations.voc_policy import VocPolicy
+from lit_loader.formats.parallel import map_chunks
+from lit_loader.formats.voc_build import build_voc_table, choose_items
+from lit_loader.formats.voc_files import VocFiles, VocItem, find_voc_files
+from lit_loader.formats.voc_parse import VocColumns, parse_voc_files
+from lit_loader.formats.voc_policy import VocPolicy
 
 __all__ = ["read_voc"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lit_loader.annotations import VocPolicy, read_voc
 from lit_loader.errors import AnnotationError
+from lit_loader.formats import VocPolicy, read_voc
 
 # images, RBC, WBC, Platelets, as the data's README counts them; two RBC boxes have no area
 BCCD = {

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from lit_loader.annotations import parallel
-from lit_loader.annotations.parallel import INLINE_FILES, map_chunks
+from lit_loader.formats.parallel import INLINE_FILES, map_chunks
 
 
 def squares(chunk):

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lit_loader.annotations.report import Problem, ReadReport, shorten
-from lit_loader.annotations.xml_tree import child_line, child_text, read_xml
 from lit_loader.errors import AnnotationError
+from lit_loader.formats.xml_tree import child_line, child_text, read_xml
 
 __all__ = ["MAX_NAME_CHARS", "VocColumns", "parse_voc_files"]
 

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lit_loader.annotations import AnnotationTable, Attribute, VocPolicy, read_voc, write_voc, write_voc_xml
-from lit_loader.annotations.voc_parse import parse_voc_files
+from lit_loader.annotations import AnnotationTable, Attribute
 from lit_loader.errors import UnsafePathError
+from lit_loader.formats import VocPolicy, read_voc, write_voc, write_voc_xml
+from lit_loader.formats.voc_parse import parse_voc_files
 
 NAMES = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cc", "Zs", "Zl", "Zp", "Cn"]), min_size=1, max_size=8

@@ -6,8 +6,8 @@ from typing import get_args, get_type_hints
 import numpy as np
 import pytest
 
-from lit_loader.annotations import VocPolicy
 from lit_loader.errors import AnnotationError
+from lit_loader.formats import VocPolicy
 
 GOOD = ("x", 1, 1, 5, 5)
 DEFAULTS = {

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+
+from lit_loader import formats
+
+MODULES = [
+    formats.__name__,
+    *(m.name for m in pkgutil.iter_modules(formats.__path__, "lit_loader.formats.")),
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_all_is_sorted_and_every_name_exists(name):
+    module = importlib.import_module(name)
+    assert list(module.__all__) == sorted(set(module.__all__))
+    assert all(hasattr(module, public) for public in module.__all__)
