@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from lit_loader.annotations import parallel
+from lit_loader.formats import parallel
 from lit_loader.formats.parallel import INLINE_FILES, map_chunks
 
 

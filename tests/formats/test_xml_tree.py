@@ -5,8 +5,8 @@ from xml.etree.ElementTree import tostring
 
 import pytest
 
-from lit_loader.annotations import xml_tree
 from lit_loader.errors import AnnotationError
+from lit_loader.formats import xml_tree
 from lit_loader.formats.xml_tree import MAX_TAGS, child_line, child_text, parse_xml, read_xml
 
 LAUGHS = b"""<?xml version="1.0"?>
