@@ -13,9 +13,14 @@ if TYPE_CHECKING:
 
     from lit_loader.annotations import AnnotationTable
     from lit_loader.collate import default_collate, default_convert, detection_collate
-    from lit_loader.datamodules import DetectionDataModule
+    from lit_loader.datamodules import (
+        ClassificationDataModule,
+        DetectionDataModule,
+        LandmarkDataModule,
+        MultiTaskDataModule,
+    )
     from lit_loader.datasets import DetectionDataset
-    from lit_loader.formats import read_voc
+    from lit_loader.formats import read_annotations, read_voc, write_annotations
     from lit_loader.loader import DataLoader
     from lit_loader.samplers import (
         ClassBalancedSampler,
@@ -28,9 +33,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "AnnotationTable": "lit_loader.annotations",
     "ClassBalancedSampler": "lit_loader.samplers",
+    "ClassificationDataModule": "lit_loader.datamodules",
     "DataLoader": "lit_loader.loader",
     "DetectionDataModule": "lit_loader.datamodules",
     "DetectionDataset": "lit_loader.datasets",
+    "LandmarkDataModule": "lit_loader.datamodules",
+    "MultiTaskDataModule": "lit_loader.datamodules",
     "RandomSampler": "lit_loader.samplers",
     "SequentialSampler": "lit_loader.samplers",
     "WeightedRandomSampler": "lit_loader.samplers",
@@ -38,16 +46,21 @@ _HOMES = {
     "default_convert": "lit_loader.collate",
     "detection_collate": "lit_loader.collate",
     "get_worker_info": "torch.utils.data",
+    "read_annotations": "lit_loader.formats",
     "read_voc": "lit_loader.formats",
     "sample_rng": "lit_loader.seeding",
+    "write_annotations": "lit_loader.formats",
 }
 
 __all__ = [
     "AnnotationTable",
     "ClassBalancedSampler",
+    "ClassificationDataModule",
     "DataLoader",
     "DetectionDataModule",
     "DetectionDataset",
+    "LandmarkDataModule",
+    "MultiTaskDataModule",
     "RandomSampler",
     "SequentialSampler",
     "WeightedRandomSampler",
@@ -55,8 +68,10 @@ __all__ = [
     "default_convert",
     "detection_collate",
     "get_worker_info",
+    "read_annotations",
     "read_voc",
     "sample_rng",
+    "write_annotations",
 ]
 
 __version__ = "0.1.0"

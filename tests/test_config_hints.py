@@ -37,7 +37,12 @@ def told_of(main, capsys):
         ("datamodule.batchsize=8", "did you mean datamodule.batch_size?"),
         ("workers.num_worker=8", "did you mean workers.num_workers?"),
         ("sampler=nope", "class_balanced"),
-        ("dataset.root=x", "dataset.root belongs to dataset=voc; choose it with dataset=voc"),
+        ("dataset.root=x", "dataset.root belongs to dataset=files or dataset=voc; choose it with"),
+        ("datamodule.by=finish", "datamodule.by belongs to datamodule=classification"),
+        (
+            "datamodule.train_transforms.margin=0",
+            "belongs to datamodule=classification or datamodule=landmarks",
+        ),
         ("sampler.exponent=1", "sampler.exponent belongs to sampler=weighted"),
         ("batch_size=8", "did you mean datamodule.batch_size?"),
         ("temperature=1", "did you mean sampler.temperature?"),
@@ -48,7 +53,7 @@ def told_of(main, capsys):
         ("qqqq=1", "+qqqq=VALUE adds one of your own"),
         ("datamodule.train_transforms.hflipp=1", "did you mean datamodule.train_transforms.hflip?"),
         ("datamodule.train_transform.hflip=1", "did you mean datamodule.train_transforms?"),
-        ("datamodule.val_transforms.size=64", "datamodule.val_transforms='{_target_: lit_loader.transforms."),
+        ("datamodule.val_transforms.size=64", "datamodule.val_transforms='{size: VALUE}'"),
         ("datamodule.source.image_size=64", "set dataset.image_size"),
         ("trainer.fast_dev_run=true", "+trainer.fast_dev_run=VALUE adds another of its arguments"),
         ("dataset.policy.no_objects=drop", "+dataset.policy.no_objects=drop"),
@@ -80,7 +85,7 @@ def test_keys_of_the_schemas_are_set_without_a_plus(override):
     ("node", "override", "told"),
     [
         ("datamodule", "datamodule.batch_size=0", "datamodule: batch_size=0"),
-        ("datamodule", "datamodule.train_transforms.hflip=2", "datamodule.train_transforms: hflip=2"),
+        ("datamodule", "datamodule.train_transforms.hflip=2", "datamodule: hflip=2"),
         ("sampler", "sampler.temperature=5", "sampler: temperature=5.0 must lie in [0, 1]"),
         (
             "datamodule",

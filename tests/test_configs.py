@@ -15,9 +15,19 @@ from omegaconf import OmegaConf
 
 from lit_loader.configs import GROUPS, ConfigError, RootConfig, validate
 from lit_loader.configs.schemas import OPTIONS as CHOICES
-from lit_loader.configs.schemas import TARGETS
+from lit_loader.configs.schemas import PRESETS, TARGETS
 
 CONF = Path(__file__).parents[1] / "conf"
+NEEDS = {  # what a config cannot know
+    "voc": ["dataset.root=/nowhere"],
+    "files": ["dataset.format=coco", "dataset.root=/nowhere", "dataset.train=train.json"],
+}
+FROM_THE_DATA = {
+    "classifier_small": {"class_names": ["a"]},
+    "fcos_small": {"class_names": ["a"]},
+    "heatmaps_small": {"keypoint_names": ["p"]},
+    "multi_task_small": {"class_names": ["a"], "keypoint_names": ["p"]},
+}
 OPTIONS = {group: sorted(path.stem for path in (CONF / group).glob("*.yaml")) for group in GROUPS}
 
 
@@ -30,12 +40,11 @@ def composed(*overrides):
     ("group", "option"), [(group, option) for group in OPTIONS for option in OPTIONS[group]]
 )
 def test_every_shipped_option_composes_fits_its_schema_and_instantiates(group, option):
-    needs = ["dataset.root=/nowhere"] if (group, option) == ("dataset", "voc") else []
-    cfg = composed(f"{group}={option}", *needs)
+    cfg = composed(f"{group}={option}", *NEEDS.get(option, []))
     validate(cfg)
     if group == "workers":
         return
-    extra = {"class_names": ["a"]} if group == "model" else {}
+    extra = FROM_THE_DATA.get(option, {})
     if option == "gpu":
         extra = {"accelerator": "cpu", "precision": "32-true"}  # there need not be one here
     if group == "trainer":
@@ -47,9 +56,16 @@ def test_every_shipped_option_composes_fits_its_schema_and_instantiates(group, o
     )
 
 
+ROOTS = {name: [] for name in ("classification", "landmarks", "unified")}  # on the embedded set
+
+
 @pytest.mark.parametrize("path", sorted(CONF.glob("experiment/*.yaml")), ids=lambda path: path.stem)
 def test_every_experiment_composes_and_fits(path):
-    validate(composed(f"experiment={path.stem}", *(["dataset.root=/x"] if path.stem == "bccd" else [])))
+    validate(
+        composed(
+            f"experiment={path.stem}", "dataset.cache_dir=/x", *ROOTS.get(path.stem, ["dataset.root=/x"])
+        )
+    )
 
 
 def test_any_sampler_with_any_workers():
@@ -74,7 +90,9 @@ def test_a_schema_has_exactly_the_keywords_of_its_target(target, schema):
             if "__init__" in vars(owner) and owner.__module__.startswith("lit_loader")
         ]
     parameters = [p for maker in makers for p in inspect.signature(maker).parameters.values()]
-    keywords = {p.name for p in parameters if p.name != "self" and p.kind is not p.VAR_KEYWORD}
+    # A data module gives its base the preset itself.
+    hidden = ("self", "preset")
+    keywords = {p.name for p in parameters if p.name not in hidden and p.kind is not p.VAR_KEYWORD}
     assert {item.name for item in fields(schema)} == keywords
 
 
@@ -84,7 +102,8 @@ def keys_of(path, node=""):
     return str(inner.get("_target_", "")), {str(key) for key in inner} - {"_target_", "_partial_", "defaults"}
 
 
-NOT_SHIPPED = {"class_names"}  # the model's; they come from the data
+# The model's; they come from the data.
+NOT_SHIPPED = {"class_names", "keypoint_names", "attributes", "interocular", "multi_label"}
 
 
 @pytest.mark.parametrize(
@@ -99,18 +118,31 @@ def test_a_shipped_option_holds_every_key_of_its_schema(group, option):
         assert CHOICES[schema] == f"{group}={option}"
 
 
-def test_the_root_and_the_transforms_hold_every_key_of_their_schemas():
+def test_the_root_holds_every_key_of_its_schema():
     assert keys_of(CONF / "train.yaml")[1] == {item.name for item in fields(RootConfig)}
-    target, keys = keys_of(CONF / "datamodule/detection.yaml", "train_transforms")
-    assert keys == {item.name for item in fields(TARGETS[target])}
+
+
+@pytest.mark.parametrize("option", OPTIONS["datamodule"])
+def test_the_transforms_of_a_data_module_hold_every_key_of_their_preset(option):
+    cfg = OmegaConf.load(CONF / f"datamodule/{option}.yaml")
+    schema = PRESETS.get((cfg["_target_"], None)) or PRESETS[cfg["_target_"], cfg.get("objects")]
+    assert set(cfg.train_transforms) == {item.name for item in fields(schema)}
+
+
+def test_a_preset_has_the_keywords_of_its_function_but_for_those_that_the_data_decides():
+    decided = {"train", "flip_pairs", "per_object", "per_image", "crop"}
+    for target, schema in TARGETS.items():
+        if target.startswith("lit_loader.transforms."):
+            (preset,) = (base for base in schema.__bases__ if base in PRESETS.values())
+            keys = {item.name for item in fields(preset)}
+            assert keys == {item.name for item in fields(schema)} - decided
 
 
 def test_keys_added_to_the_yaml_have_the_values_that_leaving_them_out_had():
     from lit_loader.datasets import MAX_PIXELS
 
-    cfg = composed().datamodule
-    assert cfg.max_pixels == MAX_PIXELS
-    assert cfg.train_transforms.per_object == cfg.extra_fields == []
+    for option in OPTIONS["datamodule"]:
+        assert composed(f"datamodule={option}").datamodule.max_pixels == MAX_PIXELS
 
 
 def test_the_trainers_schema_names_only_what_lightning_knows():
@@ -147,8 +179,12 @@ def test_the_trainers_schema_names_only_what_lightning_knows():
             ],
         ),
         (
-            ["experiment=bccd", "dataset.root=/x", "datamodule.val_transforms.train=?"],
-            ["val_transforms.train='?'"],
+            ["datamodule.val_transforms={size: 64, hflipp: 1}"],
+            ["datamodule.val_transforms has no key 'hflipp'"],
+        ),
+        (
+            ["datamodule=landmarks", "datamodule.objects=image", "++datamodule.train_transforms.hflip=a"],
+            ["datamodule.train_transforms has no key 'margin'", "datamodule.train_transforms.hflip='a'"],
         ),
         (["workers.num_workers=two", "datamodule.batch_size=abc"], ["num_workers", "batch_size"]),
     ],

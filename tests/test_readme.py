@@ -17,6 +17,7 @@ from hydra.utils import instantiate
 
 from lit_loader.configs import validate
 from lit_loader.datasets import VocSource, draw_shapes
+from lit_loader.formats import READERS, read_voc
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -49,6 +50,25 @@ def test_the_first_example_is_short():
 def test_the_yaml_is_yaml():
     for text in YAML:
         assert yaml.safe_load(text)["defaults"]
+
+
+def test_the_xml_is_the_unified_format(tmp_path):
+    (xml,) = re.findall(r"```xml\n(.*?)```", README, re.DOTALL)
+    for folder in ("Annotations", "JPEGImages"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "Annotations" / "portrait.xml").write_text(xml)
+    (tmp_path / "JPEGImages" / "portrait.jpg").touch()
+    table = read_voc(tmp_path, use_cache=False, progress=False)
+    assert table.keypoint_names == ("left eye", "right eye")
+    assert table.flip_pairs == ((0, 1),)
+    assert table.visibility.tolist() == [[2, 1]]
+    assert table.attributes["expression"].names == ("calm",)
+    assert len(table.report) == 0
+
+
+def test_every_format_is_in_the_table():
+    rows = re.findall(r"^\| (`[a-z_`, ]+`) \|", README, re.MULTILINE)
+    assert set(READERS) <= {name for row in rows for name in re.findall(r"\w+", row)}
 
 
 def test_make_has_every_target_that_is_named():

@@ -16,8 +16,11 @@ class VocSet:
         for folder in ("Annotations", "JPEGImages", "ImageSets/Main"):
             (root / folder).mkdir(parents=True)
 
-    def add(self, image_id, *objects, size=(100, 80), filename=None, image=".jpg", head=""):
-        """Add an image; an object is ``(name, xmin, ymin, xmax, ymax)`` and, if need be, further XML."""
+    def add(self, image_id, *objects, size=(100, 80), filename=None, image=".jpg", head="", before=""):
+        """Add an image; an object is ``(name, xmin, ymin, xmax, ymax)`` and, if need be, further XML.
+
+        ``head`` stands before the root element, ``before`` in it, before the objects.
+        """
         rows = []
         for name, *corners in objects:
             tags = zip(("xmin", "ymin", "xmax", "ymax"), corners[:4], strict=True)
@@ -27,7 +30,7 @@ class VocSet:
         width, height = size if size else (None, None)
         sized = f"<size><width>{width}</width><height>{height}</height></size>" if size else ""
         named = f"<filename>{image_id}{image or '.jpg'}</filename>" if filename is None else filename
-        self.raw(image_id, "\n".join((f"{head}<annotation>{named}{sized}", *rows, "</annotation>")))
+        self.raw(image_id, "\n".join((f"{head}<annotation>{named}{sized}{before}", *rows, "</annotation>")))
         if image:
             path = self.root / "JPEGImages" / f"{image_id}{image}"
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from lit_loader.annotations.concatenate import concatenate
+from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema, keypoint_schema
 from lit_loader.annotations.paths import resolve_under
 from lit_loader.annotations.report import Problem, ReadReport
 from lit_loader.annotations.table import AnnotationTable, Attribute
-from lit_loader.annotations.weights import LabelSets, class_weights, image_labels, image_weights
+from lit_loader.annotations.weights import (
+    LabelSets,
+    class_weights,
+    image_labels,
+    image_weights,
+    label_counts,
+)
 
 __all__ = [
     "AnnotationTable",
     "Attribute",
+    "KEYPOINT_SCHEMAS",
+    "KeypointSchema",
     "LabelSets",
     "Problem",
     "ReadReport",
     "class_weights",
+    "concatenate",
     "image_labels",
     "image_weights",
+    "keypoint_schema",
+    "label_counts",
     "resolve_under",
 ]

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lit_loader.annotations.report import ReadReport
-from lit_loader.annotations.table_checks import check_columns, frozen_array
+from lit_loader.annotations.derived import Lineage, checked_rows, parts_of_images, parts_of_objects
+from lit_loader.annotations.keypoints import KeypointSchema
+from lit_loader.annotations.table_columns import TableColumns
 from lit_loader.annotations.table_file import Attribute, TableParts, parts_from_file, parts_to_file
-from lit_loader.annotations.text_column import TextColumn, gather_ragged
 from lit_loader.types import IndexArray
 
 __all__ = ["AnnotationTable", "Attribute"]
 
 
-class AnnotationTable:
+class AnnotationTable(TableColumns):
     """Images and objects of a data set as immutable columns.
 
     Every array is read-only (``torch.tensor`` copies one; ``torch.from_numpy`` warns about it). Objects
@@ -44,6 +43,7 @@ class AnnotationTable:
         visibility: uint8 ``(num_objects, K)``: 0 absent, 1 hidden, 2 visible; goes with ``keypoints``.
         keypoint_names: K names; goes with ``keypoints``.
         flip_pairs: Pairs of keypoint positions that change places when an image is mirrored.
+        interocular: The two keypoint positions whose distance an error is divided by, or None.
         attributes: Further named values per object.
         split: Name of the split, or None.
         report: What the reader found wrong.
@@ -54,75 +54,12 @@ class AnnotationTable:
 
     Runs in: main and worker processes; shared between threads freely. Owns nothing that must be closed.
 
-    Pickling: a table that came from a cache file travels as that file's name, the rows selected from it
-    and the names of its classes, and is mapped again on the other side; any other table travels as its arrays.
+    Pickling: a table that came from a cache file travels as that file's name, the images or objects taken
+    from it and the names of its classes, and is mapped again on the other side; any other table travels as
+    its arrays.
     """
 
-    def __init__(
-        self,
-        *,
-        root: Path | str,
-        image_paths: Sequence[str],
-        class_names: Sequence[str],
-        offsets: npt.ArrayLike,
-        boxes: npt.ArrayLike,
-        labels: npt.ArrayLike,
-        image_ids: Sequence[str] | None = None,
-        widths: npt.ArrayLike | None = None,
-        heights: npt.ArrayLike | None = None,
-        difficult: npt.ArrayLike | None = None,
-        truncated: npt.ArrayLike | None = None,
-        occluded: npt.ArrayLike | None = None,
-        crowd: npt.ArrayLike | None = None,
-        keypoints: npt.ArrayLike | None = None,
-        visibility: npt.ArrayLike | None = None,
-        keypoint_names: Sequence[str] = (),
-        flip_pairs: Sequence[tuple[int, int]] = (),
-        attributes: Mapping[str, Attribute] | None = None,
-        split: str | None = None,
-        report: ReadReport | None = None,
-    ) -> None:
-        self.root = Path(root).absolute()
-        self.class_names = tuple(class_names)
-        self.keypoint_names = tuple(keypoint_names)
-        self.flip_pairs = tuple((int(a), int(b)) for a, b in flip_pairs)
-        self.split = split
-        self.report = ReadReport() if report is None else report
-        self.image_paths = _text(image_paths)
-        self.image_ids = self.image_paths if image_ids is None else _text(image_ids)
-        self.offsets: IndexArray = frozen_array(offsets, np.int64, name="offsets")
-        self.boxes: npt.NDArray[np.float32] = frozen_array(
-            boxes, np.float32, name="boxes", empty_shape=(0, 4)
-        )
-        self.labels: IndexArray = frozen_array(labels, np.int64, name="labels")
-        images, objects = len(self.image_paths), len(self.labels)
-        self.widths: npt.NDArray[np.int32] = frozen_array(widths, np.int32, name="widths", rows=images)
-        self.heights: npt.NDArray[np.int32] = frozen_array(heights, np.int32, name="heights", rows=images)
-        self.difficult = _flags(difficult, name="difficult", rows=objects)
-        self.truncated = _flags(truncated, name="truncated", rows=objects)
-        self.occluded = _flags(occluded, name="occluded", rows=objects)
-        self.crowd = _flags(crowd, name="crowd", rows=objects)
-        self.keypoints: npt.NDArray[np.float32] | None = (
-            None if keypoints is None else frozen_array(keypoints, np.float32, name="keypoints")
-        )
-        self.visibility: npt.NDArray[np.uint8] | None = (
-            None if visibility is None else frozen_array(visibility, np.uint8, name="visibility")
-        )
-        self.attributes: Mapping[str, Attribute] = MappingProxyType(
-            {
-                name: Attribute(ids=frozen_array(a.ids, np.int64, name=name), names=tuple(a.names))
-                for name, a in (attributes or {}).items()
-            }
-        )
-        self._source: tuple[str, str] | None = None
-        self._selected: IndexArray | None = None
-        check_columns(self._parts())
-        self._sealed = True
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if getattr(self, "_sealed", False):
-            raise AttributeError(f"AnnotationTable is immutable ({name!r}); build another one")
-        super().__setattr__(name, value)
+    _lineage: Lineage | None = None  # set by those who know where the rows come from
 
     @property
     def num_images(self) -> int:
@@ -154,15 +91,52 @@ class AnnotationTable:
         index %= self.num_images
         return slice(int(self.offsets[index]), int(self.offsets[index + 1]))
 
+    @property
+    def keypoint_schema(self) -> KeypointSchema | None:
+        """What the keypoints are; None without keypoints."""
+        if self.keypoints is None:
+            return None
+        return KeypointSchema(
+            names=self.keypoint_names, flip_pairs=self.flip_pairs, interocular=self.interocular
+        )
+
+    def labels_of(self, by: str | None = None) -> tuple[IndexArray, tuple[str, ...]]:
+        """Return a label for each object, and the labels' names.
+
+        Args:
+            by: None for the classes, or the name of an attribute.
+
+        Returns:
+            int64 ``(num_objects,)`` positions in the names, -1 where an object has no value; the names.
+
+        Raises:
+            ValueError: If there is no such attribute.
+        """
+        if by is None:
+            return self.labels, self.class_names
+        if by not in self.attributes:
+            raise ValueError(f"by={by!r} is no attribute of the table; it has {sorted(self.attributes)}")
+        return self.attributes[by].ids, self.attributes[by].names
+
     def class_counts(self) -> IndexArray:
         """Return the number of objects of each class, int64 ``(num_classes,)``."""
         return np.bincount(self.labels, minlength=self.num_classes).astype(np.int64)
 
     def image_class_counts(self) -> IndexArray:
         """Return the number of objects of each class in each image, int64 ``(num_images, num_classes)``."""
-        shape = (self.num_images, self.num_classes)
-        cells = self.image_of_object() * self.num_classes + self.labels
-        return np.bincount(cells, minlength=shape[0] * shape[1]).astype(np.int64).reshape(shape)
+        return self.image_label_counts()
+
+    def image_label_counts(self, by: str | None = None) -> IndexArray:
+        """Return the number of objects of each label in each image, int64 ``(num_images, num_names)``.
+
+        Args:
+            by: As `labels_of` takes it; objects without a value are not counted.
+        """
+        ids, names = self.labels_of(by)
+        has_value = ids >= 0
+        cells = (self.image_of_object() * len(names) + ids)[has_value]
+        counts = np.bincount(cells, minlength=self.num_images * len(names)).astype(np.int64)
+        return counts.reshape(self.num_images, len(names))
 
     def image_of_object(self) -> IndexArray:
         """Return the image that each object lies in, int64 ``(num_objects,)``."""
@@ -178,34 +152,30 @@ class AnnotationTable:
             TypeError: If ``indices`` are not integers.
             IndexError: If an index is outside the table.
         """
-        given = np.asarray(indices)
-        if given.size and given.dtype.kind not in "iu":
-            raise TypeError(
-                f"indices are {given.dtype}, not integers; for a mask pass numpy.flatnonzero(mask)"
-            )
-        if given.ndim != 1:
-            raise TypeError(f"indices of shape {given.shape} must be a vector")
-        rows = given.astype(np.int64)
-        if rows.size and (rows.min() < 0 or rows.max() >= self.num_images):
-            raise IndexError(
-                f"indices {rows.min()}..{rows.max()} leave the table of {self.num_images} images"
-            )
-        positions, offsets = gather_ragged(self.offsets, rows)
-        parts = self._parts()
-        for name in ("image_paths", "image_ids"):
-            parts[name] = parts[name].take(rows)
-        for name in ("widths", "heights"):
-            parts[name] = parts[name][rows]
-        for name in _PER_OBJECT:
-            parts[name] = None if parts[name] is None else parts[name][positions]
-        parts["offsets"] = offsets
-        parts["attributes"] = {
-            name: Attribute(ids=a.ids[positions], names=a.names) for name, a in self.attributes.items()
-        }
-        table = AnnotationTable(**parts)
-        selected = rows if self._selected is None else self._selected[rows]
-        table._remember(self._source, selected)
-        return table
+        rows = checked_rows(indices, limit=self.num_images, what="images")
+        return self._derive(
+            parts_of_images(self._parts(), rows), self._lineage and self._lineage.of_images(rows)
+        )
+
+    def per_object(self, rows: npt.ArrayLike | None = None) -> AnnotationTable:
+        """Return a table whose samples are objects: each "image" holds exactly one object.
+
+        Paths, ids and sizes of an image are repeated for each of its objects, so whatever weighs, draws or
+        counts images does so for objects.
+
+        Args:
+            rows: Integers ``(n,)`` in ``[0, num_objects)``, in the order wanted; default: every object.
+
+        Raises:
+            TypeError: If ``rows`` are not integers.
+            IndexError: If a row is outside the table.
+        """
+        given = None if rows is None else checked_rows(rows, limit=self.num_objects, what="objects")
+        every = np.arange(self.num_objects, dtype=np.int64)
+        return self._derive(
+            parts_of_objects(self._parts(), every if given is None else given),
+            self._lineage and self._lineage.of_objects(given),
+        )
 
     def with_class_names(self, class_names: Sequence[str]) -> AnnotationTable:
         """Return the table with its classes numbered as in ``class_names``, itself if they are already.
@@ -225,9 +195,7 @@ class AnnotationTable:
             raise ValueError(f"class_names={names} lack {missing} of the table; name them too")
         lookup = np.array([places[name] for name in self.class_names], dtype=np.int64)
         parts = self._parts() | {"class_names": names, "labels": lookup[self.labels]}
-        table = AnnotationTable(**parts)
-        table._remember(self._source, self._selected)
-        return table
+        return self._derive(parts, self._lineage)
 
     def save(self, path: Path, *, key: str) -> None:
         """Write the table to a file that ``load`` maps; ``key`` says what it was made from."""
@@ -241,20 +209,20 @@ class AnnotationTable:
             CacheError: If there is no such file, it is damaged, or it was made under another key.
         """
         table = parts_from_file(path, build=cls, key=key)
-        table._remember((str(path), key), None)
-        return table
+        return table._come_from(Lineage(path=str(path), key=key, offsets=table.offsets))
 
-    def _remember(self, source: tuple[str, str] | None, selected: IndexArray | None) -> None:
-        object.__setattr__(self, "_source", source)
-        object.__setattr__(self, "_selected", selected if source is not None else None)
+    @staticmethod
+    def _derive(parts: TableParts, lineage: Lineage | None) -> AnnotationTable:
+        return AnnotationTable(**parts)._come_from(lineage)
 
-    def _parts(self) -> TableParts:
-        """Return the arguments that build this table again."""
-        return {name: getattr(self, name) for name in _ARGUMENTS}
+    def _come_from(self, lineage: Lineage | None) -> AnnotationTable:
+        object.__setattr__(self, "_lineage", lineage)
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._source is not None:
-            return _reopen, (*self._source, self._selected, self.class_names)
+        if self._lineage is not None:
+            come = self._lineage
+            return _reopen, (come.path, come.key, come.rows, come.by_object, self.class_names)
         parts = self._parts()
         parts["attributes"] = dict(self.attributes)
         return _rebuild, (parts,)
@@ -265,27 +233,14 @@ class AnnotationTable:
         return f"AnnotationTable({str(self.root)!r}{split}, {sizes})"
 
 
-_PER_OBJECT = ("boxes", "labels", "difficult", "truncated", "occluded", "crowd", "keypoints", "visibility")
-_ARGUMENTS = (
-    *("root", "image_paths", "image_ids", "class_names", "widths", "heights", "offsets", *_PER_OBJECT),
-    *("keypoint_names", "flip_pairs", "attributes", "split", "report"),
-)
-
-
-def _text(strings: Sequence[str]) -> TextColumn:
-    return strings if isinstance(strings, TextColumn) else TextColumn.from_strings(strings)
-
-
-def _flags(values: npt.ArrayLike | None, *, name: str, rows: int) -> npt.NDArray[np.bool_]:
-    return frozen_array(values, np.bool_, name=name, rows=rows)
-
-
 def _rebuild(parts: TableParts) -> AnnotationTable:
     return AnnotationTable(**parts)
 
 
 def _reopen(
-    path: str, key: str, selected: IndexArray | None, class_names: tuple[str, ...]
+    path: str, key: str, rows: IndexArray | None, by_object: bool, class_names: tuple[str, ...]
 ) -> AnnotationTable:
     table = AnnotationTable.load(Path(path), key=key).with_class_names(class_names)
-    return table if selected is None else table.select(selected)
+    if by_object:
+        return table.per_object(rows)
+    return table if rows is None else table.select(rows)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.text_column import TextColumn, check_offsets
 
@@ -97,9 +98,11 @@ def _check_keypoints(parts: Mapping[str, Any], num_objects: int) -> None:
     if (keypoints is None) != (visibility is None) or (keypoints is None) != (len(names) == 0):
         raise ValueError("keypoints, visibility and keypoint_names go together: give all of them or none")
     _check_names(names, what="keypoint_names")
-    for a, b in parts["flip_pairs"]:
-        if a == b or not (0 <= a < len(names) and 0 <= b < len(names)):
-            raise ValueError(f"flip pair {(a, b)} must be two different positions below {len(names)}")
+    pairs, interocular = parts["flip_pairs"], parts["interocular"]
+    if names:
+        KeypointSchema(names=names, flip_pairs=pairs, interocular=interocular)  # raises, naming the field
+    elif pairs or interocular:
+        raise ValueError(f"{pairs=} and {interocular=} name positions; there are no keypoints")
     if keypoints is not None:
         _check_shape(keypoints, (num_objects, len(names), 2), what="keypoints")
         _check_shape(visibility, (num_objects, len(names)), what="visibility")

@@ -15,12 +15,15 @@ from lit_loader.annotations.text_column import TextColumn
 from lit_loader.errors import CacheError
 from lit_loader.types import IndexArray
 
-__all__ = ["Attribute", "TableParts", "parts_from_file", "parts_to_file"]
+__all__ = ["Attribute", "PER_OBJECT", "TableParts", "parts_from_file", "parts_to_file"]
 
 TableParts: TypeAlias = dict[str, Any]
 TableT = TypeVar("TableT")
 
-_FORMAT = 1
+PER_OBJECT = ("boxes", "labels", "difficult", "truncated", "occluded", "crowd", "keypoints", "visibility")
+"""The parts with one row an object; attributes have one, too."""
+
+_FORMAT = 2
 _TEXTS = ("image_paths", "image_ids")
 _FLAGS = ("difficult", "truncated", "occluded", "crowd")
 _PLAIN: dict[str, type[np.generic]] = {
@@ -68,6 +71,7 @@ def parts_to_file(path: Path, parts: TableParts, *, key: str) -> None:
         "class_names": parts["class_names"],
         "keypoint_names": parts["keypoint_names"],
         "flip_pairs": parts["flip_pairs"],
+        "interocular": parts["interocular"],
         "attributes": {name: a.names for name, a in parts["attributes"].items()},
         "report": parts["report"].to_dict(),
     }
@@ -127,6 +131,7 @@ def _parts(columns: dict[str, Column], header: dict[str, Any]) -> TableParts:
         "class_names": _strings(header["class_names"]),
         "keypoint_names": names,
         "flip_pairs": header["flip_pairs"],
+        "interocular": header["interocular"],
         "report": ReadReport.from_dict(header["report"]),
     }
 

@@ -42,6 +42,14 @@ class TextColumn(Sequence[str]):
         np.cumsum([len(part) for part in encoded], out=offsets[1:])
         return cls(offsets, np.frombuffer(b"".join(encoded), dtype=np.uint8))
 
+    @classmethod
+    def joined(cls, columns: Sequence[TextColumn]) -> TextColumn:
+        """Return the rows of all columns, one column after the other."""
+        lengths = [np.diff(column.offsets) for column in columns]
+        offsets = np.cumsum(np.concatenate([np.zeros(1, dtype=np.int64), *lengths]), dtype=np.int64)
+        none = np.zeros(0, dtype=np.uint8)
+        return cls(offsets, np.concatenate([none, *(column.data for column in columns)]))
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

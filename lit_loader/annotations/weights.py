@@ -10,28 +10,54 @@ import numpy.typing as npt
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.types import IndexArray
 
-__all__ = ["LabelSets", "class_weights", "image_labels", "image_weights"]
+__all__ = ["LabelSets", "class_weights", "image_labels", "image_weights", "label_counts"]
 
 
 class LabelSets(NamedTuple):
-    """The distinct classes of each image as one ragged list.
+    """The distinct labels of each image as one ragged list.
 
     Attributes:
         offsets: int64 ``(num_images + 1,)``; image ``i`` has ``classes[offsets[i]:offsets[i + 1]]``.
-        classes: int64, class ids, rising within an image.
+        classes: int64, ids of classes or of an attribute's values, rising within an image.
     """
 
     offsets: IndexArray
     classes: IndexArray
 
 
-def image_labels(table: AnnotationTable) -> LabelSets:
-    """Return the distinct classes of each image; an image without objects has none."""
-    stride = max(table.num_classes, 1)
-    cells = np.unique(table.image_of_object() * stride + table.labels)
+def image_labels(table: AnnotationTable, by: str | None = None) -> LabelSets:
+    """Return the distinct labels of each image.
+
+    Args:
+        table: The images.
+        by: None for the classes, or the name of an attribute.
+
+    Returns:
+        The labels; an image without objects, or whose objects have no value, has none.
+
+    Raises:
+        ValueError: If the table has no such attribute.
+    """
+    ids, names = table.labels_of(by)
+    stride = max(len(names), 1)
+    cells = np.unique((table.image_of_object() * stride + ids)[ids >= 0])
     offsets = np.zeros(table.num_images + 1, dtype=np.int64)
     np.cumsum(np.bincount(cells // stride, minlength=table.num_images), out=offsets[1:])
     return LabelSets(offsets=offsets, classes=cells % stride)
+
+
+def label_counts(table: AnnotationTable, by: str | None = None) -> IndexArray:
+    """Return the number of objects of each label, int64 ``(num_names,)``.
+
+    Args:
+        table: The objects.
+        by: None for the classes, or the name of an attribute; objects without a value are not counted.
+
+    Raises:
+        ValueError: If the table has no such attribute.
+    """
+    ids, names = table.labels_of(by)
+    return np.bincount(ids[ids >= 0], minlength=len(names)).astype(np.int64)
 
 
 def class_weights(counts: npt.ArrayLike, *, exponent: float = 1.0) -> npt.NDArray[np.float64]:
@@ -66,38 +92,40 @@ def image_weights(
     table: AnnotationTable,
     weights: npt.ArrayLike,
     *,
+    by: str | None = None,
     reduce: Literal["mean", "max", "sum"] = "mean",
     empty_weight: float | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Return a sampling weight for each image from the weights of its objects' classes.
+    """Return a sampling weight for each image from the weights of its objects' labels.
 
     Args:
         table: The images.
-        weights: ``(num_classes,)`` weight of each class, e.g. from ``class_weights``; finite, >= 0.
-        reduce: ``"mean"`` over the image's objects; ``"max"``: its heaviest class decides; ``"sum"``:
+        weights: ``(num_names,)`` weight of each label, e.g. from ``class_weights``; finite, >= 0.
+        by: None for the classes, or the name of an attribute; objects without a value do not count.
+        reduce: ``"mean"`` over the image's objects; ``"max"``: its heaviest label decides; ``"sum"``:
             images with many objects are drawn more often.
-        empty_weight: Weight of an image without objects; None: the smallest that any other image gets
-            (1 when there is no other), so that it is not forgotten.
+        empty_weight: Weight of an image without objects that count; None: the smallest that any other
+            image gets (1 when there is no other), so that it is not forgotten.
 
     Returns:
         float64 ``(num_images,)``.
 
     Raises:
-        ValueError: If the weights do not fit the table's classes or ``reduce`` is unknown.
+        ValueError: If the weights do not fit the table's labels, or ``by`` or ``reduce`` is unknown.
     """
-    per_class = np.asarray(weights, dtype=np.float64)
-    if per_class.shape != (table.num_classes,):
-        raise ValueError(
-            f"weights of shape {per_class.shape} must be one for each of {table.num_classes} classes"
-        )
-    if not np.isfinite(per_class).all() or (per_class < 0).any():
-        raise ValueError(f"weights={per_class.tolist()} must be finite and >= 0")
+    ids, names = table.labels_of(by)
+    per_label = np.asarray(weights, dtype=np.float64)
+    if per_label.shape != (len(names),):
+        what = "classes" if by is None else f"values of {by!r}"
+        raise ValueError(f"weights of shape {per_label.shape} must be one for each of {len(names)} {what}")
+    if not np.isfinite(per_label).all() or (per_label < 0).any():
+        raise ValueError(f"weights={per_label.tolist()} must be finite and >= 0")
     if empty_weight is not None and not (np.isfinite(empty_weight) and empty_weight >= 0):
         raise ValueError(f"empty_weight={empty_weight} must be finite and >= 0")
     if reduce not in ("mean", "max", "sum"):
         raise ValueError(f"reduce={reduce!r} must be 'mean', 'max' or 'sum'")
-    images, of_object = table.image_of_object(), per_class[table.labels]
-    num_objects = np.diff(table.offsets)
+    images, of_object = table.image_of_object()[ids >= 0], per_label[ids[ids >= 0]]
+    num_objects = np.bincount(images, minlength=table.num_images)
     filled = num_objects > 0
     result = np.zeros(table.num_images, dtype=np.float64)
     if reduce == "max":

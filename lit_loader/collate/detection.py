@@ -10,9 +10,10 @@ from torch import Tensor
 
 from lit_loader.collate.default import default_collate
 from lit_loader.collate.images import pad_images, plain_images, stack_images
+from lit_loader.collate.samples import transpose_samples
 from lit_loader.collate.targets import convert_targets, pad_fields_of
 
-__all__ = ["DetectionCollate", "PaddedBatch", "batch_images", "batch_targets", "detection_collate"]
+__all__ = ["DetectionCollate", "PaddedBatch", "detection_collate"]
 
 
 class PaddedBatch(NamedTuple):
@@ -100,7 +101,7 @@ class DetectionCollate:
             TypeError: A sample is no tuple or list, or holds something else than promised.
             ValueError: The batch is empty, or its samples do not go together; sizes are shown.
         """
-        pixels, given, *further = _transpose(batch)
+        pixels, given, *further = transpose_samples(batch)
         rows = convert_targets(given)
         targets = pad_fields_of(rows, self.pad_fields) if self.pad_fields else rows
         extras = tuple(self._collate_extra(place, values) for place, values in enumerate(further, start=2))
@@ -157,46 +158,3 @@ def detection_collate(
         extras=extras,
     )
     return collate(batch)
-
-
-def batch_images(batch: Sequence[Any]) -> list[Tensor]:
-    """Return the images of a batch of any mode one by one, ``(C, H, W)`` each, without padding.
-
-    Args:
-        batch: What `DetectionCollate` gives; images of a tensor come as views of it.
-    """
-    if isinstance(batch, PaddedBatch):
-        sizes = batch.sizes.tolist()
-        return [image[:, :height, :width] for image, (height, width) in zip(batch.images, sizes, strict=True)]
-    return list(batch[0])
-
-
-def batch_targets(batch: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
-    """Return the targets of a batch of any mode, one dict an image.
-
-    Raises:
-        TypeError: The targets are columns over the batch, as ``pad_fields`` makes them.
-    """
-    targets: Any = batch[1]
-    if isinstance(targets, Mapping):
-        raise TypeError(
-            f"targets come as columns {sorted(targets)}, and one dict an image is needed here; "
-            "collate without pad_fields."
-        )
-    found: Sequence[Mapping[str, Any]] = targets
-    return found
-
-
-def _transpose(batch: Sequence[Any]) -> list[list[Any]]:
-    if not batch:
-        raise ValueError("an empty batch cannot be collated; the batch sampler gave no indices.")
-    for sample in batch:
-        if not isinstance(sample, tuple | list) or len(sample) < 2:
-            raise TypeError(
-                f"a sample is a {type(sample).__name__}; the rule is (image, target, ...). "
-                "For other samples use torch's default_collate."
-            )
-    lengths = sorted({len(sample) for sample in batch})
-    if len(lengths) > 1:
-        raise ValueError(f"samples of a batch have {lengths} elements; the rule is the same number in each.")
-    return [list(values) for values in zip(*batch, strict=True)]

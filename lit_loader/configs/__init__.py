@@ -9,37 +9,6 @@ from __future__ import annotations
 
 from lit_loader.configs.checks import ConfigError, validate
 from lit_loader.configs.hints import run_with_hints
-from lit_loader.configs.schemas import (
-    GROUPS,
-    ClassBalancedSamplingConfig,
-    DetectionDataModuleConfig,
-    DetectionModuleConfig,
-    DetectionTransformsConfig,
-    RandomSamplingConfig,
-    RootConfig,
-    SequentialSamplingConfig,
-    ShapesSourceConfig,
-    TrainerConfig,
-    VocSourceConfig,
-    WeightedSamplingConfig,
-    WorkersConfig,
-)
+from lit_loader.configs.schemas import GROUPS, RootConfig
 
-__all__ = [
-    "ClassBalancedSamplingConfig",
-    "ConfigError",
-    "DetectionDataModuleConfig",
-    "DetectionModuleConfig",
-    "DetectionTransformsConfig",
-    "GROUPS",
-    "RandomSamplingConfig",
-    "RootConfig",
-    "SequentialSamplingConfig",
-    "ShapesSourceConfig",
-    "TrainerConfig",
-    "VocSourceConfig",
-    "WeightedSamplingConfig",
-    "WorkersConfig",
-    "run_with_hints",
-    "validate",
-]
+__all__ = ["ConfigError", "GROUPS", "RootConfig", "run_with_hints", "validate"]

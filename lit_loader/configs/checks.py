@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ValidationError
 
-from lit_loader.configs.schemas import TARGETS, RootConfig, TrainerConfig, WorkersConfig
+from lit_loader.configs.schemas import PRESETS, TARGETS, RootConfig, TrainerConfig, WorkersConfig
 
 __all__ = ["ConfigError", "unknown_key", "validate"]
 
@@ -36,12 +36,12 @@ def validate(cfg: DictConfig) -> None:
         raise ConfigError("\n".join(misfits))
 
 
-def _misfits(path: str, node: DictConfig | ListConfig) -> Iterator[str]:
-    schema = _schema(path, node) if isinstance(node, DictConfig) else None
+def _misfits(path: str, node: DictConfig | ListConfig, preset: type | None = None) -> Iterator[str]:
+    schema = _schema(path, node) or preset if isinstance(node, DictConfig) else None
     if isinstance(node, DictConfig) and schema is not None:
         yield from _own_misfits(path, node, schema)
     for key, child in _children(node):
-        yield from _misfits(_joined(path, key), child)
+        yield from _misfits(_joined(path, key), child, _preset(node, key, child))
 
 
 def _children(node: DictConfig | ListConfig) -> Iterator[tuple[str, DictConfig | ListConfig]]:
@@ -58,6 +58,15 @@ def _schema(path: str, node: DictConfig) -> type | None:
     if "_target_" in node:
         return TARGETS.get(str(node["_target_"]))
     return {"": RootConfig, "workers": WorkersConfig}.get(path)
+
+
+def _preset(node: DictConfig | ListConfig, key: str, child: DictConfig | ListConfig) -> type | None:
+    """Return the schema of a data module's transforms that are given as keywords of its preset."""
+    if not isinstance(node, DictConfig) or not isinstance(child, DictConfig) or "_target_" in child:
+        return None
+    target = str(node.get("_target_", ""))
+    own = PRESETS.get((target, None)) or PRESETS.get((target, str(node.get("objects"))))
+    return own if key.endswith("_transforms") else None
 
 
 def _own_misfits(path: str, node: DictConfig, schema: type) -> Iterator[str]:

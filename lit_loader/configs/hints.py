@@ -21,7 +21,6 @@ __all__ = ["run_with_hints"]
 
 _TOP = [*GROUPS, "experiment", *(item.name for item in fields(NODES[""][0]))]
 _POINTERS = {"datamodule.source": "dataset", "datamodule.train_sampler": "sampler"}
-_TRANSFORMS = "{_target_: lit_loader.transforms.detection_transforms, train: false, %s: VALUE}"
 
 
 def run_with_hints(main: Callable[[], Any]) -> None:
@@ -108,7 +107,7 @@ def _not_in_this_config(key: str) -> str | None:
         return None
     owners = [schema for schema in NODES[node] if name in {item.name for item in fields(schema)}]
     if len(owners) < len(NODES[node]):
-        choices = " or ".join(OPTIONS[schema] for schema in owners)
+        choices = " or ".join(dict.fromkeys(OPTIONS[schema] for schema in owners))
         return f"{key} belongs to {choices}; choose it with {choices}"
-    whole = f"; where {node} is null, {node}='{_TRANSFORMS % name}'" if "." in node else ""
+    whole = f"; where {node} is null, {node}='{{{name}: VALUE}}'" if "." in node else ""
     return f"{key} is not in this config; add it with +{key}=VALUE{whole}"

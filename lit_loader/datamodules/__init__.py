@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from lit_loader.datamodules.base import LoaderDataModule
+from lit_loader.datamodules.classification import ClassificationDataModule
 from lit_loader.datamodules.detection import DetectionDataModule
-from lit_loader.datamodules.pictures import draw_boxes
+from lit_loader.datamodules.landmarks import LandmarkDataModule
+from lit_loader.datamodules.multi_task import MultiTaskDataModule
+from lit_loader.datamodules.pictures import draw_boxes, draw_labels, draw_points, label_texts
 from lit_loader.datamodules.sampling import (
     ClassBalancedSampling,
     RandomSampling,
@@ -13,17 +16,25 @@ from lit_loader.datamodules.sampling import (
     WeightedSampling,
 )
 from lit_loader.datamodules.summary import SetSummary, expected_class_mix, summary_table
+from lit_loader.datamodules.table_module import TableDataModule
 
 __all__ = [
     "ClassBalancedSampling",
+    "ClassificationDataModule",
     "DetectionDataModule",
+    "LandmarkDataModule",
     "LoaderDataModule",
+    "MultiTaskDataModule",
     "RandomSampling",
     "Sampling",
     "SequentialSampling",
     "SetSummary",
+    "TableDataModule",
     "WeightedSampling",
     "draw_boxes",
+    "draw_labels",
+    "draw_points",
     "expected_class_mix",
+    "label_texts",
     "summary_table",
 ]

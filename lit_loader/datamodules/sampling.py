@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
-from lit_loader.annotations import AnnotationTable, class_weights, image_labels, image_weights
+from lit_loader.annotations import AnnotationTable, class_weights, image_labels, image_weights, label_counts
 from lit_loader.samplers import (
     ClassBalancedSampler,
     OrderSampler,
@@ -19,7 +19,10 @@ __all__ = ["ClassBalancedSampling", "RandomSampling", "Sampling", "SequentialSam
 
 
 class Sampling(ABC):
-    """How the images of a table are drawn; the weights come from the table, no image is opened."""
+    """How the images of a table are drawn; the weights come from the table, no image is opened.
+
+    Where a sample is one object, the table has one image row for each, so the same choices serve.
+    """
 
     @abstractmethod
     def sampler(self, table: AnnotationTable) -> OrderSampler:
@@ -46,15 +49,17 @@ class RandomSampling(Sampling):
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedSampling(Sampling):
-    """Images drawn by weights that rise with the rarity of the classes they hold.
+    """Images drawn by weights that rise with the rarity of the classes, or attribute values, they hold.
 
     Args:
+        by: The attribute whose values are balanced; None: the class.
         exponent: 0: all classes weigh the same; 1: inversely to their number of objects.
         reduce: How the weights of an image's objects become the image's.
         num_samples: Images an epoch; None: as many as the table has.
         replacement: Whether an image may come twice in an epoch.
     """
 
+    by: str | None = None
     exponent: float = 1.0
     reduce: Literal["mean", "max", "sum"] = "mean"
     num_samples: int | None = None
@@ -68,21 +73,23 @@ class WeightedSampling(Sampling):
 
     def sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table."""
-        of_classes = class_weights(table.class_counts(), exponent=self.exponent)
-        weights = image_weights(table, of_classes, reduce=self.reduce)
+        of_labels = class_weights(label_counts(table, by=self.by), exponent=self.exponent)
+        weights = image_weights(table, of_labels, by=self.by, reduce=self.reduce)
         return WeightedRandomSampler(weights, self.num_samples, self.replacement)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassBalancedSampling(Sampling):
-    """A class is chosen first, by shares between natural and balanced, then an image that holds it.
+    """A class, or attribute value, is chosen first, by shares between natural and balanced; then an image with it.
 
     Args:
+        by: The attribute whose values are balanced; None: the class.
         temperature: 0: classes come as often as they are; 1: all classes come equally often.
         num_samples: Images an epoch; None: as many as the table has.
-        empty_share: Share of images without objects; None: their share of the table.
+        empty_share: Share of images without objects that count; None: their share of the table.
     """
 
+    by: str | None = None
     temperature: float = 1.0
     num_samples: int | None = None
     empty_share: float | None = None
@@ -96,7 +103,7 @@ class ClassBalancedSampling(Sampling):
     def sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table."""
         return ClassBalancedSampler(
-            image_labels(table),
+            image_labels(table, by=self.by),
             temperature=self.temperature,
             num_samples=self.num_samples,
             empty_share=self.empty_share,

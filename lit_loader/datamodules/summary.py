@@ -1,4 +1,4 @@
-"""What a set holds and what a sampler makes of it: counts, imbalance, expected class mix."""
+"""What a set holds and what a sampler makes of it: counts, imbalance, expected mix of classes and attributes."""
 
 from __future__ import annotations
 
@@ -19,25 +19,29 @@ __all__ = ["SetSummary", "expected_class_mix", "summary_table"]
 
 @dataclass(frozen=True, kw_only=True)
 class SetSummary:
-    """One set's figures.
+    """One set's figures for one kind of label: the class, or an attribute.
 
     Attributes:
         name: Such as ``train`` or ``val/1``.
+        label: ``class``, or the attribute that is counted.
         sampler: The sampler's class name.
-        num_images: Images in the set.
-        num_empty: Images without objects.
-        class_names: Names of the classes.
-        class_counts: int64 ``(num_classes,)``, objects of each class.
+        num_images: Images in the set; where a sample is one object, samples.
+        num_empty: Images without an object that has this label.
+        num_left_out: Images, or objects, of the annotations that are no sample, as the data module says.
+        class_names: Names of the classes, or of the attribute's values.
+        class_counts: int64 ``(num_classes,)``, objects of each class; with ``distinct`` the images.
         image_counts: int64 ``(num_classes,)``, images that hold each class.
-        expected_mix: float64 ``(num_classes,)``, share of each class among the objects that the sampler
+        expected_mix: float64 ``(num_classes,)``, share of each class among the labels that the sampler
             delivers in the mean; None if the sampler cannot say.
         problems: Annotation problems that the reader handled.
     """
 
     name: str
+    label: str = "class"
     sampler: str
     num_images: int
     num_empty: int
+    num_left_out: int = 0
     class_names: tuple[str, ...]
     class_counts: npt.NDArray[np.int64]
     image_counts: npt.NDArray[np.int64]
@@ -45,18 +49,40 @@ class SetSummary:
     problems: int
 
     @classmethod
-    def of(cls, name: str, table: AnnotationTable, sampler: Sampler[int] | None) -> SetSummary:
-        """Summarise a table under a sampler; None: in order. Of a foreign sampler the mix is not known."""
-        counts = table.image_class_counts()
+    def of(
+        cls,
+        name: str,
+        table: AnnotationTable,
+        sampler: Sampler[int] | None,
+        *,
+        by: str | None = None,
+        distinct: bool = False,
+        num_left_out: int = 0,
+    ) -> SetSummary:
+        """Summarise a table under a sampler.
+
+        Args:
+            name: Name of the set.
+            table: The samples.
+            sampler: Over them; None: in order. Of a foreign sampler the mix is not known.
+            by: The attribute to count; None: the class.
+            distinct: Count a class once an image, as classification of whole images delivers it.
+            num_left_out: What is no sample.
+        """
+        counts = table.image_label_counts(by)
+        if distinct:
+            counts = (counts > 0).astype(np.int64)
         if sampler is None:
             sampler = SequentialSampler(table.num_images)
         return cls(
             name=name,
+            label="class" if by is None else by,
             sampler=type(sampler).__name__,
             num_images=table.num_images,
             num_empty=int((counts.sum(axis=1) == 0).sum()),
-            class_names=table.class_names,
-            class_counts=table.class_counts(),
+            num_left_out=num_left_out,
+            class_names=table.labels_of(by)[1],
+            class_counts=counts.sum(axis=0),
             image_counts=(counts > 0).sum(axis=0),
             expected_mix=expected_class_mix(counts, sampler) if isinstance(sampler, OrderSampler) else None,
             problems=len(table.report),
@@ -64,12 +90,12 @@ class SetSummary:
 
     @property
     def natural_mix(self) -> npt.NDArray[np.float64]:
-        """Share of each class among the set's objects; zeros if it has none."""
+        """Share of each class among the set's labels; zeros if it has none."""
         return self.class_counts / max(1, int(self.class_counts.sum()))
 
     @property
     def imbalance(self) -> float:
-        """Objects of the most frequent class for each one of the rarest that occurs."""
+        """Labels of the most frequent class for each one of the rarest that occurs."""
         present = self.class_counts[self.class_counts > 0]
         return float(present.max() / present.min()) if present.size else 1.0
 
@@ -101,11 +127,13 @@ def summary_table(summaries: list[SetSummary]) -> str:
     table = Table(title="data", title_justify="left")
     for column in ("set", "class", "images", "objects", "share", "under the sampler"):
         table.add_column(column, justify="left" if column in ("set", "class") else "right")
+    previous = None
     for summary in summaries:
         empty = f" ({summary.num_empty} empty)" if summary.num_empty else ""
+        what = "all" if summary.label == "class" else summary.label
         table.add_row(
             summary.name,
-            f"all, {summary.imbalance:.0f} : 1",
+            f"{what}, {summary.imbalance:.0f} : 1",
             f"{summary.num_images}{empty}",
             str(int(summary.class_counts.sum())),
             "",
@@ -115,9 +143,13 @@ def summary_table(summaries: list[SetSummary]) -> str:
             mix = "n/a" if summary.expected_mix is None else f"{summary.expected_mix[c]:.1%}"
             images, objects = str(summary.image_counts[c]), str(summary.class_counts[c])
             table.add_row("", name, images, objects, f"{summary.natural_mix[c]:.1%}", mix)
-        if summary.problems:
-            table.add_row("", f"{summary.problems} annotation problems handled")
+        if summary.name != previous:  # these belong to the set, not to one of its labels
+            if summary.problems:
+                table.add_row("", f"{summary.problems} annotation problems handled")
+            if summary.num_left_out:
+                table.add_row("", f"{summary.num_left_out} left out")
         table.add_section()
+        previous = summary.name
     stream = io.StringIO()
     Console(file=stream, width=100).print(table)
     return stream.getvalue().rstrip()

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from lit_loader.datasets.classification import ClassificationDataset, ClassificationSample
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
+from lit_loader.datasets.format_source import FormatSource
 from lit_loader.datasets.images import MAX_PIXELS, decode_image
+from lit_loader.datasets.landmarks import LandmarkDataset
+from lit_loader.datasets.samples import SampleTable, labelled_samples, landmark_samples
 from lit_loader.datasets.shapes import draw_shapes, shapes_root
-from lit_loader.datasets.sources import DetectionSource, ShapesSource, Stage, VocSource
+from lit_loader.datasets.sources import ShapesSource, Stage, TableSource, VocSource
 
 __all__ = [
+    "ClassificationDataset",
+    "ClassificationSample",
     "DetectionDataset",
     "DetectionSample",
-    "DetectionSource",
+    "FormatSource",
+    "LandmarkDataset",
     "MAX_PIXELS",
+    "SampleTable",
     "ShapesSource",
     "Stage",
+    "TableSource",
     "VocSource",
     "decode_image",
     "draw_shapes",
+    "labelled_samples",
+    "landmark_samples",
     "shapes_root",
 ]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeAlias
 
-import numpy as np
-import torch
 from torch.utils.data import Dataset
 from torchvision import tv_tensors
 
 from lit_loader.datasets.images import MAX_PIXELS, decode_image
+from lit_loader.datasets.targets import (
+    OBJECT_FIELDS,
+    attribute_names,
+    check_keypoints,
+    check_rows,
+    object_target,
+)
 from lit_loader.errors import ImageError
 
 if TYPE_CHECKING:
@@ -23,7 +28,6 @@ __all__ = ["DetectionDataset", "DetectionSample", "check_dataset_settings"]
 DetectionSample: TypeAlias = tuple[Any, dict[str, Any]]
 """``(image, target)``; what a transform gives may be of any type."""
 
-_OBJECT_FIELDS: Final = ("difficult", "occluded", "truncated")
 _SIZE_RULES: Final = ("clip", "raise")
 
 
@@ -37,7 +41,11 @@ class DetectionDataset(Dataset[DetectionSample]):
     - ``labels``: int64 ``(N,)``, class id + ``first_label``;
     - ``image_id``: int, the index in the table;
     - ``area``: float32 ``(N,)``, of the boxes; ``iscrowd``: int64 ``(N,)``;
-    - every name in ``extra_fields``: bool ``(N,)``.
+    - every name in ``extra_fields``: bool ``(N,)``;
+    - with ``keypoints``: ``keypoints``, a ``tv_tensors.KeyPoints``, float32 ``(N, K, 2)``, and ``visibility``,
+      uint8 ``(N, K)``: 0 absent, 1 hidden, 2 visible. A point outside the image keeps its coordinates and
+      counts as absent;
+    - every name in ``attributes``: int64 ``(N,)``, ids from 0, -1 where the object has none.
 
     The decoded, upright image decides the canvas. Rows are never dropped here: an object that clipping
     leaves without area keeps its row until ``SanitizeObjects`` drops it from every field at once.
@@ -52,6 +60,8 @@ class DetectionDataset(Dataset[DetectionSample]):
         transforms: Called as ``transforms(image, target)``, gives what the data set gives.
         first_label: Label of class id 0. torchvision's detectors keep 0 for the background, hence 1.
         extra_fields: Columns of the table to add: ``"difficult"``, ``"occluded"``, ``"truncated"``.
+        keypoints: Add the points; the table must have some.
+        attributes: Names of the table's attributes to add, or ``"all"``.
         size_mismatch: For a decoded size that differs from the size in the annotation: ``"clip"`` trusts
             the image, ``"raise"`` refuses the sample. A size of 0 in the annotation means unknown.
         exif_orientation: Turn images upright by their EXIF. ``False`` where boxes were drawn on the pixels
@@ -60,7 +70,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         max_pixels: Largest image accepted, see ``decode_image``.
 
     Raises:
-        ValueError: An argument is outside its choices.
+        ValueError: An argument is outside its choices, or the table lacks what is asked for.
     """
 
     def __init__(
@@ -70,6 +80,8 @@ class DetectionDataset(Dataset[DetectionSample]):
         transforms: Callable[[Any, dict[str, Any]], DetectionSample] | None = None,
         first_label: int = 1,
         extra_fields: Sequence[str] = (),
+        keypoints: bool = False,
+        attributes: Sequence[str] | Literal["all"] = (),
         size_mismatch: Literal["clip", "raise"] = "clip",
         exif_orientation: bool = True,
         max_pixels: int = MAX_PIXELS,
@@ -84,6 +96,10 @@ class DetectionDataset(Dataset[DetectionSample]):
         self.transforms = transforms
         self.first_label = first_label
         self.extra_fields = tuple(extra_fields)
+        if keypoints:
+            check_keypoints(table)
+        self.keypoints = keypoints
+        self.attributes = attribute_names(table, attributes)
         self.size_mismatch = size_mismatch
         self.exif_orientation = exif_orientation
         self.max_pixels = max_pixels
@@ -127,7 +143,7 @@ class DetectionDataset(Dataset[DetectionSample]):
             return image, target
         try:
             sample = self.transforms(image, target)
-            self._check_rows(sample)
+            check_rows(sample, fields=(*self.extra_fields, *self.attributes))
         except Exception as error:
             error.add_note(f"while transforming sample {position}, image {path}")
             raise
@@ -144,36 +160,16 @@ class DetectionDataset(Dataset[DetectionSample]):
                 "exif_orientation=False, or correct <size> if the boxes refer to the upright image."
             )
 
-    def _check_rows(self, sample: Any) -> None:
-        """Refuse a target that a transform left with rows of boxes that no longer exist."""
-        target = sample[1] if isinstance(sample, tuple | list) and len(sample) > 1 else None
-        boxes = target.get("boxes") if isinstance(target, Mapping) else None
-        if target is None or not isinstance(boxes, torch.Tensor):
-            return
-        for name in ("labels", "area", "iscrowd", *self.extra_fields):
-            if name in target and len(target[name]) != len(boxes):
-                raise ValueError(
-                    f"after the transforms, {name!r} has {len(target[name])} rows for {len(boxes)} boxes; drop "
-                    "objects with lit_loader.transforms.SanitizeObjects(), or give torchvision's "
-                    "SanitizeBoundingBoxes(labels_getter=lit_loader.transforms.ObjectFields())."
-                )
-
     def _target(self, position: int, *, canvas_size: tuple[int, int]) -> dict[str, Any]:
-        rows = self.table.objects(position)
-        height, width = canvas_size
-        # np.clip and np.array copy: the table's arrays are read-only views of a mapped file.
-        limits = np.array([width, height, width, height], dtype=np.float32)
-        boxes = torch.from_numpy(np.clip(self.table.boxes[rows], np.float32(0), limits))
-        target: dict[str, Any] = {
-            "boxes": tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=canvas_size),
-            "labels": torch.from_numpy(self.table.labels[rows] + np.int64(self.first_label)),
-            "image_id": position,
-            "area": (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]),
-            "iscrowd": torch.from_numpy(self.table.crowd[rows].astype(np.int64)),
-        }
-        for name in self.extra_fields:
-            target[name] = torch.from_numpy(np.array(getattr(self.table, name)[rows], dtype=np.bool_))
-        return target
+        return object_target(
+            self.table,
+            position,
+            canvas_size=canvas_size,
+            first_label=self.first_label,
+            extra_fields=self.extra_fields,
+            keypoints=self.keypoints,
+            attributes=self.attributes,
+        )
 
 
 def check_dataset_settings(
@@ -184,9 +180,9 @@ def check_dataset_settings(
     Raises:
         ValueError: One is outside its choices.
     """
-    unknown = [name for name in extra_fields if name not in _OBJECT_FIELDS]
+    unknown = [name for name in extra_fields if name not in OBJECT_FIELDS]
     if unknown:
-        raise ValueError(f"extra_fields holds {unknown}; the choices are {list(_OBJECT_FIELDS)}.")
+        raise ValueError(f"extra_fields holds {unknown}; the choices are {list(OBJECT_FIELDS)}.")
     if size_mismatch not in _SIZE_RULES:
         raise ValueError(f"size_mismatch={size_mismatch!r} is not one of {list(_SIZE_RULES)}.")
     if first_label < 0:

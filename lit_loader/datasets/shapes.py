@@ -1,4 +1,4 @@
-"""The embedded data set: scenes of shapes with a rare class, drawn on first use and written as VOC.
+"""The embedded data set: scenes of shapes with rare kinds, drawn on first use, written as unified VOC.
 
 Nothing is downloaded. A folder is named after a fingerprint of the settings that drew it, so other
 settings never overwrite it, and it appears under that name only when it is complete: it is drawn in a
@@ -20,17 +20,25 @@ from typing import Any
 import numpy as np
 from rich.progress import Progress
 
-from lit_loader.datasets.scenes import SHAPE_NAMES, box_of, place_objects, render_scene
+from lit_loader.datasets.scene_objects import (
+    FINISH_NAMES,
+    MAX_ROTATION,
+    POINTS,
+    SHAPE_NAMES,
+    box_of,
+    points_of,
+)
+from lit_loader.datasets.scenes import place_objects, render_scene
 from lit_loader.formats.voc_writer import write_voc_xml
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray
 
-__all__ = ["DEFAULT_NUM_IMAGES", "class_quota", "draw_shapes", "shapes_root"]
+__all__ = ["DEFAULT_NUM_IMAGES", "draw_shapes", "shapes_root", "share_out"]
 
 DEFAULT_NUM_IMAGES: Mapping[str, int] = {"train": 3000, "val": 300, "test": 1400}
 """Images per split; 1,400 images of four objects on average hold 56 of a class with a share of 1 %."""
 
-_DRAWING = 1  # raised whenever the same settings would be drawn differently
+_DRAWING = 2  # raised whenever the same settings would be drawn differently
 _SETTINGS_FILE = "shapes.json"
 
 
@@ -57,14 +65,20 @@ def draw_shapes(
     image_size: int = 96,
     objects_per_image: tuple[int, int] = (2, 6),
     class_shares: Sequence[float] = (0.90, 0.09, 0.01),
+    finish_shares: Sequence[float] = (0.88, 0.10, 0.02),
+    max_rotation: float = 25.0,
     seed: int = 0,
     progress: bool = True,
 ) -> Path:
     """Draw scenes of discs, squares and stars and write them as VOC XML and JPEG, unless they are there.
 
+    One set serves every task: an object has a box, a class, the points of `lit_loader.datasets.scene_objects.POINTS`
+    (a square's corners, a star's tips; a disc has none), and the attribute ``finish``, dealt out
+    independently of the class: plain, dotted, or hollow.
+
     The number of objects of each class in a split is its share of the split's objects, exactly, to the
-    nearest whole number and never 0. The same settings give the same annotations to the byte, and the
-    same pixels on the same version of Pillow.
+    nearest whole number and never 0; so is that of each finish. The same settings give the same annotations
+    to the byte, and the same pixels on the same version of Pillow.
 
     Args:
         root: Folder under which the data set's own folder, ``shapes-<fingerprint>``, is made.
@@ -72,6 +86,9 @@ def draw_shapes(
         image_size: Width and height in pixels, at least 32.
         objects_per_image: Fewest and most objects of an image, drawn uniformly.
         class_shares: Share of all objects for each of `SHAPE_NAMES`; positive, sums to 1.
+        finish_shares: Share of all objects for each of `FINISH_NAMES`; positive, sums to 1.
+        max_rotation: Degrees that an object leans to either side at most; below `MAX_ROTATION`, so that each
+            point can be told from the others.
         seed: Seed of everything that is drawn.
         progress: Show a progress bar while drawing.
 
@@ -79,7 +96,7 @@ def draw_shapes(
         The data set's folder, with ``JPEGImages``, ``Annotations`` and ``ImageSets/Main``.
 
     Raises:
-        ValueError: If a setting is out of range, or a split is too small to hold every class.
+        ValueError: If a setting is out of range, or a split is too small to hold every class and finish.
     """
     settings = {
         "drawing": _DRAWING,
@@ -87,6 +104,8 @@ def draw_shapes(
         "image_size": int(image_size),
         "objects_per_image": [int(number) for number in objects_per_image],
         "class_shares": [float(share) for share in class_shares],
+        "finish_shares": [float(share) for share in finish_shares],
+        "max_rotation": float(max_rotation),
         "seed": int(seed),
     }
     _check(settings)
@@ -114,24 +133,22 @@ def draw_shapes(
     return target
 
 
-def class_quota(num_objects: int, class_shares: Sequence[float]) -> IndexArray:
-    """Return how many of ``num_objects`` belong to each class: largest remainders, and at least 1 each.
+def share_out(num_objects: int, shares: Sequence[float]) -> IndexArray:
+    """Return how many of ``num_objects`` are of each kind: largest remainders, and at least 1 each.
 
     Args:
-        num_objects: Objects to share out, at least one for each class.
-        class_shares: Shares that sum to 1.
+        num_objects: Objects to share out, at least one for each kind.
+        shares: Shares that sum to 1.
 
     Returns:
-        int64 array, shape ``(num_classes,)``, that sums to ``num_objects``.
+        int64 array, shape ``(num_kinds,)``, that sums to ``num_objects``.
 
     Raises:
-        ValueError: If there are fewer objects than classes.
+        ValueError: If there are fewer objects than kinds.
     """
-    if num_objects < len(class_shares):
-        raise ValueError(
-            f"{num_objects} objects cannot hold each of {len(class_shares)} classes; draw more images"
-        )
-    exact = np.asarray(class_shares, dtype=np.float64) * num_objects
+    if num_objects < len(shares):
+        raise ValueError(f"{num_objects} objects cannot hold each of {len(shares)} kinds; draw more images")
+    exact = np.asarray(shares, dtype=np.float64) * num_objects
     quota = np.floor(exact).astype(np.int64)
     quota[np.argsort(quota - exact, kind="stable")[: num_objects - int(quota.sum())]] += 1
     while (quota == 0).any():
@@ -145,10 +162,14 @@ def _check(settings: Mapping[str, Any]) -> None:
     fewest, most = settings["objects_per_image"]
     if not 1 <= fewest <= most:
         raise ValueError(f"objects_per_image=({fewest}, {most}) must be 1 <= fewest <= most, e.g. (2, 6)")
-    shares = settings["class_shares"]
-    if len(shares) != len(SHAPE_NAMES) or min(shares) <= 0 or abs(sum(shares) - 1) > 1e-6:
+    for what, names in (("class_shares", SHAPE_NAMES), ("finish_shares", FINISH_NAMES)):
+        shares = settings[what]
+        if len(shares) != len(names) or not min(shares) > 0 or not abs(sum(shares) - 1) <= 1e-6:
+            raise ValueError(f"{what}={shares} must be {len(names)} positive shares of sum 1, for {names}")
+    if not 0 <= settings["max_rotation"] < MAX_ROTATION:
         raise ValueError(
-            f"class_shares={shares} must be {len(SHAPE_NAMES)} positive shares of sum 1, for {SHAPE_NAMES}"
+            f"max_rotation={settings['max_rotation']} must be in [0, {MAX_ROTATION:g}) degrees; a star that "
+            "leans farther has another tip on top"
         )
     if settings["image_size"] < 32:
         raise ValueError(f"image_size={settings['image_size']} is below 32, too small to tell shapes apart")
@@ -167,12 +188,19 @@ def _write_all(folder: Path, settings: Mapping[str, Any], *, progress: bool) -> 
         task = bar.add_task("Drawing shapes", total=sum(settings["num_images"].values()))
         for split, num_images in settings["num_images"].items():
             stems = []
-            for index, class_ids in enumerate(_class_ids(split, num_images, settings)):
+            for index, (class_ids, finish_ids) in enumerate(_kinds(split, num_images, settings)):
                 stems.append(f"{split}_{index:05d}")
                 rng = np.random.default_rng(key64("scene", settings["seed"], split, index))
-                objects = place_objects(class_ids, image_size=settings["image_size"], rng=rng)
+                objects = place_objects(
+                    class_ids,
+                    finish_ids,
+                    image_size=settings["image_size"],
+                    max_rotation=settings["max_rotation"],
+                    rng=rng,
+                )
                 image = render_scene(objects, image_size=settings["image_size"], rng=rng)
                 image.save(folder / "JPEGImages" / f"{stems[-1]}.jpg", quality=90)
+                points, visibility = points_of(objects)
                 write_voc_xml(
                     folder / "Annotations" / f"{stems[-1]}.xml",
                     filename=f"{stems[-1]}.jpg",
@@ -180,20 +208,34 @@ def _write_all(folder: Path, settings: Mapping[str, Any], *, progress: bool) -> 
                     height=settings["image_size"],
                     names=[SHAPE_NAMES[scene_object.class_id] for scene_object in objects],
                     boxes=[box_of(scene_object) for scene_object in objects],
+                    keypoints=points,
+                    visibility=visibility,
+                    schema=POINTS,
+                    attributes={"finish": [FINISH_NAMES[finish_id] for finish_id in finish_ids]},
+                    attribute_values={"finish": FINISH_NAMES},
                 )
                 bar.advance(task)
             (folder / "ImageSets" / "Main" / f"{split}.txt").write_text("".join(f"{s}\n" for s in stems))
 
 
-def _class_ids(split: str, num_images: int, settings: Mapping[str, Any]) -> Iterator[list[int]]:
-    """Yield the class ids of every image of a split, the split's quotas dealt out at random."""
+def _kinds(split: str, num_images: int, settings: Mapping[str, Any]) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the class ids and the finish ids of every image of a split, the quotas dealt out at random."""
     rng = np.random.default_rng(key64("classes", settings["seed"], split))
     fewest, most = settings["objects_per_image"]
     counts = fewest + np.floor(rng.random(num_images) * (most - fewest + 1)).astype(np.int64)
-    quota = class_quota(int(counts.sum()), settings["class_shares"])
-    dealt = np.repeat(np.arange(len(quota)), quota)[np.argsort(rng.random(int(counts.sum())), kind="stable")]
-    for part in np.split(dealt, np.cumsum(counts)[:-1]):
-        yield part.tolist()
+    total = int(counts.sum())
+    classes = _dealt(total, settings["class_shares"], rng)
+    rng = np.random.default_rng(key64("finishes", settings["seed"], split))
+    finishes = _dealt(total, settings["finish_shares"], rng)
+    ends = np.cumsum(counts)[:-1]
+    for class_ids, finish_ids in zip(np.split(classes, ends), np.split(finishes, ends), strict=True):
+        yield class_ids.tolist(), finish_ids.tolist()
+
+
+def _dealt(total: int, shares: Sequence[float], rng: np.random.Generator) -> IndexArray:
+    """Return the kind of each of ``total`` objects."""
+    quota = share_out(total, shares)
+    return np.repeat(np.arange(len(quota)), quota)[np.argsort(rng.random(total), kind="stable")]
 
 
 @contextmanager

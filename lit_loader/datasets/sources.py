@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.same_names import with_same_names
 from lit_loader.datasets.shapes import DEFAULT_NUM_IMAGES, shapes_root
 from lit_loader.errors import AnnotationError
 from lit_loader.formats import VocPolicy, read_voc
 
-__all__ = ["DetectionSource", "ShapesSource", "Stage", "VocSource"]
+__all__ = ["Names", "ShapesSource", "Stage", "TableSource", "VocSource", "listed"]
 
 Stage: TypeAlias = Literal["train", "val", "test", "predict"]
-Split: TypeAlias = str | Sequence[str] | None
+Names: TypeAlias = str | Sequence[str] | None
 
 _SPLIT_DIR = "ImageSets/Main"
 
 
-class DetectionSource(ABC):
+class TableSource(ABC):
     """Gives the annotation tables of every stage, all with the same classes."""
 
     @abstractmethod
@@ -34,7 +35,7 @@ class DetectionSource(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VocSource(DetectionSource):
+class VocSource(TableSource):
     """A folder in VOC layout.
 
     Args:
@@ -44,6 +45,8 @@ class VocSource(DetectionSource):
         test: The same for the test, or several.
         predict: The same for prediction; None: as ``test``.
         class_names: Names in the order of their ids; None: all that occur in the splits named here, sorted.
+        schema: What the points are, as `keypoint_schema` takes it: a known name such as ``face_68``, names with
+            flip pairs, or a number; None: what the files say themselves.
         one_based: Subtract one from the coordinates.
         image_dir: Folder of the images under ``root``.
         annotation_dir: Folder of the XML files under ``root``.
@@ -62,6 +65,7 @@ class VocSource(DetectionSource):
     test: str | Sequence[str] | None = "test"
     predict: str | Sequence[str] | None = None
     class_names: Sequence[str] | None = None
+    schema: Any = None
     one_based: bool = False
     image_dir: str = "JPEGImages"
     annotation_dir: str = "Annotations"
@@ -77,17 +81,19 @@ class VocSource(DetectionSource):
     def tables(self, stage: Stage) -> list[AnnotationTable]:
         """Return the stage's tables."""
         # Names that are given are known without the other stages' splits.
-        read = self._read_all(list(self._splits()) if self.class_names is None else [stage])
-        names = {name for table in read.values() for name in table.class_names}
-        if self.class_names is None and read and not names:
+        splits = self._splits()
+        read = self._read_all([stage] if self.class_names is not None else list(splits))
+        if self.class_names is not None and not all(map(_is_plain, read.values())):
+            read = self._read_all(list(splits))  # for the values of their attributes
+        if read and not any(table.class_names for table in read.values()):
             raise AnnotationError(
                 f"no object in any of the splits {list(read)}, hence no class; give class_names=[...]",
                 path=self.root,
             )
-        tables = [read[split] for split in _listed(self._splits()[stage])]
-        return tables if self.class_names is not None else [t.with_class_names(sorted(names)) for t in tables]
+        tables = dict(zip(read, with_same_names(list(read.values())), strict=True))
+        return [tables[split] for split in listed(splits[stage])]
 
-    def _splits(self) -> dict[Stage, Split]:
+    def _splits(self) -> dict[Stage, Names]:
         predict = self.test if self.predict is None else self.predict
         return {"train": self.train, "val": self.val, "test": self.test, "predict": predict}
 
@@ -95,7 +101,7 @@ class VocSource(DetectionSource):
         """Read each split of some stages once; names not given are those of each split alone."""
         read: dict[str, AnnotationTable] = {}
         for stage in stages:
-            for split in _listed(self._splits()[stage]):
+            for split in listed(self._splits()[stage]):
                 if split not in read:
                     self._check_split_file(split, stage)
                     read[split] = self._read(split)
@@ -116,6 +122,7 @@ class VocSource(DetectionSource):
             self.root,
             split=split,
             class_names=self.class_names,
+            schema=self.schema,
             one_based=self.one_based,
             image_dir=self.image_dir,
             annotation_dir=self.annotation_dir,
@@ -128,14 +135,19 @@ class VocSource(DetectionSource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShapesSource(DetectionSource):
-    """The embedded data set: scenes of shapes, 90, 9 and 1 % of three classes, drawn on first use.
+class ShapesSource(TableSource):
+    """The embedded data set: scenes of shapes with points and a finish, drawn on first use.
+
+    90, 9 and 1 % of the objects are of three classes; 88, 10 and 2 % have the attribute ``finish`` plain,
+    dotted and hollow, whatever their class.
 
     Args:
         num_images: Images of the splits ``train``, ``val`` and ``test``; one that is not named is not there.
         image_size: Side of the square images in pixels.
         objects_per_image: Fewest and most objects of an image.
         class_shares: Share of each class among the objects.
+        finish_shares: Share of each finish among the objects.
+        max_rotation: Degrees that an object leans to either side at most.
         seed: Seed of the drawing.
         cache_dir: Where it is kept; None: the user's cache folder.
         progress: Draw a progress bar.
@@ -148,6 +160,8 @@ class ShapesSource(DetectionSource):
     image_size: int = 96
     objects_per_image: Sequence[int] = (2, 6)
     class_shares: Sequence[float] = (0.90, 0.09, 0.01)
+    finish_shares: Sequence[float] = (0.88, 0.10, 0.02)
+    max_rotation: float = 25.0
     seed: int = 0
     cache_dir: str | None = None
     progress: bool = True
@@ -173,6 +187,8 @@ class ShapesSource(DetectionSource):
             image_size=self.image_size,
             objects_per_image=(fewest, most),
             class_shares=self.class_shares,
+            finish_shares=self.finish_shares,
+            max_rotation=self.max_rotation,
             seed=self.seed,
             progress=self.progress,
         )
@@ -187,7 +203,13 @@ class ShapesSource(DetectionSource):
         )
 
 
-def _listed(split: Split) -> list[str]:
-    if split is None:
+def listed(names: Names) -> list[str]:
+    """Return what a stage is given as a list: one name, several, or none."""
+    if names is None:
         return []
-    return [split] if isinstance(split, str) else list(split)
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _is_plain(table: AnnotationTable) -> bool:
+    """Whether nothing but the classes of a table has names that splits could disagree about."""
+    return not table.attributes and table.keypoints is None

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from lit_loader.annotations.cache import cache_folder, cache_key, load_or_build
+from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
 from lit_loader.annotations.report import ReadReport
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.formats.parallel import map_chunks
 from lit_loader.formats.voc_build import build_voc_table, choose_items
-from lit_loader.formats.voc_files import VocFiles, VocItem, find_voc_files
-from lit_loader.formats.voc_parse import VocColumns, parse_voc_files
+from lit_loader.formats.voc_columns import join_columns
+from lit_loader.formats.voc_files import find_voc_files
+from lit_loader.formats.voc_parse import parse_voc_files
 from lit_loader.formats.voc_policy import VocPolicy
 
 __all__ = ["read_voc"]
 
-_READER_VERSION = 1
+_READER_VERSION = 2
 
 
 def read_voc(
@@ -28,6 +29,9 @@ def read_voc(
     *,
     split: str | None = None,
     class_names: Sequence[str] | None = None,
+    schema: str | KeypointSchema | Mapping[str, Any] | int | None = None,
+    keypoints: bool = True,
+    attributes: bool = True,
     one_based: bool = False,
     image_dir: str = "JPEGImages",
     annotation_dir: str = "Annotations",
@@ -38,22 +42,32 @@ def read_voc(
     num_workers: int | None = None,
     progress: bool = True,
 ) -> AnnotationTable:
-    """Read a VOC data set; images are never opened.
+    """Read a VOC data set, plain or unified; images are never opened.
+
+    The unified format, VOC with points, attributes and crowd flags, is described in ``voc_writer.py``. Of
+    plain VOC the table has no keypoints (None) and no attributes. ``<part>`` is not read and counted in the
+    report.
 
     The image of an id is found by listing ``image_dir``; when several extensions fit, the one that
     ``<filename>`` has, else the first of ``IMAGE_EXTENSIONS``. What is wrong in the files is handled by
     ``policy`` and listed in the table's ``report``. Paths that the data set names, and symbolic links in
     it, may not lead out of ``root``.
 
-    Read further splits with the first one's ``class_names``: a split that lacks a class would otherwise
-    number the others differently.
+    Read further splits of plain VOC with the first one's ``class_names``: a split that lacks a class would
+    otherwise number the others differently. Files with a ``<schema>`` say it themselves where need be.
 
     Args:
         root: The data set's folder.
-        split: Reads the ids in ``<split_dir>/<split>.txt``; None reads every XML file, sorted by name.
-        class_names: Classes in the order of their ids; None takes the names that occur in this split,
-            sorted, those of objects that the policy drops included.
-        one_based: Whether to subtract one from all four corners. By default they are kept as written, as
+        split: Reads the ids in ``<split_dir>/<split>.txt``; None reads every XML file below
+            ``annotation_dir``, sorted by id.
+        class_names: Classes in the order of their ids; None takes those of the ``<schema>``, or else the
+            names that occur in this split, sorted, those of objects that the policy drops included.
+        schema: What the points are, as `keypoint_schema` takes it; points of other names are not read and
+            reported. None takes the files' ``<schema>``, or else the names that occur, sorted.
+        keypoints: Whether to read points.
+        attributes: Whether to read attributes. Their values are numbered as the ``<schema>`` says, or else
+            sorted.
+        one_based: Whether to subtract one from all coordinates. By default they are kept as written, as
             torchvision does.
         image_dir: Folder of the images, relative to ``root``.
         annotation_dir: Folder of the XML files, relative to ``root``.
@@ -77,6 +91,9 @@ def read_voc(
     if num_workers is not None and num_workers < 0:
         raise ValueError(f"num_workers={num_workers} must be None or >= 0")
     names = None if class_names is None else _checked_names(class_names)
+    if schema is not None and not keypoints:
+        raise ValueError(f"schema={schema!r} says what points are, and keypoints=False reads none; drop one")
+    points = None if schema is None else keypoint_schema(schema)
     policy = VocPolicy() if policy is None else policy
     files = find_voc_files(
         root,
@@ -88,6 +105,8 @@ def read_voc(
     settings = {
         "split": split,
         "class_names": names,
+        "schema": None if points is None else asdict(points),
+        "read": [keypoints, attributes],
         "one_based": one_based,
         "dirs": [image_dir, annotation_dir, split_dir],
         "policy": asdict(policy),
@@ -96,7 +115,21 @@ def read_voc(
     def build() -> AnnotationTable:
         report = ReadReport()
         items = choose_items(files, policy=policy, report=report)
-        columns = _parse(files, items, policy=policy, num_workers=num_workers, progress=progress)
+        parse = partial(
+            parse_voc_files,
+            root=files.root,
+            malformed=policy.malformed,
+            keypoints=keypoints,
+            attributes=attributes,
+        )
+        parts = map_chunks(
+            parse,
+            [item.xml for item in items],  # items without XML become empty files
+            num_workers=num_workers,
+            progress=progress,
+            description="Reading annotations",
+        )
+        columns = join_columns(parts or [parse([])])
         report.merge(columns.report)
         return build_voc_table(
             files,
@@ -104,6 +137,8 @@ def read_voc(
             columns,
             policy=policy,
             class_names=names,
+            schema=points,
+            keypoints=keypoints,
             one_based=one_based,
             split=split,
             report=report,
@@ -133,36 +168,3 @@ def _checked_names(class_names: Sequence[str]) -> tuple[str, ...]:
     ):
         raise ValueError(f"class_names={names} must be different names, at least one, none empty")
     return names
-
-
-def _parse(
-    files: VocFiles, items: Sequence[VocItem], *, policy: VocPolicy, num_workers: int | None, progress: bool
-) -> VocColumns:
-    """Parse the items' files in chunks and join the columns; items without XML become empty files."""
-    parts = map_chunks(
-        partial(parse_voc_files, root=files.root, malformed=policy.malformed),
-        [item.xml for item in items],
-        num_workers=num_workers,
-        progress=progress,
-        description="Reading annotations",
-    )
-    parts = parts or [parse_voc_files([], root=files.root, malformed=policy.malformed)]
-    names: dict[str, int] = {}
-    report = ReadReport()
-    name_ids = []
-    for part in parts:
-        lookup = np.array([names.setdefault(name, len(names)) for name in part.names], dtype=np.int64)
-        name_ids.append(lookup[part.name_ids] if part.names else part.name_ids)
-        report.merge(part.report)
-    return VocColumns(
-        readable=np.concatenate([part.readable for part in parts]),
-        filenames=[filename for part in parts for filename in part.filenames],
-        sizes=np.concatenate([part.sizes for part in parts]),
-        counts=np.concatenate([part.counts for part in parts]),
-        names=list(names),
-        name_ids=np.concatenate(name_ids),
-        corners=np.concatenate([part.corners for part in parts]),
-        flags=np.concatenate([part.flags for part in parts]),
-        positions=np.concatenate([part.positions for part in parts]),
-        report=report,
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -107,7 +108,7 @@ def find_voc_files(
     split_file = None
     lines: list[tuple[int | None, str]]
     if split is None:
-        lines = [(None, stem) for stem in sorted(listing.annotations(annotation_dir))]
+        lines = [(None, image_id) for image_id in sorted(listing.ids(annotation_dir))]
     else:
         split_file = resolve_under(real_root, f"{split_dir}/{split}.txt")
         lines = list(_split_lines(split_file))
@@ -162,6 +163,16 @@ class _Listing:
     def exists(self, folder: str) -> bool:
         return resolve_under(self._root, folder).is_dir()
 
+    def ids(self, top: str) -> Iterator[str]:
+        """Yield the id of every XML file below a folder; links to folders are not followed."""
+        waiting = [""]  # no recursion: folders may be nested deeper than Python may call
+        while waiting:
+            prefix = waiting.pop()
+            folder = str(PurePosixPath(top, prefix))
+            yield from (prefix + stem for stem in self.annotations(folder))
+            below = [entry for entry in self._entries(folder) if entry.is_dir(follow_symlinks=False)]
+            waiting.extend(f"{prefix}{entry.name}/" for entry in below)
+
     def annotations(self, folder: str) -> dict[str, os.DirEntry[str]]:
         """Return the XML files of a folder by stem."""
         if folder not in self._annotations:
@@ -183,7 +194,7 @@ class _Listing:
         if entry is None:
             return None
         relative = self._checked(folder, entry)
-        return (relative, entry.stat()) if entry.is_file() else None
+        return (relative, entry.stat()) if _is_file(entry) else None
 
     def images(self, folder: str, image_id: str) -> tuple[str, ...]:
         """Return the image files of an id, relative to the root, in the order of IMAGE_EXTENSIONS."""
@@ -192,7 +203,7 @@ class _Listing:
             found: dict[str, list[os.DirEntry[str]]] = {}
             for entry in self._entries(folder):
                 name, extension = _parts(entry.name)
-                if extension.lower() in IMAGE_EXTENSIONS and entry.is_file():
+                if extension.lower() in IMAGE_EXTENSIONS and _is_file(entry):
                     found.setdefault(name, []).append(entry)
             self._images[folder] = found
         entries = self._images[folder].get(stem, [])
@@ -215,6 +226,13 @@ class _Listing:
                 ]
         except OSError:  # no such folder: its files are missing, which the policy decides on
             return []
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a circle of links
+        return False
 
 
 def _parts(name: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from xml.etree.ElementTree import Element, ParseError, fromstring
@@ -14,9 +15,10 @@ import defusedxml.ElementTree
 import defusedxml.sax
 from defusedxml.common import DefusedXmlException
 
+from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
 
-__all__ = ["MAX_TAGS", "MAX_XML_BYTES", "child_line", "child_text", "parse_xml", "read_xml"]
+__all__ = ["MAX_TAGS", "MAX_XML_BYTES", "child_line", "child_text", "parse_xml", "read_bytes", "read_xml"]
 
 # NOTE [two parsers]
 # defusedxml runs on ElementTree's pure Python parser, 2.5 times slower than the C one. What it adds, refusing
@@ -56,7 +58,7 @@ def parse_xml(data: bytes, *, path: Path | str) -> Element:
         line = data.count(b"\n", 0, max(data.find(b"<!"), 0)) + 1
         raise AnnotationError(message, path=path, line=line) from None
     except (LookupError, ValueError) as error:  # an encoding that expat does not know
-        raise AnnotationError(f"cannot be parsed as XML ({error})", path=path) from None
+        raise AnnotationError(f"cannot be parsed as XML ({shorten(str(error))})", path=path) from None
 
 
 def read_xml(path: Path | str) -> Element:
@@ -66,7 +68,7 @@ def read_xml(path: Path | str) -> Element:
         AnnotationError: If the file cannot be read, is larger than ``MAX_XML_BYTES``, or is refused
             by ``parse_xml``.
     """
-    return parse_xml(_read(path), path=path)
+    return parse_xml(read_bytes(path), path=path)
 
 
 def child_text(element: Element, tag: str) -> str | None:
@@ -87,14 +89,18 @@ def child_line(path: Path | str, tag: str, index: int) -> int | None:
         index: Counted from 0.
     """
     finder = _LineFinder(tag, index)
-    try:
-        defusedxml.sax.parseString(_read(path), finder, forbid_dtd=True)
-    except (AnnotationError, SAXException, DefusedXmlException, LookupError, ValueError):
-        return None
+    refusals = (AnnotationError, SAXException, DefusedXmlException, LookupError, ValueError)
+    with suppress(*refusals):  # what was found before stands
+        defusedxml.sax.parseString(read_bytes(path), finder, forbid_dtd=True)
     return finder.line
 
 
-def _read(path: Path | str) -> bytes:
+def read_bytes(path: Path | str) -> bytes:
+    """Return what a file holds.
+
+    Raises:
+        AnnotationError: If the file cannot be read or is larger than ``MAX_XML_BYTES``.
+    """
     try:
         with Path(path).open("rb") as file:
             # read(MAX_XML_BYTES) would allocate as much for every small file
@@ -122,6 +128,7 @@ class _LineFinder(ContentHandler):
         if self._depth == 2 and name == self._tag:
             if self._left == 0 and self._locator is not None:
                 self.line = self._locator.getLineNumber()
+                raise SAXException("found")  # the rest need not be read
             self._left -= 1
 
     def endElement(self, name: str) -> None:

@@ -1,17 +1,32 @@
-"""Transforms on torchvision's v2 that keep boxes, labels and every per-object field row-aligned."""
+"""Transforms on torchvision's v2 that keep boxes, points, labels and every per-object field row-aligned."""
 
 from __future__ import annotations
 
+from lit_loader.transforms.classification import classification_transforms
+from lit_loader.transforms.coordinates import denormalize_keypoints, normalize_keypoints, to_image_points
+from lit_loader.transforms.crops import CropToObjects
 from lit_loader.transforms.detection import detection_transforms
+from lit_loader.transforms.flips import RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
+from lit_loader.transforms.landmarks import landmark_transforms
 from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, ObjectFields, SanitizeObjects
+from lit_loader.transforms.visibility import UpdateVisibility
 
 __all__ = [
+    "CropToObjects",
     "Letterbox",
     "ObjectFields",
     "PER_IMAGE_FIELDS",
     "PER_OBJECT_FIELDS",
+    "RandomHorizontalFlip",
     "RandomObjectCrop",
+    "RandomVerticalFlip",
     "SanitizeObjects",
+    "UpdateVisibility",
+    "classification_transforms",
+    "denormalize_keypoints",
     "detection_transforms",
+    "landmark_transforms",
+    "normalize_keypoints",
+    "to_image_points",
 ]

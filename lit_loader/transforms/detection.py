@@ -10,8 +10,10 @@ from torch import nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
 from lit_loader.transforms.sanitize import SanitizeObjects
+from lit_loader.transforms.visibility import UpdateVisibility
 
 __all__ = ["detection_transforms"]
 
@@ -28,17 +30,20 @@ def detection_transforms(
     photometric: float = 0.0,
     zoom_out: float = 0.0,
     iou_crop: float = 0.0,
+    rotation: float = 0.0,
+    flip_pairs: FlipPairs | None = None,
     min_box_size: float = 1.0,
     min_box_area: float = 1.0,
     per_object: Sequence[str] = (),
     per_image: Sequence[str] = (),
     to_float: bool = True,
 ) -> nn.Module:
-    """Compose torchvision's v2 transforms for ``(image, target)`` samples.
+    """Compose torchvision's v2 transforms for ``(image, target)`` samples, with or without points.
 
-    In this order: photometric distortion, zoom out, IoU crop, flips (all in training only), resize,
+    In this order: photometric distortion, zoom out, IoU crop, rotation, flips (all in training only), resize,
     ``SanitizeObjects``, conversion to float32 in [0, 1]. With ``train=False`` nothing is random, and the
-    probabilities are without effect, so that one set of arguments serves both splits.
+    probabilities are without effect, so that one set of arguments serves both splits. Points that leave the
+    image get visibility 0; objects are dropped by their boxes alone.
 
     Determinism: every draw comes from torch's global generator.
 
@@ -49,13 +54,17 @@ def detection_transforms(
         max_size: Longest side allowed, for an int ``size`` or for none: without ``size``, the longer side
             becomes ``max_size``. In pixels.
         letterbox: Keep the aspect ratio for a pair ``size`` and pad the rest.
-        fill: Value of padded pixels (zoom out, letterbox), 0..255.
+        fill: Value of padded pixels (zoom out, rotation, letterbox), 0..255.
         hflip: Probability of a horizontal flip.
         vflip: Probability of a vertical flip.
         photometric: Probability of each photometric distortion (brightness, contrast, saturation, hue,
             channel order).
         zoom_out: Probability of putting the image on a canvas up to 4 times as large.
         iou_crop: Probability of a crop around objects.
+        rotation: Largest turn about the image's centre to either side, in degrees, drawn for every image. A
+            box becomes the one that encloses it turned, so it is looser than before.
+        flip_pairs: Positions of points that exchange their places in a flip (left and right eye); ``[]`` if
+            there are none. ``None`` declares nothing: a flip of a target with points is refused.
         min_box_size: Smallest side of a box kept, in pixels of the result.
         min_box_area: Smallest area of a box kept, in square pixels of the result.
         per_object: Further per-object fields of the target, see ``SanitizeObjects``.
@@ -66,8 +75,8 @@ def detection_transforms(
         A picklable module, called as ``transform(image, target)``.
 
     Raises:
-        ValueError: A probability is outside [0, 1], the sizes do not go together, or ``fill`` has nothing
-            to fill.
+        ValueError: A probability is outside [0, 1], the sizes do not go together, ``fill`` has nothing to
+            fill, ``rotation`` is not from 0 to 180, or ``flip_pairs`` are not disjoint pairs.
     """
     chances = {
         "hflip": hflip,
@@ -79,20 +88,24 @@ def detection_transforms(
     for name, chance in chances.items():
         if not 0 <= chance <= 1:
             raise ValueError(f"{name}={chance} is not a probability in [0, 1].")
-    if fill != 0 and not letterbox and zoom_out == 0:
+    if not 0 <= rotation <= 180:
+        raise ValueError(f"rotation={rotation} must be from 0 to 180 degrees.")
+    if fill != 0 and not letterbox and zoom_out == 0 and rotation == 0:
         raise ValueError(
-            f"fill={fill} has no effect without letterbox=True or zoom_out above 0; leave it out."
+            f"fill={fill} has no effect without letterbox=True, zoom_out or rotation above 0; leave it out."
         )
-    parts: list[Any] = []
+    pad = {tv_tensors.Mask: 0, "others": fill}
+    # What enlarges the canvas comes after an update: a point beside the image must not land on the padding.
+    parts: list[Any] = [UpdateVisibility()]
+    random_parts = (
+        (photometric, v2.RandomPhotometricDistort(p=photometric)),
+        (zoom_out, v2.RandomZoomOut(fill=pad, p=zoom_out)),
+        (iou_crop, v2.Compose([RandomObjectCrop(p=iou_crop), UpdateVisibility()])),
+        (rotation, v2.Compose([_rotation(rotation, pad), UpdateVisibility()])),
+        (hflip, RandomHorizontalFlip(flip_pairs, p=hflip)),
+        (vflip, RandomVerticalFlip(flip_pairs, p=vflip)),
+    )
     if train:
-        pad = {tv_tensors.Mask: 0, "others": fill}
-        random_parts = (
-            (photometric, v2.RandomPhotometricDistort(p=photometric)),
-            (zoom_out, v2.RandomZoomOut(fill=pad, p=zoom_out)),
-            (iou_crop, RandomObjectCrop(p=iou_crop)),
-            (hflip, v2.RandomHorizontalFlip(p=hflip)),
-            (vflip, v2.RandomVerticalFlip(p=vflip)),
-        )
         parts += [part for chance, part in random_parts if chance > 0]
     parts += _resize(size=size, max_size=max_size, letterbox=letterbox, fill=fill)
     parts.append(
@@ -104,6 +117,11 @@ def detection_transforms(
         parts.append(v2.ToDtype(torch.float32, scale=True))
     composed: nn.Module = v2.Compose(parts)
     return composed
+
+
+def _rotation(degrees: float, pad: dict[Any, Any]) -> nn.Module:
+    rotation: nn.Module = v2.RandomRotation(degrees, interpolation=v2.InterpolationMode.BILINEAR, fill=pad)
+    return rotation
 
 
 def _resize(

@@ -16,6 +16,7 @@ __all__ = ["ObjectFields", "PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "SanitizeObj
 
 PER_OBJECT_FIELDS: Final = (
     "area",
+    "crop",
     "difficult",
     "iscrowd",
     "keypoints",

@@ -6,59 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from lit_loader.annotations import AnnotationTable, Attribute, Problem, ReadReport
+from lit_loader.annotations import AnnotationTable, KeypointSchema
 from lit_loader.errors import CacheError
-
-COLUMNS = ("widths", "heights", "offsets", "boxes", "labels", "difficult", "truncated", "occluded", "crowd")
-
-
-def full_table(root="/data", **changes):
-    """A table that uses everything: 3 images with 2, 0 and 1 objects."""
-    report = ReadReport()
-    report.add(Problem(kind="swapped", action="fix", file="a.xml", message="m"))
-    arguments = {
-        "root": root,
-        "image_paths": ["images/a.jpg", "images/b.png", "images/ä c.jpg"],
-        "image_ids": ["a", "b", "ä c"],
-        "class_names": ("cat", "dog", "owl"),
-        "widths": [100, 0, 50],
-        "heights": [80, 0, 60],
-        "offsets": [0, 2, 2, 3],
-        "boxes": [[1, 2, 3, 4], [5.5, 6, 7, 8], [0, 0, 9, 9]],
-        "labels": [1, 0, 1],
-        "difficult": [True, False, False],
-        "truncated": [False, True, False],
-        "occluded": [False, False, True],
-        "crowd": [True, True, False],
-        "keypoints": np.arange(12).reshape(3, 2, 2),
-        "visibility": [[0, 1], [2, 2], [1, 0]],
-        "keypoint_names": ("left", "right"),
-        "flip_pairs": ((0, 1),),
-        "attributes": {"pose": Attribute(ids=np.array([0, -1, 1]), names=("front", "side"))},
-        "split": "train",
-        "report": report,
-    }
-    return AnnotationTable(**(arguments | changes))
-
-
-def assert_same(a, b):
-    assert (a.root, a.class_names, a.split, a.report) == (b.root, b.class_names, b.split, b.report)
-    assert (a.keypoint_names, a.flip_pairs) == (b.keypoint_names, b.flip_pairs)
-    assert list(a.image_paths) == list(b.image_paths)
-    assert list(a.image_ids) == list(b.image_ids)
-    for name in (*COLUMNS, "keypoints", "visibility"):
-        x, y = getattr(a, name), getattr(b, name)
-        assert (x is None) == (y is None)
-        if x is not None:
-            assert x.dtype == y.dtype
-            np.testing.assert_array_equal(x, y)
-    assert a.attributes.keys() == b.attributes.keys()
-    for name in a.attributes:
-        assert a.attributes[name].names == b.attributes[name].names
-        np.testing.assert_array_equal(a.attributes[name].ids, b.attributes[name].ids)
+from tests.annotations.tables import COLUMNS, assert_same, full_table
 
 
 def test_columns_have_their_types_and_are_read_only():
@@ -83,6 +34,16 @@ def test_images_and_objects_are_found_by_position():
     with pytest.raises(IndexError, match="image 3 is outside"):
         table.objects(3)
     assert repr(table) == "AnnotationTable('/data', split='train', 3 images, 3 objects, 3 classes)"
+
+
+def test_the_keypoint_schema_is_what_the_table_says_of_its_points(tmp_path):
+    schema = KeypointSchema(names=("left", "right"), flip_pairs=((0, 1),), interocular=(1, 0))
+    full_table().save(tmp_path / "t.arrow", key="k")
+    for table in (full_table(), AnnotationTable.load(tmp_path / "t.arrow", key="k")):
+        assert table.keypoint_schema == schema
+    assert full_table(flip_pairs=(), interocular=None).keypoint_schema == KeypointSchema(names=schema.names)
+    none = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
+    assert full_table(**none, interocular=None).keypoint_schema is None
 
 
 def test_class_counts_include_classes_and_images_without_objects():
@@ -125,46 +86,6 @@ def test_a_table_cannot_be_changed_nor_through_the_arrays_it_was_made_of():
         table.attributes["x"] = 1
 
 
-def test_select_takes_every_column_along():
-    table = full_table().select([2, 1, 0, 2])
-    assert list(table.image_ids) == ["ä c", "b", "a", "ä c"]
-    assert table.offsets.tolist() == [0, 1, 1, 3, 4]
-    assert table.labels.tolist() == [1, 1, 0, 1]
-    assert table.boxes[:, 2].tolist() == [9, 3, 7, 9]
-    assert table.widths.tolist() == [50, 0, 100, 50]
-    assert table.occluded.tolist() == [True, False, False, True]
-    assert table.crowd.tolist() == [False, True, True, False]
-    assert table.keypoints[:, 0, 0].tolist() == [8, 0, 4, 8]
-    assert table.visibility[:, 0].tolist() == [1, 0, 2, 1]
-    assert table.attributes["pose"].ids.tolist() == [1, 0, -1, 1]
-    assert (table.keypoint_names, table.flip_pairs, table.split) == (("left", "right"), ((0, 1),), "train")
-
-
-@given(st.lists(st.integers(0, 2), max_size=6))
-def test_selected_images_have_the_objects_they_had(indices):
-    table = full_table()
-    selected = table.select(indices)
-    for i, index in enumerate(indices):
-        assert selected.image_id(i) == table.image_id(index)
-        np.testing.assert_array_equal(selected.boxes[selected.objects(i)], table.boxes[table.objects(index)])
-    np.testing.assert_array_equal(selected.image_class_counts(), table.image_class_counts()[indices])
-
-
-@pytest.mark.parametrize(
-    ("indices", "error", "words"),
-    [
-        ([3], IndexError, "leave the table of 3 images"),
-        ([-1], IndexError, "leave"),
-        ([True, False, True], TypeError, "flatnonzero"),
-        ([0.0], TypeError, "not integers"),
-        ([[0]], TypeError, "vector"),
-    ],
-)
-def test_select_refuses_what_it_cannot_mean(indices, error, words):
-    with pytest.raises(error, match=words):
-        full_table().select(indices)
-
-
 def test_save_and_load_keep_everything_without_copying(tmp_path):
     table = full_table()
     table.save(tmp_path / "t.arrow", key="k")
@@ -181,27 +102,6 @@ def test_pickled_and_copied_tables_are_equal(duplicate):
     table = full_table()
     assert_same(duplicate(table), table)
     assert not duplicate(table).boxes.flags.writeable
-
-
-def test_a_loaded_table_and_its_selections_pickle_as_references(tmp_path):
-    n = 100_000
-    big = AnnotationTable(
-        root="/",
-        image_paths=[f"{i}.jpg" for i in range(n)],
-        class_names=["a"],
-        offsets=np.arange(n + 1),
-        boxes=np.zeros((n, 4)),
-        labels=np.zeros(n, dtype=int),
-    )
-    big.save(tmp_path / "t.arrow", key="k")
-    loaded = AnnotationTable.load(tmp_path / "t.arrow", key="k")
-    assert len(pickle.dumps(loaded)) < 400
-    assert_same(pickle.loads(pickle.dumps(loaded)), big)
-    part = loaded.select(np.arange(0, n, 2)).select([5, 3])
-    data = pickle.dumps(part)
-    assert len(data) < 1_000
-    assert list(pickle.loads(data).image_ids) == ["10.jpg", "6.jpg"]
-    assert_same(pickle.loads(pickle.dumps(pickle.loads(data))), part)
 
 
 def test_a_reference_to_a_file_that_is_gone_is_a_cache_error(tmp_path):
@@ -237,18 +137,3 @@ def test_loading_leaves_no_descriptor_open(tmp_path):
     tables = [AnnotationTable.load(tmp_path / "t.arrow", key="k") for _ in range(20)]
     assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
     assert len(tables) == 20
-
-
-def test_classes_are_renumbered_by_name_and_travel_as_a_reference(three_images, tmp_path):
-    table = three_images.read(use_cache=True, cache_dir=tmp_path / "cache")
-    assert table.with_class_names(table.class_names) is table
-    renumbered = table.with_class_names(["owl", "dog", "cat"])
-    assert renumbered.class_counts().tolist() == [0, 4, 1]
-    rows = renumbered.select([0, 2])
-    for one in (renumbered, rows):
-        again = pickle.loads(pickle.dumps(one))
-        assert again.class_names == ("owl", "dog", "cat")
-        assert again.labels.tolist() == one.labels.tolist()
-        assert len(pickle.dumps(one)) < 700
-    with pytest.raises(ValueError, match=r"lack \['dog'\]"):
-        table.with_class_names(["cat"])

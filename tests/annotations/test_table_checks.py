@@ -64,14 +64,24 @@ def test_the_valid_tables_that_the_cases_below_break_are_accepted():
         (KEYPOINTS | {"visibility": np.full((2, 3), 3)}, "visibility holds 3"),
         (KEYPOINTS | {"visibility": np.full((2, 3), -1)}, "do not fit uint8"),
         (KEYPOINTS | {"keypoints": np.full((2, 3, 2), np.inf)}, "keypoints.* finite"),
-        (KEYPOINTS | {"flip_pairs": [(0, 3)]}, "flip pair"),
-        (KEYPOINTS | {"flip_pairs": [(1, 1)]}, "flip pair"),
-        ({"flip_pairs": [(0, 1)]}, "flip pair"),
+        (KEYPOINTS | {"flip_pairs": [(0, 3)]}, "flip_pairs holds position 3"),
+        (KEYPOINTS | {"flip_pairs": [(1, 1)]}, "flip_pairs pairs position 1 with itself"),
+        (KEYPOINTS | {"flip_pairs": [(0, 1), (1, 2)]}, "flip_pairs holds position 1 twice"),
+        (KEYPOINTS | {"interocular": (0, 3)}, "interocular holds position 3"),
+        (KEYPOINTS | {"keypoint_names": ("a", "b", "a")}, "keypoint_names holds .*more than once"),
+        ({"flip_pairs": [(0, 1)]}, "there are no keypoints"),
+        ({"interocular": (0, 1)}, "there are no keypoints"),
     ],
 )
 def test_columns_that_contradict_each_other_are_refused(change, words):
     with pytest.raises(ValueError, match=words):
         AnnotationTable(**(VALID | change))
+
+
+@pytest.mark.parametrize("field", [{"flip_pairs": [(0.0, 1)]}, {"interocular": (0, 1.5)}])
+def test_positions_of_keypoints_are_integers(field):
+    with pytest.raises(TypeError, match="float"):
+        AnnotationTable(**VALID, **KEYPOINTS, **field)
 
 
 @pytest.mark.parametrize(

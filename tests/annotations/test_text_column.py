@@ -64,3 +64,9 @@ def test_gathered_positions_equal_the_plain_loop():
     positions, gathered = gather_ragged(offsets, np.array([2, 0, 1, 2]))
     assert positions.tolist() == [2, 3, 4, 0, 1, 2, 3, 4]
     assert gathered.tolist() == [0, 3, 5, 5, 8]
+
+
+@given(st.lists(TEXTS, max_size=4))
+def test_joined_columns_have_all_rows_in_order(columns):
+    joined = TextColumn.joined([TextColumn.from_strings(strings) for strings in columns])
+    assert list(joined) == [string for strings in columns for string in strings]

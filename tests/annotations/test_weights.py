@@ -5,12 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_loader.annotations import AnnotationTable, class_weights, image_labels, image_weights
+from lit_loader.annotations import (
+    AnnotationTable,
+    Attribute,
+    class_weights,
+    image_labels,
+    image_weights,
+    label_counts,
+)
 
 
-def table_of(*images, num_classes=3):
-    """A table whose images hold objects of the given classes."""
+def table_of(*images, num_classes=3, values=None):
+    """A table whose images hold objects of the given classes and, by ``values``, of an attribute "size"."""
     labels = [label for image in images for label in image]
+    ids = np.array(labels if values is None else values, dtype=np.int64)
     return AnnotationTable(
         root="/",
         image_paths=[f"{i}.jpg" for i in range(len(images))],
@@ -18,6 +26,7 @@ def table_of(*images, num_classes=3):
         offsets=np.cumsum([0, *map(len, images)]),
         boxes=np.zeros((len(labels), 4)),
         labels=np.array(labels, dtype=np.int64),
+        attributes={"size": Attribute(ids=ids, names=("x", "y", "z"))},
     )
 
 
@@ -95,6 +104,7 @@ def test_images_without_objects_get_the_smallest_weight_or_the_one_given():
         ([1, 2], {}, "one for each of 3 classes"),
         ([1, 2, -1], {}, "finite and >= 0"),
         ([1, 2, np.inf], {}, "finite and >= 0"),
+        ([1, 2], {"by": "size"}, "one for each of 3 values of 'size'"),
         ([1, 2, 3], {"reduce": "median"}, "'mean', 'max' or 'sum'"),
         ([1, 2, 3], {"empty_weight": -1.0}, "empty_weight=-1.0"),
         ([1, 2, 3], {"empty_weight": np.nan}, "empty_weight"),
@@ -103,3 +113,51 @@ def test_images_without_objects_get_the_smallest_weight_or_the_one_given():
 def test_weights_that_do_not_fit_are_refused(weights, options, words):
     with pytest.raises(ValueError, match=words):
         image_weights(table_of([0]), weights, **options)
+
+
+VALUES = st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(-1, 2)), max_size=5), max_size=6)
+
+
+@given(VALUES)
+def test_labels_by_an_attribute_leave_out_objects_without_a_value(images):
+    table = table_of(*([c for c, _ in image] for image in images), values=[v for i in images for _, v in i])
+    ids, names = table.labels_of("size")
+    assert ids.tolist() == [value for image in images for _, value in image]
+    assert names == ("x", "y", "z")
+    held = [[value for _, value in image if value >= 0] for image in images]
+    counts = [[image.count(value) for value in range(3)] for image in held]
+    assert table.image_label_counts("size").tolist() == counts
+    assert label_counts(table, "size").tolist() == np.sum([[0, 0, 0], *counts], axis=0).tolist()
+    sets = image_labels(table, by="size")
+    found = [sets.classes[sets.offsets[i] : sets.offsets[i + 1]].tolist() for i in range(len(images))]
+    assert found == [sorted(set(image)) for image in held]
+    weights = image_weights(table, [1.0, 2.0, 4.0], by="size", reduce="sum", empty_weight=9.0)
+    assert weights.tolist() == [sum(2.0**value for value in image) if image else 9.0 for image in held]
+    mean = image_weights(table, [1.0, 2.0, 4.0], by="size", empty_weight=9.0)
+    lengths = np.array([max(1, len(image)) for image in held])
+    np.testing.assert_allclose(mean, weights / lengths)
+
+
+def test_labels_are_the_classes_unless_an_attribute_is_named():
+    table = table_of([0, 1], [2], values=[2, 2, -1])
+    ids, names = table.labels_of()
+    assert ids is table.labels
+    assert names == table.class_names
+    assert label_counts(table).tolist() == table.class_counts().tolist() == [1, 1, 1]
+    assert label_counts(table, "size").dtype == table.image_label_counts("size").dtype == np.int64
+    np.testing.assert_array_equal(table.image_label_counts(), table.image_class_counts())
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda table: table.labels_of("pose"),
+        lambda table: table.image_label_counts("pose"),
+        lambda table: label_counts(table, "pose"),
+        lambda table: image_labels(table, "pose"),
+        lambda table: image_weights(table, [1, 1, 1], by="pose"),
+    ],
+)
+def test_an_attribute_that_the_table_lacks_is_refused_with_those_it_has(ask):
+    with pytest.raises(ValueError, match=r"by='pose' is no attribute .*\['size'\]"):
+        ask(table_of([0]))

@@ -8,9 +8,11 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import Dataset
+from torchvision import tv_tensors
 
 from lit_loader import DataLoader
 from lit_loader.callbacks import ClassMixMonitor, DataWaitMonitor
+from lit_loader.collate import ClassificationCollate, DetectionCollate, LandmarkCollate, MultiTaskCollate
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
@@ -98,6 +100,67 @@ def test_the_classes_of_training_batches_are_counted():
     assert monitor.counts.tolist() == [48, 16, 0]
     assert monitor.mix.tolist() == [0.75, 0.25, 0]
     assert shifted.counts.tolist() == [0, 48, 16, 0]
+
+
+BOXES = tv_tensors.BoundingBoxes(torch.ones(3, 4), format="XYXY", canvas_size=(4, 4))
+TARGET = {
+    "boxes": BOXES,
+    "labels": torch.tensor([1, 2, 1]),
+    "iscrowd": torch.zeros(3),
+    "finish": torch.tensor([0, -1, 2]),
+    "image_id": 0,
+}
+IMAGE = torch.zeros(3, 4, 4)
+
+
+def of_one(row):
+    points = {"keypoints": torch.zeros(1, 2, 2), "visibility": torch.ones(1, 2), "crop": torch.zeros(1, 4)}
+    own = {name: value[row : row + 1] for name, value in TARGET.items() if name != "image_id"}
+    return IMAGE, {**own, **points, "labels": own["labels"] - 1, "image_id": row}
+
+
+BATCHES = {
+    "detection": DetectionCollate()([(IMAGE, TARGET)]),
+    "padded": DetectionCollate(images="pad")([(IMAGE, TARGET)]),
+    "several tasks": MultiTaskCollate(keypoints=False, attributes=["finish"])([(IMAGE, TARGET)]),
+    "landmarks": LandmarkCollate(attributes=["finish"])([of_one(row) for row in range(3)]),
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+def test_every_kind_of_batch_is_counted_by_class_and_by_attribute(kind):
+    by_class, by_finish = ClassMixMonitor(3), ClassMixMonitor(3, label="finish")
+    for monitor in (by_class, by_finish):
+        for _ in range(2):
+            monitor.on_train_batch_start(None, None, BATCHES[kind], 0)
+    assert by_class.counts.tolist() == [4, 2, 0]
+    assert by_finish.counts.tolist() == [2, 0, 2]
+    assert by_finish.mix.tolist() == [0.5, 0, 0.5]
+    with pytest.raises(ValueError, match="label='colour' is no attribute"):
+        ClassMixMonitor(3, label="colour").on_train_batch_start(None, None, BATCHES[kind], 0)
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_batches_of_classification_are_counted(multi_label):
+    labels = [torch.tensor([0.0, 1, 1]), torch.tensor([0.0, 0, 1])] if multi_label else [1, 2]
+    batch = ClassificationCollate(multi_label=multi_label)([(IMAGE, label, 0) for label in labels])
+    monitor = ClassMixMonitor(3)
+    monitor.on_train_batch_start(None, None, batch, 0)
+    assert monitor.counts.tolist() == ([0, 1, 2] if multi_label else [0, 1, 1])
+    with pytest.raises(TypeError, match="leave label out"):
+        ClassMixMonitor(3, label="finish").on_train_batch_start(None, None, batch, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_classes": 1}, "holds class 1, counted from 0, and num_classes=1"),
+        ({"num_classes": 3, "first_label": 2}, "label 1, below first_label=2"),
+    ],
+)
+def test_a_count_of_classes_that_does_not_fit_is_told(settings, message):
+    with pytest.raises(ValueError, match=message):
+        ClassMixMonitor(**settings).on_train_batch_start(None, None, BATCHES["detection"], 0)
 
 
 def test_targets_in_columns_are_refused():

@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lit_loader import DataLoader, DetectionDataModule
 from lit_loader.annotations import AnnotationTable
 from lit_loader.datamodules import ClassBalancedSampling, WeightedSampling
-from lit_loader.datasets import DetectionSource
+from lit_loader.datasets import TableSource
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 
@@ -121,7 +121,7 @@ def test_a_users_own_module_may_return_our_loader(shapes):
     assert model.seen["train"][:60] != model.seen["train"][60:]
 
 
-class Empty(DetectionSource):
+class Empty(TableSource):
     """The same sets, every image without boxes."""
 
     def __init__(self, source):

@@ -1,4 +1,4 @@
-"""The embedded data set: its classes, its determinism, and that only complete folders appear."""
+"""The embedded data set: its classes and finishes, its determinism, and that only complete folders appear."""
 
 from __future__ import annotations
 
@@ -12,53 +12,114 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lit_loader.annotations import label_counts
 from lit_loader.datasets import shapes
-from lit_loader.datasets.scenes import SHAPE_NAMES, SceneObject, box_of, outline
-from lit_loader.datasets.shapes import class_quota, draw_shapes, shapes_root
+from lit_loader.datasets.scene_objects import FINISH_NAMES, POINTS, SHAPE_NAMES, box_of, points_of
+from lit_loader.datasets.shapes import draw_shapes, shapes_root, share_out
 from lit_loader.formats import read_voc
 
 SMALL: dict[str, Any] = {
     "num_images": {"train": 12, "val": 4, "test": 6},
     "image_size": 48,
     "class_shares": (0.6, 0.3, 0.1),
+    "finish_shares": (0.5, 0.3, 0.2),
     "progress": False,
 }
 
 
-def class_counts(root: Path, split: str) -> Counter[str]:
+def kind_counts(root: Path, split: str) -> tuple[Counter[str], Counter[str]]:
+    """Count classes and finishes without the package's reader."""
     stems = (root / "ImageSets" / "Main" / f"{split}.txt").read_text().split()
-    trees = [ET.parse(root / "Annotations" / f"{stem}.xml") for stem in stems]
-    return Counter(str(element.findtext("name")) for tree in trees for element in tree.iter("object"))
+    objects = [o for stem in stems for o in ET.parse(root / "Annotations" / f"{stem}.xml").iter("object")]
+    return (
+        Counter(str(element.findtext("name")) for element in objects),
+        Counter(str(element.findtext("attributes/attribute/value")) for element in objects),
+    )
 
 
 def content(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
 
-def test_every_split_has_every_class_in_the_asked_shares(tmp_path: Path) -> None:
+def test_every_split_has_every_class_and_finish_in_the_asked_shares(tmp_path: Path) -> None:
     root = draw_shapes(tmp_path, **SMALL)
     for split in SMALL["num_images"]:
-        counts = class_counts(root, split)
-        quota = class_quota(sum(counts.values()), SMALL["class_shares"])
-        assert [counts[name] for name in SHAPE_NAMES] == quota.tolist()
-        assert min(counts[name] for name in SHAPE_NAMES) >= 1
+        classes, finishes = kind_counts(root, split)
+        quota = share_out(sum(classes.values()), SMALL["class_shares"]).tolist()
+        assert [classes[name] for name in SHAPE_NAMES] == quota
+        quota = share_out(sum(finishes.values()), SMALL["finish_shares"]).tolist()
+        assert [finishes[name] for name in FINISH_NAMES] == quota
+        assert min(*classes.values(), *finishes.values()) >= 1
 
 
-def test_the_default_test_split_holds_at_least_fifty_of_the_rarest_class() -> None:
+def test_the_default_test_split_holds_at_least_fifty_of_the_rarest_class_and_finish() -> None:
+    class_shares, finish_shares = (0.90, 0.09, 0.01), (0.88, 0.10, 0.02)
+    settings = {"objects_per_image": (2, 6), "class_shares": class_shares, "finish_shares": finish_shares}
     for seed in range(20):
-        settings = {"seed": seed, "objects_per_image": (2, 6), "class_shares": (0.90, 0.09, 0.01)}
-        dealt = list(shapes._class_ids("test", shapes.DEFAULT_NUM_IMAGES["test"], settings))
-        counts = np.bincount(np.concatenate(dealt))
-        assert counts.min() >= 50
-        np.testing.assert_allclose(counts / counts.sum(), (0.90, 0.09, 0.01), atol=1e-3)
+        dealt = list(shapes._kinds("test", shapes.DEFAULT_NUM_IMAGES["test"], settings | {"seed": seed}))
+        for which, shares in enumerate((class_shares, finish_shares)):
+            counts = np.bincount(np.concatenate([image[which] for image in dealt]))
+            assert counts.min() >= 50
+            np.testing.assert_allclose(counts / counts.sum(), shares, atol=1e-3)
 
 
-def test_the_voc_reader_takes_it_without_a_complaint(tmp_path: Path) -> None:
-    root = draw_shapes(tmp_path, **SMALL)
+def test_the_finish_is_dealt_out_independently_of_the_class() -> None:
+    settings = {
+        "objects_per_image": (2, 6),
+        "class_shares": (0.4, 0.3, 0.3),
+        "finish_shares": (0.4, 0.3, 0.3),
+    }
+    dealt = list(shapes._kinds("train", 3000, settings | {"seed": 0}))
+    classes, finishes = (np.concatenate([image[which] for image in dealt]) for which in (0, 1))
+    together = np.zeros((3, 3))
+    np.add.at(together, (classes, finishes), 1)
+    expected = np.outer(together.sum(axis=1), together.sum(axis=0)) / together.sum()
+    chi_square = ((together - expected) ** 2 / expected).sum()
+    assert chi_square < 18.47  # 4 degrees of freedom: exceeded once in 1,000 settings
+
+
+def test_the_table_that_is_read_is_what_was_placed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenes, render = [], shapes.render_scene
+
+    def remember(objects: Any, **named: Any) -> Image.Image:
+        scenes.append(objects)
+        return render(objects, **named)
+
+    monkeypatch.setattr(shapes, "render_scene", remember)
+    root = draw_shapes(tmp_path, **SMALL | {"num_images": {"train": 12}})
     table = read_voc(root, split="train", cache_dir=tmp_path / "cache", progress=False)
-    assert table.num_images == SMALL["num_images"]["train"]
     assert not table.report.problems
-    assert set(table.class_names) == set(SHAPE_NAMES)
+    assert table.class_names == SHAPE_NAMES
+    assert table.keypoint_schema == POINTS
+    assert table.num_images == len(scenes) == 12
+    placed = [scene_object for scene in scenes for scene_object in scene]
+    assert table.labels.tolist() == [scene_object.class_id for scene_object in placed]
+    assert table.boxes.tolist() == [list(map(float, box_of(scene_object))) for scene_object in placed]
+    assert table.attributes["finish"].names == FINISH_NAMES
+    assert table.attributes["finish"].ids.tolist() == [scene_object.finish_id for scene_object in placed]
+    np.testing.assert_array_equal(table.keypoints, np.concatenate([points_of(scene)[0] for scene in scenes]))
+    np.testing.assert_array_equal(table.visibility, np.concatenate([points_of(scene)[1] for scene in scenes]))
+
+
+def test_objects_without_points_have_no_element_for_them(tmp_path: Path) -> None:
+    root = draw_shapes(tmp_path, **SMALL)
+    for path in (root / "Annotations").iterdir():
+        for element in ET.parse(path).iter("object"):
+            names = [point.get("name") for point in element.iterfind("keypoints/point")]
+            expected = {"disc": [], "square": POINTS.names[1:], "star": POINTS.names}[
+                element.findtext("name")
+            ]
+            assert names == list(expected)
+            assert (element.find("keypoints") is None) == (not expected)
+
+
+def test_every_split_says_the_same_of_classes_points_and_finishes(tmp_path: Path) -> None:
+    root = draw_shapes(tmp_path, **SMALL)
+    for split in SMALL["num_images"]:
+        table = read_voc(root, split=split, cache_dir=tmp_path / "cache", progress=False)
+        assert (table.class_names, table.keypoint_schema) == (SHAPE_NAMES, POINTS)
+        assert table.attributes["finish"].names == FINISH_NAMES
+        assert label_counts(table, "finish").min() >= 1
 
 
 def test_boxes_lie_inside_images_of_the_asked_size_and_hold_the_asked_number_of_objects(
@@ -93,6 +154,8 @@ def test_the_same_settings_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
         {"num_images": {"train": 12, "val": 4, "test": 7}},
         {"objects_per_image": (1, 3)},
         {"class_shares": (0.5, 0.3, 0.2)},
+        {"finish_shares": (0.6, 0.3, 0.1)},
+        {"max_rotation": 10.0},
     ],
 )
 def test_other_settings_draw_other_scenes_into_another_folder(
@@ -159,6 +222,12 @@ def test_progress_is_shown_only_when_asked(tmp_path: Path, capsys: pytest.Captur
         ({"class_shares": (0.5, 0.5)}, "class_shares"),
         ({"class_shares": (0.9, 0.1, 0.0)}, "class_shares"),
         ({"class_shares": (0.9, 0.1, 0.1)}, "class_shares"),
+        ({"finish_shares": (0.5, 0.5)}, "finish_shares"),
+        ({"finish_shares": (0.9, 0.1, 0.0)}, "finish_shares"),
+        ({"finish_shares": (0.9, 0.1, float("nan"))}, "finish_shares"),
+        ({"max_rotation": -1.0}, "max_rotation"),
+        ({"max_rotation": 36.0}, "max_rotation"),
+        ({"max_rotation": float("nan")}, "max_rotation"),
         ({"image_size": 31}, "image_size"),
         ({"num_images": {}}, "num_images"),
         ({"num_images": {"train": 0}}, "num_images"),
@@ -174,20 +243,7 @@ def test_settings_that_cannot_be_drawn_are_refused(
     assert not list(tmp_path.glob("shapes-*"))
 
 
-def test_quotas_sum_up_and_leave_no_class_out() -> None:
-    assert class_quota(5200, (0.90, 0.09, 0.01)).tolist() == [4680, 468, 52]
-    assert class_quota(10, (0.90, 0.09, 0.01)).tolist() == [8, 1, 1]
-    assert class_quota(3, (0.90, 0.09, 0.01)).tolist() == [1, 1, 1]
-
-
-@pytest.mark.parametrize("class_id", range(len(SHAPE_NAMES)))
-def test_a_box_is_the_tight_hull_of_the_outline(class_id: int) -> None:
-    thing = SceneObject(class_id=class_id, centre=(30.0, 20.0), radius=8.0, rotation=0.3, colour=(1, 2, 3))
-    corners = outline(thing)
-    x0, y0, x1, y1 = box_of(thing)
-    low, high = corners.min(axis=0), corners.max(axis=0)
-    assert 0 <= low[0] - x0 < 1
-    assert 0 <= low[1] - y0 < 1
-    assert 0 <= x1 - high[0] < 1
-    assert 0 <= y1 - high[1] < 1
-    assert np.hypot(*(corners - (30.0, 20.0)).T).max() == pytest.approx(8.0)
+def test_quotas_sum_up_and_leave_no_kind_out() -> None:
+    assert share_out(5200, (0.90, 0.09, 0.01)).tolist() == [4680, 468, 52]
+    assert share_out(10, (0.90, 0.09, 0.01)).tolist() == [8, 1, 1]
+    assert share_out(3, (0.90, 0.09, 0.01)).tolist() == [1, 1, 1]

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lit_loader.annotations import class_weights, image_weights
@@ -73,6 +74,74 @@ def test_settings_reach_the_reader(root):
     (root / "Annotations").rename(root / "xml")
     moved = voc(root, image_dir="elsewhere", annotation_dir="xml").tables("val")[0]
     assert moved.image_path(0).name == "1.jpg"
+
+
+POINTS = {"names": ["left", "right"], "flip_pairs": [["left", "right"]]}
+
+
+@pytest.fixture
+def faces(tmp_path):
+    """Two splits whose objects have points in another order and another attribute value each."""
+    folder = tmp_path / "faces"
+    for name in ("JPEGImages", "Annotations", "ImageSets/Main"):
+        (folder / name).mkdir(parents=True)
+    for number, (split, pose) in enumerate([("train", "up"), ("val", "down")]):
+        (folder / "JPEGImages" / f"{number}.jpg").touch()
+        write_voc_xml(
+            folder / "Annotations" / f"{number}.xml",
+            filename=f"{number}.jpg",
+            width=20,
+            height=20,
+            names=["face"],
+            boxes=[(2, 2, 9, 9)],
+            keypoints=[[(3, 4), (7, 4)]],
+            schema=POINTS,
+            attributes={"pose": [pose]},
+        )
+        (folder / "ImageSets/Main" / f"{split}.txt").write_text(f"{number}\n")
+    return folder
+
+
+@pytest.mark.parametrize("class_names", [None, ["face"]])
+def test_all_splits_number_the_same_attribute_values(faces, class_names):
+    source = voc(faces, test=None, class_names=class_names)
+    train, val = (source.tables(stage)[0].attributes["pose"] for stage in ("train", "val"))
+    assert train.names == val.names == ("down", "up")
+    assert (train.ids.tolist(), val.ids.tolist()) == ([1], [0])
+
+
+def test_a_schema_says_what_the_points_are(faces):
+    assert voc(faces, test=None).tables("train")[0].keypoint_names == ("left", "right")
+    turned = {"names": ["right", "left"], "flip_pairs": [["left", "right"]]}
+    table = voc(faces, test=None, schema=turned).tables("train")[0]
+    assert table.keypoint_names == ("right", "left")
+    assert table.keypoints.tolist() == [[[7, 4], [3, 4]]]
+
+
+def test_the_embedded_set_is_drawn_with_the_settings_given(tmp_path):
+    settings = {
+        "num_images": {"train": 20},
+        "image_size": 64,
+        "objects_per_image": (2, 3),
+        "class_shares": (0.4, 0.3, 0.3),
+        "finish_shares": (0.2, 0.3, 0.5),
+        "max_rotation": 1.0,
+        "seed": 3,
+    }
+    (given,) = ShapesSource(cache_dir=str(tmp_path), progress=False, **settings).tables("train")
+    assert np.unique(given.widths).tolist() == [64]
+    assert set(np.diff(given.offsets).tolist()) == {2, 3}
+    shares = given.class_counts() / given.num_objects
+    np.testing.assert_allclose(shares[[given.class_names.index("disc")]], 0.4, atol=0.03)
+    finish = given.attributes["finish"]
+    counts = dict(zip(finish.names, np.bincount(finish.ids) / given.num_objects, strict=True))
+    assert counts["hollow"] == pytest.approx(0.5, abs=0.03)
+    squares = given.labels == given.class_names.index("square")
+    left, right = (given.keypoint_names.index(name) for name in ("top_left", "top_right"))
+    tilt = given.keypoints[squares, right, 1] - given.keypoints[squares, left, 1]
+    assert np.abs(tilt).max() < 2  # hardly rotated
+    defaults = ShapesSource(cache_dir=str(tmp_path), progress=False, num_images={"train": 60})
+    assert np.unique(defaults.tables("train")[0].widths).tolist() == [96]
 
 
 def test_the_embedded_set_is_drawn_once(tmp_path):

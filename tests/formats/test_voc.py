@@ -161,6 +161,14 @@ def test_links_out_of_the_root_are_refused(three_images, tmp_path, folder):
         three_images.read()
 
 
+@pytest.mark.parametrize("name", ["JPEGImages/a.jpg", "Annotations/a.xml"])
+def test_a_circle_of_links_is_a_missing_file_or_refused(three_images, name):
+    (three_images.root / name).unlink()
+    (three_images.root / name).symlink_to(three_images.root / name)
+    with pytest.raises(AnnotationError):
+        three_images.read()
+
+
 def test_thousands_long_names_end_in_an_error_or_a_report_quickly(voc):
     begin = time.perf_counter()
     voc.add(

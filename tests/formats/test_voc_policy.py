@@ -17,7 +17,10 @@ DEFAULTS = {
     "missing_image": "raise",
     "wrong_filename": "report",
     "bad_size": "unknown",
+    "schema_mismatch": "raise",
     "unknown_class": "raise",
+    "bad_point": "absent",
+    "point_outside": "keep",
     "non_finite": "drop",
     "swapped": "fix",
     "out_of_image": "keep",
@@ -25,11 +28,18 @@ DEFAULTS = {
 }
 
 
+def points(x, y):
+    other = '<point name="q" x="2" y="3"/>'
+    return f'<keypoints><point name="p" x="{x}" y="{y}"/>{other}</keypoints>'
+
+
 def break_voc(voc, kind):
     """Write one good image ``a`` and the problem; returns the split to read."""
     voc.add("a", GOOD)
     objects = {
         "unknown_class": ("alien", 1, 1, 5, 5),
+        "bad_point": ("x", 1, 1, 9, 9, points("nan", 5)),
+        "point_outside": ("x", 1, 1, 9, 9, points(4, 200)),
         "non_finite": ("x", 1, "nan", 5, 5),
         "swapped": ("x", 9, 8, 2, 1),
         "out_of_image": ("x", -5, 70, 120, 90),
@@ -39,6 +49,10 @@ def break_voc(voc, kind):
         voc.add("b", GOOD, objects[kind])
     elif kind == "wrong_filename":
         voc.add("b", GOOD, filename="<filename>c.jpg</filename>")
+    elif kind == "schema_mismatch":
+        for image_id, names in (("a", "pq"), ("b", "qr")):
+            listed = "".join(f'<point name="{name}"/>' for name in names)
+            voc.add(image_id, GOOD, before=f"\n<schema><keypoints>{listed}</keypoints></schema>")
     elif kind == "missing_image":
         voc.add("b", GOOD, image=None)
     elif kind == "bad_size":
@@ -67,6 +81,11 @@ EXPECTED = {
     ("bad_size", "unknown"): (["a", "b"], [[1, 1, 500, 500]], "bad_size"),
     ("bad_size", "drop"): (["a"], [[1, 1, 5, 5]], "bad_size"),
     ("unknown_class", "drop"): (["a", "b"], [[1, 1, 5, 5]], "unknown_class"),
+    ("schema_mismatch", "unite"): (["a", "b"], [[1, 1, 5, 5]], "schema_mismatch"),
+    ("bad_point", "absent"): (["a", "b"], [[1, 1, 5, 5], [1, 1, 9, 9]], "bad_point"),
+    ("bad_point", "drop"): (["a", "b"], [[1, 1, 5, 5]], "bad_point"),
+    ("point_outside", "keep"): (["a", "b"], [[1, 1, 5, 5], [1, 1, 9, 9]], "point_outside"),
+    ("point_outside", "absent"): (["a", "b"], [[1, 1, 5, 5], [1, 1, 9, 9]], "point_outside"),
     ("non_finite", "drop"): (["a", "b"], [[1, 1, 5, 5]], "non_finite"),
     ("swapped", "fix"): (["a", "b"], [[1, 1, 5, 5], [2, 1, 9, 8]], "swapped"),
     ("swapped", "drop"): (["a", "b"], [[1, 1, 5, 5]], "swapped"),
@@ -78,9 +97,9 @@ EXPECTED = {
 }
 PLACES = {"duplicate_id": r"s\.txt:2: ", "missing_annotation": r"s\.txt:2: ", "malformed": r"b\.xml:2: "}
 PLACES |= dict.fromkeys(("missing_image", "wrong_filename", "bad_size"), r"b\.xml: ")
-PLACES |= dict.fromkeys(
-    ("unknown_class", "non_finite", "swapped", "out_of_image", "degenerate"), r"b\.xml:3: object 1: "
-)
+PLACES["schema_mismatch"] = r"b\.xml:2: "
+OF_OBJECTS = ("unknown_class", "bad_point", "point_outside", "non_finite", "swapped", "out_of_image")
+PLACES |= dict.fromkeys((*OF_OBJECTS, "degenerate"), r"b\.xml:3: object 1: ")
 
 
 def test_the_defaults_are_as_documented_and_every_action_has_a_case():

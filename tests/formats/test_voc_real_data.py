@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import VocPolicy, read_voc
+from lit_loader.formats import VocPolicy, read_voc, write_voc
+from lit_loader.formats.coco import read_coco
+from lit_loader.formats.image_folder import read_image_folder
+from lit_loader.formats.imglab import read_imglab
+from lit_loader.formats.voc_ids import voc_image_paths
 
 # images, RBC, WBC, Platelets, as the data's README counts them; two RBC boxes have no area
 BCCD = {
@@ -106,3 +110,30 @@ def test_wider_face_in_voc_layout(shared_data):
     table = read_voc(root, split="train", **dirs, policy=policy, use_cache=False)
     assert table.num_images == 0
     assert table.report.counts == {("missing_annotation", "drop"): 1}
+
+
+def real_tables(shared_data):
+    quiet = {"split": "all", "use_cache": False, "progress": False}
+    samples = shared_data / "mmpose_samples"
+    name = "training_with_face_landmarks.xml"
+    yield read_imglab(shared_data / "dlib_faces", name, schema="face_68", **quiet)
+    yield read_coco(samples / "cofw", "test_cofw.json", **quiet)
+    yield read_coco(samples / "coco", "test_coco.json", **quiet)
+    yield read_coco(shared_data / "coco_small", "annotations.json", image_dir="images", **quiet)
+    yield read_image_folder(shared_data / "sign_digits_cls", "Dataset", **quiet)
+
+
+def test_real_sets_of_other_formats_written_as_unified_voc_are_the_same_tables(shared_data, tmp_path):
+    for number, table in enumerate(real_tables(shared_data)):
+        root = tmp_path / str(number)
+        assert write_voc(table, root, progress=False) == []
+        policy = VocPolicy(missing_image="keep", missing_annotation="raise")
+        again = read_voc(root, split="all", policy=policy, use_cache=False)
+        for name in ("boxes", "labels", "offsets", "crowd", "widths", "heights"):
+            np.testing.assert_array_equal(getattr(again, name), getattr(table, name))
+        assert again.class_names == table.class_names
+        assert again.keypoint_schema == table.keypoint_schema
+        if table.keypoints is not None:
+            np.testing.assert_array_equal(again.keypoints, table.keypoints)
+            np.testing.assert_array_equal(again.visibility, table.visibility)
+        assert list(again.image_paths) == voc_image_paths(table)

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lit_loader.annotations import AnnotationTable, Attribute
+from lit_loader.annotations import AnnotationTable
 from lit_loader.errors import UnsafePathError
 from lit_loader.formats import VocPolicy, read_voc, write_voc, write_voc_xml
+from lit_loader.formats.voc_ids import voc_image_paths
 from lit_loader.formats.voc_parse import parse_voc_files
 
 NAMES = st.text(
@@ -42,7 +43,9 @@ def test_a_written_file_is_read_back_exactly(tmp_path_factory, objects, filename
     assert (read.filenames, read.sizes.tolist()) == ([filename], [[640, 480]])
     assert [read.names[i] for i in read.name_ids] == names
     np.testing.assert_array_equal(read.corners, np.array(boxes, dtype=np.float64).reshape(-1, 4))
-    assert read.flags.tolist() == [list(row) for row in zip(difficult, truncated, occluded, strict=True)]
+    flags = [list(row) for row in zip(difficult, truncated, occluded, strict=True)]
+    assert read.flags[:, :3].tolist() == flags
+    assert not read.flags[:, 3].any()
 
 
 def test_whole_numbers_are_written_without_a_fraction(tmp_path):
@@ -89,6 +92,24 @@ def test_the_folder_of_annotations_may_be_named_and_a_split_is_optional(three_im
         ({"boxes": [[0, 0, 1, np.nan]]}, "finite"),
         ({"names": ["a\0b"]}, "character that XML cannot"),
         ({"filename": "\ud800.jpg"}, "character that XML cannot"),
+        ({"names": [" x"]}, "class ' x' would not be read back"),
+        ({"names": ["x" * 300]}, "would not be read back"),
+        ({"class_names": ["y"]}, r"class_names=\('y',\) lack 'x'"),
+        ({"class_names": ["x", "x"]}, "must differ"),
+        ({"crowd": []}, "crowd has 0 rows"),
+        ({"keypoints": [[[1, 2]]]}, "without schema"),
+        ({"visibility": [[1]]}, "without keypoints"),
+        ({"keypoints": [[[1, 2]]], "schema": 2}, r"keypoints \(1, 1, 2\) .* 1 objects of 2 points"),
+        ({"keypoints": [[[1, 2]]], "visibility": [[3]], "schema": 1}, "visibility=.*must be 0"),
+        ({"keypoints": [[[1, np.inf]]], "schema": 1}, "must be finite where visibility"),
+        ({"keypoints": [[[1, 2]]], "schema": {"names": ["p "]}}, "point 'p ' would not be read back"),
+        ({"schema": "face_6"}, "face_6"),
+        ({"attributes": {"pose": []}}, "pose has 0 rows"),
+        ({"attributes": {"pose": ["a\0"]}}, "character that XML cannot"),
+        ({"attributes": {"pose": [""]}}, "value of attribute 'pose' '' would not be read back"),
+        ({"attributes": {"": ["a"]}}, "attribute '' would not be read back"),
+        ({"attributes": {"pose": ["a"]}, "attribute_values": {"pose": ["b"]}}, "lack 'a'"),
+        ({"attributes": {"pose": ["a"]}, "attribute_values": {"size": ["b"]}}, r"lack \['pose'\]"),
     ],
 )
 def test_what_cannot_be_written_is_refused_and_nothing_is_left(tmp_path, change, words):
@@ -98,14 +119,55 @@ def test_what_cannot_be_written_is_refused_and_nothing_is_left(tmp_path, change,
     assert not (tmp_path / "a.xml").exists()
 
 
-def test_a_table_that_voc_cannot_hold_is_refused(tmp_path):
-    base = {"root": "/", "class_names": ["x"], "offsets": [0, 1], "boxes": [[0, 0, 1, 1]], "labels": [0]}
-    one = {**base, "image_paths": ["a.jpg"], "image_ids": ["a"]}
-    pose = {"pose": Attribute(ids=np.array([0]), names=("front",))}
-    for change in ({"crowd": [True]}, {"attributes": pose}):
-        with pytest.raises(ValueError, match="cannot be written as VOC"):
-            write_voc(AnnotationTable(**one, **change), tmp_path)
-    with pytest.raises(ValueError, match="same id"):
-        write_voc(AnnotationTable(**one).select([0, 0]), tmp_path)
+@pytest.mark.parametrize(
+    ("image_ids", "error", "words"),
+    [
+        (["a", "a"], ValueError, "'p.jpg' and 'q.jpg' have the same id 'a'"),
+        (["a.jpg", "a"], ValueError, "have the same id 'a'"),
+        (["../a", "b"], UnsafePathError, r"'\.\.'"),
+        ([".a", "b"], ValueError, "with a dot"),
+        (["a ", "b"], ValueError, "with a space"),
+        (["a\nb", "c"], ValueError, "with a space"),
+        (["a/", "b"], ValueError, "cannot be a line"),
+    ],
+)
+def test_ids_that_cannot_be_files_are_refused_before_anything_is_written(tmp_path, image_ids, error, words):
+    table = AnnotationTable(
+        root="/",
+        class_names=["x"],
+        offsets=[0, 0, 0],
+        boxes=[],
+        labels=[],
+        image_paths=["p.jpg", "q.jpg"],
+        image_ids=image_ids,
+    )
+    with pytest.raises(error, match=words):
+        write_voc(table, tmp_path / "set", progress=False)
+    assert not (tmp_path / "set").exists()
+
+
+@pytest.mark.parametrize("folder", ["annotation_dir", "image_dir"])
+def test_folders_cannot_lead_out_of_the_root(three_images, tmp_path, folder):
     with pytest.raises(UnsafePathError):
-        write_voc(AnnotationTable(**{**one, "image_ids": ["../a"]}), tmp_path)
+        write_voc(three_images.read(), tmp_path / "set", **{folder: "../elsewhere"})
+    assert not (tmp_path / "set").exists()
+
+
+def test_ids_of_other_formats_lose_their_extension_and_say_where_the_image_belongs(tmp_path):
+    table = AnnotationTable(
+        root="/",
+        class_names=[],
+        offsets=[0, 0, 0],
+        boxes=[],
+        labels=[],
+        image_paths=["train/a.b.PNG", "c"],
+    )
+    assert voc_image_paths(table) == ["JPEGImages/train/a.b.PNG", "JPEGImages/c"]
+    assert voc_image_paths(table, image_dir="x/y") == ["x/y/train/a.b.PNG", "x/y/c"]
+    write_voc(table, tmp_path, image_dir="x/y")
+    assert (tmp_path / "Annotations/train/a.b.xml").is_file()
+    assert "<filename>a.b.PNG</filename>" in (tmp_path / "Annotations/train/a.b.xml").read_text()
+    policy = VocPolicy(missing_image="keep", bad_size="unknown")
+    again = read_voc(tmp_path, image_dir="x/y", policy=policy, use_cache=False)
+    assert list(again.image_ids) == ["c", "train/a.b"]
+    assert again.image_paths[1] == "x/y/train/a.b.PNG"

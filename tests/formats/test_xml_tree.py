@@ -90,9 +90,11 @@ def test_the_line_of_a_syntax_error_is_named():
     assert caught.value.line == 3
 
 
-def test_an_unknown_encoding_is_an_annotation_error():
-    with pytest.raises(AnnotationError):
-        parse_xml(b'<?xml version="1.0" encoding="klingon"?><a/>', path="x.xml")
+@pytest.mark.parametrize("encoding", ["klingon", "utf-" + "1" * 5_000])
+def test_an_unknown_encoding_is_an_annotation_error_of_a_readable_length(encoding):
+    with pytest.raises(AnnotationError) as caught:
+        parse_xml(f'<?xml version="1.0" encoding="{encoding}"?><a/>'.encode(), path="x.xml")
+    assert len(str(caught.value)) < 1_000
 
 
 def test_documents_with_too_many_tags_are_refused_unparsed():

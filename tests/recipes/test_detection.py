@@ -93,6 +93,22 @@ def test_fit_and_test_report_every_class_by_name(tmp_path: Any) -> None:
     assert model.test_scores is not None
     assert set(model.test_scores.ap_50) == set(NAMES)
     assert 0 <= model.test_scores.map <= model.test_scores.map_50 <= 1
+    sections = dict(model.test_report())
+    assert sections["test"] == {"mAP@50": model.test_scores.map_50, "mAP": model.test_scores.map}
+    assert set(sections["AP@50"]) == set(NAMES)
+
+
+def test_the_checkpoint_is_chosen_by_a_metric_that_validation_logs(tmp_path: Any) -> None:
+    model = module()
+    trainer = fit(model, [batch()], tmp_path)
+    assert model.val_scores is not None
+    assert model.monitor_mode == "max"
+    assert model.monitor.split("/")[1] in {name.split("/")[1] for name in trainer.callback_metrics}
+
+
+def test_a_report_before_a_test_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"trainer\.test"):
+        module().test_report()
 
 
 def test_images_without_boxes_train_and_score(tmp_path: Any) -> None:

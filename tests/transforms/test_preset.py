@@ -19,6 +19,7 @@ EVERYTHING = {
     "photometric": 0.5,
     "zoom_out": 0.5,
     "iou_crop": 0.5,
+    "rotation": 20,
 }
 
 
@@ -92,6 +93,38 @@ def test_to_float_scales_and_false_keeps_bytes():
     assert torch.equal(detection_transforms(False, to_float=False)(*make_sample())[0], given)
 
 
+def test_rotation_turns_every_image_within_its_range_and_makes_boxes_looser():
+    torch.manual_seed(0)
+    preset = detection_transforms(True, hflip=0, rotation=20, to_float=False)
+    images, targets = zip(*(preset(*make_sample()) for _ in range(20)), strict=True)
+    assert all(image.shape == (3, 40, 60) for image in images)
+    assert len({int(image.sum()) for image in images}) == 20
+    sides = torch.stack([target["boxes"][0, 2:] - target["boxes"][0, :2] for target in targets])
+    assert (sides.amin(dim=0) > 14).all()
+    assert (sides > 17).any()
+    for wrong in (-1, 181):
+        with pytest.raises(ValueError, match=f"rotation={wrong}"):
+            detection_transforms(False, rotation=wrong)
+
+
+def test_points_of_an_object_are_dropped_with_it_and_flip_pairs_reach_both_flips():
+    points = tv_tensors.KeyPoints(
+        torch.tensor([[[4.0, 5], [18, 5]], [[31, 6], [32, 6]]]), canvas_size=(40, 60)
+    )
+    fields = {"keypoints": points, "visibility": torch.tensor([[1, 2], [2, 1]], dtype=torch.uint8)}
+    for flips in ({"hflip": 1}, {"hflip": 0, "vflip": 1}):
+        preset = detection_transforms(True, flip_pairs=[[0, 1]], min_box_size=4, **flips)
+        _, target = preset(*make_sample(**fields))
+        assert target["labels"].tolist() == [1]
+        assert target["visibility"].tolist() == [[2, 1]]
+        x, y = (60 - 18, 5) if flips["hflip"] else (18, 40 - 5)
+        assert target["keypoints"][0, 0].tolist() == [x, y]
+        with pytest.raises(ValueError, match="no flip_pairs were declared"):
+            detection_transforms(True, **flips)(*make_sample(**fields))
+    with pytest.raises(ValueError, match="twice"):
+        detection_transforms(False, flip_pairs=[[0, 0]])
+
+
 @pytest.mark.parametrize("name", ["hflip", "vflip", "photometric", "zoom_out", "iou_crop"])
 def test_each_probability_switches_its_transform(name):
     off = {"hflip": 0.0, "to_float": False}
@@ -114,6 +147,8 @@ def test_fill_reaches_letterbox_and_zoom_out():
     image = zoomed(*make_sample())[0]
     assert image.shape[-1] > 60
     assert (image[:, :, -1] == 77).all()
+    turned = detection_transforms(True, hflip=0, rotation=90, fill=77, to_float=False)(*make_sample())[0]
+    assert (turned[:, 0, 0] == 77).all()
 
 
 def test_box_limits_and_field_names_reach_the_sanitiser():

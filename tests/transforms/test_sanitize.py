@@ -192,3 +192,18 @@ def test_object_fields_are_the_per_object_tensors_that_torchvision_does_not_find
         [1, 2],
         [5, 6],
     ]
+
+
+def test_points_visibility_crops_and_declared_attributes_go_with_their_object():
+    rows = torch.arange(5)
+    target = make_target(
+        keypoints=tv_tensors.KeyPoints(rows[:, None, None].expand(5, 3, 2).float(), canvas_size=(20, 30)),
+        visibility=rows[:, None].expand(5, 3).to(torch.uint8),
+        crop=rows[:, None].expand(5, 4).float(),
+        pose=rows,
+    )
+    _, result = SanitizeObjects(per_object=["pose"])(IMAGE, target)
+    assert [
+        result[name].reshape(2, -1)[:, 0].tolist() for name in ("keypoints", "visibility", "crop", "pose")
+    ] == [[0, 2]] * 4
+    assert result["visibility"].dtype == torch.uint8

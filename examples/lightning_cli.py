@@ -1,0 +1,23 @@
+"""Fit and test from one YAML file by Lightning's own command line, without Hydra.
+
+    python examples/lightning_cli.py fit --config examples/lightning_cli.yaml
+    python examples/lightning_cli.py test --config examples/lightning_cli.yaml --ckpt_path PATH
+    python examples/lightning_cli.py fit --config examples/lightning_cli.yaml --data.batch_size 8 --data.num_workers 0
+
+`fit --help` lists the settings of the trainer; `fit --data.help lit_loader.DetectionDataModule` those of a data
+module, and `--print_config` the whole configuration. Prints the progress of the fit and its validation scores.
+"""
+
+from __future__ import annotations
+
+from lightning.pytorch import LightningDataModule, LightningModule
+from lightning.pytorch.cli import LightningCLI
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    LightningCLI(LightningModule, LightningDataModule, subclass_mode_model=True, subclass_mode_data=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""What the K points of an object are: their names, which two swap in a mirror, what scales an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+__all__ = ["KEYPOINT_SCHEMAS", "KeypointSchema", "keypoint_schema"]
+
+_KEYS: Final = ("names", "flip_pairs", "interocular")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeypointSchema:
+    """The names of K points and how they relate to each other.
+
+    Sequences are kept as tuples, whatever was given.
+
+    Attributes:
+        names: One name a point, in the order of the table's columns.
+        flip_pairs: Positions of the points that are each other's mirror image (left eye, right eye). A point
+            in no pair is its own mirror image (nose), or has none.
+        interocular: Positions of the two points whose distance an error is divided by; ``None`` where there
+            is no such convention.
+
+    Raises:
+        ValueError: There are no names, a name occurs twice or is empty, a position does not exist, stands
+            in two pairs or is paired with itself.
+        TypeError: A name is not a string, or a position not an int.
+    """
+
+    names: tuple[str, ...]
+    flip_pairs: tuple[tuple[int, int], ...] = ()
+    interocular: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        names = self._names()
+        pairs = tuple(self._pair(pair, "flip_pairs") for pair in self.flip_pairs)
+        seen: set[int] = set()
+        for pair in pairs:
+            twice = seen.intersection(pair)
+            if twice:
+                raise ValueError(
+                    f"flip_pairs holds position {twice.pop()} twice; a point has one mirror image at most."
+                )
+            seen.update(pair)
+        object.__setattr__(self, "names", names)
+        object.__setattr__(self, "flip_pairs", pairs)
+        if self.interocular is not None:
+            object.__setattr__(self, "interocular", self._pair(self.interocular, "interocular"))
+
+    def _names(self) -> tuple[str, ...]:
+        given: Any = self.names
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise TypeError(f"names={given!r} is a {type(given).__name__}; give a sequence, one name a point.")
+        names = tuple(given)
+        wrong = [name for name in names if not isinstance(name, str)]
+        if wrong:
+            raise TypeError(f"names holds {wrong[0]!r}, a {type(wrong[0]).__name__}; a name is a string.")
+        if not names:
+            raise ValueError("names is empty; a schema has at least 1 point.")
+        if "" in names:
+            raise ValueError(f"names holds an empty name at position {names.index('')}; name every point.")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"names holds {twice[0]!r} twice; names must differ.")
+        return names
+
+    def _pair(self, pair: Any, what: str) -> tuple[int, int]:
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise ValueError(f"{what} holds {pair!r}, not two positions.")
+        for position in pair:
+            if isinstance(position, bool) or not isinstance(position, int):
+                raise TypeError(f"{what} holds {position!r}; a position is an int.")
+            if not 0 <= position < len(self.names):
+                raise ValueError(f"{what} holds position {position}; there are {len(self.names)} points.")
+        first, second = pair
+        if first == second:
+            raise ValueError(f"{what} pairs position {first} with itself; leave such a point out.")
+        return first, second
+
+
+def keypoint_schema(spec: str | KeypointSchema | Mapping[str, Any] | int) -> KeypointSchema:
+    """Return the schema that ``spec`` means.
+
+    Args:
+        spec: A name in ``KEYPOINT_SCHEMAS``; a schema; a mapping with ``names`` and optionally
+            ``flip_pairs`` and ``interocular``, whose points are given by position or by name; or the number
+            of points, which are then named "00", "01", ... and have no mirror images.
+
+    Raises:
+        ValueError: The name is unknown, the mapping has other keys, or its values make no schema.
+        TypeError: ``spec`` is of another type.
+    """
+    if isinstance(spec, KeypointSchema):
+        return spec
+    if isinstance(spec, str):
+        if spec not in KEYPOINT_SCHEMAS:
+            raise ValueError(f"schema={spec!r} is not one of {', '.join(sorted(KEYPOINT_SCHEMAS))}.")
+        return KEYPOINT_SCHEMAS[spec]
+    if isinstance(spec, Mapping):
+        return _from_mapping(spec)
+    if isinstance(spec, bool) or not isinstance(spec, int):
+        raise TypeError(
+            f"schema={spec!r} is a {type(spec).__name__}; give a name, a KeypointSchema, "
+            "a mapping with names, or the number of points."
+        )
+    if spec < 1:
+        raise ValueError(f"schema={spec} points; a schema has at least 1 point.")
+    return KeypointSchema(names=_numbered(spec))
+
+
+def _from_mapping(values: Mapping[str, Any]) -> KeypointSchema:
+    unknown = [key for key in values if key not in _KEYS]
+    if unknown:
+        raise ValueError(f"schema has the key {unknown[0]!r}; the keys are {', '.join(_KEYS)}.")
+    if "names" not in values:
+        raise ValueError("schema has no names; give one name a point.")
+    bare = KeypointSchema(names=values["names"])
+    interocular = values.get("interocular")
+    return KeypointSchema(
+        names=bare.names,
+        flip_pairs=tuple(_positions(pair, bare.names) for pair in values.get("flip_pairs") or ()),
+        interocular=None if interocular is None else _positions(interocular, bare.names),
+    )
+
+
+def _positions(pair: Any, names: tuple[str, ...]) -> Any:
+    """Replace names in a pair by their positions; the schema checks the rest."""
+    if isinstance(pair, str) or not isinstance(pair, Sequence):
+        return pair
+    unknown = [point for point in pair if isinstance(point, str) and point not in names]
+    if unknown:
+        raise ValueError(f"schema pairs {unknown[0]!r}, which is not one of its names.")
+    return tuple(names.index(point) if isinstance(point, str) else point for point in pair)
+
+
+def _numbered(count: int) -> tuple[str, ...]:
+    return tuple(f"{position:02d}" for position in range(count))
+
+
+def _facing(first: int, last: int, count: int) -> tuple[tuple[int, int], ...]:
+    """Pair two runs that face each other: (first, last), (first + 1, last - 1), ..., ``count`` pairs."""
+    return tuple((first + step, last - step) for step in range(count))
+
+
+_FACE_5 = KeypointSchema(
+    names=("left_eye", "right_eye", "nose", "left_mouth", "right_mouth"),
+    flip_pairs=((0, 1), (3, 4)),
+    interocular=(0, 1),
+)
+
+_FACE_68 = KeypointSchema(
+    names=_numbered(68),
+    flip_pairs=(
+        *_facing(0, 16, 8),  # jaw; 8 is the chin
+        *_facing(17, 26, 5),  # brows
+        *_facing(31, 35, 2),  # nostrils; 27 to 30 are the bridge, 33 the base
+        *_facing(36, 45, 4),  # eyes, outer to inner corner over the upper lid
+        *_facing(40, 47, 2),  # lower lids
+        *_facing(48, 54, 3),  # outer lip, above; 51 in the middle
+        *_facing(55, 59, 2),  # outer lip, below; 57 in the middle
+        *_facing(60, 64, 2),  # inner lip, above; 62 in the middle
+        *_facing(65, 67, 1),  # inner lip, below; 66 in the middle
+    ),
+    interocular=(36, 45),
+)
+
+_FACE_98 = KeypointSchema(
+    names=_numbered(98),
+    flip_pairs=(
+        *_facing(0, 32, 16),  # jaw; 16 is the chin
+        *_facing(33, 46, 5),  # brows, upper edges
+        *_facing(38, 50, 4),  # brows, lower edges
+        *_facing(55, 59, 2),  # nostrils; 51 to 54 are the bridge, 57 the base
+        *_facing(60, 72, 5),  # eyes, outer to inner corner over the upper lid
+        *_facing(65, 75, 3),  # lower lids
+        *_facing(76, 82, 3),  # outer lip, above; 79 in the middle
+        *_facing(83, 87, 2),  # outer lip, below; 85 in the middle
+        *_facing(88, 92, 2),  # inner lip, above; 90 in the middle
+        *_facing(93, 95, 1),  # inner lip, below; 94 in the middle
+        *_facing(96, 97, 1),  # pupils
+    ),
+    interocular=(60, 72),
+)
+
+_COCO_17 = KeypointSchema(
+    names=(
+        "nose",
+        *("left_eye", "right_eye", "left_ear", "right_ear"),
+        *("left_shoulder", "right_shoulder", "left_elbow", "right_elbow", "left_wrist", "right_wrist"),
+        *("left_hip", "right_hip", "left_knee", "right_knee", "left_ankle", "right_ankle"),
+    ),
+    flip_pairs=tuple((left, left + 1) for left in range(1, 17, 2)),
+)
+
+KEYPOINT_SCHEMAS: Final[Mapping[str, KeypointSchema]] = MappingProxyType(
+    {"coco_17": _COCO_17, "face_5": _FACE_5, "face_68": _FACE_68, "face_98": _FACE_98}
+)
+"""The known schemas.
+
+- ``face_5``: eye centres, nose tip, mouth corners; "left" is the image's left, as in RetinaFace's lists. An
+  error is divided by the distance of the eye centres.
+- ``face_68``: the iBUG 300-W mark-up, numbered from 0, as dlib writes it; outer eye corners 36 and 45.
+- ``face_98``: the WFLW mark-up, numbered from 0; outer eye corners 60 and 72.
+- ``coco_17``: COCO's person keypoints; "left" is the person's left. Errors are measured by OKS, so there is
+  no inter-ocular distance.
+
+Source:
+    Sagonas et al. 2013, 300 Faces in-the-Wild Challenge; Wu et al. 2018, Look at Boundary (WFLW); Deng et al.
+    2019, RetinaFace; Lin et al. 2014, Microsoft COCO, and the COCO keypoint task's definition.
+"""

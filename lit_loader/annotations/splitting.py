@@ -1,0 +1,195 @@
+"""Splits of one table: stratified by class, by image or by group, the same whatever the table's order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from lit_loader.annotations.table import AnnotationTable
+from lit_loader.errors import AnnotationError
+from lit_loader.types import IndexArray
+
+__all__ = ["check_groups", "group_names", "shared_names", "stratified_split"]
+
+
+def stratified_split(
+    table: AnnotationTable,
+    shares: Mapping[str, float],
+    *,
+    groups: Sequence[str] | None = None,
+    seed: int = 0,
+) -> dict[str, IndexArray]:
+    """Return the images of each part of a table, every class shared out as the parts' shares say.
+
+    Classes are dealt out one by one, the one with the fewest images that are not dealt out yet first;
+    each of its images goes to the part that still lacks most of that class. Images without objects are
+    dealt out as a class of their own. Where every image has one class, each part gets its share of each
+    class to within one image, but for what the next rule asks.
+
+    A class that lies in as many groups as there are parts, or more, occurs in every part, unless images that
+    it shares with a rarer class went elsewhere; one in fewer groups occurs in as many parts as it can.
+
+    Args:
+        table: The images with their objects.
+        shares: Share of the images for each part, by the part's name; positive, of sum 1.
+        groups: Name of each image's group, such as the person it shows; a group is never cut. Default: every
+            image path is a group. Larger groups are placed first, so a small part gets small groups.
+        seed: Another seed gives another split.
+
+    Returns:
+        For each part int64 positions in the table, ascending. No position is in two parts.
+
+    Raises:
+        ValueError: If shares are not positive or not of sum 1, or there is not one group name an image.
+
+    Determinism: the parts follow from ``seed`` and, of each image, its classes and the name of its group (or its
+    path); the order of the images in the table changes nothing.
+
+    Source:
+        Sechidis, Tsoumakas and Vlahavas 2011, On the stratification of multi-label data, algorithm 1; that
+        every part gets one of a rare class is added here.
+    """
+    if not shares or min(shares.values()) <= 0 or abs(sum(shares.values()) - 1) > 1e-6:
+        raise ValueError(f"shares={dict(shares)} must be positive and of sum 1, e.g. train 0.9 and val 0.1")
+    if groups is not None and len(groups) != table.num_images:
+        raise ValueError(f"groups has {len(groups)} names; the table has {table.num_images} images")
+    names, unit_of_image = _units(table.image_paths if groups is None else groups, seed=seed)
+    part_of_unit = _deal(table, unit_of_image, len(names), list(shares.values()))
+    part_of_image = part_of_unit[unit_of_image]
+    return {name: np.flatnonzero(part_of_image == part) for part, name in enumerate(shares)}
+
+
+def group_names(paths: Iterable[str], pattern: str) -> list[str]:
+    """Return the first group of ``pattern`` in each path, such as a person's name in a file's name.
+
+    Args:
+        paths: Image paths relative to the root.
+        pattern: A regular expression, searched anywhere in the path.
+
+    Raises:
+        ValueError: If the pattern is no regular expression with a group, or does not match a path.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"group_pattern={pattern!r} is not a regular expression: {error}") from None
+    if compiled.groups == 0:
+        raise ValueError(
+            f"group_pattern={pattern!r} has no group; put what identifies in brackets: '([a-z]+)_'"
+        )
+    names = []
+    for path in paths:
+        match = compiled.search(path)
+        if match is None or match[1] is None:
+            raise ValueError(f"group_pattern={pattern!r} does not match the image path {path[:200]!r}")
+        names.append(match[1])
+    return names
+
+
+def check_groups(paths: Mapping[str, Iterable[str]], pattern: str, *, root: Path | str) -> None:
+    """Raise AnnotationError if a group lies in two sets.
+
+    Args:
+        paths: For each set its image paths.
+        pattern: As `group_names` takes it.
+        root: The data set's folder, for the message.
+    """
+    groups = {name: group_names(each, pattern) for name, each in paths.items()}
+    for a, b, shared in shared_names(groups):
+        raise AnnotationError(
+            f"{len(shared)} groups of {pattern!r} lie in {a} and in {b}, such as "
+            f"{', '.join(map(repr, shared[:5]))}; hold {b} out of {a} by groups, or leave the pattern away to "
+            "accept it",
+            path=root,
+        )
+
+
+def shared_names(names: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield each two sets that have names in common, with those names, sorted.
+
+    Args:
+        names: For each set its image paths, or its groups.
+    """
+    sets = {name: set(values) for name, values in names.items()}
+    for a, b in combinations(sets, 2):
+        shared = sorted(sets[a] & sets[b])
+        if shared:
+            yield a, b, shared
+
+
+def _units(groups: Iterable[str], *, seed: int) -> tuple[list[str], IndexArray]:
+    """Return the distinct groups in the order they are dealt out, and each image's position among them."""
+    sizes: dict[str, int] = {}
+    listed = list(groups)
+    for name in listed:
+        sizes[name] = sizes.get(name, 0) + 1
+    key = f"{seed}".encode()
+    ordered = sorted(sizes, key=lambda name: (-sizes[name], _hash(name, key), name))
+    places = {name: place for place, name in enumerate(ordered)}
+    return ordered, np.array([places[name] for name in listed], dtype=np.int64)
+
+
+def _hash(name: str, key: bytes) -> bytes:
+    return blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8, salt=_salt(key)).digest()
+
+
+def _salt(key: bytes) -> bytes:
+    return blake2b(key, digest_size=16).digest()
+
+
+def _deal(
+    table: AnnotationTable, unit_of_image: IndexArray, num_units: int, shares: Sequence[float]
+) -> IndexArray:
+    """Return the part of each unit."""
+    units, labels, counts, num_labels = _images_by_unit_and_label(table, unit_of_image)
+    start = np.searchsorted(units, np.arange(num_units + 1))
+    sizes = np.bincount(unit_of_image, minlength=num_units)
+    left = np.bincount(labels, minlength=num_labels)  # units of each label that are not dealt out yet
+    holds = np.zeros((len(shares), num_labels), dtype=np.int64)  # units of each label in each part
+    wanted = np.outer(shares, np.bincount(labels, weights=counts, minlength=num_labels))
+    room = np.asarray(shares) * len(unit_of_image)
+    part_of_unit = np.full(num_units, -1, dtype=np.int64)
+    while left.any():
+        label = int(np.where(left > 0, left, np.iinfo(np.int64).max).argmin())
+        for unit in units[labels == label]:
+            if part_of_unit[unit] >= 0:
+                continue
+            lacking = np.flatnonzero(holds[:, label] == 0)
+            choices = lacking if 0 < left[label] <= len(lacking) else np.arange(len(shares))
+            part = _neediest(choices, wanted[:, label], room)
+            cells = slice(start[unit], start[unit + 1])
+            part_of_unit[unit] = part
+            left[labels[cells]] -= 1
+            holds[part, labels[cells]] += 1
+            wanted[part, labels[cells]] -= counts[cells]
+            room[part] -= sizes[unit]
+    return part_of_unit
+
+
+def _neediest(choices: IndexArray, wanted: npt.NDArray[np.float64], room: npt.NDArray[np.float64]) -> int:
+    """Return the part that lacks most of a label; of several the one with most room, then the first."""
+    return min((-round(float(wanted[part]), 6), -round(float(room[part]), 6), int(part)) for part in choices)[
+        2
+    ]
+
+
+def _images_by_unit_and_label(
+    table: AnnotationTable, unit_of_image: IndexArray
+) -> tuple[IndexArray, IndexArray, IndexArray, int]:
+    """Return (unit, label, images of the unit with the label), sorted; one more label is "no object".
+
+    Sparse: a table of a million images and a thousand classes has no dense one.
+    """
+    width = table.num_classes + 1
+    empty = np.flatnonzero(np.diff(table.offsets) == 0)
+    seen = np.unique(
+        np.concatenate([table.image_of_object() * width + table.labels, empty * width + table.num_classes])
+    )
+    cells, counts = np.unique(unit_of_image[seen // width] * width + seen % width, return_counts=True)
+    return cells // width, cells % width, counts, width

@@ -1,0 +1,184 @@
+"""The commands, their arguments and their exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lit_loader.cli.settings import UsageError
+from lit_loader.errors import LitLoaderError
+
+__all__ = ["main"]
+
+_CONVERT = """\
+examples:
+  lit-loader convert points_list faces train=train.txt val=val.txt --to voc --out faces-xml \\
+      --option columns="path points class" --option schema=face_5
+  lit-loader convert points_list faces all.txt --hold-out val=0.1 --hold-out test=0.1 --to voc --out faces-xml \\
+      --option columns="path points class" --option schema=face_5 --overwrite
+  lit-loader convert voc faces-xml train val --to coco --out faces-coco --images copy
+
+The new folder is complete or not there: it is written beside its place and renamed. With --to voc it holds
+JPEGImages, Annotations and ImageSets/Main; an image's id is its path below the folder that all images share,
+without extension. What the new format cannot hold is refused and listed, unless --allow-loss.
+"""
+
+_INDEX = """\
+examples:
+  lit-loader index points_list faces train.txt val.txt --option columns="path points class" --option schema=face_5
+  lit-loader index voc faces-xml train val --json
+
+Reads through the cache, so that training finds it warm. Images in several of the sets are told.
+"""
+
+_OPTIONS = """\
+KEY=VALUE: VALUE is read as YAML: 3, true, [path, points], "two words"; what is no YAML is text. SPLIT:KEY=VALUE
+is for one of the sets alone.
+exit codes: 0 done, 1 something is wrong with the data, 2 something is wrong with the command.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose help ends with the formats and their options, looked up when it is asked for."""
+
+    told: str | None = None
+
+    def format_help(self) -> str:
+        if self.told is None:
+            return super().format_help()
+        from lit_loader.cli.formats import formats_text  # imports every reader
+
+        return f"{super().format_help()}\n{self.told}\n{_OPTIONS}\n{formats_text(writers='convert' in self.prog)}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        argv: The words after the program's name; None: those that the program was called with.
+
+    Returns:
+        0; 1 if something is wrong with the data; 2 if the command is wrong; 130 after Ctrl-C.
+    """
+    try:
+        arguments = _parser().parse_args(argv)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    try:
+        run: Callable[[argparse.Namespace], None]
+        if arguments.command == "convert":
+            from lit_loader.cli.convert import convert as run
+        else:
+            from lit_loader.cli.index import index as run
+        run(arguments)
+        sys.stdout.flush()
+    except UsageError as error:
+        return _failed(error, code=2)
+    except BrokenPipeError:  # the reader of the output left: lit-loader index ... | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 1
+    except (LitLoaderError, OSError, ValueError) as error:
+        return _failed(error, code=1)
+    except KeyboardInterrupt:
+        return _failed("stopped; nothing was left behind", code=130)
+    return 0
+
+
+def _failed(error: Exception | str, *, code: int) -> int:
+    from lit_loader.cli.printing import printable
+
+    told = printable(str(error)).replace("pass allow_loss=True", "pass --allow-loss")
+    told = re.sub(r"\b(Read|Voc)Policy\((\w+)=[^)]*\)", r"--policy \2=ACTION", told)
+    sys.stderr.write(f"lit-loader: error: {told}\n")
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lit-loader", description="Annotations of any format: convert, look."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    convert = _command(
+        commands, "convert", _CONVERT, "write annotations in another format, with their images"
+    )
+    convert.add_argument("--to", required=True, metavar="FORMAT", help="format to write")
+    convert.add_argument("--out", required=True, metavar="DIR", help="folder to make")
+    convert.add_argument(
+        "--split",
+        metavar="NAME",
+        default="train",
+        help="split of a NAME without SPLIT= that is not called train, val, test or trainval (default: train)",
+    )
+    convert.add_argument(
+        "--hold-out",
+        metavar="SPLIT=SHARE",
+        action="append",
+        default=[],
+        help="share of the images of train, stratified by class, that become another split, e.g. val=0.1",
+    )
+    convert.add_argument(
+        "--group-pattern",
+        metavar="REGEX",
+        help="with --hold-out: the first group of REGEX in an image path says what is never cut, e.g. a person",
+    )
+    convert.add_argument("--seed", type=int, default=0, help="seed of --hold-out (default: 0)")
+    convert.add_argument(
+        "--writer-option",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="an option of the format to write",
+    )
+    convert.add_argument(
+        "--images",
+        choices=("hardlink", "copy", "none"),
+        default="hardlink",
+        help="how images get into DIR (default: hardlink; where the file system cannot, they are copied)",
+    )
+    convert.add_argument(
+        "--allow-loss", action="store_true", help="leave out what the new format cannot hold"
+    )
+    convert.add_argument(
+        "--overwrite", action="store_true", help="replace DIR if an earlier convert made it, or it is empty"
+    )
+    index = _command(commands, "index", _INDEX, "read annotations and print what they hold")
+    index.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[_Parser], name: str, told: str, description: str
+) -> argparse.ArgumentParser:
+    """Add a command with the arguments that all have."""
+    command = commands.add_parser(
+        name, help=description, description=f"{description[0].upper()}{description[1:]}."
+    )
+    command.told = told
+    command.add_argument("format", metavar="FORMAT", help="format to read")
+    command.add_argument("root", metavar="ROOT", help="folder of the data set; nothing outside of it is read")
+    command.add_argument(
+        "names",
+        metavar="[SPLIT=]NAME",
+        nargs="+",
+        help="what to read, relative to ROOT: a file, a folder or a split, as the format takes it",
+    )
+    repeated: dict[str, Any] = {"metavar": "KEY=VALUE", "action": "append", "default": []}
+    command.add_argument("--option", help="an option of the format to read", **repeated)
+    command.add_argument(
+        "--policy", help="what to do about odd annotations, e.g. missing_image=drop", **repeated
+    )
+    command.add_argument(
+        "--class-names", metavar="NAME,NAME", help="classes in the order of their ids (default: sorted)"
+    )
+    command.add_argument(
+        "--cache-dir", metavar="DIR", help="where tables are cached (default: the user's cache)"
+    )
+    command.add_argument(
+        "--num-workers", type=int, metavar="N", help="processes that read (default: by the work)"
+    )
+    command.add_argument("--no-progress", action="store_true", help="draw no progress bars")
+    return command

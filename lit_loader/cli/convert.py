@@ -1,0 +1,134 @@
+"""``lit-loader convert``: sets of one format become a folder in another, with their images."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lit_loader.annotations import KEYPOINT_SCHEMAS, AnnotationTable, KeypointSchema
+from lit_loader.annotations.splitting import check_groups, group_names, stratified_split
+from lit_loader.cli.figures import figures_of, print_figures, print_reports
+from lit_loader.cli.placing import check_rows_agree, image_places, place_images, relocated
+from lit_loader.cli.printing import print_lines
+from lit_loader.cli.reading import read_sets, shared_images
+from lit_loader.cli.settings import UsageError, parse_options, parse_shares, parse_splits
+from lit_loader.cli.target import RECORD, new_folder
+from lit_loader.errors import AnnotationError
+from lit_loader.formats.registry import WRITERS, find_format, write_annotations
+
+__all__ = ["convert"]
+
+_FILES = {"voc": "{}", "coco": "annotations/{}.json", "points_list": "{}.txt"}
+
+
+def convert(arguments: argparse.Namespace) -> None:
+    """Run the command.
+
+    Raises:
+        UsageError: If an argument is wrong.
+        AnnotationError: If the annotations cannot be used, or the new format cannot hold them.
+        OSError: If a file cannot be read or written.
+    """
+    splits = parse_splits(arguments.names, default=arguments.split)
+    shares = parse_shares(arguments.hold_out, splits)
+    options = _writer_options(arguments)
+    read = read_sets(arguments, splits)
+    tables = _held_out(arguments, read, shares)
+    if arguments.to == "voc":  # one file an image
+        check_rows_agree(tables, shared_images(tables))
+    image_dir = str(options.get("image_dir", "JPEGImages")) if arguments.to == "voc" else "images"
+    places = image_places(tables.values(), image_dir=image_dir)
+    progress = not arguments.no_progress
+    root = Path(arguments.root)
+    read_from = {root, *(root / name for name in splits.values()), *((root / path).parent for path in places)}
+    lost: list[str] = []
+    with new_folder(arguments.out, overwrite=arguments.overwrite, keep=read_from) as folder:
+        for split, table in tables.items():
+            lost += write_annotations(
+                arguments.to,
+                relocated(table, root=folder, places=places, image_dir=image_dir, split=split),
+                folder,
+                _FILES[arguments.to].format(split),
+                allow_loss=arguments.allow_loss,
+                progress=progress,
+                **options,
+            )
+        placed = place_images(tables.values(), places, folder, how=arguments.images, progress=progress)
+        told = {"from": arguments.format, "to": arguments.to, "read": splits, "shares": shares}
+        (folder / RECORD).write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
+    print_figures({split: figures_of(table) for split, table in tables.items()})
+    print_reports(read)
+    print_lines(*(f"not kept: {loss}" for loss in dict.fromkeys(lost)), placed)
+    first = next(iter(tables.values()))
+    command = _next_command(
+        arguments, list(tables), schema=first.keypoint_schema, attributes=bool(first.attributes)
+    )
+    print_lines(f"written to {arguments.out}; next:", f"  {command}")
+    missing = [split for split in ("val", "test") if split not in tables]
+    if missing and "train" in tables:
+        taken = " ".join(f"--hold-out {split}=0.1" for split in missing)
+        print_lines(f"there is no split {' and no '.join(missing)}; {taken} takes images of train for it")
+
+
+def _writer_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    options = parse_options(arguments.writer_option, [""])[""]
+    try:
+        find_format(WRITERS, arguments.to).check(options)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return options
+
+
+def _held_out(
+    arguments: argparse.Namespace, read: Mapping[str, AnnotationTable], shares: Mapping[str, float]
+) -> dict[str, AnnotationTable]:
+    """Return the splits, those included that are held out of ``train``."""
+    tables, pattern = dict(read), arguments.group_pattern
+    try:
+        if shares:
+            train = tables["train"]
+            groups = None if pattern is None else group_names(train.image_paths, pattern)
+            parts = stratified_split(train, shares, groups=groups, seed=arguments.seed)
+            tables |= {split: train.select(rows) for split, rows in parts.items()}
+        if pattern is not None:
+            paths = {split: list(table.image_paths) for split, table in tables.items()}
+            check_groups(paths, pattern, root=arguments.root)
+    except AnnotationError:
+        raise
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return tables
+
+
+def _next_command(
+    arguments: argparse.Namespace, splits: list[str], *, schema: KeypointSchema | None, attributes: bool
+) -> str:
+    """Return the command that trains on the new set; of a format that `VocSource` does not read, one that looks."""
+    if arguments.to == "voc":
+        words = [] if schema is None else ["experiment=unified" if attributes else "experiment=landmarks"]
+        words += ["dataset=voc", f"dataset.root={arguments.out}"]
+        words += [f"dataset.{word}" for word in arguments.writer_option]
+        if "train" not in splits:
+            words.append(f"dataset.train={splits[0]}")
+        if "val" not in splits:
+            words.append("dataset.val=null")
+        if "test" not in splits:
+            words.append(f"dataset.test={'val' if 'val' in splits else splits[0]}")
+        return shlex.join(["python", "examples/train.py", *words])
+    names = [_FILES[arguments.to].format(split) for split in splits]
+    options = [word for given in arguments.writer_option for word in ("--option", given)]
+    if arguments.to == "points_list" and schema is not None:
+        options += ["--option", f"schema={_schema_value(schema)}"]
+    return shlex.join(["lit-loader", "index", arguments.to, arguments.out, *names, *options])
+
+
+def _schema_value(schema: KeypointSchema) -> str:
+    for name, known in KEYPOINT_SCHEMAS.items():
+        if known == schema:
+            return name
+    pairs = [[schema.names[position] for position in pair] for pair in schema.flip_pairs]
+    return json.dumps({"names": schema.names, "flip_pairs": pairs, "interocular": schema.interocular})

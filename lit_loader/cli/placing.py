@@ -1,0 +1,162 @@
+"""Where the images of a converted set lie, and how they get there."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+from lit_loader.annotations import AnnotationTable, resolve_under
+from lit_loader.annotations.table_file import PER_OBJECT
+from lit_loader.errors import AnnotationError
+
+__all__ = ["check_rows_agree", "image_places", "place_images", "relocated"]
+
+
+def image_places(tables: Iterable[AnnotationTable], *, image_dir: str) -> dict[str, str]:
+    """Return for each image path where it goes in the new folder.
+
+    That is its path below the folder that all images have in common, below ``image_dir``.
+
+    Args:
+        tables: The sets to convert, all of one root.
+        image_dir: Folder of the images in the new folder.
+
+    Raises:
+        AnnotationError: If two images differ in their extensions alone, so that they had one id.
+    """
+    tables = list(tables)
+    paths = list(dict.fromkeys(path for table in tables for path in table.image_paths))
+    parts = [PurePosixPath(path).parts for path in paths]
+    shared = 0
+    for names in zip(*(each[:-1] for each in parts), strict=False):
+        if len(set(names)) > 1:
+            break
+        shared += 1
+    places: dict[str, str] = {}
+    ids: dict[str, str] = {}
+    for path, each in zip(paths, parts, strict=True):
+        place = PurePosixPath(*each[shared:])
+        other = ids.setdefault(str(place.with_suffix("")), path)
+        if other != path:
+            raise AnnotationError(
+                f"the images {other!r} and {path!r} differ in their extension alone and would have one id; "
+                "rename one of them, or convert them into two folders",
+                path=tables[0].root,
+            )
+        places[path] = str(PurePosixPath(image_dir) / place)
+    return places
+
+
+def place_images(
+    tables: Iterable[AnnotationTable],
+    places: Mapping[str, str],
+    folder: Path,
+    *,
+    how: Literal["hardlink", "copy", "none"],
+    progress: bool,
+) -> str:
+    """Bring the images to their places in the new folder and return what was done in words.
+
+    Args:
+        tables: The sets, all of one root; nothing outside of it is linked or copied.
+        places: As `image_places` gives them.
+        folder: The new folder.
+        how: ``"none"`` leaves them where they are.
+        progress: Whether to draw a progress bar on a terminal's standard error.
+
+    Raises:
+        UnsafePathError: If an image is a symbolic link that leads out of the root.
+    """
+    if how == "none":
+        return f"images: none taken along; they belong at {', '.join(list(places.values())[:1])} and so on"
+    root = next(iter(tables)).root
+    console = Console(stderr=True)
+    done = {"hardlink": 0, "copy": 0, "missing": 0}
+    with Progress(console=console, disable=not (progress and console.is_terminal)) as bar:
+        task = bar.add_task("Placing images", total=len(places))
+        for path, place in places.items():
+            source, target = resolve_under(root, path), folder / place
+            if source.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                done[_place(source, target, link=how == "hardlink")] += 1
+            else:
+                done["missing"] += 1
+            bar.advance(task)
+    words = {"hardlink": "linked", "copy": "copied", "missing": "not there"}
+    return f"images: {', '.join(f'{n} {words[what]}' for what, n in done.items() if n) or 'none'}"
+
+
+def relocated(
+    table: AnnotationTable, *, root: Path, places: Mapping[str, str], image_dir: str, split: str
+) -> AnnotationTable:
+    """Return a table with its images where `image_places` puts them.
+
+    Args:
+        table: The set.
+        root: The new folder.
+        places: As `image_places` gives them.
+        image_dir: As given to `image_places`.
+        split: The new split's name.
+    """
+    parts: dict[str, Any] = {
+        name: getattr(table, name) for name in inspect.signature(AnnotationTable).parameters
+    }
+    paths = [places[path] for path in table.image_paths]
+    ids = [str(PurePosixPath(path).relative_to(image_dir).with_suffix("")) for path in paths]
+    return AnnotationTable(**parts | {"root": root, "image_paths": paths, "image_ids": ids, "split": split})
+
+
+def check_rows_agree(
+    tables: Mapping[str, AnnotationTable], shared: Iterable[tuple[str, str, list[str]]]
+) -> None:
+    """Raise AnnotationError if an image of two sets has other objects in each: it can have one XML file only.
+
+    Args:
+        tables: The sets, with the same classes and attributes.
+        shared: Each two sets that have images in common, and these.
+    """
+    for a, b, paths in shared:
+        for path, first, second in zip(
+            paths, *(_rows_of(tables[name], paths) for name in (a, b)), strict=True
+        ):
+            if not _equal(tables[a], first, tables[b], second):
+                raise AnnotationError(
+                    f"the image {path!r} has other objects in {a} than in {b}, and can have one annotation "
+                    "file only; leave it out of one of them, or convert them into two folders",
+                    path=tables[a].root,
+                )
+
+
+def _rows_of(table: AnnotationTable, paths: list[str]) -> list[slice]:
+    places = {path: i for i, path in enumerate(table.image_paths)}
+    return [table.objects(places[path]) for path in paths]
+
+
+def _equal(a: AnnotationTable, rows_a: slice, b: AnnotationTable, rows_b: slice) -> bool:
+    pairs = [(getattr(a, name), getattr(b, name)) for name in PER_OBJECT]
+    pairs += [(a.attributes[name].ids, b.attributes[name].ids) for name in a.attributes]
+    return all(
+        (x is None and y is None)
+        or (x is not None and y is not None and np.array_equal(x[rows_a], y[rows_b]))
+        for x, y in pairs
+    )
+
+
+def _place(source: Path, target: Path, *, link: bool) -> str:
+    if link:
+        try:
+            os.link(source, target)
+        except OSError:  # another file system, or one without links
+            pass
+        else:
+            return "hardlink"
+    shutil.copyfile(source, target)
+    return "copy"

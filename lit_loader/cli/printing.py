@@ -1,0 +1,60 @@
+"""Text for a terminal or a pipe: tables without colour in a pipe, and nothing that a file could inject."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["print_lines", "print_table", "printable"]
+
+_PIPE_WIDTH = 110
+
+
+def printable(text: str) -> str:
+    """Return text with everything that a terminal would act on, or cannot show, as an escape sequence."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def print_lines(*lines: str) -> None:
+    """Print lines as they are, never wrapped."""
+    for line in lines:
+        sys.stdout.write(f"{_shown(line)}\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
+    """Print a title, a table and an empty line.
+
+    Args:
+        title: Its title.
+        columns: Headings.
+        rows: Cells.
+        left: So many columns are aligned to the left, the others to the right.
+    """
+    terminal = Console().is_terminal
+    console = Console(width=None if terminal else _PIPE_WIDTH, no_color=None if terminal else True)
+    table = Table(box=SIMPLE_HEAD if terminal else None, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(_cell(column), justify="left" if i < left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(_cell, row))
+    print_lines(title)
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        sys.stdout.write(f"{line.rstrip()}\n")
+    sys.stdout.write("\n")
+
+
+def _cell(text: str) -> Text:
+    return Text(_shown(text).replace("\n", "\\n"))
+
+
+def _shown(text: str) -> str:
+    """Return printable text that the encoding of the output has."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return printable(text).encode(encoding, "backslashreplace").decode(encoding)

@@ -1,0 +1,57 @@
+"""The sets that a command names, read with the same classes and attributes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.same_names import with_same_names
+from lit_loader.annotations.splitting import shared_names
+from lit_loader.cli.settings import UsageError, parse_actions, parse_options
+from lit_loader.errors import AnnotationError
+from lit_loader.formats.registry import READERS, find_format, read_annotations
+
+__all__ = ["read_sets", "shared_images"]
+
+
+def read_sets(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[str, AnnotationTable]:
+    """Read what a command names.
+
+    Args:
+        arguments: The arguments that all commands have.
+        splits: For each split the name of what is read.
+
+    Raises:
+        UsageError: If the format, an option or a policy is not known, or a reader refuses its value.
+        AnnotationError: If the annotations cannot be used.
+    """
+    names = None if arguments.class_names is None else arguments.class_names.split(",")
+    try:
+        find_format(READERS, arguments.format)
+        policy = parse_actions(arguments.policy)
+        options = parse_options(arguments.option, list(splits))
+        tables = [
+            read_annotations(
+                arguments.format,
+                arguments.root,
+                name,
+                class_names=names,
+                policy=policy,
+                cache_dir=arguments.cache_dir,
+                num_workers=arguments.num_workers,
+                progress=not arguments.no_progress,
+                **options[split],
+            )
+            for split, name in splits.items()
+        ]
+    except AnnotationError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+    return dict(zip(splits, with_same_names(tables), strict=True))
+
+
+def shared_images(tables: Mapping[str, AnnotationTable]) -> list[tuple[str, str, list[str]]]:
+    """Return each two sets that have images in common, and these."""
+    return list(shared_names({name: table.image_paths for name, table in tables.items()}))

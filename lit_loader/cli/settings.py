@@ -1,0 +1,135 @@
+"""The words of a command as settings: which sets to read, under which options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+import yaml  # type: ignore[import-untyped]  # its stubs are no requirement; OmegaConf brings it
+
+__all__ = [
+    "UsageError",
+    "check_split",
+    "parse_actions",
+    "parse_options",
+    "parse_shares",
+    "parse_splits",
+    "parse_value",
+]
+
+_SPLIT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_USUAL: Final = ("train", "val", "test", "trainval")
+
+
+class UsageError(Exception):
+    """The command is wrong, whatever the data says."""
+
+
+def parse_splits(words: Sequence[str], *, default: str | None) -> dict[str, str]:
+    """Return for each split the name of what is read.
+
+    Args:
+        words: ``SPLIT=NAME``, or ``NAME`` alone: its split is its stem if that is a usual one.
+        default: The split of other names; None: a name without ``SPLIT=`` is the name of its set.
+
+    Raises:
+        UsageError: If two names are of one split, or a split cannot be a file's name.
+    """
+    splits: dict[str, str] = {}
+    for word in words:
+        split, sign, name = word.partition("=")
+        if not sign or not _SPLIT.fullmatch(split):
+            name, stem = word, PurePosixPath(word).stem
+            split = word if default is None else stem if stem in _USUAL else default
+        if default is not None:
+            check_split(split)
+        if not name:
+            raise UsageError(f"{word!r} names nothing to read; give SPLIT=NAME, e.g. train=train.txt")
+        if split in splits:
+            told = f"{splits[split]!r} and {name!r} would both be the split {split!r}"
+            raise UsageError(f"{told}; give SPLIT=NAME, e.g. val={name}")
+        splits[split] = name
+    return splits
+
+
+def check_split(split: str) -> str:
+    """Return a split's name if it can be a file's name, else raise UsageError."""
+    if not _SPLIT.fullmatch(split):
+        raise UsageError(f"split {split!r} must be letters, digits, '_', '.' or '-', e.g. val")
+    return split
+
+
+def parse_options(words: Sequence[str], splits: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return for each split its options; ``SPLIT:KEY=VALUE`` is laid over ``KEY=VALUE``.
+
+    Raises:
+        UsageError: If a word is not of that form or names another split.
+    """
+    shared: dict[str, Any] = {}
+    own: dict[str, dict[str, Any]] = {split: {} for split in splits}
+    for word in words:
+        key, value = _pair(word)
+        split, sign, rest = key.partition(":")
+        if not sign:
+            shared[key] = parse_value(value)
+        elif split in own:
+            own[split][rest] = parse_value(value)
+        else:
+            raise UsageError(f"{word!r} is for the split {split!r}; there are {', '.join(splits)}")
+    return {split: shared | own[split] for split in splits}
+
+
+def parse_actions(words: Sequence[str]) -> dict[str, str]:
+    """Return ``PROBLEM=ACTION`` words as a mapping."""
+    return dict(map(_pair, words))
+
+
+def parse_shares(words: Sequence[str], splits: Mapping[str, str]) -> dict[str, float]:
+    """Return the share of the images that each new split gets, that of ``train`` first; empty without words.
+
+    Raises:
+        UsageError: If there is no ``train``, a split is there already, or shares are not in (0, 1).
+    """
+    shares: dict[str, float] = {}
+    for word in words:
+        split, value = _pair(word)
+        if check_split(split) in splits or split in shares:
+            raise UsageError(f"--hold-out {word}: there is a split {split!r} already")
+        try:
+            shares[split] = float(value)
+        except ValueError:
+            raise UsageError(f"--hold-out {word}: {value!r} is no number; give e.g. {split}=0.1") from None
+        if not 0 < shares[split] < 1:
+            raise UsageError(f"--hold-out {word}: the share must be between 0 and 1")
+    if not shares:
+        return {}
+    if "train" not in splits:
+        raise UsageError(f"--hold-out takes images of the split train; there are {', '.join(splits)}")
+    if sum(shares.values()) >= 1:
+        raise UsageError(f"--hold-out takes {sum(shares.values()):g} of the images; leave some to train")
+    return {"train": 1 - sum(shares.values()), **shares}
+
+
+def parse_value(text: str) -> Any:
+    """Return what a text says in YAML: a number, a truth value, none, text, ``[...]`` or ``{...}``; else the text.
+
+    A character such as ``,``, ``:`` or ``#``, which YAML takes for its own, is text.
+    """
+    try:
+        value = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+    if text[:1] in ("|", ">") or (value is None and text.strip().lower() not in ("null", "~")):
+        return text
+    if isinstance(value, dict | list) and not text.lstrip().startswith(("[", "{")):
+        return text
+    return value if isinstance(value, type(None) | bool | int | float | str | list | dict) else text
+
+
+def _pair(word: str) -> tuple[str, str]:
+    key, sign, value = word.partition("=")
+    if not sign or not key:
+        raise UsageError(f"{word!r} must be KEY=VALUE")
+    return key, value

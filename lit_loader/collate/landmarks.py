@@ -1,0 +1,116 @@
+"""Collation of landmark samples: object crops of one size, each with one row of points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lit_loader.collate.images import plain_images, stack_images
+from lit_loader.collate.rows import check_attribute_names, field_rows
+from lit_loader.collate.samples import transpose_samples
+
+__all__ = ["LandmarkBatch", "LandmarkCollate"]
+
+
+class LandmarkBatch(NamedTuple):
+    """A batch of B object crops with K points each; one object a sample.
+
+    Attributes:
+        images: ``(B, 3, H, W)``.
+        keypoints: float32 ``(B, K, 2)``, x and y in pixels of the crop; absent points are anywhere.
+        visibility: uint8 ``(B, K)``: 0 absent or outside the crop, 1 hidden, 2 visible.
+        mask: bool ``(B, K)``, where a point counts: ``visibility > 0``.
+        boxes: float32 ``(B, 4)``, xyxy in pixels of the crop.
+        labels: int64 ``(B,)``, class ids from 0.
+        attributes: int64 ``(B,)`` by name, ids from 0, -1 where the object has none.
+        crops: float32 ``(B, 4)``, xyxy in pixels of the original image: the region that was cut out.
+        image_ids: int64 ``(B,)``, positions in the table of samples.
+    """
+
+    images: Tensor
+    keypoints: Tensor
+    visibility: Tensor
+    mask: Tensor
+    boxes: Tensor
+    labels: Tensor
+    attributes: dict[str, Tensor]
+    crops: Tensor
+    image_ids: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class LandmarkCollate:
+    """A collate function from ``(image, target)`` samples of one object each to a `LandmarkBatch`.
+
+    Runs in: workers and the main process. Determinism: no randomness.
+
+    Args:
+        attributes: Names of the attributes that the targets hold.
+    """
+
+    attributes: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attributes", check_attribute_names(self.attributes))
+
+    def __call__(self, batch: Sequence[Any]) -> LandmarkBatch:
+        """Collate one batch.
+
+        Args:
+            batch: Samples ``(image, target)``; in the target ``boxes``, ``labels``, ``keypoints``,
+                ``visibility``, ``crop`` and every attribute have one row, ``image_id`` is a number.
+
+        Raises:
+            TypeError: A sample is no tuple, an image no tensor or a target no mapping.
+            ValueError: The batch is empty, images differ in size, a field is missing or does not have one row.
+        """
+        pixels, targets = transpose_samples(batch, num_elements=2)
+        sizes = [tuple(image.shape[1:]) for image in plain_images(pixels)]
+        if len(set(sizes)) > 1:
+            raise ValueError(
+                f"object crops of different sizes (H, W) {sizes} make no batch; let the transforms end with one "
+                "size, as lit_loader.transforms.landmark_transforms(size=...) does."
+            )
+        one = [_of_one_object(target) for target in targets]
+        visibility = _column(one, "visibility", dtype=torch.uint8)
+        return LandmarkBatch(
+            images=stack_images(pixels),
+            keypoints=_column(one, "keypoints", dtype=torch.float32),
+            visibility=visibility,
+            mask=visibility > 0,
+            boxes=_column(one, "boxes", dtype=torch.float32),
+            labels=_column(one, "labels", dtype=torch.int64),
+            attributes={name: _column(one, name, dtype=torch.int64) for name in self.attributes},
+            crops=_column(one, "crop", dtype=torch.float32),
+            image_ids=torch.tensor([int(target["image_id"]) for target in targets], dtype=torch.int64),
+        )
+
+
+def _of_one_object(target: Any) -> Mapping[str, Any]:
+    rows = len(field_rows(target, "boxes"))
+    if rows != 1:
+        raise ValueError(
+            f"a landmark sample has {rows} objects; the rule is one. Give the data set one row an object "
+            "(LandmarkDataset does), and no transform that drops objects, such as SanitizeObjects."
+        )
+    if "crop" not in target:
+        raise ValueError(
+            f"a landmark sample has no field 'crop', only {sorted(target)}; cut the object out with "
+            "lit_loader.transforms.CropToObjects, which notes the region there."
+        )
+    found: Mapping[str, Any] = target
+    return found
+
+
+def _column(targets: Sequence[Any], name: str, *, dtype: torch.dtype) -> Tensor:
+    rows = [field_rows(target, name) for target in targets]
+    shapes = sorted({tuple(row.shape) for row in rows})
+    if len(shapes) > 1 or shapes[0][0] != 1:
+        raise ValueError(
+            f"field {name!r} has shapes {shapes} over the batch; the rule is one row, all alike."
+        )
+    return torch.cat([row.to(dtype) for row in rows])

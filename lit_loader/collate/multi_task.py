@@ -1,0 +1,169 @@
+"""Collation for several tasks at once: images with boxes, classes, points and attributes, and their masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lit_loader.collate.images import pad_images
+from lit_loader.collate.rows import check_attribute_names, field_rows
+from lit_loader.collate.samples import transpose_samples
+
+__all__ = ["MultiTaskBatch", "MultiTaskCollate"]
+
+
+class MultiTaskBatch(NamedTuple):
+    """A batch of B images with up to N objects of K points each.
+
+    The objects of an image are its first rows; the rows behind them are padding. Images stand at the top
+    left of ``images``, so that boxes and points need no change. `batch_images` and `batch_targets` give the
+    images and objects one by one, without padding.
+
+    Attributes:
+        images: ``(B, 3, H, W)``, padded right and below where sizes differ.
+        sizes: int64 ``(B, 2)``, height and width of each image in pixels.
+        boxes: float32 ``(B, N, 4)``, xyxy in pixels; padding 0.
+        labels: int64 ``(B, N)``, class id + ``first_label`` of the data set; padding 0.
+        keypoints: float32 ``(B, N, K, 2)``, x and y in pixels; padding 0, absent points are anywhere.
+        visibility: uint8 ``(B, N, K)``: 0 absent or outside the image, 1 hidden, 2 visible; padding 0.
+        attributes: int64 ``(B, N)`` by name, ids from 0; -1 where the object has none, and padding.
+        object_mask: bool ``(B, N)``, True on real rows.
+        keypoint_mask: bool ``(B, N, K)``, where a point counts: ``visibility > 0``.
+        attribute_masks: bool ``(B, N)`` by name, where the attribute counts: id >= 0.
+        iscrowd: int64 ``(B, N)``, 1 for a crowd; padding 0.
+        image_ids: int64 ``(B,)``, positions in the table of samples.
+    """
+
+    images: Tensor
+    sizes: Tensor
+    boxes: Tensor
+    labels: Tensor
+    keypoints: Tensor
+    visibility: Tensor
+    attributes: dict[str, Tensor]
+    object_mask: Tensor
+    keypoint_mask: Tensor
+    attribute_masks: dict[str, Tensor]
+    iscrowd: Tensor
+    image_ids: Tensor
+
+    def image_list(self) -> list[Tensor]:
+        """Return the images one by one, ``(3, H, W)`` each, without padding; views of the batch."""
+        sizes = self.sizes.tolist()
+        return [image[:, :height, :width] for image, (height, width) in zip(self.images, sizes, strict=True)]
+
+    def target_list(self) -> list[dict[str, Any]]:
+        """Return one dict an image of its real rows, views of the batch.
+
+        With N objects: ``boxes`` (N, 4), ``labels`` (N,), ``keypoints`` (N, K, 2), ``visibility`` (N, K), every
+        attribute by its name (N,), ``iscrowd`` (N,), ``area`` (N,) of the boxes, and the int ``image_id``.
+        """
+        counts, image_ids = self.object_mask.sum(dim=1).tolist(), self.image_ids.tolist()
+        columns = {
+            "boxes": self.boxes,
+            "labels": self.labels,
+            "keypoints": self.keypoints,
+            "visibility": self.visibility,
+            **self.attributes,
+            "iscrowd": self.iscrowd,
+            "area": (self.boxes[..., 2] - self.boxes[..., 0]) * (self.boxes[..., 3] - self.boxes[..., 1]),
+        }
+        return [
+            {**{name: rows[i, :count] for name, rows in columns.items()}, "image_id": image_id}
+            for i, (count, image_id) in enumerate(zip(counts, image_ids, strict=True))
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiTaskCollate:
+    """A collate function from ``(image, target)`` samples to a `MultiTaskBatch`.
+
+    The shape of the result follows from the arguments and never from what a batch happens to hold.
+
+    Runs in: workers and the main process. Determinism: no randomness.
+
+    Args:
+        keypoints: The targets hold ``keypoints`` and ``visibility``; if not, a batch has K = 0 points.
+        attributes: Names of the attributes that the targets hold.
+        size_divisor: Round the batch's height and width up to a multiple.
+        pad_value: Value of padded pixels, in the images' own units.
+
+    Raises:
+        ValueError: ``size_divisor`` is below 1, or a name stands twice.
+    """
+
+    keypoints: bool = True
+    attributes: Sequence[str] = ()
+    size_divisor: int = 1
+    pad_value: float = 0
+
+    def __post_init__(self) -> None:
+        if self.size_divisor < 1:
+            raise ValueError(f"size_divisor={self.size_divisor} must be at least 1.")
+        object.__setattr__(self, "attributes", check_attribute_names(self.attributes))
+
+    def __call__(self, batch: Sequence[Any]) -> MultiTaskBatch:
+        """Collate one batch.
+
+        Args:
+            batch: Samples ``(image, target)``; in the target ``boxes``, ``labels``, ``iscrowd``, every attribute
+                and, if wanted, ``keypoints`` and ``visibility`` have one row an object, ``image_id`` is a number.
+
+        Raises:
+            TypeError: A sample is no tuple, an image no tensor or a target no mapping.
+            ValueError: The batch is empty, a field is missing, or rows do not go together.
+        """
+        pixels, targets = transpose_samples(batch, num_elements=2)
+        images, _, sizes = pad_images(pixels, size_divisor=self.size_divisor, pad_value=self.pad_value)
+        counts = [len(field_rows(target, "boxes")) for target in targets]
+        mask = torch.arange(max(counts)) < torch.tensor(counts, dtype=torch.int64)[:, None]
+        attributes = {name: _padded(targets, name, counts, torch.int64, value=-1) for name in self.attributes}
+        if self.keypoints:
+            keypoints = _padded(targets, "keypoints", counts, torch.float32)
+            visibility = _padded(targets, "visibility", counts, torch.uint8)
+        else:
+            keypoints = torch.zeros((*mask.shape, 0, 2))
+            visibility = torch.zeros((*mask.shape, 0), dtype=torch.uint8)
+        return MultiTaskBatch(
+            images=images,
+            sizes=sizes,
+            boxes=_padded(targets, "boxes", counts, torch.float32),
+            labels=_padded(targets, "labels", counts, torch.int64),
+            keypoints=keypoints,
+            visibility=visibility,
+            attributes=attributes,
+            object_mask=mask,
+            keypoint_mask=visibility > 0,
+            attribute_masks={name: ids >= 0 for name, ids in attributes.items()},
+            iscrowd=_padded(targets, "iscrowd", counts, torch.int64),
+            image_ids=torch.tensor([int(target["image_id"]) for target in targets], dtype=torch.int64),
+        )
+
+
+def _padded(
+    targets: Sequence[Mapping[str, Any]],
+    name: str,
+    counts: Sequence[int],
+    dtype: torch.dtype,
+    *,
+    value: float = 0,
+) -> Tensor:
+    rows = [field_rows(target, name) for target in targets]
+    if [len(row) for row in rows] != list(counts):
+        raise ValueError(
+            f"field {name!r} has {[len(row) for row in rows]} rows for {list(counts)} boxes; drop objects with "
+            "lit_loader.transforms.SanitizeObjects, which keeps every field row-aligned."
+        )
+    shapes = sorted({tuple(row.shape[1:]) for row in rows})
+    if len(shapes) > 1:
+        raise ValueError(
+            f"rows of field {name!r} have shapes {shapes} over the batch; the rule is one shape."
+        )
+    batch = torch.full((len(rows), max(counts), *shapes[0]), value, dtype=dtype)
+    for target, row in zip(batch, rows, strict=True):
+        target[: len(row)] = row
+    return batch

@@ -1,0 +1,85 @@
+"""Schemas of the ``datamodule`` group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from omegaconf import MISSING
+
+from lit_loader.configs.schemas.run import WorkersConfig
+
+__all__ = [
+    "ClassificationDataModuleConfig",
+    "DetectionDataModuleConfig",
+    "LandmarkDataModuleConfig",
+    "MultiTaskDataModuleConfig",
+    "TableDataModuleConfig",
+]
+
+
+@dataclass
+class TableDataModuleConfig(WorkersConfig):
+    """Keys of every data module over a source."""
+
+    source: Any = MISSING
+    batch_size: int = 8
+    train_batch_size: Optional[int] = None
+    val_batch_size: Optional[int] = None
+    test_batch_size: Optional[int] = None
+    predict_batch_size: Optional[int] = None
+    train_sampler: Any = None
+    val_sampler: Any = None
+    test_sampler: Any = None
+    predict_sampler: Any = None
+    train_transforms: Any = None
+    val_transforms: Any = None
+    test_transforms: Any = None
+    predict_transforms: Any = None
+    batch_transforms: Any = None
+    size_mismatch: str = "clip"
+    exif_orientation: bool = True
+    max_pixels: int = 89_478_485
+    drop_last: bool = False
+    seed: Optional[int] = None
+
+
+@dataclass
+class DetectionDataModuleConfig(TableDataModuleConfig):
+    """Keys of ``lit_loader.datamodules.DetectionDataModule``."""
+
+    images: str = "list"
+    size_divisor: int = 1
+    collate_fn: Any = None
+    first_label: int = 1
+    extra_fields: list[str] = field(default_factory=list)
+
+
+@dataclass
+class LandmarkDataModuleConfig(TableDataModuleConfig):
+    """Keys of ``lit_loader.datamodules.LandmarkDataModule``."""
+
+    objects: str = "crop"
+    min_points: int = 1
+    attributes: Any = field(default_factory=list)
+    size_divisor: int = 1
+
+
+@dataclass
+class ClassificationDataModuleConfig(TableDataModuleConfig):
+    """Keys of ``lit_loader.datamodules.ClassificationDataModule``."""
+
+    by: Optional[str] = None
+    multi_label: bool = False
+    objects: str = "image"
+
+
+@dataclass
+class MultiTaskDataModuleConfig(TableDataModuleConfig):
+    """Keys of ``lit_loader.datamodules.MultiTaskDataModule``."""
+
+    keypoints: bool = True
+    attributes: Any = "all"
+    size_divisor: int = 1
+    pad_value: float = 0
+    first_label: int = 1

@@ -1,0 +1,44 @@
+"""Schemas of the ``sampler`` group: how samples are drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+__all__ = [
+    "ClassBalancedSamplingConfig",
+    "RandomSamplingConfig",
+    "SequentialSamplingConfig",
+    "WeightedSamplingConfig",
+]
+
+
+@dataclass
+class RandomSamplingConfig:
+    """``lit_loader.datamodules.RandomSampling`` has no keys."""
+
+
+@dataclass
+class SequentialSamplingConfig:
+    """``lit_loader.datamodules.SequentialSampling`` has no keys."""
+
+
+@dataclass
+class WeightedSamplingConfig:
+    """Keys of ``lit_loader.datamodules.WeightedSampling``."""
+
+    by: Optional[str] = None
+    exponent: float = 1.0
+    reduce: str = "mean"
+    num_samples: Optional[int] = None
+    replacement: bool = True
+
+
+@dataclass
+class ClassBalancedSamplingConfig:
+    """Keys of ``lit_loader.datamodules.ClassBalancedSampling``."""
+
+    by: Optional[str] = None
+    temperature: float = 1.0
+    num_samples: Optional[int] = None
+    empty_share: Optional[float] = None

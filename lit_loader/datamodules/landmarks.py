@@ -1,0 +1,128 @@
+"""The data module for landmarks: one object crop a sample, or whole images with all of their objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from matplotlib.figure import Figure
+
+from lit_loader.annotations import AnnotationTable, KeypointSchema
+from lit_loader.collate import (
+    LandmarkBatch,
+    LandmarkCollate,
+    MultiTaskCollate,
+    batch_images,
+    batch_targets,
+)
+from lit_loader.datamodules.pictures import draw_boxes, draw_points, label_texts
+from lit_loader.datamodules.table_module import DEFAULT_SIZE, TableDataModule
+from lit_loader.datasets import (
+    DetectionDataset,
+    LandmarkDataset,
+    SampleTable,
+    Stage,
+    TableSource,
+    landmark_samples,
+)
+from lit_loader.datasets.samples import check_objects
+from lit_loader.transforms import detection_transforms, landmark_transforms
+from lit_loader.types import CollateFn
+
+__all__ = ["LandmarkDataModule"]
+
+
+class LandmarkDataModule(TableDataModule):
+    """Batches `LandmarkBatch` of object crops with labels from 0, or `MultiTaskBatch` of whole images, from 1.
+
+    Objects (images) with too few points are left out; `summary` says how many.
+
+    Args:
+        source: Where the data lies and which split serves which stage.
+        objects: ``"crop"``: a sample is an object, cut out of its image; ``"image"``: it is a whole image.
+        min_points: Fewest points of a sample's object that are not absent; of a whole image one object must
+            have them, and the others stay.
+        attributes: Names of the attributes that batches hold, or ``"all"`` that the tables have.
+        size_divisor: Height and width of a batch of whole images are rounded up to a multiple of it.
+        **settings: Samplers, transforms and reading of images, as `TableDataModule` takes them (its preset is
+            `landmark_transforms` with ``size=96``, or `detection_transforms` for whole images, with the tables'
+            flip pairs; where there are none it does not flip unless told to); batch sizes, workers and seed, as
+            `LoaderDataModule` takes them.
+
+    Raises:
+        ValueError: If a setting is outside its choices, or would have no effect beside another.
+        TypeError: If a setting is not known.
+    """
+
+    def __init__(
+        self,
+        source: TableSource,
+        *,
+        objects: Literal["crop", "image"] = "crop",
+        min_points: int = 1,
+        attributes: Sequence[str] | Literal["all"] = (),
+        size_divisor: int = 1,
+        **settings: Any,
+    ) -> None:
+        check_objects(objects)
+        preset = (
+            partial(landmark_transforms, size=DEFAULT_SIZE) if objects == "crop" else detection_transforms
+        )
+        super().__init__(source, preset=preset, **settings)
+        if objects == "crop" and size_divisor != 1:
+            raise ValueError(
+                f"size_divisor={size_divisor} has no effect with objects='crop', whose size the transforms give; "
+                "leave it out, or give objects='image'"
+            )
+        if min_points < 0:
+            raise ValueError(f"min_points={min_points} must be at least 0")
+        MultiTaskCollate(size_divisor=size_divisor)  # checks it before there is a table
+        self.min_points = min_points
+        self._objects: Literal["crop", "image"] = objects
+        self._size_divisor, self._wanted_attributes, self._uses_keypoints = size_divisor, attributes, True
+
+    @property
+    def keypoint_schema(self) -> KeypointSchema | None:
+        """What the points of a batch are; None without any table."""
+        table = self._first_table()
+        return None if table is None else table.keypoint_schema
+
+    def _samples_of(self, table: AnnotationTable) -> SampleTable:
+        return landmark_samples(table, objects=self._objects, min_points=self.min_points)
+
+    def _preset_keywords(self, table: AnnotationTable) -> dict[str, Any]:
+        fields = {} if self._objects == "crop" else {"per_object": tuple(self.attributes)}
+        return {**fields, **self._flip_keywords(table)}
+
+    def _dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
+        settings = {"transforms": transforms, "attributes": tuple(self.attributes), **self._reading}
+        if self._objects == "crop":
+            return LandmarkDataset(table, min_points=self.min_points, **settings)
+        return DetectionDataset(table, keypoints=True, **settings)
+
+    def _collate_fn(self, stage: Stage) -> CollateFn:
+        if self._objects == "crop":
+            return LandmarkCollate(attributes=tuple(self.attributes))
+        return MultiTaskCollate(attributes=tuple(self.attributes), size_divisor=self._size_divisor)
+
+    def _draw(self, batch: Any, *, max_images: int, title: str) -> Figure:
+        if isinstance(batch, LandmarkBatch):
+            values = {name: (batch.attributes[name], names) for name, names in self.attributes.items()}
+            texts = label_texts(batch.labels, self.class_names, attributes=values)
+            return draw_points(
+                batch_images(batch),
+                batch.keypoints,
+                batch.visibility,
+                texts=texts,
+                max_images=max_images,
+                title=title,
+            )
+        return draw_boxes(
+            batch_images(batch),
+            batch_targets(batch),
+            class_names=self.class_names,
+            attributes=self.attributes,
+            max_images=max_images,
+            title=title,
+        )

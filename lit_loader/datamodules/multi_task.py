@@ -1,0 +1,95 @@
+"""The data module for several tasks at once: boxes, classes, points and attributes of one set in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from matplotlib.figure import Figure
+
+from lit_loader.annotations import AnnotationTable, KeypointSchema
+from lit_loader.collate import MultiTaskCollate, batch_images, batch_targets
+from lit_loader.datamodules.pictures import draw_boxes
+from lit_loader.datamodules.table_module import TableDataModule
+from lit_loader.datasets import MAX_PIXELS, DetectionDataset, Stage, TableSource
+from lit_loader.datasets.detection import check_dataset_settings
+from lit_loader.transforms import detection_transforms
+from lit_loader.types import CollateFn
+
+__all__ = ["MultiTaskDataModule"]
+
+
+class MultiTaskDataModule(TableDataModule):
+    """Batches `MultiTaskBatch` of whole images: boxes, classes, points, attributes, with masks for what is missing.
+
+    Args:
+        source: Where the data lies and which split serves which stage.
+        keypoints: Whether batches hold the points; the tables must have some. If not, K is 0.
+        attributes: Names of the attributes that batches hold, or ``"all"`` that the tables have.
+        size_divisor: Height and width of a batch are rounded up to a multiple of it.
+        pad_value: Value of padded pixels, in the images' own units.
+        first_label: Label of the first class; torchvision keeps 0 for the background.
+        **settings: Samplers, transforms and reading of images, as `TableDataModule` takes them (its preset is
+            `detection_transforms` with the tables' flip pairs; where there are none it does not flip unless
+            told to); batch sizes, workers and seed, as `LoaderDataModule` takes them.
+
+    Raises:
+        ValueError: If a setting is outside its choices.
+        TypeError: If a setting is not known.
+    """
+
+    def __init__(
+        self,
+        source: TableSource,
+        *,
+        keypoints: bool = True,
+        attributes: Sequence[str] | Literal["all"] = "all",
+        size_divisor: int = 1,
+        pad_value: float = 0,
+        first_label: int = 1,
+        **settings: Any,
+    ) -> None:
+        super().__init__(source, preset=detection_transforms, **settings)
+        MultiTaskCollate(size_divisor=size_divisor)  # checks it before there is a table
+        check_dataset_settings(
+            first_label=first_label, extra_fields=(), size_mismatch="clip", max_pixels=MAX_PIXELS
+        )
+        self.first_label = first_label
+        self._wanted_attributes, self._uses_keypoints = attributes, keypoints
+        self._padding: dict[str, Any] = {"size_divisor": size_divisor, "pad_value": pad_value}
+
+    @property
+    def keypoint_schema(self) -> KeypointSchema | None:
+        """What the points of a batch are; None where it has none."""
+        table = self._first_table()
+        return table.keypoint_schema if table is not None and self._uses_keypoints else None
+
+    def _preset_keywords(self, table: AnnotationTable) -> dict[str, Any]:
+        flips = self._flip_keywords(table) if self._uses_keypoints else {}
+        return {"per_object": tuple(self.attributes), **flips}
+
+    def _dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
+        return DetectionDataset(
+            table,
+            transforms=transforms,
+            first_label=self.first_label,
+            keypoints=self._uses_keypoints,
+            attributes=tuple(self.attributes),
+            **self._reading,
+        )
+
+    def _collate_fn(self, stage: Stage) -> CollateFn:
+        return MultiTaskCollate(
+            keypoints=self._uses_keypoints, attributes=tuple(self.attributes), **self._padding
+        )
+
+    def _draw(self, batch: Any, *, max_images: int, title: str) -> Figure:
+        return draw_boxes(
+            batch_images(batch),
+            batch_targets(batch),
+            class_names=self.class_names,
+            first_label=self.first_label,
+            attributes=self.attributes,
+            max_images=max_images,
+            title=title,
+        )

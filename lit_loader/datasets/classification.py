@@ -1,0 +1,108 @@
+"""The classification data set: whole images or single objects, labelled by class or by an attribute."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from lit_loader.datasets.detection import DetectionDataset, DetectionSample
+from lit_loader.datasets.images import MAX_PIXELS
+from lit_loader.datasets.samples import Objects, labelled_samples
+
+if TYPE_CHECKING:
+    from lit_loader.annotations import AnnotationTable
+
+__all__ = ["ClassificationDataset", "ClassificationSample"]
+
+ClassificationSample: TypeAlias = tuple[Any, int | Tensor, int]
+"""``(image, label, image_id)``; what a transform gives may be of any type."""
+
+
+class ClassificationDataset(Dataset[ClassificationSample]):
+    """Images with a label.
+
+    ``dataset[i]`` is ``(image, label, image_id)``: the image a ``tv_tensors.Image``, uint8, ``(3, H, W)``, until
+    ``transforms`` change it; the label an int from 0, or with ``multi_label`` float32 ``(num_labels,)`` of 0
+    and 1; ``image_id`` the index in `table`. A sample whose label is not known is left out.
+
+    Labels are those of the whole image or object: a random crop that cuts the one labelled thing away
+    does not change them.
+
+    Runs in: the main process, workers and threads alike. Determinism: no randomness of its own.
+
+    Args:
+        table: The annotations; `table` of the data set has one image row for each sample.
+        by: The attribute that labels; None: the class.
+        multi_label: An image may have several labels or, without any object, none.
+        objects: ``"image"``: one sample an image; ``"crop"``: one sample an object, which ``transforms`` must
+            cut out, such as ``classification_transforms(crop=True)`` does.
+        transforms: Called as ``transforms(image, target)`` with the target of `DetectionDataset`, labels from 0.
+        size_mismatch: See `DetectionDataset`, as for the next two.
+        exif_orientation: Turn images upright.
+        max_pixels: Largest image accepted.
+
+    Attributes:
+        class_names: Names of the labels.
+        num_left_out: Images (or objects) of the given table that are no sample.
+
+    Raises:
+        ValueError: An argument is out of range, or images have several labels without ``multi_label``.
+    """
+
+    def __init__(
+        self,
+        table: AnnotationTable,
+        *,
+        by: str | None = None,
+        multi_label: bool = False,
+        objects: Objects = "image",
+        transforms: Callable[[Any, dict[str, Any]], DetectionSample] | None = None,
+        size_mismatch: Literal["clip", "raise"] = "clip",
+        exif_orientation: bool = True,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        self.table, self.num_left_out = labelled_samples(
+            table, by=by, multi_label=multi_label, objects=objects
+        )
+        _, self.class_names = self.table.labels_of(by)
+        self.by, self.multi_label = by, multi_label
+        self._samples = DetectionDataset(
+            self.table,
+            transforms=transforms,
+            first_label=0,
+            size_mismatch=size_mismatch,
+            exif_orientation=exif_orientation,
+            max_pixels=max_pixels,
+        )
+
+    def __len__(self) -> int:
+        return self.table.num_images
+
+    def __getitem__(self, index: SupportsIndex) -> ClassificationSample:
+        """Read one sample.
+
+        Args:
+            index: From ``-len(self)`` to ``len(self) - 1``.
+
+        Raises:
+            IndexError: ``index`` is out of range.
+            ImageError: The image cannot be decoded; the message names the file.
+        """
+        sample = self._samples[index]
+        position = operator.index(index) % len(self)
+        return sample[0], self.label(position), position
+
+    def label(self, position: int) -> int | Tensor:
+        """Return the label of a sample, with no image opened."""
+        ids = self.table.labels_of(self.by)[0][self.table.objects(position)]
+        if not self.multi_label:
+            return int(ids[ids >= 0][0])
+        hot = np.zeros(len(self.class_names), dtype=np.float32)
+        hot[ids[ids >= 0]] = 1
+        return torch.from_numpy(hot)

@@ -1,0 +1,161 @@
+"""A source of any format, with validation and test images held out of the training set where it has none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.same_names import with_same_names
+from lit_loader.annotations.splitting import check_groups, group_names, stratified_split
+from lit_loader.datasets.sources import Stage, TableSource, listed
+from lit_loader.errors import AnnotationError
+from lit_loader.formats.registry import read_annotations
+
+__all__ = ["FormatSource"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormatSource(TableSource):
+    r"""Annotations of any format that `lit_loader.formats.registry` names.
+
+    Args:
+        format: A format's name, such as ``"points_list"``, ``"coco"``, ``"image_folder"``.
+        root: The data set's folder.
+        train: What to train on: a file, folder or split relative to ``root``, as the format takes it; None:
+            there is nothing.
+        val: The same for validation, or several; None: held out of ``train`` by ``val_fraction``, else none.
+        test: The same for the test, with ``test_fraction``.
+        predict: The same for prediction; None: as ``test``.
+        options: The format's own options, such as ``columns``.
+        stage_options: Options that differ in a stage: for a stage's name what is laid over ``options``.
+        val_fraction: Share of the images of ``train`` to validate on instead.
+        test_fraction: Share of the images of ``train`` to test on instead.
+        group_pattern: A regular expression whose first group, found in an image path, says what must stay on
+            one side of a split, such as a person: ``'([A-Za-z_]+)_\d+'``. With it, a group that occurs in two of
+            training, validation and test is an error, whether files or fractions made the splits.
+        seed: Seed of the splits by fractions; see `stratified_split`.
+        class_names: Names in the order of their ids; None: those of all stages, sorted unless the format has an
+            order of its own.
+        policy: What to do about odd annotations, as keywords of the format's policy.
+        cache_dir: Where tables are cached; None: the user's cache folder.
+        num_workers: Processes that read; None: by the amount of work.
+        progress: Draw a progress bar.
+
+    Raises:
+        ValueError: If the settings contradict each other, or the format or an option is unknown.
+        AnnotationError: If an annotation cannot be used, or a group lies in two splits.
+    """
+
+    format: str
+    root: str
+    train: str | None = None
+    val: str | Sequence[str] | None = None
+    test: str | Sequence[str] | None = None
+    predict: str | Sequence[str] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    stage_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    val_fraction: float = 0.0
+    test_fraction: float = 0.0
+    group_pattern: str | None = None
+    seed: int = 0
+    class_names: Sequence[str] | None = None
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    cache_dir: str | None = None
+    num_workers: int | None = None
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        stages = get_args(Stage)
+        if not any(listed(names) for names in (self.train, self.val, self.test, self.predict)):
+            raise ValueError(f"{self.format} in {self.root}: name what to read, such as train='train.txt'")
+        unknown = sorted(set(self.stage_options) - set(stages))
+        if unknown:
+            raise ValueError(f"stage_options names {unknown}; the stages are {', '.join(stages)}")
+        for stage, fraction in self._fractions().items():
+            if not 0 <= fraction < 1:
+                raise ValueError(f"{stage}_fraction={fraction} must be in [0, 1)")
+            if fraction and getattr(self, stage) is not None:
+                raise ValueError(
+                    f"{stage}={getattr(self, stage)!r} and {stage}_fraction={fraction} contradict each other; "
+                    f"give {stage}=None to hold images out of train, or {stage}_fraction=0"
+                )
+            if fraction and self.train is None:
+                raise ValueError(f"{stage}_fraction={fraction} holds images out of train, which is None")
+        if sum(self._fractions().values()) >= 1:
+            raise ValueError(
+                f"val_fraction + test_fraction = {sum(self._fractions().values())} must be below 1"
+            )
+        if self.group_pattern is not None:
+            group_names([], self.group_pattern)
+
+    def prepare(self) -> None:
+        """Index every list, so that other processes find the tables in the cache."""
+        self._read_all()
+
+    def tables(self, stage: Stage) -> list[AnnotationTable]:
+        """Return the stage's tables."""
+        return self._read_all()[stage]
+
+    def _fractions(self) -> dict[str, float]:
+        return {"val": self.val_fraction, "test": self.test_fraction}
+
+    def _read_all(self) -> dict[Stage, list[AnnotationTable]]:
+        """Read every list once, and give each stage its tables, all with the same classes and attributes."""
+        read: dict[str, AnnotationTable] = {}
+        keys: dict[Stage, list[str]] = {}
+        for stage in get_args(Stage):
+            keys[stage] = []
+            options = {**self.options, **self.stage_options.get(stage, {})}
+            for name in listed(getattr(self, stage)):
+                key = json.dumps([name, options], sort_keys=True, default=repr)
+                keys[stage].append(key)
+                if key not in read:
+                    read[key] = self._read(name, options)
+        if not any(table.class_names for table in read.values()):
+            raise AnnotationError(
+                "no object in any of the lists, hence no class; give class_names=[...]", path=self.root
+            )
+        same = dict(zip(read, with_same_names(list(read.values())), strict=True))
+        tables = {stage: [same[key] for key in keys[stage]] for stage in keys}
+        tables |= self._held_out(tables["train"])
+        if self.group_pattern is not None:
+            paths = {
+                stage: [path for table in tables[stage] for path in table.image_paths]
+                for stage in get_args(Stage)
+                if stage != "predict"
+            }
+            check_groups(paths, self.group_pattern, root=self.root)
+        if self.predict is None:
+            tables["predict"] = tables["test"]
+        return tables
+
+    def _read(self, name: str, options: Mapping[str, Any]) -> AnnotationTable:
+        return read_annotations(
+            self.format,
+            self.root,
+            name,
+            class_names=self.class_names,
+            policy=self.policy,
+            cache_dir=self.cache_dir,
+            num_workers=self.num_workers,
+            progress=self.progress,
+            **options,
+        )
+
+    def _held_out(self, train: Sequence[AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
+        """Return the stages that share the training table, by fractions."""
+        shares = {stage: fraction for stage, fraction in self._fractions().items() if fraction}
+        if not shares:
+            return {}
+        (table,) = train
+        pattern = self.group_pattern
+        parts = stratified_split(
+            table,
+            {"train": 1 - sum(shares.values()), **shares},
+            groups=None if pattern is None else group_names(table.image_paths, pattern),
+            seed=self.seed,
+        )
+        return {stage: [table.select(parts[stage])] for stage in get_args(Stage) if stage in parts}

@@ -1,0 +1,65 @@
+"""The landmark data set: one object a sample, with its points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from lit_loader.datasets.detection import DetectionDataset, DetectionSample
+from lit_loader.datasets.images import MAX_PIXELS
+from lit_loader.datasets.samples import landmark_samples
+
+if TYPE_CHECKING:
+    from lit_loader.annotations import AnnotationTable
+
+__all__ = ["LandmarkDataset"]
+
+
+class LandmarkDataset(DetectionDataset):
+    """Objects with points, one a sample; ``transforms`` cut the object out.
+
+    ``dataset[i]`` is ``(image, target)`` as `DetectionDataset` gives it, with one row in every field, points,
+    and labels from 0. The image is the whole one: a transform such as
+    ``lit_loader.transforms.landmark_transforms`` crops it around the object and notes the region in
+    ``target["crop"]``, which `LandmarkCollate` asks for.
+
+    Several samples may come from one image, and each decodes it again.
+
+    Args:
+        table: The annotations; `table` of the data set has one image row for each sample.
+        transforms: Called as ``transforms(image, target)``.
+        min_points: Objects with fewer points that are not absent are left out.
+        attributes: Names of the table's attributes to add, or ``"all"``.
+        size_mismatch: See `DetectionDataset`, as for the next two.
+        exif_orientation: Turn images upright.
+        max_pixels: Largest image accepted.
+
+    Attributes:
+        num_left_out: Objects of the given table that are no sample.
+
+    Raises:
+        ValueError: An argument is out of range, or the table has no points.
+    """
+
+    def __init__(
+        self,
+        table: AnnotationTable,
+        *,
+        transforms: Callable[[Any, dict[str, Any]], DetectionSample] | None = None,
+        min_points: int = 1,
+        attributes: Sequence[str] | Literal["all"] = (),
+        size_mismatch: Literal["clip", "raise"] = "clip",
+        exif_orientation: bool = True,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        samples, self.num_left_out = landmark_samples(table, objects="crop", min_points=min_points)
+        super().__init__(
+            samples,
+            transforms=transforms,
+            first_label=0,
+            keypoints=True,
+            attributes=attributes,
+            size_mismatch=size_mismatch,
+            exif_orientation=exif_orientation,
+            max_pixels=max_pixels,
+        )

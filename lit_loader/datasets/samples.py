@@ -1,0 +1,132 @@
+"""What is a sample: tables of whole images to tables with one row for each sample of a task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lit_loader.annotations import image_labels
+from lit_loader.datasets.targets import check_keypoints
+
+if TYPE_CHECKING:
+    from lit_loader.annotations import AnnotationTable
+
+__all__ = ["Objects", "SampleTable", "check_objects", "labelled_samples", "landmark_samples"]
+
+Objects: TypeAlias = Literal["crop", "image"]
+"""Whether a sample is one object, cut out of its image, or a whole image."""
+
+_OBJECTS: Final = ("crop", "image")
+
+
+class SampleTable(NamedTuple):
+    """A table with one image row for each sample, so that samplers and summaries work on it unchanged.
+
+    Attributes:
+        table: The samples.
+        num_left_out: Objects (or, for whole images, images) of the given table that are no sample.
+    """
+
+    table: AnnotationTable
+    num_left_out: int
+
+
+def landmark_samples(
+    table: AnnotationTable, *, objects: Objects = "crop", min_points: int = 1
+) -> SampleTable:
+    """Return the samples of landmark training.
+
+    Args:
+        table: The annotations; with what this function gave, the result is that again.
+        objects: ``"crop"``: one sample an object; ``"image"``: images with at least one such object, which
+            keep their other objects.
+        min_points: Fewest points of an object that are not absent.
+
+    Raises:
+        ValueError: An argument is out of range, the table has no points, or no sample is left.
+    """
+    check_objects(objects)
+    check_keypoints(table)
+    if table.visibility is None or not 0 <= min_points <= len(table.keypoint_names):
+        raise ValueError(
+            f"min_points={min_points} must lie in [0, {len(table.keypoint_names)}], the points of an object."
+        )
+    enough = (table.visibility > 0).sum(axis=1) >= min_points
+    if objects == "crop":
+        return _one_row_each(table, enough, needed=f"at least min_points={min_points} points")
+    if min_points == 0:
+        return SampleTable(table, 0)
+    wanted = np.bincount(table.image_of_object()[enough], minlength=table.num_images) > 0
+    return _images(table, wanted, needed=f"an object with at least min_points={min_points} points")
+
+
+def labelled_samples(
+    table: AnnotationTable, *, by: str | None = None, multi_label: bool = False, objects: Objects = "image"
+) -> SampleTable:
+    """Return the samples of classification: those whose label is known.
+
+    Args:
+        table: The annotations; with what this function gave, the result is that again.
+        by: The attribute that labels; None: the class.
+        multi_label: An image may have several labels or, without any object, none.
+        objects: ``"image"``: one sample an image, ``"crop"``: one sample an object.
+
+    Raises:
+        ValueError: An argument is out of range, an image has several labels without ``multi_label``, or no
+            sample is left.
+    """
+    check_objects(objects, multi_label=multi_label)
+    needed = "a class" if by is None else f"the attribute {by!r}"
+    if objects == "crop":
+        if multi_label:
+            raise ValueError(
+                "multi_label=True, but one object has one label; leave it out with objects='crop'."
+            )
+        ids, _ = table.labels_of(by)
+        return _one_row_each(table, ids >= 0, needed=needed)
+    num_labels = np.diff(image_labels(table, by=by)[0])
+    if not multi_label and num_labels.size and num_labels.max() > 1:
+        several = np.flatnonzero(num_labels > 1)
+        raise ValueError(
+            f"{len(several)} images have objects with different labels, the first being "
+            f"{table.image_path(int(several[0]))}; give multi_label=True, or objects='crop' for one sample an object."
+        )
+    known = num_labels > 0
+    if multi_label:  # nothing there is a label too; an object whose value nobody wrote down is not
+        known |= np.diff(table.offsets) == 0
+    return _images(table, known, needed=needed)
+
+
+def check_objects(objects: str, *, multi_label: bool = False) -> None:
+    """Check an argument ``objects``.
+
+    Raises:
+        ValueError: It is outside its choices, or does not go with ``multi_label``.
+    """
+    if objects not in _OBJECTS:
+        raise ValueError(f"objects={objects!r} is not one of {list(_OBJECTS)}.")
+    if multi_label and objects == "crop":
+        raise ValueError(
+            "multi_label=True and objects='crop': one object has one label; leave one of them out."
+        )
+
+
+def _one_row_each(table: AnnotationTable, wanted: npt.NDArray[np.bool_], *, needed: str) -> SampleTable:
+    _check_some(table, bool(wanted.any()), table.num_objects, needed=f"object has {needed}")
+    if wanted.all() and table.num_images == table.num_objects and (np.diff(table.offsets) == 1).all():
+        return SampleTable(table, 0)
+    return SampleTable(table.per_object(np.flatnonzero(wanted)), int((~wanted).sum()))
+
+
+def _images(table: AnnotationTable, wanted: npt.NDArray[np.bool_], *, needed: str) -> SampleTable:
+    _check_some(table, bool(wanted.any()), table.num_images, needed=f"image has {needed}")
+    if wanted.all():
+        return SampleTable(table, 0)
+    return SampleTable(table.select(np.flatnonzero(wanted)), int((~wanted).sum()))
+
+
+def _check_some(table: AnnotationTable, found: bool, given: int, *, needed: str) -> None:
+    if given and not found:
+        raise ValueError(f"no sample is left of {table!r}: no {needed}.")

@@ -1,0 +1,66 @@
+"""What the readers do with annotations that are wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args, get_type_hints
+
+__all__ = ["ReadPolicy", "check_actions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadPolicy:
+    """One action for each kind of problem; every action but ``"raise"`` is counted in the table's report.
+
+    ``"raise"`` raises an AnnotationError that names file and line. Checks run in the order of the
+    attributes below, each on what the ones before have left. A path that leads out of the root is always
+    an UnsafePathError, and a file that cannot be read as its format at all is always an AnnotationError.
+
+    Attributes:
+        malformed: A line, row or entry does not say what its format asks for: a number is missing or is no
+            number, a name is empty or longer than 256 characters. ``"drop"`` drops it.
+        missing_image: There is no image file at the path. ``"keep"`` keeps the path and what is in the
+            image; its size is unknown unless the annotations say it.
+        unreadable_image: The annotations do not say the image's size, and its header cannot be read.
+            ``"keep"`` keeps it with size 0, so that nothing is compared with it.
+        unknown_class: An object's class is not among the ``class_names`` that were given. ``"drop"`` drops
+            the object.
+        bad_point: A coordinate of a point that is not absent is NaN or beyond float32. ``"absent"`` makes
+            the point absent, ``"drop"`` drops the object.
+        point_outside: A point lies below 0 or beyond width or height (one exactly at width or height does
+            not). ``"keep"`` leaves it, ``"absent"`` makes it absent.
+        non_finite: A corner of a box is NaN or beyond float32. ``"drop"`` drops the object.
+        swapped: xmin > xmax or ymin > ymax. ``"fix"`` exchanges them.
+        out_of_image: A box that the annotations give reaches below 0 or beyond width or height (one that
+            ends exactly at width or height does not). ``"keep"`` leaves it, since `DetectionDataset` cuts
+            boxes to the decoded image. ``"clip"`` cuts it to the image, ``"drop"`` drops the object. A box
+            put around points is cut with the others and never judged: its points are.
+        degenerate: A box has no width or no height, as written, after clipping, or around the points of
+            an object without a box. ``"drop"`` drops the object, ``"keep"`` leaves it.
+
+    Raises:
+        ValueError: If an action is not one of those that the attribute knows.
+    """
+
+    malformed: Literal["raise", "drop"] = "raise"
+    missing_image: Literal["raise", "drop", "keep"] = "raise"
+    unreadable_image: Literal["raise", "drop", "keep"] = "raise"
+    unknown_class: Literal["raise", "drop"] = "raise"
+    bad_point: Literal["absent", "drop", "raise"] = "absent"
+    point_outside: Literal["keep", "absent", "raise"] = "keep"
+    non_finite: Literal["drop", "raise"] = "drop"
+    swapped: Literal["fix", "drop", "raise"] = "fix"
+    out_of_image: Literal["keep", "clip", "drop", "raise"] = "keep"
+    degenerate: Literal["drop", "keep", "raise"] = "drop"
+
+    def __post_init__(self) -> None:
+        check_actions(self)
+
+
+def check_actions(policy: Any) -> None:
+    """Raise ValueError unless every field of a dataclass has one of the values that its Literal names."""
+    hints = get_type_hints(type(policy))
+    for field in fields(policy):
+        value, known = getattr(policy, field.name), get_args(hints[field.name])
+        if value not in known:
+            raise ValueError(f"{field.name}={value!r} must be one of {', '.join(map(repr, known))}")

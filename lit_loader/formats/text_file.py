@@ -1,0 +1,145 @@
+"""Text files that may be hostile: read line by line under limits, lines with their numbers."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from lit_loader.annotations.cache import FileStamp
+from lit_loader.annotations.paths import resolve_under
+from lit_loader.annotations.report import shorten
+from lit_loader.errors import AnnotationError
+
+__all__ = [
+    "MAX_LINE_BYTES",
+    "MAX_NAME_CHARS",
+    "MAX_TEXT_BYTES",
+    "file_stamp",
+    "numbers",
+    "read_bytes",
+    "read_lines",
+]
+
+MAX_TEXT_BYTES: Final = 64 * 1024 * 1024
+MAX_LINE_BYTES: Final = 256 * 1024
+MAX_NAME_CHARS: Final = 256
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+def read_lines(
+    root: Path, name: str, *, max_bytes: int = MAX_TEXT_BYTES, keep_ends: bool = False
+) -> Iterator[tuple[int, str]]:
+    r"""Yield the lines of a text file with their numbers, counted from 1; at most one is in memory.
+
+    Lines end with ``\n`` or ``\r\n``. The text is UTF-8, with or without a byte order mark; bytes that are
+    not come as surrogates, which give the same file name again.
+
+    Args:
+        root: The data set's folder.
+        name: The file, relative to ``root``.
+        max_bytes: A larger file is refused.
+        keep_ends: Whether lines keep their ends, as the ``csv`` module asks for.
+
+    Raises:
+        AnnotationError: If the file is no regular file, cannot be read, is larger than ``max_bytes``, holds
+            a NUL (as UTF-16 does), or has a line of more than ``MAX_LINE_BYTES``; names file and line.
+        UnsafePathError: If the name or a symbolic link leads out of ``root``.
+    """
+    path = resolve_under(root, name)
+    with _open(path, max_bytes=max_bytes) as file:
+        left = max_bytes
+        number = 0
+        while data := file.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            left -= len(data)
+            if len(data) > MAX_LINE_BYTES:
+                message = f"a line of more than MAX_LINE_BYTES={MAX_LINE_BYTES} bytes; it is no annotation"
+                raise AnnotationError(message, path=path, line=number)
+            if left < 0:
+                raise _too_large(path, max_bytes)
+            if b"\0" in data:
+                message = "the line holds a NUL; the file must be text in UTF-8"
+                raise AnnotationError(message, path=path, line=number)
+            if number == 1:
+                data = data.removeprefix(_BOM)
+            text = data.decode("utf-8", "surrogateescape")
+            yield number, text if keep_ends else text.rstrip("\r\n")
+
+
+def read_bytes(root: Path, name: str, *, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
+    """Return a whole file.
+
+    Args:
+        root: The data set's folder.
+        name: The file, relative to ``root``.
+        max_bytes: A larger file is refused.
+
+    Raises:
+        AnnotationError: If the file is no regular file, cannot be read, or is larger than ``max_bytes``.
+        UnsafePathError: If the name or a symbolic link leads out of ``root``.
+    """
+    path = resolve_under(root, name)
+    with _open(path, max_bytes=max_bytes) as file:
+        size = path.stat().st_size  # read(max_bytes) would allocate as much for every small file
+        data = file.read(min(size, max_bytes) + 1)
+    if len(data) > max_bytes:
+        raise _too_large(path, max_bytes)
+    return data
+
+
+def file_stamp(root: Path, name: str) -> FileStamp:
+    """Return what the cache compares of a file.
+
+    Raises:
+        AnnotationError: If there is no such regular file.
+        UnsafePathError: If the name or a symbolic link leads out of ``root``.
+    """
+    path = resolve_under(root, name)
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if not stat.S_ISREG(state.st_mode):  # a pipe would be waited for
+        raise AnnotationError("is no regular file; name the annotation file", path=path)
+    return FileStamp(name=name, size=state.st_size, mtime_ns=state.st_mtime_ns)
+
+
+def numbers(texts: Sequence[str], *, path: Path | str | None = None, line: int | None = None) -> list[float]:
+    """Return ``texts`` as numbers; NaN and infinities are numbers here.
+
+    Raises:
+        AnnotationError: If one is no number; names file and line.
+    """
+    try:
+        return [float(text) for text in texts]
+    except ValueError:
+        for position, text in enumerate(texts):
+            try:
+                float(text)
+            except ValueError:
+                message = f"{shorten(repr(text))} stands where number {position + 1} of {len(texts)} should"
+                raise AnnotationError(message, path=path, line=line) from None
+        raise
+
+
+def _open(path: Path, *, max_bytes: int) -> BinaryIO:
+    try:
+        state = path.stat()
+        if not stat.S_ISREG(state.st_mode):  # a pipe would be waited for
+            raise AnnotationError("is no regular file; name the annotation file", path=path)
+        if state.st_size > max_bytes:
+            raise _too_large(path, max_bytes)
+        return path.open("rb")
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> AnnotationError:
+    return AnnotationError(f"cannot be read ({error.strerror or error})", path=path)
+
+
+def _too_large(path: Path, max_bytes: int) -> AnnotationError:
+    message = f"the file is larger than {max_bytes} bytes; split it into several files"
+    return AnnotationError(message, path=path)

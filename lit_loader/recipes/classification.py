@@ -1,0 +1,166 @@
+"""A LightningModule that names images, with one label each or several, from scratch, on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional
+from torchmetrics import MeanMetric
+
+from lit_loader.collate.classification import ClassificationBatch
+from lit_loader.recipes.backbone import PyramidBackbone
+from lit_loader.recipes.class_scores import ClassificationScores, ClassMetric
+from lit_loader.recipes.module import RecipeModule, Report, tested
+from lit_loader.recipes.names import check_labels, check_names
+from lit_loader.recipes.pixels import network_input
+
+__all__ = ["ClassificationModule"]
+
+
+class ClassificationModule(RecipeModule):
+    """A small convolutional pyramid whose finest map is averaged and classified.
+
+    A batch is a `ClassificationBatch`: images of one size, any size (padded inside to multiples of 32);
+    labels int64 from 0, or with ``multi_label`` a float vector of 0 and 1 an image.
+
+    Logs ``train/loss``, ``val/loss``, ``val/accuracy``, ``val/macro_f1``, and the same under ``test/``.
+
+    Args:
+        class_names: Names of the classes; label ``i`` is ``class_names[i]``.
+        multi_label: An image has any number of the classes: one sigmoid each in the place of a softmax.
+        channels: Width of the backbone, a positive multiple of 8.
+        head_channels: Width of the map that is averaged.
+        stride: Stride of that map, 4, 8, 16 or 32.
+        dropout: Share of the averaged features that is dropped in training, in [0, 1).
+        label_smoothing: Share of a label's weight that is spread over all classes, in [0, 1); with
+            ``multi_label`` half of it is what a class that is not there is taught.
+        learning_rate: Peak learning rate of AdamW.
+        weight_decay: Weight decay of AdamW.
+        warmup_steps: Optimiser steps of linear warm-up, see `RecipeModule`.
+
+    Attributes:
+        test_scores: Accuracy, macro-F1, F1 and recall by class of the last test; None before a test.
+        val_scores: The same of the last validation.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    monitor = "val/macro_f1"
+    monitor_mode = "max"
+
+    def __init__(
+        self,
+        *,
+        class_names: Sequence[str],
+        multi_label: bool = False,
+        channels: int = 48,
+        head_channels: int = 64,
+        stride: int = 8,
+        dropout: float = 0.1,
+        label_smoothing: float = 0.0,
+        learning_rate: float = 3e-3,
+        weight_decay: float = 1e-2,
+        warmup_steps: int = 50,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, warmup_steps=warmup_steps)
+        class_names = check_names("class_names", class_names)
+        for name, share in (("dropout", dropout), ("label_smoothing", label_smoothing)):
+            if not 0 <= share < 1:
+                raise ValueError(f"{name}={share} must be in [0, 1); give 0 for none")
+        self.save_hyperparameters()  # plain values: a checkpoint loads under weights_only=True
+        self.class_names, self.multi_label = tuple(class_names), multi_label
+        self.stride, self.label_smoothing = stride, label_smoothing
+        self.backbone = PyramidBackbone(channels=channels, out_channels=head_channels, strides=(stride,))
+        self.classify = nn.Sequential(nn.Dropout(dropout), nn.Linear(head_channels, len(class_names)))
+        self.val_metric = ClassMetric(class_names, multi_label=multi_label)
+        self.test_metric = ClassMetric(class_names, multi_label=multi_label)
+        self.val_loss, self.test_loss = MeanMetric(), MeanMetric()
+        self.val_scores: ClassificationScores | None = None
+        self.test_scores: ClassificationScores | None = None
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the classes' logits.
+
+        Args:
+            images: float in [0, 1] or uint8, shape ``(B, 3, H, W)``.
+
+        Returns:
+            float ``(B, num_classes)``; probabilities are its softmax, with ``multi_label`` its sigmoid.
+        """
+        features: Tensor = self.backbone(network_input(images))[str(self.stride)]
+        rows, columns = (-(-side // self.stride) for side in images.shape[-2:])
+        logits: Tensor = self.classify(features[..., :rows, :columns].mean(dim=(-2, -1)))
+        return logits
+
+    def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
+        """Return the loss."""
+        loss = self._loss(self.forward(batch.images), self._labels(batch), smoothing=self.label_smoothing)
+        self.log("train/loss", loss.detach(), batch_size=len(batch.images))
+        return loss
+
+    def validation_step(self, batch: ClassificationBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Collect answers for the metric; several validation sets are scored as one."""
+        self._collect(batch, self.val_metric, self.val_loss)
+
+    def test_step(self, batch: ClassificationBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Collect answers for the metric; several test sets are scored as one."""
+        self._collect(batch, self.test_metric, self.test_loss)
+
+    def predict_step(self, batch: ClassificationBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+        """Return the probabilities of a batch, ``(B, num_classes)``."""
+        logits = self.forward(batch.images)
+        return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
+
+    def on_validation_epoch_end(self) -> None:
+        """Score what the validation collected."""
+        self.val_scores = self._score("val", self.val_metric, self.val_loss)
+
+    def on_test_epoch_end(self) -> None:
+        """Score what the test collected."""
+        self.test_scores = self._score("test", self.test_metric, self.test_loss)
+
+    def test_report(self) -> Report:
+        """Return accuracy and macro-F1 of the last test, and recall and F1 by class."""
+        scores = tested(self.test_scores)
+        figures = {"accuracy": scores.accuracy, "macro-F1": scores.macro_f1}
+        return [("test", figures), ("recall", dict(scores.recall)), ("F1", dict(scores.f1))]
+
+    def _labels(self, batch: ClassificationBatch) -> Tensor:
+        labels, count = batch.labels, len(self.class_names)
+        if self.multi_label:
+            if not labels.is_floating_point() or labels.ndim != 2 or labels.shape[1] != count:
+                raise ValueError(
+                    f"labels are {labels.dtype} of shape {tuple(labels.shape)}; with multi_label=True the rule is "
+                    f"float (B, {count}) of 0 and 1; give ClassificationDataModule multi_label=True too"
+                )
+            return labels
+        if labels.is_floating_point() or labels.ndim != 1:
+            raise ValueError(
+                f"labels are {labels.dtype} of shape {tuple(labels.shape)}; the rule is int64 (B,), one an image; "
+                "give multi_label=True to the module, or leave it out of the data module"
+            )
+        check_labels(labels, self.class_names, argument="class_names", first=0)
+        return labels
+
+    def _loss(self, logits: Tensor, labels: Tensor, *, smoothing: float) -> Tensor:
+        if not self.multi_label:
+            return functional.cross_entropy(logits, labels, label_smoothing=smoothing)
+        wanted = labels * (1 - smoothing) + smoothing / 2
+        return functional.binary_cross_entropy_with_logits(logits, wanted)
+
+    def _collect(self, batch: ClassificationBatch, metric: ClassMetric, mean_loss: MeanMetric) -> None:
+        logits, labels = self.forward(batch.images), self._labels(batch)
+        mean_loss.update(self._loss(logits, labels, smoothing=0.0), weight=len(labels))
+        if self.multi_label:
+            metric.update((logits > 0).long(), labels.long())
+        else:
+            metric.update(logits.argmax(dim=1), labels)
+
+    def _score(self, stage: str, metric: ClassMetric, mean_loss: MeanMetric) -> ClassificationScores:
+        scores, loss = metric.compute_scores(), float(mean_loss.compute())
+        metric.reset()
+        mean_loss.reset()
+        self.log_scores(stage, {"loss": loss, "accuracy": scores.accuracy, "macro_f1": scores.macro_f1})
+        return scores

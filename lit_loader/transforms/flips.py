@@ -1,0 +1,159 @@
+"""Flips that mirror points exactly and exchange the left ones with the right ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import PIL.Image
+import torch
+from torch import Tensor, nn
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
+
+from lit_loader.transforms.visibility import target_points
+
+__all__ = ["FlipPairs", "RandomHorizontalFlip", "RandomVerticalFlip", "check_flip_pairs"]
+
+FlipPairs: TypeAlias = Sequence[Sequence[int]]
+
+
+def check_flip_pairs(flip_pairs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
+    """Return the pairs as tuples.
+
+    Raises:
+        ValueError: A pair is not two different positions from 0, or a position stands in two pairs.
+    """
+    pairs: list[tuple[int, int]] = []
+    seen: set[int] = set()
+    for pair in flip_pairs:
+        positions = () if isinstance(pair, str) or not isinstance(pair, Sequence) else tuple(pair)
+        if len(positions) != 2 or any(type(position) is not int or position < 0 for position in positions):
+            raise ValueError(f"flip_pairs holds {pair!r}; a pair is two positions of points, from 0.")
+        if len({*positions, *seen}) < len(seen) + 2:
+            raise ValueError(
+                f"flip_pairs holds a position of {positions} twice; a point has one mirror image."
+            )
+        seen.update(positions)
+        pairs.append(positions)
+    return tuple(pairs)
+
+
+class _RandomFlip(nn.Module):
+    """Mirror images, boxes, masks and points along one axis, see the two subclasses."""
+
+    mirror_value: Callable[[Any], Any]
+
+    def __init__(self, flip_pairs: FlipPairs | None = None, *, p: float = 0.5) -> None:
+        super().__init__()
+        if not 0 <= p <= 1:
+            raise ValueError(f"p={p} is not a probability in [0, 1].")
+        self.flip_pairs = None if flip_pairs is None else check_flip_pairs(flip_pairs)
+        self.p = p
+        # v2.Lambda picks the leaves as every v2 transform does, and draws nothing.
+        self._mirror = v2.Lambda(type(self).mirror_value, Tensor, PIL.Image.Image)
+
+    def forward(self, *inputs: Any) -> Any:
+        """Transform ``image, target``, one tuple of them, or an image alone.
+
+        Returns:
+            The sample, with a new target where it is flipped; the given one is not changed.
+
+        Raises:
+            TypeError: The points are not ``tv_tensors.KeyPoints``.
+            ValueError: There are points and no ``flip_pairs`` were declared, or they do not fit.
+        """
+        sample = inputs if len(inputs) > 1 else inputs[0]
+        target = sample[1] if isinstance(sample, tuple | list) and len(sample) > 1 else None
+        found = target_points(target)
+        order = None if found is None else self._order(found[0].shape[1])
+        # Drawn whatever the sample holds, as torchvision's flips draw.
+        if torch.rand(1) >= self.p:
+            return sample
+        flipped = self._mirror(sample)
+        if order is None:
+            return flipped
+        image, target, *rest = flipped
+        points = target["keypoints"]
+        swapped = tv_tensors.wrap(points.as_subclass(Tensor)[:, order], like=points)
+        return (image, {**target, "keypoints": swapped, "visibility": target["visibility"][:, order]}, *rest)
+
+    def _order(self, num_points: int) -> list[int]:
+        """Return which point each column shows after a flip."""
+        if self.flip_pairs is None:
+            if num_points < 2:
+                return list(range(num_points))
+            raise ValueError(
+                f"the target has {num_points} points an object and no flip_pairs were declared: a flip would "
+                "name left points right; give the schema's flip_pairs, or flip_pairs=[] if it has none."
+            )
+        order = list(range(num_points))
+        for first, second in self.flip_pairs:
+            if max(first, second) >= num_points:
+                raise ValueError(f"flip_pairs holds ({first}, {second}); the target has {num_points} points.")
+            order[first], order[second] = second, first
+        return order
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"flip_pairs={self.flip_pairs}, p={self.p}"
+
+
+def _mirror_x(value: Any) -> Any:
+    if isinstance(value, tv_tensors.KeyPoints):
+        return _mirrored(value, 0, value.canvas_size[1])
+    return functional.horizontal_flip(value)
+
+
+def _mirror_y(value: Any) -> Any:
+    if isinstance(value, tv_tensors.KeyPoints):
+        return _mirrored(value, 1, value.canvas_size[0])
+    return functional.vertical_flip(value)
+
+
+def _mirrored(points: tv_tensors.KeyPoints, axis: int, length: int) -> tv_tensors.KeyPoints:
+    """Map x to W - x as boxes go; see NOTE [What torchvision does to points]."""
+    plain = points.as_subclass(Tensor).clone()
+    plain[..., axis] = length - plain[..., axis]
+    return tv_tensors.wrap(plain, like=points)
+
+
+class RandomHorizontalFlip(_RandomFlip):
+    """Mirror left and right with a probability: x goes to W - x for pixels, boxes, masks and points alike.
+
+    Points of ``flip_pairs`` exchange their places in ``keypoints`` and ``visibility``: the mirrored left eye is
+    a right eye. Visibility goes with its point.
+
+    Determinism: one draw from torch's global generator, whatever the sample holds.
+
+    Args:
+        flip_pairs: Positions of points that are each other's mirror image; ``[]`` says that there are none.
+            ``None`` declares nothing, and a target with more than one point an object is then refused,
+            whether or not the flip is drawn.
+        p: Probability of a flip.
+
+    Raises:
+        ValueError: ``p`` is outside [0, 1], or the pairs are not disjoint pairs of positions.
+    """
+
+    mirror_value = staticmethod(_mirror_x)
+
+
+class RandomVerticalFlip(_RandomFlip):
+    """Mirror top and bottom with a probability: y goes to H - y for pixels, boxes, masks and points alike.
+
+    Points of ``flip_pairs`` exchange their places, as in a horizontal flip: upside down by a mirror is upside
+    down by a half turn and then mirrored left to right, so the left eye shows as a right eye.
+
+    Determinism: one draw from torch's global generator, whatever the sample holds.
+
+    Args:
+        flip_pairs: As for ``RandomHorizontalFlip``.
+        p: Probability of a flip.
+
+    Raises:
+        ValueError: ``p`` is outside [0, 1], or the pairs are not disjoint pairs of positions.
+    """
+
+    mirror_value = staticmethod(_mirror_y)

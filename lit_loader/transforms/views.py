@@ -1,0 +1,145 @@
+"""A quadrilateral of an image shown as a rectangle: one map for pixels, masks, boxes and points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms.v2 import functional
+
+from lit_loader.transforms.visibility import points_on_canvas
+
+__all__ = ["View", "upright_view"]
+
+Matrix = npt.NDArray[np.float64]
+
+# A corner of a box behind the horizon of a perspective has no image; it is put this near to the horizon.
+_NEAREST_DEPTH = 0.05
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class View:
+    """What of an image is shown, and how large.
+
+    Pixels are cut out first, shrunk once with antialiasing where the result is smaller, and then, unless the
+    view is upright, warped once bilinearly at about scale 1. What lies beyond the image is ``fill``.
+
+    Attributes:
+        corners: float64 ``(4, 2)``, the corners shown at top left, top right, bottom right and bottom left,
+            in pixels of the image. Convex, in this orientation.
+        size: (height, width) of the result, in pixels.
+        upright: Whether the corners are a rectangle of whole pixels along the axes.
+    """
+
+    corners: Matrix
+    size: tuple[int, int]
+    upright: bool = False
+
+    def points(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Map points ``(..., 2)``.
+
+        Returns:
+            Points of the same shape in pixels of the result, float32, and which of them are shown: those on
+            its canvas. A point behind the horizon of a perspective is not, and has any finite coordinates.
+        """
+        given = points.as_subclass(Tensor).double()
+        matrix = torch.from_numpy(np.linalg.inv(self._matrix()))
+        # Scaled so that the depth is 1 in the middle of the view, which is before the horizon.
+        middle = torch.tensor([*self.corners.mean(axis=0), 1.0], dtype=torch.float64)
+        matrix = matrix / (matrix[2] @ middle)
+        mapped = torch.cat([given, torch.ones_like(given[..., :1])], dim=-1) @ matrix.T
+        depth = mapped[..., 2:]
+        moved = (mapped[..., :2] / depth.clamp(min=_NEAREST_DEPTH)).float()
+        return moved, (depth[..., 0] >= _NEAREST_DEPTH) & points_on_canvas(moved, self.size)
+
+    def boxes(self, boxes: Tensor) -> Tensor:
+        """Map XYXY boxes ``(N, 4)`` to the boxes that enclose their mapped corners; nothing is clipped."""
+        corners = boxes.as_subclass(Tensor)[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
+        mapped, _ = self.points(corners)
+        return torch.cat([mapped.amin(dim=1), mapped.amax(dim=1)], dim=1) if len(boxes) else boxes.float()
+
+    def pixels(self, image: Any, *, fill: float) -> Any:
+        """Return the pixels shown of an image or mask ``(..., H, W)``, of its own type and dtype."""
+        if self.upright:
+            left, top, right, bottom = (round(value) for value in self.corners[[0, 2]].ravel())
+            return _resize(_cut(image, (left, top, right, bottom), fill=fill), self.size)
+        # One pixel more on each side, so that no sample at the rim reads beyond what was cut.
+        low = np.floor(self.corners.min(axis=0)).astype(int) - 1
+        high = np.ceil(self.corners.max(axis=0)).astype(int) + 1
+        sides = high - low
+        shrunk = np.maximum(1, np.round(sides * np.minimum(1.0, self._scale()))).astype(int)
+        cut = _cut(image, (*low.tolist(), *high.tolist()), fill=fill)
+        source = _resize(cut, (int(shrunk[1]), int(shrunk[0])))
+        zoom = shrunk / sides
+        to_source = np.array([[zoom[0], 0, -low[0] * zoom[0]], [0, zoom[1], -low[1] * zoom[1]], [0, 0, 1.0]])
+        return _warp(source, to_source @ self._matrix(), self.size)
+
+    def _scale(self) -> Matrix:
+        """Return the result's pixels for one of the image, along x and y."""
+        edges = np.linalg.norm(np.roll(self.corners, -1, axis=0) - self.corners, axis=1)
+        height, width = self.size
+        scale: Matrix = 2 * np.array([width, height]) / (edges[:2] + edges[2:])
+        return scale
+
+    def _matrix(self) -> Matrix:
+        """Return the homography from the result's pixels to those of the image, ``(3, 3)``."""
+        height, width = self.size
+        rows, values = [], []
+        shown = ((0, 0), (width, 0), (width, height), (0, height))
+        for (x, y), (u, v) in zip(shown, self.corners.tolist(), strict=True):
+            rows += [[x, y, 1, 0, 0, 0, -u * x, -u * y], [0, 0, 0, x, y, 1, -v * x, -v * y]]
+            values += [u, v]
+        solution = np.linalg.solve(np.array(rows, dtype=np.float64), np.array(values))
+        matrix: Matrix = np.append(solution, 1.0).reshape(3, 3)
+        return matrix
+
+
+def upright_view(region: Sequence[float], size: tuple[int, int] | None) -> View:
+    """Return the view of a region, moved to whole pixels.
+
+    Args:
+        region: (centre x, centre y, width, height), in pixels.
+        size: (height, width) of the result; ``None`` keeps the region's.
+    """
+    x, y, *sides = region
+    width, height = (max(1, round(side)) for side in sides)
+    left, top = round(x - width / 2), round(y - height / 2)
+    right, bottom = left + width, top + height
+    corners = np.array([[left, top], [right, top], [right, bottom], [left, bottom]], dtype=np.float64)
+    return View(corners=corners, size=size or (height, width), upright=True)
+
+
+def _cut(image: Any, region: tuple[int, ...], *, fill: float) -> Any:
+    """Cut (left, top, right, bottom) out of an image; beyond the image there is ``fill``."""
+    left, top, right, bottom = region
+    height, width = image.shape[-2:]
+    inner = (
+        *(min(max(left, 0), width), min(max(top, 0), height)),
+        *(min(max(right, 0), width), min(max(bottom, 0), height)),
+    )
+    if inner[0] >= inner[2] or inner[1] >= inner[3]:
+        plain = image.as_subclass(Tensor).new_full((*image.shape[:-2], bottom - top, right - left), fill)
+        return tv_tensors.wrap(plain, like=image) if isinstance(image, tv_tensors.TVTensor) else plain
+    cut = functional.crop(image, inner[1], inner[0], inner[3] - inner[1], inner[2] - inner[0])
+    missing = [inner[0] - left, inner[1] - top, right - inner[2], bottom - inner[3]]
+    return functional.pad(cut, missing, fill=fill) if any(missing) else cut
+
+
+def _resize(image: Any, size: tuple[int, int]) -> Any:
+    return image if tuple(image.shape[-2:]) == size else functional.resize(image, list(size), antialias=True)
+
+
+def _warp(image: Any, matrix: Matrix, size: tuple[int, int]) -> Any:
+    """Return pixels at ``matrix`` times the result's coordinates; torchvision warps within one canvas."""
+    height, width = size
+    missing = [0, 0, max(0, width - image.shape[-1]), max(0, height - image.shape[-2])]
+    canvas = functional.pad(image, missing) if any(missing) else image
+    coefficients = (matrix / matrix[2, 2]).ravel()[:8].tolist()
+    warped = functional.perspective(canvas, None, None, coefficients=coefficients)
+    return functional.crop(warped, 0, 0, height, width)

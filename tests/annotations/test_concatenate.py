@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lit_loader.annotations import AnnotationTable, Attribute, concatenate
+from tests.annotations.tables import assert_same, full_table
+
+WITHOUT_POINTS = {
+    "keypoints": None,
+    "visibility": None,
+    "keypoint_names": (),
+    "flip_pairs": (),
+    "interocular": None,
+}
+
+
+@given(st.lists(st.lists(st.integers(0, 2), max_size=4), min_size=1, max_size=4))
+def test_parts_of_a_table_put_together_are_its_selection(parts):
+    table = full_table()
+    together = concatenate([table.select(part) for part in parts])
+    expected = table.select([index for part in parts for index in part])
+    for each in (together, expected):
+        object.__setattr__(each, "report", table.report)  # reports add up; tested below
+    assert_same(together, expected)
+
+
+def test_class_names_are_united_in_the_order_of_their_first_occurrence():
+    a, b = full_table(), full_table(class_names=("owl", "bee", "ant"))
+    both = concatenate([a, b])
+    assert both.class_names == ("cat", "dog", "owl", "bee", "ant")
+    assert [both.class_names[label] for label in both.labels] == ["dog", "cat", "dog", "bee", "owl", "bee"]
+
+
+def test_attributes_and_their_values_are_united_and_missing_ones_have_no_value():
+    a = full_table()
+    b = full_table(
+        attributes={
+            "pose": Attribute(ids=np.array([1, 0, -1]), names=("back", "front")),
+            "colour": Attribute(ids=np.array([0, 0, 0]), names=("red",)),
+        }
+    )
+    both = concatenate([a, b, full_table(attributes={})])
+    pose, colour = both.attributes["pose"], both.attributes["colour"]
+    assert pose.names == ("front", "side", "back")
+    assert pose.ids.tolist() == [0, -1, 1, 0, 2, -1, -1, -1, -1]
+    assert colour.names == ("red",)
+    assert colour.ids.tolist() == [-1, -1, -1, 0, 0, 0, -1, -1, -1]
+
+
+def test_objects_of_a_table_without_keypoints_get_absent_ones():
+    both = concatenate([full_table(**WITHOUT_POINTS), full_table()])
+    assert both.keypoint_schema == full_table().keypoint_schema
+    assert not both.keypoints[:3].any()
+    assert not both.visibility[:3].any()
+    np.testing.assert_array_equal(both.keypoints[3:], full_table().keypoints)
+    assert concatenate([full_table(**WITHOUT_POINTS)] * 2).keypoints is None
+
+
+def test_reports_add_up_and_the_split_is_the_common_one_or_the_one_given():
+    a, b = full_table(), full_table(split="val")
+    assert concatenate([a, a]).report.count("swapped") == 2
+    assert a.report.count("swapped") == 1
+    assert concatenate([a, a]).split == "train"
+    assert concatenate([a, b]).split is None
+    assert concatenate([a, b], split="both").split == "both"
+    assert concatenate([a], split="val").split == "val"
+    assert concatenate([a]) is a
+
+
+def test_tables_without_images_add_nothing_but_names():
+    empty = AnnotationTable(
+        root="/data", image_paths=[], class_names=["bee"], offsets=[0], boxes=[], labels=[], split="train"
+    )
+    both = concatenate([empty, full_table(), empty])
+    assert both.class_names == ("bee", "cat", "dog", "owl")
+    assert_same(both.with_class_names(both.class_names), concatenate([empty, full_table()]))
+    assert concatenate([empty, empty]).num_images == 0
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ([], "tables is empty"),
+        ([full_table(), full_table("/other")], "roots /data and /other differ"),
+        ([full_table(), full_table(keypoint_names=("x", "y"))], "one schema"),
+        ([full_table(), full_table(flip_pairs=())], "one schema"),
+        ([full_table(), full_table(interocular=None)], "one schema"),
+    ],
+)
+def test_tables_that_do_not_belong_together_are_refused(tables, words):
+    with pytest.raises(ValueError, match=words):
+        concatenate(tables)

@@ -1,0 +1,170 @@
+"""Selected images, objects as samples, renumbered classes: what they hold, and that they travel small."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lit_loader.annotations import AnnotationTable, image_weights
+from tests.annotations.tables import assert_same, full_table
+
+
+def test_select_takes_every_column_along():
+    table = full_table().select([2, 1, 0, 2])
+    assert list(table.image_ids) == ["ä c", "b", "a", "ä c"]
+    assert table.offsets.tolist() == [0, 1, 1, 3, 4]
+    assert table.labels.tolist() == [1, 1, 0, 1]
+    assert table.boxes[:, 2].tolist() == [9, 3, 7, 9]
+    assert table.widths.tolist() == [50, 0, 100, 50]
+    assert table.occluded.tolist() == [True, False, False, True]
+    assert table.crowd.tolist() == [False, True, True, False]
+    assert table.keypoints[:, 0, 0].tolist() == [8, 0, 4, 8]
+    assert table.visibility[:, 0].tolist() == [1, 0, 2, 1]
+    assert table.attributes["pose"].ids.tolist() == [1, 0, -1, 1]
+    assert (table.keypoint_names, table.flip_pairs, table.split) == (("left", "right"), ((0, 1),), "train")
+
+
+@given(st.lists(st.integers(0, 2), max_size=6))
+def test_selected_images_have_the_objects_they_had(indices):
+    table = full_table()
+    selected = table.select(indices)
+    for i, index in enumerate(indices):
+        assert selected.image_id(i) == table.image_id(index)
+        np.testing.assert_array_equal(selected.boxes[selected.objects(i)], table.boxes[table.objects(index)])
+    np.testing.assert_array_equal(selected.image_class_counts(), table.image_class_counts()[indices])
+
+
+@pytest.mark.parametrize(
+    ("indices", "error", "words"),
+    [
+        ([3], IndexError, "leave the table of 3 images"),
+        ([-1], IndexError, "leave"),
+        ([True, False, True], TypeError, "flatnonzero"),
+        ([0.0], TypeError, "not integers"),
+        ([[0]], TypeError, "vector"),
+    ],
+)
+def test_select_refuses_what_it_cannot_mean(indices, error, words):
+    with pytest.raises(error, match=words):
+        full_table().select(indices)
+
+
+def test_a_loaded_table_and_its_selections_pickle_as_references(tmp_path):
+    n = 100_000
+    big = AnnotationTable(
+        root="/",
+        image_paths=[f"{i}.jpg" for i in range(n)],
+        class_names=["a"],
+        offsets=np.arange(n + 1),
+        boxes=np.zeros((n, 4)),
+        labels=np.zeros(n, dtype=int),
+    )
+    big.save(tmp_path / "t.arrow", key="k")
+    loaded = AnnotationTable.load(tmp_path / "t.arrow", key="k")
+    assert len(pickle.dumps(loaded)) < 400
+    assert_same(pickle.loads(pickle.dumps(loaded)), big)
+    part = loaded.select(np.arange(0, n, 2)).select([5, 3])
+    data = pickle.dumps(part)
+    assert len(data) < 1_000
+    assert list(pickle.loads(data).image_ids) == ["10.jpg", "6.jpg"]
+    assert_same(pickle.loads(pickle.dumps(pickle.loads(data))), part)
+
+
+def test_classes_are_renumbered_by_name_and_travel_as_a_reference(three_images, tmp_path):
+    table = three_images.read(use_cache=True, cache_dir=tmp_path / "cache")
+    assert table.with_class_names(table.class_names) is table
+    renumbered = table.with_class_names(["owl", "dog", "cat"])
+    assert renumbered.class_counts().tolist() == [0, 4, 1]
+    rows = renumbered.select([0, 2])
+    for one in (renumbered, rows):
+        again = pickle.loads(pickle.dumps(one))
+        assert again.class_names == ("owl", "dog", "cat")
+        assert again.labels.tolist() == one.labels.tolist()
+        assert len(pickle.dumps(one)) < 700
+    with pytest.raises(ValueError, match=r"lack \['dog'\]"):
+        table.with_class_names(["cat"])
+
+
+def test_every_object_becomes_a_sample_with_all_that_belongs_to_it():
+    table = full_table()
+    objects = table.per_object()
+    assert (objects.num_images, objects.num_objects) == (3, 3)
+    assert list(objects.image_ids) == ["a", "a", "ä c"]
+    assert objects.image_path(2) == table.image_path(2)
+    assert (objects.widths.tolist(), objects.heights.tolist()) == ([100, 100, 50], [80, 80, 60])
+    assert objects.offsets.tolist() == [0, 1, 2, 3]
+    assert (objects.split, objects.report, objects.root) == (table.split, table.report, table.root)
+    assert objects.keypoint_schema == table.keypoint_schema
+    for name in ("boxes", "labels", "difficult", "truncated", "occluded", "crowd", "keypoints", "visibility"):
+        np.testing.assert_array_equal(getattr(objects, name), getattr(table, name))
+    np.testing.assert_array_equal(objects.attributes["pose"].ids, table.attributes["pose"].ids)
+
+
+@given(st.lists(st.integers(0, 2), max_size=6))
+def test_asked_objects_come_in_the_asked_order(rows):
+    table = full_table()
+    objects = table.per_object(rows)
+    np.testing.assert_array_equal(objects.boxes, table.boxes[rows])
+    assert list(objects.image_ids) == [table.image_id(i) for i in table.image_of_object()[rows]]
+    assert_same(objects.per_object(), objects)
+    weights = image_weights(objects, [1.0, 2.0, 3.0])  # what weighs images now weighs objects
+    np.testing.assert_array_equal(weights, np.array([1.0, 2.0, 3.0])[objects.labels])
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "words"),
+    [
+        ([3], IndexError, "leave the table of 3 objects"),
+        ([-1], IndexError, "leave"),
+        ([True, False, True], TypeError, "flatnonzero"),
+        (1, TypeError, "vector"),
+    ],
+)
+def test_objects_that_are_not_there_are_refused(rows, error, words):
+    with pytest.raises(error, match=words):
+        full_table().per_object(rows)
+
+
+def apply(table, step):
+    """One step of a derivation; numbers are taken modulo what the table has."""
+    kind, numbers = step
+    if kind == "select":
+        return table.select([n % table.num_images for n in numbers] if table.num_images else [])
+    if kind == "objects":
+        return table.per_object([n % table.num_objects for n in numbers] if table.num_objects else [])
+    if kind == "every object":
+        return table.per_object()
+    names = [*table.class_names, f"new {len(table.class_names)}"]
+    return table.with_class_names([*names[len(numbers) :], *names[: len(numbers)]])
+
+
+KINDS = st.sampled_from(["select", "objects", "every object", "rename"])
+STEPS = st.lists(st.tuples(KINDS, st.lists(st.integers(0, 5), max_size=5)), max_size=5)
+
+
+@pytest.fixture(scope="module")
+def cached(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cache") / "t.arrow"
+    full_table().save(path, key="k")
+    return AnnotationTable.load(path, key="k")
+
+
+@given(steps=STEPS)
+def test_any_derivation_travels_as_a_reference_and_arrives_as_it_was(cached, steps):
+    table, plain = cached, full_table()
+    for step in steps:
+        table, plain = apply(table, step), apply(plain, step)
+    assert_same(table, plain)
+    again = pickle.loads(pickle.dumps(table))
+    assert_same(again, plain)
+    assert b"jpg" not in pickle.dumps(again)  # still no column in it
+    assert_same(pickle.loads(pickle.dumps(plain)), plain)
+
+
+def test_all_objects_of_a_loaded_table_pickle_in_a_few_bytes(cached):
+    assert len(pickle.dumps(cached.per_object())) < 400
+    assert len(pickle.dumps(cached.with_class_names(["owl", "dog", "cat"]).per_object([0]))) < 700

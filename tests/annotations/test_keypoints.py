@@ -1,0 +1,201 @@
+"""Schemas: the known ones mirror real faces rightly, and what makes no schema is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from dataclasses import FrozenInstanceError
+
+import numpy as np
+import pytest
+
+from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema, keypoint_schema
+
+REAL_FACES = {
+    "face_68": "mmpose_samples/300w/test_300w.json",
+    "face_98": "mmpose_samples/wflw/test_wflw.json",
+}
+
+
+def real_faces(folder, name):
+    annotations = json.loads((folder / REAL_FACES[name]).read_text())["annotations"]
+    return [np.array(face["keypoints"], dtype=float).reshape(-1, 3)[:, :2] for face in annotations]
+
+
+def dlib_faces(folder):
+    from defusedxml import ElementTree
+
+    root = ElementTree.parse(folder / "dlib_faces" / "training_with_face_landmarks.xml")
+    boxes = [sorted(box.iter("part"), key=lambda part: part.get("name")) for box in root.iter("box")]
+    return [np.array([[float(part.get("x")), float(part.get("y"))] for part in box]) for box in boxes]
+
+
+def mirrored(points, flip_pairs):
+    order = np.arange(len(points))
+    for first, second in flip_pairs:
+        order[[first, second]] = second, first
+    return (points * [-1, 1])[order]
+
+
+def difference(shape, other):
+    """RMS distance after the best move, turn and scale (Procrustes), as a share of the face's own size."""
+    first, second = ((points - points.mean(axis=0)) @ [1, 1j] for points in (shape, other))
+    fitted = first * np.vdot(first, second) / np.vdot(first, first)
+    return float(np.sqrt((abs(second - fitted) ** 2).mean() / (abs(second) ** 2).mean()))
+
+
+def mean_difference(faces, flip_pairs):
+    return np.mean([difference(mirrored(face, flip_pairs), face) for face in faces])
+
+
+@pytest.mark.parametrize("name", REAL_FACES)
+def test_a_real_face_mirrored_by_the_schema_is_a_face_and_unswapped_it_is_none(name, shared_data):
+    faces = real_faces(shared_data, name)
+    assert len(faces) >= 2
+    for face in faces:
+        assert face.shape == (len(KEYPOINT_SCHEMAS[name].names), 2)
+        assert difference(mirrored(face, KEYPOINT_SCHEMAS[name].flip_pairs), face) < 0.25
+        assert difference(mirrored(face, ()), face) > 0.9
+
+
+def test_dlibs_parts_are_the_68_points(shared_data):
+    faces = dlib_faces(shared_data)
+    assert len(faces) == 18
+    pairs = KEYPOINT_SCHEMAS["face_68"].flip_pairs
+    # some of them look to the side
+    assert max(difference(mirrored(face, pairs), face) for face in faces) < 0.6
+    assert mean_difference(faces, pairs) < 0.3 < 0.9 < mean_difference(faces, ())
+
+
+@pytest.mark.parametrize("name", REAL_FACES)
+def test_a_schema_with_any_pair_missing_or_exchanged_mirrors_real_faces_worse(name, shared_data):
+    faces = real_faces(shared_data, name)
+    pairs = KEYPOINT_SCHEMAS[name].flip_pairs
+    right = mean_difference(faces, pairs)
+    for position in range(len(pairs)):
+        assert mean_difference(faces, pairs[:position] + pairs[position + 1 :]) > right
+    rng = random.Random(0)
+    for _ in range(300):
+        one, two = rng.sample(range(len(pairs)), 2)
+        wrong = list(pairs)
+        wrong[one], wrong[two] = (pairs[one][0], pairs[two][1]), (pairs[two][0], pairs[one][1])
+        assert mean_difference(faces, wrong) > right, (pairs[one], pairs[two])
+
+
+@pytest.mark.parametrize("name", REAL_FACES)
+def test_points_without_a_partner_lie_in_the_middle_of_a_real_face(name, shared_data):
+    schema = KEYPOINT_SCHEMAS[name]
+    alone = sorted(set(range(len(schema.names))) - {point for pair in schema.flip_pairs for point in pair})
+    assert len(alone) == 10
+    left, right = schema.interocular
+    for face in real_faces(shared_data, name):
+        axis = (face[right] - face[left]) / np.linalg.norm(face[right] - face[left])
+        across = (face - (face[left] + face[right]) / 2) @ axis / np.linalg.norm(face[right] - face[left])
+        assert abs(across[alone]).max() < 0.35
+
+
+@pytest.mark.parametrize("name", REAL_FACES)
+def test_the_interocular_points_are_the_outermost_of_the_eyes(name, shared_data):
+    schema = KEYPOINT_SCHEMAS[name]
+    assert schema.interocular == {"face_68": (36, 45), "face_98": (60, 72)}[name]
+    assert schema.interocular in schema.flip_pairs
+    eyes = {"face_68": range(36, 48), "face_98": range(60, 76)}[name]
+    for face in real_faces(shared_data, name):
+        left, right = schema.interocular
+        across = face @ (face[right] - face[left])
+        assert min(eyes, key=lambda point: across[point]) == left
+        assert max(eyes, key=lambda point: across[point]) == right
+
+
+def test_named_schemas_pair_left_names_with_right_names():
+    for name in ("coco_17", "face_5"):
+        schema = KEYPOINT_SCHEMAS[name]
+        for first, second in schema.flip_pairs:
+            assert schema.names[first].replace("left", "right") == schema.names[second]
+        sides = [position for position, point in enumerate(schema.names) if "_" in point]
+        assert sorted(point for pair in schema.flip_pairs for point in pair) == sides
+    assert KEYPOINT_SCHEMAS["face_5"].interocular == (0, 1)
+    assert KEYPOINT_SCHEMAS["coco_17"].interocular is None
+    assert {name: len(schema.names) for name, schema in KEYPOINT_SCHEMAS.items()} == {
+        "coco_17": 17,
+        "face_5": 5,
+        "face_68": 68,
+        "face_98": 98,
+    }
+    assert KEYPOINT_SCHEMAS["face_68"].names[:2] == ("00", "01")
+
+
+def test_a_spec_is_a_name_a_schema_a_mapping_or_a_number():
+    by_name = {"names": ["l", "r", "m"], "flip_pairs": [["l", "r"]], "interocular": ["l", "m"]}
+    by_position = {"names": ("l", "r", "m"), "flip_pairs": ((0, 1),), "interocular": (0, 2)}
+    schema = KeypointSchema(names=("l", "r", "m"), flip_pairs=((0, 1),), interocular=(0, 2))
+    assert keypoint_schema(by_name) == keypoint_schema(by_position) == schema
+    assert keypoint_schema(schema) is schema
+    assert keypoint_schema("face_5") is KEYPOINT_SCHEMAS["face_5"]
+    assert keypoint_schema(12).names == tuple(f"{position:02d}" for position in range(12))
+    assert keypoint_schema(12).flip_pairs == ()
+    assert keypoint_schema({"names": ["a"], "flip_pairs": None}) == KeypointSchema(names=("a",))
+
+
+def test_lists_become_tuples_so_that_schemas_compare_hash_and_pickle():
+    schema = KeypointSchema(names=["a", "b"], flip_pairs=[[0, 1]], interocular=[1, 0])
+    assert schema == KeypointSchema(names=("a", "b"), flip_pairs=((0, 1),), interocular=(1, 0))
+    assert pickle.loads(pickle.dumps(schema)) == schema
+    assert len({schema, KeypointSchema(names=("a", "b"))}) == 2
+    with pytest.raises(FrozenInstanceError):
+        schema.names = ()
+    with pytest.raises(TypeError):
+        KEYPOINT_SCHEMAS["mine"] = schema
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ({"names": ()}, ValueError, "at least 1 point"),
+        ({"names": "ab"}, TypeError, "one name a point"),
+        ({"names": ("a", "a")}, ValueError, "'a' twice"),
+        ({"names": ("a", "")}, ValueError, "position 1"),
+        ({"names": (1, 2)}, TypeError, "a name is a string"),
+        ({"names": 3}, TypeError, "int"),
+        ({"flip_pairs": ((0, 3),)}, ValueError, "position 3; there are 3 points"),
+        ({"flip_pairs": ((0, -1),)}, ValueError, "position -1"),
+        ({"flip_pairs": ((0, 1), (1, 2))}, ValueError, "position 1 twice"),
+        ({"flip_pairs": ((1, 1),)}, ValueError, "with itself"),
+        ({"flip_pairs": ((0, 1, 2),)}, ValueError, "not two positions"),
+        ({"flip_pairs": ("ab",)}, ValueError, "not two positions"),
+        ({"flip_pairs": ((0, 1.0),)}, TypeError, "a position is an int"),
+        ({"flip_pairs": ((0, True),)}, TypeError, "a position is an int"),
+        ({"interocular": (0, 0)}, ValueError, "interocular pairs position 0 with itself"),
+        ({"interocular": (0, 9)}, ValueError, "interocular holds position 9"),
+        ({"interocular": (0,)}, ValueError, "not two positions"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_schema_is_refused(values, error, message):
+    given = {"names": ("a", "b", "c"), **values}
+    with pytest.raises(error, match=message):
+        KeypointSchema(**given)
+    with pytest.raises(error, match=message):
+        keypoint_schema(given)
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        ("face_29", ValueError, "'face_29' is not one of coco_17, face_5, face_68, face_98"),
+        (0, ValueError, "at least 1 point"),
+        (True, TypeError, "bool"),
+        (3.0, TypeError, "float"),
+        (None, TypeError, "NoneType"),
+        (["a"], TypeError, "list"),
+        ({"flip_pairs": []}, ValueError, "no names"),
+        ({"names": ["a"], "pairs": []}, ValueError, "'pairs'; the keys are names, flip_pairs, interocular"),
+        ({"names": ["a", "b"], "flip_pairs": [["a", "c"]]}, ValueError, "'c', which is not one of its names"),
+        ({"names": ["a", "b"], "flip_pairs": ["ab"]}, ValueError, "not two positions"),
+    ],
+    ids=str,
+)
+def test_other_specs_are_refused(spec, error, message):
+    with pytest.raises(error, match=message):
+        keypoint_schema(spec)

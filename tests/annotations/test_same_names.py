@@ -1,0 +1,82 @@
+"""Tables of several splits: one number for a name in all of them, and views of the cache where they fit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lit_loader.annotations import AnnotationTable, Attribute
+from lit_loader.annotations.same_names import with_same_names
+
+
+def table_of(class_names, labels, *, pose=None, points=None, split=None):
+    """One image with objects of these labels; ``pose`` is (names, ids), ``points`` names of points."""
+    num_objects = len(labels)
+    keypoints = {}
+    if points is not None:
+        keypoints = {
+            "keypoints": np.ones((num_objects, len(points), 2), np.float32),
+            "visibility": np.full((num_objects, len(points)), 2, np.uint8),
+            "keypoint_names": points,
+            "flip_pairs": [(0, 1)],
+        }
+    return AnnotationTable(
+        root="/data",
+        image_paths=["a.jpg"],
+        class_names=class_names,
+        offsets=[0, num_objects],
+        boxes=np.tile([0, 0, 5, 5], (num_objects, 1)),
+        labels=labels,
+        attributes={} if pose is None else {"pose": Attribute(names=pose[0], ids=np.array(pose[1]))},
+        split=split,
+        **keypoints,
+    )
+
+
+def test_classes_and_attribute_values_are_numbered_alike():
+    a = table_of(["zebra"], [0, 0], pose=(("up",), [0, -1]), split="train")
+    b = table_of(["ant"], [0], pose=(("down",), [0]), split="val")
+    first, second = with_same_names([a, b])
+    assert first.class_names == second.class_names == ("ant", "zebra")
+    assert (first.labels.tolist(), second.labels.tolist()) == ([1, 1], [0])
+    assert first.attributes["pose"].names == second.attributes["pose"].names == ("down", "up")
+    assert first.attributes["pose"].ids.tolist() == [1, -1]
+    assert second.attributes["pose"].ids.tolist() == [0]
+    assert (first.split, second.split) == ("train", "val")
+    assert first.image_paths[0] == "a.jpg"
+
+
+def test_a_table_that_has_all_the_names_keeps_their_order():
+    a = table_of(["zebra", "ant"], [0, 1], pose=(("up", "down"), [0, 1]))
+    b = table_of(["ant"], [0], pose=(("down",), [0]))
+    first, second = with_same_names([a, b])
+    assert first is a
+    assert second.class_names == ("zebra", "ant")
+    assert second.labels.tolist() == [1]
+    assert second.attributes["pose"].names == ("up", "down")
+    assert second.attributes["pose"].ids.tolist() == [1]
+
+
+def test_a_table_without_points_or_attributes_gets_absent_ones():
+    a = table_of(["face"], [0], pose=(("up",), [0]), points=("left", "right"))
+    b = table_of(["face"], [0, 0])
+    first, second = with_same_names([a, b])
+    assert first is a
+    assert second.keypoint_schema == a.keypoint_schema
+    assert second.visibility.tolist() == [[0, 0], [0, 0]]
+    assert second.attributes["pose"].ids.tolist() == [-1, -1]
+    assert second.boxes.tolist() == b.boxes.tolist()
+
+
+def test_tables_that_agree_are_left_as_they_are(tmp_path):
+    table = table_of(["face"], [0], pose=(("up",), [0]))
+    table.save(tmp_path / "table.arrow", key="k")
+    loaded = AnnotationTable.load(tmp_path / "table.arrow", key="k")
+    assert with_same_names([loaded, loaded]) == [loaded, loaded]
+    assert with_same_names([]) == []
+
+
+def test_points_of_two_kinds_are_refused():
+    tables = [table_of(["face"], [0], points=("a", "b")), table_of(["face"], [0], points=("c", "d"))]
+    with pytest.raises(ValueError, match="read both with one schema"):
+        with_same_names(tables)

@@ -1,0 +1,164 @@
+"""Splits: shares held for every class, groups whole, the order of the images of no account."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.splitting import check_groups, group_names, shared_names, stratified_split
+from lit_loader.errors import AnnotationError
+
+
+def table_of(labels_per_image, *, paths=None, num_classes=None):
+    """A table with the given class ids in each image."""
+    counts = [len(labels) for labels in labels_per_image]
+    flat = [label for labels in labels_per_image for label in labels]
+    num_classes = max(flat, default=0) + 1 if num_classes is None else num_classes
+    return AnnotationTable(
+        root="/data",
+        image_paths=paths or [f"{i}.jpg" for i in range(len(counts))],
+        class_names=[f"class {c}" for c in range(num_classes)],
+        offsets=np.cumsum([0, *counts]),
+        boxes=np.tile([0, 0, 1, 1], (len(flat), 1)),
+        labels=flat,
+    )
+
+
+def images_with(table, rows, label):
+    return int((table.image_class_counts()[rows, label] > 0).sum())
+
+
+LONG_TAIL = [60, 45, 34, 26, 20, 15, 11, 9, 5, 3]
+SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
+
+
+def test_every_image_is_in_one_part_and_every_class_in_its_share():
+    table = table_of([[c] for c, count in enumerate(LONG_TAIL) for _ in range(count)])
+    for seed in range(5):
+        parts = stratified_split(table, SHARES, seed=seed)
+        assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(table.num_images))
+        for name, rows in parts.items():
+            assert rows.dtype == np.int64
+            assert (np.diff(rows) > 0).all()
+            for label, count in enumerate(LONG_TAIL):
+                assert images_with(table, rows, label) >= 1
+                allowed = 1 if SHARES["val"] * count >= 1 else 2  # a part that had to get one
+                assert abs(images_with(table, rows, label) - SHARES[name] * count) <= allowed + 1e-6
+        assert abs(len(parts["train"]) - 0.8 * table.num_images) <= len(LONG_TAIL)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.5])
+def test_two_images_of_a_rare_class_are_on_both_sides(share):
+    table = table_of([[0, 1] if i in (3, 4) else [0] for i in range(200)])
+    parts = stratified_split(table, {"train": 1 - share, "val": share})
+    assert [images_with(table, rows, 1) for rows in parts.values()] == [1, 1]
+
+
+def test_a_class_with_too_few_images_trains():
+    table = table_of([[0, 1] if i == 7 else [0] for i in range(100)])
+    parts = stratified_split(table, SHARES)
+    assert [images_with(table, rows, 1) for rows in parts.values()] == [1, 0, 0]
+
+
+def test_images_without_objects_are_shared_out_too():
+    table = table_of([[] if i % 2 else [0] for i in range(100)])
+    parts = stratified_split(table, SHARES)
+    assert [int((table.image_class_counts()[rows].sum(1) == 0).sum()) for rows in parts.values()] == [
+        40,
+        5,
+        5,
+    ]
+    assert {
+        name: len(rows) for name, rows in stratified_split(table_of([]), SHARES).items()
+    } == dict.fromkeys(SHARES, 0)
+
+
+def test_the_order_of_the_images_changes_nothing_and_the_seed_does():
+    labels = [[c] for c, count in enumerate(LONG_TAIL) for _ in range(count)]
+    table = table_of(labels)
+    order = np.random.default_rng(0).permutation(table.num_images)
+    mixed = table.select(order)
+
+    def paths(table, seed):
+        parts = stratified_split(table, SHARES, seed=seed)
+        return {name: {table.image_paths[int(i)] for i in rows} for name, rows in parts.items()}
+
+    assert paths(table, 0) == paths(mixed, 0)
+    assert paths(table, 0) != paths(table, 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    images=st.lists(
+        st.tuples(st.integers(0, 8), st.sets(st.integers(0, 4), max_size=3)), min_size=1, max_size=60
+    ),
+    share=st.floats(0.02, 0.5),
+    seed=st.integers(0, 99),
+)
+def test_a_group_is_never_cut_and_nothing_is_lost(images, share, seed):
+    groups = [f"person {person}" for person, _ in images]
+    table = table_of([sorted(labels) for _, labels in images], num_classes=5)
+    parts = stratified_split(table, {"train": 1 - share, "val": share}, groups=groups, seed=seed)
+    train, val = ({groups[i] for i in rows} for rows in parts.values())
+    assert not train & val
+    assert sum(map(len, parts.values())) == len(images)
+    if len(set(groups)) >= 2 and all(len(labels) == 1 for _, labels in images):
+        rarest = min(
+            {label for _, (label,) in images},
+            key=lambda c: len({g for g, i in zip(groups, images, strict=True) if i[1] == {c}}),
+        )
+        held = {g for g, (_, labels) in zip(groups, images, strict=True) if labels == {rarest}}
+        if len(held) >= 2:
+            assert held & train
+            assert held & val
+
+
+def test_groups_keep_the_shares_when_they_are_small():
+    groups = [f"person {i // 4}" for i in range(400)]
+    table = table_of([[i % 2] for i in range(400)])
+    parts = stratified_split(table, SHARES, groups=groups)
+    assert [len(rows) for rows in parts.values()] == [320, 40, 40]
+
+
+def test_an_image_that_is_listed_twice_stays_on_one_side():
+    table = table_of([[0]] * 40, paths=[f"{i % 20}.jpg" for i in range(40)])
+    parts = stratified_split(table, {"train": 0.5, "val": 0.5})
+    assert list(shared_names({k: [table.image_paths[int(i)] for i in v] for k, v in parts.items()})) == []
+
+
+@pytest.mark.parametrize("shares", [{}, {"train": 1.1}, {"train": 1.0, "val": 0.0}, {"a": 1.5, "b": -0.5}])
+def test_shares_must_be_positive_and_of_sum_one(shares):
+    with pytest.raises(ValueError, match="must be positive and of sum 1"):
+        stratified_split(table_of([[0]]), shares)
+
+
+def test_there_is_one_group_name_an_image():
+    with pytest.raises(ValueError, match="groups has 1 names; the table has 2 images"):
+        stratified_split(table_of([[0], [0]]), {"train": 1.0}, groups=["a"])
+
+
+def test_groups_come_from_the_paths():
+    assert group_names(["a/Ann_1.jpg", "b/Bo_Lee_12.jpg"], r"([A-Za-z_]+)_\d+\.") == ["Ann", "Bo_Lee"]
+    with pytest.raises(ValueError, match="has no group; put what identifies in brackets"):
+        group_names([], "[a-z]+")
+    with pytest.raises(ValueError, match=r"'\(' is not a regular expression"):
+        group_names([], "(")
+    with pytest.raises(ValueError, match=r"does not match the image path '7.jpg'"):
+        group_names(["7.jpg"], "([a-z]+)_")
+
+
+def test_what_two_sets_share_is_named():
+    told = list(shared_names({"train": ["b", "a", "c"], "val": ["d", "c", "a"], "test": ["e"]}))
+    assert told == [("train", "val", ["a", "c"])]
+
+
+def test_a_group_in_two_sets_is_told_with_the_root():
+    paths = {"train": ["ann_1.jpg", "bo_1.jpg"], "val": ["cy_1.jpg"], "test": ["x/bo_2.jpg"]}
+    with pytest.raises(
+        AnnotationError, match=r"^/data: 1 groups of .* lie in train and in test, such as 'bo'"
+    ):
+        check_groups(paths, "([a-z]+)_", root="/data")
+    check_groups(paths, "([a-z]+_.)", root="/data")

@@ -1,0 +1,85 @@
+"""The program: help that is quick and whose examples run, exit codes, output to a pipe."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(sysconfig.get_path("scripts"), "lit-loader")
+
+
+def examples(text):
+    text = text[text.index("examples:") :].replace("\\\n", " ")
+    return [shlex.split(line) for line in re.findall(r"^  lit-loader (.*)$", text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("name", ["convert", "index"])
+def test_the_examples_of_the_help_run(command, faces, name):
+    if name == "index":
+        command(*examples(command("convert", "--help"))[0])  # makes faces-xml
+    listed = examples(command(name, "--help"))
+    assert len(listed) >= 2
+    for words in listed:
+        command(*words)
+
+
+@pytest.mark.parametrize("name", ["convert", "index"])
+def test_the_help_lists_every_format_with_its_options(command, name):
+    out = " ".join(command(name, "--help").split())
+    assert "points_list: text, a line an object" in out
+    assert "columns=(needed) separator=null schema=null image_dir=." in out
+    assert ("formats to write" in out) is (name == "convert")
+    assert "exit codes: 0 done" in out
+
+
+@pytest.mark.parametrize("words", [[], ["convrt"], ["index"], ["convert", "voc", "x", "y", "--to", "coco"]])
+def test_a_command_that_is_incomplete_ends_with_two(command, words):
+    command(*words, code=2)
+    assert "usage: lit-loader" in command.err
+
+
+def test_the_program_is_installed_and_needs_no_torch(tmp_path, faces):
+    done = subprocess.run(
+        [PROGRAM, "index", "points_list", "faces", "nope.txt", "--option", "columns=path class"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "nope.txt" in done.stderr
+    assert done.stdout == ""
+    code = (
+        "import sys; from lit_loader.cli import main; main(['--help']); main(['convert', '--help']);"
+        "from lit_loader.cli import convert, index; assert not {'torch', 'lightning', 'hydra'} & set(sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "convert" in told
+
+
+def test_a_reader_that_leaves_early_ends_it_quietly(tmp_path, faces, read):
+    words = shlex.join([str(PROGRAM), "index", "points_list", "faces", "train.txt", "--json", *read])
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; ({words}; echo code $? >&2) | true"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_ctrl_c_is_told_without_a_traceback(command, faces, read, monkeypatch):
+    def stopped(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lit_loader.cli.index.index", stopped)
+    command("index", "points_list", "faces", "train.txt", *read, code=130)
+    assert command.err == "lit-loader: error: stopped; nothing was left behind\n"

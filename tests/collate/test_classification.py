@@ -1,0 +1,74 @@
+"""Collation of images with labels."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from torchvision import tv_tensors
+
+from lit_loader.collate import (
+    ClassificationBatch,
+    ClassificationCollate,
+    batch_images,
+    batch_labels,
+    batch_targets,
+)
+
+
+def sample(label, image_id=0, *, size=(4, 5)):
+    return tv_tensors.Image(torch.ones(3, *size)), label, image_id
+
+
+def test_labels_are_ids():
+    batch = ClassificationCollate()([sample(2, 7), sample(torch.tensor(0), 9)])
+    assert isinstance(batch, ClassificationBatch)
+    assert type(batch.images) is torch.Tensor
+    assert batch.images.shape == (2, 3, 4, 5)
+    assert (batch.labels.tolist(), batch.labels.dtype) == ([2, 0], torch.int64)
+    assert (batch.image_ids.tolist(), batch.image_ids.dtype) == ([7, 9], torch.int64)
+    assert batch_labels(batch).tolist() == [2, 0]
+    assert len(batch_images(batch)) == 2
+
+
+def test_labels_are_multi_hot():
+    rows = [torch.tensor([0.0, 1, 1]), torch.zeros(3)]
+    batch = ClassificationCollate(multi_label=True)([sample(row) for row in rows])
+    assert (batch.labels.tolist(), batch.labels.dtype) == ([[0, 1, 1], [0, 0, 0]], torch.float32)
+    assert batch_labels(batch).tolist() == [1, 2]
+
+
+def test_it_pickles():
+    collate = ClassificationCollate(multi_label=True)
+    assert pickle.loads(pickle.dumps(collate)) == collate
+
+
+def test_it_has_one_kind_of_label_and_no_targets():
+    batch = ClassificationCollate()([sample(1)])
+    with pytest.raises(TypeError, match="label='finish': a ClassificationBatch has one kind of label"):
+        batch_labels(batch, label="finish")
+    with pytest.raises(TypeError, match="ClassificationBatch has no target"):
+        batch_targets(batch)
+
+
+@pytest.mark.parametrize(
+    ("samples", "multi_label", "error", "message"),
+    [
+        ([], False, ValueError, "empty batch"),
+        (
+            [sample(1), sample(1, size=(4, 6))],
+            False,
+            ValueError,
+            r"\(4, 6\).*classification_transforms\(size=",
+        ),
+        ([sample(0.5)], False, TypeError, r"float32 of shape \(\)"),
+        ([sample(torch.zeros(3))], False, TypeError, "multi_label=True"),
+        ([sample(1)], True, TypeError, "a vector of 0 and 1"),
+        ([sample(torch.zeros(3)), sample(torch.zeros(2))], True, ValueError, r"lengths \[2, 3\]"),
+        ([(torch.zeros(3, 2, 2), 1)], False, ValueError, "2 elements and this batch takes 3"),
+    ],
+)
+def test_what_makes_no_batch_is_refused(samples, multi_label, error, message):
+    with pytest.raises(error, match=message):
+        ClassificationCollate(multi_label=multi_label)(samples)

@@ -1,0 +1,125 @@
+"""Guarantee: balanced by an attribute, the mix of its values that a sampler promises is the mix that arrives.
+
+The statistics are those of test_class_mix.py: over images, and over samples that are single objects.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from torch.utils.data import Dataset
+
+from lit_loader import DataLoader
+from lit_loader.annotations import AnnotationTable, Attribute
+from lit_loader.datamodules import (
+    ClassBalancedSampling,
+    RandomSampling,
+    SetSummary,
+    WeightedSampling,
+    expected_class_mix,
+)
+
+BOUND = 5.3
+EPOCHS = 20
+NAMES = ("plain", "dotted", "hollow")
+
+
+@pytest.fixture(scope="module")
+def images():
+    """250 images of 0 to 5 objects, whose attribute is 85, 12 and 3 % where an object has one at all."""
+    rng = np.random.default_rng(5)
+    counts = rng.integers(0, 6, 250)
+    total = int(counts.sum())
+    finish = np.where(rng.random(total) < 0.1, -1, rng.choice(3, total, p=[0.85, 0.12, 0.03]))
+    return AnnotationTable(
+        root="/nowhere",
+        image_paths=[f"{i}.png" for i in range(250)],
+        class_names=("a", "b"),
+        offsets=np.cumsum([0, *counts]),
+        boxes=np.tile(np.float32([0, 0, 4, 4]), (total, 1)),
+        labels=rng.integers(0, 2, total),
+        attributes={"finish": Attribute(ids=finish, names=NAMES)},
+    )
+
+
+@pytest.fixture(params=["images", "objects"])
+def table(request, images):
+    return images if request.param == "images" else images.per_object()
+
+
+class Counts(Dataset):
+    """The counts of the attribute's values in each sample in the place of its pixels."""
+
+    def __init__(self, table):
+        self.counts = table.image_label_counts("finish")
+
+    def __len__(self):
+        return len(self.counts)
+
+    def __getitem__(self, index):
+        return self.counts[index]
+
+
+def deviations(table, sampler, promised):
+    """Return by how many standard deviations each value's delivered objects miss what was promised."""
+    dataset = Counts(table)
+    with DataLoader(dataset, 16, sampler=sampler, seed=3) as loader:
+        delivered = sum(batch.sum(0).numpy() for _ in range(EPOCHS) for batch in loader)
+    draws = EPOCHS * len(sampler)
+    q = promised / promised.sum()
+    mean = q @ dataset.counts
+    variance = q @ dataset.counts**2 - mean**2
+    return (delivered - draws * mean) / np.sqrt(draws * np.maximum(variance, 1e-9))
+
+
+SAMPLINGS = [
+    WeightedSampling(by="finish"),
+    WeightedSampling(by="finish", exponent=0.5, reduce="max", num_samples=500),
+    ClassBalancedSampling(by="finish"),
+    ClassBalancedSampling(by="finish", temperature=0.4, num_samples=300),
+]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_the_promised_mix_arrives(table, sampling):
+    sampler = sampling.sampler(table)
+    assert np.abs(deviations(table, sampler, sampler.expected_visits())).max() < BOUND
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_the_natural_mix_would_be_caught(table, sampling):
+    promised = sampling.sampler(table).expected_visits()
+    assert np.abs(deviations(table, RandomSampling().sampler(table), promised)).max() > BOUND
+
+
+@pytest.mark.parametrize("sampling", [WeightedSampling, ClassBalancedSampling])
+def test_balancing_the_class_is_not_balancing_the_attribute(table, sampling):
+    promised = sampling(by="finish").sampler(table).expected_visits()
+    assert np.abs(deviations(table, sampling().sampler(table), promised)).max() > BOUND
+
+
+def test_where_samples_are_objects_every_value_comes_equally_often(images):
+    table = images.per_object()
+    counts = table.image_label_counts("finish")
+    for sampling in (WeightedSampling(by="finish"), ClassBalancedSampling(by="finish")):
+        assert expected_class_mix(counts, sampling.sampler(table)) == pytest.approx(
+            [1 / 3] * 3, abs=0.003
+        )  # quotas are whole
+
+
+@pytest.mark.parametrize("sampling", [WeightedSampling, ClassBalancedSampling])
+def test_an_attribute_that_is_not_there_is_refused(table, sampling):
+    with pytest.raises(ValueError, match=r"by='colour' is no attribute of the table; it has \['finish'\]"):
+        sampling(by="colour").sampler(table)
+
+
+def test_the_summary_of_an_attribute_counts_its_values(images):
+    sampler = ClassBalancedSampling(by="finish").sampler(images)
+    summary = SetSummary.of("train", images, sampler, by="finish", num_left_out=3)
+    ids = images.attributes["finish"].ids
+    assert (summary.label, summary.class_names, summary.num_left_out) == ("finish", NAMES, 3)
+    assert summary.class_counts.tolist() == [int((ids == i).sum()) for i in range(3)]
+    assert summary.expected_mix.sum() == pytest.approx(1)
+    assert summary.expected_mix[2] > 3 * summary.natural_mix[2]
+    per_image = SetSummary.of("train", images, sampler, by="finish", distinct=True)
+    assert per_image.class_counts.tolist() == per_image.image_counts.tolist() == summary.image_counts.tolist()

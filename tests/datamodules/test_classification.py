@@ -1,0 +1,126 @@
+"""The classification data module: images or object crops, labelled by class or by an attribute."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lit_loader.collate import ClassificationBatch
+from lit_loader.datamodules import ClassBalancedSampling, ClassificationDataModule, WeightedSampling
+from lit_loader.datasets import VocSource
+from tests.drawn_set import CLASSES, FINISHES, DrawnSource, draw_set, drawn_source
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return drawn_source(tmp_path_factory.mktemp("drawn"))
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    root = tmp_path_factory.mktemp("single")
+    return DrawnSource(train=draw_set(root, num_images=20, objects=1))
+
+
+def first(loader):
+    with loader:
+        return next(iter(loader))
+
+
+def test_a_batch_holds_images_and_ids(single):
+    datamodule = ClassificationDataModule(single, batch_size=6, train_transforms={"size": [32, 40]})
+    batch = first(datamodule.train_dataloader())
+    assert isinstance(batch, ClassificationBatch)
+    assert (batch.images.shape, batch.images.dtype) == ((6, 3, 32, 40), torch.float32)
+    assert (batch.labels.shape, batch.labels.dtype) == ((6,), torch.int64)
+    assert datamodule.class_names == CLASSES
+    assert first(ClassificationDataModule(single).train_dataloader()).images.shape[2:] == (96, 96)
+
+
+def test_object_crops_of_a_detection_set(source):
+    datamodule = ClassificationDataModule(
+        source, objects="crop", batch_size=8, train_transforms={"size": 16, "resize": "stretch", "hflip": 0.5}
+    )
+    (given,) = source.tables("train")
+    with datamodule.train_dataloader() as loader:
+        batches = list(loader)
+    labels = torch.cat([batch.labels for batch in batches])
+    assert sorted(labels.tolist()) == sorted(given.labels.tolist())
+    assert {batch.images.shape[1:] for batch in batches} == {(3, 16, 16)}
+
+
+def test_an_attribute_labels(source):
+    datamodule = ClassificationDataModule(source, by="finish", objects="crop", batch_size=8)
+    (given,) = source.tables("train")
+    ids = given.attributes["finish"].ids
+    assert datamodule.class_names == FINISHES
+    assert len(datamodule.train_dataloader().dataset) == (ids >= 0).sum()
+    train = datamodule.summaries()[0]
+    assert (train.label, train.class_names, train.num_left_out) == ("finish", FINISHES, (ids < 0).sum())
+    assert f"{(ids < 0).sum()} left out" in datamodule.summary()
+
+
+def test_several_labels_an_image(source):
+    datamodule = ClassificationDataModule(source, multi_label=True, batch_size=24)
+    batch = first(datamodule.train_dataloader())
+    (given,) = source.tables("train")
+    for row, image_id in zip(batch.labels, batch.image_ids.tolist(), strict=True):
+        held = set(given.labels[given.objects(image_id)].tolist())
+        assert set(row.nonzero().flatten().tolist()) == held
+    train = datamodule.summaries()[0]
+    assert train.class_counts.tolist() == batch.labels.sum(dim=0).int().tolist()
+    assert train.num_empty == 6
+
+
+def test_the_summary_is_that_of_the_label_and_of_what_is_balanced(source):
+    datamodule = ClassificationDataModule(
+        source,
+        objects="crop",
+        train_sampler=ClassBalancedSampling(by="finish"),
+        val_sampler=WeightedSampling(),
+    )
+    labels = [(summary.name, summary.label) for summary in datamodule.summaries()]
+    assert labels[:4] == [("train", "class"), ("train", "finish"), ("val", "class"), ("val", "finish")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"objects": "boxes"}, ValueError, "objects='boxes'"),
+        ({"objects": "crop", "multi_label": True}, ValueError, "one object has one label"),
+        ({"train_transforms": {"crops": True}}, TypeError, "crops"),
+        ({"attributes": "all"}, TypeError, "attributes"),
+    ],
+    ids=str,
+)
+def test_a_value_outside_its_choices_is_refused_at_once(single, settings, error, message):
+    with pytest.raises(error, match=message):
+        ClassificationDataModule(single, **settings)
+
+
+def test_what_the_tables_lack_is_refused(source):
+    with pytest.raises(ValueError, match="by='colour' is no attribute"):
+        ClassificationDataModule(source, by="colour", objects="crop").train_dataloader()
+    with pytest.raises(ValueError, match="give multi_label=True, or objects='crop'"):
+        ClassificationDataModule(source).train_dataloader()
+
+
+@pytest.mark.parametrize("settings", [{"objects": "crop"}, {"multi_label": True}], ids=str)
+def test_a_picture_of_a_batch_is_saved(source, tmp_path, settings):
+    datamodule = ClassificationDataModule(source, batch_size=4, **settings)
+    figure = datamodule.plot_batch("val", path=tmp_path / "batch.png", max_images=3)
+    assert (tmp_path / "batch.png").stat().st_size > 2000
+    titles = [axis.get_title() for axis in figure.axes]
+    assert set(titles[:3]) <= {*CLASSES, "none", "common, rare", "common, pointless", "rare, pointless"}
+    assert titles[0]
+    assert titles[3] == ""
+
+
+def test_crops_of_a_real_detection_set(shared_data, tmp_path):
+    source = VocSource(root=str(shared_data / "bccd" / "BCCD"), cache_dir=str(tmp_path), progress=False)
+    datamodule = ClassificationDataModule(
+        source, objects="crop", batch_size=16, train_sampler=ClassBalancedSampling(num_samples=16)
+    )
+    batch = first(datamodule.train_dataloader())
+    assert batch.images.shape == (16, 3, 96, 96)
+    assert torch.bincount(batch.labels, minlength=3).tolist() == pytest.approx([16 / 3] * 3, abs=1)

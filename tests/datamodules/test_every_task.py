@@ -1,0 +1,210 @@
+"""What holds for the data module of every task: same bits, Lightning's loops, devices, settings by name."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+
+import jsonargparse
+import pytest
+import torch
+from lightning.fabric.utilities import move_data_to_device
+from lightning.pytorch import LightningModule, Trainer
+from torch.utils._pytree import tree_flatten
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from lit_loader.callbacks import ClassMixMonitor
+from lit_loader.collate import batch_images, batch_labels
+from lit_loader.datamodules import (
+    ClassBalancedSampling,
+    ClassificationDataModule,
+    DetectionDataModule,
+    LandmarkDataModule,
+    MultiTaskDataModule,
+    WeightedSampling,
+)
+from lit_loader.datasets import ShapesSource
+from tests.drawn_set import drawn_source
+from tests.toys import plain
+
+pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+
+CROPS = {"size": 24, "rotation": 20, "shift": 0.1, "hflip": 0.5, "photometric": 0.5}
+TASKS = {
+    "detection": (DetectionDataModule, {"train_transforms": {"photometric": 0.5, "iou_crop": 0.5}}),
+    "landmarks": (LandmarkDataModule, {"attributes": "all", "train_transforms": CROPS}),
+    "landmarks of images": (LandmarkDataModule, {"objects": "image", "attributes": ["finish"]}),
+    "classification": (ClassificationDataModule, {"objects": "crop", "train_transforms": CROPS}),
+    "classification by": (ClassificationDataModule, {"objects": "crop", "by": "finish"}),
+    "classification of images": (ClassificationDataModule, {"multi_label": True}),
+    "multi-task": (MultiTaskDataModule, {"train_transforms": {"rotation": 10, "photometric": 0.5}}),
+}
+every_task = pytest.mark.parametrize("task", TASKS)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return drawn_source(tmp_path_factory.mktemp("drawn"))
+
+
+def make(source, task, **settings):
+    kind, own = TASKS[task]
+    return kind(source, **{"batch_size": 4, "seed": 3, **own, **settings})
+
+
+def epochs(datamodule, count=2):
+    with datamodule.train_dataloader() as loader:
+        return [plain(batch) for _ in range(count) for batch in loader]
+
+
+@pytest.mark.parametrize(("task", "method"), [*((task, "fork") for task in TASKS), ("multi-task", "spawn")])
+def test_workers_do_not_change_the_batches(source, task, method):
+    sampling = WeightedSampling(by="finish")
+    inline = epochs(make(source, task, train_sampler=sampling))
+    workers = {"num_workers": 2, "multiprocessing_context": method}
+    assert epochs(make(source, task, train_sampler=sampling, **workers)) == inline
+    half = len(inline) // 2
+    assert inline[:half] != inline[half:]
+
+
+class Watching(LightningModule):
+    """A model that counts samples and learns nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen = {"train": 0, "val": 0, "test": 0, "predict": 0}
+        self.scales = []
+
+    def training_step(self, batch, batch_idx):
+        self.seen["train"] += len(batch_images(batch))
+        self.scales.append(float(batch_images(batch)[0].max()))
+        return self.weight.sum() + batch_images(batch)[0].mean() * self.weight.sum()
+
+    def validation_step(self, batch, batch_idx):
+        self.seen["val"] += len(batch_images(batch))
+
+    def test_step(self, batch, batch_idx):
+        self.seen["test"] += len(batch_images(batch))
+
+    def predict_step(self, batch, batch_idx):
+        self.seen["predict"] += len(batch_images(batch))
+        return len(batch)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def ten_times(batch):
+    if hasattr(batch, "_replace"):
+        return batch._replace(images=batch.images * 10)
+    return ([image * 10 for image in batch[0]], *batch[1:])
+
+
+@every_task
+def test_lightning_fits_tests_and_predicts(source, task):
+    datamodule, model = make(source, task, num_workers=1, batch_transforms=ten_times), Watching()
+    monitor = ClassMixMonitor(len(datamodule.class_names))
+    trainer = Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        max_epochs=2,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+        callbacks=[monitor],
+    )
+    trainer.fit(model, datamodule=datamodule)
+    trainer.test(model, datamodule=datamodule, verbose=False)
+    trainer.predict(model, datamodule=datamodule)
+    sizes = {stage: datamodule.tables(stage)[0].num_images for stage in ("train", "val", "test", "predict")}
+    assert model.seen == {
+        "train": 2 * sizes["train"],
+        "val": 2 * sizes["val"],
+        "test": sizes["test"],
+        "predict": sizes["predict"],
+    }
+    assert max(model.scales) > 2  # batch_transforms ran on training batches
+    assert monitor.counts.sum() > 0
+    assert datamodule._loaders == []
+
+
+@every_task
+def test_a_batch_moves_to_a_device_as_a_whole(source, task):
+    with make(source, task).val_dataloader() as loader:
+        batch = next(iter(loader))
+    moved = move_data_to_device(batch, torch.device("meta"))
+    assert type(moved) is type(batch)
+    tensors, _ = tree_flatten(moved)
+    devices = {value.device.type for value in tensors if isinstance(value, torch.Tensor)}
+    assert devices == {"meta"}
+
+
+@every_task
+def test_a_batch_is_page_locked_as_a_whole(source, task, monkeypatch):
+    with make(source, task).val_dataloader() as loader:
+        batch = next(iter(loader))
+    locked = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: locked.append(tensor) or tensor)
+    pinned = pin_memory(batch, "cuda")
+    tensors = [value for value in tree_flatten(batch)[0] if isinstance(value, torch.Tensor)]
+    assert type(pinned) is type(batch)
+    assert {id(tensor) for tensor in locked} == {id(tensor) for tensor in tensors}
+
+
+@every_task
+def test_it_copies_and_pickles(source, task):
+    datamodule = make(source, task)
+    batches = epochs(datamodule, 1)
+    for clone in (copy.deepcopy(datamodule), pickle.loads(pickle.dumps(datamodule))):
+        assert epochs(clone, 1) == batches
+
+
+@every_task
+def test_the_summary_and_every_stage_are_there(source, task):
+    datamodule = make(source, task)
+    assert {summary.name for summary in datamodule.summaries()} == {"train", "val", "test"}
+    for name in datamodule.class_names:
+        assert name in datamodule.summary()
+    for stage in ("train", "val", "test", "predict"):
+        assert len(datamodule.plot_batch(stage, max_images=2).axes) == 2
+    assert len(datamodule.val_dataloader().dataset) == datamodule.tables("val")[0].num_images
+
+
+@every_task
+def test_labels_of_a_batch_lie_among_the_class_names(source, task):
+    datamodule = make(source, task, batch_size=24)
+    with datamodule.train_dataloader() as loader:
+        labels = torch.cat([batch_labels(batch) for batch in loader])
+    assert 0 <= int(labels.min()) <= int(labels.max()) < len(datamodule.class_names)
+
+
+@pytest.mark.parametrize("kind", sorted({kind for kind, _ in TASKS.values()}, key=lambda kind: kind.__name__))
+def test_a_command_line_reads_every_setting_from_the_signatures(kind):
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind, "data")
+    named = set()
+    for owner in kind.__mro__:
+        if "lit_loader" in owner.__module__ and "__init__" in vars(owner):
+            named |= set(inspect.signature(owner).parameters) - {"self", "preset", "settings"}
+    known = {action.dest.removeprefix("data.") for action in parser._actions}
+    assert named <= known
+    assert "preset" not in known
+    given = {
+        "source": {"class_path": "lit_loader.datasets.ShapesSource", "init_args": {"image_size": 48}},
+        "batch_size": 4,
+        "num_workers": 0,
+        "train_transforms": {"hflip": 0.0},
+        "train_sampler": {
+            "class_path": "lit_loader.datamodules.ClassBalancedSampling",
+            "init_args": {"by": "finish"},
+        },
+    }
+    datamodule = parser.instantiate(parser.parse_object({"data": given})).data
+    assert (type(datamodule.source), datamodule.source.image_size) == (ShapesSource, 48)
+    assert datamodule.batch_size == 4
+    assert datamodule._samplers["train"] == ClassBalancedSampling(by="finish")
+    assert datamodule._transforms["train"] == {"hflip": 0.0}

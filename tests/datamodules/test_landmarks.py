@@ -1,0 +1,171 @@
+"""The landmark data module: object crops, or whole images, with points."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lit_loader.collate import LandmarkBatch, MultiTaskBatch
+from lit_loader.datamodules import LandmarkDataModule, WeightedSampling
+from lit_loader.transforms import landmark_transforms
+from tests.drawn_set import CLASSES, FINISHES, POINTS, DrawnSource, draw_set, drawn_source
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return drawn_source(tmp_path_factory.mktemp("drawn"))
+
+
+def first(loader):
+    with loader:
+        return next(iter(loader))
+
+
+def test_a_batch_holds_one_object_a_sample(source):
+    datamodule = LandmarkDataModule(source, batch_size=6, attributes="all", train_transforms={"size": 40})
+    batch = first(datamodule.train_dataloader())
+    assert isinstance(batch, LandmarkBatch)
+    assert batch.images.shape == (6, 3, 40, 40)
+    assert (batch.images.dtype, batch.labels.min() >= 0) == (torch.float32, True)
+    assert batch.mask.any(dim=1).all()
+    assert list(batch.attributes) == ["finish"]
+    assert datamodule.class_names == CLASSES
+    assert datamodule.keypoint_schema.names == POINTS
+    assert datamodule.attributes == {"finish": FINISHES}
+
+
+def test_marks_lie_where_the_points_say_after_augmentation(source):
+    settings = {"size": 64, "rotation": 20, "shift": 0.1, "scale": [0.9, 1.1], "hflip": 0.5, "to_float": True}
+    datamodule = LandmarkDataModule(source, batch_size=8, train_transforms=settings)
+    checked = bright = 0
+    with datamodule.train_dataloader() as loader:
+        for batch in loader:
+            for i, k in batch.mask.nonzero().tolist():
+                x, y = batch.keypoints[i, k].int().clamp(0, 63).tolist()
+                bright += int(batch.images[i, :, y, x].min() > 0.75)
+                checked += 1
+    assert checked > 40
+    assert bright > 0.97 * checked  # a point at the very rim may round to a pixel beside its mark
+
+
+def test_whole_images_come_as_a_batch_of_several_tasks(source):
+    datamodule = LandmarkDataModule(source, objects="image", batch_size=5, size_divisor=32)
+    batch = first(datamodule.val_dataloader())
+    assert isinstance(batch, MultiTaskBatch)
+    assert batch.images.shape == (5, 3, 64, 64)
+    assert batch.sizes.tolist() == [[48, 64]] * 5
+    assert batch.keypoint_mask.flatten(1).any(dim=1).all()
+    assert batch.labels[batch.object_mask].min() == 1
+
+
+@pytest.mark.parametrize(("objects", "min_points"), [("crop", 0), ("crop", 1), ("crop", 3), ("image", 3)])
+def test_what_has_too_few_points_is_left_out_and_said(source, objects, min_points):
+    datamodule = LandmarkDataModule(source, objects=objects, min_points=min_points)
+    train = datamodule.summaries()[0]
+    (given,), (table,) = source.tables("train"), datamodule.tables("train")
+    enough = (given.visibility > 0).sum(axis=1) >= min_points
+    images = np.unique(given.image_of_object()[enough])
+    wanted, total = (enough.sum(), len(enough)) if objects == "crop" else (len(images), given.num_images)
+    assert (train.num_images, train.num_left_out) == (table.num_images, total - wanted)
+    assert train.num_images == wanted
+    said = f"{train.num_left_out} left out" in datamodule.summary()
+    assert said == (train.num_left_out > 0)
+
+
+def test_the_table_gives_the_flip_pairs(source):
+    def flipped(**settings):
+        given = {"size": 64, "hflip": 1.0, **settings}
+        datamodule = LandmarkDataModule(source, batch_size=8, train_transforms=given, val_transforms=given)
+        return datamodule.train_dataloader().dataset
+
+    mirrored = flipped()
+    straight = (
+        LandmarkDataModule(source, train_transforms={"size": 64, "hflip": 0}).train_dataloader().dataset
+    )
+    unswapped = flipped(flip_pairs=[])  # what the user says wins
+    for i in range(4):
+        (_, target), (_, plain), (_, wrong) = mirrored[i], straight[i], unswapped[i]
+        points = plain["keypoints"][0].as_subclass(torch.Tensor)
+        expected = torch.stack([64 - points[:, 0], points[:, 1]], dim=1)
+        assert torch.allclose(target["keypoints"][0, :2], expected[[1, 0]], atol=1e-4)
+        assert torch.allclose(wrong["keypoints"][0, :2], expected[:2], atol=1e-4)
+
+
+def test_without_flip_pairs_it_does_not_flip_unless_told(tmp_path):
+    bare = DrawnSource(train=draw_set(tmp_path, flip_pairs=()))
+    still = LandmarkDataModule(bare, train_transforms={"size": 32}).train_dataloader().dataset
+    assert torch.equal(still[0][0], still[0][0])
+    assert len({still[0][0].numpy().tobytes() for _ in range(12)}) == 1
+    with pytest.raises(ValueError, match=r"hflip=0\.5 names left points right"):
+        LandmarkDataModule(bare, train_transforms={"size": 32, "hflip": 0.5}).train_dataloader()
+    turning = LandmarkDataModule(bare, train_transforms={"size": 32, "hflip": 0.5, "flip_pairs": []})
+    dataset = turning.train_dataloader().dataset
+    assert len({dataset[0][0].numpy().tobytes() for _ in range(12)}) == 2
+
+
+def test_keywords_of_the_preset_serve_evaluation_too_and_a_transform_does_not(source):
+    shared = LandmarkDataModule(source, batch_size=2, train_transforms={"size": 24, "rotation": 30})
+    assert first(shared.val_dataloader()).images.shape[-1] == 24
+    own = LandmarkDataModule(
+        source,
+        batch_size=2,
+        train_transforms=landmark_transforms(True, size=24, hflip=0),
+        test_transforms={"size": 40},
+    )
+    assert first(own.train_dataloader()).images.shape[-1] == 24
+    assert first(own.val_dataloader()).images.shape[-1] == 96
+    assert first(own.test_dataloader()).images.shape[-1] == 40
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"objects": "box"}, ValueError, "objects='box' is not one of"),
+        ({"min_points": -1}, ValueError, "min_points=-1"),
+        ({"size_divisor": 8}, ValueError, "size_divisor=8 has no effect with objects='crop'"),
+        ({"objects": "image", "size_divisor": 0}, ValueError, "size_divisor=0"),
+        ({"train_transforms": {"sizes": 3}}, TypeError, "sizes"),
+        ({"val_transforms": {"size": 0}}, ValueError, "size=0"),
+        ({"max_pixels": 0}, ValueError, "max_pixels=0"),
+        ({"size_mismatch": "ignore"}, ValueError, "size_mismatch='ignore'"),
+        ({"batchsize": 1}, TypeError, "batchsize"),
+    ],
+    ids=str,
+)
+def test_a_value_outside_its_choices_is_refused_at_once(source, settings, error, message):
+    with pytest.raises(error, match=message):
+        LandmarkDataModule(source, **settings)
+
+
+def test_what_the_tables_lack_is_refused(source, tmp_path):
+    with pytest.raises(ValueError, match=r"min_points=4 must lie in \[0, 3\]"):
+        LandmarkDataModule(source, min_points=4).train_dataloader()
+    with pytest.raises(ValueError, match="'colour'"):
+        LandmarkDataModule(source, attributes=["colour"]).train_dataloader()
+    bare = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
+    with pytest.raises(ValueError, match="no object of AnnotationTable"):
+        LandmarkDataModule(DrawnSource(train=draw_set(tmp_path, **bare))).train_dataloader()
+
+
+def test_samples_of_rare_objects_come_more_often(source):
+    sampling = WeightedSampling(num_samples=400)
+    datamodule = LandmarkDataModule(source, batch_size=50, train_sampler=sampling)
+    train = datamodule.summaries()[0]
+    assert train.expected_mix[1] == pytest.approx(0.5)
+    assert train.natural_mix[1] < 0.4
+    with datamodule.train_dataloader() as loader:
+        labels = torch.cat([batch.labels for batch in loader])
+    assert abs(float((labels == 1).float().mean()) - 0.5) < 0.15
+
+
+@pytest.mark.parametrize("objects", ["crop", "image"])
+def test_a_picture_of_a_batch_is_saved(source, tmp_path, objects):
+    datamodule = LandmarkDataModule(source, objects=objects, batch_size=4, attributes="all")
+    figure = datamodule.plot_batch("val", path=tmp_path / "batch.png")
+    assert (tmp_path / "batch.png").stat().st_size > 5000
+    assert all(axis.lines for axis in figure.axes)
+    texts = [axis.get_title() for axis in figure.axes] + [
+        t.get_text() for axis in figure.axes for t in axis.texts
+    ]
+    assert any(", plain" in text for text in texts)

@@ -1,0 +1,150 @@
+"""The data module for several tasks: boxes, classes, points and attributes of one set."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lit_loader.annotations import Attribute
+from lit_loader.collate import MultiTaskBatch, batch_targets
+from lit_loader.datamodules import ClassBalancedSampling, MultiTaskDataModule
+from tests.drawn_set import CLASSES, FINISHES, POINTS, DrawnSource, draw_set, drawn_source
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    return drawn_source(tmp_path_factory.mktemp("drawn"))
+
+
+def first(loader):
+    with loader:
+        return next(iter(loader))
+
+
+def test_a_batch_holds_everything_with_its_masks(source):
+    datamodule = MultiTaskDataModule(source, batch_size=8)
+    batch = first(datamodule.test_dataloader())
+    (table,) = source.tables("test")
+    assert isinstance(batch, MultiTaskBatch)
+    assert batch.images.shape == (8, 3, 48, 64)
+    assert batch.object_mask.sum(dim=1).tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert (batch.labels[batch.object_mask] - 1).tolist() == table.labels.tolist()
+    ids = table.attributes["finish"].ids
+    assert batch.attributes["finish"][batch.object_mask].tolist() == ids.tolist()
+    assert batch.attribute_masks["finish"][batch.object_mask].tolist() == (ids >= 0).tolist()
+    assert batch.keypoint_mask[batch.object_mask].tolist() == (table.visibility > 0).tolist()
+    assert (datamodule.class_names, datamodule.attributes) == (CLASSES, {"finish": FINISHES})
+    assert datamodule.keypoint_schema.names == POINTS
+
+
+def test_marks_lie_where_the_points_say_after_augmentation(source):
+    settings = {"hflip": 0.5, "size": 96}
+    datamodule = MultiTaskDataModule(source, batch_size=8, train_transforms=settings)
+    checked = 0
+    with datamodule.train_dataloader() as loader:
+        for batch in loader:
+            for i, n, k in batch.keypoint_mask.nonzero().tolist():
+                x, y = batch.keypoints[i, n, k].int().tolist()
+                assert batch.images[i, :, y, x].min() > 0.9
+                left, right = batch.keypoints[i, n, 0, 0], batch.keypoints[i, n, 1, 0]
+                assert left < right  # the pair was swapped in a flip
+                checked += 1
+    assert checked > 50
+
+
+def test_points_and_attributes_may_be_left_out(source):
+    datamodule = MultiTaskDataModule(source, keypoints=False, attributes=(), batch_size=4)
+    batch = first(datamodule.val_dataloader())
+    assert batch.keypoints.shape[2:] == (0, 2)
+    assert batch.attributes == datamodule.attributes == {}
+    assert datamodule.keypoint_schema is None
+    assert {summary.label for summary in datamodule.summaries()} == {"class"}
+
+
+def test_the_first_label_and_the_padding_are_passed_on(source):
+    datamodule = MultiTaskDataModule(source, batch_size=4, first_label=0, size_divisor=32, pad_value=0.5)
+    batch = first(datamodule.val_dataloader())
+    assert batch.labels[batch.object_mask].min() == 0
+    assert batch.images.shape == (4, 3, 64, 64)
+    assert (batch.images[:, :, 48:] == 0.5).all()
+
+
+def test_the_summary_has_the_class_and_every_attribute(source):
+    datamodule = MultiTaskDataModule(source, train_sampler=ClassBalancedSampling(by="finish"))
+    summaries = datamodule.summaries()
+    assert [(s.name, s.label) for s in summaries[:2]] == [("train", "class"), ("train", "finish")]
+    (table,) = source.tables("train")
+    by_finish = summaries[1]
+    ids = table.attributes["finish"].ids
+    assert by_finish.class_counts.tolist() == [int((ids == i).sum()) for i in range(3)]
+    assert by_finish.expected_mix[2] > 1.2 * by_finish.natural_mix[2]
+    text = datamodule.summary()
+    for part in (
+        *CLASSES,
+        *FINISHES,
+        f"finish, {by_finish.imbalance:.0f} : 1",
+        f"{by_finish.expected_mix[2]:.1%}",
+    ):
+        assert part in text
+
+
+def test_ids_that_mean_different_things_are_refused(tmp_path):
+    train, val = (
+        draw_set(tmp_path / "a"),
+        draw_set(tmp_path / "b", class_names=("rare", "common", "pointless")),
+    )
+    with pytest.raises(ValueError, match="class_names differ between the sets of the source"):
+        MultiTaskDataModule(DrawnSource(train=train, val=val)).setup("fit")
+    shuffled = Attribute(ids=train.attributes["finish"].ids, names=FINISHES[::-1])
+    val = draw_set(tmp_path / "c", attributes={"finish": shuffled})
+    with pytest.raises(ValueError, match="values of the attribute 'finish' differ"):
+        MultiTaskDataModule(DrawnSource(train=train, val=val)).setup("fit")
+    MultiTaskDataModule(DrawnSource(train=train, val=val), attributes=()).setup("fit")
+    val = draw_set(tmp_path / "d", keypoint_names=("right", "left", "middle"))
+    with pytest.raises(ValueError, match="keypoint_names differ"):
+        MultiTaskDataModule(DrawnSource(train=train, val=val)).setup("fit")
+    MultiTaskDataModule(DrawnSource(train=train, val=val), keypoints=False).setup("fit")
+
+
+def test_a_set_without_points_is_refused_when_points_are_asked_for(tmp_path):
+    bare = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
+    source = DrawnSource(train=draw_set(tmp_path, **bare))
+    with pytest.raises(ValueError, match="keypoints=True, and no object"):
+        MultiTaskDataModule(source).train_dataloader()
+    assert first(MultiTaskDataModule(source, keypoints=False).train_dataloader()).keypoints.shape[2] == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"size_divisor": 0}, ValueError, "size_divisor=0"),
+        ({"first_label": -1}, ValueError, "first_label=-1"),
+        ({"train_transforms": {"hflips": 1}}, TypeError, "hflips"),
+        ({"multi_label": True}, TypeError, "multi_label"),
+    ],
+    ids=str,
+)
+def test_a_value_outside_its_choices_is_refused_at_once(source, settings, error, message):
+    with pytest.raises(error, match=message):
+        MultiTaskDataModule(source, **settings)
+
+
+def test_targets_of_a_batch_are_those_of_the_data_set(source):
+    datamodule = MultiTaskDataModule(source, batch_size=8)
+    loader = datamodule.test_dataloader()
+    for target, (_, given) in zip(batch_targets(first(loader)), loader.dataset, strict=True):
+        assert set(target) == set(given)
+        for name, value in given.items():
+            same = (
+                torch.equal(target[name], value) if isinstance(value, torch.Tensor) else target[name] == value
+            )
+            assert same, name
+
+
+def test_a_picture_of_a_batch_is_saved(source, tmp_path):
+    figure = MultiTaskDataModule(source, batch_size=8).plot_batch("test", path=tmp_path / "batch.png")
+    assert (tmp_path / "batch.png").stat().st_size > 5000
+    texts = [text.get_text() for axis in figure.axes for text in axis.texts]
+    assert any(", plain" in text for text in texts)
+    assert sum(len(axis.patches) for axis in figure.axes) == 12
+    assert any(axis.lines for axis in figure.axes)

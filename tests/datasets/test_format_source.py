@@ -1,0 +1,204 @@
+"""A source of any format: stages by file or held out, the same names everywhere, groups on one side."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pytest
+from PIL import Image
+
+from lit_loader.datasets import FormatSource, format_source
+from lit_loader.errors import AnnotationError
+from lit_loader.formats.registry import read_annotations
+from tests.face_lists import OPTIONS, write_faces
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "faces"
+    write_faces(folder, "train.txt", 40)
+    write_faces(folder, "val.txt", 6, start=40, rare_every=100)
+    write_faces(folder, "test.txt", 4, start=60, folder="exam")
+    return folder
+
+
+def source(root, **arguments):
+    given = {"format": "points_list", "root": str(root), "train": "train.txt", "options": OPTIONS}
+    quiet = {"cache_dir": str(root.parent / "cache"), "progress": False}
+    return FormatSource(**given | quiet | arguments)
+
+
+def paths(tables):
+    return [path for table in tables for path in table.image_paths]
+
+
+STAGES = ("train", "val", "test", "predict")
+
+
+def test_a_stage_has_one_several_or_no_tables(root):
+    made = source(root, val=["val.txt", "test.txt"], predict="val.txt")
+    assert [len(made.tables(stage)) for stage in STAGES] == [1, 2, 0, 1]
+    assert [len(source(root, test="test.txt").tables(stage)) for stage in STAGES] == [1, 0, 1, 1]
+
+
+def test_all_stages_number_the_same_classes(root):
+    made = source(root, val="val.txt", test="test.txt")  # val has no angry face
+    assert {made.tables(stage)[0].class_names for stage in STAGES} == {("angry", "calm")}
+    assert set(made.tables("val")[0].labels.tolist()) == {1}
+    given = source(root, val="val.txt", class_names=["calm", "sad", "angry"])
+    assert set(given.tables("val")[0].labels.tolist()) == {0}
+    with pytest.raises(AnnotationError, match="angry"):
+        source(root, class_names=["calm"]).tables("train")
+
+
+def test_all_stages_number_the_same_attribute_values(tmp_path):
+    Image.new("RGB", (20, 20)).save(tmp_path / "a.png")
+    (tmp_path / "train.txt").write_text("a.png 1 1 9 9 left\na.png 1 1 9 8 up\n")
+    (tmp_path / "val.txt").write_text("a.png 1 1 9 9 up\na.png 1 1 9 8 right\n")
+    made = source(
+        tmp_path, val="val.txt", options={"columns": "path box attribute:pose"}, cache_dir=str(tmp_path / "c")
+    )
+    train, val = (made.tables(stage)[0] for stage in ("train", "val"))
+    assert train.attributes["pose"].names == val.attributes["pose"].names == ("left", "right", "up")
+    assert train.attributes["pose"].ids.tolist() == [0, 2]
+    assert val.attributes["pose"].ids.tolist() == [2, 1]
+    assert val.boxes.tolist() == [[1, 1, 9, 9], [1, 1, 9, 8]]
+
+
+def test_held_out_images_keep_the_class_mix_and_miss_nothing(root):
+    made = source(root, val_fraction=0.2, test_fraction=0.1)
+    train, val, test, predict = (made.tables(stage)[0] for stage in STAGES)
+    assert [table.num_images for table in (train, val, test)] == [28, 8, 4]
+    assert sorted(paths([train, val, test])) == sorted(paths(source(root).tables("train")))
+    assert all(table.class_counts().min() >= 1 for table in (train, val, test))
+    assert list(predict.image_paths) == list(test.image_paths)
+    again = replace(made, cache_dir=str(root.parent / "other"))
+    assert paths(again.tables("val")) == paths([val])
+    assert paths(replace(made, seed=1).tables("val")) != paths([val])
+    assert len(pickle.dumps(val)) < 2_000  # still rows of the cache file
+
+
+def test_the_order_of_the_list_changes_no_split(root):
+    before = {stage: set(paths(source(root, val_fraction=0.2).tables(stage))) for stage in STAGES}
+    lines = (root / "train.txt").read_text().splitlines(keepends=True)
+    (root / "train.txt").write_text("".join(reversed(lines)))
+    assert {stage: set(paths(source(root, val_fraction=0.2).tables(stage))) for stage in STAGES} == before
+
+
+def test_a_group_is_on_one_side(root):
+    pattern = r"person(\d+)_"
+    made = source(root, val_fraction=0.25, group_pattern=pattern)
+    train, val = ({p.split("_")[0] for p in paths(made.tables(stage))} for stage in ("train", "val"))
+    assert len(train) == 15
+    assert len(val) == 5
+    assert not train & val
+    apart = source(root, val_fraction=0.25)
+    train, val = ({p.split("_")[0] for p in paths(apart.tables(stage))} for stage in ("train", "val"))
+    assert train & val  # the pattern is what kept them together
+
+
+def test_groups_in_two_files_are_refused(root):
+    write_faces(root, "leak.txt", 4, start=2, folder="again")
+    made = source(root, val="leak.txt", group_pattern=r"person(\d+)_")
+    with pytest.raises(AnnotationError, match=r"2 groups of .* lie in train and in val, such as '1', '2'"):
+        made.tables("train")
+    with pytest.raises(AnnotationError, match="lie in train and in val"):
+        made.prepare()
+    assert replace(made, group_pattern=None).tables("val")[0].num_images == 4
+    with pytest.raises(ValueError, match="does not match the image path 'images/person0_0.png'"):
+        source(root, group_pattern="(teapot)").tables("train")
+
+
+def test_options_may_differ_in_a_stage(root):
+    lines = (root / "test.txt").read_text().replace("exam/", "").replace(" ", ";")
+    (root / "bare.txt").write_text(lines)
+    other = {"separator": ";", "image_dir": "exam"}
+    made = source(root, test="bare.txt", stage_options={"test": other})
+    assert made.tables("train")[0].num_images == 40
+    assert list(made.tables("test")[0].image_paths) == [f"exam/person{i // 2}_{i}.png" for i in range(60, 64)]
+    with pytest.raises(AnnotationError, match=r"bare.txt:1"):
+        replace(made, stage_options={}).tables("test")
+
+
+def test_the_policy_reaches_the_reader(root):
+    (root / "images" / "person0_0.png").unlink()
+    with pytest.raises(AnnotationError, match="person0_0.png"):
+        source(root).tables("train")
+    kept = source(root, policy={"missing_image": "drop"}, num_workers=0).tables("train")[0]
+    assert kept.num_images == 39
+    with pytest.raises(ValueError, match="num_workers=-1"):
+        source(root, num_workers=-1).tables("train")
+
+
+def test_a_list_is_read_once_for_all_stages(root, monkeypatch):
+    calls = []
+
+    def counted(*arguments, **settings):
+        calls.append(arguments)
+        return read_annotations(*arguments, **settings)
+
+    monkeypatch.setattr(format_source, "read_annotations", counted)
+    made = source(root, val="train.txt", test="train.txt")
+    assert made.tables("val")[0].num_images == 40
+    assert calls == [("points_list", str(root), "train.txt")]
+    made.prepare()
+    assert len(list((root.parent / "cache").rglob("*.arrow"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"train": None}, "name what to read, such as train='train.txt'"),
+        ({"val": "val.txt", "val_fraction": 0.1}, "val='val.txt' and val_fraction=0.1 contradict each other"),
+        ({"test": "val.txt", "test_fraction": 0.1}, "test='val.txt' and test_fraction=0.1 contradict"),
+        ({"val_fraction": 1.0}, r"val_fraction=1.0 must be in \[0, 1\)"),
+        ({"test_fraction": -0.1}, r"test_fraction=-0.1 must be in \[0, 1\)"),
+        ({"val_fraction": 0.5, "test_fraction": 0.5}, "= 1.0 must be below 1"),
+        ({"train": None, "test": "test.txt", "val_fraction": 0.1}, "out of train, which is None"),
+        (
+            {"stage_options": {"trian": {}}},
+            r"stage_options names \['trian'\]; the stages are train, val, test",
+        ),
+        ({"group_pattern": "person"}, "has no group"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(root, changes, told):
+    with pytest.raises(ValueError, match=told):
+        source(root, **changes)
+
+
+def test_a_list_without_any_object_needs_class_names(tmp_path):
+    (tmp_path / "train.txt").write_text("# nothing\n")
+    made = source(tmp_path, cache_dir=str(tmp_path / "cache"))
+    with pytest.raises(AnnotationError, match="no object in any of the lists"):
+        made.tables("train")
+    assert replace(made, class_names=["calm"]).tables("train")[0].num_images == 0
+
+
+def test_an_unknown_option_is_refused_with_what_was_meant(root):
+    with pytest.raises(ValueError, match="did you mean 'columns'"):
+        source(root, options={"colums": "path"}).tables("train")
+    with pytest.raises(ValueError, match="did you mean 'points_list'"):
+        source(root, format="point_list").tables("train")
+    with pytest.raises(ValueError, match="no 'mising_image'"):
+        source(root, policy={"mising_image": "drop"}).tables("train")
+
+
+def test_people_in_training_and_test_of_udacity_faces_are_found(shared_data, tmp_path):
+    made = FormatSource(
+        format="points_csv",
+        root=str(shared_data / "udacity_faces"),
+        train="training_frames_keypoints.csv",
+        test="test_frames_keypoints.csv",
+        options={"image_dir": "training", "schema": "face_68"},
+        stage_options={"test": {"image_dir": "test"}},
+        group_pattern=r"([A-Za-z_]+)_\d+\.",
+        cache_dir=str(tmp_path),
+        progress=False,
+    )
+    with pytest.raises(AnnotationError, match="16 groups .* lie in train and in test"):
+        made.tables("train")
+    assert replace(made, group_pattern=None).tables("test")[0].num_images == 16
+    held = replace(made, test=None, test_fraction=0.2)
+    assert sum(held.tables(stage)[0].num_images for stage in ("train", "test")) == 79

@@ -1,0 +1,105 @@
+"""The landmark data set: one object a sample."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from lit_loader.datasets import LandmarkDataset, landmark_samples
+from lit_loader.transforms import landmark_transforms
+from tests.drawn_set import draw_set
+
+
+@pytest.fixture
+def table(tmp_path):
+    return draw_set(tmp_path)
+
+
+def crops(size=32, **settings):
+    return landmark_transforms(False, size=size, **settings)
+
+
+def test_a_sample_is_one_object_with_points(table):
+    dataset = LandmarkDataset(table, attributes="all")
+    present = (table.visibility > 0).any(axis=1)
+    assert len(dataset) == present.sum() == len(table.labels) - dataset.num_left_out
+    samples = [target for _, target in dataset]
+    assert all(len(target[name]) == 1 for target in samples for name in ("boxes", "keypoints", "finish"))
+    assert [int(target["labels"]) for target in samples] == table.labels[present].tolist()
+    assert [target["image_id"] for target in samples] == list(range(len(dataset)))
+
+
+@pytest.mark.parametrize("min_points", [0, 1, 2, 3])
+def test_objects_with_too_few_points_are_left_out_and_counted(table, min_points):
+    dataset = LandmarkDataset(table, min_points=min_points)
+    enough = (table.visibility > 0).sum(axis=1) >= min_points
+    assert (len(dataset), dataset.num_left_out) == (enough.sum(), (~enough).sum())
+    assert 0 < dataset.num_left_out < len(enough) or min_points == 0
+
+
+def test_marks_lie_where_the_points_of_a_crop_say(table):
+    checked = 0
+    for image, target in LandmarkDataset(table, transforms=crops(size=64)):
+        for (x, y), seen in zip(
+            target["keypoints"][0].tolist(), target["visibility"][0].tolist(), strict=True
+        ):
+            if seen:
+                assert image[:, int(y), int(x)].min() > 0.9
+                checked += 1
+    assert checked > 10
+
+
+def test_a_crop_is_told_in_pixels_of_the_image(table):
+    dataset, whole = LandmarkDataset(table, transforms=crops(margin=0.0)), LandmarkDataset(table)
+    for (_, cut), (_, full) in zip(dataset, whole, strict=True):
+        box, crop = full["boxes"][0], cut["crop"][0]
+        assert (crop[:2] <= box[:2] + 0.5).all()
+        assert (crop[2:] >= box[2:] - 0.5).all()
+
+
+def test_samples_of_samples_are_the_same(table):
+    samples, left_out = landmark_samples(table, min_points=3)
+    assert left_out > 0
+    again = landmark_samples(samples, min_points=3)
+    assert again.table is samples
+    assert again.num_left_out == 0
+
+
+def test_whole_images_stay_with_all_their_objects(table):
+    samples, left_out = landmark_samples(table, objects="image", min_points=3)
+    enough = (table.visibility > 0).sum(axis=1) >= 3
+    wanted = np.unique(table.image_of_object()[enough])
+    assert samples.num_images == len(wanted) == table.num_images - left_out
+    assert samples.num_objects > enough.sum()
+    assert landmark_samples(table, objects="image", min_points=0).table is table
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"min_points": -1}, r"min_points=-1 must lie in \[0, 3\]"),
+        ({"min_points": 4}, r"min_points=4 must lie in \[0, 3\]"),
+        ({"objects": "box"}, "objects='box'"),
+    ],
+)
+def test_wrong_settings_are_refused(table, settings, message):
+    with pytest.raises(ValueError, match=message):
+        landmark_samples(table, **settings)
+
+
+def test_a_set_without_any_sample_is_refused(tmp_path):
+    table = draw_set(tmp_path, num_images=2, objects=1, visibility=np.zeros((2, 3), dtype=np.uint8))
+    for objects in ("crop", "image"):
+        with pytest.raises(ValueError, match=r"no sample is left of AnnotationTable.*min_points=1"):
+            landmark_samples(table, objects=objects)
+
+
+def test_it_pickles_and_keeps_its_bits(table):
+    dataset = LandmarkDataset(table, transforms=crops(), attributes=["finish"])
+    again = pickle.loads(pickle.dumps(dataset))
+    for (image, target), (other, same) in zip(dataset, again, strict=True):
+        assert torch.equal(image, other)
+        assert torch.equal(target["keypoints"], same["keypoints"])

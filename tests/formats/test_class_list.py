@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import pytest
+from PIL import Image
+
+from lit_loader.errors import AnnotationError, UnsafePathError
+from lit_loader.formats.class_list import read_class_list
+from lit_loader.formats.policy import ReadPolicy
+
+
+@pytest.fixture
+def listed(tmp_path):
+    """Write images a.jpg, b.png, "c d.JPG" and a list, and read it."""
+    (tmp_path / "img").mkdir()
+    for name in ("a.jpg", "b.png", "c d.JPG"):
+        Image.new("RGB", (5, 3)).save(tmp_path / "img" / name)
+
+    def read(text, **options):
+        (tmp_path / "list.txt").write_bytes(text.encode())
+        actions = {key: options.pop(key) for key in list(options) if key in ReadPolicy.__dataclass_fields__}
+        options = {"image_dir": "img", "use_cache": False, "progress": False} | options
+        return read_class_list(tmp_path, "list.txt", policy=ReadPolicy(**actions), **options)
+
+    read.root = tmp_path
+    return read
+
+
+def names(table):
+    found = [table.class_names[label] for label in table.labels]
+    return [(path, found[table.objects(i)]) for i, path in enumerate(table.image_paths)]
+
+
+def test_a_line_is_a_path_and_its_labels(listed):
+    table = listed("\ufeffa.jpg cat\r\n\nb.png\tdog  cat \n")
+    assert names(table) == [("img/a.jpg", ["cat"]), ("img/b.png", ["dog", "cat"])]
+    assert table.class_names == ("cat", "dog")
+    assert table.boxes.tolist() == [[0, 0, 5, 3]] * 3
+    assert (table.split, len(table.report)) == (None, 0)
+
+
+def test_paths_may_hold_blanks_or_lack_their_ending(listed):
+    assert names(listed("c d.JPG x\na y\n")) == [("img/c d.JPG", ["x"]), ("img/a.jpg", ["y"])]
+
+
+def test_a_separator_leaves_blanks_in_paths_and_labels(listed):
+    table = listed("c d.JPG, polar bear ,cat,\na.jpg,cat\n", separator=",")
+    assert names(table) == [("img/c d.JPG", ["polar bear", "cat"]), ("img/a.jpg", ["cat"])]
+
+
+def test_a_header_is_skipped(listed):
+    assert names(listed("path,label\na.jpg,x\n", separator=",", header=True)) == [("img/a.jpg", ["x"])]
+
+
+def test_lines_of_one_image_are_united_and_a_label_counts_once_a_line(listed):
+    assert names(listed("a.jpg x\nb.png y y\na.jpg z\n")) == [("img/a.jpg", ["x", "z"]), ("img/b.png", ["y"])]
+
+
+def test_a_line_without_label_is_an_image_without_objects(listed):
+    table = listed("a.jpg\nb.png x\n")
+    assert names(table) == [("img/a.jpg", []), ("img/b.png", ["x"])]
+    assert table.report.counts == {("no_label", "keep"): 1}
+
+
+def test_numbers_mean_the_lines_of_a_file_or_the_names_given(listed):
+    (listed.root / "classes.txt").write_text("owl\n\n1\n0\n")
+    table = listed("a.jpg 0\nb.png 2 1\n", numbered=True, class_file="classes.txt")
+    assert (table.class_names, names(table)[1]) == (("owl", "1", "0"), ("img/b.png", ["0", "1"]))
+    other = listed("a.jpg 0\n", numbered=True, class_file="classes.txt", class_names=["0", "1", "owl"])
+    assert (other.class_names, names(other)) == (("0", "1", "owl"), [("img/a.jpg", ["owl"])])
+    given_names = listed("a.jpg 1\n", numbered=True, class_names=["p", "q"])
+    assert names(given_names) == [("img/a.jpg", ["q"])]
+    as_words = listed("a.jpg 1\n", class_file="classes.txt")
+    assert (as_words.class_names, names(as_words)) == (("owl", "1", "0"), [("img/a.jpg", ["1"])])
+
+
+@pytest.mark.parametrize("label", ["3", "-1", "1.0", "x", "\u0661", "9" * 50])
+def test_a_number_without_a_class_is_an_unknown_class(listed, label):
+    with pytest.raises(AnnotationError, match=r"list\.txt:2: label .* is no number below 3.*unknown_class="):
+        listed(f"a.jpg 0\nb.png {label}\n", numbered=True, class_names=["p", "q", "r"])
+    table = listed(f"b.png {label} 2\n", numbered=True, class_names=["p", "q", "r"], unknown_class="drop")
+    assert (names(table), table.report.counts) == ([("img/b.png", ["r"])], {("unknown_class", "drop"): 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "names no class"),
+        ("a\nb\na\n", r"classes\.txt:3: 'a' stands there twice"),
+        ("x" * 300, "too long"),
+    ],
+)
+def test_a_class_file_that_is_none_names_its_line(listed, text, words):
+    (listed.root / "classes.txt").write_text(text)
+    with pytest.raises(AnnotationError, match=words):
+        listed("a.jpg 0\n", class_file="classes.txt", numbered=True)
+
+
+@pytest.mark.parametrize("path", ["../list.txt", "/etc/passwd", "x/../../a.jpg"])
+def test_images_outside_of_the_root_are_refused_with_the_line(listed, path):
+    with pytest.raises(UnsafePathError, match=r"list\.txt:2: "):
+        listed(f"a.jpg x\n{path} x\n", image_dir=".", missing_image="keep")
+
+
+@pytest.mark.parametrize("name", ["image_dir", "class_file"])
+def test_folders_and_files_outside_of_the_root_are_refused(listed, name):
+    with pytest.raises(UnsafePathError):
+        listed("a.jpg x\n", **{name: "../other"})
+
+
+def test_missing_images_and_long_labels_are_judged(listed):
+    with pytest.raises(AnnotationError, match=r"list\.txt:1: there is no image 'img/z\.jpg'"):
+        listed("z.jpg x\n")
+    assert listed("z.jpg x\na.jpg x\n", missing_image="drop").num_images == 1
+    with pytest.raises(AnnotationError, match="300 characters"):
+        listed(f"a.jpg {'n' * 300}\n")
+    with pytest.raises(AnnotationError, match=r"list\.txt:1: the line has no path"):
+        listed(",x\n", separator=",")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"numbered": True}, ValueError, "needs class_file or class_names"),
+        ({"separator": ""}, ValueError, "separator=''"),
+        ({"separator": "\n"}, ValueError, "separator="),
+        ({"class_names": []}, ValueError, "at least one"),
+        ({"num_workers": -1}, ValueError, "num_workers=-1"),
+    ],
+)
+def test_wrong_arguments_are_refused(listed, options, error, words):
+    with pytest.raises(error, match=words):
+        listed("a.jpg x\n", **options)
+
+
+def test_the_cache_knows_every_argument(listed):
+    (listed.root / "classes.txt").write_text("p\nq\n")
+    options = {"use_cache": True, "cache_dir": listed.root / "cache"}
+    text = "a.jpg 1\nb.png 0\n"
+    for _ in range(2):
+        assert listed(text, **options).class_names == ("0", "1")
+        assert listed(text, **options, class_file="classes.txt", numbered=True).class_names == ("p", "q")
+        assert listed(text, **options, header=True).num_images == 1
+        assert listed(text, **options, class_names=["1", "0"]).class_names == ("1", "0")
+        assert listed("a.jpg,x\n", **options, separator=",").class_names == ("x",)
+        assert listed(text, **options, split="s").split == "s"
+    (listed.root / "classes.txt").write_text("p\nr r\n")
+    assert listed(text, **options, class_file="classes.txt", numbered=True).class_names == ("p", "r r")
+
+
+def test_mmpretrain_lists_are_read(shared_data):
+    root = shared_data / "cls_tree_mmpretrain"
+    options = {"use_cache": False, "progress": False}
+    table = read_class_list(root, "ann.txt", numbered=True, class_file="classes.txt", **options)
+    assert (table.class_names, table.class_counts().tolist()) == (("bus", "car"), [1, 2])
+    bare = read_class_list(root, "ann_without_labels.txt", **options)
+    assert (bare.num_images, bare.num_objects, bare.report.count("no_label")) == (3, 0, 3)
+
+
+def test_kaggle_and_imagenet_lists_of_datumaro_are_read(shared_data):
+    root = shared_data / "formats_datumaro"
+    kaggle = {
+        "image_txt/ann.txt": {},
+        "image_txt/ann_wo_ext.txt": {},
+        "image_csv/ann.csv": {"separator": ",", "header": True},
+        "image_csv/ann_wo_ext.csv": {"separator": ",", "header": True},
+    }
+    for name, options in kaggle.items():
+        folder = f"kaggle_dataset/{name.partition('/')[0]}/images"
+        table = read_class_list(root, f"kaggle_dataset/{name}", image_dir=folder, use_cache=False, **options)
+        assert (table.class_names, table.class_counts()[1]) == (("cat", "dog"), 2)
+        assert table.num_images == 5
+    imagenet = root / "imagenet_txt_dataset/basic"
+    policy = ReadPolicy(missing_image="keep", unknown_class="drop")
+    table = read_class_list(
+        imagenet,
+        "train.txt",
+        image_dir="images",
+        numbered=True,
+        class_file="synsets.txt",
+        policy=policy,
+        use_cache=False,
+    )
+    assert table.num_images == 4
+    assert table.class_names[:2] == ("label_0", "label_1")

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+
+from lit_loader.errors import AnnotationError
+from lit_loader.formats import table_room
+from tests.formats.coco_set import CocoSet
+
+
+@pytest.fixture
+def coco(tmp_path):
+    coco = CocoSet(tmp_path)
+    coco.image()
+    coco.category()
+    return coco
+
+
+PROBLEMS = {
+    "image_id 9 is that of no image": {"image_id": 9},
+    "image_id is None": {"image_id": None},
+    "image_id is True": {"image_id": True},
+    "image_id is 1.5": {"image_id": 1.5},
+    "bits; 63 are read": {"image_id": 10**30},
+    "bbox is [1, 2, 3]": {"bbox": [1, 2, 3]},
+    "bbox is [1, 2, 3, '4']": {"bbox": [1, 2, 3, "4"]},
+    "bbox is [1, 2, 3, None]": {"bbox": [1, 2, 3, None]},
+    "bbox is 'no'": {"bbox": "no"},
+    "iscrowd is 2": {"iscrowd": 2},
+    "iscrowd is 'no'": {"iscrowd": "no"},
+    "occluded is [1]": {"occluded": [1]},
+    "three for each point": {"keypoints": [1, 2]},
+    "three for each point: x": {"keypoints": [1, 2, "2"]},
+    "v of a point is 3.0": {"keypoints": [1, 2, 3]},
+    "v of a point is nan": {"keypoints": [1, 2, float("nan")]},
+    "1 points; those of 'x' are 2": {"keypoints": [1, 2, 2]},
+    "attributes are [1]": {"attributes": [1]},
+    "is no Unicode": {"attributes": {"a": "\ud800"}},
+    "the name of the attribute is empty": {"attributes": {"": "a"}},
+    "id is [1]": {"id": [1]},
+}
+
+
+@pytest.mark.parametrize("words", PROBLEMS)
+def test_annotations_that_are_malformed_name_file_line_and_entry_or_are_dropped(coco, words):
+    coco.add(keypoints=[1, 1, 2, 2, 2, 2])
+    coco.add(**PROBLEMS[words])
+    coco.write()
+    with pytest.raises(
+        AnnotationError, match=r"a\.json:5: (annotations\[1\]|object 1): .*malformed="
+    ) as caught:
+        coco.read()
+    assert words in str(caught.value)
+    table = coco.read(malformed="drop")
+    assert (table.num_objects, table.report.counts) == (1, {("malformed", "drop"): 1})
+
+
+def test_an_unknown_category_is_an_unknown_class(coco):
+    coco.add(category_id=4)
+    coco.write()
+    with pytest.raises(AnnotationError, match=r"a\.json:4: annotations\[0\]: category_id 4 .*unknown_class="):
+        coco.read()
+    assert coco.read(unknown_class="drop").report.counts == {("unknown_class", "drop"): 1}
+
+
+@pytest.mark.parametrize(
+    ("part", "record", "words"),
+    [
+        ("images", 5, "is 5, not an object in a list"),
+        ("images", {"id": 1, "file_name": "b.jpg"}, "id 1 is that of images before"),
+        ("images", {"id": 2}, "file_name is None"),
+        ("images", {"id": 2, "file_name": ""}, "file_name is ''"),
+        ("images", {"file_name": "b.jpg"}, "id is None"),
+        ("categories", {"id": 2}, "name is None, not text"),
+        ("categories", {"id": 2, "name": "n" * 300}, "name has 300 characters"),
+        ("categories", {"id": 1, "name": "y"}, "id 1 is that of a category before"),
+        ("categories", {"id": 2, "name": "y", "keypoints": "abc"}, "keypoints must be a list"),
+        ("categories", {"id": 2, "name": "y", "keypoints": ["a", "a"]}, "twice"),
+        ("categories", {"id": 2, "name": "y", "keypoints": ["a"], "flip_pairs": [[0, 5]]}, "position 5"),
+        ("categories", {"id": 2, "name": "y", "keypoints": ["a"], "flip_pairs": 5}, "flip_pairs must be"),
+        ("categories", {"id": 2, "name": "y", "keypoints": ["a"], "interocular": [0]}, "not two positions"),
+        ("categories", {"id": 2, "name": "y", "keypoints": ["p"] * 3_000}, "at most 2048"),
+    ],
+)
+def test_images_and_categories_that_are_malformed_name_their_line_or_are_dropped(coco, part, record, words):
+    getattr(coco, part).append(record)
+    coco.write()
+    with pytest.raises(AnnotationError, match=rf"a\.json:\d: {part}\[1\]: .*malformed=") as caught:
+        coco.read()
+    assert words in str(caught.value)
+    table = coco.read(malformed="drop")
+    assert (table.num_images, table.class_names) == (1, ("x",))
+    assert table.report.count("malformed", "drop") == 1
+
+
+@pytest.mark.parametrize("text", ["{}", '{"a": 1}', "[]", '{"images": 1'])
+def test_other_json_is_refused(coco, text):
+    (coco.root / "a.json").write_text(text)
+    with pytest.raises(AnnotationError, match=r"a\.json"):
+        coco.read()
+
+
+def test_a_table_far_larger_than_its_file_is_refused(coco, monkeypatch):
+    coco.category(2, "y", keypoints=[f"p{i}" for i in range(129)])
+    for _ in range(9):
+        coco.add()
+    coco.write()
+    assert coco.read().keypoints.shape == (9, 129, 2)
+    monkeypatch.setattr(table_room, "_FREE_CELLS", 1_000)
+    with pytest.raises(
+        AnnotationError, match=r"a\.json:\d+: keypoints: 129 names for 8 objects.*keypoints=False"
+    ):
+        coco.read()
+    assert coco.read(keypoints=False).num_objects == 9

@@ -1,0 +1,18 @@
+"""Damaged files of every structured format: an error that names the file, or a table; never anything else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.formats.fuzzing import fuzz
+from tests.formats.structured_sets import STRUCTURED_SETS
+
+
+@pytest.mark.parametrize("name", STRUCTURED_SETS)
+def test_damaged_files_give_a_table_or_an_error_and_nothing_else(name):
+    result = fuzz(*STRUCTURED_SETS[name], rounds=320, seed=1)
+    assert result.failures == []
+    assert result.tables > 20
+    assert sum(result.refusals.values()) > 5
+    assert set(result.refusals) <= {"AnnotationError", "UnsafePathError"}
+    assert "UnsafePathError" in result.refusals

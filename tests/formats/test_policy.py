@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_type_hints
+
+import pytest
+
+from lit_loader.formats.policy import ReadPolicy, check_actions
+
+ACTIONS = {name: get_args(hint) for name, hint in get_type_hints(ReadPolicy).items()}
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_every_action_that_is_named_is_accepted(name):
+    for action in ACTIONS[name]:
+        assert getattr(ReadPolicy(**{name: action}), name) == action
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_another_action_is_refused_with_those_that_are_known(name):
+    with pytest.raises(ValueError, match=f"{name}='no such' must be one of '{ACTIONS[name][0]}'"):
+        ReadPolicy(**{name: "no such"})
+
+
+def test_every_problem_may_be_raised():
+    assert ReadPolicy(**{field.name: "raise" for field in fields(ReadPolicy)}).degenerate == "raise"
+
+
+def test_check_actions_serves_any_dataclass_of_literals():
+    @dataclass
+    class Other:
+        color: Literal["red", "blue"] = "red"
+
+    check_actions(Other())

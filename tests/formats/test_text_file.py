@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import os
+import tracemalloc
+
+import pytest
+
+from lit_loader.errors import AnnotationError, UnsafePathError
+from lit_loader.formats import text_file
+from lit_loader.formats.text_file import file_stamp, numbers, read_bytes, read_lines
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(data):
+        (tmp_path / "f.txt").write_bytes(data)
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"", []),
+        (b"a\nb\n", [(1, "a"), (2, "b")]),
+        (b"a\r\n\r\nb", [(1, "a"), (2, ""), (3, "b")]),
+        (b"\xef\xbb\xbfa\n\xef\xbb\xbfb", [(1, "a"), (2, "\ufeffb")]),
+        (b"\xff.jpg", [(1, "\udcff.jpg")]),
+        ("é\u2028x\x0cy\n".encode(), [(1, "é\u2028x\x0cy")]),
+    ],
+)
+def test_lines_come_with_their_numbers(write, data, lines):
+    assert list(read_lines(write(data), "f.txt")) == lines
+
+
+def test_line_ends_are_kept_on_request(write):
+    assert list(read_lines(write(b"a\r\nb\n"), "f.txt", keep_ends=True)) == [(1, "a\r\n"), (2, "b\n")]
+
+
+def test_odd_bytes_give_the_same_file_name_again(write):
+    ((_, name),) = read_lines(write(b"\xff\xe9.jpg\n"), "f.txt")
+    assert os.fsencode(name) == b"\xff\xe9.jpg"
+
+
+@pytest.mark.parametrize(
+    ("data", "line", "words"),
+    [
+        (b"a\n" + b"x" * 300_000, 2, "a line of more than"),
+        (b"a\nb\0c\n", 2, "holds a NUL"),
+        ("a\nb".encode("utf-16"), 1, "must be text in UTF-8"),
+    ],
+)
+def test_hostile_lines_are_refused_with_their_number(write, data, line, words):
+    with pytest.raises(AnnotationError, match=rf"f\.txt:{line}: .*{words}"):
+        list(read_lines(write(data), "f.txt"))
+
+
+@pytest.mark.parametrize("read", [lambda *a, **k: list(read_lines(*a, **k)), read_bytes])
+def test_a_file_that_is_too_large_is_refused(write, read):
+    root = write(b"ab\n" * 10)
+    assert read(root, "f.txt", max_bytes=30)
+    with pytest.raises(AnnotationError, match="larger than 29 bytes"):
+        read(root, "f.txt", max_bytes=29)
+
+
+@pytest.mark.parametrize("read", [lambda *a: list(read_lines(*a)), read_bytes, file_stamp])
+def test_what_is_no_file_is_refused(tmp_path, read):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "circle").symlink_to("circle")
+    for name in ("pipe", ".", "circle", "none.txt", "a" * 300):
+        with pytest.raises(AnnotationError):
+            read(tmp_path, name)
+
+
+@pytest.mark.parametrize("read", [lambda *a: list(read_lines(*a)), read_bytes, file_stamp])
+def test_files_outside_the_root_are_refused(tmp_path, read):
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "secret.txt").write_text("secret")
+    (root / "link.txt").symlink_to("../secret.txt")
+    for name in ("../secret.txt", str(tmp_path / "secret.txt"), "link.txt"):
+        with pytest.raises(UnsafePathError):
+            read(root, name)
+
+
+def test_lines_are_not_all_held_in_memory(write):
+    root = write(b"line\n" * 200_000)
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in read_lines(root, "f.txt")) == 200_000
+        assert tracemalloc.get_traced_memory()[1] < 2 * text_file.MAX_LINE_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def test_numbers_name_what_is_none(tmp_path):
+    assert numbers(["1", "-2.5e3", "inf"]) == [1, -2500, float("inf")]
+    with pytest.raises(AnnotationError, match=r"l\.txt:3: 'x' stands where number 2 of 3 should"):
+        numbers(["1", "x", "y"], path="l.txt", line=3)
+
+
+def test_a_stamp_says_size_and_time(write):
+    root = write(b"abc")
+    os.utime(root / "f.txt", ns=(5, 7))
+    stamp = file_stamp(root, "f.txt")
+    assert (stamp.name, stamp.size, stamp.mtime_ns) == ("f.txt", 3, 7)

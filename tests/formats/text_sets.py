@@ -1,0 +1,134 @@
+"""Small sound data sets in every text format, and the readers that belong to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from lit_loader.annotations.table import AnnotationTable
+from lit_loader.formats.points_csv import read_points_csv
+from lit_loader.formats.points_list import read_points_list
+from lit_loader.formats.policy import ReadPolicy
+from lit_loader.formats.pts import read_pts
+from lit_loader.formats.retinaface import read_retinaface
+from lit_loader.formats.wflw import read_wflw
+
+__all__ = ["SIZE", "TEXT_SETS", "write_image"]
+
+SIZE = (60, 50)  # width, height
+QUIET = {"use_cache": False, "progress": False}
+LENIENT = ReadPolicy(malformed="drop", missing_image="drop", unreadable_image="keep", unknown_class="drop")
+
+
+def write_image(path: Path, size: tuple[int, int] = SIZE) -> None:
+    """Write a plain image, and its folders when missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (90, 120, 30)).save(path)
+
+
+def _points(count: int, seed: int = 0) -> list[float]:
+    return [float(value) for value in np.random.default_rng(seed).integers(2, 48, 2 * count)]
+
+
+def _line(values: list[float], between: str = " ") -> str:
+    return between.join(f"{value:g}" for value in values)
+
+
+def make_points_list(root: Path) -> list[str]:
+    for name in ("a.jpg", "b.png", "deep/c.jpg"):
+        write_image(root / name)
+    lines = [
+        f"{name} {_line(_points(5, i))} face left" for i, name in enumerate(["a.jpg", "b.png", "deep/c.jpg"])
+    ]
+    (root / "list.txt").write_text("# faces\n" + "\n".join(lines) + "\n")
+    return ["list.txt"]
+
+
+def read_list(root: Path) -> AnnotationTable:
+    columns = "path points class attribute:pose"
+    return read_points_list(root, "list.txt", columns=columns, schema="face_5", **QUIET)
+
+
+def read_list_leniently(root: Path) -> AnnotationTable:
+    columns = "path points class attribute:pose"
+    return read_points_list(root, "list.txt", columns=columns, schema="face_5", policy=LENIENT, **QUIET)
+
+
+def make_points_csv(root: Path) -> list[str]:
+    for name in ("images/a.jpg", "images/b.png"):
+        write_image(root / name)
+    header = ",".join(["", "kind", "x1", "y1", "x2", "y2", *map(str, range(4))])
+    rows = [
+        f'"{name}",cat,1,2,30,{20 + i},{_line(_points(2, i), ",")}' for i, name in enumerate(["a.jpg", "b"])
+    ]
+    (root / "table.csv").write_text("\r\n".join([header, *rows]) + "\r\n")
+    return ["table.csv"]
+
+
+def read_csv(root: Path) -> AnnotationTable:
+    return read_points_csv(
+        root,
+        "table.csv",
+        path_column="",
+        schema=2,
+        class_column="kind",
+        box_columns=("x1", "y1", "x2", "y2"),
+        image_dir="images",
+        **QUIET,
+    )
+
+
+def make_wflw(root: Path) -> list[str]:
+    write_image(root / "images/a.jpg")
+    write_image(root / "images/b/c.jpg")
+    lines = [
+        f"{_line(_points(98, i))} 5 6 40 41 0 1 0 0 {i} 0 {name}"
+        for i, name in enumerate(["a.jpg", "b/c.jpg"])
+    ]
+    (root / "list.txt").write_text("\n".join(lines) + "\n")
+    return ["list.txt"]
+
+
+def read_wflw_set(root: Path) -> AnnotationTable:
+    return read_wflw(root, "list.txt", image_dir="images", **QUIET)
+
+
+def make_retinaface(root: Path) -> list[str]:
+    write_image(root / "0--Parade/a.jpg")
+    write_image(root / "b.jpg")
+    face = "1 2 30 40 " + " ".join(f"{x} {x + 1} {x % 2}.0" for x in range(5, 10)) + " 0.9"
+    absent = "5 5 9 9 " + " ".join(["-1 -1 -1"] * 5) + " 0.1"
+    (root / "label.txt").write_text(f"# 0--Parade/a.jpg\n{face}\n{absent}\n# b.jpg\n3 4 10 10\n")
+    return ["label.txt"]
+
+
+def read_retinaface_set(root: Path) -> AnnotationTable:
+    return read_retinaface(root, "label.txt", **QUIET)
+
+
+def make_pts(root: Path) -> list[str]:
+    names = []
+    for i, name in enumerate(["001/annot/1", "001/annot/2", "002/annot/1"]):
+        write_image(root / name.replace("annot", "imgs").__add__(".jpg"))
+        points = "\r\n".join(f"{x:g} {x + 1:g}" for x in _points(34, i))
+        path = root / f"{name}.pts"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(f"version: 1\r\nn_points: 68\r\n{{\r\n{points}\r\n}}\r\n".encode())
+        names.append(f"{name}.pts")
+    return names
+
+
+def read_pts_set(root: Path) -> AnnotationTable:
+    return read_pts(root, "*/annot/*.pts", image_dir="../imgs", **QUIET)
+
+
+TEXT_SETS = {
+    "points_list": (read_list, make_points_list),
+    "points_list_lenient": (read_list_leniently, make_points_list),
+    "points_csv": (read_csv, make_points_csv),
+    "wflw": (read_wflw_set, make_wflw),
+    "retinaface": (read_retinaface_set, make_retinaface),
+    "pts": (read_pts_set, make_pts),
+}

@@ -1,0 +1,184 @@
+"""The landmark recipe: what it accepts, that it learns, and what it reports."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from lit_loader.recipes import LandmarkModule
+from tests.recipes.drawn import CLASSES, CORNERS, fit, landmark_batch, multi_task_batch, overfit
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
+
+
+def module(**changes: Any) -> LandmarkModule:
+    torch.manual_seed(0)
+    return LandmarkModule(**{"keypoint_names": CORNERS, "channels": 16, "head_channels": 16} | changes)
+
+
+def test_it_learns_drawn_squares_to_a_pixel_and_their_class() -> None:
+    model = module(class_names=CLASSES)
+    batch = landmark_batch(8)
+    overfit(model, batch, steps=60, learning_rate=1e-2)
+    with torch.no_grad():
+        found = model(batch.images)
+    distances = (found["keypoints"] - batch.keypoints).norm(dim=-1)[batch.mask]
+    assert float(distances.mean()) < 1.0
+    assert float(found["scores"][batch.mask].mean()) > 0.6
+    assert found["class_logits"].argmax(dim=1).tolist() == batch.labels.tolist()
+
+
+def test_masked_points_teach_nothing() -> None:
+    batch = landmark_batch(4)
+    other = batch._replace(keypoints=torch.where(batch.mask[..., None], batch.keypoints, 50.0))
+    losses = [overfit(module(), one, steps=2) for one in (batch, other)]
+    assert losses[0] == losses[1]
+    assert overfit(module(), batch._replace(mask=~batch.mask), steps=1) != losses[0][:1]
+
+
+def test_a_batch_without_points_can_be_stepped_on() -> None:
+    batch = landmark_batch(2)
+    assert overfit(module(), batch._replace(mask=torch.zeros_like(batch.mask)), steps=2) == [0.0, 0.0]
+
+
+def test_fit_and_test_report_points_and_classes(tmp_path: Any) -> None:
+    model = module(class_names=CLASSES, failure_threshold=0.5)
+    trainer = fit(model, [landmark_batch(4), landmark_batch(3, seed=1)], tmp_path)
+    assert model.test_scores is not None
+    assert (model.test_scores.num_faces, model.test_scores.num_excluded) == (14, 0)  # two loaders, as one
+    assert model.test_class_scores is not None
+    logged = trainer.callback_metrics
+    assert float(logged["test/nme"]) == pytest.approx(model.test_scores.nme)
+    assert float(logged["test/macro_f1"]) == pytest.approx(model.test_class_scores.macro_f1)
+    sections = dict(model.test_report())
+    assert sections["test"]["NME"] == model.test_scores.nme
+    assert sections["test"]["failures above 0.5"] == model.test_scores.failure_rate
+    assert set(sections["recall"]) == set(sections["F1"]) == set(CLASSES)
+
+
+def test_the_checkpoint_is_chosen_by_a_metric_that_validation_logs(tmp_path: Any) -> None:
+    model = module()
+    trainer = fit(model, [landmark_batch(2)], tmp_path, num_sanity_val_steps=0)
+    assert model.val_scores is not None
+    assert model.monitor_mode == "min"
+    assert model.monitor.split("/")[1] in {name.split("/")[1] for name in trainer.callback_metrics}
+    assert model.test_class_scores is None
+    assert [title for title, _ in model.test_report()] == ["test"]
+
+
+def test_a_checkpoint_restores_the_module_from_plain_values(tmp_path: Any) -> None:
+    model = module(class_names=CLASSES, interocular=(0, 1), stride=8)
+    fit(model, [landmark_batch(2)], tmp_path).save_checkpoint(tmp_path / "m.ckpt")
+    torch.load(tmp_path / "m.ckpt", weights_only=True)
+    again = LandmarkModule.load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True).eval()
+    images = landmark_batch(2).images
+    with torch.no_grad():
+        torch.testing.assert_close(again(images), model.eval()(images))
+    assert again.test_metric.interocular == (0, 1)
+
+
+@pytest.mark.parametrize("size", [64, 80, 100])
+@pytest.mark.parametrize("stride", [4, 8])
+def test_points_are_pixels_of_the_crop_whatever_its_size(size: int, stride: int) -> None:
+    model = module(stride=stride).eval()
+    torch.nn.init.zeros_(model.heatmaps[-1].weight)
+    torch.nn.init.zeros_(model.heatmaps[-1].bias)
+    with torch.no_grad():
+        points = model(torch.rand(2, 3, size, size))["keypoints"]
+    middle = math.ceil(size / stride) * stride / 2
+    torch.testing.assert_close(points, torch.full((2, 4, 2), middle))
+
+
+def test_uint8_images_are_scaled_to_the_unit_range() -> None:
+    images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
+    model = module().eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model(images), model(images.float() / 255))
+
+
+def test_prediction_gives_points_scores_and_logits() -> None:
+    model = module(class_names=CLASSES).eval()
+    with torch.no_grad():
+        found = model.predict_step(landmark_batch(3), 0)
+    assert {name: tuple(value.shape) for name, value in found.items()} == {
+        "keypoints": (3, 4, 2),
+        "scores": (3, 4),
+        "class_logits": (3, 2),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "normalize_by"),
+    [
+        ({}, "box"),
+        ({"interocular": [0, 1]}, "interocular"),
+        ({"normalize_by": "diagonal"}, "diagonal"),
+        ({"interocular": [0, 1], "normalize_by": "box"}, "box"),
+    ],
+)
+def test_the_error_is_normalised_as_asked_or_by_what_is_known(
+    changes: dict[str, Any], normalize_by: str
+) -> None:
+    model = module(**changes)
+    assert (model.val_metric.normalize_by, model.test_metric.normalize_by) == (normalize_by, normalize_by)
+
+
+def test_weights_of_the_losses_are_honoured() -> None:
+    batch, losses = landmark_batch(2), {}
+    for name in ("heatmap_weight", "class_weight"):
+        losses[name] = [
+            overfit(module(class_names=CLASSES, **{name: weight}), batch, steps=1)[0] for weight in (0, 1, 2)
+        ]
+        low, middle, high = losses[name]
+        assert high - middle == pytest.approx(middle - low, rel=1e-3)
+        assert middle > low
+    wide = overfit(module(class_names=CLASSES, heatmap_sigma=3.0), batch, steps=1)[0]
+    assert wide != losses["heatmap_weight"][1]
+
+
+@pytest.mark.parametrize("label", [-1, 2])
+def test_a_label_outside_the_class_names_is_refused(label: int) -> None:
+    batch = landmark_batch(1)._replace(labels=torch.tensor([label]))
+    with pytest.raises(ValueError, match="must lie in 0 to 1"):
+        module(class_names=CLASSES).training_step(batch, 0)
+    overfit(module(), batch, steps=1)  # without a class head nobody asks
+
+
+def test_a_batch_of_something_else_is_refused_with_the_remedy() -> None:
+    with pytest.raises(TypeError, match="LandmarkDataModule"):
+        module().training_step(multi_task_batch(1), 0)
+    with pytest.raises(ValueError, match="objects have 4 points"):
+        module(keypoint_names=CORNERS[:3]).training_step(landmark_batch(1), 0)
+    with pytest.raises(ValueError, match=r"\(B, 3, H, W\)"):
+        module()(torch.rand(3, 64, 64))
+
+
+def test_a_report_before_a_test_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"trainer\.test"):
+        module().test_report()
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"keypoint_names": ()}, "keypoint_names"),
+        ({"keypoint_names": ("a", "a")}, "keypoint_names"),
+        ({"class_names": ()}, "class_names"),
+        ({"normalize_by": "interocular"}, "needs interocular"),
+        ({"interocular": (0, 4)}, "among 4"),
+        ({"interocular": (2, 2), "normalize_by": "box"}, "different points"),
+        ({"normalize_by": "pupils"}, "none of"),
+        ({"failure_threshold": -1.0}, "failure_threshold"),
+        ({"stride": 5}, "run of neighbours"),
+        ({"heatmap_sigma": 0.0}, "heatmap_sigma"),
+        ({"heatmap_weight": -1.0}, "heatmap_weight"),
+        ({"class_weight": -1.0}, "class_weight"),
+        ({"warmup_steps": -1}, "warmup_steps"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        module(**changes)
