@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from lit_loader.annotations import AnnotationTable
 from lit_loader.formats import VocPolicy, read_voc
 
@@ -52,3 +54,18 @@ class VocSet:
         arguments.setdefault("use_cache", False)
         arguments.setdefault("progress", False)
         return read_voc(self.root, policy=VocPolicy(**policy), **arguments)
+
+
+@pytest.fixture
+def voc(tmp_path):
+    """An empty set."""
+    return VocSet(tmp_path / "voc")
+
+
+@pytest.fixture
+def three_images(voc):
+    """Three images: a dog and a cat, nothing, and three dogs."""
+    voc.add("b", ("dog", 1, 2, 30, 40), ("cat", 5, 6, 70, 80))
+    voc.add("a", size=(50, 60))
+    voc.add("c", ("dog", 0, 0, 10, 10), ("dog", 1.5, 2.25, 20, 20), ("dog", 3, 3, 9, 9))
+    return voc

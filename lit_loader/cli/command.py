@@ -5,8 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from lit_loader.cli.settings import UsageError
@@ -62,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The words after the program's name; None: those that the program was called with.
 
     Returns:
-        0; 1 if something is wrong with the data; 2 if the command is wrong; 130 after Ctrl-C.
+        0; 1 if something is wrong with the data; 2 if the command is wrong; 130 after Ctrl-C, 143 after a
+        request to end (SIGTERM): both remove what is half written.
     """
     try:
         arguments = _parser().parse_args(argv)
@@ -74,7 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             from lit_loader.cli.convert import convert as run
         else:
             from lit_loader.cli.index import index as run
-        run(arguments)
+        with _ending_on_request(), warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: _warn(str(message))
+            run(arguments)
         sys.stdout.flush()
     except UsageError as error:
         return _failed(error, code=2)
@@ -83,9 +91,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except (LitLoaderError, OSError, ValueError) as error:
         return _failed(error, code=1)
-    except KeyboardInterrupt:
-        return _failed("stopped; nothing was left behind", code=130)
+    except KeyboardInterrupt as stop:
+        return _failed("stopped; nothing was left behind", code=143 if isinstance(stop, _Ended) else 130)
     return 0
+
+
+class _Ended(KeyboardInterrupt):
+    """Somebody asked this process to end."""
+
+
+@contextmanager
+def _ending_on_request() -> Iterator[None]:
+    """Raise on SIGTERM, which would end the process before it can clean up."""
+    if threading.current_thread() is not threading.main_thread():  # others may not set handlers
+        yield
+        return
+    process = os.getpid()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == process:
+            raise _Ended
+        os._exit(128 + number)  # a forked one has nothing to clean up
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _warn(message: str) -> None:
+    from lit_loader.cli.printing import printable
+
+    sys.stderr.write(f"lit-loader: warning: {printable(message)}\n")
 
 
 def _failed(error: Exception | str, *, code: int) -> int:
@@ -137,7 +175,8 @@ def _parser() -> argparse.ArgumentParser:
         "--images",
         choices=("hardlink", "copy", "none"),
         default="hardlink",
-        help="how images get into DIR (default: hardlink; where the file system cannot, they are copied)",
+        help="how images get into DIR (default: hardlink, which takes no room, but an image that is changed in "
+        "place changes in both folders; where the file system cannot, they are copied)",
     )
     convert.add_argument(
         "--allow-loss", action="store_true", help="leave out what the new format cannot hold"

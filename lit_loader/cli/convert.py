@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from lit_loader.formats.registry import WRITERS, find_format, write_annotations
 
 __all__ = ["convert"]
 
+_HYDRA_WORDS = ("null", "true", "false", "nan", "inf")
 _FILES = {"voc": "{}", "coco": "annotations/{}.json", "points_list": "{}.txt"}
 
 
@@ -36,6 +38,8 @@ def convert(arguments: argparse.Namespace) -> None:
     splits = parse_splits(arguments.names, default=arguments.split)
     shares = parse_shares(arguments.hold_out, splits)
     options = _writer_options(arguments)
+    if arguments.format == "image_folder":
+        _check_out_is_no_class(arguments, splits)
     read = read_sets(arguments, splits)
     tables = _held_out(arguments, read, shares)
     if arguments.to == "voc":  # one file an image
@@ -75,12 +79,24 @@ def convert(arguments: argparse.Namespace) -> None:
 
 
 def _writer_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    options = parse_options(arguments.writer_option, [""])[""]
     try:
-        find_format(WRITERS, arguments.to).check(options)
+        entry = find_format(WRITERS, arguments.to)
+        options = parse_options(arguments.writer_option, [""], takes=entry.takes)[""]
+        entry.check(options)
     except ValueError as error:
         raise UsageError(str(error)) from error
     return options
+
+
+def _check_out_is_no_class(arguments: argparse.Namespace, splits: Mapping[str, str]) -> None:
+    """Refuse a new folder below the one whose folders are classes: the next time it would be one of them."""
+    for name in splits.values():
+        folder = Path(arguments.root, name).absolute()
+        if Path(arguments.out).absolute().resolve().is_relative_to(folder.resolve()):
+            raise UsageError(
+                f"--out {arguments.out} lies in {folder}, in which every folder is a class; give a folder "
+                "outside of it"
+            )
 
 
 def _held_out(
@@ -110,20 +126,29 @@ def _next_command(
     """Return the command that trains on the new set; of a format that `VocSource` does not read, one that looks."""
     if arguments.to == "voc":
         words = [] if schema is None else ["experiment=unified" if attributes else "experiment=landmarks"]
-        words += ["dataset=voc", f"dataset.root={arguments.out}"]
-        words += [f"dataset.{word}" for word in arguments.writer_option]
+        given = {"root": arguments.out, **dict(word.split("=", 1) for word in arguments.writer_option)}
         if "train" not in splits:
-            words.append(f"dataset.train={splits[0]}")
+            given["train"] = splits[0]
+        if "test" not in splits:
+            given["test"] = "val" if "val" in splits else splits[0]
+        words += ["dataset=voc", *(f"dataset.{key}={_hydra_text(value)}" for key, value in given.items())]
         if "val" not in splits:
             words.append("dataset.val=null")
-        if "test" not in splits:
-            words.append(f"dataset.test={'val' if 'val' in splits else splits[0]}")
         return shlex.join(["python", "examples/train.py", *words])
     names = [_FILES[arguments.to].format(split) for split in splits]
     options = [word for given in arguments.writer_option for word in ("--option", given)]
     if arguments.to == "points_list" and schema is not None:
         options += ["--option", f"schema={_schema_value(schema)}"]
     return shlex.join(["lit-loader", "index", arguments.to, arguments.out, *names, *options])
+
+
+def _hydra_text(text: str) -> str:
+    """Return a text as Hydra's overrides take it: quoted unless it is a plain word or path."""
+    if re.fullmatch(r"[./]*[A-Za-z_][\w./-]*", text, re.ASCII) and text.lower() not in _HYDRA_WORDS:
+        return text
+    # Backslashes count before a quote, before "${", which would be looked up, and at the end.
+    quoted = re.sub(r"(\\*)('|\$\{|$)", lambda found: found[1] * 2 + ("\\" + found[2]) * bool(found[2]), text)
+    return f"'{quoted}'"
 
 
 def _schema_value(schema: KeypointSchema) -> str:

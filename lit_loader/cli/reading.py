@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.same_names import with_same_names
@@ -23,14 +24,18 @@ def read_sets(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[
         splits: For each split the name of what is read.
 
     Raises:
-        UsageError: If the format, an option or a policy is not known, or a reader refuses its value.
+        UsageError: If there is no such root, the format, an option or a policy is not known, or a reader refuses
+            its value.
         AnnotationError: If the annotations cannot be used.
     """
-    names = None if arguments.class_names is None else arguments.class_names.split(",")
+    if not Path(arguments.root).is_dir():
+        raise UsageError(f"ROOT {arguments.root!r} is no folder; give the folder of the data set")
+    given = arguments.class_names
+    names = None if given is None else [name.strip() for name in given.split(",")]
     try:
-        find_format(READERS, arguments.format)
+        entry = find_format(READERS, arguments.format)
         policy = parse_actions(arguments.policy)
-        options = parse_options(arguments.option, list(splits))
+        options = parse_options(arguments.option, list(splits), takes=entry.takes)
         tables = [
             read_annotations(
                 arguments.format,

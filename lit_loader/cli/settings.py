@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -61,8 +61,16 @@ def check_split(split: str) -> str:
     return split
 
 
-def parse_options(words: Sequence[str], splits: Sequence[str]) -> dict[str, dict[str, Any]]:
+def parse_options(
+    words: Sequence[str], splits: Sequence[str], *, takes: Callable[[str, Any], bool]
+) -> dict[str, dict[str, Any]]:
     """Return for each split its options; ``SPLIT:KEY=VALUE`` is laid over ``KEY=VALUE``.
+
+    Args:
+        words: The options.
+        splits: The splits.
+        takes: Whether an option takes a value; what it does not take as YAML stays text, such as a class
+            called ``no`` or a folder called ``2007``.
 
     Raises:
         UsageError: If a word is not of that form or names another split.
@@ -72,10 +80,14 @@ def parse_options(words: Sequence[str], splits: Sequence[str]) -> dict[str, dict
     for word in words:
         key, value = _pair(word)
         split, sign, rest = key.partition(":")
+        name = rest if sign else key
+        parsed = parse_value(value)
+        if not takes(name, parsed) and takes(name, value):
+            parsed = value
         if not sign:
-            shared[key] = parse_value(value)
+            shared[name] = parsed
         elif split in own:
-            own[split][rest] = parse_value(value)
+            own[split][name] = parsed
         else:
             raise UsageError(f"{word!r} is for the split {split!r}; there are {', '.join(splits)}")
     return {split: shared | own[split] for split in splits}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,10 +12,13 @@ from typing import Final
 
 from lit_loader.cli.settings import UsageError
 
-__all__ = ["RECORD", "new_folder"]
+__all__ = ["RECORD", "RECORD_KEYS", "new_folder"]
 
 RECORD: Final = "conversion.json"
 """The file that says how a folder was made; only a folder that has it is ever replaced."""
+
+RECORD_KEYS: Final = ("from", "to", "read", "shares")
+"""What the file says, by which one of another program is told apart."""
 
 
 @contextmanager
@@ -42,16 +46,27 @@ def new_folder(out: Path | str, *, overwrite: bool, keep: Iterable[Path]) -> Ite
     try:
         yield folder
         folder.chmod(0o755)  # mkdtemp's is private; a data folder may be shared
-        if target.exists():
-            old = Path(mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
-            target.replace(old)
-            folder.replace(target)
-            shutil.rmtree(old)
-        else:
-            folder.replace(target)
+        _put_in_place(folder, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # it is there no more if all went well
+
+
+def _put_in_place(folder: Path, target: Path) -> None:
+    """Rename a folder; one that is there is removed afterwards, and stays what it was on an error before."""
+    if not target.exists():
+        folder.replace(target)
+        return
+    old = Path(mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
+    try:
+        target.replace(old)
+        folder.replace(target)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not target.exists():
+            old.replace(target)
         raise
+    finally:
+        if target.exists():  # else ``old`` is all that is left
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _check_replaceable(target: Path, *, overwrite: bool) -> None:
@@ -59,8 +74,16 @@ def _check_replaceable(target: Path, *, overwrite: bool) -> None:
         raise UsageError(f"--out {target} is there already; give another folder, or --overwrite")
     if target.is_symlink() or not target.is_dir():
         raise UsageError(f"--out {target} is not a folder; --overwrite replaces folders only")
-    if any(target.iterdir()) and not (target / RECORD).is_file():
+    if any(target.iterdir()) and not _is_record(target / RECORD):
         raise UsageError(
-            f"--out {target} was not made by lit-loader convert (it has no {RECORD}); remove it yourself, "
-            "or give another folder"
+            f"--out {target} was not made by lit-loader convert (it has no {RECORD} of its own); remove it "
+            "yourself, or give another folder"
         )
+
+
+def _is_record(path: Path) -> bool:
+    try:
+        told = json.loads(path.read_bytes()) if path.is_file() else None
+    except ValueError:
+        return False
+    return isinstance(told, dict) and told.keys() == set(RECORD_KEYS)

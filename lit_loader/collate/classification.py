@@ -20,7 +20,8 @@ class ClassificationBatch(NamedTuple):
 
     Attributes:
         images: ``(B, 3, H, W)``.
-        labels: int64 ``(B,)``, from 0; or multi-hot, float32 ``(B, num_labels)`` of 0 and 1.
+        labels: int64 ``(B,)``, from 0, -1 where a sample of prediction has none; or multi-hot, float32
+            ``(B, num_labels)`` of 0 and 1.
         image_ids: int64 ``(B,)``, positions in the table of samples.
     """
 

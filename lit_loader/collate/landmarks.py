@@ -49,9 +49,11 @@ class LandmarkCollate:
     Runs in: workers and the main process. Determinism: no randomness.
 
     Args:
+        keypoints: The targets hold ``keypoints`` and ``visibility``; if not, a batch has K = 0 points.
         attributes: Names of the attributes that the targets hold.
     """
 
+    keypoints: bool = True
     attributes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -76,10 +78,15 @@ class LandmarkCollate:
                 "size, as lit_loader.transforms.landmark_transforms(size=...) does."
             )
         one = [_of_one_object(target) for target in targets]
-        visibility = _column(one, "visibility", dtype=torch.uint8)
+        if self.keypoints:
+            keypoints = _column(one, "keypoints", dtype=torch.float32)
+            visibility = _column(one, "visibility", dtype=torch.uint8)
+        else:
+            keypoints = torch.zeros((len(one), 0, 2))
+            visibility = torch.zeros((len(one), 0), dtype=torch.uint8)
         return LandmarkBatch(
             images=stack_images(pixels),
-            keypoints=_column(one, "keypoints", dtype=torch.float32),
+            keypoints=keypoints,
             visibility=visibility,
             mask=visibility > 0,
             boxes=_column(one, "boxes", dtype=torch.float32),

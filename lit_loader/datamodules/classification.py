@@ -31,7 +31,8 @@ __all__ = ["ClassificationDataModule"]
 class ClassificationDataModule(TableDataModule):
     """Batches `ClassificationBatch` of images with labels from 0.
 
-    A sample whose label is not known is left out; `summary` says how many.
+    A sample whose label is not known is left out, and `summary` says how many; prediction gets every image, or
+    object, with the label -1 where there is none. A sampler balances what its own ``by`` names, so give it the same.
 
     Args:
         source: Where the data lies and which split serves which stage.
@@ -59,14 +60,18 @@ class ClassificationDataModule(TableDataModule):
         check_objects(objects, multi_label=multi_label)
         preset = partial(classification_transforms, size=DEFAULT_SIZE, crop=objects == "crop")
         super().__init__(source, preset=preset, **settings)
-        self.by, self.multi_label = by, multi_label
-        self._objects: Literal["crop", "image"] = objects
+        self.by, self.multi_label, self._objects = by, multi_label, objects
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the labels, in their order."""
         table = self._first_table()
-        return () if table is None else table.labels_of(self.by)[1]
+        return () if table is None else self._names_of(table)["labels"]
+
+    def _names_of(self, table: AnnotationTable) -> dict[str, tuple[str, ...]]:
+        # A set to predict on may lack the attribute.
+        known = self.by is None or self.by in table.attributes
+        return {**super()._names_of(table), "labels": table.labels_of(self.by)[1] if known else ()}
 
     def _samples_of(self, table: AnnotationTable) -> SampleTable:
         return labelled_samples(table, by=self.by, multi_label=self.multi_label, objects=self._objects)
@@ -77,6 +82,7 @@ class ClassificationDataModule(TableDataModule):
             by=self.by,
             multi_label=self.multi_label,
             objects=self._objects,
+            unlabelled="keep",  # what must go has gone: the table is one of samples
             transforms=transforms,
             **self._reading,
         )

@@ -36,7 +36,8 @@ __all__ = ["LandmarkDataModule"]
 class LandmarkDataModule(TableDataModule):
     """Batches `LandmarkBatch` of object crops with labels from 0, or `MultiTaskBatch` of whole images, from 1.
 
-    Objects (images) with too few points are left out; `summary` says how many.
+    Objects (images) with too few points are left out, and `summary` says how many; prediction gets every object
+    (image), and K = 0 points where neither its tables nor those of another stage have any.
 
     Args:
         source: Where the data lies and which split serves which stage.
@@ -78,8 +79,7 @@ class LandmarkDataModule(TableDataModule):
         if min_points < 0:
             raise ValueError(f"min_points={min_points} must be at least 0")
         MultiTaskCollate(size_divisor=size_divisor)  # checks it before there is a table
-        self.min_points = min_points
-        self._objects: Literal["crop", "image"] = objects
+        self.min_points, self._objects = min_points, objects
         self._size_divisor, self._wanted_attributes, self._uses_keypoints = size_divisor, attributes, True
 
     @property
@@ -97,14 +97,20 @@ class LandmarkDataModule(TableDataModule):
 
     def _dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
         settings = {"transforms": transforms, "attributes": tuple(self.attributes), **self._reading}
-        if self._objects == "crop":
-            return LandmarkDataset(table, min_points=self.min_points, **settings)
-        return DetectionDataset(table, keypoints=True, **settings)
+        has_keypoints = table.keypoints is not None
+        if self._objects == "crop" and has_keypoints:  # what has too few points has gone already
+            return LandmarkDataset(table, min_points=0, **settings)
+        first_label = 0 if self._objects == "crop" else 1
+        return DetectionDataset(table, first_label=first_label, keypoints=has_keypoints, **settings)
 
     def _collate_fn(self, stage: Stage) -> CollateFn:
+        fields: dict[str, Any] = {
+            "keypoints": self._has_keypoints(stage),
+            "attributes": tuple(self.attributes),
+        }
         if self._objects == "crop":
-            return LandmarkCollate(attributes=tuple(self.attributes))
-        return MultiTaskCollate(attributes=tuple(self.attributes), size_divisor=self._size_divisor)
+            return LandmarkCollate(**fields)
+        return MultiTaskCollate(**fields, size_divisor=self._size_divisor)
 
     def _draw(self, batch: Any, *, max_images: int, title: str) -> Figure:
         if isinstance(batch, LandmarkBatch):

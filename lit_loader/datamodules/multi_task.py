@@ -11,8 +11,9 @@ from lit_loader.annotations import AnnotationTable, KeypointSchema
 from lit_loader.collate import MultiTaskCollate, batch_images, batch_targets
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.table_module import TableDataModule
-from lit_loader.datasets import MAX_PIXELS, DetectionDataset, Stage, TableSource
+from lit_loader.datasets import MAX_PIXELS, DetectionDataset, SampleTable, Stage, TableSource
 from lit_loader.datasets.detection import check_dataset_settings
+from lit_loader.datasets.targets import check_keypoints
 from lit_loader.transforms import detection_transforms
 from lit_loader.types import CollateFn
 
@@ -24,7 +25,8 @@ class MultiTaskDataModule(TableDataModule):
 
     Args:
         source: Where the data lies and which split serves which stage.
-        keypoints: Whether batches hold the points; the tables must have some. If not, K is 0.
+        keypoints: Whether batches hold the points; the tables must have some (to predict on, they may have none).
+            If not, K is 0.
         attributes: Names of the attributes that batches hold, or ``"all"`` that the tables have.
         size_divisor: Height and width of a batch are rounded up to a multiple of it.
         pad_value: Value of padded pixels, in the images' own units.
@@ -64,6 +66,11 @@ class MultiTaskDataModule(TableDataModule):
         table = self._first_table()
         return table.keypoint_schema if table is not None and self._uses_keypoints else None
 
+    def _samples_of(self, table: AnnotationTable) -> SampleTable:
+        if self._uses_keypoints:
+            check_keypoints(table)
+        return super()._samples_of(table)
+
     def _preset_keywords(self, table: AnnotationTable) -> dict[str, Any]:
         flips = self._flip_keywords(table) if self._uses_keypoints else {}
         return {"per_object": tuple(self.attributes), **flips}
@@ -73,14 +80,14 @@ class MultiTaskDataModule(TableDataModule):
             table,
             transforms=transforms,
             first_label=self.first_label,
-            keypoints=self._uses_keypoints,
+            keypoints=self._uses_keypoints and table.keypoints is not None,
             attributes=tuple(self.attributes),
             **self._reading,
         )
 
     def _collate_fn(self, stage: Stage) -> CollateFn:
         return MultiTaskCollate(
-            keypoints=self._uses_keypoints, attributes=tuple(self.attributes), **self._padding
+            keypoints=self._has_keypoints(stage), attributes=tuple(self.attributes), **self._padding
         )
 
     def _draw(self, batch: Any, *, max_images: int, title: str) -> Figure:

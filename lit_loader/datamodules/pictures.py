@@ -81,6 +81,7 @@ def draw_points(
     *,
     predicted: Sequence[Tensor] | Tensor | None = None,
     texts: Sequence[str] = (),
+    truths: Sequence[str | None] | None = None,
     max_images: int = 16,
     title: str = "",
 ) -> Figure:
@@ -95,6 +96,7 @@ def draw_points(
         visibility: ``(K,)`` each, 0 absent, 1 hidden, 2 visible; None: all are visible.
         predicted: ``(K, 2)`` each.
         texts: One for each image, written above it; may be left out.
+        truths: As for `draw_labels`.
         max_images: Images drawn at most.
         title: The figure's title.
     """
@@ -106,7 +108,7 @@ def draw_points(
             _scatter(axis, predicted[i], None, marker="x")
             _join(axis, keypoints[i], predicted[i], seen)
         if texts:
-            axis.set_title(texts[i], fontsize=7)
+            _write_title(axis, texts[i], None if truths is None else truths[i])
     return figure
 
 
@@ -114,7 +116,7 @@ def draw_labels(
     images: Sequence[Tensor] | Tensor,
     texts: Sequence[str],
     *,
-    truths: Sequence[str] | None = None,
+    truths: Sequence[str | None] | None = None,
     max_images: int = 16,
     title: str = "",
 ) -> Figure:
@@ -123,15 +125,14 @@ def draw_labels(
     Args:
         images: ``(3, H, W)`` each, a list or one tensor, uint8 or float in [0, 1].
         texts: The label of each image, true or predicted.
-        truths: The true one where ``texts`` are predicted; where they differ, both are written in red.
+        truths: The true one where ``texts`` are predicted, None where it is not known; where they differ, both are
+            written in red.
         max_images: Images drawn at most.
         title: The figure's title.
     """
     figure, axes = _grid(images, max_images=max_images, title=title)
     for i, axis in enumerate(axes):
-        wrong = truths is not None and truths[i] != texts[i]
-        text = f"{texts[i]} ({truths[i]})" if truths is not None and wrong else texts[i]
-        axis.set_title(text, fontsize=7, color=_COLOURS[0] if wrong else "black")
+        _write_title(axis, texts[i], None if truths is None else truths[i])
     return figure
 
 
@@ -177,6 +178,13 @@ def _grid(images: Sequence[Tensor] | Tensor, *, max_images: int, title: str) -> 
     if title:
         figure.suptitle(title)
     return figure, axes[:count]
+
+
+def _write_title(axis: Axes, text: str, truth: str | None) -> None:
+    wrong = truth is not None and truth != text
+    axis.set_title(
+        f"{text} ({truth})" if wrong else text, fontsize=7, color=_COLOURS[0] if wrong else "black"
+    )
 
 
 def _scatter(axis: Axes, points: Tensor, visibility: Tensor | None, *, marker: str = "o") -> None:

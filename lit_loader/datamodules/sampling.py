@@ -72,7 +72,8 @@ class WeightedSampling(Sampling):
             raise ValueError(f"reduce={self.reduce!r} must be 'mean', 'max' or 'sum'")
 
     def sampler(self, table: AnnotationTable) -> OrderSampler:
-        """Return the sampler for a table."""
+        """Return the sampler for a table; ValueError if no object has a value of ``by``."""
+        _check_known(table, self.by)
         of_labels = class_weights(label_counts(table, by=self.by), exponent=self.exponent)
         weights = image_weights(table, of_labels, by=self.by, reduce=self.reduce)
         return WeightedRandomSampler(weights, self.num_samples, self.replacement)
@@ -101,12 +102,22 @@ class ClassBalancedSampling(Sampling):
             _check_fraction("empty_share", self.empty_share)
 
     def sampler(self, table: AnnotationTable) -> OrderSampler:
-        """Return the sampler for a table."""
+        """Return the sampler for a table; ValueError if no object has a value of ``by``."""
+        _check_known(table, self.by)
         return ClassBalancedSampler(
             image_labels(table, by=self.by),
             temperature=self.temperature,
             num_samples=self.num_samples,
             empty_share=self.empty_share,
+        )
+
+
+def _check_known(table: AnnotationTable, by: str | None) -> None:
+    """Refuse an attribute that no object has: every image would weigh the same, and nothing would tell."""
+    if by is not None and table.num_images and not label_counts(table, by=by).any():
+        raise ValueError(
+            f"by={by!r}: none of the {table.num_objects} objects of {table!r} has a value of this attribute, so "
+            "there is nothing to balance; give another attribute, or by=None for the class"
         )
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.utils.data import Sampler
 
-from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations import AnnotationTable, image_labels
 from lit_loader.samplers import OrderSampler, SequentialSampler
 
 __all__ = ["SetSummary", "expected_class_mix", "summary_table"]
@@ -69,9 +69,9 @@ class SetSummary:
             distinct: Count a class once an image, as classification of whole images delivers it.
             num_left_out: What is no sample.
         """
-        counts = table.image_label_counts(by)
-        if distinct:
-            counts = (counts > 0).astype(np.int64)
+        class_names = table.labels_of(by)[1]
+        _, labels = _delivered_labels(table, by=by, distinct=distinct)
+        held = image_labels(table, by=by)
         if sampler is None:
             sampler = SequentialSampler(table.num_images)
         return cls(
@@ -79,12 +79,16 @@ class SetSummary:
             label="class" if by is None else by,
             sampler=type(sampler).__name__,
             num_images=table.num_images,
-            num_empty=int((counts.sum(axis=1) == 0).sum()),
+            num_empty=int((np.diff(held.offsets) == 0).sum()),
             num_left_out=num_left_out,
-            class_names=table.labels_of(by)[1],
-            class_counts=counts.sum(axis=0),
-            image_counts=(counts > 0).sum(axis=0),
-            expected_mix=expected_class_mix(counts, sampler) if isinstance(sampler, OrderSampler) else None,
+            class_names=class_names,
+            class_counts=np.bincount(labels, minlength=len(class_names)),
+            image_counts=np.bincount(held.classes, minlength=len(class_names)),
+            expected_mix=(
+                expected_class_mix(table, sampler, by=by, distinct=distinct)
+                if isinstance(sampler, OrderSampler)
+                else None
+            ),
             problems=len(table.report),
         )
 
@@ -101,25 +105,42 @@ class SetSummary:
 
 
 def expected_class_mix(
-    image_class_counts: npt.NDArray[np.int64], sampler: OrderSampler
+    table: AnnotationTable, sampler: OrderSampler, *, by: str | None = None, distinct: bool = False
 ) -> npt.NDArray[np.float64] | None:
-    """Return the share of each class among the objects delivered in an epoch, in the mean.
+    """Return the share of each class among the labels delivered in an epoch, in the mean.
+
+    Memory grows with images and objects, not with images times classes.
 
     Args:
-        image_class_counts: ``(num_images, num_classes)`` objects.
-        sampler: Over these images.
+        table: The samples.
+        sampler: Over these samples.
+        by: The attribute to count; None: the class.
+        distinct: Count a class once an image.
 
     Returns:
-        float64 ``(num_classes,)`` that sums to 1 (zeros without objects); None if the sampler has no closed
+        float64 ``(num_classes,)`` that sums to 1 (zeros without labels); None if the sampler has no closed
         form for it (weighted without replacement).
     """
     try:
         visits = sampler.expected_visits()
     except ValueError:
         return None
-    delivered = visits @ image_class_counts
+    images, labels = _delivered_labels(table, by=by, distinct=distinct)
+    num_names = len(table.labels_of(by)[1])
+    delivered = np.bincount(labels, weights=visits[images], minlength=num_names).astype(np.float64)
     total = float(delivered.sum())
     return delivered / total if total else delivered
+
+
+def _delivered_labels(
+    table: AnnotationTable, *, by: str | None, distinct: bool
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return image and label of everything that a visit of every image delivers."""
+    if distinct:
+        offsets, labels = image_labels(table, by=by)
+        return np.repeat(np.arange(table.num_images), np.diff(offsets)), labels
+    ids, _ = table.labels_of(by)
+    return table.image_of_object()[ids >= 0], ids[ids >= 0]
 
 
 def summary_table(summaries: list[SetSummary]) -> str:

@@ -14,9 +14,11 @@ from torch.utils.data import Dataset, Sampler
 from lit_loader.annotations import AnnotationTable
 from lit_loader.datamodules.base import LoaderDataModule, SplitData
 from lit_loader.datamodules.sampling import RandomSampling, Sampling
+from lit_loader.datamodules.stage_tables import check_alike, samples_to_predict
 from lit_loader.datamodules.summary import SetSummary, summary_table
 from lit_loader.datasets import MAX_PIXELS, SampleTable, Stage, TableSource
 from lit_loader.datasets.detection import check_dataset_settings
+from lit_loader.datasets.samples import Objects
 from lit_loader.datasets.targets import attribute_names
 
 __all__ = ["DEFAULT_SIZE", "TableDataModule", "Transforms"]
@@ -32,6 +34,9 @@ _STAGES: tuple[Stage, ...] = ("train", "val", "test", "predict")
 
 class TableDataModule(LoaderDataModule):
     """Loaders over the tables of a source; a task says what a sample, a batch and a picture of it are.
+
+    Prediction gets every image of its tables, or every object where objects are cut out, known labels or not; its
+    tables are brought to the names that those of the other stages have.
 
     Args:
         source: Where the data lies and which split serves which stage.
@@ -107,12 +112,13 @@ class TableDataModule(LoaderDataModule):
         self._batch_transforms = batch_transforms
         self._wanted_attributes: Sequence[str] | Literal["all"] = ()
         self._uses_keypoints = False
+        self._objects: Objects = "image"
         self._samples: dict[Stage, list[SampleTable]] = {}
 
     # -- what a task gives --------------------------------------------------------------------------------
 
     def _samples_of(self, table: AnnotationTable) -> SampleTable:
-        """Return the samples that a table of the source gives: its images."""
+        """Return the samples that a table gives to any stage but prediction: its images."""
         return SampleTable(table, 0)
 
     @abstractmethod
@@ -153,10 +159,16 @@ class TableDataModule(LoaderDataModule):
 
     def _open_samples(self, stage: Stage) -> list[SampleTable]:
         if stage not in self._samples:
-            found = [self._samples_of(table) for table in self.source.tables(stage)]
+            tables = self.source.tables(stage)
+            if stage == "predict":
+                trained = self._first_table(_STAGES[:3])
+                found = samples_to_predict(tables, trained=trained, objects=self._objects)
+            else:
+                found = [self._samples_of(table) for table in tables]
             known = [samples.table for sets in self._samples.values() for samples in sets]
             for samples in found:
-                self._check_alike((known or [found[0].table])[0], samples.table, stage=stage)
+                first = (known or [found[0].table])[0]
+                check_alike(self._names_of(first), self._names_of(samples.table), stage=stage)
                 if samples.num_left_out:
                     rank_zero_info(
                         f"{stage}: {samples.num_left_out} left out, {samples.table.num_images} samples stay"
@@ -164,23 +176,21 @@ class TableDataModule(LoaderDataModule):
             self._samples[stage] = found
         return self._samples[stage]
 
-    def _check_alike(self, first: AnnotationTable, other: AnnotationTable, *, stage: Stage) -> None:
-        """Refuse tables whose ids mean different things."""
-        pairs = [("class_names", first.class_names, other.class_names)]
+    def _names_of(self, table: AnnotationTable) -> dict[str, tuple[str, ...]]:
+        """Return the names that must be the same in every table, by what they name."""
+        names = {"class_names": table.class_names}
         if self._uses_keypoints:
-            pairs.append(("keypoint_names", first.keypoint_names, other.keypoint_names))
-        for name in attribute_names(other, self._wanted_attributes):
-            names = first.attributes[name].names if name in first.attributes else ()
-            pairs.append((f"values of the attribute {name!r}", names, other.attributes[name].names))
-        for what, known, found in pairs:
-            if known != found:
-                raise ValueError(
-                    f"{what} differ between the sets of the source: {known}, and for {stage} {found}; a source "
-                    "must give every table the same names in the same order"
-                )
+            names["keypoint_names"] = table.keypoint_names
+        for name in attribute_names(table, self._wanted_attributes):
+            names[f"values of the attribute {name!r}"] = table.attributes[name].names
+        return names
 
-    def _first_table(self) -> AnnotationTable | None:
-        return next((table for stage in _STAGES for table in self.tables(stage)), None)
+    def _has_keypoints(self, stage: Stage) -> bool:
+        """Whether batches of a stage hold points."""
+        return self._uses_keypoints and any(table.keypoints is not None for table in self.tables(stage))
+
+    def _first_table(self, stages: Sequence[Stage] = _STAGES) -> AnnotationTable | None:
+        return next((table for stage in stages for table in self.tables(stage)), None)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from lit_loader.datasets.detection import DetectionDataset, DetectionSample
 from lit_loader.datasets.format_source import FormatSource
 from lit_loader.datasets.images import MAX_PIXELS, decode_image
 from lit_loader.datasets.landmarks import LandmarkDataset
-from lit_loader.datasets.samples import SampleTable, labelled_samples, landmark_samples
+from lit_loader.datasets.samples import SampleTable, every_sample, labelled_samples, landmark_samples
 from lit_loader.datasets.shapes import draw_shapes, shapes_root
 from lit_loader.datasets.sources import ShapesSource, Stage, TableSource, VocSource
 
@@ -26,6 +26,7 @@ __all__ = [
     "VocSource",
     "decode_image",
     "draw_shapes",
+    "every_sample",
     "labelled_samples",
     "landmark_samples",
     "shapes_root",

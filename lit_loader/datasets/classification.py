@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
 from lit_loader.datasets.images import MAX_PIXELS
-from lit_loader.datasets.samples import Objects, labelled_samples
+from lit_loader.datasets.samples import Objects, check_objects, every_sample, labelled_samples
 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
@@ -29,7 +29,8 @@ class ClassificationDataset(Dataset[ClassificationSample]):
 
     ``dataset[i]`` is ``(image, label, image_id)``: the image a ``tv_tensors.Image``, uint8, ``(3, H, W)``, until
     ``transforms`` change it; the label an int from 0, or with ``multi_label`` float32 ``(num_labels,)`` of 0
-    and 1; ``image_id`` the index in `table`. A sample whose label is not known is left out.
+    and 1; ``image_id`` the index in `table`. A sample whose label is not known is left out, unless ``unlabelled``
+    keeps it: its label is -1 (or, with ``multi_label``, all 0).
 
     Labels are those of the whole image or object: a random crop that cuts the one labelled thing away
     does not change them.
@@ -42,6 +43,8 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         multi_label: An image may have several labels or, without any object, none.
         objects: ``"image"``: one sample an image; ``"crop"``: one sample an object, which ``transforms`` must
             cut out, such as ``classification_transforms(crop=True)`` does.
+        unlabelled: ``"keep"`` makes every image, or object, a sample, as prediction wants it; so are images with
+            several labels without ``multi_label``, whose label is -1 too.
         transforms: Called as ``transforms(image, target)`` with the target of `DetectionDataset`, labels from 0.
         size_mismatch: See `DetectionDataset`, as for the next two.
         exif_orientation: Turn images upright.
@@ -62,15 +65,24 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         by: str | None = None,
         multi_label: bool = False,
         objects: Objects = "image",
+        unlabelled: Literal["drop", "keep"] = "drop",
         transforms: Callable[[Any, dict[str, Any]], DetectionSample] | None = None,
         size_mismatch: Literal["clip", "raise"] = "clip",
         exif_orientation: bool = True,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
-        self.table, self.num_left_out = labelled_samples(
-            table, by=by, multi_label=multi_label, objects=objects
-        )
-        _, self.class_names = self.table.labels_of(by)
+        if unlabelled not in ("drop", "keep"):
+            raise ValueError(f"unlabelled={unlabelled!r} is not one of ['drop', 'keep'].")
+        check_objects(objects, multi_label=multi_label)
+        if unlabelled == "keep":
+            self.table, self.num_left_out = every_sample(table, objects=objects)
+        else:
+            self.table, self.num_left_out = labelled_samples(
+                table, by=by, multi_label=multi_label, objects=objects
+            )
+        # What nothing is known of may lack the attribute altogether.
+        self._has_labels = unlabelled == "drop" or by is None or by in self.table.attributes
+        self.class_names = self.table.labels_of(by)[1] if self._has_labels else ()
         self.by, self.multi_label = by, multi_label
         self._samples = DetectionDataset(
             self.table,
@@ -99,10 +111,12 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         return sample[0], self.label(position), position
 
     def label(self, position: int) -> int | Tensor:
-        """Return the label of a sample, with no image opened."""
-        ids = self.table.labels_of(self.by)[0][self.table.objects(position)]
+        """Return the label of a sample, with no image opened; -1 where there is none, or more than one."""
+        rows = self.table.objects(position)
+        ids = self.table.labels_of(self.by)[0][rows] if self._has_labels else np.empty(0, dtype=np.int64)
+        known = np.unique(ids[ids >= 0])
         if not self.multi_label:
-            return int(ids[ids >= 0][0])
+            return int(known[0]) if len(known) == 1 else -1
         hot = np.zeros(len(self.class_names), dtype=np.float32)
-        hot[ids[ids >= 0]] = 1
+        hot[known] = 1
         return torch.from_numpy(hot)

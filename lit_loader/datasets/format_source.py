@@ -46,7 +46,8 @@ class FormatSource(TableSource):
 
     Raises:
         ValueError: If the settings contradict each other, or the format or an option is unknown.
-        AnnotationError: If an annotation cannot be used, or a group lies in two splits.
+        AnnotationError: If an annotation cannot be used, a group lies in two splits, or a fraction leaves a stage
+            without images.
     """
 
     format: str
@@ -158,4 +159,12 @@ class FormatSource(TableSource):
             groups=None if pattern is None else group_names(table.image_paths, pattern),
             seed=self.seed,
         )
+        for stage in shares:
+            if table.num_images and not len(parts[stage]):
+                what = "images" if pattern is None else f"groups of {pattern!r}, which are never cut"
+                raise AnnotationError(
+                    f"{stage}_fraction={shares[stage]} of {table.num_images} images leaves no image for {stage}: "
+                    f"there are too few {what}; raise the fraction, or name a list for {stage}",
+                    path=self.root,
+                )
         return {stage: [table.select(parts[stage])] for stage in get_args(Stage) if stage in parts}

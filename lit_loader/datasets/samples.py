@@ -13,7 +13,14 @@ from lit_loader.datasets.targets import check_keypoints
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
 
-__all__ = ["Objects", "SampleTable", "check_objects", "labelled_samples", "landmark_samples"]
+__all__ = [
+    "Objects",
+    "SampleTable",
+    "check_objects",
+    "every_sample",
+    "labelled_samples",
+    "landmark_samples",
+]
 
 Objects: TypeAlias = Literal["crop", "image"]
 """Whether a sample is one object, cut out of its image, or a whole image."""
@@ -33,6 +40,22 @@ class SampleTable(NamedTuple):
     num_left_out: int
 
 
+def every_sample(table: AnnotationTable, *, objects: Objects = "image") -> SampleTable:
+    """Return every image, or every object, whatever is known of it: the samples of prediction.
+
+    Args:
+        table: The annotations; with what this function gave, the result is that again.
+        objects: ``"image"``: one sample an image, ``"crop"``: one sample an object.
+
+    Raises:
+        ValueError: ``objects`` is outside its choices.
+    """
+    check_objects(objects)
+    if objects == "image":
+        return SampleTable(table, 0)
+    return _one_row_each(table, np.ones(table.num_objects, dtype=np.bool_), needed="any")
+
+
 def landmark_samples(
     table: AnnotationTable, *, objects: Objects = "crop", min_points: int = 1
 ) -> SampleTable:
@@ -40,8 +63,8 @@ def landmark_samples(
 
     Args:
         table: The annotations; with what this function gave, the result is that again.
-        objects: ``"crop"``: one sample an object; ``"image"``: images with at least one such object, which
-            keep their other objects.
+        objects: ``"crop"``: one sample an object that has an area inside its image; ``"image"``: images with at
+            least one such object, which keep their other objects.
         min_points: Fewest points of an object that are not absent.
 
     Raises:
@@ -55,7 +78,8 @@ def landmark_samples(
         )
     enough = (table.visibility > 0).sum(axis=1) >= min_points
     if objects == "crop":
-        return _one_row_each(table, enough, needed=f"at least min_points={min_points} points")
+        needed = f"at least min_points={min_points} points and an area inside its image"
+        return _one_row_each(table, enough & _can_be_cut(table), needed=needed)
     if min_points == 0:
         return SampleTable(table, 0)
     wanted = np.bincount(table.image_of_object()[enough], minlength=table.num_images) > 0
@@ -71,7 +95,7 @@ def labelled_samples(
         table: The annotations; with what this function gave, the result is that again.
         by: The attribute that labels; None: the class.
         multi_label: An image may have several labels or, without any object, none.
-        objects: ``"image"``: one sample an image, ``"crop"``: one sample an object.
+        objects: ``"image"``: one sample an image, ``"crop"``: one sample an object that has an area inside its image.
 
     Raises:
         ValueError: An argument is out of range, an image has several labels without ``multi_label``, or no
@@ -85,7 +109,8 @@ def labelled_samples(
                 "multi_label=True, but one object has one label; leave it out with objects='crop'."
             )
         ids, _ = table.labels_of(by)
-        return _one_row_each(table, ids >= 0, needed=needed)
+        wanted = (ids >= 0) & _can_be_cut(table)
+        return _one_row_each(table, wanted, needed=f"{needed} and an area inside its image")
     num_labels = np.diff(image_labels(table, by=by)[0])
     if not multi_label and num_labels.size and num_labels.max() > 1:
         several = np.flatnonzero(num_labels > 1)
@@ -111,6 +136,20 @@ def check_objects(objects: str, *, multi_label: bool = False) -> None:
         raise ValueError(
             "multi_label=True and objects='crop': one object has one label; leave one of them out."
         )
+
+
+def _can_be_cut(table: AnnotationTable) -> npt.NDArray[np.bool_]:
+    """Return which objects have an area inside their image; a crop of any other shows a pixel of its rim.
+
+    Sizes may be those of the upright image and boxes those of the stored one, so an object that fits the sides
+    exchanged counts too, as does one of an image of unknown size.
+    """
+    images = table.image_of_object()
+    sizes = np.stack([table.widths, table.heights], axis=1)[images].astype(np.float32)
+    sizes[sizes == 0] = np.inf
+    low = np.maximum(table.boxes[:, :2], 0)
+    upright, turned = np.minimum(table.boxes[:, 2:], sizes), np.minimum(table.boxes[:, 2:], sizes[:, ::-1])
+    return np.asarray((upright > low).all(axis=1) | (turned > low).all(axis=1), dtype=np.bool_)
 
 
 def _one_row_each(table: AnnotationTable, wanted: npt.NDArray[np.bool_], *, needed: str) -> SampleTable:

@@ -128,6 +128,8 @@ class TableBuilder:
             if found is None:
                 action = self.policy.missing_image
                 message = f"there is no image {shorten(path)!r}"
+                if action == "raise":
+                    message += "; `image_dir` says which folder paths are relative to"
                 self.problem("missing_image", action, message, file=file, line=line)
                 self._images.keep[number] = action != "drop"
             else:

@@ -7,9 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lit_loader.annotations.cache import cache_folder, cache_key, load_or_build
+from lit_loader.annotations.report import shorten
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import AnnotationError
 from lit_loader.formats.image_files import image_stamps
+from lit_loader.formats.parallel import told_while
 from lit_loader.formats.policy import ReadPolicy
 from lit_loader.formats.text_file import file_stamp
 
@@ -28,6 +30,7 @@ def read_cached(
     build: Callable[[], AnnotationTable],
     cache_dir: Path | str | None,
     use_cache: bool,
+    progress: bool,
 ) -> AnnotationTable:
     """Return the cached table, or build it and cache it.
 
@@ -45,13 +48,20 @@ def read_cached(
         build: Makes the table.
         cache_dir: As in ``cache_folder``.
         use_cache: Whether to use the cache at all.
+        progress: Whether to tell on a terminal what is being read.
 
     Raises:
         AnnotationError: If an annotation file is missing, or as ``build`` does.
     """
     stamps = [file_stamp(root, name) for name in files]
+    words = f"Reading {shorten(', '.join(files[:3]))}" if files else "Reading folders"
+
+    def told() -> AnnotationTable:
+        with told_while(words, progress=progress):
+            return build()
+
     if not use_cache:
-        return build()
+        return told()
     images = [stamp for folder in dict.fromkeys(image_dirs) for stamp in image_stamps(root, folder)]
     key = cache_key(
         reader=reader,
@@ -67,7 +77,7 @@ def read_cached(
         except AnnotationError:  # a file is gone
             return False
 
-    return load_or_build(folder=cache_folder(cache_dir), key=key, root=root, build=build, unchanged=unchanged)
+    return load_or_build(folder=cache_folder(cache_dir), key=key, root=root, build=told, unchanged=unchanged)
 
 
 def check_class_names(class_names: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -105,6 +105,7 @@ def read_class_list(
         build=build,
         cache_dir=cache_dir,
         use_cache=use_cache,
+        progress=progress,
     )
 
 

@@ -21,7 +21,7 @@ from lit_loader.formats.policy import ReadPolicy
 
 __all__ = ["read_coco"]
 
-_READER_VERSION = 1
+_READER_VERSION = 2
 
 
 def read_coco(
@@ -44,8 +44,10 @@ def read_coco(
 
     Boxes are x, y, width, height of pixels. An annotation without one gets the box around its points; one
     without points too, the whole image. ``iscrowd`` is the crowd flag and ``ignore``, as some data sets have
-    it, the difficult flag. Masks (``segmentation``) are not read, and counted in the report. Points whose v
-    is 0 are absent, 1 hidden, 2 visible. Where several categories have points, they are united by name.
+    it, the difficult flag; ``truncated`` and ``occluded`` are flags where they are 0 or 1, and otherwise, as
+    shares or levels, reported and not read. Masks (``segmentation``) are not read, and counted in the report.
+    Points whose v is 0 are absent, 1 hidden, 2 visible. Where several categories have points, they are united
+    by name.
 
     An annotation of an image or with a number that does not exist is malformed; one of a category that does
     not exist has an unknown class. Rows of ``images`` with the same file are one image. Memory does not grow
@@ -145,4 +147,5 @@ def read_coco(
         build=build,
         cache_dir=cache_dir,
         use_cache=use_cache,
+        progress=progress,
     )

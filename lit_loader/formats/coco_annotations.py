@@ -85,6 +85,8 @@ class AnnotationReader:
         self._note_id(record.get("id"), entry)
         box = _box(record.get("bbox"))
         points = visibility = None
+        if box is None and not self._keypoints:
+            box = _box_around(record.get("keypoints"))
         if self._places and (self._keypoints or box is None):
             points, visibility = self._points(record.get("keypoints"), category_id, category, entry)
         if box is None and visibility is not None and not visibility.any():
@@ -110,8 +112,19 @@ class AnnotationReader:
             file=self._file,
             line=entry.line,
             index=entry.position,
-            **{flag: any(_flag(record.get(key), key) for key in keys) for flag, keys in _FLAGS.items()},
+            **{flag: self._has_flag(record, keys, entry) for flag, keys in _FLAGS.items()},
         )
+
+    def _has_flag(self, record: Mapping[str, Any], keys: tuple[str, ...], entry: Entry) -> bool:
+        """Return a flag that COCO does not have; a share or a level, as others write, is reported and none."""
+        for key in keys:
+            try:
+                if _flag(record.get(key), key):
+                    return True
+            except _AnnotationProblem as problem:
+                message = f"annotations[{entry.position}]: {problem}"
+                self._builder.problem("odd_flag", "false", message, file=self._file, line=entry.line)
+        return False
 
     def _note_id(self, value: Any, entry: Entry) -> None:
         """Report an id that an annotation before has; nothing is found by it, so both are kept."""
@@ -163,7 +176,8 @@ class AnnotationReader:
         if not values:
             return {}
         if not isinstance(values, dict):
-            raise _AnnotationProblem(f"attributes are {shorten(repr(values))}, not names with values")
+            rule = "not names with values; attributes=False reads none"
+            raise _AnnotationProblem(f"attributes are {shorten(repr(values))}, {rule}")
         found = {}
         for name, value in values.items():
             if isinstance(value, list | dict):
@@ -219,6 +233,18 @@ def _box(values: Any) -> tuple[float, float, float, float] | None:
         )
     x, y, width, height = map(_float, values)
     return x, y, x + width, y + height
+
+
+def _box_around(values: Any) -> tuple[float, float, float, float] | None:
+    """Return the box around the points that are not absent, of an annotation whose points are not read."""
+    if not isinstance(values, list) or len(values) % 3 or not all(map(_is_number, values)):
+        return None
+    rows = np.array([_float(value) for value in values], dtype=np.float64).reshape(-1, 3)
+    rows = rows[(rows[:, 2] > 0) & np.isfinite(rows).all(axis=1)]
+    if not len(rows):
+        return None
+    (left, top), (right, bottom) = rows[:, :2].min(axis=0).tolist(), rows[:, :2].max(axis=0).tolist()
+    return left, top, right, bottom
 
 
 def _flag(value: Any, what: str) -> bool:

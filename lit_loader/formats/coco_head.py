@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema
 from lit_loader.annotations.report import shorten
@@ -100,9 +101,11 @@ def read_coco_head(root: Path, name: str, *, malformed: Callable[[str, Entry], N
             elif entry.key == "annotations":
                 _count_points(head, entry.value)
             elif entry.key == "attributes" and entry.position >= 0:
-                _add_attribute(head, entry.value)
+                with suppress(ValueError):  # of other programs it may say anything
+                    _add_attribute(head, entry.value)
             elif entry.key == "info" and isinstance(entry.value, dict):
-                head.split = word(entry.value["split"], "split") if entry.value.get("split") else None
+                with suppress(ValueError):
+                    head.split = word(entry.value.get("split"), "split")
         except (TypeError, ValueError) as error:
             if isinstance(error, AnnotationError):
                 raise
@@ -110,7 +113,7 @@ def read_coco_head(root: Path, name: str, *, malformed: Callable[[str, Entry], N
         if len(head.images) > MAX_ROWS:
             message = f"there are more than {MAX_ROWS} images; split the data set"
             raise AnnotationError(message, path=root / name, line=entry.line)
-    if not seen & {"images", "annotations"}:
+    if not seen & {"images", "annotations", "categories"}:  # a list without entries is not seen
         message = f"a COCO file has images, annotations, categories; this one has {sorted(seen)[:10]}"
         raise AnnotationError(shorten(message), path=root / name)
     head.categories = dict(
@@ -169,15 +172,26 @@ def _add_image(head: CocoHead, entry: Entry) -> None:
     if image_id in head.images:
         raise ValueError(f"id {image_id!r} is that of images before, too")
     file_name = record.get("file_name")
-    if not isinstance(file_name, str) or not 0 < len(file_name) <= _MAX_PATH_CHARS:
+    if not _may_be_path(file_name):
         raise ValueError(f"file_name is {shorten(repr(file_name))}; a path of an image expected")
+    source_id = record.get("source_id")  # of other programs it may be anything
     head.images[image_id] = CocoImage(
-        name=word(record.get("source_id", str(image_id)), "source_id"),
+        name=source_id if _may_be_path(source_id) else str(image_id),
         file_name=file_name,
         width=pixels(record.get("width")),
         height=pixels(record.get("height")),
         line=entry.line,
     )
+
+
+def _may_be_path(value: Any) -> TypeGuard[str]:
+    if not isinstance(value, str) or not 0 < len(value) <= _MAX_PATH_CHARS:
+        return False
+    try:
+        value.encode("utf-8", "surrogateescape")  # names of files need not be Unicode
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _add_category(head: CocoHead, entry: Entry) -> None:

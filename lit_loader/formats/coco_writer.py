@@ -17,9 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lit_loader.annotations.report import shorten
 from lit_loader.annotations.table import AnnotationTable
+from lit_loader.formats.coco_head import word
 from lit_loader.formats.not_kept import refuse_loss, what_is_lost
 from lit_loader.formats.parallel import map_chunks
+from lit_loader.formats.table_room import MAX_POINT_NAMES
 
 __all__ = ["write_coco"]
 
@@ -43,10 +46,11 @@ def write_coco(
         What of the table the file does not hold, in words; empty when nothing is lost.
 
     Raises:
-        ValueError: If something would be lost and ``allow_loss`` is False.
+        ValueError: If something would be lost and ``allow_loss`` is False, or a name would not be read back.
     """
     lost = what_is_lost(table, "coco")
     refuse_loss(lost, format="COCO", allow_loss=allow_loss)
+    _check_names(table)
     ids = _image_ids(table)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,6 +74,23 @@ def write_coco(
     finally:
         draft.unlink(missing_ok=True)
     return lost
+
+
+def _check_names(table: AnnotationTable) -> None:
+    """Raise ValueError for a name that ``read_coco`` would refuse."""
+    named: list[tuple[str, Sequence[str]]] = [
+        ("class name", table.class_names),
+        ("name of a point", table.keypoint_names),
+        ("name of an attribute", tuple(table.attributes)),
+    ]
+    named += [(f"value of attribute {name!r}", each.names) for name, each in table.attributes.items()]
+    for what, names in [*named, ("split", [table.split] if table.split else [])]:
+        for name in names:
+            word(name, f"{what} {shorten(repr(name))}")
+    if len(table.keypoint_names) > MAX_POINT_NAMES:
+        raise ValueError(
+            f"{len(table.keypoint_names)} points are more than MAX_POINT_NAMES={MAX_POINT_NAMES}"
+        )
 
 
 def _write_list(write: Any, key: str, lines: Iterator[str], *, last: bool = False) -> None:

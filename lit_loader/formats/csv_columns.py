@@ -128,7 +128,7 @@ class CsvColumns:
                 raise AnnotationError(message, path=path, line=line)
         box = None if self.box is None else [place(column) for column in self.box]
         return ListColumns(
-            names=("path",),
+            names=(),
             count=count,
             path=place(self.path),
             class_name=None if self.class_name is None else place(self.class_name),

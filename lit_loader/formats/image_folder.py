@@ -100,6 +100,7 @@ def read_image_folder(
         build=build,
         cache_dir=cache_dir,
         use_cache=use_cache,
+        progress=progress,
     )
 
 

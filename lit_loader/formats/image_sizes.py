@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +18,20 @@ from PIL import Image, UnidentifiedImageError
 from lit_loader.annotations.report import shorten
 from lit_loader.formats.parallel import map_chunks
 
-__all__ = ["MAX_HEADER_BYTES", "read_image_sizes"]
+__all__ = ["MAX_HEADER_BYTES", "MAX_HEADER_READS", "read_image_sizes"]
 
 # NOTE [what is read of an image]
-# Pillow reads as far as the size and stops, but WebP and AVIF are read whole, and a damaged TIFF or PNG can
-# send it through the file many times. The file object given to it counts what it hands out and stops at
-# MAX_HEADER_BYTES, so neither time nor memory depends on what the file says of itself. EXIF counts as in
-# `decode_image`: Pillow would decode a PNG's pixels to find EXIF behind them, so the chunks are walked here.
+# Pillow reads as far as the size and stops, but WebP and AVIF are read whole, a damaged TIFF can send it through
+# the file many times, and a JPEG of a million empty segments, which it keeps as a list, or a PPM of comments,
+# which it reads byte by byte, would take minutes and gigabytes. So the file object given to it counts: all that
+# is handed out, up to MAX_HEADER_BYTES; what is handed out in pieces, since Pillow adds segments of EXIF to each
+# other one by one; and how often it is asked. What the file says of itself decides none of them. EXIF counts as
+# in `decode_image`: Pillow would decode a PNG's pixels to find EXIF behind them, so the chunks are walked here.
 MAX_HEADER_BYTES: Final = 64 * 1024 * 1024
+MAX_HEADER_READS: Final = 50_000
+_MAX_PIECES_BYTES: Final = 16 * 1024 * 1024
+_PIECE_BYTES: Final = 1024 * 1024
 _EXIF_ORIENTATION: Final = 0x0112
-_MAX_PNG_CHUNKS: Final = 100_000
 _PNG_START: Final = b"\x89PNG\r\n\x1a\n"
 
 
@@ -76,7 +80,7 @@ def _read(path: Path) -> tuple[int, int] | str:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
             return "is no regular file"
-        with io.BufferedReader(_LimitedFile(path), 16 * 1024) as file, Image.open(file) as image:
+        with _LimitedFile(path) as file, Image.open(file) as image:
             width, height = image.size
             if image.format != "TIFF" and _orientation(image, file) in (5, 6, 7, 8):  # TIFF is upright by now
                 width, height = height, width
@@ -87,26 +91,33 @@ def _read(path: Path) -> tuple[int, int] | str:
         return shorten(getattr(error, "strerror", None) or str(error) or type(error).__name__)
 
 
-class _LimitedFile(io.FileIO):
-    """A file that hands out at most ``MAX_HEADER_BYTES`` in all."""
+class _LimitedFile(io.BufferedReader):
+    """A file that hands out only so much; see NOTE [what is read of an image]."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, "rb")
-        self._left = MAX_HEADER_BYTES
+        super().__init__(io.FileIO(path, "rb"), 16 * 1024)
+        self._left, self._left_in_pieces, self._reads = MAX_HEADER_BYTES, _MAX_PIECES_BYTES, 0
 
-    def readinto(self, buffer: Any) -> int:
-        count = super().readinto(buffer) or 0
-        self._left -= count
-        if self._left < 0:
-            raise OSError(f"its header asks for more than MAX_HEADER_BYTES={MAX_HEADER_BYTES}")
-        return count
-
-    def readall(self) -> bytes:
-        data = super().read(self._left + 1) or b""
-        self._left -= len(data)
-        if self._left < 0:
-            raise OSError(f"its header asks for more than MAX_HEADER_BYTES={MAX_HEADER_BYTES}")
+    def read(self, size: int | None = -1, /) -> bytes:
+        whole = size is None or size < 0
+        data = super().read(self._left + 1 if whole else min(size or 0, self._left + 1))
+        self._count(len(data))
         return data
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        whole = size is None or size < 0
+        data = super().readline(self._left + 1 if whole else min(size or 0, self._left + 1))
+        self._count(len(data))
+        return data
+
+    def _count(self, count: int) -> None:
+        self._reads += 1
+        self._left -= count
+        self._left_in_pieces -= count if count < _PIECE_BYTES else 0
+        if self._reads > MAX_HEADER_READS:
+            raise OSError(f"its header asks for more than MAX_HEADER_READS={MAX_HEADER_READS} pieces")
+        if self._left < 0 or self._left_in_pieces < 0:
+            raise OSError(f"its header asks for more than MAX_HEADER_BYTES={MAX_HEADER_BYTES}")
 
 
 def _orientation(image: Image.Image, file: BinaryIO) -> int:
@@ -127,7 +138,7 @@ def _png_exif(file: BinaryIO) -> bytes | None:
     file.seek(0)
     if file.read(8) != _PNG_START:
         return None
-    for _ in range(_MAX_PNG_CHUNKS):
+    while True:  # the file counts
         head = file.read(8)
         if len(head) < 8 or head[4:] == b"IEND":
             return None
@@ -135,4 +146,3 @@ def _png_exif(file: BinaryIO) -> bytes | None:
         if head[4:] == b"eXIf":
             return file.read(length) if length <= 2**20 else None
         file.seek(length + 4, os.SEEK_CUR)
-    return None

@@ -127,6 +127,7 @@ def read_imglab(
         build=build,
         cache_dir=cache_dir,
         use_cache=use_cache,
+        progress=progress,
     )
 
 

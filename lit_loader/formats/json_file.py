@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -44,13 +44,12 @@ class Entry(NamedTuple):
     value: Any
 
 
-def read_entries(root: Path, name: str, *, skip: Collection[str] = ()) -> Iterator[Entry]:
+def read_entries(root: Path, name: str) -> Iterator[Entry]:
     """Yield what the outermost object of a JSON file holds, list elements one by one, in the file's order.
 
     Args:
         root: The data set's folder.
         name: The file, relative to ``root``.
-        skip: Keys whose values are read over: they must be JSON, and are not yielded.
 
     Raises:
         AnnotationError: If the file is no regular file, is larger than ``MAX_JSON_BYTES``, is no JSON object,
@@ -63,7 +62,7 @@ def read_entries(root: Path, name: str, *, skip: Collection[str] = ()) -> Iterat
         raise AnnotationError(f"the file is larger than MAX_JSON_BYTES={MAX_JSON_BYTES}", path=path)
     try:
         with path.open("rb") as file:
-            yield from _Reader(file, path).entries(frozenset(skip))
+            yield from _Reader(file, path).entries()
     except OSError as error:
         raise AnnotationError(f"cannot be read ({error.strerror or error})", path=path) from None
 
@@ -80,7 +79,7 @@ class _Reader:
         self._left = MAX_JSON_BYTES
         self._ended = False
 
-    def entries(self, skip: frozenset[str]) -> Iterator[Entry]:
+    def entries(self) -> Iterator[Entry]:
         if self._next() != "{":
             raise self._error("the file must hold one JSON object: {...}")
         for _ in self._items("}"):
@@ -93,15 +92,11 @@ class _Reader:
             self._at += 1
             if self._next() != "[":  # at the value, which may be missing
                 line = self._line
-                value = self._value(key)
-                if key not in skip:
-                    yield Entry(key, -1, line, value)
+                yield Entry(key, -1, line, self._value(key))
                 continue
             for index in self._items("]"):
                 line = self._line
-                value = self._value(f"{key}[{index}]")
-                if key not in skip:
-                    yield Entry(key, index, line, value)
+                yield Entry(key, index, line, self._value(f"{key}[{index}]"))
         if self._next():
             raise self._error("there is something after the JSON object")
 

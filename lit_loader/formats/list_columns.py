@@ -20,7 +20,7 @@ class ListColumns:
     """Positions in a line's fields.
 
     Attributes:
-        names: What each column, or group of columns, was called.
+        names: What each column, or group of columns, was called; none where a header says it.
         count: Number of fields of a line.
         path: Position of the image's path.
         class_name: Position of the class, or None.

@@ -63,7 +63,9 @@ class LineReader:
         columns, path = self.columns, f"{builder.root}/{file}"
         try:
             if len(fields) != columns.count:
-                asked = f"columns {shorten(' '.join(columns.names))!r} ask for {columns.count}"
+                asked = f"the first row has {columns.count}"
+                if columns.names:
+                    asked = f"columns {shorten(' '.join(columns.names))!r} ask for {columns.count}"
                 raise AnnotationError(f"{len(fields)} fields; {asked}{self.hint}")
             if not fields[columns.path]:
                 raise AnnotationError("the path of the image is empty")

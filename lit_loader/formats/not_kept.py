@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from lit_loader.annotations.table import AnnotationTable
-from lit_loader.formats.points_writer import lost_by_points_list
+from lit_loader.formats.points_writer import absent_places, lost_by_points_list
 
 __all__ = ["refuse_loss", "what_is_lost"]
 
@@ -16,8 +16,9 @@ __all__ = ["refuse_loss", "what_is_lost"]
 def what_is_lost(table: AnnotationTable, format: str, **options: Any) -> list[str]:
     """Return what a file of ``format`` does not hold of ``table``; empty when nothing is lost.
 
-    What is listed would be another value in the table that is read from the file. Paths of images and the
-    report are not compared: a writer copies no images, and a new set has its own problems.
+    What is listed would be another value in the table that is read from the file. Paths and ids of images and
+    the report are not compared: a writer copies no images, and a new set has its own problems. What the reader of
+    a list takes as an argument is not compared either, see `write_points_list`.
 
     Args:
         table: The table.
@@ -69,9 +70,7 @@ def _lost_by_coco(table: AnnotationTable) -> list[str]:
 
 
 def _lost_by_both(table: AnnotationTable) -> list[str]:
-    if table.keypoints is None or table.visibility is None:
-        return []
-    places = int((table.keypoints[table.visibility == 0] != 0).any(axis=-1).sum())
+    places = absent_places(table)
     return [f"places of {places} absent points"] if places else []
 
 

@@ -7,16 +7,19 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.status import Status
 
-__all__ = ["INLINE_FILES", "map_chunks"]
+__all__ = ["INLINE_FILES", "map_chunks", "told_while"]
 
 INLINE_FILES: Final = 4_000  # measured: where two processes begin to win over the cost of forking
 _CHUNK_FILES: Final = 200
 _MAX_WORKERS: Final = 16
+_TOLD: Final[list[Status]] = []  # what `told_while` tells now, the innermost last
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -48,6 +51,18 @@ def map_chunks(
     """
     if num_workers is not None and num_workers < 0:
         raise ValueError(f"num_workers={num_workers} must be None or >= 0")
+    with _nothing_told():
+        return _map(function, items, num_workers=num_workers, progress=progress, description=description)
+
+
+def _map(
+    function: Callable[[Sequence[ItemT]], ResultT],
+    items: Sequence[ItemT],
+    *,
+    num_workers: int | None,
+    progress: bool,
+    description: str,
+) -> list[ResultT]:
     chunks = [items[start : start + _CHUNK_FILES] for start in range(0, len(items), _CHUNK_FILES)]
     workers = min(_workers(len(items)) if num_workers is None else num_workers, len(chunks))
     if workers == 0 or len(chunks) == 0:
@@ -64,6 +79,38 @@ def map_chunks(
         finally:
             for future in futures:
                 future.cancel()
+
+
+@contextmanager
+def told_while(description: str, *, progress: bool) -> Iterator[None]:
+    """Tell on a terminal's standard error what is being done, until a bar within takes over.
+
+    Args:
+        description: The words.
+        progress: Whether to tell it.
+    """
+    console = Console(stderr=True)
+    if not progress or not console.is_terminal:
+        yield
+        return
+    with console.status(description) as status:
+        _TOLD.append(status)
+        try:
+            yield
+        finally:
+            _TOLD.remove(status)
+
+
+@contextmanager
+def _nothing_told() -> Iterator[None]:
+    """Stop what is told for a while: a bar wants the terminal alone, and no thread may draw while we fork."""
+    for status in _TOLD:
+        status.stop()
+    try:
+        yield
+    finally:
+        for status in _TOLD:
+            status.start()
 
 
 def _workers(num_items: int) -> int:

@@ -156,4 +156,5 @@ def read_points_csv(
         build=build,
         cache_dir=cache_dir,
         use_cache=use_cache,
+        progress=progress,
     )

@@ -156,6 +156,7 @@ def read_points_list(
         build=build,
         cache_dir=cache_dir,
         use_cache=use_cache,
+        progress=progress,
     )
 
 

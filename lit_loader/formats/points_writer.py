@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ from lit_loader.formats.list_columns import NO_VALUE, ListColumns, parse_columns
 from lit_loader.formats.list_lines import BoxFormat, check_box_format
 from lit_loader.formats.text_file import MAX_NAME_CHARS
 
-__all__ = ["lost_by_points_list", "write_points_list"]
+__all__ = ["absent_places", "lost_by_points_list", "write_points_list"]
 
 _COMMENT: Final = "#"
 _FLAGS: Final = ("difficult", "truncated", "occluded", "crowd")
@@ -37,7 +38,7 @@ def write_points_list(
     """Write a list that ``read_points_list`` reads with the same arguments and the table's own schema.
 
     Numbers are written so that they are read back as they were. An attribute that an object does not have
-    is written as ``-``. Images are not copied.
+    is written as ``-``. Images are not copied. A list that is there is replaced at once or not at all.
 
     Args:
         table: The table.
@@ -70,9 +71,14 @@ def write_points_list(
         raise ValueError(f"{message}; choose other columns, another format, or pass allow_loss=True")
     lines = _lines(table, plan, separator=separator, image_dir=image_dir, is_xywh=is_xywh)
     path = resolve_under(Path(root).resolve(), name)
+    data = "".join(lines).encode("utf-8", "surrogateescape")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-        file.writelines(lines)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(data)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
     return lost
 
 
@@ -81,10 +87,14 @@ def lost_by_points_list(
 ) -> list[str]:
     """Return in words what of a table a list with these columns does not hold; empty when nothing is lost.
 
-    The order of class names, names of points and their mirror images are arguments of the reader.
+    The split, the order of class names, names of points and their mirror images are arguments of the reader. Sizes
+    are read from the images; an image's id is its path. Attributes and their values come sorted.
     """
     plan = parse_columns(columns, schema=_schema(table, columns))
     lost = []
+    same = table.num_images - len(set(table.image_paths))
+    if same:
+        lost.append(f"{same} images that have the same file as another")
     empty = int((np.diff(table.offsets) == 0).sum())
     if empty:
         lost.append(f"{empty} images without objects")
@@ -103,10 +113,19 @@ def lost_by_points_list(
             lost.append("points")
         elif not plan.has_visibility and not (table.visibility == 2).all():
             lost.append("visibility of points")
+        elif absent_places(table):
+            lost.append(f"places of {absent_places(table)} absent points")
     kept = {name for name, _ in plan.attributes}
     lost += [f"attribute {name!r}" for name in table.attributes if name not in kept]
     lost += [f"{flag} objects" for flag in _FLAGS if getattr(table, flag).any()]
     return lost
+
+
+def absent_places(table: AnnotationTable) -> int:
+    """Return how many absent points have a place, which no format holds."""
+    if table.keypoints is None or table.visibility is None:
+        return 0
+    return int((table.keypoints[table.visibility == 0] != 0).any(axis=-1).sum())
 
 
 def _schema(table: AnnotationTable, columns: Sequence[str] | str) -> KeypointSchema | None:

@@ -117,6 +117,7 @@ def read_pts(
         build=build,
         cache_dir=cache_dir,
         use_cache=use_cache,
+        progress=progress,
     )
 
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.report import shorten
+from lit_loader.formats.option_types import fits, type_words
 
 __all__ = ["FormatFunction", "READERS", "WRITERS", "find_format", "read_annotations", "write_annotations"]
 
@@ -56,14 +58,26 @@ class FormatFunction:
             if name not in _SHARED and name != self.named_by
         }
 
+    def takes(self, name: str, value: Any) -> bool:
+        """Return whether a value is of the type that an option has; True for an option that is not known."""
+        return fits(value, get_type_hints(self.load()).get(name, Any))
+
     def check(self, options: Mapping[str, Any]) -> None:
-        """Raise ValueError for an option that the format does not have, or that it needs and is not given."""
+        """Refuse options that the format does not have or take.
+
+        Raises:
+            ValueError: If an option is not known or of another type, or one is needed and not given.
+        """
         known = self.options()
         for name in options:
             if name not in known:
                 told = ", ".join(known) or "none"
                 meant = _meant(str(name), known)
                 raise ValueError(f"format {self.format!r} has no option {name!r}; {meant}its options: {told}")
+            if not self.takes(name, options[name]):
+                words = type_words(get_type_hints(self.load())[name])
+                value = shorten(repr(options[name]))
+                raise ValueError(f"option {name}={value} of format {self.format!r} must be {words}")
         for name, parameter in known.items():
             if parameter.default is parameter.empty and name not in options:
                 raise ValueError(f"format {self.format!r} needs the option {name!r}")

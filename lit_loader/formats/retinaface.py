@@ -92,6 +92,7 @@ def read_retinaface(
         build=build,
         cache_dir=cache_dir,
         use_cache=use_cache,
+        progress=progress,
     )
 
 

@@ -22,7 +22,7 @@ __all__ = [
     "read_lines",
 ]
 
-MAX_TEXT_BYTES: Final = 64 * 1024 * 1024
+MAX_TEXT_BYTES: Final = 1024**3  # one line is in memory; what lines say is bounded where it is collected
 MAX_LINE_BYTES: Final = 256 * 1024
 MAX_NAME_CHARS: Final = 256
 _BOM: Final = b"\xef\xbb\xbf"
@@ -68,7 +68,7 @@ def read_lines(
             yield number, text if keep_ends else text.rstrip("\r\n")
 
 
-def read_bytes(root: Path, name: str, *, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
+def read_bytes(root: Path, name: str, *, max_bytes: int) -> bytes:
     """Return a whole file.
 
     Args:

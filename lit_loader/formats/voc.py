@@ -12,6 +12,7 @@ from lit_loader.annotations.cache import cache_folder, cache_key, load_or_build
 from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
 from lit_loader.annotations.report import ReadReport
 from lit_loader.annotations.table import AnnotationTable
+from lit_loader.formats.cached import check_class_names, check_workers
 from lit_loader.formats.parallel import map_chunks
 from lit_loader.formats.voc_build import build_voc_table, choose_items
 from lit_loader.formats.voc_columns import join_columns
@@ -88,9 +89,8 @@ def read_voc(
         UnsafePathError: If a path or link leads out of ``root``.
         ValueError: If ``class_names`` are empty or repeat, or ``num_workers`` is negative.
     """
-    if num_workers is not None and num_workers < 0:
-        raise ValueError(f"num_workers={num_workers} must be None or >= 0")
-    names = None if class_names is None else _checked_names(class_names)
+    check_workers(num_workers)
+    names = check_class_names(class_names)
     if schema is not None and not keypoints:
         raise ValueError(f"schema={schema!r} says what points are, and keypoints=False reads none; drop one")
     points = None if schema is None else keypoint_schema(schema)
@@ -155,16 +155,3 @@ def read_voc(
         build=build,
         unchanged=files.are_unchanged,
     )
-
-
-def _checked_names(class_names: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(class_names, str):
-        raise TypeError(f"class_names={class_names!r} must be a sequence of names, not one string")
-    names = tuple(class_names)
-    if (
-        not names
-        or len(set(names)) != len(names)
-        or not all(isinstance(name, str) and name for name in names)
-    ):
-        raise ValueError(f"class_names={names} must be different names, at least one, none empty")
-    return names

@@ -34,6 +34,9 @@ def voc_image_paths(table: AnnotationTable, *, image_dir: str = "JPEGImages") ->
 def voc_ids(table: AnnotationTable) -> list[str]:
     """Return the ids without the image's extension, which other formats leave on.
 
+    An id that is the image's name without its extension stays, whatever it ends with: ``a.jpg`` of
+    ``a.jpg.jpg``.
+
     Raises:
         ValueError: As ``voc_image_paths``.
         UnsafePathError: As ``voc_image_paths``.
@@ -41,7 +44,8 @@ def voc_ids(table: AnnotationTable) -> list[str]:
     ids: dict[str, int] = {}
     for i, (image_id, path) in enumerate(zip(table.image_ids, table.image_paths, strict=True)):
         suffix = PurePosixPath(path).suffix
-        stem = image_id.removesuffix(suffix)
+        has_none = f"/{path}".removesuffix(suffix).endswith(f"/{image_id}")
+        stem = image_id if has_none else image_id.removesuffix(suffix)
         name = stem if stem and not stem.endswith("/") else image_id
         parts = check_relative(name).split("/")
         if name != name.strip() or "\n" in name or any(part == "" or part.startswith(".") for part in parts):

@@ -70,8 +70,9 @@ with points may lack ``<bndbox>``: it gets the tight box of its points.
 ``<schema>`` says the same in every file of a set, so that any file, split, or subset is read with the same
 columns and no further argument: the points in their order, which two change places in a mirror, which two scale
 an error; the attributes in their order and their values in the order of the ids; and ``<class>`` names in the
-order of theirs, where that is not the sorted names of the objects. Points of a known schema are not listed:
-``<keypoints schema="face_68"/>``. A part that is left out is taken from the objects, sorted.
+order of theirs. Points of a known schema are not listed: ``<keypoints schema="face_68"/>``. A part that is left
+out is taken from the objects, sorted. A set without points and attributes whose classes are the sorted names of
+its objects is written without ``<schema>``, as plain VOC.
 
 Numbers are decimal, exact for float32: what is read was written. What else a table holds and VOC cannot,
 `lit_loader.formats.not_kept` lists.
@@ -237,6 +238,7 @@ def write_voc(
     ids = voc_ids(table)
     folder = Path(root, check_relative(annotation_dir))
     split_file = None if table.split is None else check_relative(f"ImageSets/Main/{table.split}.txt")
+    folder.mkdir(parents=True, exist_ok=True)  # of a set without images, too
     map_chunks(
         partial(_write_images, table=table, ids=ids, places=places, folder=folder, said=_said(table)),
         range(table.num_images),
@@ -255,10 +257,11 @@ def _said(table: AnnotationTable) -> dict[str, Any]:
     """Return what every file of the set says of all of them."""
     occurring = np.flatnonzero(table.class_counts()).tolist()
     usual = tuple(sorted(table.class_names[label] for label in occurring)) == table.class_names
+    is_plain = usual and table.keypoints is None and not table.attributes
     return {
         "schema": table.keypoint_schema,
         "attribute_values": {name: attribute.names for name, attribute in table.attributes.items()},
-        "class_names": () if usual else table.class_names,
+        "class_names": () if is_plain else table.class_names,
     }
 
 
@@ -272,8 +275,7 @@ def _write_images(
     said: Mapping[str, Any],
 ) -> None:
     for i in chunk:
-        rows = table.objects(i)
-        path = folder / f"{ids[i]}.xml"
+        rows, path = table.objects(i), folder / f"{ids[i]}.xml"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_voc_xml(
             path,

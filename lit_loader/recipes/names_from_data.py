@@ -32,7 +32,10 @@ def names_from_data(datamodule: TableDataModule) -> dict[str, Any]:
     """
     classes = list(datamodule.class_names)
     if not classes:
-        raise ValueError(f"the source of {type(datamodule).__name__} has no classes: it gives no table")
+        raise ValueError(
+            f"the source of {type(datamodule).__name__} names no class, and a model needs some; give it a split "
+            "with labels, or class_names=[...]"
+        )
     if isinstance(datamodule, ClassificationDataModule):
         return {"class_names": classes, "multi_label": datamodule.multi_label}
     if not isinstance(datamodule, LandmarkDataModule | MultiTaskDataModule):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from lit_loader.collate import ClassificationBatch, LandmarkBatch, batch_images
 from lit_loader.datamodules import TableDataModule, draw_boxes, draw_labels, draw_points, label_texts
@@ -24,8 +26,9 @@ def draw_predictions(
 ) -> Figure:
     """Return a picture of a batch with a recipe's predictions.
 
-    Boxes are the predicted ones; points are drawn as crosses, joined to the true ones; a wrong label is red,
-    with the true one in brackets.
+    Boxes are the predicted ones, with their points and attributes. Of a batch of crops, points are drawn as
+    crosses, joined to the true ones where there are some; of it, and of a classified batch, a wrong label is red,
+    with the true one in brackets where that is known.
 
     Args:
         model: A recipe; put into evaluation mode.
@@ -36,34 +39,36 @@ def draw_predictions(
     """
     with torch.inference_mode():
         found = model.eval().predict_step(batch, 0)
+    drawing: dict[str, Any] = {"max_images": max_images, "title": "predictions"}
+    names = datamodule.class_names
     if isinstance(batch, LandmarkBatch):
-        texts = []
         if "class_logits" in found:
-            texts = label_texts(found["class_logits"].argmax(dim=1), datamodule.class_names)
-        return draw_points(
-            batch.images,
-            batch.keypoints,
-            batch.visibility,
-            predicted=found["keypoints"],
-            texts=texts,
-            max_images=max_images,
-            title="predictions",
-        )
+            drawing["texts"] = label_texts(found["class_logits"].argmax(dim=1), names)
+            drawing["truths"] = _truths(batch.labels, names)
+        points, seen = found["keypoints"], batch.visibility
+        if batch.keypoints.shape[1] == points.shape[1]:
+            return draw_points(batch.images, batch.keypoints, seen, predicted=points, **drawing)
+        nowhere = torch.zeros(points.shape[:2], dtype=torch.uint8)  # a set to predict on may have no points
+        return draw_points(batch.images, points, nowhere, predicted=points, **drawing)
     if isinstance(batch, ClassificationBatch):
         labels = found > 0.5 if batch.labels.ndim == 2 else found.argmax(dim=1)
         return draw_labels(
-            batch.images,
-            label_texts(labels, datamodule.class_names),
-            truths=label_texts(batch.labels, datamodule.class_names),
-            max_images=max_images,
-            title="predictions",
+            batch.images, label_texts(labels, names), truths=_truths(batch.labels, names), **drawing
         )
+    held = found[0] if found else {}
     return draw_boxes(
         batch_images(batch),
         found,
-        class_names=datamodule.class_names,
-        attributes=datamodule.attributes,
+        class_names=names,
+        attributes={name: values for name, values in datamodule.attributes.items() if name in held},
         min_score=min_score,
-        max_images=max_images,
-        title="predictions",
+        **drawing,
     )
+
+
+def _truths(labels: Tensor, names: Sequence[str]) -> list[str | None]:
+    """Return the true labels' texts, None where a label is -1: not known."""
+    known = [True] * len(labels) if labels.ndim == 2 else (labels >= 0).tolist()
+    return [
+        text if is_known else None for text, is_known in zip(label_texts(labels, names), known, strict=True)
+    ]

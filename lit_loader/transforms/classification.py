@@ -11,6 +11,7 @@ from torchvision.transforms import v2
 
 from lit_loader.transforms.crops import Around, CropToObjects, Fit
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
+from lit_loader.transforms.preset_checks import check_chances, check_fill
 
 __all__ = ["classification_transforms"]
 
@@ -66,9 +67,8 @@ def classification_transforms(
     Raises:
         ValueError: An argument is outside its range.
     """
-    for name, chance in (("hflip", hflip), ("vflip", vflip), ("photometric", photometric)):
-        if not 0 <= chance <= 1:
-            raise ValueError(f"{name}={chance} is not a probability in [0, 1].")
+    check_chances(hflip=hflip, vflip=vflip, photometric=photometric)
+    check_fill(fill)
     fit: Fit = resize or ("letterbox" if crop else "crop")
     around: Around = "box" if crop else "image"
     # Made for evaluation too, so that a wrong argument is found in either split.

@@ -44,8 +44,8 @@ class CropToObjects(nn.Module):
     Args:
         size: (height, width) of the result, in pixels, or one number for both; ``None`` keeps the region's.
         margin: Share of width and height added on each side, >= 0.
-        around: ``"box"``; ``"points"``, the box of the present points, or the object's box where none is
-            present; ``"image"``, the whole image with any number of objects and any target.
+        around: ``"box"``; ``"points"``, the box of the present points, or the object's box where fewer than two
+            are present; ``"image"``, the whole image with any number of objects and any target.
         fit: How the region gets the shape of ``size`` (a square for ``None``): ``"letterbox"`` grows it,
             ``"crop"`` cuts it, ``"stretch"`` leaves it and stretches the pixels.
         shift: Largest move along x and y, as a share of the region's width and height.
@@ -136,7 +136,7 @@ class CropToObjects(nn.Module):
                 "object a sample with table.per_object()."
             )
         found = target_points(target) if self.around == "points" else None
-        if found is not None and (found[1] > 0).any():
+        if found is not None and int((found[1] > 0).sum()) > 1:  # one point has no extent
             present = found[0].as_subclass(Tensor)[found[1] > 0]
             region = torch.cat([present.amin(dim=0), present.amax(dim=0)])
         else:

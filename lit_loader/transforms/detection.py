@@ -12,6 +12,7 @@ from torchvision.transforms import v2
 
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
+from lit_loader.transforms.preset_checks import check_chances, check_fill
 from lit_loader.transforms.sanitize import SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility
 
@@ -78,16 +79,8 @@ def detection_transforms(
         ValueError: A probability is outside [0, 1], the sizes do not go together, ``fill`` has nothing to
             fill, ``rotation`` is not from 0 to 180, or ``flip_pairs`` are not disjoint pairs.
     """
-    chances = {
-        "hflip": hflip,
-        "vflip": vflip,
-        "photometric": photometric,
-        "zoom_out": zoom_out,
-        "iou_crop": iou_crop,
-    }
-    for name, chance in chances.items():
-        if not 0 <= chance <= 1:
-            raise ValueError(f"{name}={chance} is not a probability in [0, 1].")
+    check_chances(hflip=hflip, vflip=vflip, photometric=photometric, zoom_out=zoom_out, iou_crop=iou_crop)
+    check_fill(fill)
     if not 0 <= rotation <= 180:
         raise ValueError(f"rotation={rotation} must be from 0 to 180 degrees.")
     if fill != 0 and not letterbox and zoom_out == 0 and rotation == 0:

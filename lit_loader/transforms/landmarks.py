@@ -11,6 +11,7 @@ from torchvision.transforms import v2
 
 from lit_loader.transforms.crops import CropToObjects
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip
+from lit_loader.transforms.preset_checks import check_chances, check_fill
 
 __all__ = ["landmark_transforms"]
 
@@ -46,7 +47,8 @@ def landmark_transforms(
         train: Apply the random transforms.
         size: Height and width of the result, in pixels.
         margin: Share of the box's width and height added on each side.
-        around: ``"box"``, or ``"points"`` for the box of the present points.
+        around: ``"box"``, or ``"points"`` for the box of the present points (the object's box where fewer than
+            two are present).
         shift: Largest move of the crop along x and y, as a share of its side.
         scale: Smallest and largest factor for the crop's side; above 1 shows more around the object.
         rotation: Largest turn to either side, in degrees.
@@ -65,9 +67,8 @@ def landmark_transforms(
     Raises:
         ValueError: An argument is outside its range, or flips are asked for without ``flip_pairs``.
     """
-    for name, chance in (("hflip", hflip), ("photometric", photometric)):
-        if not 0 <= chance <= 1:
-            raise ValueError(f"{name}={chance} is not a probability in [0, 1].")
+    check_chances(hflip=hflip, photometric=photometric)
+    check_fill(fill)
     if train and hflip > 0 and flip_pairs is None:
         raise ValueError(
             f"hflip={hflip} names left points right unless flip_pairs says which exchange their places; give the "

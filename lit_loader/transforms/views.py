@@ -22,13 +22,23 @@ Matrix = npt.NDArray[np.float64]
 # A corner of a box behind the horizon of a perspective has no image; it is put this near to the horizon.
 _NEAREST_DEPTH = 0.05
 
+# NOTE [A view may be far larger than its image]
+# A square around a strip of 20000 x 60 pixels has 400 million pixels, nearly all of them fill. A region of more
+# than this many, and of more than 4 times the image's own, is not made: what lies in the image is cut, shrunk by
+# itself with a rim of fill, and warped to its place in the result. The pixels then differ from those of the
+# other way at the image's rim alone, where the other way mixes image and fill before it shrinks them; an image
+# that is thinner than a pixel of the result may not show.
+_MOST_CUT_PIXELS = 1 << 24
+_RIM = 2
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class View:
     """What of an image is shown, and how large.
 
     Pixels are cut out first, shrunk once with antialiasing where the result is smaller, and then, unless the
-    view is upright, warped once bilinearly at about scale 1. What lies beyond the image is ``fill``.
+    view is upright, warped once bilinearly at about scale 1. What lies beyond the image is ``fill``, which takes
+    no memory beyond a few times the image's own: see NOTE [A view may be far larger than its image].
 
     Attributes:
         corners: float64 ``(4, 2)``, the corners shown at top left, top right, bottom right and bottom left,
@@ -66,19 +76,44 @@ class View:
 
     def pixels(self, image: Any, *, fill: float) -> Any:
         """Return the pixels shown of an image or mask ``(..., H, W)``, of its own type and dtype."""
-        if self.upright:
-            left, top, right, bottom = (round(value) for value in self.corners[[0, 2]].ravel())
-            return _resize(_cut(image, (left, top, right, bottom), fill=fill), self.size)
         # One pixel more on each side, so that no sample at the rim reads beyond what was cut.
-        low = np.floor(self.corners.min(axis=0)).astype(int) - 1
-        high = np.ceil(self.corners.max(axis=0)).astype(int) + 1
+        rim = 0 if self.upright else 1
+        low = np.floor(self.corners.min(axis=0)).astype(int) - rim
+        high = np.ceil(self.corners.max(axis=0)).astype(int) + rim
+        height, width = image.shape[-2:]
+        if float(np.prod((high - low).astype(np.float64))) > max(_MOST_CUT_PIXELS, 4 * height * width):
+            more = np.ceil(1 / self._scale()).astype(int)  # a pixel of the result
+            low, high = (np.clip(side, 0, [width, height]) for side in (low - more, high + more))
+            return self._pixels_between(image, low, high, rim=_RIM, fill=fill)
+        if self.upright:
+            return _resize(_cut(image, (*low.tolist(), *high.tolist()), fill=fill), self.size)
+        return self._pixels_between(image, low, high, rim=0, fill=fill)
+
+    def _pixels_between(
+        self, image: Any, low: npt.NDArray[np.int_], high: npt.NDArray[np.int_], *, rim: int, fill: float
+    ) -> Any:
+        """Return the pixels shown, of which those from corner ``low`` to ``high`` are read.
+
+        Args:
+            image: Image or mask.
+            low: x and y of the upper left corner, in pixels of the image.
+            high: The lower right one; what lies beyond it is ``fill`` where ``rim`` is above 0.
+            rim: Pixels of ``fill`` put around what is read, once it is shrunk.
+            fill: Value beyond the image.
+        """
         sides = high - low
-        shrunk = np.maximum(1, np.round(sides * np.minimum(1.0, self._scale()))).astype(int)
+        if (sides <= 0).any():
+            return _filled(image, self.size, fill=fill)
+        # At least 2 pixels: torch 2.15 fails an assertion of its own where it shrinks an image to a single one.
+        shrunk = np.maximum(2, np.round(sides * np.minimum(1.0, self._scale()))).astype(int)
         cut = _cut(image, (*low.tolist(), *high.tolist()), fill=fill)
         source = _resize(cut, (int(shrunk[1]), int(shrunk[0])))
+        if rim:
+            source = functional.pad(source, [rim] * 4, fill=fill)
         zoom = shrunk / sides
-        to_source = np.array([[zoom[0], 0, -low[0] * zoom[0]], [0, zoom[1], -low[1] * zoom[1]], [0, 0, 1.0]])
-        return _warp(source, to_source @ self._matrix(), self.size)
+        shift = rim - low * zoom
+        to_source = np.array([[zoom[0], 0, shift[0]], [0, zoom[1], shift[1]], [0, 0, 1.0]])
+        return _warp(source, to_source @ self._matrix(), self.size, fill=fill if rim else None)
 
     def _scale(self) -> Matrix:
         """Return the result's pixels for one of the image, along x and y."""
@@ -124,22 +159,29 @@ def _cut(image: Any, region: tuple[int, ...], *, fill: float) -> Any:
         *(min(max(right, 0), width), min(max(bottom, 0), height)),
     )
     if inner[0] >= inner[2] or inner[1] >= inner[3]:
-        plain = image.as_subclass(Tensor).new_full((*image.shape[:-2], bottom - top, right - left), fill)
-        return tv_tensors.wrap(plain, like=image) if isinstance(image, tv_tensors.TVTensor) else plain
+        return _filled(image, (bottom - top, right - left), fill=fill)
     cut = functional.crop(image, inner[1], inner[0], inner[3] - inner[1], inner[2] - inner[0])
     missing = [inner[0] - left, inner[1] - top, right - inner[2], bottom - inner[3]]
     return functional.pad(cut, missing, fill=fill) if any(missing) else cut
+
+
+def _filled(image: Any, size: tuple[int, int], *, fill: float) -> Any:
+    plain = image.as_subclass(Tensor).new_full((*image.shape[:-2], *size), fill)
+    return tv_tensors.wrap(plain, like=image) if isinstance(image, tv_tensors.TVTensor) else plain
 
 
 def _resize(image: Any, size: tuple[int, int]) -> Any:
     return image if tuple(image.shape[-2:]) == size else functional.resize(image, list(size), antialias=True)
 
 
-def _warp(image: Any, matrix: Matrix, size: tuple[int, int]) -> Any:
-    """Return pixels at ``matrix`` times the result's coordinates; torchvision warps within one canvas."""
+def _warp(image: Any, matrix: Matrix, size: tuple[int, int], *, fill: float | None) -> Any:
+    """Return pixels at ``matrix`` times the result's coordinates; torchvision warps within one canvas.
+
+    What lies beyond the image is ``fill``; None: nothing beyond it is shown.
+    """
     height, width = size
     missing = [0, 0, max(0, width - image.shape[-1]), max(0, height - image.shape[-2])]
-    canvas = functional.pad(image, missing) if any(missing) else image
+    canvas = functional.pad(image, missing, fill=fill or 0) if any(missing) else image
     coefficients = (matrix / matrix[2, 2]).ravel()[:8].tolist()
-    warped = functional.perspective(canvas, None, None, coefficients=coefficients)
+    warped = functional.perspective(canvas, None, None, fill=fill, coefficients=coefficients)
     return functional.crop(warped, 0, 0, height, width)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -83,3 +85,25 @@ def test_ctrl_c_is_told_without_a_traceback(command, faces, read, monkeypatch):
     monkeypatch.setattr("lit_loader.cli.index.index", stopped)
     command("index", "points_list", "faces", "train.txt", *read, code=130)
     assert command.err == "lit-loader: error: stopped; nothing was left behind\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_conversion_that_is_ended_leaves_nothing(command, faces, read, tmp_path, monkeypatch, number, code):
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def end(*_, **__):
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr("lit_loader.cli.placing.os.link", end)
+    command("convert", "points_list", "faces", "train.txt", "--to", "voc", "--out", "new", *read, code=code)
+    assert command.err == "lit-loader: error: stopped; nothing was left behind\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "faces"]
+    assert signal.getsignal(signal.SIGTERM) == handler
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_line(command, faces, read):
+    (faces.parent / "file").touch()
+    command("index", "points_list", "faces", "train.txt", *read, "--cache-dir", "file")
+    assert command.err.startswith("lit-loader: warning: the cache ")
+    assert command.err.count("\n") == 1

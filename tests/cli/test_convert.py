@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lit_loader.cli import placing
+from lit_loader.cli.target import RECORD_KEYS
 from lit_loader.formats import read_voc
 from lit_loader.formats.registry import read_annotations
 from tests.face_lists import OPTIONS, write_faces
@@ -206,9 +208,12 @@ def test_a_folder_is_replaced_only_when_it_was_made_here(command, faces, read, t
     assert "is there already; give another folder, or --overwrite" in command.err
     assert files(tmp_path / "new") == before
     command(*words, "--overwrite")
-    (tmp_path / "new" / "conversion.json").unlink()
-    command(*words, "--overwrite", code=2)
-    assert "was not made by lit-loader convert" in command.err
+    for record in ("{}", "[]", "\xff", None):
+        (tmp_path / "new" / "conversion.json").unlink()
+        if record is not None:
+            (tmp_path / "new" / "conversion.json").write_text(record)
+        command(*words, "--overwrite", code=2)
+        assert "was not made by lit-loader convert" in command.err
     (tmp_path / "file").touch()
     command(*words[:-4], "--out", "file", "--overwrite", *read, code=2)
     assert "is not a folder" in command.err
@@ -217,10 +222,27 @@ def test_a_folder_is_replaced_only_when_it_was_made_here(command, faces, read, t
     assert json.loads((tmp_path / "empty" / "conversion.json").read_text())["read"] == {"train": "train.txt"}
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(5, "Input/output error")])
+def test_a_folder_that_cannot_be_replaced_stays_as_it_was(command, faces, read, tmp_path, monkeypatch, error):
+    words = ["convert", "points_list", "faces", "train.txt", *TO_VOC, *read]
+    command(*words)
+    before, rename = files(tmp_path / "new"), Path.replace
+
+    def broken(path, target):
+        if path.suffix == ".tmp":
+            raise error
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "replace", broken)
+    command(*words, "--overwrite", code=130 if error is KeyboardInterrupt else 1)
+    assert files(tmp_path / "new") == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["cache", "faces", "new"]
+
+
 @pytest.mark.parametrize("out", [".", "faces", "faces/images"])
 def test_what_is_being_read_is_never_replaced(command, faces, read, tmp_path, out):
     for folder in (tmp_path, faces, faces / "images"):
-        (folder / "conversion.json").touch()
+        (folder / "conversion.json").write_text(json.dumps(dict.fromkeys(RECORD_KEYS)))
     before = files(faces)
     command(
         "convert", "points_list", "faces", "train.txt", *TO_VOC, "--out", out, "--overwrite", *read, code=2

@@ -129,3 +129,19 @@ def test_a_set_of_the_format_arrives_whole(command, tmp_path, write):
     }
     for i in range(old.num_images):
         assert new.image_path(i).read_bytes() == old.image_path(i).read_bytes()
+
+
+@pytest.mark.parametrize("out", ["set/new", "link/new", "set/train/new"])
+def test_a_new_folder_among_those_of_the_classes_is_refused(command, tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    for name in ("train/cat/a.png", "train/dog/b.png"):
+        (tmp_path / "set" / name).parent.mkdir(parents=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / "set" / name)
+    (tmp_path / "link").symlink_to("set/train")
+    words = ["convert", "image_folder", "set", "train", "--to", "voc", "--cache-dir", "cache", "--out"]
+    if out == "set/new":
+        command(*words, out)
+        return
+    command(*words, out, code=2)
+    assert "in which every folder is a class" in command.err
+    assert sorted(path.name for path in (tmp_path / "set/train").iterdir()) == ["cat", "dog"]

@@ -106,11 +106,15 @@ def test_names_from_files_reach_a_terminal_as_text(command, faces):
         (["voc", "faces", "train", "--policy", "degenerate=maybe"], 2, "must be one of"),
         (["voc", "faces", "train"], 1, "there is no folder 'Annotations'"),
         (["points_list", "faces", "nope.txt", "--option", "columns=path class"], 1, "nope.txt"),
+        (["voc", "nope", "train"], 2, "ROOT 'nope' is no folder"),
+        (["voc", "circle", "train"], 2, "ROOT 'circle' is no folder"),
+        (["voc", "faces/train.txt", "train"], 2, "is no folder"),
         (["points_list", "faces", "../x.txt", "--option", "columns=path class"], 1, "'..'"),
         (["points_list", "faces", "train.txt", "--option", "columns=path class"], 1, "train.txt:1"),
     ],
 )
 def test_a_mistake_ends_with_a_message_and_its_code(command, faces, words, code, told):
+    (faces.parent / "circle").symlink_to("circle")
     command("index", *words, code=code)
     assert told in command.err
     assert command.err.startswith("lit-loader: error: ")

@@ -105,3 +105,11 @@ def test_what_makes_no_batch_is_refused_with_the_remedy(samples, error, message)
 def test_names_of_attributes_are_checked(names, error):
     with pytest.raises(error, match="attributes="):
         LandmarkCollate(attributes=names)
+
+
+def test_points_may_be_declared_absent():
+    batch = LandmarkCollate(keypoints=False)([without("keypoints"), without("visibility")])
+    shapes = [tuple(field.shape) for field in (batch.keypoints, batch.visibility, batch.mask, batch.boxes)]
+    assert shapes == [(2, 0, 2), (2, 0), (2, 0), (2, 4)]
+    dtypes = [batch.keypoints.dtype, batch.visibility.dtype, batch.mask.dtype]
+    assert dtypes == [torch.float32, torch.uint8, torch.bool]

@@ -5,6 +5,8 @@ The statistics are those of test_class_mix.py: over images, and over samples tha
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from torch.utils.data import Dataset
@@ -100,17 +102,31 @@ def test_balancing_the_class_is_not_balancing_the_attribute(table, sampling):
 
 def test_where_samples_are_objects_every_value_comes_equally_often(images):
     table = images.per_object()
-    counts = table.image_label_counts("finish")
     for sampling in (WeightedSampling(by="finish"), ClassBalancedSampling(by="finish")):
-        assert expected_class_mix(counts, sampling.sampler(table)) == pytest.approx(
-            [1 / 3] * 3, abs=0.003
-        )  # quotas are whole
+        mix = expected_class_mix(table, sampling.sampler(table), by="finish")
+        assert mix == pytest.approx([1 / 3] * 3, abs=0.003)  # quotas are whole
 
 
 @pytest.mark.parametrize("sampling", [WeightedSampling, ClassBalancedSampling])
 def test_an_attribute_that_is_not_there_is_refused(table, sampling):
     with pytest.raises(ValueError, match=r"by='colour' is no attribute of the table; it has \['finish'\]"):
         sampling(by="colour").sampler(table)
+
+
+@pytest.mark.parametrize("sampling", [WeightedSampling, ClassBalancedSampling])
+def test_an_attribute_that_no_object_has_is_refused(sampling):
+    table = AnnotationTable(
+        root="/nowhere",
+        image_paths=["0.png", "1.png"],
+        class_names=("a",),
+        offsets=[0, 1, 1],
+        boxes=[[0, 0, 4, 4]],
+        labels=[0],
+        attributes={"finish": Attribute(ids=np.array([-1]), names=NAMES)},
+    )
+    with pytest.raises(ValueError, match=r"by='finish': none of the 1 objects .* nothing to balance"):
+        sampling(by="finish").sampler(table)
+    assert len(sampling().sampler(table)) == 2
 
 
 def test_the_summary_of_an_attribute_counts_its_values(images):
@@ -121,5 +137,32 @@ def test_the_summary_of_an_attribute_counts_its_values(images):
     assert summary.class_counts.tolist() == [int((ids == i).sum()) for i in range(3)]
     assert summary.expected_mix.sum() == pytest.approx(1)
     assert summary.expected_mix[2] > 3 * summary.natural_mix[2]
+    visits = sampler.expected_visits()
+    delivered = visits @ images.image_label_counts("finish")
+    assert summary.expected_mix == pytest.approx(delivered / delivered.sum())
     per_image = SetSummary.of("train", images, sampler, by="finish", distinct=True)
     assert per_image.class_counts.tolist() == per_image.image_counts.tolist() == summary.image_counts.tolist()
+    delivered = visits @ (images.image_label_counts("finish") > 0)
+    assert per_image.expected_mix == pytest.approx(delivered / delivered.sum())
+    assert summary.num_empty == int((images.image_label_counts("finish").sum(axis=1) == 0).sum())
+
+
+def test_the_summary_of_many_images_of_many_classes_takes_memory_for_the_images_alone():
+    num_images, num_classes = 200_000, 1000  # counted image by class: 1.6 GB
+    table = AnnotationTable(
+        root="/nowhere",
+        image_paths=[f"{i}" for i in range(num_images)],
+        class_names=[f"{c}" for c in range(num_classes)],
+        offsets=np.arange(num_images + 1),
+        boxes=np.zeros((num_images, 4), dtype=np.float32),
+        labels=np.arange(num_images) % num_classes,
+    )
+    tracemalloc.start()
+    try:
+        summary = SetSummary.of("train", table, RandomSampling().sampler(table), distinct=True)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 60e6
+    assert summary.image_counts.tolist() == [200] * num_classes
+    assert summary.expected_mix == pytest.approx([1 / num_classes] * num_classes)

@@ -83,7 +83,7 @@ def test_on_real_annotations(shared_data, tmp_path, sampling):
     (table,) = source.tables("train")
     sampler = sampling.sampler(table)
     assert np.abs(deviations(table, sampler, sampler.expected_visits())).max() < BOUND
-    mix = expected_class_mix(table.image_class_counts(), sampler)
+    mix = expected_class_mix(table, sampler)
     natural = table.class_counts() / table.class_counts().sum()
     rare = table.class_names.index("Platelets")  # every image has a WBC, which no choice of images can change
     assert mix[rare] > 1.15 * natural[rare]

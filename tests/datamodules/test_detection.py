@@ -15,6 +15,7 @@ from torch.utils.data import SequentialSampler as TorchSequentialSampler
 from torchvision import tv_tensors
 
 from lit_loader import ClassBalancedSampler, DetectionDataModule, WeightedRandomSampler
+from lit_loader.annotations import AnnotationTable
 from lit_loader.collate import PaddedBatch
 from lit_loader.datamodules import (
     ClassBalancedSampling,
@@ -24,6 +25,7 @@ from lit_loader.datamodules import (
     expected_class_mix,
 )
 from lit_loader.datasets import VocSource
+from lit_loader.samplers import SequentialSampler
 from tests.toys import plain
 
 
@@ -249,11 +251,15 @@ def test_the_summary_tells_counts_imbalance_and_the_expected_mix(shapes):
 
 
 def test_a_set_without_objects_has_a_mix_of_zeros():
-    class Nothing:
-        def expected_visits(self):
-            return np.ones(3)
-
-    assert expected_class_mix(np.zeros((3, 2), dtype=np.int64), Nothing()).tolist() == [0, 0]
+    table = AnnotationTable(
+        root="/nowhere",
+        image_paths=["0.png", "1.png"],
+        class_names=("a", "b"),
+        offsets=[0, 0, 0],
+        boxes=[],
+        labels=[],
+    )
+    assert expected_class_mix(table, SequentialSampler(2)).tolist() == [0, 0]
 
 
 def test_a_picture_of_a_batch_is_saved(shapes, tmp_path):

@@ -11,7 +11,7 @@ from PIL import Image
 from torchvision import tv_tensors
 
 from lit_loader.annotations import Attribute
-from lit_loader.datasets import ClassificationDataset, labelled_samples
+from lit_loader.datasets import ClassificationDataset, every_sample, labelled_samples
 from lit_loader.errors import ImageError
 from lit_loader.transforms import classification_transforms
 from tests.drawn_set import CLASSES, FINISHES, draw_set
@@ -99,6 +99,24 @@ def test_images_with_several_labels_are_refused_by_name_without_multi_label(tabl
         ClassificationDataset(table)
 
 
+@pytest.mark.parametrize("objects", ["image", "crop"])
+def test_what_has_no_label_or_several_is_kept_with_minus_one_when_asked_for(table, objects):
+    dataset = ClassificationDataset(table, by="finish", objects=objects, unlabelled="keep")
+    ids = table.attributes["finish"].ids
+    of_images = [set(ids[table.objects(i)].tolist()) - {-1} for i in range(12)]
+    wanted = [found.pop() if len(found) == 1 else -1 for found in of_images]
+    assert [label for _, label, _ in dataset] == (wanted if objects == "image" else ids.tolist())
+    assert dataset.num_left_out == 0
+    assert every_sample(dataset.table, objects=objects).table is dataset.table
+
+
+def test_an_attribute_that_a_kept_set_does_not_have_is_a_label_of_nothing(single):
+    dataset = ClassificationDataset(single, by="colour", unlabelled="keep")
+    assert (dataset[0][1], dataset.class_names) == (-1, ())
+    hot = ClassificationDataset(single, by="colour", multi_label=True, unlabelled="keep")[0][1]
+    assert (hot.shape, hot.dtype) == ((0,), torch.float32)
+
+
 @pytest.mark.parametrize("settings", [{}, {"by": "finish"}, {"by": "finish", "objects": "crop"}], ids=str)
 def test_samples_of_samples_are_the_same(single, settings):
     samples = labelled_samples(single, **settings).table
@@ -112,6 +130,8 @@ def test_samples_of_samples_are_the_same(single, settings):
         ({"by": "colour"}, r"by='colour' is no attribute .*\['finish'\]"),
         ({"objects": "boxes"}, "objects='boxes' is not one of"),
         ({"objects": "crop", "multi_label": True}, "one object has one label"),
+        ({"objects": "crop", "multi_label": True, "unlabelled": "keep"}, "one object has one label"),
+        ({"unlabelled": "guess"}, "unlabelled='guess' is not one of"),
         ({"size_mismatch": "ignore"}, "size_mismatch='ignore'"),
         ({"max_pixels": 0}, "max_pixels=0"),
     ],

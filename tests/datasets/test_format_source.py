@@ -98,6 +98,18 @@ def test_a_group_is_on_one_side(root):
     assert train & val  # the pattern is what kept them together
 
 
+def test_a_fraction_that_leaves_nothing_is_refused(root):
+    made = source(root, val_fraction=0.1, group_pattern="(images)/")
+    told = (
+        r"val_fraction=0\.1 of 40 images leaves no image for val: there are too few groups of '\(images\)/'"
+    )
+    with pytest.raises(AnnotationError, match=told):
+        made.tables("train")
+    write_faces(root, "one.txt", 1, folder="one")
+    with pytest.raises(AnnotationError, match=r"test_fraction=0.3 of 1 images .* too few images; raise"):
+        source(root, train="one.txt", test_fraction=0.3).tables("train")
+
+
 def test_groups_in_two_files_are_refused(root):
     write_faces(root, "leak.txt", 4, start=2, folder="again")
     made = source(root, val="leak.txt", group_pattern=r"person(\d+)_")
@@ -106,7 +118,7 @@ def test_groups_in_two_files_are_refused(root):
     with pytest.raises(AnnotationError, match="lie in train and in val"):
         made.prepare()
     assert replace(made, group_pattern=None).tables("val")[0].num_images == 4
-    with pytest.raises(ValueError, match="does not match the image path 'images/person0_0.png'"):
+    with pytest.raises(ValueError, match=r"does not match the image path 'images/person0_0.png'"):
         source(root, group_pattern="(teapot)").tables("train")
 
 
@@ -123,7 +135,7 @@ def test_options_may_differ_in_a_stage(root):
 
 def test_the_policy_reaches_the_reader(root):
     (root / "images" / "person0_0.png").unlink()
-    with pytest.raises(AnnotationError, match="person0_0.png"):
+    with pytest.raises(AnnotationError, match=r"person0_0.png"):
         source(root).tables("train")
     kept = source(root, policy={"missing_image": "drop"}, num_workers=0).tables("train")[0]
     assert kept.num_images == 39
@@ -197,7 +209,7 @@ def test_people_in_training_and_test_of_udacity_faces_are_found(shared_data, tmp
         cache_dir=str(tmp_path),
         progress=False,
     )
-    with pytest.raises(AnnotationError, match="16 groups .* lie in train and in test"):
+    with pytest.raises(AnnotationError, match=r"16 groups .* lie in train and in test"):
         made.tables("train")
     assert replace(made, group_pattern=None).tables("test")[0].num_images == 16
     held = replace(made, test=None, test_fraction=0.2)

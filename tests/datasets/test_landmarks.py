@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lit_loader.datasets import LandmarkDataset, landmark_samples
+from lit_loader.datasets import LandmarkDataset, every_sample, labelled_samples, landmark_samples
 from lit_loader.transforms import landmark_transforms
 from tests.drawn_set import draw_set
 
@@ -103,3 +103,18 @@ def test_it_pickles_and_keeps_its_bits(table):
     for (image, target), (other, same) in zip(dataset, again, strict=True):
         assert torch.equal(image, other)
         assert torch.equal(target["keypoints"], same["keypoints"])
+
+
+def test_an_object_beside_its_image_cannot_be_cut_and_is_left_out(tmp_path):
+    inside, beside = [4, 4, 20, 20], [70, 4, 90, 20]  # the image is 64 x 48
+    edge, turned, nothing = [60, 40, 99, 99], [4, 50, 20, 60], [9, 9, 9, 20]
+    boxes = [inside, beside, edge, turned, nothing]
+    given = {"num_images": 5, "objects": 1, "boxes": boxes, "labels": [0] * 5, "visibility": [[2, 2, 2]] * 5}
+    table = draw_set(tmp_path, **given)
+    samples, left_out = landmark_samples(table)
+    assert (samples.boxes.tolist(), left_out) == ([inside, edge, turned], 2)
+    assert labelled_samples(table, objects="crop").table.boxes.tolist() == [inside, edge, turned]
+    assert landmark_samples(table, objects="image").table.num_images == 5
+    assert every_sample(table, objects="crop").table.num_images == 5
+    unknown = draw_set(tmp_path, **given, widths=[0] * 5, heights=[0] * 5)
+    assert landmark_samples(unknown)[0].boxes.tolist() == [inside, beside, edge, turned]

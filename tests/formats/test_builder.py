@@ -104,7 +104,7 @@ def test_a_classified_image_has_the_box_of_the_whole_image(root):
 @pytest.mark.parametrize(
     ("policy", "fields", "kind"),
     [
-        ("missing_image", {"path": "none.jpg"}, "there is no image 'none.jpg'"),
+        ("missing_image", {"path": "none.jpg"}, "there is no image 'none.jpg'(; `image_dir` says|$)"),
         ("unreadable_image", {"path": "text.jpg"}, "the size of 'text.jpg' cannot be read"),
         ("unknown_class", {"class_name": "dog"}, "class 'dog' is not among"),
         (

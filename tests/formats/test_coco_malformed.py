@@ -27,7 +27,6 @@ PROBLEMS = {
     "bbox is 'no'": {"bbox": "no"},
     "iscrowd is 2": {"iscrowd": 2},
     "iscrowd is 'no'": {"iscrowd": "no"},
-    "occluded is [1]": {"occluded": [1]},
     "three for each point": {"keypoints": [1, 2]},
     "three for each point: x": {"keypoints": [1, 2, "2"]},
     "v of a point is 3.0": {"keypoints": [1, 2, 3]},
@@ -52,6 +51,52 @@ def test_annotations_that_are_malformed_name_file_line_and_entry_or_are_dropped(
     assert words in str(caught.value)
     table = coco.read(malformed="drop")
     assert (table.num_objects, table.report.counts) == (1, {("malformed", "drop"): 1})
+
+
+def test_what_other_programs_write_under_the_same_keys_costs_nothing(coco):
+    coco.image(7, "b.jpg", source_id=5)
+    coco.image(8, "c.jpg", source_id="\ud800")
+    coco.more = {
+        "info": {"split": 2017},
+        "attributes": [{"name": 5, "values": [1]}, {"name": "q", "values": ["v"]}],
+    }
+    coco.add(truncated=0.3, occluded=2, ignore="no")
+    coco.add(truncated=1, occluded=1.0, ignore=0, difficult=True, attributes={"q": "v"})
+    coco.write()
+    table = coco.read()
+    assert list(table.image_ids) == ["1", "7", "8"]
+    assert (table.split, list(table.attributes)) == (None, ["q"])
+    assert table.report.counts == {("odd_flag", "false"): 3}
+    first = table.report.problems[0]
+    assert (first.line, first.message) == (6, "annotations[0]: ignore is 'no'; 0 or 1 expected")
+    flags = table.difficult, table.truncated, table.occluded
+    assert [flag.tolist() for flag in flags] == [[False, True]] * 3
+
+
+def test_points_that_are_not_read_still_give_a_box_to_what_has_none(coco):
+    points = [5, 6, 2, 9, 30, 1, 70, 70, 0, float("nan"), 1, 2]
+    coco.add(None, keypoints=points)
+    coco.add(None, keypoints=[0, 0, 0])
+    coco.add(None, keypoints="no")
+    coco.write()
+    table = coco.read(keypoints=False)
+    assert table.keypoints is None
+    assert table.boxes.tolist() == [[5, 6, 9, 30], [0, 0, 100, 80], [0, 0, 100, 80]]
+
+
+def test_a_file_of_empty_lists_is_an_empty_set(coco):
+    coco.images.clear()
+    coco.write()
+    table = coco.read()
+    assert (table.num_images, table.class_names) == (0, ("x",))
+
+
+@pytest.mark.parametrize("name", ["\ud800.jpg", "d/\udfff.jpg"])
+def test_a_path_that_no_file_can_have_is_malformed(coco, name):
+    coco.images.append({"id": 2, "file_name": name})
+    coco.write()
+    with pytest.raises(AnnotationError, match=r"a\.json:3: images\[1\]: file_name is .*a path of an image"):
+        coco.read()
 
 
 def test_an_unknown_category_is_an_unknown_class(coco):

@@ -154,3 +154,49 @@ def test_names_that_are_no_ascii_survive(tmp_path):
     table = table_of([[0, 0, 1, 1]], class_names=["目\u2028é"], image_paths=["bild-ä.jpg"])
     write_coco(table, tmp_path / "a.json")
     assert_same_table(read(tmp_path), table)
+
+
+def test_ids_that_are_paths_of_files_come_back_whatever_they_hold(tmp_path):
+    path = "/".join(["d" * 60] * 5) + "/\udcff.jpg"
+    table = AnnotationTable(
+        root=tmp_path, image_paths=[path], class_names=["x"], offsets=[0, 0], boxes=[], labels=[]
+    )
+    write_coco(table, tmp_path / "a.json", progress=False)
+    policy = ReadPolicy(missing_image="keep")
+    again = read_coco(tmp_path, "a.json", policy=policy, use_cache=False, progress=False)
+    assert list(again.image_ids) == list(again.image_paths) == [path]
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"class_names": ["n" * 300]}, "class name .* has 300 characters"),
+        ({"class_names": ["\ud800"]}, "class name .* is no Unicode"),
+        ({"split": "s" * 300}, "split .* has 300 characters"),
+        (
+            {"attributes": {"q": Attribute(ids=np.zeros(0, np.int64), names=("v" * 300,))}},
+            "value of attribute 'q'",
+        ),
+        ({"attributes": {"q" * 300: Attribute(ids=np.zeros(0, np.int64), names=())}}, "name of an attribute"),
+        (
+            {
+                "keypoints": np.zeros((0, 3000, 2)),
+                "visibility": np.zeros((0, 3000)),
+                "keypoint_names": [f"p{i}" for i in range(3000)],
+            },
+            "3000 points are more than MAX_POINT_NAMES=2048",
+        ),
+    ],
+)
+def test_a_name_that_would_not_be_read_back_is_refused(tmp_path, parts, words):
+    empty = {
+        "root": tmp_path,
+        "image_paths": [],
+        "class_names": ["x"],
+        "offsets": [0],
+        "boxes": [],
+        "labels": [],
+    }
+    with pytest.raises(ValueError, match=words):
+        write_coco(AnnotationTable(**empty | parts), tmp_path / "a.json", progress=False)
+    assert not list(tmp_path.iterdir())

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import struct
+import time
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -116,3 +118,36 @@ def test_real_images_have_the_size_that_they_are_decoded_to(shared_data):
         assert size == [decoded.shape[2], decoded.shape[1]], name
     assert compared > 30
     assert np.array(sizes).max() < 100_000
+
+
+HOSTILE = {
+    "segments.jpg": b"\xff\xd8" + b"\xff\xe1\0\x02" * 2_000_000,
+    "exif.jpg": b"\xff\xd8" + (b"\xff\xe1" + struct.pack(">H", 65_535) + b"Exif\0\0" + bytes(65_527)) * 600,
+    "fill.jpg": b"\xff\xd8" + b"\xff" * 5_000_000,
+    "chunks.png": b"\x89PNG\r\n\x1a\n" + chunk(b"abCd", b"") * 1_000_000,
+    "comments.gif": b"GIF89a\x04\0\x04\0\0\0\0" + b"!\xfe\x01a\0" * 2_000_000,
+    "comments.ppm": b"P6\n" + b"#c\n" * 2_000_000,
+    "script.jpg": b"%!PS-Adobe-3.0 EPSF-3.0\n" + b"%%Title: x\n" * 500_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_header_that_does_not_end_costs_little(tmp_path, name):
+    (tmp_path / name).write_bytes(HOSTILE[name])
+    tracemalloc.start()
+    start = time.process_time()
+    sizes, reasons = read(tmp_path, name)
+    spent, (_, peak) = time.process_time() - start, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sizes == [[0, 0]]
+    assert "MAX_HEADER" in reasons[0]
+    assert spent < 5
+    assert peak < 100e6
+
+
+def test_a_png_of_many_chunks_is_read(tmp_path):
+    path = tmp_path / "a.png"
+    Image.new("RGB", (31, 17)).save(path)
+    data = path.read_bytes()
+    path.write_bytes(data[:33] + chunk(b"abCd", bytes(20_000)) * 400 + data[33:])
+    assert read(tmp_path, "a.png") == ([[31, 17]], {})

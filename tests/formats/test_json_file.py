@@ -24,9 +24,9 @@ def write(root, text):
     return root
 
 
-def rebuilt(root, **options):
+def rebuilt(root):
     found = {}
-    for entry in read_entries(root, "a.json", **options):
+    for entry in read_entries(root, "a.json"):
         if entry.position < 0:
             found[entry.key] = entry.value
         else:
@@ -56,12 +56,6 @@ def test_each_entry_has_its_line_and_its_place(tmp_path):
     write(tmp_path, '\n{"a": [1,\n  {"b":\n 2}\n, 3], "c":\n\n"d"}\n')
     found = [(e.key, e.position, e.line, e.value) for e in read_entries(tmp_path, "a.json")]
     assert found == [("a", 0, 2, 1), ("a", 1, 3, {"b": 2}), ("a", 2, 5, 3), ("c", -1, 7, "d")]
-
-
-def test_keys_that_are_skipped_are_not_yielded_but_must_be_json(tmp_path):
-    assert rebuilt(write(tmp_path, '{"a": [1, 2], "b": {"c": 3}, "d": 4}'), skip=("a", "b")) == {"d": 4}
-    with pytest.raises(AnnotationError):
-        rebuilt(write(tmp_path, '{"a": [1, 2}'), skip=("a",))
 
 
 def test_nan_infinity_a_byte_order_mark_and_repeated_keys_are_read(tmp_path):

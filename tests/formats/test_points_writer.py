@@ -149,6 +149,8 @@ def test_paths_are_written_relative_to_the_folder_of_the_images(table, tmp_path)
         ({"truncated": [True, False]}, ALL, ["truncated objects"]),
         ({"occluded": [True, False]}, ALL, ["occluded objects"]),
         ({"image_paths": ["a", "b", "c"], "offsets": [0, 1, 2, 2]}, ALL, ["1 images without objects"]),
+        ({"image_paths": ["a", "a"]}, ALL, ["1 images that have the same file as another"]),
+        ({"visibility": [[0, 2], [2, 1]]}, ALL, ["places of 1 absent points"]),
         ({"boxes": [[1, 2, 3.5, 4], [5, 6, 5, 6]]}, "path class points_v attribute:pose", []),
         ({"labels": [1, 1]}, "path box points_v attribute:pose", []),
         ({}, "path", ["classes", "boxes", "points", "attribute 'pose'"]),
@@ -224,3 +226,25 @@ def test_nothing_is_written_outside_the_root(table, tmp_path):
         write_points_list(
             table, tmp_path / "root", "../l.csv", columns="path", separator=",", allow_loss=True
         )
+
+
+def test_a_list_that_is_there_is_replaced_only_by_a_whole_one(table, tmp_path, monkeypatch):
+    options = {"columns": ALL, "separator": ",", "allow_loss": True}
+    write_points_list(table, tmp_path, "l.csv", **options)
+    before = files_of(tmp_path)
+    named = make_table(tmp_path, class_names=["cat\ud800", "dog"], labels=[0, 0])
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        write_points_list(named, tmp_path, "l.csv", **options)
+    assert files_of(tmp_path) == before
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_points_list(table, tmp_path, "l.csv", **options)
+    assert files_of(tmp_path) == before
+
+
+def files_of(folder):
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 
@@ -133,3 +134,35 @@ def test_errors_of_the_data_pass_through(tmp_path):
         file.write("images/person0_0.png 1 2 3\n")
     with pytest.raises(AnnotationError, match=r"train.txt:3"):
         read_annotations("points_list", tmp_path, "train.txt", use_cache=False, progress=False, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("image_dir", 3, "option image_dir=3 of format 'points_list' must be text"),
+        ("normalized", "maybe", "normalized='maybe' of format 'points_list' must be true or false"),
+        ("header", "x", "must be true or false or a whole number"),
+        ("columns", 3, "must be a list of text or text"),
+        ("columns", ["path", 3], "must be a list of text or text"),
+        ("box_format", "yxyx", "must be 'xyxy' or 'xywh'"),
+        ("attribute_values", {"0": False}, "must be a mapping of text to text or null"),
+        ("attribute_values", {0: "no"}, "must be a mapping of text to text or null"),
+        ("class_name", True, "must be text or null"),
+        ("visibility_values", [0], "must be a mapping of a number to a whole number or null"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(tmp_path, option, value, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
+        read_annotations("points_list", tmp_path, "x", **{"columns": "path", option: value})
+
+
+def test_a_value_of_the_type_is_taken():
+    takes = READERS["points_csv"].takes
+    assert takes("path_column", 0)
+    assert takes("path_column", "file")
+    assert not takes("path_column", None)
+    assert not takes("path_column", False)
+    assert takes("box_columns", ("a", 3, "c", 4))
+    assert not takes("box_columns", "abcd")
+    assert takes("schema", {"names": ["a"]})
+    assert takes("no_such_option", object())

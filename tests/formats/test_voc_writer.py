@@ -171,3 +171,25 @@ def test_ids_of_other_formats_lose_their_extension_and_say_where_the_image_belon
     again = read_voc(tmp_path, image_dir="x/y", policy=policy, use_cache=False)
     assert list(again.image_ids) == ["c", "train/a.b"]
     assert again.image_paths[1] == "x/y/train/a.b.PNG"
+
+
+def test_an_image_of_two_extensions_is_found_again(tmp_path):
+    paths = ["JPEGImages/a.jpg.jpg", "JPEGImages/sub/b.png.png"]
+    parts = {"class_names": [], "offsets": [0, 0, 0], "boxes": [], "labels": []}
+    for image_ids in (["a.jpg", "sub/b.png"], ["a.jpg.jpg", "sub/b.png.png"]):
+        table = AnnotationTable(root=tmp_path, image_paths=paths, image_ids=image_ids, **parts)
+        assert voc_image_paths(table) == paths
+    for path in paths:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    write_voc(table, tmp_path, progress=False)
+    again = read_voc(tmp_path, use_cache=False, progress=False)
+    assert list(again.image_ids) == ["a.jpg", "sub/b.png"]
+    assert list(again.image_paths) == paths
+
+
+def test_a_set_without_images_is_read_back(tmp_path):
+    empty = {"image_paths": [], "class_names": [], "offsets": [0], "boxes": [], "labels": []}
+    write_voc(AnnotationTable(root=tmp_path, split="val", **empty), tmp_path, progress=False)
+    for split in ("val", None):
+        assert read_voc(tmp_path, split=split, use_cache=False, progress=False).num_images == 0

@@ -7,29 +7,42 @@ from hashlib import blake2b
 import pytest
 import torch
 
-from lit_loader import DetectionDataModule
+from lit_loader import DetectionDataModule, LandmarkDataModule, MultiTaskDataModule
 from lit_loader.datamodules import ClassBalancedSampling
 from lit_loader.datasets import ShapesSource, VocSource
-from lit_loader.transforms import detection_transforms
 
 pytestmark = pytest.mark.soak
 
 WORKERS = [(method, count) for method in ("fork", "spawn", "forkserver") for count in (1, 2, 4)]
 
 
+TASKS = {
+    "detection": (DetectionDataModule, {"size": 160, "vflip": 0.5, "photometric": 0.5, "iou_crop": 0.3}),
+    "landmarks": (LandmarkDataModule, {"size": 64, "shift": 0.1, "rotation": 20, "photometric": 0.5}),
+    "unified": (MultiTaskDataModule, {"size": 96, "rotation": 10, "zoom_out": 0.3, "iou_crop": 0.3}),
+}
+
+
 def digest(batch):
     """Return a hash of every bit of a batch."""
-    images, targets = batch
     hasher = blake2b()
-    for tensor in (*images, *(target[key] for target in targets for key in ("boxes", "labels", "area"))):
+    for tensor in tensors_in(batch):
         hasher.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
         hasher.update(tensor.as_subclass(torch.Tensor).numpy().tobytes())
     return hasher.hexdigest()
 
 
-def epochs(source, **workers):
-    transforms = detection_transforms(train=True, size=160, vflip=0.5, photometric=0.5, iou_crop=0.3)
-    datamodule = DetectionDataModule(
+def tensors_in(value):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(part)
+
+
+def epochs(source, task, **workers):
+    module, transforms = TASKS[task]
+    datamodule = module(
         source,
         batch_size=8,
         train_sampler=ClassBalancedSampling(),
@@ -41,8 +54,11 @@ def epochs(source, **workers):
         return [digest(batch) for _ in range(2) for batch in loader]
 
 
-@pytest.mark.parametrize("name", ["shapes", "bccd"])
-def test_every_number_of_workers_and_start_method(name, request, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [("shapes", "detection"), ("bccd", "detection"), ("shapes", "landmarks"), ("shapes", "unified")],
+)
+def test_every_number_of_workers_and_start_method(name, task, request, tmp_path):
     if name == "bccd":
         root = request.getfixturevalue("shared_data") / "bccd" / "BCCD"
         source = VocSource(root=str(root), cache_dir=str(tmp_path), progress=False)
@@ -51,6 +67,8 @@ def test_every_number_of_workers_and_start_method(name, request, tmp_path):
         source = ShapesSource(
             num_images=counts, cache_dir=str(tmp_path), class_shares=(0.8, 0.15, 0.05), progress=False
         )
-    inline = epochs(source)
+    inline = epochs(source, task)
+    assert len(set(inline)) == len(inline) > 10
     for method, count in WORKERS:
-        assert epochs(source, num_workers=count, multiprocessing_context=method) == inline, (method, count)
+        got = epochs(source, task, num_workers=count, multiprocessing_context=method)
+        assert got == inline, (method, count)

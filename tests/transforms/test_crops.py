@@ -101,8 +101,8 @@ def test_the_region_is_the_one_asked_for(arguments, crop):
     assert tuple(image.shape[-2:]) == target["boxes"].canvas_size == size
 
 
-def test_around_points_takes_the_present_ones_and_the_box_where_there_are_none():
-    for visibility, around in (([2, 2, 0], MARKS[0][:2]), ([0, 0, 0], None)):
+def test_around_points_takes_the_present_ones_and_the_box_where_there_are_fewer_than_two():
+    for visibility, around in (([2, 2, 0], MARKS[0][:2]), ([0, 1, 0], None), ([0, 0, 0], None)):
         image, target = draw(objects=(0,))
         target["visibility"] = torch.tensor([visibility], dtype=torch.uint8)
         crop = CropToObjects(around="points", margin=0, fit="stretch")(image, target)[1]["crop"][0]

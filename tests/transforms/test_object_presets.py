@@ -185,6 +185,8 @@ def test_a_degenerate_box_is_still_a_crop():
         (landmark_transforms, {"rotation": 200}, "rotation=200"),
         (landmark_transforms, {"flip_pairs": [(0, 0)]}, "twice"),
         (landmark_transforms, {"size": 0}, "size=0"),
+        (landmark_transforms, {"fill": 256}, "fill=256 .* from 0 to 255"),
+        (classification_transforms, {"fill": 0.5}, "fill=0.5"),
         (classification_transforms, {"vflip": 1.5}, "vflip=1.5"),
         (classification_transforms, {"resize": "pad"}, "fit='pad'"),
         (classification_transforms, {"scale": (0, 1)}, "scale"),

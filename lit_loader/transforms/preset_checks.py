@@ -1,0 +1,18 @@
+"""Arguments that the presets share, checked before there is an image."""
+
+from __future__ import annotations
+
+__all__ = ["check_chances", "check_fill"]
+
+
+def check_chances(**chances: float) -> None:
+    """Raise ValueError unless every argument is a probability."""
+    for name, chance in chances.items():
+        if not 0 <= chance <= 1:
+            raise ValueError(f"{name}={chance} is not a probability in [0, 1].")
+
+
+def check_fill(fill: float) -> None:
+    """Raise ValueError unless ``fill`` is a value of 8-bit images, which is what data sets give."""
+    if not 0 <= fill <= 255 or fill != int(fill):
+        raise ValueError(f"fill={fill} is no value of a pixel; give a whole number from 0 to 255.")

@@ -1,0 +1,161 @@
+"""Pictures of predictions: what a recipe found, beside what is true, for every kind of batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+
+from lit_loader.datamodules import (
+    ClassificationDataModule,
+    DetectionDataModule,
+    LandmarkDataModule,
+    MultiTaskDataModule,
+)
+from lit_loader.recipes import (
+    ClassificationModule,
+    DetectionModule,
+    LandmarkModule,
+    MultiTaskModule,
+    draw_predictions,
+    names_from_data,
+)
+from tests.drawn_set import DrawnSource, draw_set
+
+RED = "#e6194b"
+SMALL = {"channels": 8, "head_channels": 32}
+
+
+class Saying(LightningModule):
+    """A model that finds what it was told to."""
+
+    def __init__(self, found):
+        super().__init__()
+        self.found, self.inference, self.was_training = found, False, True
+
+    def predict_step(self, batch, batch_idx):
+        self.inference, self.was_training = torch.is_inference_mode_enabled(), self.training
+        return self.found
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Six images of one object each: classes common, common, rare, common, pointless, common."""
+    return draw_set(tmp_path / "set", num_images=6, objects=1)
+
+
+def batch_of(kind, table, stage="val", **settings):
+    datamodule = kind(DrawnSource(train=table, **{stage: table}), batch_size=6, **settings)
+    return datamodule, datamodule.first_batch(stage)
+
+
+def crosses(axis):
+    return [(line.get_xdata()[0], line.get_ydata()[0]) for line in axis.lines if line.get_marker() == "x"]
+
+
+def joins(axis):
+    return [line for line in axis.lines if len(line.get_xdata()) == 2]
+
+
+def titles(figure):
+    return [axis.get_title() for axis in figure.axes if axis.images]
+
+
+def test_predicted_points_are_joined_to_the_true_ones_that_are_there(table):
+    datamodule, batch = batch_of(LandmarkDataModule, table)
+    found = {"keypoints": batch.keypoints + 2}
+    model = Saying(found)
+    figure = draw_predictions(model, datamodule, batch, max_images=4)
+    assert (model.inference, model.was_training) == (True, False)
+    assert len(titles(figure)) == 4
+    for i, axis in enumerate(figure.axes[:4]):
+        assert crosses(axis) == [tuple(point) for point in found["keypoints"][i].tolist()]
+        assert len(joins(axis)) == int(batch.mask[i].sum())
+    assert titles(figure) == [""] * 4
+
+
+def test_a_wrong_class_of_a_crop_is_red_with_the_true_one_behind_it(table):
+    datamodule, batch = batch_of(LandmarkDataModule, table)
+    logits = torch.zeros(len(batch.labels), 3)
+    logits[:, 0] = 1
+    figure = draw_predictions(
+        Saying({"keypoints": batch.keypoints, "class_logits": logits}), datamodule, batch
+    )
+    assert titles(figure) == ["common", "common", "common (rare)", "common", "common"]
+    colours = [axis.title.get_color() for axis in figure.axes[:5]]
+    assert [colour == RED for colour in colours] == [False, False, True, False, False]
+
+
+def test_a_wrong_label_is_red_and_an_unknown_one_is_not_wrong(table):
+    for stage, last in (("val", 5), ("predict", 6)):
+        datamodule, batch = batch_of(ClassificationDataModule, table, stage, by="finish")
+        assert len(batch.labels) == last
+        figure = draw_predictions(Saying(torch.eye(3)[[0] * last]), datamodule, batch)
+        wanted = ["plain" if label <= 0 else "plain (dotted)" for label in batch.labels.tolist()]
+        assert titles(figure) == wanted
+        assert [axis.title.get_color() == RED for axis in figure.axes[:last]] == [
+            label > 0 for label in batch.labels.tolist()
+        ]
+    assert (batch.labels == -1).any()
+    assert (batch.labels > 0).any()
+
+
+def test_several_labels_are_those_above_a_half(table):
+    datamodule, batch = batch_of(ClassificationDataModule, table, multi_label=True)
+    found = torch.tensor([[0.9, 0.6, 0.4]]).expand(6, -1)
+    texts = titles(draw_predictions(Saying(found), datamodule, batch))
+    assert texts[:3] == ["common, rare (common)", "common, rare (common)", "common, rare (rare)"]
+
+
+def test_boxes_are_the_predicted_ones_above_the_score(table):
+    datamodule, batch = batch_of(MultiTaskDataModule, table)
+    one = {
+        "boxes": torch.tensor([[1.0, 1, 9, 9], [2, 2, 8, 8]]),
+        "labels": torch.tensor([2, 1]),
+        "scores": torch.tensor([0.9, 0.3]),
+        "keypoints": torch.ones(2, 3, 2),
+        "finish": torch.tensor([2, 0]),
+    }
+    figure = draw_predictions(Saying([one] * 6), datamodule, batch)
+    assert [text.get_text() for text in figure.axes[0].texts] == ["rare, hollow 0.90"]
+    all_of_them = draw_predictions(Saying([one] * 6), datamodule, batch, min_score=0.0)
+    assert len(all_of_them.axes[0].texts) == 2
+    without = {name: value for name, value in one.items() if name not in ("finish", "keypoints")}
+    plain = draw_predictions(Saying([without] * 6), datamodule, batch)  # a detector on a set of several tasks
+    assert [text.get_text() for text in plain.axes[0].texts] == ["rare 0.90"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "recipe", "own"),
+    [
+        (DetectionDataModule, {}, DetectionModule, SMALL),
+        (LandmarkDataModule, {}, LandmarkModule, SMALL),
+        (ClassificationDataModule, {"objects": "crop"}, ClassificationModule, SMALL),
+        (ClassificationDataModule, {"multi_label": True}, ClassificationModule, SMALL),
+        (MultiTaskDataModule, {}, MultiTaskModule, SMALL),
+    ],
+)
+@pytest.mark.parametrize("stage", ["val", "predict"])
+def test_every_recipe_is_drawn_on_its_own_data_labelled_or_not(
+    table, tmp_path, kind, settings, recipe, own, stage
+):
+    names = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
+    bare = draw_set(tmp_path / "bare", num_images=6, objects=1, attributes={}, **names)
+    datamodule = kind(DrawnSource(train=table, val=table, predict=bare), batch_size=6, **settings)
+    model = recipe(**names_from_data(datamodule), **own)
+    figure = draw_predictions(model, datamodule, datamodule.first_batch(stage), max_images=3, min_score=0.0)
+    assert len(titles(figure)) == 3
+
+
+def test_points_found_where_none_are_known_are_drawn_alone(tmp_path):
+    names = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
+    bare = draw_set(tmp_path / "bare", num_images=2, objects=1, **names)
+    datamodule = LandmarkDataModule(DrawnSource(predict=bare))
+    figure = draw_predictions(
+        Saying({"keypoints": torch.ones(2, 5, 2)}), datamodule, datamodule.first_batch("predict")
+    )
+    assert [len(crosses(axis)) for axis in figure.axes[:2]] == [5, 5]
+    assert [len([line for line in axis.lines if line.get_marker() == "o"]) for axis in figure.axes[:2]] == [
+        0,
+        0,
+    ]
