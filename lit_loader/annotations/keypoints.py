@@ -54,7 +54,9 @@ class KeypointSchema:
     def _names(self) -> tuple[str, ...]:
         given: Any = self.names
         if isinstance(given, str) or not isinstance(given, Sequence):
-            raise TypeError(f"names={given!r} is a {type(given).__name__}; give a sequence, one name a point.")
+            raise TypeError(
+                f"names={given!r} is a {type(given).__name__}; give a sequence, one name a point."
+            )
         names = tuple(given)
         wrong = [name for name in names if not isinstance(name, str)]
         if wrong:
