@@ -39,6 +39,12 @@ class ListColumns:
     box: tuple[int, int, int, int] | None
     attributes: tuple[tuple[str, int], ...]
 
+    @property
+    def has_objects(self) -> bool:
+        """Whether a line says anything of an object, beyond its image's path."""
+        said = (self.class_name, self.points, self.box)
+        return bool(self.attributes) or any(place is not None for place in said)
+
 
 def parse_columns(columns: Sequence[str] | str, *, schema: KeypointSchema | None) -> ListColumns:
     """Return where the named columns stand.

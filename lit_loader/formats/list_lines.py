@@ -29,7 +29,7 @@ class LineReader:
     Attributes:
         columns: What stands where.
         image_dir: Folder of the images, relative to the root.
-        class_name: Class of every object, where no column says it.
+        class_name: Class of every object, where no column says it; None: a line names an image and no object.
         shift: Subtracted from every coordinate.
         is_xywh: Whether a box is x, y, width, height.
         visibility: What a point's flag means.
@@ -40,7 +40,7 @@ class LineReader:
 
     columns: ListColumns
     image_dir: str
-    class_name: str
+    class_name: str | None
     shift: float = 0.0
     is_xywh: bool = False
     visibility: Mapping[float, int] = field(default_factory=lambda: _PLAIN_VISIBILITY)
@@ -80,9 +80,13 @@ class LineReader:
             builder.malformed(error.message, file=file, line=line)
             return
         image_path = join_path(self.image_dir, fields[columns.path], source=path, line=line)
+        image = builder.image(image_path, image_id=fields[columns.path], file=file, line=line)
+        class_name = self.class_name if columns.class_name is None else fields[columns.class_name]
+        if class_name is None:
+            return
         builder.object(
-            builder.image(image_path, image_id=fields[columns.path], file=file, line=line),
-            class_name=self.class_name if columns.class_name is None else fields[columns.class_name],
+            image,
+            class_name=class_name,
             box=box,
             points=points,
             visibility=seen,

@@ -68,7 +68,8 @@ def read_points_list(
         separator: What stands between columns; None: blanks. A path with blanks needs another one.
         schema: The points, as in ``keypoint_schema``.
         image_dir: The folder that paths are relative to, relative to ``root``.
-        class_name: Class of every object where no column says it; default ``"object"``.
+        class_name: Class of every object where no column says it; default ``"object"``, but a list of paths
+            alone names images without objects.
         visibility_values: What a flag of ``points_v`` means: 0 absent, 1 hidden, 2 visible; default: itself.
         attribute_values: What the text of an attribute means, e.g. ``{"0": "no", "1": "yes"}``; default:
             itself.
@@ -113,7 +114,7 @@ def read_points_list(
     reader = LineReader(
         columns=plan,
         image_dir=image_dir,
-        class_name=_DEFAULT_CLASS if class_name is None else class_name,
+        class_name=_DEFAULT_CLASS if class_name is None and plan.has_objects else class_name,
         shift=check_shift(one_based=one_based, normalized=normalized),
         is_xywh=check_box_format(box_format, has_box="box" in plan.names),
         visibility=visibility_map(visibility_values),

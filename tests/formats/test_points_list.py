@@ -54,6 +54,12 @@ def test_columns_may_stand_in_any_order_and_be_skipped(read):
     assert (table.attributes["hat"].names, table.attributes["hat"].ids.tolist()) == ((), [-1])
 
 
+def test_paths_alone_are_images_without_objects(read):
+    table = read("a.jpg\ndeep/d.png", columns="path", class_names=["cat"])
+    assert (list(table.image_paths), table.num_objects) == (["a.jpg", "deep/d.png"], 0)
+    assert read("a.jpg\na.jpg", columns="path", class_name="cat").num_objects == 2
+
+
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
 def test_paths_may_have_blanks_between_other_separators(read, separator):
     text = separator.join([" b c.jpg ", "big cat", "1", " 2", "30", "40"])
