@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2.functional import pil_to_tensor
 
-from benchmarks.rounds import compare
+from benchmarks.rounds import compare, run
 from lit_loader.annotations import class_weights, image_weights
 from lit_loader.datasets import draw_shapes
 from lit_loader.formats import read_voc
@@ -36,7 +36,7 @@ class PlainVoc(torch.utils.data.Dataset[tuple[torch.Tensor, list[str]]]):
         return image, [item.findtext("name", "") for item in root.iter("object")]
 
 
-def main() -> None:
+def main(rounds: int) -> None:
     """Compare on BCCD where it is, else on the embedded set."""
     with tempfile.TemporaryDirectory() as cache:
         root = SHARED if SHARED.is_dir() else draw_shapes(Path(cache))
@@ -62,8 +62,10 @@ def main() -> None:
                 "ours, cold": lambda: weights(use_cache=False),
                 "ours, warm": lambda: weights(use_cache=True),
             },
+            rounds=rounds,
+            unit="set",
         )
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -8,15 +8,17 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
-from benchmarks.rounds import compare
+from benchmarks.rounds import Pass, compare, judge, passes, run
 from lit_loader import DataLoader
+
+WORKERS: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
 
 
 class Stored(Dataset[tuple[torch.Tensor, int]]):
     """Returns what it holds."""
 
-    def __init__(self, length: int, shape: tuple[int, ...]) -> None:
-        self.length, self.sample = length, torch.zeros(shape)
+    def __init__(self, length: int) -> None:
+        self.length, self.sample = length, torch.zeros(3)
 
     def __len__(self) -> int:
         return self.length
@@ -25,35 +27,63 @@ class Stored(Dataset[tuple[torch.Tensor, int]]):
         return self.sample, index
 
 
-def contenders(dataset: Dataset[Any], **arguments: Any) -> dict[str, Any]:
-    """Return passes over torch's loader, ours as torch does it, and ours with a key for each sample."""
+class Fresh(Stored):
+    """Returns an image in memory of its own."""
 
-    def passing(loader: TorchDataLoader[Any]) -> Any:
-        def run() -> int:
-            return sum(1 for _ in loader)
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.sample = torch.zeros(3, 224, 224)
 
-        return run
-
-    return {
-        "torch": passing(TorchDataLoader(dataset, **arguments)),
-        "ours, seed=None": passing(DataLoader(dataset, **arguments)),
-        "ours, seed=0": passing(DataLoader(dataset, seed=0, **arguments)),
-    }
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.sample.clone(), index
 
 
-def main() -> None:
-    """Compare small and large samples, inline and with two workers."""
-    workers = {"num_workers": 2, "persistent_workers": True}
-    small, large = Stored(2048, (3,)), Stored(512, (3, 224, 224))
-    compare("inline, batch 256 of tiny samples", contenders(Stored(16384, (3,)), batch_size=256))
-    compare("two workers, batch 4 of tiny samples", contenders(small, batch_size=4, **workers))
-    compare(
-        "two workers, batch 256 of tiny samples", contenders(Stored(16384, (3,)), batch_size=256, **workers)
+def inline(batch_size: int, num_batches: int) -> dict[str, Pass]:
+    """Return passes in the consumer's own process."""
+    dataset = Stored(batch_size * num_batches)
+    return passes(
+        {
+            "torch": TorchDataLoader(dataset, batch_size),
+            "ours": DataLoader(dataset, batch_size),
+            "ours, seed=0": DataLoader(dataset, batch_size, seed=0),
+        }
     )
+
+
+def workers(dataset: Stored, batch_size: int) -> dict[str, Pass]:
+    """Return passes with two persistent workers."""
+    ours: Any = DataLoader
+    return passes(
+        {
+            "torch": TorchDataLoader(dataset, batch_size, **WORKERS),
+            "ours, threads": ours(dataset, batch_size, worker_method="thread", **WORKERS),
+            "ours, threads, seed=0": ours(dataset, batch_size, worker_method="thread", seed=0, **WORKERS),
+            "ours, processes": ours(dataset, batch_size, **WORKERS),
+            "ours, processes, seed=0": ours(dataset, batch_size, seed=0, **WORKERS),
+        }
+    )
+
+
+def main(rounds: int) -> None:
+    """Compare inline, and with two workers, for small and large batches and samples."""
+    found = compare("inline, batch 256", inline(256, 256), rounds=rounds, unit="batch")
+    judge("inline, a sample, of torch's", found.ratio("ours", "torch"), at_most=0.95)
+    judge("a key", found.microseconds_more("ours, seed=0", "ours", per=256), at_most=12, unit=" us")
+    found = compare("inline, batch 4", inline(4, 2048), rounds=rounds, unit="batch")
+    judge("a key, batch 4", found.microseconds_more("ours, seed=0", "ours", per=4), at_most=12, unit=" us")
+    found = compare("two workers, batch 4", workers(Stored(2048), 4), rounds=rounds, unit="batch")
+    judge("threads, a batch, of torch's", found.ratio("ours, threads", "torch"), at_most=0.05)
+    judge("threads with a seed, the same", found.ratio("ours, threads, seed=0", "torch"), at_most=0.05)
+    found = compare("two workers, batch 256", workers(Stored(16384), 256), rounds=rounds, unit="batch")
+    judge("threads, a sample, of torch's", found.ratio("ours, threads", "torch"), at_most=0.18)
+    judge("threads with a seed, the same", found.ratio("ours, threads, seed=0", "torch"), at_most=0.18)
     compare(
-        "two workers, batch 64 of float32 3x224x224", contenders(large, batch_size=64, **workers), rounds=5
+        "two workers, batch 64 of fresh float32 3x224x224",
+        workers(Fresh(512), 64),
+        rounds=rounds,
+        unit="batch",
     )
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         MultiTaskDataModule,
     )
     from lit_loader.datasets import DetectionDataset
+    from lit_loader.forkserver import start_forkserver
     from lit_loader.formats import read_annotations, read_voc, write_annotations
     from lit_loader.loader import DataLoader
     from lit_loader.samplers import (
@@ -49,6 +50,7 @@ _HOMES = {
     "read_annotations": "lit_loader.formats",
     "read_voc": "lit_loader.formats",
     "sample_rng": "lit_loader.seeding",
+    "start_forkserver": "lit_loader.forkserver",
     "write_annotations": "lit_loader.formats",
 }
 
@@ -71,6 +73,7 @@ __all__ = [
     "read_annotations",
     "read_voc",
     "sample_rng",
+    "start_forkserver",
     "write_annotations",
 ]
 

@@ -10,7 +10,15 @@ from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from lit_loader.samplers import OrderSampler
 
-__all__ = ["check_arguments", "check_batch_sampler", "check_iterable_now"]
+__all__ = [
+    "check_arguments",
+    "check_batch_sampler",
+    "check_iterable_now",
+    "check_sharing",
+    "check_worker_method",
+]
+
+_WORKER_METHODS = ("multiprocessing", "thread")
 
 
 def check_batch_sampler(batch_sampler: Any) -> None:
@@ -58,3 +66,25 @@ def check_iterable_now(*, num_workers: int, prefetch_factor: int | None, timeout
         raise AssertionError(f"prefetch_factor={prefetch_factor} must be greater than 0 for workers")
     if num_workers == 0 and timeout:
         raise AssertionError(f"timeout={timeout} needs workers; num_workers=0 requires timeout == 0")
+
+
+def check_worker_method(worker_method: Any, multiprocessing_context: Any) -> None:
+    """Refuse an unknown method, and a start method for threads."""
+    if worker_method not in _WORKER_METHODS:
+        raise ValueError(f"worker_method={worker_method!r} is unknown; it is one of {_WORKER_METHODS}")
+    if worker_method == "thread" and multiprocessing_context is not None:
+        raise ValueError(
+            f"multiprocessing_context={multiprocessing_context!r} would have no effect on worker threads; leave it "
+            'out, or use worker_method="multiprocessing"'
+        )
+
+
+def check_sharing(share_batches: Any, possible: bool) -> None:
+    """Refuse to share batches where workers cannot."""
+    if share_batches is not None and not isinstance(share_batches, bool):
+        raise TypeError(f"share_batches={share_batches!r} should be True, False or None")
+    if share_batches and not possible:
+        raise ValueError(
+            "share_batches=True needs seed=, batches of a map dataset without __getitems__, and a collate function "
+            "of lit_loader's (or torch's default); leave it at None to share where that is possible"
+        )

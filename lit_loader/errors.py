@@ -9,6 +9,7 @@ __all__ = [
     "CacheError",
     "ImageError",
     "LitLoaderError",
+    "SharedGeneratorError",
     "UnsafePathError",
     "WorkerDiedError",
 ]
@@ -52,6 +53,10 @@ class CacheError(LitLoaderError, OSError):
 
 class ImageError(LitLoaderError, OSError):
     """An image cannot be decoded; the message names the file."""
+
+
+class SharedGeneratorError(LitLoaderError, RuntimeError):
+    """Worker threads would draw from a generator that they share, and a seed promised otherwise."""
 
 
 class WorkerDiedError(LitLoaderError, RuntimeError):

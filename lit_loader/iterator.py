@@ -7,7 +7,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from torch.autograd.profiler import record_function
+from torch._C._autograd import _profiler_enabled as profiler_enabled
+from torch.autograd import profiler
 
 from lit_loader.engine import EndOfPass
 
@@ -47,7 +48,7 @@ class LengthClaim(NamedTuple):
                 "IterableDataset replica at each worker. Please see "
                 "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
             )
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(text, stacklevel=4)
 
 
 class LoaderIterator(Generic[T_co], Iterator[T_co]):
@@ -100,6 +101,7 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
     def close(self) -> None:
         """Drop the pass; ``next()`` then raises StopIteration."""
         self._ended = True
+        self._run = None
         if self._closer is not None:
             self._closer()
             self._closer = None
@@ -111,20 +113,25 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
         return self._num_batches()
 
     def __next__(self) -> T_co:
-        with record_function(self._label):
-            if self._ended:
-                raise StopIteration
-            run = self._run if self._run is not None else self._begin()
-            try:
-                batch = run.next_batch()
-            except EndOfPass:
-                self.close()
-                raise StopIteration from None
-            batch = self._finish(batch)
-            self._num_delivered += 1
-            if self._claim is not None:
-                self._claim.warn_past(self._num_delivered)
-            return batch  # type: ignore[no-any-return]
+        if not (profiler_enabled() or profiler._is_profiler_enabled):
+            return self._next()  # to name a step that nobody records takes as long as to make a small batch
+        with profiler.record_function(self._label):
+            return self._next()
+
+    def _next(self) -> T_co:
+        if self._ended:
+            raise StopIteration
+        run = self._run if self._run is not None else self._begin()
+        try:
+            batch = run.next_batch()
+        except EndOfPass:
+            self.close()
+            raise StopIteration from None
+        batch = self._finish(batch)
+        self._num_delivered += 1
+        if self._claim is not None:
+            self._claim.warn_past(self._num_delivered)
+        return batch  # type: ignore[no-any-return]
 
     def __getstate__(self) -> Any:
         # torch's own type of error: workers and a place in an epoch stay with their process

@@ -4,50 +4,33 @@ NOTE [Two regimes]
     ``seed=None``   torch to the letter: a base seed drawn from ``generator``, worker w seeded with base + w,
                     whole batches dealt to workers in turns, the sampler iterated when ``iter()`` is called
     ``seed=int``    every sample has a key of its own (seed, epoch, position), so that a batch is the same
-                    bits whichever worker makes it; orders of ours are cut into global batches by slicing; an
-                    iterator claims its epoch at its first ``next()``
+                    bits whichever worker makes it, and any idle one does; orders of ours are cut into global
+                    batches by slicing; an iterator claims its epoch at its first ``next()``
 """
 
 from __future__ import annotations
 
-import os
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset, Sampler
-from torch.utils.data import default_collate as torch_default_collate
 
-from lit_loader.arguments import check_arguments, check_batch_sampler, check_iterable_now
-from lit_loader.collate.default import default_collate
+from lit_loader.arguments import (
+    check_arguments,
+    check_batch_sampler,
+    check_iterable_now,
+    check_sharing,
+    check_worker_method,
+)
 from lit_loader.device import Pinner
-from lit_loader.engine import (
-    Fetcher,
-    InlineRun,
-    IterableFetcher,
-    PoolRun,
-    Task,
-    WorkerPool,
-    WorkerSpec,
-    make_fetcher,
-)
 from lit_loader.iterator import LengthClaim, LoaderIterator, Run
-from lit_loader.planning import (
-    Cut,
-    begin_seen_indices,
-    find_cut,
-    plan_foreign,
-    plan_keyed_foreign,
-    plan_order,
-    plan_stream,
-)
+from lit_loader.passes import Passes, can_share
+from lit_loader.planning import Cut, find_cut
 from lit_loader.samplers import RandomSampler, SequentialSampler, num_batches
-from lit_loader.seeding import key64
 from lit_loader.types import CollateFn, WorkerInitFn
 
 __all__ = ["DataLoader"]
@@ -71,7 +54,7 @@ class DataLoader(TorchDataLoader[T_co]):
         shuffle: Draw a new order each epoch.
         sampler: A sampler of ours (`lit_loader.samplers`) or any iterable of indices.
         batch_sampler: Any iterable of containers of indices.
-        num_workers: Worker processes; 0: batches are made in this process.
+        num_workers: Workers; 0: batches are made in this process and thread.
         collate_fn: Makes a batch of a list of samples.
         pin_memory: Copy tensors to page-locked memory before they are returned.
         drop_last: Leave out the last batch if it is not full.
@@ -83,14 +66,23 @@ class DataLoader(TorchDataLoader[T_co]):
         seed: Makes batch b of epoch e a function of (seed, e, b, dataset, sampler, global batch size).
         rank: This process's number; None: from the initialised process group, else 0.
         world_size: How many ranks share the order; None: from the initialised process group, else 1.
-        prefetch_factor: Batches that each worker makes ahead.
-        persistent_workers: Keep the workers from epoch to epoch.
+        worker_method: "multiprocessing" or "thread". Threads share the dataset object and send nothing, which
+            pays where the work lets go of the GIL, as image decoding does. Each has a worker info and a seed of
+            its own, and torch's draws in it are its own. A dataset that draws from the generators of ``random``
+            or ``numpy.random``, which threads share, is refused if there is a seed.
+        share_batches: With a seed: whether workers may make one batch together, in pieces; needs a collate
+            function of ours and a map dataset without ``__getitems__``. None: where that holds and samples take
+            long enough; True: always; False: never.
+        prefetch_factor: Batches that each worker makes ahead; with a seed, besides the one in its hand.
+        persistent_workers: Keep the workers from epoch to epoch. With a seed and an order of ours, the next
+            epoch's first batches are made before this one ends.
         pin_memory_device: Deprecated by torch, and ignored as torch does.
         in_order: Deliver batches in order.
 
     Raises:
         TypeError: If the dataset is a DataPipe or ``seed`` is no int.
-        ValueError: As torch does, and for a rank outside of its world or a generator beside a seed.
+        ValueError: As torch does, and for a rank outside of its world, a generator beside a seed, a context
+            beside worker threads, an unknown ``worker_method``, or batches that cannot be shared.
 
     Determinism: see NOTE [Two regimes] in this module. Outside the promise: generators that a dataset owns
         privately, and sums whose bits depend on the number of intra-op threads.
@@ -100,6 +92,8 @@ class DataLoader(TorchDataLoader[T_co]):
     seed: int | None
     rank: int | None
     world_size: int | None
+    worker_method: Literal["multiprocessing", "thread"]
+    share_batches: bool | None
 
     def __init__(
         self,
@@ -120,14 +114,18 @@ class DataLoader(TorchDataLoader[T_co]):
         seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        worker_method: Literal["multiprocessing", "thread"] = "multiprocessing",
+        share_batches: bool | None = None,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
     ) -> None:
         check_arguments(dataset, seed, rank, world_size, generator)
+        check_worker_method(worker_method, multiprocessing_context)
         self.seed, self.rank, self.world_size = seed, rank, world_size
-        self._pools = _Pools()
+        self.worker_method, self.share_batches = worker_method, share_batches
+        self._passes = Passes()
         self._next_epoch = self._epochs_named = self._foreign_epoch = 0
         ours = seed is not None and sampler is None and batch_sampler is None
         if ours and not isinstance(dataset, IterableDataset):
@@ -154,6 +152,7 @@ class DataLoader(TorchDataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        check_sharing(share_batches, can_share(self))
 
     # -- epochs, ranks, length ----------------------------------------------------------------------------
 
@@ -175,9 +174,10 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _claim_epoch(self) -> int:
         """Return the epoch of the pass that begins now, and move on."""
-        self._hear_epoch()
-        epoch = self._next_epoch
-        self._next_epoch = epoch + 1
+        with self._passes.claiming:
+            self._hear_epoch()
+            epoch = self._next_epoch
+            self._next_epoch = epoch + 1
         return epoch
 
     def _hear_epoch(self) -> None:
@@ -197,6 +197,7 @@ class DataLoader(TorchDataLoader[T_co]):
         """How batches are sliced from an order of ours; None: an index sampler is iterated, as in torch."""
         return None if self.seed is None else find_cut(self.sampler, self.batch_sampler)
 
+    @property
     def _place(self) -> tuple[int, int]:
         """Return rank and world size: as given, else the process group's, else 0 of 1."""
         if self.rank is not None and self.world_size is not None:
@@ -210,7 +211,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _count_batches(self) -> Callable[[], int]:
         """Return what counts the batches of a pass, without a reference to the loader."""
-        cut, indices, world_size = self._cut, self._index_sampler, self._place()[1]
+        cut, indices, world_size = self._cut, self._index_sampler, self._place[1]
         if cut is None:
             return lambda: len(indices)
         size = cut.batch_size or 1
@@ -249,110 +250,15 @@ class DataLoader(TorchDataLoader[T_co]):
         )
 
     def _start_unseeded(self, *, again: bool = False) -> Run:
-        """Start a pass as torch does, draw for draw; see NOTE [Two regimes].
-
-        Args:
-            again: Whether an iterator over persistent workers begins another pass.
-        """
-        indices = iter(self._index_sampler)
-        pool = self._persistent_pool()
-        if not again or pool is None:
-            base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
-            if self.num_workers > 0:
-                pool = pool or self._new_pool(base_seed)
-                indices = iter(self._index_sampler)  # torch asks twice for an iterator's first pass
-        plan = plan_foreign(indices)
-        if pool is not None:
-            return self._run(pool, plan, in_turns=self.in_order, eager=True)
-        fetcher = self._fetcher()
-        if isinstance(fetcher, IterableFetcher):
-            fetcher.start(None)
-        return InlineRun(plan, fetcher)
+        return self._passes.start_unseeded(self, again=again)
 
     def _start_seeded(self) -> Run:
-        """Claim an epoch and start its pass; see NOTE [Two regimes]."""
-        assert self.seed is not None
-        rank, world_size = self._place()
-        place = {"seed": self.seed, "epoch": self._claim_epoch(), "rank": rank, "world_size": world_size}
-        cut, iterable = self._cut, isinstance(self.dataset, IterableDataset)
-        if iterable:
-            plan = plan_stream(self._index_sampler, seed=self.seed, epoch=place["epoch"], rank=rank)
-        elif cut is None:
-            plan = plan_keyed_foreign(iter(self._index_sampler), batched=self._auto_collation, **place)
-        else:
-            order_seed = self.seed if cut.sampler.seed is None else cut.sampler.seed
-            order = cut.sampler.order(seed=order_seed, epoch=place["epoch"])
-            plan = plan_order(
-                order,
-                batch_size=cut.batch_size,
-                drop_last=cut.drop_last,
-                seen=begin_seen_indices(self.batch_sampler),
-                **place,
-            )
-        if self.num_workers == 0:
-            return InlineRun(plan, self._fetcher())
-        pool = self._persistent_pool() or self._new_pool(key64(self.seed, "workers") >> 2)
-        return self._run(pool, plan, in_turns=iterable and self.in_order, eager=False)
-
-    def _fetcher(self) -> Fetcher:
-        return make_fetcher(
-            self.dataset,
-            batched=self._auto_collation,
-            collate_fn=self._fetch_collate_fn,
-            drop_last=self.drop_last,
-        )
-
-    @property
-    def _fetch_collate_fn(self) -> CollateFn:
-        # torch's own allocates shared memory in a worker, which our transport has no use for
-        ours: CollateFn = default_collate if self.collate_fn is torch_default_collate else self.collate_fn
-        return ours
-
-    # -- workers ------------------------------------------------------------------------------------------
-
-    def _run(self, pool: WorkerPool, plan: Iterator[Task], *, in_turns: bool, eager: bool) -> PoolRun:
-        assert self.prefetch_factor is not None
-        return PoolRun(
-            pool,
-            plan,
-            prefetch_factor=self.prefetch_factor,
-            in_order=self.in_order,
-            in_turns=in_turns,
-            eager=eager,
-            timeout_s=self.timeout,
-            owns_pool=pool is not self._pools.kept,
-        )
-
-    def _persistent_pool(self) -> WorkerPool | None:
-        """Return the workers kept from an earlier pass, if they can be used here."""
-        kept = self._pools.kept
-        return kept if kept is not None and kept.usable else None
-
-    def _new_pool(self, base_seed: int) -> WorkerPool:
-        context = self.multiprocessing_context or torch.multiprocessing
-        spec = WorkerSpec(
-            dataset=self.dataset,
-            batched=self._auto_collation,
-            collate_fn=self._fetch_collate_fn,
-            drop_last=self.drop_last,
-            worker_init_fn=self.worker_init_fn,
-            base_seed=base_seed,
-            num_workers=self.num_workers,
-            main_pid=os.getpid(),
-            forked_by_main=context.get_start_method() != "forkserver",
-        )
-        pool = WorkerPool(spec, context)
-        self._pools.live.add(pool)
-        if self.persistent_workers:
-            self._pools.kept = pool
-        return pool
+        return self._passes.start_seeded(self, self._claim_epoch())
 
     def close(self) -> None:
         """End the loader's workers; its live iterators end with them. The loader can be iterated again."""
         self._iterator = None
-        for pool in list(self._pools.live):
-            pool.close()
-        self._pools.kept = None
+        self._passes.close()
 
     def __enter__(self) -> Self:
         return self
@@ -368,19 +274,3 @@ class DataLoader(TorchDataLoader[T_co]):
     def __getstate__(self) -> dict[str, Any]:
         # a live iterator stays with this process; a copy makes its own
         return {**self.__dict__, "_iterator": None}
-
-
-class _Pools:
-    """The workers of a loader; they stay with their process, so that a copy of this is empty.
-
-    Attributes:
-        kept: Persistent workers, kept for the next pass.
-        live: All that were started and may still live.
-    """
-
-    def __init__(self) -> None:
-        self.kept: WorkerPool | None = None
-        self.live: weakref.WeakSet[WorkerPool] = weakref.WeakSet()
-
-    def __reduce__(self) -> tuple[type[_Pools], tuple[()]]:
-        return _Pools, ()

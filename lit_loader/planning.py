@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
-from torch.utils.data import BatchSampler
+import torch
+from torch.utils.data import BatchSampler, IterableDataset
 
 from lit_loader.engine import BatchKey, Task
 from lit_loader.samplers import OrderSampler, num_batches, rank_batch
@@ -13,11 +14,14 @@ from lit_loader.types import Order
 
 __all__ = [
     "Cut",
+    "Loader",
     "begin_seen_indices",
     "find_cut",
+    "is_watched",
     "plan_foreign",
     "plan_keyed_foreign",
     "plan_order",
+    "plan_seeded",
     "plan_stream",
 ]
 
@@ -28,6 +32,46 @@ class Cut(NamedTuple):
     sampler: OrderSampler
     batch_size: int | None
     drop_last: bool
+
+
+class Loader(Protocol):
+    """A loader, as far as its passes look at it; the names are those of `lit_loader.DataLoader`."""
+
+    dataset: Any
+    num_workers: int
+    collate_fn: Any
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Any
+    worker_method: Literal["multiprocessing", "thread"]
+    multiprocessing_context: Any
+    generator: torch.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    in_order: bool
+    seed: int | None
+    share_batches: bool | None
+    batch_sampler: Any
+
+    @property
+    def _passes(self) -> Any:
+        """Its passes."""
+
+    @property
+    def _next_epoch(self) -> int:
+        """The epoch that the next iterator claims."""
+
+    @property
+    def _cut(self) -> Cut | None:
+        """How batches are sliced from an order of ours; None: an index sampler is iterated."""
+
+    @property
+    def _index_sampler(self) -> Any:
+        """What gives the indices."""
+
+    @property
+    def _place(self) -> tuple[int, int]:
+        """Rank and world size."""
 
 
 def find_cut(sampler: Any, batch_sampler: Any) -> Cut | None:
@@ -45,9 +89,14 @@ def _unwrapped(batch_sampler: Any) -> Any:
     return getattr(batch_sampler, "_batch_sampler", batch_sampler)
 
 
+def is_watched(batch_sampler: Any) -> bool:
+    """Whether Lightning's wrapper wants to know each batch's indices, so that none may be planned early."""
+    return _unwrapped(batch_sampler) is not batch_sampler
+
+
 def begin_seen_indices(batch_sampler: Any) -> list[list[int]] | None:
     """Return the list in which Lightning's wrapper wants each batch's indices, emptied; None without one."""
-    if _unwrapped(batch_sampler) is batch_sampler:
+    if not is_watched(batch_sampler):
         return None
     seen: list[list[int]] = []
     batch_sampler.seen_batch_indices = seen
@@ -83,9 +132,8 @@ def plan_order(
 
 
 def plan_foreign(indices: Iterable[Any]) -> Iterator[Task]:
-    """Yield what a sampler gives, as torch would."""
-    for index in indices:
-        yield Task(index=index)
+    """Yield what a sampler gives, as torch would: one that raised may be asked again."""
+    return map(Task, indices)
 
 
 def plan_keyed_foreign(
@@ -110,3 +158,24 @@ def plan_stream(indices: Iterable[Any], *, seed: int, epoch: int, rank: int) -> 
     key = BatchKey(seed=seed, epoch=epoch, rank=rank)
     for index in indices:
         yield Task(index=index, key=key)
+
+
+def plan_seeded(loader: Loader, epoch: int, cut: Cut | None) -> Iterator[Task]:
+    """Return the tasks of an epoch of a loader that has a seed."""
+    assert loader.seed is not None
+    rank, world_size = loader._place
+    place = {"seed": loader.seed, "epoch": epoch, "rank": rank, "world_size": world_size}
+    if isinstance(loader.dataset, IterableDataset):
+        return plan_stream(loader._index_sampler, seed=loader.seed, epoch=epoch, rank=rank)
+    if cut is None:
+        return plan_keyed_foreign(
+            iter(loader._index_sampler), batched=loader.batch_sampler is not None, **place
+        )
+    order_seed = loader.seed if cut.sampler.seed is None else cut.sampler.seed
+    return plan_order(
+        cut.sampler.order(seed=order_seed, epoch=epoch),
+        batch_size=cut.batch_size,
+        drop_last=cut.drop_last,
+        seen=begin_seen_indices(loader.batch_sampler),
+        **place,
+    )

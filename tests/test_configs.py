@@ -106,9 +106,13 @@ def keys_of(path, node=""):
 NOT_SHIPPED = {"class_names", "keypoint_names", "attributes", "interocular", "multi_label"}
 
 
+# They hold what they change of another option of their group.
+ADDED_TO = ("gpu", "inline", "auto", "threads")
+
+
 @pytest.mark.parametrize(
     ("group", "option"),
-    [(group, option) for group in OPTIONS for option in OPTIONS[group] if option not in ("gpu", "inline")],
+    [(group, option) for group in OPTIONS for option in OPTIONS[group] if option not in ADDED_TO],
 )
 def test_a_shipped_option_holds_every_key_of_its_schema(group, option):
     target, keys = keys_of(CONF / group / f"{option}.yaml")
@@ -159,7 +163,13 @@ def test_the_trainers_schema_names_only_what_lightning_knows():
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["workers.num_workers=two"], ["workers.num_workers='two'", "int"]),
+        (["workers.num_workers=two"], ["workers.num_workers='two' should be of type int or 'auto'"]),
+        (["workers.num_workers=1.5"], ["workers.num_workers=1.5 should be of type int or 'auto'"]),
+        (
+            ["workers.worker_method=threads"],
+            ["workers.worker_method='threads' should be 'multiprocessing' or 'thread'"],
+        ),
+        (["workers.share_batches=maybe"], ["workers.share_batches='maybe'", "bool"]),
         (["datamodule.batch_size=abc"], ["datamodule.batch_size='abc'", "int"]),
         (
             ["+datamodule.batchsize=8"],

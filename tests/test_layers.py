@@ -12,25 +12,25 @@ import lit_loader
 PACKAGE = Path(__file__).parents[1] / "lit_loader"
 
 LAYERS = [
-    ["errors", "types", "configs"],
+    ["errors", "types", "forkserver", "configs", "resources"],
     ["seeding"],
     ["annotations"],
     ["formats"],
     ["samplers", "collate", "transforms", "transport"],
     ["engine"],
-    ["arguments", "planning", "iterator", "device", "loader"],
+    ["arguments", "planning", "passes", "iterator", "device", "loader"],
     ["datasets"],
     ["datamodules", "callbacks"],
-    ["recipes"],
+    ["recipes", "tuning"],
     ["cli"],
 ]
 # Within a layer only these may import each other, from left to right.
-ORDERED_WITHIN = [["errors", "types"], ["arguments", "planning", "iterator", "device", "loader"]]
+ORDERED_WITHIN = [["errors", "types"], ["arguments", "planning", "passes", "iterator", "device", "loader"]]
 MAY_NAME = {
     "lightning": {"datamodules", "callbacks", "recipes"},
     "hydra": {"configs"},
     "omegaconf": {"configs"},
-    "matplotlib": {"datamodules", "recipes"},
+    "matplotlib": {"datamodules", "recipes", "tuning"},
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

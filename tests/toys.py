@@ -146,11 +146,6 @@ class Dying(Dataset):
         return index
 
 
-class TwoArgumentError(Exception):
-    def __init__(self, first: int, second: int) -> None:
-        super().__init__(first, second)
-
-
 def collate_with_draw(samples: list[Any]) -> tuple[list[Any], torch.Tensor]:
     return samples, torch.rand(2)
 

@@ -40,6 +40,19 @@ examples:
 Reads through the cache, so that training finds it warm. Images in several of the sets are told.
 """
 
+_TUNE = """\
+examples:
+  lit-loader tune
+  lit-loader tune --budget 2m datamodule=landmarks dataset=voc dataset.root=faces-xml
+  lit-loader tune --config-dir conf --config-name app --method thread --method spawn --simulate-step 40
+
+Composes the config as examples/train.py does, reads training batches under many worker settings, the promising ones
+again and again in turns, and prints what it measured, what limits the rate, and the words that set the best settings.
+The settings of the config do not matter, those of its data do. Modules that the config names are looked for in the
+current folder too.
+exit codes: 0 done, 1 something is wrong with the data, 2 something is wrong with the command or the config.
+"""
+
 _OPTIONS = """\
 KEY=VALUE: VALUE is read as YAML: 3, true, [path, points], "two words"; what is no YAML is text. SPLIT:KEY=VALUE
 is for one of the sets alone.
@@ -55,6 +68,8 @@ class _Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         if self.told is None:
             return super().format_help()
+        if self.told is _TUNE:
+            return f"{super().format_help()}\n{self.told}"
         from lit_loader.cli.formats import formats_text  # imports every reader
 
         return f"{super().format_help()}\n{self.told}\n{_OPTIONS}\n{formats_text(writers='convert' in self.prog)}"
@@ -78,6 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         run: Callable[[argparse.Namespace], None]
         if arguments.command == "convert":
             from lit_loader.cli.convert import convert as run
+        elif arguments.command == "tune":
+            from lit_loader.cli.tune import tune as run
         else:
             from lit_loader.cli.index import index as run
         with _ending_on_request(), warnings.catch_warnings():
@@ -137,7 +154,7 @@ def _failed(error: Exception | str, *, code: int) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="lit-loader", description="Annotations of any format: convert, look."
+        prog="lit-loader", description="Annotations of any format: convert, look. Workers: tune."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     convert = _command(
@@ -186,7 +203,46 @@ def _parser() -> argparse.ArgumentParser:
     )
     index = _command(commands, "index", _INDEX, "read annotations and print what they hold")
     index.add_argument("--json", action="store_true", help="print JSON")
+    _add_tune(commands)
     return parser
+
+
+def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
+    told = "measure which worker settings are fastest for a config, and why"
+    tune = commands.add_parser("tune", help=told, description=f"{told[0].upper()}{told[1:]}.")
+    tune.told = _TUNE
+    tune.add_argument(
+        "overrides", metavar="KEY=VALUE", nargs="*", help="overrides of the config, as Hydra takes them"
+    )
+    tune.add_argument(
+        "--config-dir", metavar="DIR", help="folder of the config (default: the one that is shipped)"
+    )
+    tune.add_argument("--config-name", metavar="NAME", default="train", help="its name (default: train)")
+    tune.add_argument(
+        "--budget", metavar="TIME", default="60s", help="how long to measure: 60s, 2m (default: 60s)"
+    )
+    tune.add_argument(
+        "--method",
+        metavar="METHOD",
+        action="append",
+        help="workers to try: thread, or processes by their start method: fork, spawn, forkserver (may be repeated; "
+        "default: thread, and the start method of the config)",
+    )
+    tune.add_argument(
+        "--max-workers", type=int, metavar="N", help="most workers (default: by cores and memory)"
+    )
+    tune.add_argument(
+        "--simulate-step",
+        type=float,
+        metavar="MS",
+        default=0.0,
+        help="compute so many milliseconds after each batch, as a training step on the CPU does (default: 0)",
+    )
+    tune.add_argument(
+        "--plot", metavar="FILE", default="lit-loader-tune.png", help="picture (default: lit-loader-tune.png)"
+    )
+    tune.add_argument("--json", action="store_true", help="print JSON")
+    tune.add_argument("--no-progress", action="store_true", help="draw no progress bar")
 
 
 def _command(

@@ -1,23 +1,75 @@
-"""torch's default collation, without the shared memory that torch's version allocates in workers."""
+"""torch's default collation and conversion, result for result, with less work a sample.
+
+Samples are turned into columns by C loops, and columns of one exact type into tensors by `columns`.
+Structures other than tuple, named tuple, list and dict go through torch's ``collate``, which keeps their
+type, with our functions for the columns inside of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import countOf, itemgetter
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data._utils.collate import collate, default_collate_fn_map
+from torch.utils.data import default_convert as torch_default_convert
+from torch.utils.data._utils import collate as torch_collate
 
-__all__ = ["default_collate"]
+from lit_loader.collate.columns import (
+    Column,
+    collate_arrays,
+    collate_numbers,
+    collate_scalars,
+    collate_tensors,
+)
 
-_torch_collate_tensors = default_collate_fn_map[torch.Tensor]
+__all__ = ["default_collate", "default_convert"]
+
+_Functions = dict[type | tuple[type, ...], Callable[..., Any]]
+
+_NUMPY_SCALARS = (np.bool_, np.number, np.object_)
 
 
-def default_collate(batch: list[Any]) -> Any:
+def _keep(column: Column, *, collate_fn_map: Any = None) -> Column:
+    return column
+
+
+# torch's table as torch fills it, and the same with functions of ours: who adds to torch's table is heard.
+_TORCHS: _Functions = {
+    torch.Tensor: torch_collate.collate_tensor_fn,
+    np.ndarray: torch_collate.collate_numpy_array_fn,
+    _NUMPY_SCALARS: torch_collate.collate_numpy_scalar_fn,
+    float: torch_collate.collate_float_fn,
+    int: torch_collate.collate_int_fn,
+    str: torch_collate.collate_str_fn,
+    bytes: torch_collate.collate_str_fn,
+}
+_OURS: _Functions = {
+    torch.Tensor: collate_tensors,
+    np.ndarray: collate_arrays,
+    _NUMPY_SCALARS: collate_scalars,
+    float: collate_numbers,
+    int: collate_numbers,
+    str: _keep,
+    bytes: _keep,
+}
+# By the exact type of a column's first value. Not torch's business and so never added to by a user.
+_BY_TYPE: dict[type, Callable[..., Any]] = {
+    **{kind: function for kind, function in _OURS.items() if isinstance(kind, type)},
+    **dict.fromkeys((np.bool_, np.uint8, np.int8, np.int16, np.int32, np.int64), collate_scalars),
+    **dict.fromkeys((np.float16, np.float32, np.float64, np.complex64, np.complex128), collate_scalars),
+    bool: collate_numbers,
+}
+_AS_IT_IS = frozenset({torch.Tensor, int, float, bool, str, bytes, type(None)})
+
+
+def default_collate(batch: Any) -> Any:
     """Return what ``torch.utils.data.default_collate`` returns for a list of samples.
 
-    A worker's batch goes through our own transport, so it is stacked in the worker's own memory; torch's
-    would write it to new shared memory, and fail where /dev/shm is small. Entries that the user put into
-    torch's ``default_collate_fn_map`` are honoured.
+    Everything is stacked in the process's own memory, in workers too; torch's would write to new shared
+    memory there, and fail where /dev/shm is small. Entries that the user put into torch's
+    ``default_collate_fn_map`` are honoured.
 
     Args:
         batch: Samples: tensors, numpy arrays, numbers, strings, nested in mappings and sequences.
@@ -26,15 +78,54 @@ def default_collate(batch: list[Any]) -> Any:
         TypeError: If a sample is none of these.
         RuntimeError: If tensors or sequences differ in size.
     """
-    functions = dict(default_collate_fn_map)
-    if functions.get(torch.Tensor) is _torch_collate_tensors:
-        functions[torch.Tensor] = _stack
-    return collate(batch, collate_fn_map=functions)
+    functions = torch_collate.default_collate_fn_map
+    if functions == _TORCHS:
+        return _collate(batch)
+    ours = {
+        kind: _OURS[kind] if function is _TORCHS.get(kind) else function
+        for kind, function in functions.items()
+    }
+    if ours.get(torch.Tensor) is not collate_tensors and np.ndarray in ours:
+        ours[np.ndarray] = functions[np.ndarray]  # torch's sends the arrays, as tensors, through the table
+    return torch_collate.collate(batch, collate_fn_map=ours)
 
 
-def _stack(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+def _collate(batch: Any) -> Any:
     first = batch[0]
-    if first.is_nested or first.layout is not torch.strided:  # torch's own errors and sparse stacking
-        stacked: torch.Tensor = _torch_collate_tensors(batch, collate_fn_map=collate_fn_map)
-        return stacked
-    return torch.stack(batch, 0)
+    kind = type(first)
+    function = _BY_TYPE.get(kind)
+    if function is not None:
+        return function(batch, collate_fn_map=_OURS)
+    if kind is tuple or kind is list:
+        if _are_equally_long(batch):
+            return [_collate(column) for column in zip(*batch, strict=False)]
+    elif kind is dict:
+        return {key: _collate(list(map(itemgetter(key), batch))) for key in first}
+    elif isinstance(first, tuple) and hasattr(first, "_fields"):
+        return kind(*map(_collate, zip(*batch, strict=False)))
+    return torch_collate.collate(batch, collate_fn_map=_OURS)
+
+
+def _are_equally_long(batch: Any) -> bool:
+    try:
+        return countOf(map(len, batch), len(batch[0])) == len(batch)
+    except TypeError:  # something has no length; torch's error depends on what stands before it
+        return False
+
+
+def default_convert(data: Any) -> Any:
+    """Return what ``torch.utils.data.default_convert`` returns: arrays and numpy scalars become tensors.
+
+    A tensor made of an array shares its memory, as torch's does.
+
+    Args:
+        data: A sample, nested in mappings and sequences or not.
+    """
+    kind = type(data)
+    if kind in _AS_IT_IS:
+        return data
+    if kind is tuple or kind is list:
+        return [default_convert(item) for item in data]
+    if kind is dict:
+        return {key: default_convert(item) for key, item in data.items()}
+    return torch_default_convert(data)  # type: ignore[no-untyped-call]

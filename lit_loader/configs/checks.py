@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import Field, fields
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -70,7 +70,7 @@ def _preset(node: DictConfig | ListConfig, key: str, child: DictConfig | ListCon
 
 
 def _own_misfits(path: str, node: DictConfig, schema: type) -> Iterator[str]:
-    known = {item.name: item.type for item in fields(schema)}
+    known = {item.name: item for item in fields(schema)}
     for key in node:
         name = str(key)
         if name.startswith("_") and name.endswith("_"):
@@ -81,10 +81,22 @@ def _own_misfits(path: str, node: DictConfig, schema: type) -> Iterator[str]:
         elif OmegaConf.is_missing(node, name):
             yield f"{_joined(path, name)} is missing; pass {_joined(path, name)}=VALUE"
         elif not OmegaConf.is_interpolation(node, name):
+            words = known[name].metadata.get("words", ())
             try:
                 OmegaConf.merge(OmegaConf.structured(schema), {name: node[name]})
+                fits = not words or not isinstance(node[name], str) or node[name] in words
             except ValidationError:
-                yield f"{_joined(path, name)}={node[name]!r} should be of type {known[name]}"
+                fits = False
+            if not fits:
+                yield f"{_joined(path, name)}={node[name]!r} should be {_wanted(known[name], words)}"
+
+
+def _wanted(item: Field[Any], words: Sequence[str]) -> str:
+    """Return what a key takes: its type, or the only words that it takes as text."""
+    listed = " or ".join(map(repr, words))
+    if not words:
+        return f"of type {item.type}"
+    return f"of type int or {listed}" if "int" in str(item.type) else listed
 
 
 def unknown_key(path: str, name: str, known: list[str]) -> str:

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lit_loader.configs.checks import ConfigError, unknown_key
 from lit_loader.configs.schemas import GROUPS, NODES, OPTIONS, TrainerConfig
 
-__all__ = ["run_with_hints"]
+__all__ = ["run_with_hints", "what_is_wrong"]
 
 _TOP = [*GROUPS, "experiment", *(item.name for item in fields(NODES[""][0]))]
 _POINTERS = {"datamodule.source": "dataset", "datamodule.train_sampler": "sampler"}
@@ -39,7 +39,7 @@ def run_with_hints(main: Callable[[], Any]) -> None:
     except (HydraException, OmegaConfBaseException, ConfigError) as error:
         if before == "1":
             raise
-        sys.stderr.write(f"error in the config: {_told(error)}\n")
+        sys.stderr.write(f"error in the config: {what_is_wrong(error)}\n")
         sys.exit(1)
     except BrokenPipeError:
         if not _reader_left():  # some other pipe
@@ -59,7 +59,8 @@ def _reader_left() -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def _told(error: Exception) -> str:
+def what_is_wrong(error: Exception) -> str:
+    """Return what an error of Hydra's, of OmegaConf's or of the checks says, with the remedy where one is known."""
     refused = re.search(r"Could not override '([\w.]+)'", str(error))
     if refused is not None:
         return _hint(refused[1]) or str(error)

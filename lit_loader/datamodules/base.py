@@ -9,10 +9,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
-import torch.multiprocessing
 from lightning.pytorch import LightningDataModule, Trainer
 from torch.utils.data import Sampler
 
+from lit_loader.datamodules.workers import (
+    AutoWorkers,
+    NumWorkers,
+    WorkerMethod,
+    check_worker_settings,
+    loader_arguments,
+)
 from lit_loader.datasets import Stage
 from lit_loader.loader import DataLoader
 from lit_loader.seeding import key64
@@ -45,11 +51,16 @@ class LoaderDataModule(LightningDataModule):
         val_batch_size: For validation.
         test_batch_size: For testing.
         predict_batch_size: For prediction.
-        num_workers: Worker processes of each loader. With 0 the other worker settings wait, checked but
-            without effect, so that this one setting switches workers off and on.
+        num_workers: Workers of each loader. With 0 the other worker settings wait, checked but without effect, so
+            that this one setting switches workers off and on. ``"auto"``: decided when the first loader is made,
+            from the cores, quota and memory of this host and the trainer's ranks on it, and logged with the
+            reason; the attribute stays ``"auto"``, `num_workers_of_loaders` is the number.
+        worker_method: ``"multiprocessing"``: workers are processes, ``"thread"``: threads of this one.
         prefetch_factor: Batches that each worker makes ahead; None: torch's default.
         persistent_workers: Keep workers from epoch to epoch; None: if there are any.
-        multiprocessing_context: Start method of the workers; None: the platform's.
+        multiprocessing_context: Start method of worker processes; None: the platform's.
+        share_batches: Several workers make the pieces of one batch, see `lit_loader.DataLoader`; None: when
+            samples are slow enough to gain by it.
         pin_memory: Page-lock batches; None: if an accelerator is there.
         timeout: Seconds to wait for a batch from workers; 0: for ever.
         drop_last: Leave out the last training batch if it is not full.
@@ -71,24 +82,25 @@ class LoaderDataModule(LightningDataModule):
         val_batch_size: int | None = None,
         test_batch_size: int | None = None,
         predict_batch_size: int | None = None,
-        num_workers: int = 0,
+        num_workers: NumWorkers = 0,
+        worker_method: WorkerMethod = "multiprocessing",
         prefetch_factor: int | None = None,
         persistent_workers: bool | None = None,
         multiprocessing_context: str | None = None,
+        share_batches: bool | None = None,
         pin_memory: bool | None = None,
         timeout: float = 0.0,
         drop_last: bool = False,
         seed: int | None = None,
     ) -> None:
         super().__init__()
-        methods = torch.multiprocessing.get_all_start_methods()
-        if multiprocessing_context is not None and multiprocessing_context not in methods:
-            raise ValueError(f"multiprocessing_context={multiprocessing_context!r} is not one of {methods}")
-        if num_workers < 0 or timeout < 0 or (prefetch_factor is not None and prefetch_factor < 1):
-            raise ValueError(
-                f"num_workers={num_workers} and timeout={timeout} must be at least 0, "
-                f"prefetch_factor={prefetch_factor} at least 1 or None"
-            )
+        check_worker_settings(
+            num_workers=num_workers,
+            prefetch_factor=prefetch_factor,
+            multiprocessing_context=multiprocessing_context,
+            timeout=timeout,
+            worker_method=worker_method,
+        )
         self._batch_size = _checked_size("batch_size", batch_size)
         self._batch_sizes: dict[Stage, int | None] = {
             "train": train_batch_size,
@@ -99,9 +111,10 @@ class LoaderDataModule(LightningDataModule):
         for name, size in self._batch_sizes.items():
             if size is not None:
                 _checked_size(f"{name}_batch_size", size)
-        self.num_workers, self.prefetch_factor = num_workers, prefetch_factor
-        self.persistent_workers = num_workers > 0 if persistent_workers is None else persistent_workers
-        self.multiprocessing_context = multiprocessing_context
+        self.num_workers, self.worker_method = num_workers, worker_method
+        self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
+        self.multiprocessing_context, self.share_batches = multiprocessing_context, share_batches
+        self._auto_workers = AutoWorkers()
         self.pin_memory = torch.accelerator.is_available() if pin_memory is None else pin_memory
         self.timeout, self.drop_last = timeout, drop_last
         self._seed = seed
@@ -137,6 +150,13 @@ class LoaderDataModule(LightningDataModule):
     def seed(self) -> int:
         """The seed that orders and augmentation come from."""
         return int(os.environ.get("PL_GLOBAL_SEED", 0)) if self._seed is None else self._seed
+
+    @property
+    def num_workers_of_loaders(self) -> int:
+        """Workers of each loader that is made now: ``num_workers``, or what this host decides."""
+        if self.num_workers != "auto":
+            return self.num_workers
+        return self._auto_workers.decide(self.trainer, self.worker_method)
 
     # -- Lightning's hooks --------------------------------------------------------------------------------
 
@@ -191,23 +211,28 @@ class LoaderDataModule(LightningDataModule):
 
     def _make_loaders(self, stage: Stage) -> list[DataLoader[Any]]:
         rank, world_size = self._place()
+        workers = loader_arguments(
+            self.num_workers_of_loaders,
+            prefetch_factor=self.prefetch_factor,
+            persistent_workers=self.persistent_workers,
+            multiprocessing_context=self.multiprocessing_context,
+            timeout=self.timeout,
+            worker_method=self.worker_method,
+            share_batches=self.share_batches,
+        )
         loaders: list[DataLoader[Any]] = []
         for number, (dataset, sampler) in enumerate(self._open(stage)):
             loader: DataLoader[Any] = DataLoader(
                 dataset,
                 batch_size=self._batch_size_of(stage),
                 sampler=sampler,
-                num_workers=self.num_workers,
                 collate_fn=self._collate_fn(stage),
                 pin_memory=self.pin_memory,
                 drop_last=self.drop_last and stage == "train",
-                timeout=self.timeout if self.num_workers > 0 else 0,
-                multiprocessing_context=self.multiprocessing_context if self.num_workers > 0 else None,
-                prefetch_factor=self.prefetch_factor if self.num_workers > 0 else None,
-                persistent_workers=self.persistent_workers and self.num_workers > 0,
                 seed=key64(self.seed, stage, number) >> 1,  # 63 bits: an int64 everywhere
                 rank=rank,
                 world_size=world_size,
+                **workers,
             )
             loaders.append(loader)
         self._loaders.extend(loaders)

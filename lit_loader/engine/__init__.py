@@ -1,28 +1,34 @@
-"""The engine: from a plan of tasks to batches in order, inline or on worker processes.
+"""The engine: from a plan of tasks to batches in order, inline, on worker processes or on worker threads.
 
-    plan -> fetch -> collate -> transport -> delivery
+    plan -> run -> pool -> fetch -> collate -> transport -> delivery
 
 It is handed tasks, a collate function and worker settings; it knows no sampler and no Lightning.
 """
 
 from __future__ import annotations
 
-from lit_loader.engine.fetch import Fetcher, IterableFetcher, make_fetcher
+from lit_loader.engine.directed_run import DirectedRun
+from lit_loader.engine.fetch import Fetcher, IterableFetcher, unwrap_subset
 from lit_loader.engine.inline import InlineRun
-from lit_loader.engine.pool import WorkerPool
-from lit_loader.engine.run import PoolRun
+from lit_loader.engine.pool import Pool
+from lit_loader.engine.process_pool import ProcessPool
+from lit_loader.engine.shared_run import SharedRun
+from lit_loader.engine.spec import WorkerSpec
 from lit_loader.engine.task import BatchKey, EndOfPass, Task
-from lit_loader.engine.worker import WorkerSpec
+from lit_loader.engine.thread_pool import ThreadPool
 
 __all__ = [
     "BatchKey",
+    "DirectedRun",
     "EndOfPass",
     "Fetcher",
     "InlineRun",
     "IterableFetcher",
-    "PoolRun",
+    "Pool",
+    "ProcessPool",
+    "SharedRun",
     "Task",
-    "WorkerPool",
+    "ThreadPool",
     "WorkerSpec",
-    "make_fetcher",
+    "unwrap_subset",
 ]

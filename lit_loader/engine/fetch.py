@@ -1,6 +1,7 @@
-"""Fetchers: from a task to a collated batch, the same code inline and in a worker.
+"""Fetchers: from a task to samples and from samples to a batch, the same code inline and in every worker.
 
-Seeding stands here and nowhere else: before each sample, and before the collate function.
+Where the generators are seeded is decided here and nowhere else: before each sample, and before the collate
+function. How they are seeded is handed in (`Aim`): a process's own generators, or a thread's.
 """
 
 from __future__ import annotations
@@ -11,21 +12,37 @@ from typing import Any, Protocol
 from torch.utils.data import IterableDataset, Subset
 
 from lit_loader.engine.task import BatchKey, Task
-from lit_loader.seeding import EpochKeys, seed_generators
+from lit_loader.seeding import EpochKeys, Moment, seed_process
 from lit_loader.types import CollateFn
 
-__all__ = ["Fetcher", "IterableFetcher", "MapFetcher", "make_fetcher", "unwrap_subset"]
+__all__ = ["Aim", "Fetcher", "IterableFetcher", "MapFetcher", "make_fetcher", "unwrap_subset"]
+
+
+class Aim(Protocol):
+    """Brings the generators to a moment."""
+
+    def __call__(self, keys: EpochKeys, moment: Moment, a: int, b: int = 0, /) -> None:
+        """Seed them, or see to it that they are seeded when they are first drawn from."""
 
 
 class Fetcher(Protocol):
     """Makes batches."""
 
-    def fetch(self, task: Task) -> Any:
-        """Return the batch; raises StopIteration when an iterable dataset has ended."""
+    def samples(self, task: Task) -> Any:
+        """Return what is to be collated; raises StopIteration when an iterable dataset has ended."""
+
+    def collate(self, samples: Any, key: BatchKey | None) -> Any:
+        """Return the batch."""
 
 
 def make_fetcher(
-    dataset: Any, *, batched: bool, collate_fn: CollateFn, drop_last: bool, worker: int = 0
+    dataset: Any,
+    *,
+    batched: bool,
+    collate_fn: CollateFn,
+    drop_last: bool,
+    worker: int = 0,
+    aim: Aim = seed_process,
 ) -> Fetcher:
     """Return the fetcher for a dataset.
 
@@ -35,58 +52,62 @@ def make_fetcher(
         collate_fn: Called with the list of samples, or with the sample.
         drop_last: Whether an iterable dataset's last, short batch is dropped.
         worker: The worker's number, which keys an iterable dataset's samples.
+        aim: Seeds the generators for a moment.
     """
     if isinstance(dataset, IterableDataset):
         return IterableFetcher(
-            dataset, batched=batched, collate_fn=collate_fn, drop_last=drop_last, worker=worker
+            dataset, batched=batched, collate_fn=collate_fn, drop_last=drop_last, worker=worker, aim=aim
         )
-    return MapFetcher(dataset, batched=batched, collate_fn=collate_fn)
+    return MapFetcher(dataset, batched=batched, collate_fn=collate_fn, aim=aim)
 
 
 class MapFetcher:
     """Fetches from a dataset with ``__getitem__`` or ``__getitems__``."""
 
-    def __init__(self, dataset: Any, *, batched: bool, collate_fn: CollateFn) -> None:
-        self._dataset, self._batched, self._collate_fn = dataset, batched, collate_fn
+    def __init__(
+        self, dataset: Any, *, batched: bool, collate_fn: CollateFn, aim: Aim = seed_process
+    ) -> None:
+        self._dataset, self._batched, self._collate_fn, self._aim = dataset, batched, collate_fn, aim
         self._keys: EpochKeys | None = None
 
-    def fetch(self, task: Task) -> Any:
-        """Return the batch that the task names."""
-        index = task.index
-        if task.key is not None:
-            return self._fetch_keyed(index, task.key)
+    def samples(self, task: Task) -> Any:
+        """Return the samples that the task names: a list, or the one sample where nothing is batched."""
+        index, key, _ = task
+        if key is not None:
+            return self._keyed(index, key)
         if not self._batched:
-            return self._collate_fn(self._dataset[index])
+            return self._dataset[index]
         if getattr(self._dataset, "__getitems__", None):
-            return self._collate_fn(self._dataset.__getitems__(index))
-        return self._collate_fn([self._dataset[i] for i in index])
+            return self._dataset.__getitems__(index)
+        return [self._dataset[i] for i in index]
 
-    def _fetch_keyed(self, index: Any, key: BatchKey) -> Any:
-        keys = self._epoch_keys(key)
-        dataset = self._dataset
-        if not self._batched:
-            dataset, (index,) = unwrap_subset(dataset, [index])
-            seed_generators(keys.sample(key.first))
-            sample = dataset[index]
-            seed_generators(keys.batch(key.batch))
-            return self._collate_fn(sample)
-        dataset, index = unwrap_subset(dataset, index)
-        samples: Any
-        if getattr(dataset, "__getitems__", None):
-            seed_generators(keys.sample(key.first))
-            samples = dataset.__getitems__(index)
-        else:
-            samples = []
-            for position, i in enumerate(index, start=key.first):
-                seed_generators(keys.sample(position))
-                samples.append(dataset[i])
-        seed_generators(keys.batch(key.batch))
+    def collate(self, samples: Any, key: BatchKey | None) -> Any:
+        """Return the batch of these samples."""
+        if key is not None:
+            self._aim(self._epoch_keys(key), Moment.BATCH, key.batch)
         return self._collate_fn(samples)
 
+    def _keyed(self, index: Any, key: BatchKey) -> Any:
+        keys, aim = self._epoch_keys(key), self._aim
+        if not self._batched:
+            dataset, (index,) = unwrap_subset(self._dataset, [index])
+            aim(keys, Moment.SAMPLE, key.first)
+            return dataset[index]
+        dataset, index = unwrap_subset(self._dataset, index)
+        if getattr(dataset, "__getitems__", None):
+            aim(keys, Moment.SAMPLE, key.first)
+            return dataset.__getitems__(index)
+        samples, moment = [], Moment.SAMPLE
+        for position, i in enumerate(index, start=key.first):
+            aim(keys, moment, position)
+            samples.append(dataset[i])
+        return samples
+
     def _epoch_keys(self, key: BatchKey) -> EpochKeys:
-        if self._keys is None or (self._keys.seed, self._keys.epoch) != (key.seed, key.epoch):
-            self._keys = EpochKeys(key.seed, key.epoch)
-        return self._keys
+        keys = self._keys
+        if keys is None or keys.epoch != key.epoch or keys.seed != key.seed:
+            keys = self._keys = EpochKeys(key.seed, key.epoch)
+        return keys
 
 
 def unwrap_subset(dataset: Any, index: Any) -> tuple[Any, Any]:
@@ -110,10 +131,17 @@ class IterableFetcher:
     """
 
     def __init__(
-        self, dataset: Any, *, batched: bool, collate_fn: CollateFn, drop_last: bool, worker: int
+        self,
+        dataset: Any,
+        *,
+        batched: bool,
+        collate_fn: CollateFn,
+        drop_last: bool,
+        worker: int,
+        aim: Aim = seed_process,
     ) -> None:
         self._dataset, self._batched, self._collate_fn = dataset, batched, collate_fn
-        self._drop_last, self._worker = drop_last, worker
+        self._drop_last, self._worker, self._aim = drop_last, worker, aim
         self._samples: Iterator[Any] | None = None
         self._keys: EpochKeys | None = None
         self._count = self._num_batches = 0
@@ -124,36 +152,38 @@ class IterableFetcher:
         if key is not None:
             self._keys = EpochKeys(key.seed, key.epoch)
             self._worker += key.rank << 32  # ranks' workers are told apart
-            seed_generators(self._keys.stream_start(self._worker))
+            self._aim(self._keys, Moment.STREAM_START, self._worker)
         self._samples = iter(self._dataset)
 
-    def fetch(self, task: Task) -> Any:
-        """Return the next batch, as long as ``task.index`` says."""
+    def samples(self, task: Task) -> Any:
+        """Return the next samples, as many as ``task.index`` is long; one where nothing is batched."""
         if self._ended:
             raise StopIteration
         if self._samples is None:
             self.start(task.key)
-        data: Any
-        if self._batched:
-            data = []
-            for _ in task.index:
-                try:
-                    data.append(self._next_sample())
-                except StopIteration:
-                    self._ended = True
-                    break
-            if not data or (self._drop_last and len(data) < len(task.index)):
-                raise StopIteration
-        else:
-            data = self._next_sample()
+        if not self._batched:
+            return self._next_sample()
+        data: list[Any] = []
+        for _ in task.index:
+            try:
+                data.append(self._next_sample())
+            except StopIteration:
+                self._ended = True
+                break
+        if not data or (self._drop_last and len(data) < len(task.index)):
+            raise StopIteration
+        return data
+
+    def collate(self, samples: Any, key: BatchKey | None) -> Any:
+        """Return the batch of these samples."""
         if self._keys is not None:
-            seed_generators(self._keys.stream_batch(self._worker, self._num_batches))
+            self._aim(self._keys, Moment.STREAM_BATCH, self._worker, self._num_batches)
             self._num_batches += 1
-        return self._collate_fn(data)
+        return self._collate_fn(samples)
 
     def _next_sample(self) -> Any:
         if self._keys is not None:
-            seed_generators(self._keys.stream(self._worker, self._count))
+            self._aim(self._keys, Moment.STREAM, self._worker, self._count)
         assert self._samples is not None
         sample = next(self._samples)
         self._count += 1

@@ -33,10 +33,11 @@ class InlineRun:
         task = next(self._plan, None)
         if task is None:
             raise EndOfPass
+        fetcher = self._fetcher
         if task.key is None:
-            return self._fetcher.fetch(task)
+            return fetcher.collate(fetcher.samples(task), None)
         with preserved_generators():
-            return self._fetcher.fetch(task)
+            return fetcher.collate(fetcher.samples(task), task.key)
 
     def close(self) -> None:
         """Drop the pass: a generator of the user's is closed by its last reference."""

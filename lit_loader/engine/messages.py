@@ -1,4 +1,4 @@
-"""What the main process and its workers say to each other; each message is one frame.
+"""What the main process and its worker processes say to each other; each message is one frame.
 
 Main to worker: `BEGIN` a run, do a `TASK` of a run, `END` a run, `STOP`. Worker to main: `RESULT` of a
 task, `ERROR` instead of a result, `ENDED`: the worker's iterable dataset has no more.
@@ -8,14 +8,27 @@ The first buffer is a header; a task or a result follows it, encoded by the tran
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from lit_loader.transport import Buffer
+from lit_loader.engine.task import BatchKey, Task
+from lit_loader.transport import Buffer, Frame, decode, encode
 
-__all__ = ["Header", "Kind", "pack_header", "unpack_header"]
+__all__ = [
+    "Header",
+    "Kind",
+    "pack_frame",
+    "pack_header",
+    "pack_task",
+    "unpack_frame",
+    "unpack_header",
+    "unpack_task",
+]
 
-_HEADER = struct.Struct("<BQQ")
+_HEADER = struct.Struct("<BQQId")
+_COUNT = struct.Struct("<I")
+_LENGTH = struct.Struct("<I")
 
 
 class Kind(IntEnum):
@@ -31,19 +44,64 @@ class Kind(IntEnum):
 
 
 class Header(NamedTuple):
-    """Kind of a message, number of the run and of the task within it."""
+    """What a message says before its contents.
+
+    Attributes:
+        kind: Its kind.
+        run: Number of the run.
+        number: Number of the batch within the run.
+        piece: Number of the piece within the batch.
+        seconds: How long the piece's samples took to make.
+    """
 
     kind: Kind
-    run: int
-    number: int
+    run: int = 0
+    number: int = 0
+    piece: int = 0
+    seconds: float = 0.0
 
 
-def pack_header(kind: Kind, run: int = 0, number: int = 0) -> bytes:
+def pack_header(kind: Kind, run: int = 0, number: int = 0, piece: int = 0, seconds: float = 0.0) -> bytes:
     """Return a header as bytes."""
-    return _HEADER.pack(kind, run, number)
+    return _HEADER.pack(kind, run, number, piece, seconds)
 
 
 def unpack_header(buffer: Buffer) -> Header:
     """Return the header that `pack_header` packed."""
-    kind, run, number = _HEADER.unpack(buffer)
-    return Header(Kind(kind), run, number)
+    kind, run, number, piece, seconds = _HEADER.unpack(buffer)
+    return Header(Kind(kind), run, number, piece, seconds)
+
+
+def pack_task(header: Header, task: Task) -> list[Buffer]:
+    """Return the frame of a task.
+
+    Raises:
+        Exception: Whatever pickling the index raises.
+    """
+    # as plain tuples: a pickle of our own classes takes four times as long
+    key = None if task.key is None else tuple(task.key)
+    return [pack_header(*header), *encode((task.index, key, task.whole))]
+
+
+def unpack_task(frame: Frame) -> Task:
+    """Return the task in a frame that `pack_task` made."""
+    index, key, whole = decode(frame[1:])
+    return Task(index, None if key is None else BatchKey(*key), whole)
+
+
+def pack_frame(buffers: Sequence[Buffer]) -> bytes:
+    """Return a small frame as one piece of bytes, for a queue that keeps messages apart."""
+    lengths = b"".join(_LENGTH.pack(memoryview(buffer).nbytes) for buffer in buffers)
+    return b"".join([_COUNT.pack(len(buffers)), lengths, *buffers])
+
+
+def unpack_frame(data: bytes) -> Frame:
+    """Return the frame that `pack_frame` packed."""
+    view = memoryview(bytearray(data))  # an index may be a tensor, which can be written to
+    (count,) = _COUNT.unpack_from(view)
+    start = _COUNT.size + count * _LENGTH.size
+    frame: Frame = []
+    for (length,) in _LENGTH.iter_unpack(view[_COUNT.size : start]):
+        frame.append(view[start : start + length])
+        start += length
+    return frame

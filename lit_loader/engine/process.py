@@ -10,6 +10,7 @@ import fcntl
 import os
 import select
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,8 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from lit_loader.engine.messages import Kind, pack_header
-from lit_loader.engine.worker import WorkerSpec, worker_main
+from lit_loader.engine.spec import WorkerSpec
+from lit_loader.engine.worker import MainProcess, worker_main
 from lit_loader.transport import Buffer, FrameReader, FrameWriter
 
 __all__ = ["WorkerProcess", "await_exit", "describe_exit", "end_workers", "flush", "post", "start_worker"]
@@ -55,7 +57,9 @@ def flush(worker: WorkerProcess) -> None:
         worker.writer.flush()
 
 
-def start_worker(spec: WorkerSpec, worker_id: int, context: Any) -> WorkerProcess:
+def start_worker(
+    spec: WorkerSpec, worker_id: int, context: Any, queue: socket.socket | None
+) -> WorkerProcess:
     """Start a worker process.
 
     Raises:
@@ -63,10 +67,11 @@ def start_worker(spec: WorkerSpec, worker_id: int, context: Any) -> WorkerProces
     """
     their_tasks, tasks = context.Pipe(duplex=False)
     results, their_results = context.Pipe(duplex=False)
+    main = MainProcess(os.getpid(), context.get_start_method() != "forkserver")
     try:
         process: BaseProcess = context.Process(
             target=worker_main,
-            args=(spec, worker_id, their_tasks, their_results),
+            args=(spec, worker_id, main, their_tasks, their_results, queue),
             name=f"lit_loader-worker-{worker_id}",
             daemon=True,
         )

@@ -62,4 +62,7 @@ class RemoteError:
                 error = kind(message)
         except Exception:
             error = RuntimeError(message)
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # else its traceback, and with it this frame and the pass, would live on in a cycle

@@ -1,9 +1,8 @@
-"""What a fetcher is asked for: one batch, by index, with the key of its randomness."""
+"""What a fetcher is asked for: one batch or a piece of one, by index, with the key of its randomness."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["BatchKey", "EndOfPass", "Task"]
 
@@ -12,8 +11,7 @@ class EndOfPass(Exception):
     """A pass has no more batches."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchKey:
+class BatchKey(NamedTuple):
     """Names a batch for the generators; None in a `Task` leaves the generators alone.
 
     Attributes:
@@ -31,15 +29,28 @@ class BatchKey:
     rank: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """One batch to make.
+class Task(NamedTuple):
+    """One batch to make, or a piece of one.
 
     Attributes:
         index: What the sampler gave: an index or a container of indices; for an iterable dataset None, or a
             container as long as the batch.
         key: The key of its randomness, if the loader is seeded.
+        whole: Whether the samples are to be collated: False for a piece, whose batch is collated when all
+            of its pieces are there.
     """
 
     index: Any
     key: BatchKey | None = None
+    whole: bool = True
+
+    def pieces(self, size: int) -> list[Task]:
+        """Return the batch cut into pieces of ``size`` samples; itself if it is no larger."""
+        if len(self.index) <= size:
+            return [self]
+        assert self.key is not None
+        first, indices = self.key.first, list(self.index)  # a foreign sampler's may be a set
+        return [
+            Task(indices[n : n + size], self.key._replace(first=first + n), whole=False)
+            for n in range(0, len(indices), size)
+        ]

@@ -13,8 +13,10 @@ import os
 import struct
 import threading
 from collections import deque
-from collections.abc import Generator, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
 
 __all__ = ["Buffer", "Frame", "FrameReader", "FrameWriter"]
 
@@ -23,6 +25,7 @@ Frame: TypeAlias = list[memoryview]
 
 _COUNT = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
+_CHUNK_BYTES = 1 << 16  # read at a time where frames begin; what a pipe holds by default
 _MAX_IOV = 512  # below IOV_MAX of every Linux; one system call takes this many buffers
 
 
@@ -30,7 +33,8 @@ class FrameWriter:
     """Writes frames to a descriptor, each whole and in the order of `send`.
 
     `send` may be called from any thread, and by a finalizer that runs in the middle of a `flush`: a frame is
-    queued by one atomic append, and only one caller writes at a time.
+    queued by one atomic append, and only one caller writes at a time. An exception from a signal handler may lose the
+    frame that is being sent, and never cuts or repeats one.
 
     Args:
         fd: The descriptor. If it is non-blocking, what does not fit waits for the next `flush`.
@@ -38,14 +42,13 @@ class FrameWriter:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._frames: deque[list[memoryview]] = deque()
-        self._begun: deque[memoryview] = deque()  # what is left of the frame being written
-        self._writing = threading.Lock()
+        self._frames: deque[_Outgoing] = deque()
+        self._lock, self._writing = threading.RLock(), False
 
     @property
     def waiting(self) -> bool:
         """Whether bytes of earlier frames are still to be written."""
-        return bool(self._begun or self._frames)
+        return bool(self._frames)
 
     def send(self, buffers: Sequence[Buffer]) -> None:
         """Write a frame, or queue what the pipe does not take now.
@@ -55,43 +58,62 @@ class FrameWriter:
         """
         views = [memoryview(buffer).cast("B") for buffer in buffers]
         header = _COUNT.pack(len(views)) + b"".join(_LENGTH.pack(view.nbytes) for view in views)
-        self._frames.append([memoryview(header), *(view for view in views if view.nbytes)])
+        self._frames.append(_Outgoing([memoryview(header), *(view for view in views if view.nbytes)]))
         self.flush()
 
     def flush(self) -> None:
         """Write as much as the pipe takes."""
-        while self.waiting and self._writing.acquire(blocking=False):
-            # whoever holds the lock looks again after giving it back, so no frame is left behind
-            try:
-                if not self._write():
-                    return
-            finally:
-                self._writing.release()
+        while self.waiting:  # looked at again at the end, so that no frame is left behind
+            with self._lock:
+                if self._writing:
+                    return  # in the middle of this thread's own write, which will find the frame
+                try:
+                    self._writing = True
+                    if not self._write():
+                        return
+                finally:
+                    self._writing = False
 
     def _write(self) -> bool:
         """Write what is queued; return whether the pipe took it all."""
-        while True:
-            if not self._begun:
-                try:
-                    self._begun.extend(self._frames.popleft())
-                except IndexError:
-                    return True
-            batch = [self._begun[i] for i in range(min(len(self._begun), _MAX_IOV))]
+        while self._frames:
+            frame = self._frames[0]
+            if not (views := frame.left()):
+                self._frames.popleft()
+                continue
             try:
-                written = os.writev(self.fd, batch)
+                # one step for the interpreter: an exception from a signal handler comes before it or after it
+                frame.counts.extend(map(os.writev, (self.fd,), (views[:_MAX_IOV],)))
             except BlockingIOError:
                 return False
-            while written:
-                head = self._begun[0]
-                if written < head.nbytes:
-                    self._begun[0] = head[written:]
-                    break
-                written -= head.nbytes
-                self._begun.popleft()
+        return True
+
+
+class _Outgoing:
+    """A frame on its way: what was left of it at a time, and how many bytes each write took since."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, views: list[memoryview]) -> None:
+        self._state: tuple[list[memoryview], list[int]] = (views, [])
+
+    @property
+    def counts(self) -> list[int]:
+        return self._state[1]
+
+    def left(self) -> list[memoryview]:
+        """Return what is still to be written."""
+        views, counts = self._state
+        if counts:
+            views = _after(views, sum(counts))
+            self._state = (views, [])  # both at once: see `FrameWriter._write`
+        return views
 
 
 class FrameReader:
     """Reads frames from a descriptor, each buffer into memory of its own.
+
+    Small frames are read many at a time; what is missing of a large one is read straight into its buffers.
 
     Args:
         fd: The descriptor. If it is non-blocking, an unfinished frame is taken up by the next `receive`.
@@ -99,15 +121,9 @@ class FrameReader:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._begin()
-
-    def _begin(self) -> None:
-        self._parser = _parse_frame()
-        self._aim(next(self._parser))
-
-    def _aim(self, num_bytes: int) -> None:
-        self._target = memoryview(bytearray(num_bytes))
-        self._filled = 0
+        self._read = memoryview(b"")  # read and not yet taken apart
+        self._frame: Frame | None = None  # the one begun
+        self._missing: list[memoryview] = []  # what is still to be read of it
 
     def receive(self) -> Frame | None:
         """Return the next frame, or None if the pipe holds no complete one yet.
@@ -115,28 +131,51 @@ class FrameReader:
         Raises:
             EOFError: If the writing end was closed.
         """
-        while True:
-            while self._filled < self._target.nbytes:
-                try:
-                    got = os.readv(self.fd, [self._target[self._filled :]])
-                except BlockingIOError:
-                    return None
-                if got == 0:
+        try:
+            while self._frame is None and not self._begin_frame():
+                if not (more := os.read(self.fd, _CHUNK_BYTES)):
                     raise EOFError("the pipe was closed by the other side")
-                self._filled += got
-            try:
-                self._aim(self._parser.send(self._target))
-            except StopIteration as done:
-                self._begin()
-                frame: Frame = done.value
-                return frame
+                self._read = memoryview(bytes(self._read) + more)
+            while self._missing:
+                if not (got := os.readv(self.fd, self._missing[:_MAX_IOV])):
+                    raise EOFError("the pipe was closed by the other side")
+                self._missing = _after(self._missing, got)
+        except BlockingIOError:
+            return None
+        frame, self._frame = self._frame, None
+        return frame
+
+    def _begin_frame(self) -> bool:
+        """Make the next frame's buffers and fill them with what was read; return False if too little was."""
+        data = self._read
+        if data.nbytes < _COUNT.size:
+            return False
+        (count,) = _COUNT.unpack_from(data)
+        at = _COUNT.size + count * _LENGTH.size
+        if data.nbytes < at:
+            return False
+        self._frame = []
+        for (length,) in _LENGTH.iter_unpack(data[_COUNT.size : at]):
+            part = data[at : at + length]
+            at += part.nbytes
+            if part.nbytes == length:
+                self._frame.append(memoryview(bytearray(part)))
+            else:  # and so it is with all buffers that follow
+                memory: Any = np.empty(
+                    length, np.uint8
+                )  # unlike a bytearray it is not filled with zeros first
+                buffer = memoryview(memory)
+                buffer[: part.nbytes] = part
+                self._frame.append(buffer)
+                self._missing.append(buffer[part.nbytes :])
+        self._read = data[at:]
+        return True
 
 
-def _parse_frame() -> Generator[int, memoryview, Frame]:
-    """Yield how many bytes come next, take them, and return the frame when it is whole."""
-    (count,) = _COUNT.unpack((yield _COUNT.size))
-    lengths = [length for (length,) in _LENGTH.iter_unpack((yield count * _LENGTH.size))]
-    frame: Frame = []
-    for length in lengths:
-        frame.append((yield length))
-    return frame
+def _after(views: list[memoryview], num_bytes: int) -> list[memoryview]:
+    """Return a row of views without its first bytes."""
+    for n, view in enumerate(views):
+        if num_bytes < view.nbytes:
+            return [view[num_bytes:], *views[n + 1 :]]
+        num_bytes -= view.nbytes
+    return []

@@ -64,6 +64,16 @@ def test_a_function_that_the_user_registered_is_called(monkeypatch):
     assert default_collate(["a", "b"]) == ["A", "B"]
 
 
+def test_a_function_that_the_user_registered_for_tensors_gets_arrays_too(monkeypatch):
+    def double(batch, *, collate_fn_map):
+        return torch.stack(batch) * 2
+
+    monkeypatch.setitem(torch_collate.default_collate_fn_map, torch.Tensor, double)
+    batch = [(torch.ones(2), np.ones(2)), (torch.ones(2), np.ones(2))]
+    assert str(default_collate(batch)) == str(torch_default_collate(batch))
+    assert default_collate(batch)[1][0, 0] == 2
+
+
 def test_workers_leave_shared_memory_alone(monkeypatch):
     monkeypatch.setattr(torch.UntypedStorage, "_new_shared", None)  # torch's collation would call it
     with pytest.raises(TypeError, match="not callable"):

@@ -8,7 +8,7 @@ import pytest
 
 from lit_loader import DataLoader
 from lit_loader.errors import LitLoaderError, WorkerDiedError
-from tests.toys import Drawing, Dying, Failing, Slow, Stream, TwoArgumentError
+from tests.toys import Drawing, Dying, Failing, Slow
 
 SEEDS = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
 
@@ -47,27 +47,6 @@ def test_an_error_in_a_worker_tells_type_message_place_and_traceback(seed):
     assert "\n" in text
 
 
-def test_an_error_that_cannot_be_rebuilt_is_told_as_a_runtime_error():
-    loader = DataLoader(Failing({1: TwoArgumentError(1, 2)}), num_workers=1)
-    with pytest.raises(RuntimeError, match="Caught TwoArgumentError"):
-        list(loader)
-
-
-def test_an_error_that_cannot_be_pickled_is_told_and_does_not_hang():
-    class Local(Exception):
-        pass
-
-    loader = DataLoader(Failing({1: Local("here")}), num_workers=1)
-    with pytest.raises(RuntimeError, match=r"Caught Local(.|\n)*here"):
-        list(loader)
-
-
-def test_a_result_that_cannot_be_pickled_is_an_error_and_does_not_hang():
-    loader = DataLoader(Drawing(), num_workers=1, collate_fn=lambda samples: lambda: samples)
-    with pytest.raises((AttributeError, RuntimeError, TypeError), match="in DataLoader worker process 0"):
-        next(iter(loader))
-
-
 @SEEDS
 def test_a_failing_worker_init_fn_is_raised(seed):
     def fails(worker):
@@ -75,32 +54,6 @@ def test_a_failing_worker_init_fn_is_raised(seed):
 
     with pytest.raises(ArithmeticError, match="worker 0"):
         next(iter(DataLoader(Drawing(), num_workers=1, worker_init_fn=fails, seed=seed)))
-
-
-def test_an_error_of_the_sampler_comes_after_the_batches_before_it():
-    def indices():
-        yield 0
-        yield 1
-        raise LookupError("the sampler broke")
-
-    class Sampler:
-        def __iter__(self):
-            return indices()
-
-    for num_workers in (0, 2):
-        found = collected(DataLoader(Failing({}), sampler=Sampler(), num_workers=num_workers))
-        assert found[:2] == [[0], [1]]
-        assert isinstance(found[2], LookupError)
-
-
-def test_an_iterable_datasets_iter_may_fail():
-    class Broken(Stream):
-        def __iter__(self):
-            raise ValueError("no stream")
-
-    for num_workers in (0, 1):
-        with pytest.raises(ValueError, match="no stream"):
-            next(iter(DataLoader(Broken(), num_workers=num_workers)))
 
 
 @SEEDS

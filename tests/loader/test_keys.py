@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import BatchSampler, Dataset, DistributedSampler, IterableDataset, Subset
 
 from lit_loader import DataLoader, RandomSampler
-from lit_loader.seeding import EpochKeys, preserved_generators, seed_generators
+from lit_loader.seeding import EpochKeys, Moment, preserved_generators, seed_generators
 from tests.toys import Drawing, collate_with_draw
 
 
@@ -45,13 +45,17 @@ def test_collate_functions_draw_from_their_batchs_key(num_workers, batch_size, r
     )
     for epoch in range(2):
         found = [draw.tolist() for _, draw in loader]
-        assert found == [drawn(EpochKeys(7, epoch).batch(n * 2 + rank)) for n in range(len(found))]
+        assert found == [
+            drawn(EpochKeys(7, epoch).key(Moment.BATCH, n * 2 + rank)) for n in range(len(found))
+        ]
 
 
 def test_a_kept_worker_uses_the_keys_of_each_epoch():
     with DataLoader(Draws(), batch_size=None, seed=7, num_workers=1, persistent_workers=True) as loader:
         for epoch in range(2):
-            assert [x.tolist() for x in loader] == [drawn(EpochKeys(7, epoch).sample(p)) for p in range(16)]
+            assert [x.tolist() for x in loader] == [
+                drawn(EpochKeys(7, epoch).key(Moment.SAMPLE, p)) for p in range(16)
+            ]
 
 
 def test_foreign_samplers_of_ranks_share_no_keys():
@@ -75,8 +79,8 @@ def test_an_epoch_named_to_a_foreign_sampler_reaches_the_keys():
     sampler = DistributedSampler(Draws(), num_replicas=1, rank=0, shuffle=False)
     loader = DataLoader(Draws(), batch_size=None, sampler=sampler, seed=7)
     sampler.set_epoch(3)
-    assert next(iter(loader)).tolist() == drawn(EpochKeys(7, 3).sample(0))
-    assert next(iter(loader)).tolist() == drawn(EpochKeys(7, 4).sample(0))
+    assert next(iter(loader)).tolist() == drawn(EpochKeys(7, 3).key(Moment.SAMPLE, 0))
+    assert next(iter(loader)).tolist() == drawn(EpochKeys(7, 4).key(Moment.SAMPLE, 0))
 
 
 class Stream(IterableDataset):
@@ -90,9 +94,9 @@ def test_the_keys_of_a_stream(rank):
     loader = DataLoader(Stream(), batch_size=2, seed=7, rank=rank, world_size=2, collate_fn=collate_with_draw)
     (samples, first), (more, second) = list(loader)
     keys, worker = EpochKeys(7, 0), rank << 32
-    assert samples + more == [drawn(keys.stream(worker, count)) for count in range(4)]
+    assert samples + more == [drawn(keys.key(Moment.STREAM, worker, count)) for count in range(4)]
     assert [first.tolist(), second.tolist()] == [
-        drawn(keys.stream_batch(worker, count)) for count in range(2)
+        drawn(keys.key(Moment.STREAM_BATCH, worker, count)) for count in range(2)
     ]
 
 
@@ -102,7 +106,7 @@ def test_the_iter_of_a_stream_has_a_key():
             return iter([torch.rand(2).tolist()])
 
     found = list(DataLoader(Start(), batch_size=None, seed=7, collate_fn=lambda sample: sample))
-    assert found == [drawn(EpochKeys(7, 0).stream_start(0))]
+    assert found == [drawn(EpochKeys(7, 0).key(Moment.STREAM_START, 0))]
 
 
 def test_a_subclass_of_subset_is_not_unwrapped():

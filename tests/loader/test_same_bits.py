@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Subset, random_split
 
 from lit_loader import ClassBalancedSampler, DataLoader, RandomSampler, WeightedRandomSampler
-from lit_loader.engine import fetch
+from lit_loader.seeding import process
 from tests.toys import Drawing, DrawingBatches, Stream, collate_with_draw, plain
 
 
@@ -38,9 +38,9 @@ def test_any_start_method_gives_the_inline_batches(method, num_workers):
 
 
 def test_the_batches_differ_when_nothing_is_keyed(monkeypatch):
-    """The mechanism disabled: without per-sample keys the bits depend on the workers."""
-    monkeypatch.setattr(fetch, "seed_generators", lambda key: None)
-    assert epochs(num_workers=2) != epochs(num_workers=1)
+    """The mechanism disabled: a worker draws on from its own seed, and inline from the process's state."""
+    monkeypatch.setattr(process, "seed_generators", lambda key: None)
+    assert epochs(num_workers=1) != epochs()
 
 
 def test_epochs_seeds_and_samples_all_differ():

@@ -13,7 +13,7 @@ from lit_loader.datasets import ShapesSource, VocSource
 
 pytestmark = pytest.mark.soak
 
-WORKERS = [(method, count) for method in ("fork", "spawn", "forkserver") for count in (1, 2, 4)]
+WORKERS = [(method, count) for method in ("fork", "spawn", "forkserver", "thread") for count in (1, 2, 4)]
 
 
 TASKS = {
@@ -70,5 +70,6 @@ def test_every_number_of_workers_and_start_method(name, task, request, tmp_path)
     inline = epochs(source, task)
     assert len(set(inline)) == len(inline) > 10
     for method, count in WORKERS:
-        got = epochs(source, task, num_workers=count, multiprocessing_context=method)
+        kind = {"worker_method": method} if method == "thread" else {"multiprocessing_context": method}
+        got = epochs(source, task, num_workers=count, **kind)
         assert got == inline, (method, count)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
+import signal
 import threading
 
 import pytest
@@ -121,3 +123,93 @@ def test_more_buffers_than_one_system_call_takes(pipe):
     buffers = [bytes([number % 256]) for number in range(3000)]
     FrameWriter(write).send(buffers)
     assert as_bytes(FrameReader(read).receive()) == buffers
+
+
+def test_many_small_frames_and_large_ones_between_them_come_from_one_read(pipe):
+    read, write = pipe
+    os.set_blocking(write, False)
+    os.set_blocking(read, False)
+    writer, reader = FrameWriter(write), FrameReader(read)
+    sent = [[os.urandom(n % 40)] * (n % 4) for n in range(2000)]
+    sent[700] = [os.urandom(10), os.urandom(300_000), b"", os.urandom(70_000)]
+    for frame in sent:
+        writer.send(frame)
+    got = []
+    while len(got) < len(sent):
+        frame = reader.receive()
+        if frame is None:
+            writer.flush()
+        else:
+            got.append(as_bytes(frame))
+    assert got == sent
+
+
+@pytest.mark.parametrize("cut", range(1, 53, 7))
+def test_a_frame_that_comes_in_two_parts_is_whole_wherever_it_was_cut(pipe, cut):
+    read, write = pipe
+    os.set_blocking(read, False)
+    other_read, other_write = os.pipe()
+    FrameWriter(other_write).send([b"first", b"", b"x" * 20])
+    data = os.read(other_read, 1000)
+    os.close(other_read)
+    os.close(other_write)
+    reader = FrameReader(read)
+    os.write(write, data[:cut])
+    assert reader.receive() is None
+    os.write(write, data[cut:])
+    assert as_bytes(reader.receive()) == [b"first", b"", b"x" * 20]
+    assert reader.receive() is None
+
+
+@pytest.mark.parametrize("size", [10, 200_000])
+def test_each_buffer_can_be_written_to_and_is_its_own_memory(pipe, size):
+    read, write = pipe
+    writer = threading.Thread(target=FrameWriter(write).send, args=([bytes(size), bytes(size)],))
+    writer.start()
+    frame = FrameReader(read).receive()
+    writer.join()
+    frame[0][:] = b"1" * size
+    assert bytes(frame[1]) == bytes(size)
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def test_interrupts_at_any_moment_lose_no_count_of_what_was_written(pipe):
+    """Ctrl-C may come in the middle of a send, and a frame that was cut or repeated would spoil all after it."""
+    read, write = pipe
+    os.set_blocking(write, False)
+    os.set_blocking(read, False)
+    writer, reader, found, interrupts = FrameWriter(write), FrameReader(read), [], 0
+
+    def interrupt(*_):
+        raise Interrupt
+
+    handler, timer = signal.signal(signal.SIGALRM, interrupt), signal.setitimer(signal.ITIMER_REAL, 0)
+    gc.disable()  # an alarm in somebody's callback of the collector would be told as that callback's error
+    try:
+        for number in range(4000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 2e-6 * (1 + number % 25))
+                writer.send([bytes([number % 251]) * 700] * 2)
+                for _ in range(20_000):  # until the alarm; Python may swallow one, in a finalizer say
+                    pass
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupt:
+                interrupts += 1
+            while (frame := reader.receive()) is not None:
+                found.append(frame)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        gc.enable()
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, *timer)  # the timeout of the tests
+    writer.send([b"the end", b""])
+    writer.flush()
+    while (frame := reader.receive()) is not None:
+        found.append(frame)
+    assert interrupts > 1000
+    assert as_bytes(found.pop()) == [b"the end", b""]
+    assert len(found) > 1000
+    assert all(len(set(bytes(frame[0]) + bytes(frame[1]))) == 1 for frame in found)

@@ -110,3 +110,17 @@ def test_what_arrives_can_be_written_to():
     back["t"] += 1
     back["a"] += 1
     assert back["t"].tolist() == back["a"].tolist() == [1, 1, 1]
+
+
+def test_a_tensor_with_a_graph_is_refused_with_the_remedy():
+    """Its graph cannot be sent, and a leaf in its place would train nothing and say nothing."""
+    with pytest.raises(RuntimeError, match=r"return tensor\.detach"):
+        encode({"deep": [torch.ones(2, requires_grad=True) * 2]})
+
+
+@pytest.mark.parametrize("size", [0, 3, 10_000])
+def test_a_bare_storage_comes_back_as_one(size):
+    storage = torch.arange(size, dtype=torch.uint8).untyped_storage()
+    back = there_and_back(storage)
+    assert type(back) is torch.UntypedStorage
+    assert back.tolist() == storage.tolist()

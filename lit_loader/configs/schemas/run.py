@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 __all__ = ["RootConfig", "TrainerConfig", "WorkersConfig"]
@@ -19,12 +19,17 @@ class RootConfig:
 
 @dataclass
 class WorkersConfig:
-    """Keys of the ``workers`` group: worker settings of ``lit_loader.datamodules.LoaderDataModule``."""
+    """Keys of the ``workers`` group: worker settings of ``lit_loader.datamodules.LoaderDataModule``.
 
-    num_workers: int = 0
+    ``words`` are the only texts that a key takes; OmegaConf knows no ``Literal``.
+    """
+
+    num_workers: Union[int, str] = field(default=0, metadata={"words": ("auto",)})
+    worker_method: str = field(default="multiprocessing", metadata={"words": ("multiprocessing", "thread")})
     prefetch_factor: Optional[int] = None
     persistent_workers: Optional[bool] = None
     multiprocessing_context: Optional[str] = None
+    share_batches: Optional[bool] = None
     pin_memory: Optional[bool] = None
     timeout: float = 0.0
 

@@ -1,0 +1,86 @@
+"""How long does training wait between two epochs? 5 ms a sample, batch 32, two workers: 80 ms a batch."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset
+
+from benchmarks.rounds import Rounds, judge, run
+from lit_loader import DataLoader
+
+SAMPLE_S = 0.005
+BUSY_S = 0.110
+NUM_BATCHES = 9
+WORKERS: dict[str, Any] = {"batch_size": 32, "num_workers": 2, "persistent_workers": True}
+
+
+class Slow(Dataset[int]):
+    """Waits for every sample."""
+
+    def __len__(self) -> int:
+        return NUM_BATCHES * 32
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(SAMPLE_S)
+        return index
+
+
+def waits(loader: TorchDataLoader[Any], *, busy_s: float, epochs: int) -> tuple[Rounds, Rounds]:
+    """Return, for each epoch but the first, the wait for its first batch and the mean of the other waits.
+
+    The first wait begins when the work on the last batch of the epoch before is done, and so has the end of
+    that epoch and ``iter()`` in it.
+    """
+    first: Rounds = []
+    steady: Rounds = []
+    ready = time.perf_counter()
+    for epoch in range(epochs + 1):
+        waited: Rounds = []
+        for _ in loader:
+            waited.append(time.perf_counter() - ready)
+            time.sleep(busy_s)
+            ready = time.perf_counter()
+        if epoch:
+            first.append(waited[0])
+            steady.append(statistics.mean(waited[1:]))
+    return first, steady
+
+
+def contenders() -> dict[str, TorchDataLoader[Any]]:
+    """Return the loaders, seeded where they can be."""
+    ours: Any = DataLoader
+    return {
+        "torch": TorchDataLoader(Slow(), **WORKERS),
+        "ours, processes": ours(Slow(), seed=0, **WORKERS),
+        "ours, threads": ours(Slow(), seed=0, worker_method="thread", **WORKERS),
+    }
+
+
+def main(rounds: int) -> None:
+    """Measure the gap for a consumer that is slower than the workers, and for one that is faster."""
+    loaders = contenders()
+    for consumer, busy_s in (("busy consumer, 110 ms a batch", BUSY_S), ("fast consumer", 0.0)):
+        print(f"\n{consumer}")
+        for name, loader in loaders.items():
+            first, steady = waits(loader, busy_s=busy_s, epochs=rounds)
+            print(
+                f"  {name:20s} first batch of an epoch {statistics.median(first) * 1e3:7.1f} ms "
+                f"({min(first) * 1e3:.1f} to {max(first) * 1e3:.1f}), "
+                f"the others {statistics.median(steady) * 1e3:7.1f} ms"
+            )
+            if name == "torch":
+                continue
+            if busy_s:
+                judge(name, [wait * 1e3 for wait in first], at_most=2, unit=" ms")
+            else:
+                # Against the mean of all epochs: a wait of one epoch begins with what was made ahead.
+                mean = statistics.mean(steady)
+                judge(f"{name}, of the steady time", [wait / mean for wait in first], at_most=1.15)
+
+
+if __name__ == "__main__":
+    run(main, rounds=5)

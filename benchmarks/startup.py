@@ -1,0 +1,82 @@
+"""How long until the first batch comes, in a script that imports torch and torchvision? Second loader of the process.
+
+Every figure is of a fresh process, so that nobody finds a server or an import that another one left.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import torchvision
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset
+
+from benchmarks.rounds import Rounds, judge, run
+from lit_loader import DataLoader
+
+LOADERS: dict[str, Any] = {"torch": TorchDataLoader, "ours": DataLoader}
+
+
+class Indices(Dataset[int]):
+    """Costs nothing."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def first_batches(whose: str, start_method: str) -> list[float]:
+    """Return the seconds to the first batch of two loaders, one after the other, each with two workers."""
+    assert torchvision.__version__  # imported by the script, as scripts do
+    seconds = []
+    for _ in range(2):
+        loader = LOADERS[whose](Indices(), 4, num_workers=2, multiprocessing_context=start_method)
+        start = time.perf_counter()
+        batches = iter(loader)
+        next(batches)
+        seconds.append(time.perf_counter() - start)
+        del batches, loader
+    return seconds
+
+
+def in_fresh_process(whose: str, start_method: str) -> list[float]:
+    """Return what `first_batches` gives in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.startup", "--first-batches", whose, start_method]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found: list[float] = json.loads(done.stdout)
+    return found
+
+
+def main(rounds: int) -> None:
+    """Compare start methods; the bar is for the second loader under forkserver."""
+    print("\nseconds to the first batch: first and second loader of a process")
+    second: dict[tuple[str, str], Rounds] = {}
+    for start_method in ("forkserver", "fork", "spawn"):
+        found: dict[str, list[list[float]]] = {whose: [] for whose in LOADERS}
+        for _ in range(rounds):
+            for whose in LOADERS:
+                found[whose].append(in_fresh_process(whose, start_method))
+        for whose, pairs in found.items():
+            firsts, seconds = ([pair[k] for pair in pairs] for k in (0, 1))
+            second[whose, start_method] = seconds
+            print(
+                f"  {start_method:12s} {whose:6s} {statistics.median(firsts):8.3f} s, "
+                f"{statistics.median(seconds):8.3f} s ({min(seconds):.3f} to {max(seconds):.3f})"
+            )
+    ours, torchs = second["ours", "forkserver"], second["torch", "forkserver"]
+    ratios = [a / b for a, b in zip(ours, torchs, strict=True)]
+    judge("second loader under forkserver, of torch's", ratios, at_most=0.05)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--first-batches"]:
+        print(json.dumps(first_batches(*sys.argv[2:])))
+    else:
+        run(main, rounds=3)

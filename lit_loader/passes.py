@@ -1,0 +1,268 @@
+"""A loader's passes: each started as its regime says, on workers that are kept if they are to be.
+
+NOTE [The next epoch]
+    With a seed, persistent workers and an order of ours, the next epoch's first batches are made while this one's
+    last are used. They are kept for the iterator that claims that epoch. If another epoch was named meanwhile, or
+    something that a batch depends on has changed (see `_what_fits`), they are dropped. What cannot be seen from
+    here is the dataset itself: worker processes have their own copy of it anyway; worker threads share it, so a
+    dataset that is changed between epochs should not be combined with persistent worker threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.multiprocessing
+from torch.utils.data import IterableDataset
+from torch.utils.data import default_collate as torch_default_collate
+from torch.utils.data import default_convert as torch_default_convert
+
+from lit_loader.collate.default import default_collate, default_convert
+from lit_loader.collate.own import is_own_collate
+from lit_loader.engine import (
+    BatchKey,
+    DirectedRun,
+    Fetcher,
+    InlineRun,
+    IterableFetcher,
+    Pool,
+    ProcessPool,
+    SharedRun,
+    ThreadPool,
+    WorkerSpec,
+    unwrap_subset,
+)
+from lit_loader.forkserver import start_forkserver
+from lit_loader.planning import (
+    Cut,
+    Loader,
+    is_watched,
+    plan_foreign,
+    plan_seeded,
+)
+from lit_loader.seeding import key64
+
+__all__ = ["Passes", "can_share"]
+
+
+class _Ahead(NamedTuple):
+    """A pass that was begun before anybody asked for it."""
+
+    fits: tuple[Any, ...] | None
+    run: SharedRun
+
+
+def can_share(loader: Loader) -> bool:
+    """Whether several workers may make one batch: samples one by one, with keys, and a collate function of ours."""
+    if loader.seed is None or loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
+        return False
+    dataset, _ = unwrap_subset(loader.dataset, [])
+    return not getattr(dataset, "__getitems__", None) and is_own_collate(loader.collate_fn)
+
+
+class Passes:
+    """Starts the passes of one loader and keeps its workers.
+
+    Workers stay with their process, so that a copy of this, in another process or another loader, is empty.
+
+    Owns: persistent workers, until `close` or until it is collected.
+    """
+
+    def __init__(self) -> None:
+        self._kept: Pool | None = None
+        self._kept_for: tuple[Any, ...] = ()
+        self._live: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._ahead: _Ahead | None = None
+        self.claiming = threading.Lock()  # two threads' passes are two epochs
+
+    def __reduce__(self) -> tuple[type[Passes], tuple[()]]:
+        return Passes, ()
+
+    def close(self) -> None:
+        """End all workers."""
+        for pool in list(self._live):
+            pool.close()
+        self._kept = self._ahead = None
+
+    # -- unseeded: torch to the letter ----------------------------------------------------------------------
+
+    def start_unseeded(self, loader: Loader, *, again: bool) -> InlineRun | DirectedRun:
+        """Start a pass as torch does, draw for draw.
+
+        Args:
+            loader: Whose pass it is.
+            again: Whether an iterator over persistent workers begins another pass.
+        """
+        indices = iter(loader._index_sampler)
+        pool = self._usable(loader)
+        if not again or pool is None:
+            base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
+            if loader.num_workers > 0:
+                pool = pool or self._new_pool(loader, base_seed)
+                indices = iter(loader._index_sampler)  # torch asks twice for an iterator's first pass
+            elif not isinstance(loader.dataset, IterableDataset):
+                return InlineRun(plan_foreign(indices), _spec(loader, base_seed).fetcher())
+            else:
+                fetcher = _spec(loader, base_seed).fetcher()
+                assert isinstance(fetcher, IterableFetcher)
+                fetcher.start(None)
+                return InlineRun(plan_foreign(indices), fetcher)
+        assert pool is not None
+        return self._directed(loader, pool, plan_foreign(indices), in_turns=loader.in_order, eager=True)
+
+    # -- seeded ---------------------------------------------------------------------------------------------
+
+    def start_seeded(self, loader: Loader, epoch: int) -> InlineRun | DirectedRun | SharedRun:
+        """Start the pass of an epoch, or go on with what was made of it ahead."""
+        ahead, self._ahead = self._ahead, None
+        cut = loader._cut
+        following = self._following(loader, epoch) if cut is not None else None
+        if ahead is not None:
+            if ahead.fits == self._what_fits(loader, epoch, cut) and ahead.run.claim(following):
+                return ahead.run
+            ahead.run.close()
+        if loader.num_workers > 0 and not isinstance(loader.dataset, IterableDataset):
+            run = self._shared(loader, epoch, cut)
+            run.claim(following)
+            return run
+        plan = plan_seeded(loader, epoch, cut)
+        if loader.num_workers == 0:
+            return InlineRun(plan, _spec(loader, 0).fetcher())
+        pool = self._usable(loader) or self._new_seeded_pool(loader)
+        return self._directed(loader, pool, plan, in_turns=loader.in_order, eager=False)
+
+    def _following(self, loader: Loader, epoch: int) -> Callable[[], SharedRun | None] | None:
+        """Return what begins the epoch after this one; None if there is no point in it."""
+        if not loader.persistent_workers or is_watched(loader.batch_sampler):
+            return None
+        return partial(_run_ahead, weakref.ref(loader), epoch + 1)
+
+    def begin_ahead(self, loader: Loader, epoch: int) -> SharedRun | None:
+        """Begin the pass of an epoch that nobody has claimed yet; see NOTE [The next epoch]."""
+        cut = loader._cut
+        if cut is None or self._usable(loader) is None or loader._next_epoch != epoch:
+            return None
+        fits = self._what_fits(loader, epoch, cut)
+        if self._ahead is not None:
+            if self._ahead.fits == fits:
+                return None
+            self._ahead.run.close()
+        self._ahead = _Ahead(fits, self._shared(loader, epoch, cut))
+        return self._ahead.run
+
+    def _what_fits(self, loader: Loader, epoch: int, cut: Cut | None) -> tuple[Any, ...] | None:
+        """Return what a pass depends on, as far as the loader knows; None if it cannot be begun ahead."""
+        if cut is None:
+            return None
+        return (
+            (epoch, loader.seed, *loader._place, self._usable(loader)),
+            (cut.sampler, cut.sampler.seed, len(cut.sampler), cut.sampler.num_indices),
+            (cut.batch_size, cut.drop_last),
+            (loader.in_order, loader.timeout, loader.prefetch_factor, loader.share_batches),
+        )
+
+    # -- workers --------------------------------------------------------------------------------------------
+
+    def _shared(self, loader: Loader, epoch: int, cut: Cut | None) -> SharedRun:
+        assert loader.prefetch_factor is not None
+        pool = self._usable(loader) or self._new_seeded_pool(loader)
+        return SharedRun(
+            pool,
+            plan_seeded(loader, epoch, cut),
+            prefetch_factor=loader.prefetch_factor,
+            share=loader.share_batches if can_share(loader) else False,
+            join=partial(_join, _spec(loader, 0).fetcher()),
+            in_order=loader.in_order,
+            timeout_s=loader.timeout,
+            owns_pool=pool is not self._kept,
+        )
+
+    def _directed(self, loader: Loader, pool: Pool, plan: Any, *, in_turns: bool, eager: bool) -> DirectedRun:
+        assert loader.prefetch_factor is not None
+        return DirectedRun(
+            pool,
+            plan,
+            prefetch_factor=loader.prefetch_factor,
+            in_turns=in_turns,
+            eager=eager,
+            in_order=loader.in_order,
+            timeout_s=loader.timeout,
+            owns_pool=pool is not self._kept,
+        )
+
+    def _usable(self, loader: Loader) -> Pool | None:
+        """Return the workers kept from an earlier pass, if they can be used here.
+
+        With a seed, a loader whose functions or workers were changed gets new ones; torch's keeps them as they are.
+        """
+        if self._kept is None or not self._kept.usable:
+            return None
+        return self._kept if loader.seed is None or self._kept_for == _made_with(loader) else None
+
+    def _new_seeded_pool(self, loader: Loader) -> Pool:
+        assert loader.seed is not None
+        return self._new_pool(loader, key64(loader.seed, "workers") >> 2)
+
+    def _new_pool(self, loader: Loader, base_seed: int) -> Pool:
+        spec = _spec(loader, base_seed)
+        keyed = loader.seed is not None
+        shared = keyed and not isinstance(loader.dataset, IterableDataset)
+        pool: Pool
+        if loader.worker_method == "thread":
+            pool = ThreadPool(spec, shared=shared, keyed=keyed)
+        else:
+            context = loader.multiprocessing_context or torch.multiprocessing
+            if context.get_start_method() == "forkserver":
+                start_forkserver()
+            pool = ProcessPool(spec, context, shared=shared)
+        self._live.add(pool)
+        if loader.persistent_workers:
+            self._kept, self._kept_for = pool, _made_with(loader)
+        return pool
+
+
+def _made_with(loader: Loader) -> tuple[Any, ...]:
+    """Return what workers are made with and a user may change afterwards."""
+    return loader.collate_fn, loader.worker_init_fn, loader.num_workers, loader.worker_method
+
+
+def _run_ahead(loader: weakref.ref[Loader], epoch: int) -> SharedRun | None:
+    """Begin the epoch that follows, unless its loader is gone; what is wrong with it is raised when it is claimed."""
+    alive = loader()
+    try:
+        return None if alive is None else alive._passes.begin_ahead(alive, epoch)
+    except Exception:
+        return None
+
+
+def _fetch_collate_fn(collate_fn: Any) -> Any:
+    """Return ours for torch's defaults: faster, and without shared memory, which our transport has no use for."""
+    if collate_fn is torch_default_collate:
+        return default_collate
+    return default_convert if collate_fn is torch_default_convert else collate_fn
+
+
+def _spec(loader: Loader, base_seed: int) -> WorkerSpec:
+    return WorkerSpec(
+        dataset=loader.dataset,
+        batched=loader.batch_sampler is not None,
+        collate_fn=_fetch_collate_fn(loader.collate_fn),
+        own_collate=is_own_collate(loader.collate_fn),
+        drop_last=loader.drop_last,
+        worker_init_fn=loader.worker_init_fn,
+        base_seed=base_seed,
+        num_workers=loader.num_workers,
+    )
+
+
+def _join(fetcher: Fetcher, samples: list[Any], _: BatchKey) -> Any:
+    """Collate, in the consumer's process, a batch that worker processes made in pieces.
+
+    Only a collate function of ours comes here. It draws nothing, so the consumer's generators are left alone.
+    """
+    return fetcher.collate(samples, None)

@@ -1,0 +1,260 @@
+"""``lit-loader tune``: a real run on a small set, the words to paste, the picture, and errors with their remedy."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from lit_loader.cli import main
+from lit_loader.cli.settings import UsageError
+from lit_loader.cli.tune import parse_seconds
+from lit_loader.configs import build_datamodule, compose_config
+from lit_loader.tuning import INLINE, Candidate, LoaderMeter
+from tests.tuning.surfaces import figures
+
+SMALL = [
+    "dataset.num_images={train: 40, val: 12, test: 12}",
+    "dataset.class_shares=[0.6,0.3,0.1]",
+    "dataset.image_size=48",
+    "dataset.progress=false",
+    "datamodule.batch_size=4",
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder, with a cache of its own below it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.fixture
+def by_formula(monkeypatch):
+    """Replaces measuring: 100 samples/s for each worker up to two, threads a quarter more; no time passes."""
+    asked = []
+
+    def measure(self, candidate, seconds):
+        asked.append((candidate, torch.get_num_threads(), self._step_s))
+        rate = 100 * min(2, candidate.num_workers) * (1.25 if candidate.is_threaded else 1) or 90
+        return figures(candidate, rate=rate, memory_bytes=1 << 28)
+
+    monkeypatch.setattr(LoaderMeter, "__call__", measure)
+    return asked
+
+
+def test_a_real_run_measures_both_methods_and_its_words_compose(command, folder):
+    command("tune", *SMALL, "--budget", "6s", "--max-workers", "2", "--json", "--no-progress")
+    assert command.err == ""
+    told = json.loads(command.out)
+    assert {each["candidate"]["method"] for each in told["medians"]} == {"inline", "thread", "fork"}
+    assert told["refused"] == []
+    for each in told["medians"]:
+        assert each["samples_per_s"] > 0
+        assert each["cpu_s_per_sample"] > 0
+        assert each["memory_bytes"] > 1 << 20
+    best = Candidate(**told["best"])
+    datamodule = build_datamodule(compose_config(overrides=[*SMALL, *shlex.split(told["overrides"])]))
+    wanted = {**best.settings(), "multiprocessing_context": None}  # fork is what this platform does unasked
+    assert {name: getattr(datamodule, name) for name in best.settings()} == {
+        name: wanted[name] for name in best.settings()
+    }
+    assert told["verdicts"]
+    with Image.open(folder / told["plot"]) as picture:
+        assert picture.format == "PNG"
+        assert min(picture.size) > 300
+
+
+def test_what_is_told_to_a_person(command, folder, by_formula):
+    command("tune", *SMALL, "--plot", "here.pdf")
+    assert "training batches, medians" in command.out
+    assert "* 2 thread, prefetch 2" in command.out
+    assert "- " in command.out
+    assert "picture: here.pdf" in command.out
+    last = command.out.rstrip().splitlines()[-1]
+    assert last == "  workers.num_workers=2 workers.worker_method=thread workers.prefetch_factor=2"
+    assert (folder / "here.pdf").read_bytes().startswith(b"%PDF")
+    assert "measured" in command.err  # the progress bar
+
+
+def test_the_progress_can_be_left_out(command, folder, by_formula):
+    command("tune", *SMALL, "--no-progress")
+    assert command.err == ""
+
+
+def test_the_method_and_the_number_of_workers_can_be_limited(command, folder, by_formula):
+    words = ["--method", "spawn", "--method", "fork", "--max-workers", "1", "--json"]
+    told = json.loads(command("tune", *SMALL, *words))
+    assert {candidate.method for candidate, *_ in by_formula} == {"inline", "spawn", "fork"}
+    assert max(candidate.num_workers for candidate, *_ in by_formula) == 1
+    assert told["best"]["method"] in ("spawn", "fork")
+
+
+def test_the_threads_and_the_step_of_the_run_are_used_and_put_back(command, folder, by_formula):
+    before = torch.get_num_threads()
+    command("tune", *SMALL, "num_threads=2", "--simulate-step", "40")
+    assert {(threads, step_s) for _, threads, step_s in by_formula} == {(2, 0.04)}
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        # the config's own start method needs no word, another one does
+        ([], "workers.num_workers=2 workers.worker_method=multiprocessing workers.prefetch_factor=2"),
+        (
+            ["workers.multiprocessing_context=spawn"],
+            "workers.num_workers=2 workers.worker_method=multiprocessing workers.multiprocessing_context=fork "
+            "workers.prefetch_factor=2",
+        ),
+        (
+            ["datamodule.num_workers=1"],
+            "datamodule.num_workers=2 workers.worker_method=multiprocessing workers.prefetch_factor=2",
+        ),
+    ],
+)
+def test_the_words_fit_the_config(command, folder, by_formula, overrides, words):
+    told = json.loads(command("tune", *SMALL, *overrides, "--method", "fork", "--json"))
+    assert told["overrides"] == words
+
+
+def test_threads_take_a_start_method_back(command, folder, by_formula):
+    told = json.loads(command("tune", *SMALL, "workers.multiprocessing_context=spawn", "--json"))
+    assert "workers.multiprocessing_context=null" in told["overrides"]
+    given = [*SMALL, "workers.multiprocessing_context=spawn", *shlex.split(told["overrides"])]
+    assert build_datamodule(compose_config(overrides=given)).worker_method == "thread"
+
+
+def test_inline_needs_one_word(command, folder, monkeypatch):
+    monkeypatch.setattr(
+        LoaderMeter, "__call__", lambda self, c, s: figures(c, rate=100 if c == INLINE else 50)
+    )
+    told = json.loads(command("tune", *SMALL, "--json"))
+    assert told["overrides"] == "workers.num_workers=0"
+    assert "nothing_to_gain" in {verdict["name"] for verdict in told["verdicts"]}
+
+
+def test_settings_that_cannot_be_used_are_told_with_the_reason(command, folder, monkeypatch):
+    def measure(self, candidate, seconds):
+        if candidate.is_threaded:
+            raise RuntimeError("draws from numpy.random")
+        return figures(candidate)
+
+    monkeypatch.setattr(LoaderMeter, "__call__", measure)
+    out = command("tune", *SMALL)
+    assert "1 thread, prefetch 2 cannot be used: RuntimeError: draws from numpy.random" in out
+
+
+OWN = """
+defaults: [{dataset: shapes}, _self_]
+hydra: {searchpath: ['pkg://lit_loader.conf']}
+dataset: {image_size: 48, num_images: {train: 40, val: 12, test: 12}, class_shares: [0.6, 0.3, 0.1], progress: true}
+datamodule: {_target_: own_module_of_a_test.Own, source: '${dataset}', batch_size: 4}
+"""
+OWN_MODULE = "from lit_loader import DetectionDataModule\nclass Own(DetectionDataModule): pass\n"
+
+
+def test_a_config_of_ones_own_and_its_module_are_found(command, folder, by_formula):
+    (folder / "app").mkdir()
+    (folder / "app" / "mine.yaml").write_text(OWN)
+    (folder / "own_module_of_a_test.py").write_text(OWN_MODULE)
+    before = list(sys.path)
+    try:
+        told = json.loads(command("tune", "--config-dir", "app", "--config-name", "mine", "--json"))
+    finally:
+        sys.modules.pop("own_module_of_a_test", None)
+    words = "+datamodule.num_workers=2 +datamodule.worker_method=thread +datamodule.prefetch_factor=2"
+    assert told["overrides"] == words
+    assert sys.path == before
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--budget", "soon"], "--budget 'soon' must be a time above 0, such as 60s or 2m"),
+        (["--max-workers", "0"], "--max-workers 0 must be at least 1"),
+        (["--simulate-step", "-1"], "--simulate-step -1 must be at least 0 milliseconds"),
+        (["--simulate-step", "nan"], "--simulate-step nan must be at least 0 milliseconds"),
+        (["--method", "threads"], "--method 'threads' is not one of thread, fork"),
+        (["--plot", "a.txt"], "--plot a.txt must end in one of .png, .pdf, .svg"),
+        (["--plot", "no/a.png"], "there is no folder no; make it"),
+        (["--config-dir", "no"], "config_dir='no' is no folder"),
+        (["--config-name", "no"], "Cannot find primary config 'no'"),
+        (["sampler=no"], "class_balanced"),
+        (["workers.num_worker=2"], "did you mean workers.num_workers?"),
+        (["workers.num_workers=two"], "should be of type int or 'auto'"),
+        (["datamodule.batch_size=0"], "datamodule: batch_size=0"),
+        (["datamodule={_target_: builtins.dict}"], "datamodule is a dict"),
+        (["~datamodule"], "the config has no key 'datamodule'; its keys: seed"),
+    ],
+    ids=str,
+)
+def test_a_wrong_command_or_config_ends_with_two_and_the_remedy(command, folder, words, told):
+    command("tune", *words, code=2)
+    assert told in command.err
+    assert list(folder.iterdir()) == []
+
+
+def test_data_that_cannot_be_used_ends_with_one(command, folder):
+    command("tune", *SMALL, "datamodule.batch_size=64", "--no-progress", code=1)
+    assert "training has no batch: 40 samples" in command.err
+    assert not list(folder.glob("*.png"))
+
+
+def test_ctrl_c_ends_it_without_a_traceback(command, folder, monkeypatch):
+    def stop(self, candidate, seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LoaderMeter, "__call__", stop)
+    command("tune", *SMALL, "--no-progress", code=130)
+    assert "stopped" in command.err
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("60s", 60), ("90", 90), ("1.5m", 90), (" 2 h", 7200), (".5s", 0.5)]
+)
+def test_times_are_read(text, seconds):
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "s", "0", "-3s", "1d", "1e3", "inf"])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(UsageError, match="must be a time above 0"):
+        parse_seconds(text)
+
+
+def test_the_commands_of_the_readme_compose(folder, monkeypatch):
+    root = Path(__file__).parents[2]
+    lines = re.findall(r"^\.venv/bin/(lit-loader tune.*)$", (root / "README.md").read_text(), re.MULTILINE)
+    assert len(lines) >= 3
+    asked: list[Namespace] = []
+    monkeypatch.setattr("lit_loader.cli.tune.tune", asked.append)
+    for line in lines:
+        assert main(shlex.split(line, comments=True)[1:]) == 0
+        directory = asked[-1].config_dir and root / asked[-1].config_dir
+        assert (
+            compose_config(directory, asked[-1].config_name, asked[-1].overrides).datamodule.num_workers == 2
+        )
+
+
+def test_the_examples_of_the_help_are_complete(command, folder, monkeypatch):
+    help_text = command("tune", "--help")
+    assert "formats to read" not in help_text
+    assert "exit codes: 0 done" in help_text
+    asked: list[Namespace] = []
+    monkeypatch.setattr("lit_loader.cli.tune.tune", asked.append)
+    examples = help_text[help_text.index("examples:") :].splitlines()
+    words = [shlex.split(line) for line in examples if line.startswith("  lit-loader tune")]
+    assert len(words) == 3
+    assert [main(each[1:]) for each in words] == [0, 0, 0]
+    for arguments in asked:
+        assert parse_seconds(arguments.budget) > 0
+    compose_config(overrides=asked[1].overrides)

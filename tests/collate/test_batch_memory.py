@@ -1,0 +1,107 @@
+"""Large batches ask for huge pages, before they are written, and are torch's batches in every other way."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import default_collate as torch_default_collate
+
+from lit_loader.collate import default_collate, memory
+
+LARGE = torch.arange(memory.HUGE_BYTES // 8, dtype=torch.float32).reshape(2, -1)  # two of them are enough
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The ranges for which huge pages were asked, as (address, bytes)."""
+    ranges: list[tuple[int, int]] = []
+
+    def madvise(address: int, num_bytes: int, advice: int) -> int:
+        assert advice == 14
+        ranges.append((address, num_bytes))
+        return 0
+
+    monkeypatch.setattr(memory, "_madvise", madvise)
+    return ranges
+
+
+@pytest.mark.parametrize("sample", [LARGE, LARGE.numpy()], ids=["tensor", "array"])
+def test_a_large_batch_asks_for_huge_pages_under_its_own_memory(asked, sample):
+    batch = default_collate([sample, sample])
+    (address, num_bytes) = asked[0]
+    assert len(asked) == 1
+    assert batch.data_ptr() <= address < batch.data_ptr() + mmap.PAGESIZE
+    assert batch.data_ptr() + batch.nbytes - mmap.PAGESIZE < address + num_bytes
+    assert address + num_bytes <= batch.data_ptr() + batch.nbytes
+    assert address % mmap.PAGESIZE == num_bytes % mmap.PAGESIZE == 0
+
+
+@pytest.mark.parametrize(
+    "sample", [LARGE[:, :-1].contiguous(), LARGE.numpy()[:, 1:]], ids=["tensor", "array"]
+)
+def test_a_smaller_batch_asks_for_nothing(asked, sample):
+    default_collate([sample, sample])
+    assert asked == []
+
+
+def test_the_system_takes_the_advice():
+    assert memory._madvise is not None
+    batch = torch.empty(memory.HUGE_BYTES, dtype=torch.uint8)
+    first = -(-batch.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+    assert memory._madvise(first, mmap.PAGESIZE, 14) == 0
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [LARGE, LARGE + 1],
+        [LARGE.T, LARGE.T],
+        [LARGE, LARGE.T.reshape(2, -1)],
+        [LARGE, LARGE.to(torch.float64)],
+        [LARGE, LARGE.clone().requires_grad_()],
+        [LARGE.unflatten(1, (4, 2, -1)).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)]
+        * 2,
+        [LARGE.unflatten(1, (4, 2, -1)).transpose(1, 3)] * 2,
+        [LARGE.to(torch.complex64).conj()] * 2,
+        [LARGE.numpy(), LARGE.numpy().astype(np.float64)],
+        [LARGE.numpy().T] * 2,
+    ],
+    ids=[
+        "alike",
+        "transposed",
+        "mixed",
+        "dtypes",
+        "grad",
+        "channels last",
+        "strided",
+        "conj",
+        "arrays",
+        "fortran",
+    ],
+)
+def test_large_batches_equal_torchs(samples):
+    ours, torchs = default_collate(samples), torch_default_collate(samples)
+    assert torch.equal(ours, torchs)
+    assert (ours.dtype, ours.stride(), ours.requires_grad) == (
+        torchs.dtype,
+        torchs.stride(),
+        torchs.requires_grad,
+    )
+
+
+def test_large_samples_of_different_sizes_are_refused_as_torch_does():
+    samples = [LARGE, LARGE[:, 1:]]
+    with pytest.raises(RuntimeError) as torchs:
+        torch_default_collate(samples)
+    with pytest.raises(RuntimeError) as ours:
+        default_collate(samples)
+    assert str(ours.value) == str(torchs.value)
+
+
+def test_a_batch_can_be_resized():
+    for batch in default_collate([(LARGE, LARGE.numpy(), 1, 2.5, np.float32(1))] * 2):
+        wanted = batch.numel() * 2
+        assert batch.resize_(wanted).numel() == wanted

@@ -1,0 +1,228 @@
+"""Worker settings of a data module: "auto" is decided and told once, the rest reaches the loader."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+
+from lit_loader import DetectionDataModule
+from lit_loader.configs import build_datamodule, compose_config
+from lit_loader.datamodules import ClassificationDataModule, LandmarkDataModule, MultiTaskDataModule
+from lit_loader.resources import Resources
+
+QUIET = {
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+
+
+@pytest.fixture
+def host(monkeypatch):
+    """A host with 12 cores, and what was asked of it."""
+    asked = []
+
+    def read(**given):
+        asked.append(given)
+        given["ranks_on_host"] = given["ranks_on_host"] or 1
+        return Resources(num_cores=12, **given)
+
+    monkeypatch.setattr("lit_loader.datamodules.workers.read_resources", read)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    return asked
+
+
+def told(caplog):
+    return [record.getMessage() for record in caplog.records if "num_workers='auto'" in record.getMessage()]
+
+
+def test_auto_is_decided_and_told_once(shapes, host, caplog):
+    datamodule = DetectionDataModule(shapes, num_workers="auto")
+    assert host == []  # nothing is read before a loader is made
+    with caplog.at_level(logging.INFO):
+        loaders = [datamodule.train_dataloader(), datamodule.val_dataloader(), datamodule.test_dataloader()]
+    assert [loader.num_workers for loader in loaders] == [11, 11, 11]
+    assert told(caplog) == ["num_workers='auto' is 11: 12 cores, of which the training step keeps one"]
+    assert datamodule.num_workers == "auto"
+    assert datamodule.num_workers_of_loaders == 11
+    assert len(host) == 1
+    assert "num_workers=auto" in str(datamodule)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(ClassificationDataModule, {"multi_label": True}), (LandmarkDataModule, {}), (MultiTaskDataModule, {})],
+)
+def test_every_data_module_takes_auto(shapes, host, kind, settings):
+    assert kind(shapes, num_workers="auto", **settings).val_dataloader().num_workers == 11
+
+
+def test_an_explicit_number_stays_and_nothing_is_read(shapes, host, caplog):
+    datamodule = DetectionDataModule(shapes, num_workers=3)
+    with caplog.at_level(logging.INFO):
+        assert datamodule.train_dataloader().num_workers == 3
+    assert datamodule.num_workers == datamodule.num_workers_of_loaders == 3
+    assert host == []
+    assert told(caplog) == []
+
+
+@pytest.mark.parametrize(("devices", "number"), [(1, 11), (2, 5), (3, 3)])
+def test_a_trainers_ranks_share_the_host(shapes, host, devices, number):
+    datamodule = DetectionDataModule(shapes, num_workers="auto")
+    datamodule.trainer = Trainer(accelerator="cpu", devices=devices, strategy="ddp", **QUIET)
+    assert datamodule.num_workers_of_loaders == number
+    assert host == [{"ranks_on_host": devices, "has_accelerator": False}]
+
+
+def test_what_was_decided_without_a_trainer_is_decided_again_for_its_ranks(shapes, host, caplog):
+    datamodule = DetectionDataModule(shapes, num_workers="auto")
+    with caplog.at_level(logging.INFO):
+        assert datamodule.num_workers_of_loaders == 11
+        datamodule.trainer = Trainer(accelerator="cpu", devices=4, strategy="ddp", **QUIET)
+        assert [datamodule.num_workers_of_loaders for _ in range(3)] == [2, 2, 2]
+    assert len(told(caplog)) == 2
+
+
+def test_an_accelerator_leaves_all_cores_to_the_workers(shapes, host, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    assert DetectionDataModule(shapes, num_workers="auto", pin_memory=False).num_workers_of_loaders == 12
+    # a trainer on the CPU beside an accelerator that it does not use
+    datamodule = DetectionDataModule(shapes, num_workers="auto", pin_memory=False)
+    datamodule.trainer = Trainer(accelerator="cpu", devices=1, **QUIET)
+    assert datamodule.num_workers_of_loaders == 11
+
+
+def test_threads_take_less_memory_than_processes(shapes, monkeypatch):
+    monkeypatch.setattr(
+        "lit_loader.datamodules.workers.read_resources",
+        lambda **_: Resources(num_cores=12, available_bytes=2 << 30),
+    )
+    assert DetectionDataModule(shapes, num_workers="auto").num_workers_of_loaders == 2
+    threads = DetectionDataModule(shapes, num_workers="auto", worker_method="thread")
+    assert threads.num_workers_of_loaders == 8
+
+
+def test_where_auto_says_none_the_loader_has_none(shapes, monkeypatch):
+    monkeypatch.setattr("lit_loader.datamodules.workers.read_resources", lambda **_: Resources(num_cores=1))
+    settings = {
+        "num_workers": "auto",
+        "prefetch_factor": 4,
+        "timeout": 5.0,
+        "multiprocessing_context": "spawn",
+    }
+    loader = DetectionDataModule(shapes, **settings).train_dataloader()
+    assert (loader.num_workers, loader.prefetch_factor, loader.timeout) == (0, None, 0)
+    assert loader.persistent_workers is False
+    assert next(iter(loader))
+
+
+class Counting(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+
+    def training_step(self, batch, index):
+        return self.weight * 1
+
+    def validation_step(self, batch, index):
+        pass
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([self.weight], lr=0.1)
+
+
+def test_auto_trains(shapes, monkeypatch):
+    monkeypatch.setattr("lit_loader.datamodules.workers.read_resources", lambda **_: Resources(num_cores=2))
+    datamodule = DetectionDataModule(shapes, num_workers="auto", batch_size=8, worker_method="thread")
+    trainer = Trainer(accelerator="cpu", max_steps=2, limit_val_batches=0, **QUIET)
+    trainer.fit(Counting(), datamodule=datamodule)
+    assert trainer.train_dataloader.num_workers == 1
+    assert trainer.train_dataloader.worker_method == "thread"
+
+
+@pytest.mark.parametrize("persistent", [None, True, False])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_workers_persist_unless_it_is_forbidden_or_there_are_none(shapes, num_workers, persistent):
+    datamodule = DetectionDataModule(shapes, num_workers=num_workers, persistent_workers=persistent)
+    assert datamodule.train_dataloader().persistent_workers is (num_workers > 0 and persistent is not False)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"worker_method": "thread", "prefetch_factor": 3},
+        {"worker_method": "multiprocessing", "multiprocessing_context": "spawn", "share_batches": False},
+        {"share_batches": None, "timeout": 7.0},
+    ],
+    ids=str,
+)
+def test_settings_reach_the_loader(shapes, settings):
+    loader = DetectionDataModule(shapes, num_workers=2, **settings).train_dataloader()
+    for name, value in settings.items():
+        found = getattr(loader, name)
+        assert (found.get_start_method() if name == "multiprocessing_context" else found) == value
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_workers": "many"}, "num_workers='many' must be a number, or 'auto'"),
+        ({"worker_method": "threads"}, "worker_method='threads' is not one of"),
+        (
+            {"worker_method": "thread", "multiprocessing_context": "fork"},
+            "multiprocessing_context='fork' starts processes and worker_method='thread' has none; leave it out",
+        ),
+    ],
+)
+def test_settings_without_a_meaning_are_refused_at_once(shapes, settings, message):
+    with pytest.raises(ValueError, match=message):
+        DetectionDataModule(shapes, **settings)
+
+
+def batches(datamodule):
+    with datamodule.train_dataloader() as loader:
+        return [
+            (torch.stack(images), [target["boxes"].tolist() for target in targets])
+            for images, targets in loader
+        ]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"num_workers": 2, "worker_method": "thread"},
+        {"num_workers": 2, "worker_method": "thread", "prefetch_factor": 1},
+        {"num_workers": 2, "share_batches": False},
+    ],
+    ids=str,
+)
+def test_batches_do_not_depend_on_the_worker_method(shapes, settings):
+    transforms = {"train_transforms": {"hflip": 0.5, "photometric": 0.5}}
+    inline = batches(DetectionDataModule(shapes, batch_size=8, **transforms))
+    found = batches(DetectionDataModule(shapes, batch_size=8, **transforms, **settings))
+    assert [boxes for _, boxes in found] == [boxes for _, boxes in inline]
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(found, inline, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("option", "settings"),
+    [
+        ("auto", {"num_workers": "auto", "worker_method": "multiprocessing"}),
+        ("threads", {"num_workers": 2, "worker_method": "thread"}),
+        ("inline", {"num_workers": 0, "share_batches": None}),
+    ],
+)
+def test_the_groups_options_arrive(option, settings):
+    datamodule = build_datamodule(compose_config(overrides=[f"workers={option}"]))
+    assert {name: getattr(datamodule, name) for name in settings} == settings
+
+
+def test_auto_is_a_word_of_the_command_line():
+    for kind in ("detection", "landmarks", "classification", "multi_task"):
+        words = [f"datamodule={kind}", "workers.num_workers=auto", "workers.share_batches=false"]
+        datamodule = build_datamodule(compose_config(overrides=words))
+        assert (datamodule.num_workers, datamodule.share_batches) == ("auto", False)

@@ -1,0 +1,59 @@
+"""Ctrl-C leaves a loader that can be used, or one that says that it cannot."""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import threading
+
+import pytest
+
+from lit_loader import DataLoader
+from lit_loader.transport import FrameReader
+from tests.scheduled_set import Draws
+from tests.toys import Slow, plain
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_ctrl_c_in_the_middle_of_a_message_never_gives_a_shifted_one(monkeypatch, persistent):
+    """An interrupt that loses count of what was read would make nonsense of every batch after it."""
+    frames = []
+
+    def interrupted(self):
+        frame = receive(self)
+        if frame is not None and len(frames) < 6:
+            frames.append(frame)
+            if len(frames) == 6:
+                raise KeyboardInterrupt  # what was read is lost
+        return frame
+
+    receive = FrameReader.receive
+    monkeypatch.setattr(FrameReader, "receive", interrupted)
+    expected = [plain(batch) for batch in DataLoader(Draws(), batch_size=2, seed=0)]
+    with DataLoader(Draws(), batch_size=2, num_workers=1, seed=0, persistent_workers=persistent) as loader:
+        iterator, found = iter(loader), []
+        with pytest.raises(KeyboardInterrupt):
+            while True:
+                found.append(plain(next(iterator)))
+        assert found == expected[: len(found)]
+        with pytest.raises(RuntimeError, match="were closed"):
+            next(iterator)
+        loader.set_epoch(0)
+        assert [plain(batch) for batch in loader] == expected
+
+
+def test_ctrl_c_while_a_batch_is_waited_for_keeps_the_workers_and_loses_nothing():
+    with DataLoader(Slow(0.3, 6), num_workers=1, seed=0, persistent_workers=True) as loader:
+        iterator = iter(loader)
+        assert int(next(iterator)) == 0
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        timer = threading.Timer(0.1, _thread.interrupt_main)
+        try:
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                next(iterator)
+            timer.join()
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        assert [int(batch) for batch in iterator] == [1, 2, 3, 4, 5]
+        assert int(next(iter(loader))) == 0

@@ -1,0 +1,182 @@
+"""Guarantee: with a seed, every backend, number of workers, delivery and way to share batches gives the same bits."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from lit_loader import DataLoader
+from lit_loader.engine import fetch
+from lit_loader.seeding import process, sample_rng, scope
+from tests.toys import plain
+
+NUM_BATCHES = 6
+COMBINATIONS = [(in_order, share) for in_order in (True, False) for share in (True, False)]
+
+
+class OwnAndTorch(Dataset):
+    """Draws from torch and from the sample's own generators: what every backend can promise."""
+
+    def __init__(self, length=4 * NUM_BATCHES - 1):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        own = sample_rng()
+        return {
+            "index": index,
+            "torch": torch.rand(2),
+            "normal": torch.randn(3).to(torch.float64).sum(),
+            "permutation": torch.randperm(5),
+            "own_torch": torch.rand(2, generator=own.torch),
+            "own_numpy": own.numpy.random(2),
+            "own_python": own.python.random(),
+            "again": torch.randint(1000, (2,)),
+        }
+
+
+class Everything(OwnAndTorch):
+    """Draws from the process-wide generators of numpy and random besides, which threads refuse."""
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        return {**sample, "numpy": np.random.rand(2), "python": random.random(), "gauss": random.gauss()}
+
+
+def loader_of(dataset, num_workers=0, method=None, **arguments):
+    if method == "thread":
+        arguments["worker_method"] = "thread"
+    elif num_workers:
+        arguments["multiprocessing_context"] = method
+    return DataLoader(
+        dataset,
+        batch_size=4,
+        shuffle=True,
+        seed=11,
+        num_workers=num_workers,
+        persistent_workers=num_workers > 0,
+        **arguments,
+    )
+
+
+def epoch(loader, number):
+    loader.set_epoch(number)
+    return [plain(batch) for batch in loader]
+
+
+def inline(dataset, number):
+    return epoch(loader_of(dataset), number)
+
+
+def by_indices(batches):
+    return sorted(batches, key=lambda batch: batch["index"][2])
+
+
+def without_process_wide(batches):
+    return [
+        {name: part for name, part in batch.items() if name not in ("numpy", "python", "gauss")}
+        for batch in batches
+    ]
+
+
+def assert_the_whole_row(dataset, num_workers, method, epochs=(0, 3)):
+    """One loader, its workers kept, serves every delivery and way to share, in several epochs."""
+    expected = {number: inline(dataset, number) for number in epochs}
+    with loader_of(dataset, num_workers, method) as loader:
+        for number in epochs:
+            for in_order, share in COMBINATIONS:
+                loader.in_order, loader.share_batches = in_order, share
+                found = epoch(loader, number)
+                if not in_order:
+                    found, wanted = by_indices(found), by_indices(expected[number])
+                else:
+                    wanted = expected[number]
+                assert found == wanted, (num_workers, method, number, in_order, share)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 5])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_worker_processes_give_the_inline_batches(method, num_workers):
+    assert_the_whole_row(Everything(), num_workers, method)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 5])
+def test_worker_threads_give_the_inline_batches(num_workers):
+    assert_the_whole_row(OwnAndTorch(), num_workers, "thread", epochs=(0, 1, 3))
+
+
+def test_both_datasets_draw_the_same_from_torch_and_their_own():
+    """So that threads and processes are held to the same numbers."""
+    assert without_process_wide(inline(Everything(), 2)) == inline(OwnAndTorch(), 2)
+
+
+def test_the_epochs_of_the_matrix_differ_and_their_samples_too():
+    found = [batch for number in (0, 1, 3) for batch in inline(Everything(), number)]
+    for name in ("torch", "numpy", "own_torch"):
+        draws = [tuple(draw) for batch in found for draw in batch[name][2]]
+        assert len(set(draws)) == len(draws) == 3 * len(Everything())
+
+
+class TestTheMatrixFails:
+    """Each mechanism disabled in turn."""
+
+    @pytest.mark.parametrize("method", ["fork", "thread"])
+    def test_when_samples_are_keyed_by_worker(self, method, monkeypatch):
+        keyed = fetch.MapFetcher._keyed
+
+        def by_place_in_batch(self, index, key):
+            return keyed(self, index, key._replace(first=0))
+
+        dataset = OwnAndTorch()
+        expected = inline(dataset, 0)
+        monkeypatch.setattr(fetch.MapFetcher, "_keyed", by_place_in_batch)
+        with loader_of(dataset, 2, method, share_batches=True) as loader:
+            assert epoch(loader, 0) != expected
+
+    def test_when_processes_do_not_seed(self, monkeypatch):
+        monkeypatch.setattr(process, "seed_generators", lambda key: None)
+        with pytest.raises(AssertionError):
+            assert_the_whole_row(Everything(), 1, "fork")
+
+    @pytest.mark.parametrize("left_out", ["torch", "numpy", "python"])
+    def test_when_processes_leave_out_one_generator(self, left_out, monkeypatch):
+        seed = process.seed_generators
+
+        def all_but_one(key):
+            states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+            seed(key)
+            match left_out:
+                case "torch":
+                    torch.set_rng_state(states[0])
+                case "numpy":
+                    np.random.set_state(states[1])
+                case "python":
+                    random.setstate(states[2])
+
+        monkeypatch.setattr(process, "seed_generators", all_but_one)
+        with pytest.raises(AssertionError):
+            assert_the_whole_row(Everything(), 1, "fork")
+
+    def test_when_threads_have_no_scope(self, monkeypatch):
+        monkeypatch.setattr(scope, "is_listed", lambda function: False)
+        with pytest.raises((AssertionError, RuntimeError)):
+            assert_the_whole_row(OwnAndTorch(), 2, "thread")
+
+    def test_when_threads_aim_at_nothing(self, monkeypatch):
+        monkeypatch.setattr(scope.ThreadScope, "aim", staticmethod(lambda *moment: None))
+        with pytest.raises(AssertionError):
+            assert_the_whole_row(OwnAndTorch(), 1, "thread")
+
+    def test_when_the_epoch_is_not_in_the_key(self, monkeypatch):
+        claim = DataLoader._claim_epoch
+        with loader_of(OwnAndTorch(), 2, "thread") as loader:
+            monkeypatch.setattr(DataLoader, "_claim_epoch", lambda self: claim(self) * 0)
+            found = epoch(loader, 3)
+        monkeypatch.undo()
+        assert found != inline(OwnAndTorch(), 3)

@@ -1,0 +1,14 @@
+"""Loops broken off, epochs named, several iterators, failing samples, workers closed, at random: the same bits."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scheduling_chaos import live
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_to_a_loader_its_batches_are_those_of_no_workers(method, seed):
+    assert live(seed, method, steps=60, lives=3) > 100

@@ -1,0 +1,262 @@
+"""Who makes what and when: idle workers take the next piece, order of delivery, bounds, faults."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from lit_loader import DataLoader
+from lit_loader.engine import process_pool
+from tests.scheduled_set import Counted, Draws, Gated
+from tests.toys import Slow
+
+METHODS = pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+
+
+def event(method):
+    return threading.Event() if method == "thread" else torch.multiprocessing.Event()
+
+
+@METHODS
+@pytest.mark.parametrize("share", [True, False])
+class TestOneWorkerIsStuckInASample:
+    def test_and_the_others_make_all_that_may_be_held(self, method, share, tmp_path):
+        gate = event(method)
+
+        class Stuck(Counted):
+            def __getitem__(self, index):
+                if index == 0:
+                    assert gate.wait(30)
+                return super().__getitem__(index)
+
+        dataset = Stuck(tmp_path / "made", 32)
+        loader = DataLoader(
+            dataset, batch_size=2, num_workers=2, seed=0, worker_method=method, share_batches=share
+        )
+        iterator, found = iter(loader), []
+        consumer = threading.Thread(target=lambda: found.append(next(iterator).tolist()))
+        consumer.start()
+        expected = (
+            11 if share else 10
+        )  # six batches, of which the stuck one's other sample is free if it is shared
+        assert dataset.settled(expected) == expected
+        assert found == []
+        gate.set()
+        consumer.join(20)
+        assert found == [[0, 1]]
+        assert [batch.tolist() for batch in iterator] == [[n, n + 1] for n in range(2, 32, 2)]
+
+    def test_and_out_of_order_the_others_are_delivered(self, method, share):
+        gate = event(method)
+        loader = DataLoader(
+            Gated({2: gate}, 16),
+            batch_size=2,
+            num_workers=2,
+            seed=0,
+            worker_method=method,
+            share_batches=share,
+            in_order=False,
+        )
+        iterator = iter(loader)
+        found = [next(iterator).tolist() for _ in range(7)]
+        gate.set()
+        assert [2, 3] not in found
+        assert sorted([*found, next(iterator).tolist()]) == [[n, n + 1] for n in range(0, 16, 2)]
+        del iterator
+
+
+class Barrier(Dataset):
+    """Every worker must have its first sample before any has its second."""
+
+    def __init__(self, here):
+        self.here, self.first = here, threading.local()
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        if not hasattr(self.first, "done"):
+            self.first.done = True
+            self.here[get_worker_info().id].set()
+            for other in self.here:
+                assert other.wait(20)
+        return index
+
+    def __getstate__(self):
+        return self.here
+
+    def __setstate__(self, here):
+        self.__init__(here)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "thread"])
+@pytest.mark.parametrize("seed", [None, 0])
+@pytest.mark.parametrize("share", [None, True])
+def test_workers_that_wait_for_each_other_at_their_first_sample_all_get_one(method, seed, share):
+    if share and seed is None:
+        pytest.skip("batches are shared with a seed alone")
+    context = torch.multiprocessing.get_context(None if method == "thread" else method)
+    here = [threading.Event() if method == "thread" else context.Event() for _ in range(3)]
+    loader = DataLoader(
+        Barrier(here),
+        batch_size=2,
+        num_workers=3,
+        seed=seed,
+        share_batches=share,
+        worker_method="thread" if method == "thread" else "multiprocessing",
+        multiprocessing_context=None if method == "thread" else context,
+    )
+    assert [batch.tolist() for batch in loader] == [[n, n + 1] for n in range(0, 12, 2)]
+
+
+@METHODS
+def test_a_thousand_batches_ahead_pass_a_queue_that_holds_fewer(method):
+    loader = DataLoader(range(8000), num_workers=2, prefetch_factor=1500, seed=0, worker_method=method)
+    assert [int(batch) for batch in loader] == list(range(8000))
+
+
+def test_tasks_too_large_for_the_shared_queue_go_to_the_workers_pipes():
+    loader = DataLoader(range(120_000), batch_size=30_000, num_workers=2, seed=0, persistent_workers=True)
+    with loader:
+        for _ in range(2):
+            assert [int(batch[-1]) for batch in loader] == [29_999, 59_999, 89_999, 119_999]
+
+
+@METHODS
+@pytest.mark.parametrize("seed", [None, 0])
+def test_an_index_that_cannot_be_pickled_fails_its_batch_alone(method, seed):
+    class Named(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return index() if callable(index) else index
+
+    loader = DataLoader(
+        Named(),
+        batch_sampler=[[0, 1], [2, lambda: 3], [3, 0]],
+        num_workers=2,
+        seed=seed,
+        worker_method=method,
+        share_batches=None,
+    )
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0, 1]
+    if method == "thread":
+        assert next(iterator).tolist() == [2, 3]
+    else:
+        with pytest.raises(Exception, match="pickle"):
+            next(iterator)
+    assert next(iterator).tolist() == [3, 0]
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+@METHODS
+def test_a_batch_is_not_kept_alive_after_its_delivery(method):
+    import weakref
+
+    with DataLoader(
+        Draws(), batch_size=2, num_workers=2, seed=0, worker_method=method, persistent_workers=True
+    ) as loader:
+        iterator = iter(loader)
+        batches = []
+        for _ in range(12):
+            batch = next(iterator)
+            batches.append(weakref.ref(batch["torch"]))
+            del batch
+        deadline = time.monotonic() + 5  # a worker thread drops its own reference a moment later
+        while any(batch() is not None for batch in batches) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [batch() for batch in batches] == [None] * 12
+        del iterator
+
+
+@METHODS
+def test_tasks_of_many_ended_passes_are_not_done_by_a_worker_that_was_stuck_meanwhile(method, tmp_path):
+    gate = event(method)
+
+    class Stuck(Counted):
+        def __getitem__(self, index):
+            if index == 100:
+                assert gate.wait(30)
+            return super().__getitem__(index)
+
+    dataset = Stuck(tmp_path / "made", 1000)
+    with DataLoader(
+        dataset, num_workers=1, seed=0, worker_method=method, persistent_workers=True, sampler=None
+    ) as loader:
+        iterators = [iter(loader)]
+        taken = [int(next(iterators[0])) for _ in range(100)]
+        assert taken == list(range(100))
+        assert dataset.settled(100) == 100  # it waits in sample 100
+        for _ in range(100):  # each has three tasks in the queue
+            abandoned = iter(loader)
+            abandoned.close()
+            run = loader._start_seeded()
+            run.close()
+        gate.set()
+        assert int(next(iterators[0])) == 100
+        assert dataset.settled(104) == 104  # the one it was stuck in, and three more of the first pass
+        iterators.clear()
+
+
+@METHODS
+def test_closing_an_iterator_while_another_thread_waits_for_its_batch_ends_the_wait(method):
+    gate = event(method)
+    with DataLoader(
+        Gated({0: gate}), num_workers=1, seed=0, worker_method=method, persistent_workers=True
+    ) as loader:
+        iterator, seen = iter(loader), []
+        waiting = threading.Thread(target=lambda: seen.append(next(iterator, "the end")))
+        waiting.start()
+        time.sleep(0.2)
+        iterator.close()
+        waiting.join(10)
+        gate.set()
+        assert seen == ["the end"]
+
+
+def test_a_consumer_looks_up_now_and_then(monkeypatch):
+    """Another thread may have ended its pass or its pool in the moment before it began to wait."""
+    monkeypatch.setattr(process_pool, "_LOOK_UP_S", 0.05)
+    loader = DataLoader(Slow(20.0), num_workers=1, seed=0, timeout=0.3)
+    iterator = iter(loader)
+    start = time.monotonic()
+    with pytest.raises(RuntimeError, match="timed out after"):
+        next(iterator)
+    assert time.monotonic() - start >= 0.3
+    loader.close()
+
+
+def test_a_fork_that_uses_an_iterator_over_threads_is_refused_and_does_not_hang():
+    loader = DataLoader(Draws(4000), num_workers=2, seed=0, worker_method="thread", persistent_workers=True)
+    iterator = iter(loader)
+    next(iterator)
+    with loader._passes._kept.lock:  # as another thread may hold it at the fork
+        pid = os.fork()
+    if pid == 0:
+        lock = loader._passes._kept.lock
+        threading.Thread(target=lock.acquire, daemon=True).start()
+        time.sleep(0.05)
+        try:
+            next(iterator)
+        except RuntimeError as error:
+            os._exit(0 if "belong to process" in str(error) else 1)
+        os._exit(2)
+    deadline = time.monotonic() + 20
+    while (ended := os.waitpid(pid, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if ended == (0, 0):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        pytest.fail("the fork hangs")
+    assert ended[1] == 0
+    del iterator
+    loader.close()

@@ -1,0 +1,240 @@
+"""Guarantee: a dataset that draws from what worker threads share is refused at the first batch, and no other is."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from lit_loader import DataLoader, sample_rng
+from lit_loader.engine import draw_check
+from lit_loader.errors import SharedGeneratorError
+from tests.toys import plain
+
+
+class Draws(Dataset):
+    def __init__(self, draw, length=16):
+        self.draw, self.length = draw, length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return index, self.draw()
+
+
+class DrawsInIter(IterableDataset):
+    def __iter__(self):
+        random.random()
+        yield from range(4)
+
+
+class Scripted(Dataset):
+    """Draws where no mode of torch sees it."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.default_generator.seed() % 2
+
+
+seeds = count()
+
+
+def seed_numpy():
+    np.random.seed(next(seeds))
+    return 0
+
+
+def own():
+    rng = sample_rng()
+    return rng.python.random(), rng.numpy.random(), torch.rand(1, generator=rng.torch), torch.rand(1)
+
+
+def threads(dataset, **arguments):
+    return DataLoader(
+        dataset, **{"batch_size": 2, "seed": 1, "num_workers": 2, "worker_method": "thread", **arguments}
+    )
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize(
+    ("name", "draw"), [("random", random.random), ("numpy", np.random.rand), ("numpy", seed_numpy)]
+)
+def test_a_dataset_that_draws_is_refused_at_the_first_batch(name, draw, share, in_order, num_workers):
+    loader = threads(Draws(draw), num_workers=num_workers, in_order=in_order, share_batches=share)
+    for _ in range(2):
+        with pytest.raises(SharedGeneratorError, match=rf"generator of {name}.*sample_rng"):
+            next(iter(loader))
+
+
+def test_every_batch_after_that_is_refused_too():
+    with threads(Draws(random.random), persistent_workers=True) as loader:
+        for _ in range(2):
+            iterator = iter(loader)
+            for _ in range(8):
+                with pytest.raises(SharedGeneratorError):
+                    next(iterator)
+            with pytest.raises(StopIteration):
+                next(iterator)
+
+
+@pytest.mark.parametrize("dataset", [DrawsInIter(), Scripted()])
+def test_streams_and_unseen_draws_of_torch_are_refused_too(dataset):
+    with pytest.raises(SharedGeneratorError):
+        next(iter(threads(dataset)))
+
+
+def test_a_collate_function_that_draws_is_refused():
+    def collate(samples):
+        return random.random()
+
+    with pytest.raises(SharedGeneratorError):
+        next(iter(threads(range(8), collate_fn=collate)))
+
+
+def test_a_dataset_that_draws_after_a_while_is_still_found():
+    def draw(state=[0]):  # noqa: B006
+        state[0] += 1
+        return random.random() if state[0] > 20 else 0.5
+
+    with pytest.raises(SharedGeneratorError):
+        list(threads(Draws(draw, 64), num_workers=1, prefetch_factor=1))
+
+
+def test_a_dropout_in_a_sample_is_refused_by_name():
+    with pytest.raises(SharedGeneratorError, match="torch's dropout draws"):
+        next(iter(threads(Draws(lambda: torch.nn.functional.dropout(torch.ones(3))))))
+
+
+def test_without_the_check_it_would_pass(monkeypatch):
+    """The mechanism disabled."""
+    monkeypatch.setattr(draw_check, "_NUM_TASKS", 0)
+    assert len(list(threads(Draws(random.random)))) == 8
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_without_a_seed_nothing_is_promised_and_nothing_refused(draw):
+    assert len(list(threads(Draws(draw), seed=None))) == 8
+
+
+def test_generators_of_a_sample_are_not_refused_and_give_the_inline_numbers():
+    expected = [plain(batch) for batch in threads(Draws(own), num_workers=0)]
+    assert [plain(batch) for batch in threads(Draws(own))] == expected
+
+
+def busy_draws():
+    random.random(), np.random.rand(), torch.rand(1)
+
+
+def test_a_consumer_that_draws_all_the_time_is_no_false_alarm():
+    for number in range(30):
+        busy_draws()
+        loader = threads(Draws(own), seed=number, num_workers=1 + number % 3, in_order=number % 2 == 0)
+        iterator = iter(loader)
+        busy_draws()
+        for _ in iterator:
+            for _ in range(20):
+                busy_draws()
+
+
+def test_another_thread_that_draws_all_the_time_is_no_false_alarm():
+    over = threading.Event()
+
+    def draw():
+        while not over.is_set():
+            busy_draws()
+            time.sleep(0)
+
+    other = threading.Thread(target=draw)
+    other.start()
+    try:
+        for number in range(10):
+            assert len(list(threads(Draws(own), seed=number))) == 8
+    finally:
+        over.set()
+        other.join()
+
+
+def test_another_loaders_threads_that_draw_are_no_false_alarm():
+    def slow_draw():
+        time.sleep(0.0002)
+        return random.random()
+
+    with threads(Draws(slow_draw, 100_000), seed=None, prefetch_factor=50) as noisy:
+        noise = iter(noisy)
+        for number in range(20):
+            next(noise)
+            assert len(list(threads(Draws(own), seed=number))) == 8
+
+
+def test_a_worker_init_fn_that_seeds_is_no_false_alarm():
+    def init(worker):
+        time.sleep(0.002 * worker)
+        random.seed(worker)
+        np.random.seed(worker)
+
+    for number in range(15):
+        assert len(list(threads(Draws(own), seed=number, num_workers=3, worker_init_fn=init))) == 8
+
+
+class Meeting(Dataset):
+    """No thread gets a second sample before all have had one."""
+
+    def __init__(self, num_workers):
+        self.barrier = threading.Barrier(num_workers)
+        self.met = threading.local()
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if not hasattr(self.met, "once"):
+            self.met.once = True
+            self.barrier.wait(20)
+        return index
+
+
+@pytest.mark.parametrize("num_workers", [2, 4])
+def test_workers_that_wait_for_each_other_are_not_kept_apart(num_workers):
+    start = time.monotonic()
+    loader = threads(Meeting(num_workers), batch_size=1, num_workers=num_workers, prefetch_factor=1)
+    assert sorted(int(batch) for batch in loader) == list(range(8))
+    assert time.monotonic() - start < 10
+
+
+def test_a_loader_inside_of_a_sample_moves_nothing_of_the_process():
+    """Seeded and inline, it would seed the process's generators in each worker process."""
+
+    def nested():
+        drawn = torch.rand(1)
+        inside = [plain(batch) for batch in DataLoader(Draws(lambda: torch.rand(1), 4), seed=3, batch_size=2)]
+        return drawn, torch.rand(1), inside[1][2][2][0][0]
+
+    expected = [plain(batch) for batch in threads(Draws(nested), num_workers=0)]
+    state = random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()
+    assert [plain(batch) for batch in threads(Draws(nested))] == expected
+    assert state == (random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist())
+
+
+def test_a_sample_may_seed_torch_itself_and_gives_the_inline_numbers():
+    def seeding():
+        torch.manual_seed(int(torch.randint(100, ())))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            inside = torch.rand(1)
+        return torch.rand(2), inside
+
+    expected = [plain(batch) for batch in threads(Draws(seeding), num_workers=0)]
+    before = torch.get_rng_state()
+    assert [plain(batch) for batch in threads(Draws(seeding), num_workers=3)] == expected
+    assert torch.equal(before, torch.get_rng_state())

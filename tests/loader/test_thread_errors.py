@@ -1,0 +1,106 @@
+"""Guarantee: errors and timeouts in worker threads are as in worker processes, and name the thread."""
+
+from __future__ import annotations
+
+import pytest
+import torch.utils.data as torch_data
+from torch.utils.data import IterableDataset
+
+from tests.loader.in_threads import threads
+from tests.toys import Failing, Slow
+
+seeds = pytest.mark.parametrize("seed", [None, 1])
+
+
+class TwoArgumentError(Exception):
+    def __init__(self, first, second):
+        super().__init__(first, second)
+
+
+@seeds
+@pytest.mark.parametrize("share", [None, False, True])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("no"),
+        KeyError("key"),
+        OSError(2, "gone"),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        TwoArgumentError(1, 2),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_keeps_its_type_and_names_the_thread(error, seed, share):
+    if seed is None and share:
+        share = None
+    collate = torch_data.default_collate
+    loader = threads(Failing({5: error}), batch_size=3, seed=seed, share_batches=share, collate_fn=collate)
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0, 1, 2]
+    kind = RuntimeError if isinstance(error, TwoArgumentError) else type(error)
+    with pytest.raises(kind, match=r"in DataLoader worker thread [01]") as caught:
+        next(iterator)
+    assert f"Caught {type(error).__name__}" in str(caught.value)
+    assert "toys.py" in str(caught.value)
+    assert [batch.tolist() for batch in iterator] == [[6, 7, 8], [9, 10, 11]]
+
+
+@seeds
+def test_an_error_of_the_collate_function_names_the_thread(seed):
+    def collate(samples):
+        raise LookupError(samples)
+
+    iterator = iter(threads(range(2), seed=seed, collate_fn=collate))
+    for _ in range(2):
+        with pytest.raises(LookupError, match="in DataLoader worker thread"):
+            next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+@seeds
+@pytest.mark.parametrize("error", [ZeroDivisionError("x"), SystemExit(1)])
+def test_a_worker_init_fn_that_fails_fails_every_batch_of_its_worker(seed, error):
+    def init(worker):
+        raise error
+
+    iterator = iter(threads(range(3), seed=seed, worker_init_fn=init))
+    for _ in range(3):
+        with pytest.raises(type(error), match="in DataLoader worker thread"):
+            next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+@seeds
+def test_a_stream_that_fails_names_the_thread(seed):
+    class Broken(IterableDataset):
+        def __iter__(self):
+            raise FloatingPointError
+
+    with pytest.raises(FloatingPointError, match="in DataLoader worker thread 0"):
+        next(iter(threads(Broken(), seed=seed)))
+
+
+@seeds
+def test_a_timeout_is_raised_and_the_iteration_may_go_on(seed):
+    loader = threads(Slow(0.5, length=2), num_workers=1, seed=seed, timeout=0.1)
+    iterator, messages, found = iter(loader), set(), []
+    while len(found) < 2:
+        try:
+            found += next(iterator)
+        except RuntimeError as error:
+            messages.add(str(error))
+    assert found == [0, 1]
+    assert messages == {"DataLoader timed out after 0.1 seconds"}
+
+
+def test_a_worker_that_cannot_go_on_is_no_endless_wait(monkeypatch):
+    """A defect of ours, pretended."""
+    from lit_loader.engine import thread_worker
+
+    monkeypatch.setattr(thread_worker._ThreadWorker, "_hand_over", lambda *arguments: 1 / 0)
+    with pytest.raises(RuntimeError, match="worker thread of the loader failed") as caught:
+        next(iter(threads(range(4), seed=1)))
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)

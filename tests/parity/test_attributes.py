@@ -1,0 +1,155 @@
+"""Attributes: those that are fixed once the loader is made, and those whose change the next iterator sees."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import get_worker_info
+
+from lit_loader import DataLoader
+from tests.parity.backends import FORK, INLINE, THREAD, both_raise, close, each_of, events, length
+from tests.parity.datasets import Numbers, Samples, WorkerFacts, as_list
+
+FIXED = ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"]
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_fixed_attributes_refuse_a_change_in_torchs_words(name):
+    def change(kind):
+        setattr(kind(Numbers()), name, 3)
+
+    torchs, ours = both_raise(ValueError, change)
+    assert ours == torchs == f"{name} attribute should not be set after DataLoader is initialized"
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_the_message_names_a_subclass(name):
+    def change(kind):
+        setattr(type("MyLoader", (kind,), {})(Numbers()), name, getattr(kind(Numbers()), name))
+
+    torchs, ours = both_raise(ValueError, change)
+    assert ours == torchs == f"{name} attribute should not be set after MyLoader is initialized"
+
+
+def after_change(backend, change, **arguments):
+    """Return what each loader gives before and after ``change(loader)``."""
+    found = []
+    for kind, workers in backend.both:
+        torch.manual_seed(1)
+        loader = kind(Numbers(6), **{**workers, **arguments})
+        before = events(iter(loader))
+        change(loader)
+        found.append((before, length(loader), events(iter(loader))))
+        close(loader)
+    return found
+
+
+def plus_100(samples):
+    return [sample + 100 for sample in samples]
+
+
+def set_to(name, value):
+    return lambda loader: setattr(loader, name, value)
+
+
+@each_of(INLINE, FORK, THREAD)
+@pytest.mark.parametrize(
+    "change",
+    [
+        set_to("collate_fn", plus_100),
+        set_to("generator", torch.Generator().manual_seed(3)),
+        set_to("num_workers", 0),
+        set_to("in_order", True),
+        set_to("an attribute of the user's", 1),
+    ],
+    ids=["collate_fn", "generator", "num_workers", "in_order", "new"],
+)
+def test_a_change_is_seen_by_the_next_iterator(backend, change):
+    torchs, ours = after_change(backend, change, batch_size=2, shuffle=True)
+    assert ours == torchs
+
+
+def keeps_number(worker):
+    get_worker_info().dataset.samples[0] = 50 + worker
+
+
+@each_of(FORK, THREAD)
+def test_worker_init_fn_timeout_and_prefetch_factor_may_be_changed(backend):
+    for kind, workers in backend.both:
+        loader = kind(Samples([0, 1, 2]), **{**workers, "num_workers": 1})
+        assert [batch.item() for batch in loader] == [0, 1, 2]
+        loader.worker_init_fn, loader.prefetch_factor, loader.timeout = keeps_number, 3, 60
+        assert [batch.item() for batch in loader] == [50, 1, 2]
+
+
+@each_of(FORK, THREAD)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of torch's __del__
+@pytest.mark.parametrize("seed", [{}, {"seed": 1}], ids=["unseeded", "seeded"])
+def test_no_prefetching_at_all_is_refused_when_iterated(backend, seed):
+    for kind, workers in backend.both:
+        arguments = workers if kind is TorchDataLoader else {**workers, **seed}
+        with pytest.raises(AssertionError, match="prefetch_factor"):
+            iter(kind(Numbers(2), **{**arguments, "prefetch_factor": 0}))
+        loader = kind(Numbers(2), **arguments)
+        loader.prefetch_factor = 0
+        with pytest.raises(AssertionError, match="prefetch_factor"):
+            iter(loader)
+
+
+@each_of(FORK, THREAD)
+def test_the_number_of_workers_may_be_changed(backend):
+    for kind, workers in backend.both:
+        loader = kind(WorkerFacts(), collate_fn=as_list, **workers)
+        loader.num_workers = 1
+        assert {batch[0]["num_workers"] for batch in loader} == {1}
+
+
+@pytest.mark.parametrize("value", ["fork", "spawn", None], ids=str)
+def test_a_context_may_be_given_by_name_or_as_one(value):
+    for kind in (TorchDataLoader, DataLoader):
+        loader = kind(Numbers(), num_workers=1, multiprocessing_context=value)
+        assert getattr(loader.multiprocessing_context, "_name", None) == value
+        if value is not None:
+            context = multiprocessing.get_context(value)
+            loader.multiprocessing_context = context
+            assert loader.multiprocessing_context is context
+            loader.multiprocessing_context = None
+            assert loader.multiprocessing_context is None
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [("nope", ValueError), (3, TypeError), (multiprocessing, TypeError)]
+)
+def test_a_wrong_context_is_refused_when_it_is_set(value, kind):
+    def change(loader):
+        loader(Numbers(), num_workers=1).multiprocessing_context = value
+
+    torchs, ours = both_raise(kind, change)
+    assert ours == torchs
+
+
+def test_a_context_without_workers_is_refused_when_it_is_set():
+    def change(loader):
+        loader(Numbers()).multiprocessing_context = "fork"
+
+    torchs, ours = both_raise(ValueError, change)
+    assert ours == torchs
+
+
+def test_the_context_that_was_set_starts_the_workers():
+    class Counting(type(multiprocessing.get_context("fork"))):
+        started = 0
+
+        def Process(self, *arguments, **named):
+            type(self).started += 1
+            return super().Process(*arguments, **named)
+
+    for kind in (TorchDataLoader, DataLoader):
+        Counting.started = 0
+        loader = kind(Numbers(4), num_workers=2)
+        loader.multiprocessing_context = Counting()
+        assert [batch.item() for batch in loader] == [0, 1, 2, 3]
+        assert Counting.started == 2

@@ -1,0 +1,159 @@
+"""Iterable datasets: streams that end at different times, or at once, or are shared out among the workers."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from torch.utils.data import IterableDataset
+
+from tests.parity.backends import (
+    BREADTH,
+    EVERY,
+    FORK,
+    INLINE,
+    KEPT,
+    THREAD,
+    assert_alike,
+    close,
+    each_of,
+    events,
+)
+from tests.parity.datasets import Count, Sharded, SizedCount, as_list
+
+
+class NotGenerator(IterableDataset):
+    """Gives an iterator with no more than ``__next__``."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __iter__(self):
+        return iter(list(range(self.length)))
+
+
+class ItsOwnIterator(IterableDataset):
+    """Goes on where the pass before stopped, as far as its process knows."""
+
+    def __init__(self, length):
+        self.numbers = list(range(length))
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if not self.numbers:
+            raise StopIteration
+        return self.numbers.pop(0)
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return itertools.count()
+
+
+STREAMS = {
+    "one length": lambda: Count(7),
+    "two lengths": lambda: Count(2, 9),
+    "the first is empty": lambda: Count(0, 5),
+    "the second is empty": lambda: Count(5, 0),
+    "all are empty": lambda: Count(0),
+    "sharded": lambda: Sharded(11),
+    "fewer than workers": lambda: Sharded(1),
+    "no generator": lambda: NotGenerator(5),
+    "its own iterator": lambda: ItsOwnIterator(9),
+    "with a length": lambda: SizedCount(6, 6),
+}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"batch_size": 3}, {"batch_size": 3, "drop_last": True}, {"batch_size": None}, {"collate_fn": as_list}],
+    ids=["batched", "dropping", "unbatched", "collate_fn"],
+)
+@pytest.mark.parametrize("name", STREAMS)
+def test_batches_inline_are_torchs(name, arguments):
+    assert_alike(lambda: (STREAMS[name](), arguments), INLINE)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"batch_size": 3, "drop_last": True}, {"batch_size": None}],
+    ids=["dropping", "unbatched"],
+)
+@pytest.mark.parametrize(
+    "name", ["two lengths", "the first is empty", "all are empty", "sharded", "fewer than workers"]
+)
+def test_batches_of_workers_are_torchs(name, arguments):
+    assert_alike(lambda: (STREAMS[name](), arguments), *BREADTH)
+
+
+def test_a_dataset_that_is_its_own_iterator_is_used_up_in_a_worker_that_is_kept():
+    # worker threads share one such dataset, worker processes have a copy each
+    found = assert_alike(lambda: (ItsOwnIterator(7), {"batch_size": 2}), FORK, KEPT)
+    assert found["epochs"][1] == ["end", "end"]
+
+
+@pytest.mark.parametrize("lengths", [(1, 9, 4), (9, 1, 0), (0, 0, 6)], ids=str)
+@pytest.mark.parametrize("prefetch_factor", [1, 4])
+def test_three_workers_end_in_any_order(lengths, prefetch_factor):
+    more = {"num_workers": 3, "prefetch_factor": prefetch_factor}
+    for backend in (FORK, THREAD):
+        found = [
+            events(iter(kind(Count(*lengths), batch_size=2, **{**workers, **more})))
+            for kind, workers in backend.both
+        ]
+        assert found[0] == found[1]
+
+
+@each_of(INLINE, FORK, THREAD)
+def test_an_endless_stream_can_be_left(backend):
+    for kind, workers in backend.both:
+        loader = kind(Endless(), batch_size=2, **workers)
+        firsts = [batch.tolist() for batch in itertools.islice(loader, 5)]
+        assert firsts[0] == [0, 1]
+        assert len(firsts) == 5
+
+
+@each_of(FORK, KEPT, THREAD)
+def test_out_of_order_each_workers_own_order_is_kept(backend):
+    def by_worker(kind, workers):
+        loader = kind(Count(8, 5), batch_size=2, in_order=False, **workers)
+        batches = [batch.tolist() for batch in loader]
+        close(loader)
+        return [[batch for batch in batches if batch[0] // 100 == worker] for worker in range(2)]
+
+    torchs, ours = (by_worker(kind, workers) for kind, workers in backend.both)
+    assert ours == torchs
+
+
+@each_of(INLINE, FORK, THREAD)
+def test_a_stream_begins_anew_with_each_iterator(backend):
+    for kind, workers in backend.both:
+        loader = kind(Count(3), **workers)
+        first, second = iter(loader), iter(loader)
+        assert [next(first).item(), next(second).item()] == [0, 0]
+
+
+@each_of(INLINE, FORK, KEPT, THREAD)
+def test_one_that_ended_stays_ended(backend):
+    for kind, workers in backend.both:
+        loader = kind(Count(2), **workers)
+        iterator = iter(loader)
+        list(iterator)
+        for _ in range(3):
+            with pytest.raises(StopIteration):
+                next(iterator)
+        close(loader)
+
+
+def test_len_of_an_iterable_is_not_asked_for_by_iterating():
+    class Refuses(Count):
+        def __len__(self):
+            raise AssertionError("len was asked for")
+
+    for backend in EVERY:
+        for kind, workers in backend.both:
+            loader = kind(Refuses(2), batch_size=2, **workers)
+            assert len([batch for batch in loader]) == max(1, backend.num_workers)  # noqa: C416 (list() asks for len)
+            close(loader)

@@ -1,0 +1,270 @@
+"""Samplers and batch samplers: any iterable, of indices of any type, in any container, of any honesty."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+from torch.utils.data.distributed import DistributedSampler
+
+from tests.parity.backends import (
+    BREADTH,
+    EVERY,
+    FORK,
+    INLINE,
+    THREAD,
+    WORKERS,
+    assert_alike,
+    described,
+    each_of,
+    events,
+    everywhere,
+)
+from tests.parity.datasets import Numbers, Samples, Unsized, as_is, as_list
+
+KEYS = {"a": 1, "b": 2, (0, "x"): 3, b"bytes": 4, None: 5, 1.5: 6, frozenset({1}): 7}
+
+
+class Plain:
+    """A sampler that is no Sampler, and starts anew with each ``iter``."""
+
+    def __init__(self, *indices):
+        self.indices = indices
+
+    def __iter__(self):
+        return iter(self.indices)
+
+
+class Sized(Plain):
+    def __init__(self, told, *indices):
+        super().__init__(*indices)
+        self.told = told
+
+    def __len__(self):
+        return self.told
+
+
+SAMPLERS = {
+    "list": lambda: [3, 1, 2, 1],
+    "tuple": lambda: (0, 5),
+    "range": lambda: range(2, 9, 3),
+    "set": lambda: {4},
+    "dict": lambda: {2: "two", 3: "three"},
+    "deque": lambda: deque([1, 1]),
+    "array": lambda: np.array([2, 7, 1]),
+    "2-dim array": lambda: np.array([[2, 7], [1, 1]]),
+    "tensor": lambda: torch.tensor([3, 2, 1]),
+    "no Sampler": lambda: Plain(9, 8, 7),
+    "too long": lambda: Sized(2, 1, 2, 3, 4),
+    "too short": lambda: Sized(9, 1, 2),
+    "negative length": lambda: Sized(-1, 1, 2),
+    "empty": lambda: [],
+    "once only": lambda: iter([4, 5, 6]),
+    "generator": lambda: (i for i in (6, 5, 4)),
+    "numpy integers": lambda: [np.int64(1), np.uint8(2), np.array(3)],
+    "booleans": lambda: [True, False],
+    "floats": lambda: [0.5, float("inf")],
+    "strings": lambda: ["a", "text"],
+    "slices": lambda: [slice(1, 3), slice(None)],
+    "lists": lambda: [[1, 2], [], [3]],
+    "none": lambda: [None, None],
+    "torch's sequential": lambda: SequentialSampler(range(5)),
+    "torch's random": lambda: RandomSampler(range(7)),
+    "torch's random, replacement": lambda: RandomSampler(range(7), replacement=True, num_samples=40),
+    "torch's random, more than there are": lambda: RandomSampler(range(7), num_samples=17),
+    "torch's subset": lambda: SubsetRandomSampler([5, 3, 8]),
+    "torch's weighted": lambda: WeightedRandomSampler([1.0, 2.0, 3.0], 9),
+    "torch's weighted, without replacement": lambda: WeightedRandomSampler(
+        [1.0, 2.0, 3.0], 2, replacement=False
+    ),
+    "torch's distributed": lambda: DistributedSampler(range(9), num_replicas=2, rank=1, seed=3),
+    "a string": lambda: "abc",
+}
+
+
+class Chained:
+    """All of them, one after the other."""
+
+    def __init__(self, makers):
+        self.makers = makers
+
+    def __iter__(self):
+        for make in self.makers.values():
+            yield from make()
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_sampler_may_be_any_iterable_of_anything(name):
+    for arguments in ({"batch_size": 2, "collate_fn": as_list}, {"batch_size": None, "collate_fn": as_is}):
+        found = assert_alike(lambda a=arguments: (Numbers(), {"sampler": SAMPLERS[name](), **a}), INLINE)
+        assert (found["epochs"][0] == ["end", "end"]) is (name == "empty")
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"batch_size": 2, "collate_fn": as_list}, {"batch_size": None}], ids=str
+)
+def test_indices_of_any_type_reach_workers_as_they_are(arguments):
+    assert_alike(lambda: (Numbers(), {"sampler": Chained(SAMPLERS), **arguments}), *EVERY)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_dataset_of_keys_takes_keys(drop_last):
+    found = assert_alike(
+        lambda: (Samples(KEYS), {"sampler": list(KEYS), "batch_size": 3, "drop_last": drop_last}), *BREADTH
+    )
+    assert found["epochs"][0][0][:2] == ("torch.Tensor", "torch.int64")
+
+
+BATCHES = {
+    "lists": lambda: [[0, 3], [1]],
+    "tuples": lambda: [(0, 3), (1, 1)],
+    "ranges": lambda: [range(4), range(4, 6)],
+    "arrays": lambda: [np.array([1, 2, 5]), np.array([3])],
+    "2-dim arrays": lambda: [np.array([[1, 2], [3, 4]])],
+    "tensors": lambda: [torch.tensor([1, 2]), torch.tensor([3])],
+    "one tensor": lambda: torch.arange(6).view(3, 2),
+    "sets": lambda: [{1}, {2}],
+    "dicts": lambda: [{1: "a", 2: "b"}],
+    "deques": lambda: [deque([4, 5])],
+    "strings": lambda: ["ab", "c"],
+    "of keys": lambda: [["a", (0, "x")], [None]],
+    "empty ones": lambda: [[], [1], []],
+    "no containers": lambda: [1, 2],
+    "generator": lambda: ([i, i + 1] for i in range(3)),
+    "no Sampler": lambda: Plain([1, 2], [3]),
+    "wrong length": lambda: Sized(7, [1, 2], [3]),
+    "torch's": lambda: BatchSampler(SequentialSampler(range(7)), 3, drop_last=True),
+    "torch's over a random one": lambda: BatchSampler(RandomSampler(range(7)), 3, drop_last=False),
+    "torch's over a list": lambda: BatchSampler([5, 4, 3], 2, drop_last=False),
+    "torch's over keys": lambda: BatchSampler(["a", "b", "a"], 2, drop_last=False),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_a_batch_sampler_may_be_any_iterable_of_any_containers(name):
+    found = assert_alike(
+        lambda: (Numbers(), {"batch_sampler": BATCHES[name](), "collate_fn": as_list}), INLINE
+    )
+    assert len(found["epochs"][0]) > 2
+
+
+def test_containers_of_any_type_reach_workers_as_they_are():
+    assert_alike(
+        lambda: (Numbers(), {"batch_sampler": Chained(BATCHES), "collate_fn": as_list}), INLINE, *WORKERS
+    )
+
+
+def test_a_batch_that_can_be_read_once_is_read_once_inline():
+    found = assert_alike(
+        lambda: (Numbers(), {"batch_sampler": Plain(map(abs, [1, -2]), iter([3])), "collate_fn": as_list}),
+        INLINE,
+    )
+    assert [batch[1] for batch in found["epochs"][0][:2]] == [
+        [described(1), described(2)],
+        [described(3)],
+    ]
+
+
+def test_a_dataset_without_length_serves_a_sampler():
+    assert_alike(lambda: (Unsized(), {"sampler": Plain(5, 6, 7), "batch_size": 2}), *EVERY)
+
+
+class Recording(Sampler):
+    """Writes down when it is asked for an iterator and for an index."""
+
+    def __init__(self, length):
+        self.length, self.log = length, []
+
+    def __iter__(self):
+        self.log.append("iter")
+        return self._indices()
+
+    def _indices(self):
+        self.log.append("begin")
+        for index in range(self.length):
+            self.log.append(index)
+            yield index
+        self.log.append("end")
+
+
+@everywhere
+@pytest.mark.parametrize("batched", [True, False], ids=["batched", "unbatched"])
+def test_a_sampler_is_asked_when_torch_asks_it(backend, batched):
+    logs = []
+    for kind, workers in backend.both:
+        sampler = Recording(40)
+        loader = kind(
+            Numbers(40),
+            sampler=sampler,
+            **({"batch_size": 3} if batched else {"batch_size": None}),
+            **workers,
+        )
+        steps = [list(sampler.log)]
+        for _ in range(2):
+            iterator = iter(loader)
+            steps.append(list(sampler.log))
+            for _ in range(3):
+                next(iterator)
+                steps.append(list(sampler.log))
+            list(iterator)
+            steps.append(list(sampler.log))
+        del iterator
+        loader._iterator = None
+        logs.append(steps)
+        if hasattr(loader, "close"):
+            loader.close()
+    assert logs[0] == logs[1]
+
+
+class FailsOnce:
+    """Its iterator raises once and goes on, as a generator could not."""
+
+    def __iter__(self):
+        self.count = 0
+        return self
+
+    def __next__(self):
+        self.count += 1
+        if self.count == 3:
+            raise LookupError("the third")
+        if self.count > 5:
+            raise StopIteration
+        return self.count
+
+
+def test_an_iterator_that_goes_on_after_an_error_goes_on_inline():
+    found = assert_alike(lambda: (Numbers(), {"sampler": FailsOnce(), "batch_size": None}), INLINE)
+    assert ("raised", "LookupError", "the third") in found["epochs"][0]
+
+
+@everywhere
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of torch's __del__
+def test_a_sampler_that_cannot_be_iterated_raises_at_iter(backend):
+    class Broken:
+        def __iter__(self):
+            raise LookupError("no order")
+
+    for kind, workers in backend.both:
+        with pytest.raises(LookupError, match="no order"):
+            iter(kind(Numbers(), sampler=Broken(), batch_size=None, **workers))
+
+
+@each_of(INLINE, FORK, THREAD)
+def test_an_index_that_the_dataset_does_not_have_is_the_datasets_error(backend):
+    for kind, workers in backend.both:
+        found = events(iter(kind(Samples([1, 2]), sampler=[0, 7, 1], **workers)))
+        assert [item[1] if item[0] == "raised" else "batch" for item in found[:3]] == [
+            "batch",
+            "IndexError",
+            "batch",
+        ]

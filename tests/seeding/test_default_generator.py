@@ -1,0 +1,95 @@
+"""Guarantee: in a worker thread torch's functions about its default generator speak of the thread's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lit_loader.seeding import EpochKeys, Moment, ThreadScope, preserved_generators
+from lit_loader.seeding import default_generator as spoken
+
+KEYS = EpochKeys(3, 1)
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was():
+    with preserved_generators():
+        yield
+
+
+def seeded(position, call):
+    """Return what is drawn with the default generator seeded for a position."""
+    torch.default_generator.manual_seed(KEYS.key(Moment.SAMPLE, position).torch)
+    return call()
+
+
+def scoped(position, call, scope=None):
+    """Return what is drawn at a position in a thread's scope."""
+    scope = scope or ThreadScope(0)
+    with scope:
+        scope.aim(KEYS, Moment.SAMPLE, position)
+        return call()
+
+
+def several():
+    return torch.cat([torch.rand(3), torch.randn(17), torch.rand(1)]).tolist()
+
+
+def reseeding():
+    first = torch.rand(1).item()
+    torch.manual_seed(7)
+    seeded_again = torch.rand(1).item(), torch.initial_seed()
+    state = torch.get_rng_state()
+    drawn = torch.rand(1).item()
+    torch.set_rng_state(new_state=state)
+    assert torch.rand(1).item() == drawn
+    with torch.random.fork_rng(devices=[]):
+        torch.random.manual_seed(seed=8)
+        forked = torch.rand(1).item()
+    return first, seeded_again, forked, torch.rand(1).item()
+
+
+def test_a_sample_may_seed_and_fork_torchs_generator_and_moves_only_its_own():
+    expected = seeded(0, reseeding)
+    before = torch.manual_seed(5).get_state()
+    assert scoped(0, reseeding) == expected
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_seeding_at_random_in_a_sample_moves_only_its_own():
+    before = torch.manual_seed(5).get_state()
+    a, b = (scoped(0, lambda: (torch.seed(), torch.rand(1).item())) for _ in range(2))
+    assert a != b
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_outside_of_worker_threads_torchs_functions_do_what_they_did():
+    ThreadScope(0)
+    generator = torch.manual_seed(seed=12)
+    assert generator is torch.default_generator
+    assert torch.initial_seed() == torch.random.initial_seed() == 12
+    state = torch.get_rng_state()
+    drawn = torch.rand(1)
+    torch.set_rng_state(state)
+    assert torch.rand(1) == drawn
+    assert torch.seed() == torch.initial_seed() != 12
+    with pytest.raises(TypeError):
+        torch.manual_seed()
+
+
+def test_a_seed_of_a_sample_does_not_reach_the_devices_of_the_process(monkeypatch):
+    reached = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", reached.append)
+    scoped(0, lambda: torch.manual_seed(3))
+    assert reached == []
+    torch.manual_seed(4)
+    assert reached == [4]
+
+
+def test_without_the_exchange_a_seed_would_move_the_process(monkeypatch):
+    """The mechanism disabled."""
+    ThreadScope(0)
+    monkeypatch.setattr(torch.random, spoken._NAME, lambda name, *args: spoken._original[name](*args))
+    before = torch.manual_seed(5).get_state()
+    scoped(0, lambda: torch.manual_seed(3))
+    assert not torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,151 @@
+"""Guarantee: draws from generators that threads share are pinned on certain threads only when it was them."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from lit_loader.errors import SharedGeneratorError
+from lit_loader.seeding import SharedDraws, cpu_times_of_others, preserved_generators, shared_draws
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was():
+    with preserved_generators():
+        yield
+
+
+class Other:
+    """A thread that does what it is told, while this one waits."""
+
+    def __enter__(self):
+        self._go, self._done, self._work = threading.Event(), threading.Event(), None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        return self
+
+    def _run(self):
+        while True:
+            self._go.wait()
+            self._go.clear()
+            if self._work is None:
+                return
+            self._work()
+            self._done.set()
+
+    def do(self, work):
+        self._work = work
+        self._go.set()
+        self._done.wait()
+        self._done.clear()
+
+    def __exit__(self, *exc_info):
+        self._work = None
+        self._go.set()
+        self._thread.join()
+
+
+def me():
+    return {threading.get_native_id()}
+
+
+@pytest.mark.parametrize(
+    ("name", "draw"),
+    [
+        ("random", random.random),
+        ("random", lambda: random.shuffle([1, 2, 3])),
+        ("random", lambda: random.seed(3)),
+        ("numpy", lambda: np.random.rand(1)),
+        ("numpy", lambda: np.random.permutation(3)),
+        ("numpy", lambda: np.random.seed(3)),
+        ("torch", lambda: torch.rand(1)),
+    ],
+)
+def test_a_draw_of_this_thread_is_found_and_named(name, draw):
+    draws = SharedDraws(me())
+    assert draws.check()
+    draw()
+    with pytest.raises(SharedGeneratorError, match=rf"generator of {name};.*sample_rng.*multiprocessing"):
+        draws.check()
+
+
+def test_both_halves_of_a_pair_of_normals_are_found():
+    """The second is kept from the first, and takes no bits."""
+    for draw in (random.gauss, np.random.standard_normal):
+        for _ in range(2):
+            draws = SharedDraws(me())
+            draw()
+            with pytest.raises(SharedGeneratorError):
+                draws.check()
+
+
+def test_generators_of_the_datasets_own_are_no_draws():
+    own, numbers, generator = random.Random(1), np.random.default_rng(1), torch.Generator()
+    draws = SharedDraws(me())
+    own.random(), numbers.random(), torch.rand(1, generator=generator), random.SystemRandom().random()
+    assert draws.check()
+
+
+def test_a_draw_of_another_thread_is_not_pinned_on_this_one():
+    with Other() as other:
+        for draw in (random.random, np.random.rand, lambda: torch.rand(1)):
+            for _ in range(200):
+                draws = SharedDraws(me())
+                other.do(draw)
+                assert not draws.check()  # uncertain: it may have been this one
+            draws = SharedDraws({*me(), other._thread.native_id})
+            other.do(draw)
+            with pytest.raises(SharedGeneratorError):
+                draws.check()
+
+
+def test_without_the_clocks_it_would_be_pinned_on_this_one(monkeypatch):
+    """The mechanism disabled."""
+    monkeypatch.setattr(shared_draws, "cpu_times_of_others", lambda ours: {})
+    with Other() as other:
+        draws = SharedDraws(me())
+        other.do(random.random)
+        with pytest.raises(SharedGeneratorError):
+            draws.check()
+
+
+def test_a_thread_that_rests_has_the_same_time_and_one_that_ran_has_not():
+    with Other() as other:
+        other.do(lambda: None)
+        number = other._thread.native_id
+        changed = 0
+        for _ in range(50):
+            before = cpu_times_of_others(me())[number]
+            other.do(lambda: None)
+            changed += cpu_times_of_others(me())[number] > before
+        assert changed == 50
+        assert cpu_times_of_others({*me(), number}).keys() == cpu_times_of_others(me()).keys() - {number}
+
+
+def test_a_thread_that_python_does_not_know_makes_it_uncertain():
+    import _thread
+
+    started, over = threading.Event(), threading.Event()
+    _thread.start_new_thread(lambda: (started.set(), over.wait()), ())
+    started.wait()
+    draws = SharedDraws(me())
+    random.random()
+    assert not draws.check()
+    over.set()
+
+
+def test_another_bit_generator_of_numpys_is_compared_too():
+    own = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(1))
+    try:
+        draws = SharedDraws(me())
+        assert draws.check()
+        np.random.rand()
+        with pytest.raises(SharedGeneratorError, match="of numpy"):
+            draws.check()
+    finally:
+        np.random.set_bit_generator(own)

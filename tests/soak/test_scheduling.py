@@ -1,0 +1,33 @@
+"""Many random lives of loaders, and of several at a time in threads of their own."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.scheduling_chaos import live
+
+pytestmark = pytest.mark.soak
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_long_random_lives(method, seed):
+    assert live(seed, method, steps=400, lives=12) > 4000
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+def test_random_lives_side_by_side(method):
+    compared: list[int] = []
+    threads = [
+        threading.Thread(target=lambda seed=seed: compared.append(live(seed, method, steps=150, lives=6)))
+        for seed in range(200, 204)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(compared) == len(threads)

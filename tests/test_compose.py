@@ -1,0 +1,82 @@
+"""Composing outside of a @hydra.main function: the same config, checked, with errors that name the remedy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from lit_loader.configs import ConfigError, build_datamodule, compose_config, worker_override
+
+CONF = Path(__file__).parents[1] / "conf"
+OVERRIDES = ["experiment=landmarks", "workers=threads", "datamodule.batch_size=3"]
+
+
+def test_it_is_what_hydra_composes():
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        wanted = compose("train", overrides=OVERRIDES)
+    assert compose_config(overrides=OVERRIDES) == wanted
+    assert compose_config(CONF, "train", OVERRIDES) == wanted
+    assert compose_config(str(CONF), overrides=OVERRIDES).datamodule.batch_size == 3
+
+
+def test_a_folder_relative_to_the_current_one(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "app.yaml").write_text("a: 1\n")
+    monkeypatch.chdir(tmp_path)
+    assert compose_config("mine", "app", ["+b=2"]) == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["sampler=no"], "class_balanced"),
+        (["workers.num_worker=1"], "did you mean workers.num_workers?"),
+        (["workers.worker_method=x"], "should be 'multiprocessing' or 'thread'"),
+        (["dataset=voc"], "pass dataset.root=VALUE"),
+        (["seed=${nope:"], "mismatched input"),
+    ],
+)
+def test_what_does_not_compose_or_fit_is_one_kind_of_error(given, told):
+    with pytest.raises(ConfigError, match=r".") as caught:
+        compose_config(overrides=given)
+    assert told in str(caught.value)
+    compose_config()  # nothing of the failed one is left
+
+
+def test_what_a_constructor_refuses_is_told_with_its_node():
+    with pytest.raises(ConfigError, match=r"datamodule: batch_size=0"):
+        build_datamodule(compose_config(overrides=["datamodule.batch_size=0"]))
+
+
+def test_one_config_is_composed_after_the_other():
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        with pytest.raises(ConfigError, match="one after the other"):
+            compose_config()
+        compose("train")  # and the first one is unharmed
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name", "value", "word"),
+    [
+        ([], "num_workers", 2, "workers.num_workers=2"),
+        ([], "multiprocessing_context", None, "workers.multiprocessing_context=null"),
+        (["datamodule.num_workers=1"], "num_workers", 2, "datamodule.num_workers=2"),
+        (["~datamodule.num_workers"], "num_workers", 2, "+datamodule.num_workers=2"),
+    ],
+)
+def test_a_setting_is_set_where_the_config_keeps_it(overrides, name, value, word):
+    cfg = compose_config(overrides=overrides)
+    assert worker_override(cfg, name, value) == word
+    assert compose_config(overrides=[*overrides, word]).datamodule[name] == value
+
+
+def test_no_torch_is_needed():
+    code = (
+        "import sys; from lit_loader.configs import compose_config; compose_config();"
+        "assert not {'torch', 'lightning'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,85 @@
+"""What is tried: a coarse grid with the promising first, and steps of one setting."""
+
+from __future__ import annotations
+
+import pytest
+
+from lit_loader.tuning import INLINE, METHODS, Candidate, coarse_grid, full_grid, neighbours
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "max_workers", "counts"),
+    [
+        (1, 4, {1, 2}),
+        (2, 4, {1, 2, 3, 4}),
+        (2, 1, {1}),
+        (6, 64, {1, 2, 4, 5, 6, 8, 9}),
+        (8, 6, {1, 2, 4}),
+        (64, 128, {1, 2, 4, 8, 16, 32, 63, 64, 96, 128}),
+    ],
+)
+def test_the_coarse_grid_reaches_around_the_cores(num_cores, max_workers, counts):
+    grid = coarse_grid(num_cores=num_cores, methods=["thread", "fork"], max_workers=max_workers)
+    assert {candidate.num_workers for candidate in grid} == counts | {0}
+    assert len(grid) == len(set(grid)) == 1 + 2 * len(counts)
+    assert grid[0] == INLINE
+
+
+def test_the_numbers_near_the_cores_come_first_for_every_method():
+    grid = coarse_grid(num_cores=8, methods=["thread", "fork"], max_workers=16)
+    assert [(each.num_workers, each.method) for each in grid[1:4]] == [
+        (8, "thread"),
+        (8, "fork"),
+        (7, "thread"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "candidate", [Candidate(1, "fork", 1), Candidate(4, "thread", 2), Candidate(9, "fork", 16)]
+)
+def test_neighbours_differ_in_one_setting_and_stay_in_bounds(candidate):
+    found = neighbours(candidate, max_workers=9)
+    assert found
+    for near in found:
+        assert near.method == candidate.method
+        assert (near.num_workers != candidate.num_workers) != (
+            near.prefetch_factor != candidate.prefetch_factor
+        )
+        assert 1 <= near.num_workers <= 9
+        assert 1 <= near.prefetch_factor <= 16
+    assert len(found) == len(set(found))
+
+
+def test_from_many_workers_a_step_is_a_share_or_a_doubling():
+    found = {near.num_workers for near in neighbours(Candidate(16, "fork", 2), max_workers=64)}
+    assert found == {12, 16, 20, 32}
+    found = {near.num_workers for near in neighbours(Candidate(16, "fork", 2), max_workers=64, share=0.01)}
+    assert found == {15, 16, 17, 32}
+
+
+def test_inline_has_no_neighbours():
+    assert neighbours(INLINE, max_workers=8) == []
+
+
+def test_settings_are_those_of_a_data_module():
+    assert Candidate(2, "thread", 4).settings() == {
+        "num_workers": 2,
+        "worker_method": "thread",
+        "multiprocessing_context": None,
+        "prefetch_factor": 4,
+    }
+    assert Candidate(3, "spawn", 2).settings() == {
+        "num_workers": 3,
+        "worker_method": "multiprocessing",
+        "multiprocessing_context": "spawn",
+        "prefetch_factor": 2,
+    }
+    assert INLINE.settings() == {"num_workers": 0, "prefetch_factor": None}
+    assert "thread" in METHODS
+
+
+def test_the_full_grid_has_inline_once():
+    grid = full_grid(num_workers=[0, 1, 2], methods=["thread", "fork"], prefetch_factors=[2, 4])
+    assert len(grid) == len(set(grid)) == 1 + 2 * 2 * 2
+    assert str(grid[0]) == "inline"
+    assert str(Candidate(2, "fork", 4)) == "2 fork, prefetch 4"

@@ -1,0 +1,163 @@
+"""Every verdict has its symptom in the figures, and is silent without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lit_loader.tuning import INLINE, Candidate, Host, diagnose, typical
+from tests.tuning.surfaces import figures
+
+FOUR = Host(num_cores=4)
+TWO = Host(num_cores=2)
+
+
+def processes(n, rate, cpu_ms, main_ms=0.1, **others):
+    return figures(Candidate(n, "fork", 2), rate, cpu_ms, main_ms, **others)
+
+
+def threads(n, rate, cpu_ms, **others):
+    return figures(Candidate(n, "thread", 2), rate, cpu_ms, **others)
+
+
+INLINE_BUSY = figures(INLINE, 100, 10)  # 100 samples/s of 10 ms: one core
+
+CASES = {
+    "cpu_bound": (
+        TWO,
+        [INLINE_BUSY, processes(2, 195, 10.0)],
+        "10.00 ms of CPU a sample x 195 samples/s keep 1.9",
+    ),
+    "cpu_bound by a quota": (
+        Host(num_cores=64, quota_cores=2.0),
+        [INLINE_BUSY, processes(2, 195, 10.0)],
+        "1.9 of 2 cores",
+    ),
+    "throttled": (
+        Host(num_cores=64, quota_cores=4.0),
+        [INLINE_BUSY, processes(8, 250, 10.0, throttled_s=0.4)],
+        "the CPU quota of 4 cores held the processes back for 0.4 of 1.0 s",
+    ),
+    "native_threads": (
+        Host(num_cores=8),
+        [INLINE_BUSY, processes(2, 120, 30.0)],
+        "each worker keeps 1.8 cores busy",
+    ),
+    "native_threads of threads": (
+        Host(num_cores=8, num_threads=4),
+        [INLINE_BUSY, threads(2, 120, 30.0)],
+        "(torch has 4 here)",
+    ),
+    "more_workers_than_cores": (
+        TWO,
+        [INLINE_BUSY, processes(2, 160, 10.0), processes(4, 120, 12.0)],
+        "4 fork, prefetch 2 on 2 cores makes 120 samples/s, 2 fork, prefetch 2 makes 160",
+    ),
+    "memory_bandwidth": (
+        FOUR,
+        [INLINE_BUSY, processes(1, 100, 10.0), processes(2, 105, 19.0)],
+        "2 workers instead of 1 need 1.9 times the CPU",
+    ),
+    "interpreter_lock": (
+        FOUR,
+        [INLINE_BUSY, threads(1, 100, 10.0), threads(2, 80, 13.0)],
+        "2 threads make 80 samples/s and 1 make 100",
+    ),
+    "storage": (
+        FOUR,
+        [figures(INLINE, 50, 4, read_bytes_per_sample=200 * 1024), processes(2, 90, 4)],
+        "a sample takes 20.0 ms inline, of which only 4.00 ms is CPU, and 200 KiB come from storage",
+    ),
+    "storage by faults": (
+        FOUR,
+        [figures(INLINE, 50, 4, major_faults_per_sample=2.0)],
+        "0 KiB come from storage",
+    ),
+    "waiting": (FOUR, [figures(INLINE, 50, 4), processes(2, 99, 4)], "a network, a lock or a sleep"),
+    "transport": (
+        FOUR,
+        [figures(INLINE, 900, 1.1), processes(2, 1000, 1.9, main_ms=0.95)],
+        "(0.95 ms a sample) while each worker is busy for 48% of the time",
+    ),
+    "nothing_to_gain": (FOUR, [INLINE_BUSY, processes(1, 98, 10.0)], "inline makes 100 samples/s"),
+    "busy_host": (FOUR, [figures(INLINE, 100, 10, other_cores=1.5)], "kept 1.5 cores busy"),
+    "no_limit": (FOUR, [INLINE_BUSY, processes(2, 200, 10.0)], "2.0 times inline's rate"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_verdict_has_its_symptom(case):
+    host, measured, told = CASES[case]
+    verdicts = {verdict.name: verdict.text for verdict in diagnose(measured, measured[-1].candidate, host)}
+    assert told in verdicts[case.split()[0]]
+
+
+WITHOUT = {
+    "cpu_bound": (FOUR, [INLINE_BUSY, processes(2, 195, 10.0)]),  # the same work, more cores
+    "throttled": (FOUR, [INLINE_BUSY, processes(2, 195, 10.0, throttled_s=0.01)]),
+    "native_threads": (FOUR, [INLINE_BUSY, processes(2, 195, 10.0)]),
+    "more_workers_than_cores": (TWO, [INLINE_BUSY, processes(2, 160, 10.0), processes(4, 159, 12.0)]),
+    "more_workers_than_cores if another count beyond is fast": (
+        TWO,
+        [INLINE_BUSY, processes(2, 160, 10.0), processes(3, 120, 12.0), processes(4, 170, 11.0)],
+    ),
+    "memory_bandwidth": (FOUR, [INLINE_BUSY, processes(1, 100, 10.0), processes(2, 105, 10.1)]),
+    "memory_bandwidth with too few cores": (TWO, [processes(2, 200, 10.0), processes(4, 200, 13.0)]),
+    "memory_bandwidth on a busy host": (
+        TWO,
+        [processes(1, 100, 6.0, other_cores=1.2), processes(2, 100, 8.0, other_cores=1.2)],
+    ),
+    "interpreter_lock on a busy host": (
+        TWO,
+        [threads(1, 100, 9.0, other_cores=1.0), threads(2, 100, 9.0, other_cores=1.0)],
+    ),
+    "memory_bandwidth of threads": (FOUR, [threads(1, 100, 10.0), threads(2, 100, 19.0)]),
+    "interpreter_lock": (FOUR, [threads(1, 100, 10.0), threads(2, 190, 10.0)]),
+    "interpreter_lock of waiting threads": (FOUR, [threads(1, 100, 2.0), threads(2, 100, 2.0)]),
+    "storage": (FOUR, [figures(INLINE, 100, 10, read_bytes_per_sample=10**6)]),  # it reads, and never waits
+    "waiting": (TWO, [figures(INLINE, 50, 4, other_cores=1.9)]),  # others have the cores
+    "transport": (FOUR, [processes(2, 1000, 1.9, main_ms=0.2)]),
+    "nothing_to_gain": (FOUR, [INLINE_BUSY, processes(1, 110, 10.0)]),
+    "busy_host": (FOUR, [figures(INLINE, 100, 10, other_cores=0.1)]),
+    "no_limit": (TWO, [INLINE_BUSY, processes(2, 195, 10.0)]),
+}
+
+
+@pytest.mark.parametrize("case", WITHOUT)
+def test_no_verdict_comes_without_its_symptom(case):
+    host, measured = WITHOUT[case]
+    found = [verdict.name for verdict in diagnose(measured, measured[-1].candidate, host)]
+    assert case.split()[0] not in found
+    assert found
+
+
+def test_every_verdict_is_in_both_tables():
+    from lit_loader.tuning import diagnosis
+
+    names = {case.split()[0] for case in CASES}
+    assert names == {case.split()[0] for case in WITHOUT}
+    assert len(names) == len(diagnosis._RULES) + 2  # "waiting" is the other side of "storage"; and "no_limit"
+
+
+def test_a_best_that_was_not_measured_is_refused():
+    with pytest.raises(ValueError, match="best=2 fork, prefetch 2 is not among"):
+        diagnose([INLINE_BUSY], Candidate(2, "fork", 2), FOUR)
+
+
+def test_typical_figures_are_medians_and_unknown_stays_unknown():
+    each = [
+        processes(2, rate, 10.0, memory_bytes=memory) for rate, memory in ((90, 1), (500, None), (100, 3))
+    ]
+    found = typical(each)
+    assert found.samples_per_s == 100
+    assert found.memory_bytes == 2
+    assert found.other_cores is None
+    assert found.candidate == each[0].candidate
+    with pytest.raises(ValueError, match="no measurements"):
+        typical([])
+
+
+def test_cores_of_workers_leave_the_main_process_out_where_it_can_be_told_apart():
+    assert processes(2, 100, 20.0, main_ms=4.0).cores_per_worker == pytest.approx(0.8)
+    assert threads(2, 100, 20.0).cores_per_worker == pytest.approx(1.0)
+    assert Host(num_cores=8, quota_cores=2.5).cores == 2.5
+    assert Host(num_cores=2, quota_cores=8.0).cores == 2
