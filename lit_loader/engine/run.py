@@ -113,9 +113,7 @@ class PoolRun(abc.ABC):
         """Take what the pool brings; called under the pool's lock, by whichever thread has it."""
         slot = self._slots.get(header.number)
         if slot is None or slot.complete:
-            return (
-                None  # of a worker that had ended its iterable dataset, or a batch that failed or was dropped
-            )
+            return None  # a worker that had ended its iterable dataset, or a batch that failed or was dropped
         if header.kind is Kind.ENDED:
             self._worker_ended(worker)
             return None
@@ -159,7 +157,7 @@ class PoolRun(abc.ABC):
         part = slot.parts.pop()
         assert part is not None
         kind, payload = part
-        if isinstance(payload, Exception):
+        if kind is Kind.ERROR and isinstance(payload, Exception):  # raised here, not in a worker
             try:
                 raise payload
             finally:

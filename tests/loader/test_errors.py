@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from torch.utils.data import Dataset
 
 from lit_loader import DataLoader
 from lit_loader.errors import LitLoaderError, WorkerDiedError
@@ -91,3 +92,25 @@ def test_a_loader_whose_worker_died_can_be_iterated_again():
             list(loader)
         dataset.deadly = -1
         assert sum(batch.item() for batch in loader) == sum(range(16))
+
+
+class Exceptions(Dataset):
+    """Errors that are data."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return LookupError(index)
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize(
+    "workers",
+    [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}],
+    ids=["inline", "fork", "thread"],
+)
+def test_an_exception_that_a_sample_returns_is_delivered_and_not_raised(workers, seed):
+    found = list(DataLoader(Exceptions(), batch_size=None, seed=seed, **workers))
+    assert [type(error) for error in found] == [LookupError] * 4
+    assert [error.args for error in found] == [(0,), (1,), (2,), (3,)]
