@@ -1,4 +1,4 @@
-"""Run every benchmark: ``python -m benchmarks --rounds 5``."""
+"""Run the benchmarks of the loader: ``python -m benchmarks --rounds 5``; `benchmarks.tune` runs by itself."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from torch._C._autograd import _profiler_enabled as profiler_enabled
 from torch.autograd import profiler
@@ -131,7 +131,7 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
         self._num_delivered += 1
         if self._claim is not None:
             self._claim.warn_past(self._num_delivered)
-        return batch  # type: ignore[no-any-return]
+        return cast("T_co", batch)
 
     def __getstate__(self) -> Any:
         # torch's own type of error: workers and a place in an epoch stay with their process

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -129,7 +129,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._next_epoch = self._epochs_named = self._foreign_epoch = 0
         ours = seed is not None and sampler is None and batch_sampler is None
         if ours and not isinstance(dataset, IterableDataset):
-            sampler = RandomSampler(dataset) if shuffle else SequentialSampler(dataset)  # type: ignore[arg-type]
+            sampler = RandomSampler(dataset) if shuffle else SequentialSampler(dataset)  # type: ignore[arg-type] # has a length
             shuffle = None
         if seed is not None:
             check_batch_sampler(batch_sampler)
@@ -221,19 +221,19 @@ class DataLoader(TorchDataLoader[T_co]):
 
     # -- iteration ----------------------------------------------------------------------------------------
 
-    def __iter__(self) -> LoaderIterator[T_co]:  # type: ignore[override]
+    def __iter__(self) -> LoaderIterator[T_co]:  # type: ignore[override] # never torch's iterator
         """Return an iterator over one epoch."""
         if self.seed is not None or not self.persistent_workers or self.num_workers == 0:
             return self._get_iterator()
         iterator: Any = self._iterator
         if iterator is None:
-            iterator = self._iterator = self._get_iterator()  # type: ignore[assignment]
+            iterator = self._iterator = self._get_iterator()  # type: ignore[assignment] # torch types it as its own
         else:  # torch's persistent iterator is one object, started again by each iter()
             again = partial(self._start_unseeded, again=True)
             iterator.restart(again, lazy=False, claim=self._length_claim())
-        return iterator  # type: ignore[no-any-return]
+        return cast("LoaderIterator[T_co]", iterator)
 
-    def _get_iterator(self) -> LoaderIterator[T_co]:  # type: ignore[override]
+    def _get_iterator(self) -> LoaderIterator[T_co]:  # type: ignore[override] # as above
         check_iterable_now(
             num_workers=self.num_workers, prefetch_factor=self.prefetch_factor, timeout=self.timeout
         )

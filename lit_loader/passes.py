@@ -25,7 +25,6 @@ from torch.utils.data import default_convert as torch_default_convert
 from lit_loader.collate.default import default_collate, default_convert
 from lit_loader.collate.own import is_own_collate
 from lit_loader.engine import (
-    BatchKey,
     DirectedRun,
     Fetcher,
     InlineRun,
@@ -260,7 +259,7 @@ def _spec(loader: Loader, base_seed: int) -> WorkerSpec:
     )
 
 
-def _join(fetcher: Fetcher, samples: list[Any], _: BatchKey) -> Any:
+def _join(fetcher: Fetcher, samples: list[Any]) -> Any:
     """Collate, in the consumer's process, a batch that worker processes made in pieces.
 
     Only a collate function of ours comes here. It draws nothing, so the consumer's generators are left alone.

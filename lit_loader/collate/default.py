@@ -24,7 +24,7 @@ from lit_loader.collate.columns import (
     collate_tensors,
 )
 
-__all__ = ["default_collate", "default_convert"]
+__all__ = ["default_collate", "default_convert", "has_torchs_table"]
 
 _Functions = dict[type | tuple[type, ...], Callable[..., Any]]
 
@@ -78,9 +78,9 @@ def default_collate(batch: Any) -> Any:
         TypeError: If a sample is none of these.
         RuntimeError: If tensors or sequences differ in size.
     """
-    functions = torch_collate.default_collate_fn_map
-    if functions == _TORCHS:
+    if has_torchs_table():
         return _collate(batch)
+    functions = torch_collate.default_collate_fn_map
     ours = {
         kind: _OURS[kind] if function is _TORCHS.get(kind) else function
         for kind, function in functions.items()
@@ -88,6 +88,11 @@ def default_collate(batch: Any) -> Any:
     if ours.get(torch.Tensor) is not collate_tensors and np.ndarray in ours:
         ours[np.ndarray] = functions[np.ndarray]  # torch's sends the arrays, as tensors, through the table
     return torch_collate.collate(batch, collate_fn_map=ours)
+
+
+def has_torchs_table() -> bool:
+    """Whether torch's ``default_collate_fn_map`` is as torch fills it, without entries of the user's."""
+    return torch_collate.default_collate_fn_map == _TORCHS
 
 
 def _collate(batch: Any) -> Any:

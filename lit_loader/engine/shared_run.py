@@ -18,7 +18,7 @@ from typing import Any
 from lit_loader.engine.messages import Kind
 from lit_loader.engine.pool import Pool, Unjoined
 from lit_loader.engine.run import PoolRun, Slot
-from lit_loader.engine.task import BatchKey, Task
+from lit_loader.engine.task import Task
 
 __all__ = ["SharedRun"]
 
@@ -40,7 +40,7 @@ class SharedRun(PoolRun):
         *,
         prefetch_factor: int,
         share: bool | None,
-        join: Callable[[list[Any], BatchKey], Any],
+        join: Callable[[list[Any]], Any],
         **options: Any,
     ) -> None:
         super().__init__(pool, plan, **options)
@@ -125,5 +125,5 @@ class SharedRun(PoolRun):
 
     def _open(self, slot: Slot) -> Any:
         if len(slot.parts) > 1:
-            return self._join(*self._unjoined(slot))
+            return self._join(self._unjoined(slot).samples)
         return super()._open(slot)

@@ -97,7 +97,7 @@ def shared(
         iter(tasks),
         prefetch_factor=prefetch_factor,
         share=share,
-        join=lambda samples, key: ("joined by the consumer", *samples),
+        join=lambda samples: ("joined by the consumer", *samples),
         in_order=in_order,
         timeout_s=0,
         owns_pool=False,

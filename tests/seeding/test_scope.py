@@ -14,34 +14,9 @@ from torch.overrides import TorchFunctionMode
 from torchvision import tv_tensors
 
 from lit_loader.errors import SharedGeneratorError
-from lit_loader.seeding import EpochKeys, Moment, SharedDraws, ThreadScope, preserved_generators
+from lit_loader.seeding import Moment, SharedDraws, ThreadScope
 from lit_loader.seeding.current import current
-
-KEYS = EpochKeys(3, 1)
-
-
-@pytest.fixture(autouse=True)
-def _as_it_was():
-    with preserved_generators():
-        yield
-
-
-def seeded(position, call):
-    """Return what is drawn with the default generator seeded for a position."""
-    torch.default_generator.manual_seed(KEYS.key(Moment.SAMPLE, position).torch)
-    return call()
-
-
-def scoped(position, call, scope=None):
-    """Return what is drawn at a position in a thread's scope."""
-    scope = scope or ThreadScope(0)
-    with scope:
-        scope.aim(KEYS, Moment.SAMPLE, position)
-        return call()
-
-
-def several():
-    return torch.cat([torch.rand(3), torch.randn(17), torch.rand(1)]).tolist()
+from tests.seeding.moments import KEYS, scoped, seeded, several
 
 
 def test_a_sample_that_draws_several_times_goes_on_in_one_stream():

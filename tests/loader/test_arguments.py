@@ -1,0 +1,77 @@
+"""What the loader refuses beyond what torch refuses says the value, the rule and the remedy."""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+
+import pytest
+import torch
+from torch.utils.data import default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
+
+from lit_loader import DataLoader
+from lit_loader.collate import DetectionCollate
+from lit_loader.collate.own import is_own_collate
+from tests.toys import Drawing, plain
+
+
+def test_an_unknown_worker_method_is_refused():
+    with pytest.raises(ValueError, match=r"worker_method='threads' is unknown; it is one of"):
+        DataLoader(range(3), worker_method="threads")
+
+
+@pytest.mark.parametrize("context", ["fork", multiprocessing.get_context("spawn")], ids=["name", "context"])
+def test_a_start_method_for_threads_is_refused(context):
+    with pytest.raises(ValueError, match="no effect on worker threads"):
+        DataLoader(range(3), num_workers=1, worker_method="thread", multiprocessing_context=context)
+
+
+def test_whether_batches_are_shared_is_a_flag_or_none():
+    with pytest.raises(TypeError, match="share_batches=1 should be True, False or None"):
+        DataLoader(range(3), seed=0, share_batches=1)
+
+
+class MoreDetection(DetectionCollate):
+    """A user's, which may do more than ours."""
+
+
+def test_a_users_collate_function_is_not_ours():
+    assert is_own_collate(DetectionCollate())
+    assert is_own_collate(default_collate)
+    assert not is_own_collate(MoreDetection())
+    assert not is_own_collate(lambda samples: default_collate(samples))
+
+
+class Marked:
+    """A sample that only an entry in torch's table can collate."""
+
+
+class AllMarked(Drawing):
+    def __getitem__(self, index):
+        return Marked()
+
+
+def draw(samples, *, collate_fn_map=None):
+    return torch.rand(len(samples))
+
+
+@pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+def test_an_entry_of_the_users_in_torchs_table_may_draw_by_the_batchs_key(method, monkeypatch):
+    monkeypatch.setitem(default_collate_fn_map, Marked, draw)
+
+    def batches(**workers):
+        return [plain(batch) for batch in DataLoader(AllMarked(), batch_size=4, seed=3, **workers)]
+
+    assert batches(num_workers=2, worker_method=method) == batches()
+    with pytest.raises(ValueError, match="share_batches=True needs"):
+        DataLoader(AllMarked(), batch_size=4, seed=3, share_batches=True)
+
+
+def test_where_sockets_do_not_keep_messages_apart_tasks_are_dealt_to_workers(monkeypatch):
+    def batches(**workers):
+        return [plain(batch) for batch in DataLoader(Drawing(), batch_size=4, seed=3, **workers)]
+
+    expected = batches()
+    monkeypatch.delattr(socket, "SOCK_SEQPACKET")
+    assert batches(num_workers=2, share_batches=True) == expected
