@@ -1,14 +1,25 @@
-"""Run the benchmarks of the loader: ``python -m benchmarks --rounds 5``; `benchmarks.tune` runs by itself."""
+"""Run the benchmarks of the loader: ``python -m benchmarks --rounds 5``; others by themselves."""
 
 from __future__ import annotations
 
-from benchmarks import class_weights, detection, epoch_gap, heavy_tail, overhead, startup
+from benchmarks import (
+    class_weights,
+    classification,
+    decoded_cache,
+    detection,
+    epoch_gap,
+    heavy_tail,
+    overhead,
+    startup,
+    transport,
+)
 from benchmarks.rounds import run
 
 
 def main(rounds: int) -> None:
     """Answer one question after the other."""
-    for question in (class_weights, overhead, detection, epoch_gap, heavy_tail, startup):
+    questions = (class_weights, overhead, transport, detection, classification, decoded_cache)
+    for question in (*questions, epoch_gap, heavy_tail, startup):
         question.main(rounds)
 
 

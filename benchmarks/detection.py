@@ -7,6 +7,7 @@ What it costs that glibc gives freed images back to the system and takes them ag
 from __future__ import annotations
 
 import functools
+import json
 import multiprocessing
 import subprocess
 import sys
@@ -25,9 +26,13 @@ from torchvision.transforms import v2
 
 from benchmarks.memory import peak_bytes
 from benchmarks.rounds import Pass, compare, judge, passes, run
-from lit_loader import DataLoader
+from lit_loader import DataLoader, DetectionDataset
+from lit_loader.formats import read_coco
+from lit_loader.transforms import detection_transforms
 
 NUM_IMAGES, NUM_FILES, BATCH_SIZE = 192, 64, 4
+SIDES, LONGEST = list(range(480, 801, 32)), 1333
+CORNERS: list[list[float]] = [[20, 30, 200, 180], [5, 5, 90, 90], [250, 100, 480, 360]]
 WORKERS: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
 
 
@@ -36,11 +41,11 @@ class Detection(Dataset[tuple[torch.Tensor, dict[str, Any]]]):
 
     def __init__(self, folder: Path) -> None:
         self.paths = [str(path) for path in sorted(folder.glob("*.jpg"))]
-        corners = torch.tensor([[20.0, 30, 200, 180], [5, 5, 90, 90], [250, 100, 480, 360]])
+        corners = torch.tensor(CORNERS)
         self.boxes = tv_tensors.BoundingBoxes(corners, format="XYXY", canvas_size=(375, 500))
         self.transform = v2.Compose(
             [
-                v2.RandomShortestSize(list(range(480, 801, 32)), max_size=1333),
+                v2.RandomShortestSize(SIDES, max_size=LONGEST),
                 v2.RandomHorizontalFlip(),
                 v2.ToDtype(torch.float32, scale=True),
             ]
@@ -54,6 +59,26 @@ class Detection(Dataset[tuple[torch.Tensor, dict[str, Any]]]):
         target = {"boxes": self.boxes, "labels": torch.tensor([1, 2, 3])}
         sample: tuple[torch.Tensor, dict[str, Any]] = self.transform(image, target)
         return sample
+
+
+def our_dataset(folder: Path, *, decode: Any, to_float: bool) -> DetectionDataset:
+    """Return our data set of the same files, boxes and transforms, as often as `Detection` repeats them."""
+    names = sorted(path.name for path in folder.glob("*.jpg"))
+    boxes = [[x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in CORNERS]
+    written = {
+        "images": [{"id": n, "file_name": name, "width": 500, "height": 375} for n, name in enumerate(names)],
+        "categories": [{"id": number, "name": str(number)} for number in range(len(CORNERS))],
+        "annotations": [
+            {"id": len(boxes) * image + number, "image_id": image, "category_id": number, "bbox": box}
+            for image in range(len(names))
+            for number, box in enumerate(boxes)
+        ],
+    }
+    (folder / "boxes.json").write_text(json.dumps(written))
+    table = read_coco(folder, "boxes.json", use_cache=False, num_workers=0, progress=False)
+    repeated = table.select([image % len(names) for image in range(NUM_IMAGES)])
+    transforms = detection_transforms(True, shorter_sides=SIDES, max_size=LONGEST, to_float=to_float)
+    return DetectionDataset(repeated, transforms=transforms, decode=decode)
 
 
 def collate(samples: list[Any]) -> tuple[Any, ...]:
@@ -91,8 +116,11 @@ def _make_batches(dataset: Detection, part: int) -> None:
         collate([dataset[index] for index in range(first, first + BATCH_SIZE)])
 
 
-def contenders(dataset: Detection) -> dict[str, Pass]:
+def contenders(folder: Path) -> dict[str, Pass]:
     """Return passes over the loaders, and the bare loops that are the limit."""
+    dataset = Detection(folder)
+    exact = our_dataset(folder, decode="exact", to_float=True)
+    fast = our_dataset(folder, decode="fast", to_float=False)
     ours: Any = DataLoader
     arguments = {"batch_size": BATCH_SIZE, "collate_fn": collate, **WORKERS}
     loaders: dict[str, TorchDataLoader[Any]] = {
@@ -100,6 +128,10 @@ def contenders(dataset: Detection) -> dict[str, Pass]:
         "ours, threads": ours(dataset, worker_method="thread", **arguments),
         "ours, threads, seed=0": ours(dataset, worker_method="thread", seed=0, **arguments),
         "ours, processes, seed=0": ours(dataset, seed=0, **arguments),
+        "our data set, threads": ours(exact, worker_method="thread", seed=0, **arguments),
+        "our data set, processes": ours(exact, seed=0, **arguments),
+        "our data set, threads, fast uint8": ours(fast, worker_method="thread", seed=0, **arguments),
+        "our data set, processes, fast uint8": ours(fast, seed=0, **arguments),
     }
     return {
         **passes(loaders, size=BATCH_SIZE),
@@ -112,25 +144,26 @@ def main(rounds: int) -> None:
     """Compare rates and CPU seconds, with the bare loops as the limit."""
     with tempfile.TemporaryDirectory() as folder:
         draw_images(Path(folder))
-        found = compare(
-            "detection, batch 4", contenders(Detection(Path(folder))), rounds=rounds, unit="image"
-        )
+        found = compare("detection, batch 4", contenders(Path(folder)), rounds=rounds, unit="image")
         for ours in ("ours, threads", "ours, threads, seed=0"):
             judge(f"{ours}, torch's rate", found.rate_ratio(ours, "torch"), at_least=2.2)
             judge(
                 f"{ours}, CPU of the bare loop", found.cpu_ratio(ours, "bare loop, two threads"), at_most=1.15
             )
+        for method in ("threads", "processes"):
+            for name, bar in ((f"our data set, {method}", 2.2), (f"our data set, {method}, fast uint8", 3.7)):
+                judge(f"{name}, torch's rate", found.rate_ratio(name, "torch"), at_least=bar)
         _print_peaks(folder)
 
 
 def peak_of(name: str, folder: str) -> int:
     """Return the bytes that one contender needs at most, in this process, which must be a fresh one."""
-    return peak_bytes(contenders(Detection(Path(folder)))[name])
+    return peak_bytes(contenders(Path(folder))[name])
 
 
 def _print_peaks(folder: str) -> None:
     print("  most memory above what the process had before, workers and all:")
-    for name in contenders(Detection(Path(folder))):
+    for name in contenders(Path(folder)):
         command = [sys.executable, "-m", "benchmarks.detection", "--peak", name, folder]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         print(f"  {name:34s} {int(done.stdout) / 2**20:8.0f} MiB")

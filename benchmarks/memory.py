@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import psutil
 
-__all__ = ["peak_bytes"]
+__all__ = ["peak_bytes", "pss_bytes"]
 
 
 def peak_bytes(work: Callable[[], object], *, every_s: float = 0.05) -> int:
@@ -17,13 +17,13 @@ def peak_bytes(work: Callable[[], object], *, every_s: float = 0.05) -> int:
         work: Called once. What it starts for good is counted too.
         every_s: How often memory is looked at; the peak is that of the looks.
     """
-    before = peak = _pss()
+    before = peak = pss_bytes()
     done = threading.Event()
 
     def watch() -> None:
         nonlocal peak
         while not done.wait(every_s):
-            peak = max(peak, _pss())
+            peak = max(peak, pss_bytes())
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -35,7 +35,8 @@ def peak_bytes(work: Callable[[], object], *, every_s: float = 0.05) -> int:
     return peak - before
 
 
-def _pss() -> int:
+def pss_bytes() -> int:
+    """Return what this process and its children have now."""
     total = 0
     this = psutil.Process()
     for process in (this, *this.children(recursive=True)):

@@ -23,6 +23,9 @@ class Run(Protocol):
     def next_batch(self) -> Any:
         """Return the next batch or raise EndOfPass."""
 
+    def poll(self) -> bool:
+        """Whether `next_batch` would return or raise at once."""
+
     def close(self) -> None:
         """Drop the pass and what serves it alone."""
 
@@ -57,7 +60,8 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
     Args:
         start: Starts the pass; called now, or at the first ``next()`` if ``lazy``. A lazy iterator claims its
             epoch then, so that ``iter()`` alone changes nothing.
-        finish: Applied to each batch on delivery (page-locking).
+        deliver: Makes of a pass one whose batches are page-locked or on a device; None: they are returned as they
+            come.
         num_batches: Gives the number of batches, for ``len()``.
         label: Name of the step in torch's profiler.
         claim: The length that an iterable dataset told; None: it was not asked.
@@ -71,12 +75,12 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
         start: Callable[[], Run],
         *,
         lazy: bool,
-        finish: Callable[[Any], Any],
+        deliver: Callable[[Run], Run] | None,
         num_batches: Callable[[], int],
         label: str,
         claim: LengthClaim | None,
     ) -> None:
-        self._finish, self._num_batches, self._label = finish, num_batches, label
+        self._deliver, self._num_batches, self._label = deliver, num_batches, label
         self._closer: weakref.finalize[..., Any] | None = None
         self.restart(start, lazy=lazy, claim=claim)
 
@@ -93,7 +97,10 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
     def _begin(self) -> Run:
         assert self._start is not None
         start, self._start = self._start, None  # it refers to the loader, which may refer to this iterator
-        run = self._run = start()
+        run = start()
+        if self._deliver is not None:
+            run = self._deliver(run)
+        self._run = run
         self._closer = weakref.finalize(self, run.close)
         self._closer.atexit = False  # the workers' pool ends itself at exit
         return run
@@ -127,7 +134,6 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
         except EndOfPass:
             self.close()
             raise StopIteration from None
-        batch = self._finish(batch)
         self._num_delivered += 1
         if self._claim is not None:
             self._claim.warn_past(self._num_delivered)

@@ -26,7 +26,7 @@ from lit_loader.arguments import (
     check_sharing,
     check_worker_method,
 )
-from lit_loader.device import Pinner
+from lit_loader.device import CudaPageLock, checked_device, delivery, find_page_lock
 from lit_loader.iterator import LengthClaim, LoaderIterator, Run
 from lit_loader.passes import Passes, can_share
 from lit_loader.planning import Cut, find_cut
@@ -73,6 +73,10 @@ class DataLoader(TorchDataLoader[T_co]):
         share_batches: With a seed: whether workers may make one batch together, in pieces; needs a collate
             function of ours and a map dataset without ``__getitems__``. None: where that holds and samples take
             long enough; True: always; False: never.
+        device: Where batches are when they are returned; None: where they were made. The next batch is copied on a
+            side stream while this one is used, if workers have it ready; ``pin_memory=True`` lets such a copy run
+            beside everything else. "cpu": nothing is copied. Tensors are moved wherever they stand in tuples, lists,
+            mappings, named tuples and dataclasses, and any object that has a ``to()`` as a whole.
         prefetch_factor: Batches that each worker makes ahead; with a seed, besides the one in its hand.
         persistent_workers: Keep the workers from epoch to epoch. With a seed and an order of ours, the next
             epoch's first batches are made before this one ends.
@@ -80,9 +84,10 @@ class DataLoader(TorchDataLoader[T_co]):
         in_order: Deliver batches in order.
 
     Raises:
-        TypeError: If the dataset is a DataPipe or ``seed`` is no int.
+        TypeError: If the dataset is a DataPipe, ``seed`` is no int, or ``device`` is of another type.
         ValueError: As torch does, and for a rank outside of its world, a generator beside a seed, a context
-            beside worker threads, an unknown ``worker_method``, or batches that cannot be shared.
+            beside worker threads, an unknown ``worker_method``, batches that cannot be shared, or a device that
+            is not here.
 
     Determinism: see NOTE [Two regimes] in this module. Outside the promise: generators that a dataset owns
         privately, and sums whose bits depend on the number of intra-op threads.
@@ -94,6 +99,7 @@ class DataLoader(TorchDataLoader[T_co]):
     world_size: int | None
     worker_method: Literal["multiprocessing", "thread"]
     share_batches: bool | None
+    device: torch.device | None
 
     def __init__(
         self,
@@ -116,6 +122,7 @@ class DataLoader(TorchDataLoader[T_co]):
         world_size: int | None = None,
         worker_method: Literal["multiprocessing", "thread"] = "multiprocessing",
         share_batches: bool | None = None,
+        device: str | torch.device | None = None,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
         pin_memory_device: str = "",
@@ -125,6 +132,7 @@ class DataLoader(TorchDataLoader[T_co]):
         check_worker_method(worker_method, multiprocessing_context)
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.worker_method, self.share_batches = worker_method, share_batches
+        self.device = checked_device(device)
         self._passes = Passes()
         self._next_epoch = self._epochs_named = self._foreign_epoch = 0
         ours = seed is not None and sampler is None and batch_sampler is None
@@ -243,7 +251,9 @@ class DataLoader(TorchDataLoader[T_co]):
         return LoaderIterator(
             self._start_seeded if seeded else self._start_unseeded,
             lazy=seeded,
-            finish=Pinner(self.pin_memory, self.pin_memory_device),
+            deliver=delivery(
+                pin_memory=self.pin_memory, pin_memory_device=self.pin_memory_device, device=self.device
+            ),
             num_batches=self._count_batches(),
             label=_WORKERS_LABEL if self.num_workers else _INLINE_LABEL,
             claim=self._length_claim(),
@@ -254,6 +264,11 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _start_seeded(self) -> Run:
         return self._passes.start_seeded(self, self._claim_epoch())
+
+    @property
+    def _page_lock(self) -> CudaPageLock | None:
+        """What page-locks the memory that worker processes write batches to."""
+        return find_page_lock(self.pin_memory, self.device)
 
     def close(self) -> None:
         """End the loader's workers; its live iterators end with them. The loader can be iterated again."""

@@ -218,7 +218,7 @@ class Passes:
             context = loader.multiprocessing_context or torch.multiprocessing
             if context.get_start_method() == "forkserver":
                 start_forkserver()
-            pool = ProcessPool(spec, context, shared=shared)
+            pool = ProcessPool(spec, context, shared=shared, page_lock=loader._page_lock)
         self._live.add(pool)
         if loader.persistent_workers:
             self._kept, self._kept_for = pool, _made_with(loader)

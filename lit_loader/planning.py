@@ -10,6 +10,7 @@ from torch.utils.data import BatchSampler, IterableDataset
 
 from lit_loader.engine import BatchKey, Task
 from lit_loader.samplers import OrderSampler, num_batches, rank_batch
+from lit_loader.transport import PageLock
 from lit_loader.types import Order
 
 __all__ = [
@@ -52,6 +53,10 @@ class Loader(Protocol):
     seed: int | None
     share_batches: bool | None
     batch_sampler: Any
+
+    @property
+    def _page_lock(self) -> PageLock | None:
+        """What page-locks the memory that batches come in."""
 
     @property
     def _passes(self) -> Any:

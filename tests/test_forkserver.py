@@ -115,7 +115,7 @@ def test_a_worker_finds_in_the_server_what_was_to_be_imported(tmp_path):
     assert found == ["True True True"]
 
 
-@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.soak), 1])
 def test_a_loader_that_needs_it_starts_it_with_torch_imported(tmp_path, seed):
     found = run(
         tmp_path,

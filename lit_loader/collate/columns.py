@@ -8,6 +8,7 @@ are torch's. None allocates shared memory: a worker's batch goes through our own
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from operator import attrgetter, countOf
 from typing import Any, TypeAlias
@@ -17,7 +18,9 @@ import torch
 from torch import Tensor
 from torch.utils.data._utils import collate as torch_collate
 
-from lit_loader.collate.memory import HUGE_BYTES, bytes_of, use_huge_pages
+from lit_loader import batch_memory
+from lit_loader.batch_memory import LARGE_BYTES
+from lit_loader.collate.memory import HUGE_BYTES, bytes_of, new_batch, stacked_already
 
 __all__ = ["Column", "collate_arrays", "collate_numbers", "collate_scalars", "collate_tensors"]
 
@@ -59,10 +62,15 @@ def collate_tensors(column: Column, *, collate_fn_map: Any = None) -> Tensor:
     first = column[0]
     if first.is_nested or first.layout is not torch.strided:
         return _by_torch(torch_collate.collate_tensor_fn, column, collate_fn_map)
-    if type(first) is Tensor and first.nbytes * len(column) >= HUGE_BYTES and _are_alike(column):
-        batch = torch.empty((len(column), *first.shape), dtype=first.dtype, device="cpu")
-        use_huge_pages(batch)
-        return torch.stack(column, 0, out=batch)  # type: ignore[arg-type]
+    least = HUGE_BYTES if batch_memory.current() is None else LARGE_BYTES
+    if first.nbytes * len(column) >= least and (plain := _as_plain(column)) is not None and _are_alike(plain):
+        first = plain[0]
+        addresses = [tensor.data_ptr() for tensor in plain]
+        stack = stacked_already(addresses, first.shape, first.dtype)
+        if stack is not None:
+            return stack
+        batch = new_batch((len(plain), *first.shape), first.dtype, "cpu")
+        return torch.stack(plain, 0, out=batch)  # type: ignore[arg-type]
     return torch.stack(column, 0)  # type: ignore[arg-type]
 
 
@@ -77,9 +85,13 @@ def collate_arrays(column: Column, *, collate_fn_map: Any = None) -> Tensor:
     first = column[0]
     dtype = _DTYPES.get(first.dtype)
     if dtype is not None and _are_arrays_alike(column):
+        if first.nbytes >= LARGE_BYTES and batch_memory.current() is not None:
+            addresses = [array.__array_interface__["data"][0] for array in column]
+            stack = stacked_already(addresses, first.shape, dtype)
+            if stack is not None:
+                return stack
         try:
-            batch = torch.empty((len(column), *first.shape), dtype=dtype)
-            use_huge_pages(batch)
+            batch = new_batch((len(column), *first.shape), dtype)
             np.frombuffer(bytes_of(batch), first.dtype).reshape(batch.shape)[...] = column
             return batch
         except _NO_WAY:
@@ -128,6 +140,22 @@ def _by_torch(function: Callable[..., Any], column: Column, collate_fn_map: Any)
 
 def _are_all(kind: type, column: Column) -> bool:
     return countOf(map(type, column), kind) == len(column)
+
+
+def _as_plain(tensors: Column) -> Column | None:
+    """Return a column as plain tensors, if that is what their stack is: so it is for torchvision's own types.
+
+    None: they are of another subclass, or torchvision was told that operations keep its types.
+    """
+    kind = type(tensors[0])
+    if kind is Tensor:
+        return tensors
+    if not kind.__module__.startswith("torchvision.tv_tensors") or not _are_all(kind, tensors):
+        return None
+    with torch._C.DisableTorchFunctionSubclass():
+        plain = [tensor.as_subclass(Tensor) for tensor in tensors]
+    keeps = sys.modules["torchvision.tv_tensors"]._torch_function_helpers  # as torchvision asks it
+    return None if getattr(keeps, "_TORCHFUNCTION_SUBCLASS", True) else plain
 
 
 def _are_alike(tensors: Column) -> bool:

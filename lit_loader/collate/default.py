@@ -24,7 +24,7 @@ from lit_loader.collate.columns import (
     collate_tensors,
 )
 
-__all__ = ["default_collate", "default_convert", "has_torchs_table"]
+__all__ = ["default_collate", "default_convert", "has_torchs_table", "use_own_stacking"]
 
 _Functions = dict[type | tuple[type, ...], Callable[..., Any]]
 
@@ -93,6 +93,16 @@ def default_collate(batch: Any) -> Any:
 def has_torchs_table() -> bool:
     """Whether torch's ``default_collate_fn_map`` is as torch fills it, without entries of the user's."""
     return torch_collate.default_collate_fn_map == _TORCHS
+
+
+def use_own_stacking() -> None:
+    """Have torch's own default collation stack tensors as ours does, in this process, a worker.
+
+    Torch's would write to shared memory of its own there. An entry of the user's stays.
+    """
+    table = torch_collate.default_collate_fn_map
+    if table.get(torch.Tensor) is _TORCHS[torch.Tensor]:
+        table[torch.Tensor] = _TORCHS[torch.Tensor] = collate_tensors
 
 
 def _collate(batch: Any) -> Any:

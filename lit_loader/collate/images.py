@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lit_loader.collate.memory import new_batch, stacked_already
+
 __all__ = ["pad_images", "plain_images", "stack_images"]
 
 
@@ -57,7 +59,12 @@ def stack_images(images: Sequence[Any]) -> Tensor:
             f"images of different sizes (H, W) cannot be stacked: {sizes}; resize them in the dataset's "
             'transforms, or collate with images="list" or images="pad".'
         )
-    batch = plain[0].new_empty((len(plain), *plain[0].shape))
+    if all(image.is_contiguous() and image.is_cpu for image in plain):
+        addresses = [image.data_ptr() for image in plain]
+        batch = stacked_already(addresses, plain[0].shape, plain[0].dtype)
+        if batch is not None:
+            return batch
+    batch = _new_like(plain[0], (len(plain), *plain[0].shape))
     for row, image in zip(batch, plain, strict=True):
         row.copy_(image)
     return batch
@@ -86,7 +93,7 @@ def pad_images(
     sizes = torch.tensor([image.shape[1:] for image in plain], dtype=torch.int64)
     height, width = (-(-int(side) // size_divisor) * size_divisor for side in sizes.amax(dim=0))
     _check_pad_value(pad_value, dtype=plain[0].dtype)
-    batch = plain[0].new_empty((len(plain), plain[0].shape[0], height, width))
+    batch = _new_like(plain[0], (len(plain), plain[0].shape[0], height, width))
     mask = torch.zeros((len(plain), height, width), dtype=torch.bool)
     for row, real, image in zip(batch, mask, plain, strict=True):
         image_height, image_width = image.shape[1:]
@@ -95,6 +102,11 @@ def pad_images(
         row[:, image_height:, :].fill_(pad_value)
         real[:image_height, :image_width] = True
     return batch, mask, sizes
+
+
+def _new_like(image: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return memory for a batch where its images are, its values not set."""
+    return new_batch(shape, image.dtype, "cpu") if image.is_cpu else image.new_empty(shape)
 
 
 def _check_pad_value(pad_value: float, *, dtype: torch.dtype) -> None:

@@ -13,12 +13,15 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-__all__ = ["HUGE_BYTES", "bytes_of", "use_huge_pages"]
+from lit_loader import batch_memory
+
+__all__ = ["HUGE_BYTES", "bytes_of", "new_batch", "stacked_already", "use_huge_pages"]
 
 # At least one huge page of 2 MiB lies inside of so much memory, whatever its alignment.
 HUGE_BYTES = 4 << 20
@@ -48,6 +51,34 @@ def bytes_of(batch: Tensor) -> Any:
     if type(batch) is not Tensor or not batch.is_cpu:
         raise TypeError(f"a {type(batch).__name__} on {batch.device} has no memory here")
     return (ctypes.c_char * batch.nbytes).from_address(batch.data_ptr())
+
+
+def new_batch(shape: Sequence[int], dtype: torch.dtype, device: str | None = None) -> Tensor:
+    """Return memory for a large batch, its values not set: in a worker's slot, or of huge pages.
+
+    Args:
+        shape: Of the batch.
+        dtype: Of its elements.
+        device: Where it would be if it is not in a slot; None: the default device.
+    """
+    memory = batch_memory.current()
+    batch = None if memory is None else memory.empty(shape, dtype)
+    if batch is None:
+        batch = torch.empty(tuple(shape), dtype=dtype, device=device)
+        use_huge_pages(batch)
+    return batch
+
+
+def stacked_already(addresses: Sequence[int], shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
+    """Return the stack of values that lie one behind the other in a slot; None: they do not.
+
+    Args:
+        addresses: Where each value begins, all contiguous and of one shape.
+        shape: Of one value.
+        dtype: Of its elements.
+    """
+    memory = batch_memory.current()
+    return None if memory is None else memory.rows(addresses, shape, dtype)
 
 
 def use_huge_pages(batch: Tensor) -> None:

@@ -62,6 +62,8 @@ class LoaderDataModule(LightningDataModule):
         share_batches: Several workers make the pieces of one batch, see `lit_loader.DataLoader`; None: when
             samples are slow enough to gain by it.
         pin_memory: Page-lock batches; None: if an accelerator is there.
+        prefetch_to_device: Copy the next batch to the trainer's device while this one is used, so that Lightning's
+            own transfer finds it there; None: if that device is an accelerator. On a CPU nothing is copied.
         timeout: Seconds to wait for a batch from workers; 0: for ever.
         drop_last: Leave out the last training batch if it is not full.
         seed: Seed of orders and augmentation; None: what ``seed_everything`` was called with, else 0.
@@ -89,6 +91,7 @@ class LoaderDataModule(LightningDataModule):
         multiprocessing_context: str | None = None,
         share_batches: bool | None = None,
         pin_memory: bool | None = None,
+        prefetch_to_device: bool | None = None,
         timeout: float = 0.0,
         drop_last: bool = False,
         seed: int | None = None,
@@ -116,6 +119,7 @@ class LoaderDataModule(LightningDataModule):
         self.multiprocessing_context, self.share_batches = multiprocessing_context, share_batches
         self._auto_workers = AutoWorkers()
         self.pin_memory = torch.accelerator.is_available() if pin_memory is None else pin_memory
+        self.prefetch_to_device = prefetch_to_device
         self.timeout, self.drop_last = timeout, drop_last
         self._seed = seed
         self._data: dict[Stage, list[SplitData]] = {}
@@ -209,7 +213,7 @@ class LoaderDataModule(LightningDataModule):
             self._data[stage] = self._split_data(stage)
         return self._data[stage]
 
-    def _make_loaders(self, stage: Stage) -> list[DataLoader[Any]]:
+    def _make_loaders(self, stage: Stage, *, to_device: bool = True) -> list[DataLoader[Any]]:
         rank, world_size = self._place()
         workers = loader_arguments(
             self.num_workers_of_loaders,
@@ -228,6 +232,7 @@ class LoaderDataModule(LightningDataModule):
                 sampler=sampler,
                 collate_fn=self._collate_fn(stage),
                 pin_memory=self.pin_memory,
+                device=self._device_of_loaders() if to_device else None,
                 drop_last=self.drop_last and stage == "train",
                 seed=key64(self.seed, stage, number) >> 1,  # 63 bits: an int64 everywhere
                 rank=rank,
@@ -256,6 +261,18 @@ class LoaderDataModule(LightningDataModule):
         """Return the trainer's rank and world size; without a trainer the loader looks for a process group."""
         trainer = self.trainer
         return (None, None) if trainer is None else (trainer.global_rank, trainer.world_size)
+
+    def _device_of_loaders(self) -> torch.device | None:
+        """Return where loaders deliver their batches; None: where these are made, and Lightning moves them."""
+        if self.trainer is None or self.prefetch_to_device is False:
+            return None
+        device: torch.device = self.trainer.strategy.root_device
+        if self.prefetch_to_device is None:
+            accelerator = (
+                torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+            )
+            return device if accelerator is not None and device.type == accelerator.type else None
+        return device
 
     def __str__(self) -> str:
         # Lightning's own calls all four *_dataloader methods

@@ -12,12 +12,13 @@ from matplotlib.figure import Figure
 from torch.utils.data import Dataset, Sampler
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.datamodules.base import LoaderDataModule, SplitData
+from lit_loader.datamodules.base import SplitData
+from lit_loader.datamodules.batch_transforms import BatchTransforms
 from lit_loader.datamodules.sampling import RandomSampling, Sampling
+from lit_loader.datamodules.source_module import SourceDataModule
 from lit_loader.datamodules.stage_tables import check_alike, samples_to_predict
 from lit_loader.datamodules.summary import SetSummary, summary_table
-from lit_loader.datasets import MAX_PIXELS, SampleTable, Stage, TableSource
-from lit_loader.datasets.detection import check_dataset_settings
+from lit_loader.datasets import SampleTable, Stage, TableSource
 from lit_loader.datasets.samples import Objects
 from lit_loader.datasets.targets import attribute_names
 
@@ -32,7 +33,7 @@ Transforms: TypeAlias = Callable[..., Any] | Mapping[str, Any]
 _STAGES: tuple[Stage, ...] = ("train", "val", "test", "predict")
 
 
-class TableDataModule(LoaderDataModule):
+class TableDataModule(SourceDataModule):
     """Loaders over the tables of a source; a task says what a sample, a batch and a picture of it are.
 
     Prediction gets every image of its tables, or every object where objects are cut out, known labels or not; its
@@ -52,11 +53,13 @@ class TableDataModule(LoaderDataModule):
             ``train_transforms`` if those are a mapping. Likewise the next two.
         test_transforms: For testing.
         predict_transforms: For prediction.
-        batch_transforms: Applied to each training batch after it was moved to the device.
-        size_mismatch: What an image that contradicts its annotated size does, see `DetectionDataset`.
-        exif_orientation: Turn images upright by their EXIF, see `DetectionDataset`.
-        max_pixels: Largest image accepted.
-        **settings: Batch sizes, workers and seed, as `LoaderDataModule` takes them.
+        batch_transforms: Applied to each training batch after it was moved to the device: any function or module
+            that takes a batch and returns one. Its draws, on whichever device, are a function of seed, epoch, batch
+            and rank. A module is moved to the device too.
+        eval_batch_transforms: The same for batches of validation, testing and prediction, which
+            ``batch_transforms`` does not see; give `lit_loader.transforms.BatchNormalize` to both.
+        **settings: Reading of images and what is kept of them, as `SourceDataModule` takes them; batch sizes, workers
+            and seed, as `LoaderDataModule` takes them.
 
     Raises:
         ValueError: If a setting is outside its choices.
@@ -77,21 +80,10 @@ class TableDataModule(LoaderDataModule):
         test_transforms: Transforms | None = None,
         predict_transforms: Transforms | None = None,
         batch_transforms: Callable[[Any], Any] | None = None,
-        size_mismatch: Literal["clip", "raise"] = "clip",
-        exif_orientation: bool = True,
-        max_pixels: int = MAX_PIXELS,
+        eval_batch_transforms: Callable[[Any], Any] | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(**settings)
-        check_dataset_settings(
-            first_label=0, extra_fields=(), size_mismatch=size_mismatch, max_pixels=max_pixels
-        )
-        self.source = source
-        self._reading: dict[str, Any] = {
-            "size_mismatch": size_mismatch,
-            "exif_orientation": exif_orientation,
-            "max_pixels": max_pixels,
-        }
+        super().__init__(source, **settings)
         self._samplers: dict[Stage, Sampling | Sampler[int] | None] = {
             "train": RandomSampling() if train_sampler is None else train_sampler,
             "val": val_sampler,
@@ -109,7 +101,7 @@ class TableDataModule(LoaderDataModule):
         for given in self._transforms.values():
             if isinstance(given, Mapping):
                 preset(False, **given)  # a wrong keyword is told here and not in the middle of a run
-        self._batch_transforms = batch_transforms
+        self._batch_transforms = BatchTransforms(training=batch_transforms, evaluation=eval_batch_transforms)
         self._wanted_attributes: Sequence[str] | Literal["all"] = ()
         self._uses_keypoints = False
         self._objects: Objects = "image"
@@ -144,10 +136,6 @@ class TableDataModule(LoaderDataModule):
         ]
 
     # -- data ---------------------------------------------------------------------------------------------
-
-    def prepare_data(self) -> None:
-        """Draw, unpack and index the data, once on a machine."""
-        self.source.prepare()
 
     def tables(self, stage: Stage) -> list[AnnotationTable]:
         """Return the annotation tables of a stage, with one image row for each sample.
@@ -210,10 +198,12 @@ class TableDataModule(LoaderDataModule):
         return {"flip_pairs": table.flip_pairs} if table.flip_pairs else {"hflip": 0.0}
 
     def _split_data(self, stage: Stage) -> list[SplitData]:
-        return [
-            (self._dataset(table, self._transforms_of(stage, table)), self._sampler(table, stage))
-            for table in self.tables(stage)
-        ]
+        found: list[SplitData] = []
+        for table in self.tables(stage):
+            dataset = self._dataset(table, self._transforms_of(stage, table))
+            self._note_cache(dataset, stage=stage)
+            found.append((dataset, self._sampler(table, stage)))
+        return found
 
     def _transforms_of(self, stage: Stage, table: AnnotationTable) -> Callable[..., Any]:
         given = self._transforms[stage]
@@ -242,9 +232,8 @@ class TableDataModule(LoaderDataModule):
         return [by for by in found if by is not None]
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        """Apply ``batch_transforms`` to a training batch, on the device."""
-        training = self.trainer is not None and self.trainer.training
-        return self._batch_transforms(batch) if training and self._batch_transforms is not None else batch
+        """Apply the batch transforms of the trainer's stage, on the device."""
+        return self._batch_transforms(batch, self.trainer, seed=self.seed, dataloader_idx=dataloader_idx)
 
     # -- looking at it ------------------------------------------------------------------------------------
 
@@ -271,7 +260,7 @@ class TableDataModule(LoaderDataModule):
         Raises:
             ValueError: The stage gives no batch.
         """
-        for loader in self._make_loaders(stage)[:1]:
+        for loader in self._make_loaders(stage, to_device=False)[:1]:
             with loader:
                 for batch in loader:
                     return batch

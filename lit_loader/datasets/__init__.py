@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from lit_loader.datasets.classification import ClassificationDataset, ClassificationSample
+from lit_loader.datasets.decoded import DecodedCache
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
+from lit_loader.datasets.encoded_image import EncodedImage
 from lit_loader.datasets.format_source import FormatSource
 from lit_loader.datasets.images import MAX_PIXELS, decode_image
 from lit_loader.datasets.landmarks import LandmarkDataset
@@ -14,8 +16,10 @@ from lit_loader.datasets.sources import ShapesSource, Stage, TableSource, VocSou
 __all__ = [
     "ClassificationDataset",
     "ClassificationSample",
+    "DecodedCache",
     "DetectionDataset",
     "DetectionSample",
+    "EncodedImage",
     "FormatSource",
     "LandmarkDataset",
     "MAX_PIXELS",

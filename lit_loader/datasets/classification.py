@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from lit_loader.datasets.decoded import CachedReader, CacheKind, DecodedCache
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
 from lit_loader.datasets.images import MAX_PIXELS
+from lit_loader.datasets.reading import Decode
 from lit_loader.datasets.samples import Objects, check_objects, every_sample, labelled_samples
 
 if TYPE_CHECKING:
@@ -46,9 +48,11 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         unlabelled: ``"keep"`` makes every image, or object, a sample, as prediction wants it; so are images with
             several labels without ``multi_label``, whose label is -1 too.
         transforms: Called as ``transforms(image, target)`` with the target of `DetectionDataset`, labels from 0.
-        size_mismatch: See `DetectionDataset`, as for the next two.
+        size_mismatch: See `DetectionDataset`, as for the next three.
         exif_orientation: Turn images upright.
         max_pixels: Largest image accepted.
+        decode: ``"fast"`` decodes of a JPEG what is shown, no larger than it is shown.
+        cache: Keep the images decoded, see `DetectionDataset`; all samples of an image share it.
 
     Attributes:
         class_names: Names of the labels.
@@ -70,6 +74,8 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         size_mismatch: Literal["clip", "raise"] = "clip",
         exif_orientation: bool = True,
         max_pixels: int = MAX_PIXELS,
+        decode: Decode = "exact",
+        cache: DecodedCache | CacheKind | None = None,
     ) -> None:
         if unlabelled not in ("drop", "keep"):
             raise ValueError(f"unlabelled={unlabelled!r} is not one of ['drop', 'keep'].")
@@ -91,7 +97,17 @@ class ClassificationDataset(Dataset[ClassificationSample]):
             size_mismatch=size_mismatch,
             exif_orientation=exif_orientation,
             max_pixels=max_pixels,
+            decode=decode,
+            cache=cache,
         )
+
+        if self.table.keypoints is None:  # with points, flips check that they know left from right
+            self._samples.give_images_alone()
+
+    @property
+    def cache(self) -> CachedReader | None:
+        """The decoded cache, if there is one."""
+        return self._samples.cache
 
     def __len__(self) -> int:
         return self.table.num_images

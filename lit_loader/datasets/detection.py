@@ -7,10 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeAlias
 
+from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision import tv_tensors
 
+from lit_loader.datasets.decoded import CachedReader, CacheKind, DecodedCache, as_decoded_cache, shrink_target
 from lit_loader.datasets.images import MAX_PIXELS, decode_image
+from lit_loader.datasets.reading import Decode, ImageReader, check_decode
 from lit_loader.datasets.targets import (
     OBJECT_FIELDS,
     attribute_names,
@@ -19,6 +22,8 @@ from lit_loader.datasets.targets import (
     object_target,
 )
 from lit_loader.errors import ImageError
+from lit_loader.transforms import ReadingCompose
+from lit_loader.transforms.reading import needs_target
 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
@@ -51,8 +56,8 @@ class DetectionDataset(Dataset[DetectionSample]):
     leaves without area keeps its row until ``SanitizeObjects`` drops it from every field at once.
 
     Runs in: the main process, workers and threads alike; it has no state that changes.
-    Owns: nothing. It holds the table's arrays and no Python object per image, so forked workers do not
-        copy it bit by bit, and it pickles as small as its table does.
+    Owns: nothing but its part of a ``cache``. It holds the table's arrays and no Python object per image, so
+        forked workers do not copy it bit by bit, and it pickles as small as its table does.
     Determinism: no randomness of its own; that of ``transforms`` is theirs.
 
     Args:
@@ -68,9 +73,16 @@ class DetectionDataset(Dataset[DetectionSample]):
             as stored. An image that EXIF turns onto its side while the annotation gives the stored size is
             refused, whatever ``size_mismatch`` says: its boxes would lie elsewhere.
         max_pixels: Largest image accepted, see ``decode_image``.
+        decode: ``"exact"`` decodes every pixel; ``"fast"`` decodes of a JPEG what ``transforms`` show, no larger than
+            they show it, where they are one of the presets or a ``lit_loader.transforms.ReadingCompose``. Random
+            draws and targets are the same, pixels within the bound of `EncodedImage`. Other transforms get every
+            pixel either way, and a cache keeps every pixel.
+        cache: Keep the images decoded: ``"ram"``, ``"disk"``, or a `DecodedCache` with a size, a budget and a folder.
+            With a size, larger images are samples of that size, and their targets with them.
 
     Raises:
         ValueError: An argument is outside its choices, or the table lacks what is asked for.
+        CacheError: The cache does not fit, or cannot be written.
     """
 
     def __init__(
@@ -85,6 +97,8 @@ class DetectionDataset(Dataset[DetectionSample]):
         size_mismatch: Literal["clip", "raise"] = "clip",
         exif_orientation: bool = True,
         max_pixels: int = MAX_PIXELS,
+        decode: Decode = "exact",
+        cache: DecodedCache | CacheKind | None = None,
     ) -> None:
         check_dataset_settings(
             first_label=first_label,
@@ -92,6 +106,8 @@ class DetectionDataset(Dataset[DetectionSample]):
             size_mismatch=size_mismatch,
             max_pixels=max_pixels,
         )
+        check_decode(decode)
+        self.decode = decode
         self.table = table
         self.transforms = transforms
         self.first_label = first_label
@@ -103,6 +119,18 @@ class DetectionDataset(Dataset[DetectionSample]):
         self.size_mismatch = size_mismatch
         self.exif_orientation = exif_orientation
         self.max_pixels = max_pixels
+        self._image_alone = False
+        self.reader = ImageReader(max_pixels=max_pixels, exif_orientation=exif_orientation)
+        kept = as_decoded_cache(cache)
+        self.cache = None if kept is None else CachedReader(table, self.reader, kept)
+
+    def give_images_alone(self) -> None:
+        """Leave the targets empty from now on, where the transforms make the same image without them.
+
+        For a data set that uses the image alone: making a target and moving it takes as long as a small crop.
+        """
+        plain = self.transforms is None or isinstance(self.transforms, ReadingCompose)
+        self._image_alone = plain and not (self.transforms is not None and needs_target(self.transforms))
 
     def __len__(self) -> int:
         return self.table.num_images
@@ -126,8 +154,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         if not 0 <= position < len(self):
             raise IndexError(f"index {given} is out of range for a data set of {len(self)} images.")
         path = self.table.image_path(position)
-        pixels = decode_image(path, max_pixels=self.max_pixels, exif_orientation=self.exif_orientation)
-        height, width = pixels.shape[-2:]
+        image, (width, height) = self._read(path, position)
         annotated = int(self.table.widths[position]), int(self.table.heights[position])
         if self.exif_orientation and annotated == (height, width) != (width, height):
             self._check_not_turned(path, annotated=annotated)
@@ -137,17 +164,38 @@ class DetectionDataset(Dataset[DetectionSample]):
                 "correct the annotation, set exif_orientation if the sides are exchanged, "
                 'or give size_mismatch="clip" to trust the image.'
             )
-        image = tv_tensors.Image(pixels)
-        target = self._target(position, canvas_size=(height, width))
+        target: dict[str, Any] = {}
+        if not self._image_alone:
+            target = self._target(position, canvas_size=(height, width))
+        if self.cache is not None and target:
+            target = shrink_target(target, true_size=(width, height), image=image)
         if self.transforms is None:
             return image, target
         try:
-            sample = self.transforms(image, target)
+            if isinstance(self.transforms, ReadingCompose) and not isinstance(image, Tensor):
+                sample: DetectionSample = self.transforms.read(image, target)
+            else:
+                sample = self.transforms(image, target)
             check_rows(sample, fields=(*self.extra_fields, *self.attributes))
         except Exception as error:
             error.add_note(f"while transforming sample {position}, image {path}")
             raise
         return sample
+
+    def _read(self, path: Path, position: int) -> tuple[Any, tuple[int, int]]:
+        """Return the image, and its (width, height) in the file.
+
+        The image is decoded, but where ``transforms`` take it undecoded and ``decode`` allows it.
+        """
+        undecoded = self.decode == "fast" and isinstance(self.transforms, ReadingCompose)
+        if self.cache is not None:
+            kept = self.cache.open(path, position)
+            return kept if undecoded else tv_tensors.Image(kept.read()), kept.true_size
+        if undecoded:
+            unread = self.reader.open(path, position)
+            return unread, (unread.size[1], unread.size[0])
+        pixels = self.reader.read(path, position)
+        return tv_tensors.Image(pixels), (pixels.shape[2], pixels.shape[1])
 
     def _check_not_turned(self, path: Path, *, annotated: tuple[int, int]) -> None:
         """Refuse an image whose sides EXIF exchanged; ``annotated`` is the upright size exchanged."""

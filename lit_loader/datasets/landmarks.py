@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from lit_loader.datasets.decoded import CacheKind, DecodedCache
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
 from lit_loader.datasets.images import MAX_PIXELS
+from lit_loader.datasets.reading import Decode
 from lit_loader.datasets.samples import landmark_samples
 
 if TYPE_CHECKING:
@@ -23,16 +25,18 @@ class LandmarkDataset(DetectionDataset):
     ``lit_loader.transforms.landmark_transforms`` crops it around the object and notes the region in
     ``target["crop"]``, which `LandmarkCollate` asks for.
 
-    Several samples may come from one image, and each decodes it again.
+    Several samples may come from one image, and each decodes it again unless there is a ``cache``.
 
     Args:
         table: The annotations; `table` of the data set has one image row for each sample.
         transforms: Called as ``transforms(image, target)``.
         min_points: Objects with fewer points that are not absent are left out.
         attributes: Names of the table's attributes to add, or ``"all"``.
-        size_mismatch: See `DetectionDataset`, as for the next two.
+        size_mismatch: See `DetectionDataset`, as for the next three.
         exif_orientation: Turn images upright.
         max_pixels: Largest image accepted.
+        decode: ``"fast"`` decodes of a JPEG what is shown, no larger than it is shown.
+        cache: Keep the images decoded, see `DetectionDataset`; all samples of an image share it.
 
     Attributes:
         num_left_out: Objects of the given table that are no sample.
@@ -51,6 +55,8 @@ class LandmarkDataset(DetectionDataset):
         size_mismatch: Literal["clip", "raise"] = "clip",
         exif_orientation: bool = True,
         max_pixels: int = MAX_PIXELS,
+        decode: Decode = "exact",
+        cache: DecodedCache | CacheKind | None = None,
     ) -> None:
         samples, self.num_left_out = landmark_samples(table, objects="crop", min_points=min_points)
         super().__init__(
@@ -62,4 +68,6 @@ class LandmarkDataset(DetectionDataset):
             size_mismatch=size_mismatch,
             exif_orientation=exif_orientation,
             max_pixels=max_pixels,
+            decode=decode,
+            cache=cache,
         )

@@ -6,8 +6,8 @@ function. How they are seeded is handed in (`Aim`): a process's own generators, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeAlias
 
 from torch.utils.data import IterableDataset, Subset
 
@@ -15,7 +15,16 @@ from lit_loader.engine.task import BatchKey, Task
 from lit_loader.seeding import EpochKeys, Moment, seed_process
 from lit_loader.types import CollateFn
 
-__all__ = ["Aim", "Fetcher", "IterableFetcher", "MapFetcher", "make_fetcher", "unwrap_subset"]
+__all__ = [
+    "Aim",
+    "Fetcher",
+    "IterableFetcher",
+    "MapFetcher",
+    "Placer",
+    "keep",
+    "make_fetcher",
+    "unwrap_subset",
+]
 
 
 class Aim(Protocol):
@@ -23,6 +32,14 @@ class Aim(Protocol):
 
     def __call__(self, keys: EpochKeys, moment: Moment, a: int, b: int = 0, /) -> None:
         """Seed them, or see to it that they are seeded when they are first drawn from."""
+
+
+Placer: TypeAlias = Callable[[Any], Any]
+
+
+def keep(sample: Any) -> Any:
+    """Return the sample as it is."""
+    return sample
 
 
 class Fetcher(Protocol):
@@ -43,6 +60,7 @@ def make_fetcher(
     drop_last: bool,
     worker: int = 0,
     aim: Aim = seed_process,
+    place: Placer = keep,
 ) -> Fetcher:
     """Return the fetcher for a dataset.
 
@@ -53,33 +71,50 @@ def make_fetcher(
         drop_last: Whether an iterable dataset's last, short batch is dropped.
         worker: The worker's number, which keys an iterable dataset's samples.
         aim: Seeds the generators for a moment.
+        place: Called with each sample as soon as it is made; what it returns is collated.
     """
     if isinstance(dataset, IterableDataset):
         return IterableFetcher(
-            dataset, batched=batched, collate_fn=collate_fn, drop_last=drop_last, worker=worker, aim=aim
+            dataset,
+            batched=batched,
+            collate_fn=collate_fn,
+            drop_last=drop_last,
+            worker=worker,
+            aim=aim,
+            place=place,
         )
-    return MapFetcher(dataset, batched=batched, collate_fn=collate_fn, aim=aim)
+    return MapFetcher(dataset, batched=batched, collate_fn=collate_fn, aim=aim, place=place)
 
 
 class MapFetcher:
     """Fetches from a dataset with ``__getitem__`` or ``__getitems__``."""
 
     def __init__(
-        self, dataset: Any, *, batched: bool, collate_fn: CollateFn, aim: Aim = seed_process
+        self,
+        dataset: Any,
+        *,
+        batched: bool,
+        collate_fn: CollateFn,
+        aim: Aim = seed_process,
+        place: Placer = keep,
     ) -> None:
-        self._dataset, self._batched, self._collate_fn, self._aim = dataset, batched, collate_fn, aim
+        self._dataset, self._batched, self._collate_fn = dataset, batched, collate_fn
+        self._aim, self._place = aim, place
         self._keys: EpochKeys | None = None
 
     def samples(self, task: Task) -> Any:
         """Return the samples that the task names: a list, or the one sample where nothing is batched."""
-        index, key, _ = task
+        index, key = task.index, task.key
         if key is not None:
             return self._keyed(index, key)
         if not self._batched:
             return self._dataset[index]
         if getattr(self._dataset, "__getitems__", None):
             return self._dataset.__getitems__(index)
-        return [self._dataset[i] for i in index]
+        dataset, place = self._dataset, self._place
+        if place is keep:
+            return [dataset[i] for i in index]
+        return [place(dataset[i]) for i in index]
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
         """Return the batch of these samples."""
@@ -97,10 +132,10 @@ class MapFetcher:
         if getattr(dataset, "__getitems__", None):
             aim(keys, Moment.SAMPLE, key.first)
             return dataset.__getitems__(index)
-        samples, moment = [], Moment.SAMPLE
+        samples, moment, place = [], Moment.SAMPLE, self._place
         for position, i in enumerate(index, start=key.first):
             aim(keys, moment, position)
-            samples.append(dataset[i])
+            samples.append(place(dataset[i]))
         return samples
 
     def _epoch_keys(self, key: BatchKey) -> EpochKeys:
@@ -139,9 +174,10 @@ class IterableFetcher:
         drop_last: bool,
         worker: int,
         aim: Aim = seed_process,
+        place: Placer = keep,
     ) -> None:
         self._dataset, self._batched, self._collate_fn = dataset, batched, collate_fn
-        self._drop_last, self._worker, self._aim = drop_last, worker, aim
+        self._drop_last, self._worker, self._aim, self._place = drop_last, worker, aim, place
         self._samples: Iterator[Any] | None = None
         self._keys: EpochKeys | None = None
         self._count = self._num_batches = 0
@@ -166,7 +202,7 @@ class IterableFetcher:
         data: list[Any] = []
         for _ in task.index:
             try:
-                data.append(self._next_sample())
+                data.append(self._place(self._next_sample()))
             except StopIteration:
                 self._ended = True
                 break

@@ -39,6 +39,10 @@ class InlineRun:
         with preserved_generators():
             return fetcher.collate(fetcher.samples(task), task.key)
 
+    def poll(self) -> bool:
+        """Return False: a batch is made when it is asked for."""
+        return False
+
     def close(self) -> None:
         """Drop the pass: a generator of the user's is closed by its last reference."""
         self._plan = iter(())

@@ -6,6 +6,7 @@ import threading
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
+from lit_loader.batch_memory import BatchMemory
 from lit_loader.engine.messages import Header, Kind
 from lit_loader.engine.pace import Pace
 from lit_loader.engine.task import BatchKey, Task
@@ -58,6 +59,10 @@ class Pool(Protocol):
     joins: bool
 
     @property
+    def memory(self) -> BatchMemory | None:
+        """Where the pieces lie that the consumer puts together; None: in ordinary memory."""
+
+    @property
     def owned(self) -> bool:
         """Whether this is the process that started the workers, and not a fork of it."""
 
@@ -89,6 +94,9 @@ class Pool(Protocol):
             run: Whose consumer waits; it has counted itself in ``num_waiting``.
             timeout_s: How long to wait at most; None: for ever.
         """
+
+    def look(self, run: Receiver) -> None:
+        """Take in what has come, without waiting for more; what is wrong is told by `wait`."""
 
     def open(self, payload: Any, kind: Kind) -> Any:
         """Return what a worker made, or raise what it raised."""

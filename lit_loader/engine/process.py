@@ -22,9 +22,18 @@ from typing import Any
 from lit_loader.engine.messages import Kind, pack_header
 from lit_loader.engine.spec import WorkerSpec
 from lit_loader.engine.worker import MainProcess, worker_main
-from lit_loader.transport import Buffer, FrameReader, FrameWriter
+from lit_loader.transport import Buffer, FrameReader, FrameWriter, MemoryFile
 
-__all__ = ["WorkerProcess", "await_exit", "describe_exit", "end_workers", "flush", "post", "start_worker"]
+__all__ = [
+    "WorkerProcess",
+    "await_exit",
+    "describe_exit",
+    "end_workers",
+    "flush",
+    "order",
+    "post",
+    "start_worker",
+]
 
 _GRACE_S = 5.0  # for a worker to finish the sample in hand, as torch gives it
 _TERMINATE_S = 1.0
@@ -37,8 +46,10 @@ class WorkerProcess:
     """A process and the main process's ends of its pipes."""
 
     process: BaseProcess
+    orders: Connection
     tasks: Connection
     results: Connection
+    order_writer: FrameWriter
     writer: FrameWriter
     reader: FrameReader
     watch: tuple[int, ...]  # a pidfd, where the kernel has them
@@ -51,45 +62,67 @@ def post(worker: WorkerProcess, buffers: Sequence[Buffer]) -> None:
         worker.writer.send(buffers)
 
 
+def order(worker: WorkerProcess, buffers: Sequence[Buffer]) -> None:
+    """Send a frame to a worker that hears it whatever it is doing."""
+    with contextlib.suppress(OSError):
+        worker.order_writer.send(buffers)
+
+
 def flush(worker: WorkerProcess) -> None:
-    """Write what a worker's pipe did not take before."""
+    """Write what a worker's pipes did not take before."""
     with contextlib.suppress(OSError):
         worker.writer.flush()
+        worker.order_writer.flush()
 
 
 def start_worker(
-    spec: WorkerSpec, worker_id: int, context: Any, queue: socket.socket | None
+    spec: WorkerSpec,
+    worker_id: int,
+    context: Any,
+    queue: socket.socket | None,
+    memory: MemoryFile | None,
 ) -> WorkerProcess:
     """Start a worker process.
 
     Raises:
         Exception: What pickling the spec raises, under a start method that pickles it.
     """
+    their_orders, orders = context.Pipe(duplex=False)
     their_tasks, tasks = context.Pipe(duplex=False)
     results, their_results = context.Pipe(duplex=False)
     main = MainProcess(os.getpid(), context.get_start_method() != "forkserver")
     try:
         process: BaseProcess = context.Process(
             target=worker_main,
-            args=(spec, worker_id, main, their_tasks, their_results, queue),
+            args=(spec, worker_id, main, their_orders, their_tasks, their_results, queue, memory),
             name=f"lit_loader-worker-{worker_id}",
             daemon=True,
         )
         with _interrupts_deferred():
             process.start()
     except BaseException:
+        orders.close()
         tasks.close()
         results.close()
         raise
     finally:
+        their_orders.close()
         their_tasks.close()
         their_results.close()
-    for end in (tasks, results):
-        _widen(end.fileno())
+    for end in (orders, tasks, results):
+        if end is not orders:
+            _widen(end.fileno())
         os.set_blocking(end.fileno(), False)
     watch = _watch(process.pid)
     return WorkerProcess(
-        process, tasks, results, FrameWriter(tasks.fileno()), FrameReader(results.fileno()), watch
+        process,
+        orders,
+        tasks,
+        results,
+        FrameWriter(orders.fileno()),
+        FrameWriter(tasks.fileno()),
+        FrameReader(results.fileno()),
+        watch,
     )
 
 
@@ -135,7 +168,7 @@ def end_workers(workers: list[WorkerProcess], owner_pid: int) -> None:
         return  # a fork of the owner has copies of these objects; the workers are not its own
     try:
         for worker in workers:
-            post(worker, [pack_header(Kind.STOP)])
+            order(worker, [pack_header(Kind.STOP)])
         await_exit(workers, _GRACE_S)
     finally:  # Ctrl-C in the time of grace too
         for force in (BaseProcess.terminate, BaseProcess.kill):
@@ -144,6 +177,7 @@ def end_workers(workers: list[WorkerProcess], owner_pid: int) -> None:
                 force(worker.process)
             await_exit(alive, _TERMINATE_S)
         for worker in workers:
+            worker.orders.close()
             worker.tasks.close()
             worker.results.close()
             for fd in worker.watch:
@@ -165,8 +199,9 @@ def await_exit(workers: Sequence[WorkerProcess], timeout_s: float) -> None:
         for worker in alive:
             for fd in worker.watch:
                 poller.register(fd, select.POLLIN)
-            if worker.writer.waiting:
-                poller.register(worker.writer.fd, select.POLLOUT)
+            for writer in (worker.order_writer, worker.writer):
+                if writer.waiting:
+                    poller.register(writer.fd, select.POLLOUT)
         poller.poll(min(left, _POLL_S) * 1000)
         for worker in alive:
             flush(worker)

@@ -19,15 +19,18 @@ import warnings
 import weakref
 from typing import Any, NoReturn
 
-from lit_loader.engine.messages import Header, Kind, pack_frame, pack_header, pack_task, unpack_header
+from lit_loader.batch_memory import BatchMemory
+from lit_loader.engine.messages import Header, Kind, pack_frame, pack_header
 from lit_loader.engine.pace import Pace
 from lit_loader.engine.pool import Receiver
+from lit_loader.engine.post import Post
 from lit_loader.engine.process import (
     WorkerProcess,
     await_exit,
     describe_exit,
     end_workers,
     flush,
+    order,
     post,
     start_worker,
 )
@@ -36,7 +39,7 @@ from lit_loader.engine.spec import WorkerSpec
 from lit_loader.engine.task import Task
 from lit_loader.engine.task_queue import MAX_TASK_BYTES, TaskQueue
 from lit_loader.errors import WorkerDiedError
-from lit_loader.transport import decode
+from lit_loader.transport import PageLock, open_slots
 
 __all__ = ["ProcessPool"]
 
@@ -55,11 +58,15 @@ class ProcessPool:
         context: The multiprocessing context (or module) that makes processes.
         shared: Whether there is to be a queue that any idle worker takes tasks from.
 
+        page_lock: Page-locks the memory that batches come in; None: it is not page-locked.
+
     Raises:
         Exception: What pickling the spec raises, under a start method that pickles it.
     """
 
-    def __init__(self, spec: WorkerSpec, context: Any, *, shared: bool) -> None:
+    def __init__(
+        self, spec: WorkerSpec, context: Any, *, shared: bool, page_lock: PageLock | None = None
+    ) -> None:
         self.num_workers = spec.num_workers
         self.lock = threading.RLock()  # guards the runs too: any thread may read another one's results
         self.pace, self.joins = Pace(), False
@@ -72,11 +79,12 @@ class ProcessPool:
         if shared:
             with contextlib.suppress(NotImplementedError):
                 self._queue = TaskQueue()
-        self._close = weakref.finalize(self, _end, self._workers, self._queue, self._owner_pid)
+        self._post = Post(open_slots(page_lock))
+        self._close = weakref.finalize(self, _end, self._workers, self._queue, self._post, self._owner_pid)
         theirs = None if self._queue is None else self._queue.theirs
         try:
             for worker_id in range(spec.num_workers):
-                self._workers.append(start_worker(spec, worker_id, context, theirs))
+                self._workers.append(start_worker(spec, worker_id, context, theirs, self._post.file))
         except (TypeError, AttributeError, pickle.PicklingError):
             self._close()
             warnings.warn(
@@ -136,13 +144,14 @@ class ProcessPool:
         self._runs.pop(number, None)
         if self.usable:
             for worker in list(self._workers):
+                order(worker, [pack_header(Kind.END, number)])
                 post(worker, [pack_header(Kind.END, number)])
 
     def submit(self, header: Header, task: Task, *, worker: int | None) -> None:
         """Give a task to a worker; None: to any that is idle."""
-        frame = pack_task(header, task)
         with self.lock:
             self.check_usable()
+            frame = self._post.pack(header, task)
             if worker is None:
                 if self._queue is not None:
                     message = pack_frame(frame)
@@ -154,11 +163,21 @@ class ProcessPool:
 
     def open(self, payload: Any, kind: Kind) -> Any:
         """Return what a worker made, or raise what it raised."""
-        made = decode(payload)
+        made = self._post.open(payload)
         if kind is Kind.ERROR:
             error: RemoteError = made
             error.reraise()
         return made
+
+    @property
+    def memory(self) -> BatchMemory | None:
+        """Where the pieces lie that the consumer puts together."""
+        return self._post.slots
+
+    def look(self, run: Receiver) -> None:
+        """Take in what has come, without waiting for more; what is wrong is told by `wait`."""
+        with contextlib.suppress(RuntimeError):
+            self._wait(0.0)
 
     def wait(self, run: Receiver, timeout_s: float | None) -> bool:
         """Hand on what has come in; wait for something if nothing has.
@@ -177,16 +196,20 @@ class ProcessPool:
             WorkerDiedError: If a worker ended; the pool is closed then.
             RuntimeError: If the pool was closed, or belongs to another process.
         """
+        run.num_waiting = 0  # consumers look for themselves here
+        return self._wait(timeout_s)
+
+    def _wait(self, timeout_s: float | None) -> bool:
         with self.lock:
-            run.num_waiting = 0  # consumers look for themselves here
             self.check_usable()
             poller, by_fd = select.poll(), {}
             for number, worker in enumerate(self._workers):
                 for fd in (worker.reader.fd, *worker.watch):
                     poller.register(fd, select.POLLIN)
                     by_fd[fd] = number
-                if worker.writer.waiting:
-                    poller.register(worker.writer.fd, select.POLLOUT)
+                for writer in (worker.order_writer, worker.writer):
+                    if writer.waiting:
+                        poller.register(writer.fd, select.POLLOUT)
             if self._queue is not None and self._queue.waiting:
                 poller.register(self._queue.fd, select.POLLOUT)
             longest_s = _LOOK_UP_S if timeout_s is None else min(timeout_s, _LOOK_UP_S)
@@ -225,10 +248,10 @@ class ProcessPool:
     def _read(self, number: int) -> None:
         try:
             while (frame := self._workers[number].reader.receive()) is not None:
-                header = unpack_header(frame[0])
+                header, payload = self._post.unpack(frame)
                 receiver = self._runs.get(header.run)
-                if receiver is not None:
-                    receiver.receive(number, header, frame[1:])
+                if receiver is not None and header.kind is not Kind.SKIPPED:
+                    receiver.receive(number, header, payload)
         except EOFError:
             self._break(number)
 
@@ -253,9 +276,11 @@ class ProcessPool:
             )
 
 
-def _end(workers: list[WorkerProcess], queue: TaskQueue | None, owner_pid: int) -> None:
+def _end(workers: list[WorkerProcess], queue: TaskQueue | None, post: Post, owner_pid: int) -> None:
     try:
         end_workers(workers, owner_pid)
     finally:
         if queue is not None:
             queue.close()
+        if owner_pid == os.getpid():
+            post.close()

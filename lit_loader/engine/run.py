@@ -104,6 +104,15 @@ class PoolRun(abc.ABC):
             elif timeout_s and time.monotonic() - last_news >= timeout_s:
                 raise RuntimeError(f"DataLoader timed out after {timeout_s} seconds")
 
+    def poll(self) -> bool:
+        """Return whether `next_batch` would return or raise at once."""
+        pool = self._pool
+        if not pool.owned:
+            return True
+        pool.look(self)
+        with pool.lock:
+            return self.deliverable
+
     @property
     def deliverable(self) -> bool:
         """Whether the consumer can go on."""
@@ -170,7 +179,9 @@ class PoolRun(abc.ABC):
         self._num_sent += 1
         try:
             for piece, task in enumerate(tasks):
-                self._pool.submit(Header(Kind.TASK, self._number, number, piece), task, worker=slot.worker)
+                self._pool.submit(
+                    Header(Kind.TASK, self._number, number, piece, len(tasks)), task, worker=slot.worker
+                )
         except Exception as error:  # an index that cannot be pickled, say
             slot.parts = [(Kind.ERROR, error)]
             self._complete(number, slot)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from lit_loader import batch_memory
 from lit_loader.engine.messages import Kind
 from lit_loader.engine.pool import Pool, Unjoined
 from lit_loader.engine.run import PoolRun, Slot
@@ -125,5 +126,7 @@ class SharedRun(PoolRun):
 
     def _open(self, slot: Slot) -> Any:
         if len(slot.parts) > 1:
-            return self._join(self._unjoined(slot).samples)
+            samples = self._unjoined(slot).samples
+            with batch_memory.using(self._pool.memory):
+                return self._join(samples)
         return super()._open(slot)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lit_loader.engine.fetch import Aim, Fetcher, make_fetcher
+from lit_loader.engine.fetch import Aim, Fetcher, Placer, keep, make_fetcher
 from lit_loader.seeding import seed_process
 from lit_loader.types import CollateFn, WorkerInitFn
 
@@ -36,8 +36,8 @@ class WorkerSpec:
     base_seed: int
     num_workers: int
 
-    def fetcher(self, worker: int = 0, *, aim: Aim = seed_process) -> Fetcher:
-        """Return a fetcher for one of the workers; ``aim`` seeds its generators."""
+    def fetcher(self, worker: int = 0, *, aim: Aim = seed_process, place: Placer = keep) -> Fetcher:
+        """Return a fetcher for one of the workers; ``aim`` seeds its generators, ``place`` gets its samples."""
         return make_fetcher(
             self.dataset,
             batched=self.batched,
@@ -45,4 +45,5 @@ class WorkerSpec:
             drop_last=self.drop_last,
             worker=worker,
             aim=aim,
+            place=place,
         )

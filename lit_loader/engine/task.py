@@ -38,11 +38,15 @@ class Task(NamedTuple):
         key: The key of its randomness, if the loader is seeded.
         whole: Whether the samples are to be collated: False for a piece, whose batch is collated when all
             of its pieces are there.
+        row: For a piece: which sample of the batch is its first.
+        num_rows: For a piece: samples in the batch.
     """
 
     index: Any
     key: BatchKey | None = None
     whole: bool = True
+    row: int = 0
+    num_rows: int = 0
 
     def pieces(self, size: int) -> list[Task]:
         """Return the batch cut into pieces of ``size`` samples; itself if it is no larger."""
@@ -51,6 +55,6 @@ class Task(NamedTuple):
         assert self.key is not None
         first, indices = self.key.first, list(self.index)  # a foreign sampler's may be a set
         return [
-            Task(indices[n : n + size], self.key._replace(first=first + n), whole=False)
+            Task(indices[n : n + size], self.key._replace(first=first + n), False, n, len(indices))
             for n in range(0, len(indices), size)
         ]

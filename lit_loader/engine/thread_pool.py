@@ -131,6 +131,13 @@ class ThreadPool:
         self.check_usable()
         return came
 
+    @property
+    def memory(self) -> None:
+        """None: samples lie where the threads made them."""
+
+    def look(self, run: Receiver) -> None:
+        """Do nothing: the threads bring what they make."""
+
     def open(self, payload: Any, kind: Kind) -> Any:
         """Return what a worker made, or raise what it raised."""
         if kind is Kind.ERROR:

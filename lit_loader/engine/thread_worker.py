@@ -167,12 +167,12 @@ class _ThreadWorker:
         if failed is not None:
             self._hand_over(Header(Kind.ERROR, *header[1:]), failed, fetcher)
             return
-        _, run, number, piece, _ = header
+        _, run, number, piece, *_ = header
         make = partial(self._make, fetcher, task)
         try:
             check = shop.check
             made, seconds = make() if check is None or check.over else check.watch(make)
-            done = Header(Kind.RESULT, run, number, piece, seconds)
+            done = Header(Kind.RESULT, run, number, piece, seconds=seconds)
         except BaseException as error:
             if isinstance(error, StopIteration) and self._map_fetcher is None:
                 self._finished.add(run)

@@ -1,8 +1,8 @@
 """The life of a worker process: take tasks, make batches, send them, and end when told or orphaned.
 
 NOTE [Three threads of a worker]
-    main     fetches and collates; nothing but the user's code can hold it up
-    control  reads the pipe of tasks, so that STOP and END are heard while a sample is being made, and
+    main     takes tasks, fetches and collates; nothing but the user's code can hold it up
+    control  reads a pipe of its own, so that STOP and END are heard while a sample is being made, and
              watches the main process: when that is gone, this process goes at once (os._exit), whatever
              the user's code is doing
     sender   writes what the pipe of results did not take at once, so that a batch that the consumer has not
@@ -17,6 +17,7 @@ import signal
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import NamedTuple
@@ -25,19 +26,34 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils import worker as torch_worker
 
+from lit_loader import batch_memory
+from lit_loader.collate.default import use_own_stacking
 from lit_loader.engine.fetch import Fetcher, IterableFetcher
 from lit_loader.engine.inbox import Inbox
 from lit_loader.engine.messages import Header, Kind, pack_header, unpack_header, unpack_task
 from lit_loader.engine.outbox import Outbox
 from lit_loader.engine.remote import RemoteError
 from lit_loader.engine.spec import WorkerSpec
+from lit_loader.engine.task import Task
+from lit_loader.engine.worker_memory import keep_freed_memory, leave_inherited_memory
 from lit_loader.seeding import seed_worker
-from lit_loader.transport import Buffer, Frame, FrameReader, encode
+from lit_loader.transport import (
+    Buffer,
+    Frame,
+    FrameReader,
+    Layout,
+    MemoryFile,
+    Place,
+    Placing,
+    SlotWriter,
+    encode,
+)
 
 __all__ = ["MainProcess", "worker_main"]
 
 _ORPHAN_EXIT_CODE = 1
 _ORPHAN_POLL_MS = 500  # where the kernel has no pidfd
+_MOST_ENDED = 1000  # runs; tasks of earlier ones are not about any more
 
 
 class MainProcess(NamedTuple):
@@ -56,9 +72,11 @@ def worker_main(
     spec: WorkerSpec,
     worker_id: int,
     main: MainProcess,
+    orders: Connection,
     tasks: Connection,
     results: Connection,
     queue: socket.socket | None,
+    memory: MemoryFile | None,
 ) -> None:
     """Run a worker until it is told to stop.
 
@@ -66,9 +84,11 @@ def worker_main(
         spec: What all workers have in common.
         worker_id: This one's number.
         main: Whose end is this one's.
-        tasks: Where the main process speaks to this worker.
+        orders: Where the main process says STOP, and END of what this worker may be busy with.
+        tasks: Where it gives this worker tasks of its own.
         results: Where this worker answers.
         queue: Where any idle worker takes tasks; None: there is no such place.
+        memory: Where batches go; None: by pipe.
 
     Runs in: a worker process, as its target.
     """
@@ -77,31 +97,33 @@ def worker_main(
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
-    control = _Control(tasks.fileno(), main, Inbox(queue))
+    keep_freed_memory()
+    leave_inherited_memory()
+    use_own_stacking()
+    control = _Control(orders.fileno(), main, Inbox(tasks.fileno(), queue))
     threading.Thread(target=control.listen, name="lit_loader-control", daemon=True).start()
     outbox = Outbox(results.fileno())
     seed = seed_worker(spec.base_seed, worker_id)
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=worker_id, num_workers=spec.num_workers, seed=seed, dataset=spec.dataset
     )
-    _Worker(spec, worker_id, outbox.send).serve(control)
+    _Worker(spec, worker_id, outbox.send, memory).serve(control)
 
 
 class _Control:
     """The control thread: see NOTE [Three threads of a worker]."""
 
-    def __init__(self, tasks_fd: int, main: MainProcess, inbox: Inbox) -> None:
-        self._reader = FrameReader(tasks_fd)
+    def __init__(self, orders_fd: int, main: MainProcess, inbox: Inbox) -> None:
+        self._reader = FrameReader(orders_fd)
         self._main, self.inbox = main, inbox
-        self._live: set[int] = set()
-        self._last_begun = -1
+        self._ended: deque[int] = deque(maxlen=_MOST_ENDED)
 
     def has_ended(self, run: int) -> bool:
-        """Whether a run is over; a task of one that has not begun was faster than the word that it begins."""
-        return run <= self._last_begun and run not in self._live
+        """Whether a run is over."""
+        return run in self._ended
 
     def listen(self) -> None:
-        """Sort what the main process says until it says STOP or is gone."""
+        """Do what the main process says until it says STOP or is gone."""
         poller = select.poll()
         os.set_blocking(self._reader.fd, False)
         poller.register(self._reader.fd, select.POLLIN)
@@ -112,7 +134,7 @@ class _Control:
                 os._exit(_ORPHAN_EXIT_CODE)
             try:
                 while (frame := self._reader.receive()) is not None:
-                    self._sort(frame)
+                    self._do(unpack_header(frame[0]))
             except EOFError:
                 self.inbox.stop()
 
@@ -130,26 +152,29 @@ class _Control:
             return lambda: os.getppid() != parent
         return None
 
-    def _sort(self, frame: Frame) -> None:
-        header = unpack_header(frame[0])
-        if header.kind is Kind.STOP:
+    def _do(self, order: Header) -> None:
+        if order.kind is Kind.STOP:
             self.inbox.stop()
-            return
-        if header.kind is Kind.BEGIN:
-            self._live.add(header.run)
-            self._last_begun = header.run  # runs are numbered in the order in which they begin
-        elif header.kind is Kind.END:
-            self._live.discard(header.run)
-        self.inbox.put(frame)
+        else:
+            self._ended.append(order.run)
 
 
 class _Worker:
     """The main thread of a worker: see NOTE [Three threads of a worker]."""
 
-    def __init__(self, spec: WorkerSpec, worker_id: int, send: Callable[[list[Buffer]], None]) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        worker_id: int,
+        send: Callable[[list[Buffer]], None],
+        memory: MemoryFile | None,
+    ) -> None:
         self._spec, self._id, self._send = spec, worker_id, send
         self._where = f"in DataLoader worker process {worker_id}"
-        self._map_fetcher = None if isinstance(spec.dataset, IterableDataset) else spec.fetcher(worker_id)
+        self._writer = None if memory is None else SlotWriter(memory, joins=spec.own_collate)
+        self._placing = None if self._writer is None else Placing(self._writer)
+        self._told = b""  # the layout that the main process has
+        self._map_fetcher = None if isinstance(spec.dataset, IterableDataset) else self._new_fetcher()
         self._streams: dict[int, IterableFetcher] = {}  # one for each pass over an iterable dataset
         self._failed: dict[int, RemoteError] = {}  # passes whose ``iter(dataset)`` failed
         self._finished: set[int] = set()  # runs whose iterable dataset has ended here
@@ -170,14 +195,22 @@ class _Worker:
                 self._streams.pop(header.run, None)
                 self._failed.pop(header.run, None)
                 self._finished.discard(header.run)
-            elif not control.has_ended(header.run) and header.run not in self._finished:
-                self._work(header, frame)
+            elif control.has_ended(header.run) or header.run in self._finished:
+                self._send([pack_header(Kind.SKIPPED, *header[1:])])
+            else:
+                self._send(self._answer(header, frame))
+                del frame  # the next one may be long in coming
+
+    def _new_fetcher(self) -> Fetcher:
+        if self._placing is None:
+            return self._spec.fetcher(self._id)
+        return self._spec.fetcher(self._id, place=self._placing)
 
     def _begin(self, run: int, *, eager: bool) -> None:
         """Begin a pass; ``eager``: an iterable dataset is iterated now, not at the first task."""
         if self._map_fetcher is not None:
             return
-        fetcher = self._spec.fetcher(self._id)
+        fetcher = self._new_fetcher()
         assert isinstance(fetcher, IterableFetcher)
         self._streams[run] = fetcher
         if eager and self._init_error is None:
@@ -186,29 +219,59 @@ class _Worker:
             except Exception as error:
                 self._failed[run] = RemoteError.of(error, self._where)
 
-    def _work(self, header: Header, frame: Frame) -> None:
-        _, run, number, piece, _ = header
-        failed = self._init_error or self._failed.get(run)
+    def _answer(self, header: Header, frame: Frame) -> list[Buffer]:
+        """Return the answer to a task."""
+        failed = self._init_error or self._failed.get(header.run)
         if failed is not None:
-            self._send([pack_header(Kind.ERROR, run, number, piece), *encode(failed)])
-            return
-        fetcher: Fetcher = self._map_fetcher or self._streams[run]
-        start = time.perf_counter()
+            return _error(header, failed)
         try:
             task = unpack_task(frame)
-            samples = fetcher.samples(task)
-            seconds = time.perf_counter() - start
-            made = fetcher.collate(samples, task.key) if task.whole else samples
-            answer = [pack_header(Kind.RESULT, run, number, piece, seconds), *encode(made)]
+            if header.slot < 0 or self._writer is None or self._placing is None:
+                return self._make(header, task)
+            try:
+                self._open(header, task, frame)
+                with batch_memory.using(self._writer):
+                    return self._make(header, task)
+            finally:
+                self._placing.close()
         except StopIteration as error:
-            if isinstance(fetcher, IterableFetcher):
-                self._finished.add(run)
-                answer = [pack_header(Kind.ENDED, run, number, piece)]
-            else:
-                answer = self._error(error, run, number, piece)
+            if self._map_fetcher is None:
+                self._finished.add(header.run)
+                return [pack_header(Kind.ENDED, *header[1:])]
+            return _error(header, RemoteError.of(error, self._where))
         except Exception as error:
-            answer = self._error(error, run, number, piece)
-        self._send(answer)
+            return _error(header, RemoteError.of(error, self._where))
 
-    def _error(self, error: Exception, run: int, number: int, piece: int) -> list[Buffer]:
-        return [pack_header(Kind.ERROR, run, number, piece), *encode(RemoteError.of(error, self._where))]
+    def _open(self, header: Header, task: Task, frame: Frame) -> None:
+        """Begin to write to the slot of a task."""
+        assert self._placing is not None
+        num_rows = task.num_rows or (len(task.index) if isinstance(task.index, (list, tuple, range)) else 0)
+        told = Layout.unpack(frame[1]) if frame[1].nbytes else None
+        place = Place(header.slot, header.piece, header.num_pieces, task.row, num_rows)
+        self._placing.open(place, told)
+
+    def _make(self, header: Header, task: Task) -> list[Buffer]:
+        """Return the answer to a task that has a result."""
+        fetcher: Fetcher = self._map_fetcher or self._streams[header.run]
+        start = time.perf_counter()
+        with batch_memory.using(None if self._map_fetcher is None else batch_memory.current()):
+            samples = fetcher.samples(
+                task
+            )  # a generator would hold on to its last sample, and so to the slot
+        seconds = time.perf_counter() - start
+        made = fetcher.collate(samples, task.key) if task.whole else samples
+        del samples
+        answer = encode(made, None if header.slot < 0 or self._writer is None else self._writer.name)
+        return [pack_header(Kind.RESULT, *header[1:6], seconds), self._news(), *answer]
+
+    def _news(self) -> bytes:
+        """Return the layout of samples, if the main process does not know it."""
+        layout = None if self._placing is None or not self._spec.own_collate else self._placing.layout
+        if layout is None or (packed := layout.pack()) == self._told:
+            return b""
+        self._told = packed
+        return packed
+
+
+def _error(header: Header, error: RemoteError) -> list[Buffer]:
+    return [pack_header(Kind.ERROR, *header[1:6]), b"", *encode(error)]

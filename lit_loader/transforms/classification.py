@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from torchvision.transforms import v2
 
 from lit_loader.transforms.crops import Around, CropToObjects, Fit
+from lit_loader.transforms.finish import ToBatchBytes, ToBatchFloat
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.preset_checks import check_chances, check_fill
+from lit_loader.transforms.reading import ReadingCompose
 
 __all__ = ["classification_transforms"]
 
@@ -88,7 +89,5 @@ def classification_transforms(
     if train:
         parts += [flip for flip in flips if flip.p > 0]
         parts += [v2.RandomPhotometricDistort(p=photometric)] if photometric > 0 else []
-    if to_float:
-        parts.append(v2.ToDtype(torch.float32, scale=True))
-    composed: nn.Module = v2.Compose(parts)
-    return composed
+    parts.append(ToBatchFloat() if to_float else ToBatchBytes())
+    return ReadingCompose(parts)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+from lit_loader.transforms.finish import ToBatchBytes, ToBatchFloat
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
 from lit_loader.transforms.preset_checks import check_chances, check_fill
+from lit_loader.transforms.reading import ReadingCompose
 from lit_loader.transforms.sanitize import SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility
 
@@ -24,6 +25,7 @@ def detection_transforms(
     *,
     size: int | Sequence[int] | None = None,
     max_size: int | None = None,
+    shorter_sides: Sequence[int] | None = None,
     letterbox: bool = False,
     fill: float = 0,
     hflip: float = 0.5,
@@ -52,8 +54,10 @@ def detection_transforms(
         train: Apply the random transforms.
         size: ``None`` keeps the size; an int is the length of the shorter side, the aspect ratio kept; a
             pair is (height, width), stretched to unless ``letterbox``. In pixels.
-        max_size: Longest side allowed, for an int ``size`` or for none: without ``size``, the longer side
+        max_size: Longest side allowed, for an int ``size``, ``shorter_sides`` or neither: then the longer side
             becomes ``max_size``. In pixels.
+        shorter_sides: Lengths of the shorter side of which one is drawn for every image, in place of ``size``;
+            without ``train`` it is the largest of them. In pixels.
         letterbox: Keep the aspect ratio for a pair ``size`` and pad the rest.
         fill: Value of padded pixels (zoom out, rotation, letterbox), 0..255.
         hflip: Probability of a horizontal flip.
@@ -100,21 +104,38 @@ def detection_transforms(
     )
     if train:
         parts += [part for chance, part in random_parts if chance > 0]
-    parts += _resize(size=size, max_size=max_size, letterbox=letterbox, fill=fill)
+    if shorter_sides is None:
+        parts += _resize(size=size, max_size=max_size, letterbox=letterbox, fill=fill)
+    else:
+        if size is not None or letterbox:
+            raise ValueError(
+                f"shorter_sides={list(shorter_sides)} has no meaning beside size={size} and letterbox={letterbox}; "
+                "leave them out, or shorter_sides."
+            )
+        parts.append(_drawn_resize(shorter_sides, max_size=max_size, train=train))
     parts.append(
         SanitizeObjects(
             min_size=min_box_size, min_area=min_box_area, per_object=per_object, per_image=per_image
         )
     )
-    if to_float:
-        parts.append(v2.ToDtype(torch.float32, scale=True))
-    composed: nn.Module = v2.Compose(parts)
-    return composed
+    parts.append(ToBatchFloat() if to_float else ToBatchBytes())
+    return ReadingCompose(parts)
 
 
 def _rotation(degrees: float, pad: dict[Any, Any]) -> nn.Module:
     rotation: nn.Module = v2.RandomRotation(degrees, interpolation=v2.InterpolationMode.BILINEAR, fill=pad)
     return rotation
+
+
+def _drawn_resize(shorter_sides: Sequence[int], *, max_size: int | None, train: bool) -> nn.Module:
+    sides = list(shorter_sides)
+    if not sides:
+        raise ValueError("shorter_sides=[] gives nothing to draw from; give lengths in pixels, or None.")
+    checked = [_resize(size=side, max_size=max_size, letterbox=False, fill=0)[0] for side in sides]
+    if not train:  # one size for all, and the finest
+        return checked[sides.index(max(sides))]
+    drawn: nn.Module = v2.RandomShortestSize([int(side) for side in sides], max_size=max_size)
+    return drawn
 
 
 def _resize(

@@ -12,6 +12,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
+from lit_loader.transforms.pending import PendingImage, nothing_to_move
 from lit_loader.transforms.visibility import target_points
 
 __all__ = ["FlipPairs", "RandomHorizontalFlip", "RandomVerticalFlip", "check_flip_pairs"]
@@ -71,13 +72,26 @@ class _RandomFlip(nn.Module):
         # Drawn whatever the sample holds, as torchvision's flips draw.
         if torch.rand(1) >= self.p:
             return sample
-        flipped = self._mirror(sample)
+        flipped = self._mirrored(sample)
         if order is None:
             return flipped
         image, target, *rest = flipped
         points = target["keypoints"]
         swapped = tv_tensors.wrap(points.as_subclass(Tensor)[:, order], like=points)
         return (image, {**target, "keypoints": swapped, "visibility": target["visibility"][:, order]}, *rest)
+
+    def _mirrored(self, sample: Any) -> Any:
+        if (
+            isinstance(sample, tuple)
+            and isinstance(sample[0], tv_tensors.Image)
+            and nothing_to_move(sample[1:])
+        ):
+            return (type(self).mirror_value(sample[0]), *sample[1:])
+        if not isinstance(sample, tuple | list) or not sample or not isinstance(sample[0], PendingImage):
+            return self._mirror(sample)
+        image, *rest = sample
+        _, *moved = self._mirror((image.stand_in(), *rest))
+        return (image.then(type(self).mirror_value), *moved)
 
     def _order(self, num_points: int) -> list[int]:
         """Return which point each column shows after a flip."""

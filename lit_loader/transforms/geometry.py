@@ -11,6 +11,8 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
+from lit_loader.transforms.pending import PendingImage
+
 __all__ = ["Letterbox", "RandomObjectCrop", "letterbox_geometry"]
 
 # torchvision's RandomIoUCrop cuts windows of at least 0.3 of a side and divides by their size in whole
@@ -65,10 +67,17 @@ class Letterbox(nn.Module):
     def forward(self, *inputs: Any) -> Any:
         """Transform ``image, target`` or one tuple of them, as torchvision's v2 transforms do."""
         sample = inputs if len(inputs) > 1 else inputs[0]
-        height, width = functional.get_size(sample[0] if isinstance(sample, tuple) else sample)
+        first = sample[0] if isinstance(sample, tuple) else sample
+        pending = first if isinstance(first, PendingImage) else None
+        height, width = functional.get_size(first) if pending is None else pending.size
         scaled, padding = letterbox_geometry((height, width), self.size)
         fill = {tv_tensors.Mask: 0, "others": self.fill}
-        return v2.Pad(list(padding), fill=fill)(v2.Resize(list(scaled))(sample))
+        if pending is None:
+            resized = v2.Resize(list(scaled))(sample)
+        else:
+            _, *rest = v2.Resize(list(scaled))((pending.stand_in(), *sample[1:]))
+            resized = (pending.resized(scaled), *rest)
+        return v2.Pad(list(padding), fill=fill)(resized)
 
     def extra_repr(self) -> str:
         """Show the arguments."""

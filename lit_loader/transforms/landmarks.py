@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import torch
 from torch import nn
 from torchvision.transforms import v2
 
 from lit_loader.transforms.crops import CropToObjects
+from lit_loader.transforms.finish import ToBatchBytes, ToBatchFloat
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip
 from lit_loader.transforms.preset_checks import check_chances, check_fill
+from lit_loader.transforms.reading import ReadingCompose
 
 __all__ = ["landmark_transforms"]
 
@@ -94,7 +95,5 @@ def landmark_transforms(
         parts.append(flip)
     if train and photometric > 0:
         parts.append(v2.RandomPhotometricDistort(p=photometric))
-    if to_float:
-        parts.append(v2.ToDtype(torch.float32, scale=True))
-    composed: nn.Module = v2.Compose(parts)
-    return composed
+    parts.append(ToBatchFloat() if to_float else ToBatchBytes())
+    return ReadingCompose(parts)

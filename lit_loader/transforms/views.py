@@ -15,7 +15,7 @@ from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms.visibility import points_on_canvas
 
-__all__ = ["View", "upright_view"]
+__all__ = ["View", "cut_pixels", "needs_care", "upright_view"]
 
 Matrix = npt.NDArray[np.float64]
 
@@ -76,18 +76,23 @@ class View:
 
     def pixels(self, image: Any, *, fill: float) -> Any:
         """Return the pixels shown of an image or mask ``(..., H, W)``, of its own type and dtype."""
+        low, high = self._bounds()
+        height, width = image.shape[-2:]
+        if needs_care(self, (height, width)):
+            more = np.ceil(1 / self.scale()).astype(int)  # a pixel of the result
+            low, high = (np.clip(side, 0, [width, height]) for side in (low - more, high + more))
+            return self._pixels_between(image, low, high, rim=_RIM, fill=fill)
+        if self.upright:
+            return _resize(cut_pixels(image, (*low.tolist(), *high.tolist()), fill=fill), self.size)
+        return self._pixels_between(image, low, high, rim=0, fill=fill)
+
+    def _bounds(self) -> tuple[npt.NDArray[np.int_], npt.NDArray[np.int_]]:
+        """Return x and y of the upper left and lower right corner of what is cut out."""
         # One pixel more on each side, so that no sample at the rim reads beyond what was cut.
         rim = 0 if self.upright else 1
         low = np.floor(self.corners.min(axis=0)).astype(int) - rim
         high = np.ceil(self.corners.max(axis=0)).astype(int) + rim
-        height, width = image.shape[-2:]
-        if float(np.prod((high - low).astype(np.float64))) > max(_MOST_CUT_PIXELS, 4 * height * width):
-            more = np.ceil(1 / self._scale()).astype(int)  # a pixel of the result
-            low, high = (np.clip(side, 0, [width, height]) for side in (low - more, high + more))
-            return self._pixels_between(image, low, high, rim=_RIM, fill=fill)
-        if self.upright:
-            return _resize(_cut(image, (*low.tolist(), *high.tolist()), fill=fill), self.size)
-        return self._pixels_between(image, low, high, rim=0, fill=fill)
+        return low, high
 
     def _pixels_between(
         self, image: Any, low: npt.NDArray[np.int_], high: npt.NDArray[np.int_], *, rim: int, fill: float
@@ -105,8 +110,8 @@ class View:
         if (sides <= 0).any():
             return _filled(image, self.size, fill=fill)
         # At least 2 pixels: torch 2.15 fails an assertion of its own where it shrinks an image to a single one.
-        shrunk = np.maximum(2, np.round(sides * np.minimum(1.0, self._scale()))).astype(int)
-        cut = _cut(image, (*low.tolist(), *high.tolist()), fill=fill)
+        shrunk = np.maximum(2, np.round(sides * np.minimum(1.0, self.scale()))).astype(int)
+        cut = cut_pixels(image, (*low.tolist(), *high.tolist()), fill=fill)
         source = _resize(cut, (int(shrunk[1]), int(shrunk[0])))
         if rim:
             source = functional.pad(source, [rim] * 4, fill=fill)
@@ -115,7 +120,7 @@ class View:
         to_source = np.array([[zoom[0], 0, shift[0]], [0, zoom[1], shift[1]], [0, 0, 1.0]])
         return _warp(source, to_source @ self._matrix(), self.size, fill=fill if rim else None)
 
-    def _scale(self) -> Matrix:
+    def scale(self) -> Matrix:
         """Return the result's pixels for one of the image, along x and y."""
         edges = np.linalg.norm(np.roll(self.corners, -1, axis=0) - self.corners, axis=1)
         height, width = self.size
@@ -150,7 +155,19 @@ def upright_view(region: Sequence[float], size: tuple[int, int] | None) -> View:
     return View(corners=corners, size=size or (height, width), upright=True)
 
 
-def _cut(image: Any, region: tuple[int, ...], *, fill: float) -> Any:
+def needs_care(view: View, image_size: tuple[int, int]) -> bool:
+    """Return whether a view is too large to be cut out; see NOTE [A view may be far larger than its image].
+
+    Args:
+        view: What is shown.
+        image_size: Height and width of the image, in pixels.
+    """
+    low, high = view._bounds()
+    height, width = image_size
+    return float(np.prod((high - low).astype(np.float64))) > max(_MOST_CUT_PIXELS, 4 * height * width)
+
+
+def cut_pixels(image: Any, region: tuple[int, ...], *, fill: float) -> Any:
     """Cut (left, top, right, bottom) out of an image; beyond the image there is ``fill``."""
     left, top, right, bottom = region
     height, width = image.shape[-2:]

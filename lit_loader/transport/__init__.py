@@ -1,8 +1,30 @@
-"""How a batch gets from a worker process to the main one: frames on a pipe, objects as frames."""
+"""How a batch gets from a worker process to the main one: in a slot of shared memory, or as frames on a pipe."""
 
 from __future__ import annotations
 
 from lit_loader.transport.frames import Buffer, Frame, FrameReader, FrameWriter
+from lit_loader.transport.layout import Layout
+from lit_loader.transport.memory_file import MemoryFile
+from lit_loader.transport.page_lock import PageLock
 from lit_loader.transport.pickled import decode, encode
+from lit_loader.transport.placing import Placing
+from lit_loader.transport.slot_writer import Place, SlotWriter
+from lit_loader.transport.slots import Slots, Ticket, open_slots
 
-__all__ = ["Buffer", "Frame", "FrameReader", "FrameWriter", "decode", "encode"]
+__all__ = [
+    "Buffer",
+    "Frame",
+    "FrameReader",
+    "FrameWriter",
+    "Layout",
+    "MemoryFile",
+    "PageLock",
+    "Place",
+    "Placing",
+    "SlotWriter",
+    "Slots",
+    "Ticket",
+    "decode",
+    "encode",
+    "open_slots",
+]

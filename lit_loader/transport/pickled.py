@@ -1,8 +1,8 @@
 """Objects as frames: pickle protocol 5, with tensor and array bytes out of band.
 
-A CPU tensor travels as its own bytes and not as its storage, needs no descriptor and no shared memory,
-and arrives as a view of the memory the frame was read into. Everything that is not a plain dense CPU
-tensor is left to its own pickling.
+A CPU tensor travels as its own bytes and not as its storage, needs no descriptor, and arrives as a view of the
+memory that its bytes lie in: a slot of shared memory, or what the frame was read into. Everything that is not a plain
+dense CPU tensor is left to its own pickling.
 """
 
 from __future__ import annotations
@@ -10,18 +10,23 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
-from collections.abc import Sequence
-from typing import Any
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import torch
 
 from lit_loader.transport.frames import Buffer
 
-__all__ = ["decode", "encode"]
+__all__ = ["NUMPY_DTYPES", "decode", "encode", "is_plain"]
 
 
+Namer: TypeAlias = Callable[[memoryview], tuple[int, int] | None]
+Opener: TypeAlias = Callable[[Sequence[tuple[int, int]]], Sequence[Any]]
+
+_PLACE = struct.Struct("<qQ")
 _SMALL_BYTES = 4096
-_NUMPY_DTYPES = frozenset(
+NUMPY_DTYPES = frozenset(
     {
         torch.bool,
         torch.uint8,
@@ -38,8 +43,12 @@ _NUMPY_DTYPES = frozenset(
 )
 
 
-def encode(data: Any) -> list[Buffer]:
-    """Return ``data`` as buffers: the pickle, then the bytes that stand outside it.
+def encode(data: Any, name: Namer | None = None) -> list[Buffer]:
+    """Return ``data`` as buffers: the pickle, where the bytes outside of it are, and those that are nowhere else.
+
+    Args:
+        data: Any object.
+        name: Returns where in a slot a buffer's bytes are, offset and length, or None if they are to come along.
 
     Raises:
         Exception: Whatever pickling ``data`` raises.
@@ -47,22 +56,40 @@ def encode(data: Any) -> list[Buffer]:
     outside: list[pickle.PickleBuffer] = []
     stream = io.BytesIO()
     _Pickler(stream, protocol=5, buffer_callback=outside.append).dump(data)
-    return [stream.getbuffer(), *(buffer.raw() for buffer in outside)]
+    if not outside:
+        return [stream.getbuffer()]
+    places, along = [], []
+    for buffer in outside:
+        raw = buffer.raw()
+        place = None if name is None else name(raw)
+        places.append(_PLACE.pack(*(place or (-1, raw.nbytes))))
+        if place is None:
+            along.append(raw)
+    return [stream.getbuffer(), b"".join(places), *along]
 
 
-def decode(buffers: Sequence[Buffer]) -> Any:
-    """Return the object that `encode` took; its tensors and arrays are views of ``buffers``.
+def decode(buffers: Sequence[Buffer], look_up: Opener | None = None) -> Any:
+    """Return the object that `encode` took; its tensors and arrays are views of ``buffers``, or of the slot.
 
     The buffers come from our own worker processes and are trusted as they are.
+
+    Args:
+        buffers: What `encode` returned.
+        look_up: Returns the bytes at places in the slot, each offset and length.
     """
-    return pickle.loads(buffers[0], buffers=buffers[1:])
+    if len(buffers) == 1:
+        return pickle.loads(buffers[0])
+    places = list(_PLACE.iter_unpack(buffers[1]))
+    named = [(offset, length) for offset, length in places if offset >= 0]
+    along, there = iter(buffers[2:]), iter(look_up(named) if look_up is not None and named else ())
+    return pickle.loads(buffers[0], buffers=[next(along if offset < 0 else there) for offset, _ in places])
 
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if not isinstance(obj, torch.Tensor):
             return _reduce_storage(obj) if type(obj) is torch.UntypedStorage else NotImplemented
-        if not _is_plain(obj):
+        if not is_plain(obj):
             if obj.requires_grad and not obj.is_leaf:
                 raise RuntimeError(
                     f"a tensor of shape {tuple(obj.shape)} in the batch was computed with gradients (it requires grad "
@@ -72,7 +99,7 @@ class _Pickler(pickle.Pickler):
         if (
             type(obj) is torch.Tensor
             and obj.is_contiguous()
-            and obj.dtype in _NUMPY_DTYPES
+            and obj.dtype in NUMPY_DTYPES
             and not obj.__dict__
         ):
             return _reduce_contiguous(obj)
@@ -103,7 +130,7 @@ def _rebuild_storage(memory: torch.Tensor) -> torch.UntypedStorage:
     return memory.untyped_storage()
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor is its bytes, dtype and shape (and for a subclass, its ``__dict__``) and no more."""
     kind = type(tensor)
     return (

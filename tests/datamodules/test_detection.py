@@ -123,7 +123,7 @@ def test_workers_do_not_change_the_batches(shapes, workers):
             assert plain(a) == plain(b)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.soak), "forkserver"])
 def test_start_methods_do_not_change_the_batches(shapes, method):
     settings = {"batch_size": 16, "train_sampler": WeightedSampling()}
     inline = DetectionDataModule(shapes, **settings).train_dataloader()

@@ -154,7 +154,8 @@ def test_training_without_a_batch_is_refused(shapes):
     with pytest.raises(ValueError, match=message):
         datamodule.train_dataloader()  # not through fit: Lightning leaves its patches on after a hook that raises
     ranks = DetectionDataModule(shapes, batch_size=8, drop_last=True)
-    ranks.trainer = SimpleNamespace(global_rank=3, world_size=8)
+    cpu = SimpleNamespace(root_device=torch.device("cpu"))
+    ranks.trainer = SimpleNamespace(global_rank=3, world_size=8, strategy=cpu)
     with pytest.raises(ValueError, match="60 samples with batch_size=8, world_size=8"):
         ranks.train_dataloader()
     assert len(DetectionDataModule(shapes, batch_size=64).train_dataloader()) == 1

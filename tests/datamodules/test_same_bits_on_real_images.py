@@ -28,7 +28,13 @@ def epoch(shared_data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("method", "num_workers"), [("fork", 1), ("fork", 4), ("spawn", 2), ("forkserver", 2)]
+    ("method", "num_workers"),
+    [
+        pytest.param("fork", 1, marks=pytest.mark.soak),
+        pytest.param("fork", 4, marks=pytest.mark.soak),
+        ("spawn", 2),
+        ("forkserver", 2),
+    ],
 )
 def test_workers_and_start_methods_do_not_change_the_batches(epoch, method, num_workers):
     assert epoch(num_workers=num_workers, multiprocessing_context=method) == epoch()

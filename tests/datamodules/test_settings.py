@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -73,7 +75,14 @@ def test_a_falsy_collate_function_and_batch_transform_are_used(shapes, monkeypat
     assert next(iter(datamodule.train_dataloader()))[0].shape == (2, 3, 48, 48)
     called = []
     transform.register_forward_hook(lambda *_: called.append(1))
-    datamodule.trainer = type("Training", (), {"training": True})()
+    progress = SimpleNamespace(current=SimpleNamespace(ready=0))
+    datamodule.trainer = SimpleNamespace(
+        training=True,
+        strategy=SimpleNamespace(root_device=torch.device("cpu")),
+        fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress)),
+        global_rank=0,
+        current_epoch=0,
+    )
     datamodule.on_after_batch_transfer(torch.zeros(1), 0)
     assert called == [1]
 

@@ -33,7 +33,7 @@ def as_tensor(image):
 
 def assert_near(pixels, expected, *, tolerance):
     assert pixels.dtype == torch.uint8
-    assert pixels.is_contiguous()
+    assert pixels.permute(1, 2, 0).is_contiguous()
     assert pixels.shape == expected.shape
     assert (pixels.int() - expected.int()).abs().float().mean() <= tolerance
 

@@ -178,7 +178,7 @@ def test_a_point_is_hidden_exactly_where_a_later_object_is_drawn(kinds: list[Any
         later = drawn(*objects[i + 1 :]).any(axis=2)
         for name, point in named(one).items():
             x, y = np.floor(point * SCALE).astype(int)
-            around = later[y - 1 : y + 2, x - 1 : x + 2]  # corners are drawn to the pixel
+            around = later[y - 2 : y + 3, x - 2 : x + 3]  # edges are drawn from whole corners
             if around.all() or not around.any():
                 assert visibility[i, POINTS.names.index(name)] == (1 if around.all() else 2)
 

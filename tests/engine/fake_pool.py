@@ -24,6 +24,7 @@ class FakePool:
         self.num_workers, self.joins, self.bad = num_workers, joins, bad or {}
         self.lock, self.pace = threading.RLock(), Pace()
         self.owned, self.death = True, None
+        self.memory = None
         self.tasks: list[tuple[Header, Any, int | None]] = []
         self.runs: dict[int, Any] = {}
         self.ended: list[int] = []

@@ -29,6 +29,8 @@ NUMBERS = st.integers(0, 2**32)
         NUMBERS,
         NUMBERS,
         st.integers(0, 2**31),
+        st.integers(1, 2**31),
+        st.integers(-1, 2**31 - 1),
         st.floats(0, 1e6, allow_nan=False),
     )
 )

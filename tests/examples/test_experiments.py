@@ -118,6 +118,7 @@ def test_the_same_on_real_points(cache, tmp_path, shared_data):
     assert "NME" in printed
 
 
+@pytest.mark.soak
 def test_dlibs_faces_from_imglab_xml(cache, tmp_path, shared_data):
     names = [f"{split}ing_with_face_landmarks.xml" for split in ("train", "test")]
     words = ["convert", "imglab", shared_data / "dlib_faces", f"train={names[0]}", f"test={names[1]}"]

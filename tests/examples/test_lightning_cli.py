@@ -69,7 +69,13 @@ BASES = ("LoaderDataModule", "TableDataModule")
 MODULES = [name for name in datamodules.__all__ if name.endswith("DataModule") and name not in BASES]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.soak] if name != "MultiTaskDataModule" else [])
+        for name in MODULES
+    ],
+)
 def test_every_data_module_explains_its_settings(name, cache, tmp_path):
     done = run(cache, tmp_path, "fit", f"--data.help=lit_loader.datamodules.{name}")
     assert done.returncode == 0, done.stderr

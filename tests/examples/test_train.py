@@ -43,7 +43,7 @@ def test_it_fits_tests_reports_and_draws(cache, tmp_path):
     assert list((tmp_path / "checkpoints").glob("best*.ckpt"))
 
 
-@pytest.mark.parametrize("sampler", ["random", "weighted"])
+@pytest.mark.parametrize("sampler", [pytest.param("random", marks=pytest.mark.soak), "weighted"])
 def test_samplers_are_chosen_on_the_command_line(cache, tmp_path, sampler):
     done = train(
         cache, tmp_path, *SMALL, f"sampler={sampler}", "trainer.max_steps=2", "workers.num_workers=0"
@@ -64,8 +64,10 @@ def test_it_runs_on_a_real_voc_set(cache, tmp_path, shared_data):
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("sampler=nope", "class_balanced"),
-        ("workers.num_workers=two", "workers.num_workers='two' should be of type"),
+        pytest.param("sampler=nope", "class_balanced", marks=pytest.mark.soak),
+        pytest.param(
+            "workers.num_workers=two", "workers.num_workers='two' should be of type", marks=pytest.mark.soak
+        ),
         ("datamodule.batchsize=8", "did you mean datamodule.batch_size?"),
     ],
 )

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset
 
 from lit_loader import DataLoader
+from lit_loader.engine import process
 from lit_loader.errors import WorkerDiedError
 from tests.toys import Drawing, Slow, Stream, plain
 
@@ -119,7 +120,7 @@ class Forking(Dataset):
         return index
 
 
-@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.soak), 1])
 def test_a_death_is_seen_though_a_process_the_worker_forked_lives_on(seed):
     start = time.monotonic()
     with pytest.raises(WorkerDiedError, match="exit code 3"):
@@ -170,7 +171,8 @@ def test_threads_may_iterate_one_loader():
         assert found == [[[i, i + 1] for i in range(0, 120, 2)]] * 3
 
 
-def test_closing_while_another_thread_waits_ends_its_wait_with_an_error():
+def test_closing_while_another_thread_waits_ends_its_wait_with_an_error(monkeypatch):
+    monkeypatch.setattr(process, "_GRACE_S", 0.3)
     loader = DataLoader(Slow(20.0), num_workers=1, seed=1)
     iterator, seen = iter(loader), []
 

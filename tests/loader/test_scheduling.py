@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from lit_loader import DataLoader
-from lit_loader.engine import process_pool
+from lit_loader.engine import process, process_pool
 from tests.scheduled_set import Counted, Draws, Gated
 from tests.toys import Slow
 
@@ -226,6 +226,7 @@ def test_closing_an_iterator_while_another_thread_waits_for_its_batch_ends_the_w
 def test_a_consumer_looks_up_now_and_then(monkeypatch):
     """Another thread may have ended its pass or its pool in the moment before it began to wait."""
     monkeypatch.setattr(process_pool, "_LOOK_UP_S", 0.05)
+    monkeypatch.setattr(process, "_GRACE_S", 0.3)
     loader = DataLoader(Slow(20.0), num_workers=1, seed=0, timeout=0.3)
     iterator = iter(loader)
     start = time.monotonic()

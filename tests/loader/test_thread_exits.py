@@ -39,7 +39,7 @@ def in_a_fork(check):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.soak), 1])
 def test_a_fork_while_threads_are_at_work_does_not_hang(seed):
     for number in range(5):
         loader = threads(Slow(0.001, 400), seed=seed, persistent_workers=True)
@@ -142,7 +142,7 @@ def script(tmp_path, then, *, seconds=0.01, seed=1, persistent=True):
 
 
 @pytest.mark.parametrize(("seconds", "then"), [(0.01, "sys.exit(7)"), (60, "time.sleep(0.5); sys.exit(7)")])
-@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("persistent", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_an_interpreter_exits_with_a_live_iterator_and_stuck_threads(tmp_path, seconds, then, persistent):
     start = time.monotonic()
     process = script(tmp_path, then, seconds=seconds, persistent=persistent)

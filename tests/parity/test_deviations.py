@@ -6,6 +6,7 @@ import copy
 import os
 import signal
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
@@ -211,3 +212,61 @@ def test_a_loader_that_is_iterated_can_be_copied_and_pickled(persistent):
             assert [batch.item() for batch in copy.deepcopy(loader)] == [0, 1, 2, 3]
         assert [batch.item() for batch in iterator] == [1, 2, 3]
         loader._iterator = None
+
+
+class Kept(Numbers):
+    """Large tensors that the dataset keeps, and what each is like when it is asked for again."""
+
+    def __init__(self):
+        super().__init__(4)
+        self.tensors = [torch.zeros(64, 100), torch.zeros(64, 100)]
+
+    def __getitem__(self, index):
+        return self.tensors[index % 2]
+
+
+def edited(samples):
+    found = samples[0].clone()
+    samples[0].add_(1)
+    return found
+
+
+def test_a_collate_function_that_edits_large_samples_does_not_edit_the_dataset():
+    """In torch's workers it does; ours get copies, which are in the memory that the batch is read from."""
+    for kind, second in ((TorchDataLoader, 1), (DataLoader, 0)):
+        batches = list(kind(Kept(), collate_fn=edited, **ONE))
+        assert [int(batch.max()) for batch in batches] == [0, 0, second, second]
+
+
+class Reusing(Numbers):
+    """Every sample in the same large memory."""
+
+    def __init__(self):
+        super().__init__(4)
+        self.tensor = torch.zeros(64, 100)
+
+    def __getitem__(self, index):
+        return self.tensor.fill_(index)
+
+
+def test_a_dataset_that_reuses_the_memory_of_its_samples_has_them_as_they_were_when_returned():
+    """Torch collates what is there after the last one. Ours without workers does too: do not write such a dataset."""
+    workers = {**ONE, "batch_size": 4}
+    found = [
+        next(iter(kind(Reusing(), **workers)))[:, 0, 0].tolist() for kind in (TorchDataLoader, DataLoader)
+    ]
+    assert found == [[3, 3, 3, 3], [0, 1, 2, 3]]
+    assert next(iter(DataLoader(Reusing(), batch_size=4)))[:, 0, 0].tolist() == [3, 3, 3, 3]
+
+
+def as_is(sample):
+    return sample
+
+
+def test_an_array_keeps_its_byte_order():
+    """Torch's workers send it in an older way, in which numpy turns it into the machine's own."""
+    samples = [np.arange(5000, dtype=">i4"), np.arange(5, dtype=">f8")]
+    for kind, order in ((TorchDataLoader, "="), (DataLoader, ">")):
+        found = list(kind(Samples(samples), batch_size=None, collate_fn=as_is, **ONE))
+        assert [array.dtype.byteorder for array in found] == [order, order]
+        assert all((array == sample).all() for array, sample in zip(found, samples, strict=True))

@@ -37,9 +37,14 @@ class TableDataModuleConfig(WorkersConfig):
     test_transforms: Any = None
     predict_transforms: Any = None
     batch_transforms: Any = None
+    eval_batch_transforms: Any = None
     size_mismatch: str = "clip"
     exif_orientation: bool = True
     max_pixels: int = 89_478_485
+    decode: str = "exact"
+    cache: Optional[str] = field(default=None, metadata={"words": ("ram", "disk")})
+    cache_size: Optional[int] = None
+    cache_budget: Any = None
     drop_last: bool = False
     seed: Optional[int] = None
 

@@ -31,6 +31,7 @@ class WorkersConfig:
     multiprocessing_context: Optional[str] = None
     share_batches: Optional[bool] = None
     pin_memory: Optional[bool] = None
+    prefetch_to_device: Optional[bool] = None
     timeout: float = 0.0
 
 

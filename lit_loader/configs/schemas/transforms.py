@@ -26,6 +26,7 @@ class DetectionPresetConfig:
 
     size: Any = None
     max_size: Optional[int] = None
+    shorter_sides: Optional[list[int]] = None
     letterbox: bool = False
     fill: float = 0
     hflip: float = 0.5

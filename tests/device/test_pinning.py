@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torchvision import tv_tensors
 
 from lit_loader import DataLoader
 from lit_loader.device import Pinner
@@ -62,10 +63,48 @@ def test_a_named_device_is_deprecated_as_in_torch(accelerator):
         Pinner(True, "cuda:1")
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_tensors_are_page_locked(num_workers):
-    loader = DataLoader(Drawing(6), batch_size=2, seed=1, num_workers=num_workers, pin_memory=True)
-    for batch in loader:
-        assert batch["torch"].is_pinned()
+def test_tv_tensors_keep_their_class(accelerator, monkeypatch):
+    monkeypatch.setattr(
+        torch.Tensor, "pin_memory", lambda tensor: tensor.contiguous()
+    )  # plain, as torch's is
+    boxes = tv_tensors.BoundingBoxes(torch.ones(2, 4), format="XYXY", canvas_size=(5, 6))
+    pinned = Pinner(True, "")({"boxes": boxes, "image": torch.ones(1)})
+    assert type(pinned["boxes"]) is tv_tensors.BoundingBoxes
+    assert (pinned["boxes"].format, pinned["boxes"].canvas_size) == (boxes.format, (5, 6))
+    assert type(pinned["image"]) is torch.Tensor
+
+
+NO_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory"),
+    RuntimeError("CUDA error: out of memory\nlong text"),
+    RuntimeError("[enforce fail] posix_memalign: Cannot allocate memory"),
+    MemoryError(),
+]
+
+
+@pytest.mark.parametrize("error", NO_MEMORY, ids=repr)
+def test_without_memory_to_lock_the_epoch_goes_on_unpinned_and_one_warning_says_so(
+    accelerator, monkeypatch, error
+):
+    asked = []
+
+    def pin(tensor):
+        asked.append(tensor)
+        raise error
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    loader = DataLoader(Drawing(6), batch_size=2, seed=1, pin_memory=True)
+    expected = [batch["torch"] for batch in DataLoader(Drawing(6), batch_size=2, seed=1)]
+    with pytest.warns(UserWarning, match="goes on unpinned.*pin_memory=False") as caught:
+        found = [batch["torch"] for batch in loader]
+    assert len(caught) == len(asked) == 1
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_another_error_of_torchs_is_raised(accelerator, monkeypatch):
+    def pin(tensor):
+        raise RuntimeError("cannot pin a sparse tensor")
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    with pytest.raises(RuntimeError, match="sparse"):
+        next(iter(DataLoader(Drawing(6), batch_size=2, seed=1, pin_memory=True)))

@@ -1,0 +1,108 @@
+"""How far are the pixels of ``decode="fast"`` from those of a full decode? PSNR, and differences in levels of 255.
+
+Generated pictures are smooth shading, sharp edges, texture and a little noise, as JPEG of quality 85 with halved
+colours; with a folder of images, those too: ``python -m benchmarks.decode_error --images FOLDER``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from lit_loader.datasets import EncodedImage, decode_image
+from lit_loader.transforms import CropToObjects, ReadingCompose
+
+SIZES = ((375, 500), (481, 639), (960, 1280))
+SHARES = (0.5, 0.37, 0.25, 0.18, 0.125, 0.08)
+
+
+def photo_like(height: int, width: int, *, seed: int) -> Image.Image:
+    """Return a picture with shading, edges, texture of several scales and a little noise."""
+    draws = np.random.default_rng(seed)
+    rows, columns = np.meshgrid(np.linspace(0, 1, height), np.linspace(0, 1, width), indexing="ij")
+    picture = np.stack([0.3 + 0.4 * rows, 0.6 - 0.3 * columns, 0.3 + 0.2 * (rows + columns)], axis=-1)
+    for _ in range(14):
+        y, x, radius = draws.random(3) * (1, 1, 0.22) + (0, 0, 0.03)
+        inside = (rows - y) ** 2 + (columns - x) ** 2 < radius**2
+        waves = np.sin(rows * height * draws.random() * 0.8 + columns * width * draws.random() * 0.8)
+        picture[inside] = draws.random(3) * (0.85 + 0.15 * waves[inside])[:, None]
+    picture += draws.normal(0, 0.012, picture.shape)
+    return Image.fromarray((picture.clip(0, 1) * 255).astype(np.uint8))
+
+
+def difference(exact: Tensor, fast: Tensor) -> tuple[float, float, float]:
+    """Return PSNR in dB, the largest difference, and the one that a thousandth of the values exceeds, in levels."""
+    apart = (exact.double() - fast.double()).abs()
+    mean = float((apart**2).mean())
+    psnr = 10 * math.log10(255**2 / mean) if mean else math.inf
+    return psnr, float(apart.max()), float(np.quantile(apart.numpy(), 0.999))
+
+
+def differences(paths: Sequence[Path], transform: ReadingCompose) -> list[tuple[float, float, float]]:
+    """Return the `difference` of each file, after the same draws."""
+    found = []
+    for number, path in enumerate(paths):
+        torch.manual_seed(number)
+        exact, _ = transform(tv_tensors.Image(decode_image(path)), {})
+        torch.manual_seed(number)
+        fast, _ = transform.read(EncodedImage(path), {})
+        found.append(difference(exact, fast))
+    return found
+
+
+def report(name: str, paths: Sequence[Path]) -> None:
+    """Print a table over shares of the size that is shown, for whole images and for crops."""
+    print(f"\n{name}: {len(paths)} images")
+    print(f"  {'shown':28s} {'PSNR, least':>12s} {'median':>8s} {'largest':>8s} {'1 in 1000':>10s}")
+    sizes = {path: Image.open(path).size for path in paths}
+    shorter = min(min(size) for size in sizes.values())
+    for share in SHARES:
+        side = max(1, math.floor(shorter * share))
+        for kind, transform in (
+            ("whole", ReadingCompose([v2.Resize(side)])),
+            (
+                "crops",
+                ReadingCompose(
+                    [
+                        CropToObjects(
+                            size=side // 2, around="image", fit="crop", scale=(0.5, 1), shift=0.2, margin=0
+                        )
+                    ]
+                ),
+            ),
+        ):
+            psnr, largest, rare = zip(*differences(paths, transform), strict=True)
+            told = f"{kind}, {share:.3g} of the side"
+            print(
+                f"  {told:28s} {min(psnr):12.1f} {np.median(psnr):8.1f} {max(largest):8.0f} {max(rare):10.1f}"
+            )
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--images", type=Path, help="a folder of JPEG files to measure too")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        for height, width in SIZES:
+            paths = [Path(folder, f"{height}-{seed}.jpg") for seed in range(6)]
+            for seed, path in enumerate(paths):
+                photo_like(height, width, seed=seed).save(path, quality=85)
+            report(f"generated {width}x{height}", paths)
+    if given.images is not None:
+        report(str(given.images.name), sorted(given.images.rglob("*.jp*g"))[:60])
+
+
+if __name__ == "__main__":
+    main()

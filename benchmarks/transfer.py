@@ -1,0 +1,186 @@
+"""Is the batch on the GPU when the step asks for it? Rates of copying, steps fed by loaders, and a race test.
+
+Needs a GPU, and says so where there is none: ``python -m benchmarks.transfer --rounds 5``.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset
+
+from benchmarks.rounds import Pass, compare, judge, run
+from lit_loader import DataLoader
+
+BATCH, NUM_BATCHES, STEP_S = 64, 60, 0.02
+WORKERS: dict[str, Any] = {"batch_size": BATCH, "num_workers": 4, "persistent_workers": True}
+RACE_BATCHES, RACE_SHAPE = 100_000, (3, 64, 64)
+
+
+class Images(Dataset[Tensor]):
+    """uint8 images, each in memory of its own."""
+
+    def __init__(self) -> None:
+        self.image = torch.randint(0, 256, (3, 224, 224), dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        return BATCH * NUM_BATCHES
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.image.clone()
+
+
+class Numbered(Dataset[tuple[Tensor, int]]):
+    """Samples that hold one number everywhere, so that a sum says whether they arrived as they left."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        number = index % 251
+        return torch.full(RACE_SHAPE, number, dtype=torch.uint8), number
+
+
+def copying(source: Tensor, *, times: int = 20) -> Pass:
+    """Return a pass that copies memory to the GPU; a unit is a GB."""
+
+    def work() -> Any:
+        for _ in range(times):
+            source.to("cuda", non_blocking=True)
+        torch.cuda.synchronize()
+        return times * source.nbytes / 1e9
+
+    return work
+
+
+def locked_batch(loader: DataLoader[Any]) -> Tensor:
+    """Return a batch that lies in a slot of a worker process, in page-locked memory."""
+    batch: Tensor = next(iter(loader))
+    if not batch.is_pinned():
+        raise RuntimeError("the slots of the worker processes are not page-locked; see the warning above")
+    return batch
+
+
+def a_step() -> Callable[[Tensor], None]:
+    """Return a step of about `STEP_S` on this GPU that begins by reading its batch."""
+    weight = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+
+    def multiply(times: int) -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        state = weight
+        for _ in range(times):
+            state = (state @ weight).clamp_(-1, 1)
+        torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+    multiply(50)
+    times = max(1, round(STEP_S / (multiply(200) / 200)))
+
+    def step(batch: Tensor) -> None:
+        state = weight + batch.float().mean().to(torch.bfloat16)
+        for _ in range(times):
+            state = (state @ weight).clamp_(-1, 1)
+
+    return step
+
+
+def steps(step: Callable[[Tensor], None], batches: Callable[[], Any]) -> Pass:
+    """Return a pass of one epoch of steps."""
+
+    def work() -> int:
+        count = 0
+        for batch in batches():
+            step(batch.to("cuda", non_blocking=True))
+            count += 1
+        torch.cuda.synchronize()
+        return count
+
+    return work
+
+
+def feeding() -> dict[str, Pass]:
+    """Return epochs of steps, fed from memory of the GPU and by loaders."""
+    cached = torch.zeros(BATCH, 3, 224, 224, dtype=torch.uint8, device="cuda")
+    ours: Any = DataLoader
+    pinned = {"pin_memory": True, **WORKERS}
+    loaders: dict[str, Any] = {
+        "torch, pin_memory": TorchDataLoader(Images(), **pinned),
+        "ours, pin_memory": ours(Images(), seed=0, **pinned),
+        "ours, device": ours(Images(), seed=0, device="cuda", **pinned),
+        "ours, device, not page-locked": ours(Images(), seed=0, device="cuda", **WORKERS),
+    }
+    step = a_step()  # the same for all
+    found = {"cached batch": steps(step, lambda: (cached for _ in range(NUM_BATCHES)))}
+    return found | {name: steps(step, partial(_itself, loader)) for name, loader in loaders.items()}
+
+
+def _itself(loader: Any) -> Any:
+    return loader
+
+
+def race(num_batches: int = RACE_BATCHES) -> int:
+    """Return how many samples arrived on the GPU otherwise than they left, over a consumer that is often late.
+
+    Args:
+        num_batches: How many batches of four are looked at.
+    """
+    chance = random.Random(0)
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    num_values = RACE_SHAPE[0] * RACE_SHAPE[1] * RACE_SHAPE[2]
+    held: list[Any] = []
+    dataset, settings = Numbered(4 * num_batches), {"batch_size": 4, "num_workers": 4, "pin_memory": True}
+    made: Any = DataLoader
+    with made(dataset, shuffle=True, seed=0, device="cuda", **settings) as loader:
+        for images, numbers in loader:
+            if chance.random() < 0.2:
+                torch.cuda._sleep(chance.randrange(2_000_000))  # type: ignore[no-untyped-call] # about a millisecond
+            if chance.random() < 0.01:
+                time.sleep(0.002)  # workers come to wait for slots
+            wrong += (images.sum(dim=(1, 2, 3), dtype=torch.int64) != numbers * num_values).sum()
+            held = [*held, images][-chance.randrange(1, 4) :]
+    return int(wrong)
+
+
+def main(rounds: int) -> None:
+    """Compare copies with the bus's limit and steps with those on a cached batch; look for races."""
+    if not torch.cuda.is_available():
+        print("benchmarks.transfer needs a GPU and finds none here: nothing was measured")
+        return
+    with DataLoader(Images(), seed=0, pin_memory=True, num_workers=1, batch_size=BATCH) as loader:
+        locked = locked_batch(loader)
+        contenders = {
+            "the bus: 256 MB, pinned by torch": copying(torch.empty(1 << 28, dtype=torch.uint8).pin_memory()),
+            "a batch, pinned by torch": copying(locked.clone().pin_memory()),
+            "a batch in a page-locked slot": copying(locked),
+            "a batch, not page-locked": copying(locked.clone()),
+        }
+        found = compare("copies to the GPU", contenders, rounds=rounds, unit="GB")
+        bus, *_ = contenders
+        judge(
+            "page-locked slots, of the bus's rate",
+            found.rate_ratio("a batch in a page-locked slot", bus),
+            at_least=0.9,
+        )
+    found = compare(f"steps of {STEP_S * 1e3:.0f} ms", feeding(), rounds=rounds, unit="step")
+    judge("a step fed by the loader", found.ratio("ours, device", "cached batch"), at_most=1.03)
+    begin = time.perf_counter()
+    wrong = race()
+    verdict = "met" if wrong == 0 else "MISSED"
+    print(
+        f"  -> race: {wrong} wrong samples in {RACE_BATCHES} batches, {time.perf_counter() - begin:.0f} s: {verdict}"
+    )
+
+
+if __name__ == "__main__":
+    run(main, rounds=5)

@@ -1,0 +1,57 @@
+"""What does it cost to get batches out of worker processes? Two of them, persistent; a unit is a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import Dataset
+
+from benchmarks.overhead import WORKERS, Stored
+from benchmarks.rounds import Pass, compare, judge, passes, run
+from lit_loader import DataLoader
+
+
+class Fresh(Dataset[tuple[torch.Tensor, int]]):
+    """Returns an image in memory of its own, as a decoder would."""
+
+    def __init__(self, length: int, *shape: int) -> None:
+        self.length, self.image = length, torch.zeros(shape)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.image.clone(), index
+
+
+def contenders(dataset: Dataset[Any], batch_size: int) -> dict[str, Pass]:
+    """Return passes over torch's loader and ours."""
+    ours: Any = DataLoader
+    return passes(
+        {
+            "torch": TorchDataLoader(dataset, batch_size, **WORKERS),
+            "ours": ours(dataset, batch_size, **WORKERS),
+            "ours, seed=0": ours(dataset, batch_size, seed=0, **WORKERS),
+        }
+    )
+
+
+def main(rounds: int) -> None:
+    """Compare batches of small samples, and of large ones by the rate of their bytes."""
+    found = compare("batch 4 of small samples", contenders(Stored(8192), 4), rounds=rounds, unit="batch")
+    judge("a batch, of torch's", found.ratio("ours", "torch"), at_most=0.10)
+    judge("the same with a seed", found.ratio("ours, seed=0", "torch"), at_most=0.10)
+    found = compare("batch 256 of small samples", contenders(Stored(65536), 256), rounds=rounds, unit="batch")
+    judge("a sample, of torch's", found.ratio("ours", "torch"), at_most=0.22)
+    judge("the same with a seed", found.ratio("ours, seed=0", "torch"), at_most=0.22)
+    for shape, batch_size, length, bar in (((3, 224, 224), 64, 1024, 2.2), ((3, 800, 1333), 4, 64, 2.5)):
+        what = f"float32 {'x'.join(map(str, shape))}, batch {batch_size}"
+        found = compare(what, contenders(Fresh(length, *shape), batch_size), rounds=rounds, unit="batch")
+        for ours in ("ours", "ours, seed=0"):
+            judge(f"{ours}, bytes a second, of torch's", found.rate_ratio(ours, "torch"), at_least=bar)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,22 @@
+"""Decoded images kept between epochs, once a host."""
+
+from __future__ import annotations
+
+from lit_loader.datasets.decoded.reader import CachedReader, shrink_target
+from lit_loader.datasets.decoded.settings import (
+    CacheKind,
+    DecodedCache,
+    as_decoded_cache,
+    byte_count,
+    byte_words,
+)
+
+__all__ = [
+    "CacheKind",
+    "CachedReader",
+    "DecodedCache",
+    "as_decoded_cache",
+    "byte_count",
+    "byte_words",
+    "shrink_target",
+]

@@ -1,0 +1,102 @@
+"""A batch to a device: what can be copied on a side stream, and what must wait until it is asked for.
+
+NOTE [Aside or late]
+    A copy on a side stream is safe where the copied memory can be named: the source is kept until the copy has
+    ended, and the device's memory is marked as used by the consumer (``record_stream``). That holds for dense CPU
+    tensors, and for objects that have ``to()`` and ``record_stream()``. Anything else that has a ``to()``, sparse
+    and nested tensors, tensors of another device, a batch type that hides its tensors, is moved as a whole when
+    the batch is handed over, on the consumer's own stream: right, and without overlap.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_loader.device.nesting import NO_LEAF, rebuilt
+from lit_loader.device.streams import Backend
+
+__all__ = ["Moving", "moved"]
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """Return a batch on a device, each leaf copied at once, on the current stream.
+
+    Containers, named tuples, dataclasses and objects with a ``to()`` are taken as Lightning's transfer takes them.
+
+    Args:
+        batch: Any nesting; objects without ``to()`` stay as they are.
+        device: Where to.
+    """
+    return rebuilt(batch, lambda data: _to(data, device) if _is_movable(data) else NO_LEAF, dataclasses=True)
+
+
+class Moving:
+    """A batch on its way: begun on the side stream, finished on the consumer's.
+
+    Args:
+        batch: The source; kept until `has_left`.
+        backend: The device.
+
+    Owns: the source, and the memory on the device until it is handed over.
+    """
+
+    def __init__(self, batch: Any, backend: Backend) -> None:
+        self._backend = backend
+        self._source: Any = batch
+        self._aside: list[Any] = []
+        self._some_late = False
+        with backend.aside():
+            try:
+                self._result = rebuilt(batch, self._begin, dataclasses=True)
+            except BaseException:
+                backend.record().synchronize()  # what was begun before the error is under way
+                raise
+            self._copied = backend.record()
+
+    def _begin(self, data: Any) -> Any:
+        if not _is_movable(data):
+            return NO_LEAF
+        if isinstance(data, Tensor):
+            if data.device == self._backend.device:
+                return data
+            if data.device.type == "cpu" and data.layout is torch.strided and not data.is_nested:
+                copy = self._backend.copied(data)
+                self._aside.append(copy)
+                return copy
+        elif callable(getattr(type(data), "record_stream", None)):
+            found = _to(data, self._backend.device)
+            self._aside.append(found)
+            return found
+        self._some_late = True
+        return data
+
+    def hand_over(self) -> Any:
+        """Return the batch on the device; work that is queued on the current stream from now on may use it."""
+        backend = self._backend
+        backend.wait(self._copied)
+        for value in self._aside:
+            backend.keep(value)
+        result, self._result, self._aside = self._result, None, []
+        return moved(result, backend.device) if self._some_late else result
+
+    @property
+    def has_left(self) -> bool:
+        """Whether every copy has ended, so that the source may go."""
+        return self._copied.query()
+
+    def wait_until_left(self) -> None:
+        """Wait, in this thread, until every copy has ended."""
+        self._copied.synchronize()
+
+
+def _is_movable(data: Any) -> bool:
+    """Whether Lightning's transfer would move it: its class, not the object, has a ``to()``."""
+    return callable(getattr(type(data), "to", None))
+
+
+def _to(data: Any, device: torch.device) -> Any:
+    found = data.to(device)
+    return data if found is None else found  # a to() that forgot to return itself

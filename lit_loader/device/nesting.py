@@ -1,0 +1,71 @@
+"""The nested structure of a batch: taken apart and put together again with other leaves.
+
+torch (page-locking) and Lightning (transfer) go through the same containers: mappings, named tuples, tuples and
+other sequences keep their type, and what else their objects carry, where that can be done; dataclasses are
+Lightning's.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any, Final
+
+__all__ = ["NO_LEAF", "rebuilt"]
+
+NO_LEAF: Final = object()
+"""What a leaf function returns for an object whose parts, if it has any, are to be looked at."""
+
+
+def rebuilt(data: Any, leaf: Callable[[Any], Any], *, dataclasses: bool = False) -> Any:
+    """Return nested data with every leaf replaced; what is neither leaf nor container stays as it is.
+
+    Args:
+        data: Any nesting of containers.
+        leaf: Returns what replaces an object, or `NO_LEAF`. It is asked for containers too, before their parts.
+        dataclasses: Whether the fields of dataclasses are parts; the copy is a shallow one.
+    """
+    found = leaf(data)
+    if found is not NO_LEAF:
+        return found
+    if isinstance(data, str | bytes):
+        return data
+    if isinstance(data, Mapping):
+        return _mapping(
+            data, {key: rebuilt(part, leaf, dataclasses=dataclasses) for key, part in data.items()}
+        )
+    if isinstance(data, Sequence):
+        return _sequence(data, [rebuilt(part, leaf, dataclasses=dataclasses) for part in data])
+    if dataclasses and is_dataclass(data) and not isinstance(data, type):
+        clone = copy.copy(data)
+        for field in fields(data):
+            part = rebuilt(getattr(data, field.name), leaf, dataclasses=True)
+            object.__setattr__(clone, field.name, part)  # frozen ones too: nobody else has the clone yet
+        return clone
+    return data
+
+
+def _mapping(data: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
+    try:
+        if isinstance(data, MutableMapping):
+            clone = copy.copy(data)  # keeps what the mapping carries besides its items
+            clone.update(parts)
+            return clone
+        return type(data)(parts)  # type: ignore[call-arg] # as far as it can be known
+    except TypeError:
+        return parts
+
+
+def _sequence(data: Sequence[Any], parts: list[Any]) -> Any:
+    if isinstance(data, tuple):
+        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
+    try:
+        if isinstance(data, MutableSequence):
+            clone = copy.copy(data)
+            for place, part in enumerate(parts):
+                clone[place] = part
+            return clone
+        return type(data)(parts)  # type: ignore[call-arg] # as far as it can be known
+    except TypeError:
+        return parts  # a range, say

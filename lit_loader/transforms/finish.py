@@ -1,0 +1,87 @@
+"""The last step of a preset: the image as it goes into the batch, written straight into the batch's memory."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from lit_loader import batch_memory
+
+__all__ = ["ToBatchBytes", "ToBatchFloat"]
+
+_LARGEST: Final = 255
+
+
+class ToBatchFloat(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
+    """torchvision's ``ToDtype(torch.float32, scale=True)``, the same bits, made where the batch will lie.
+
+    A uint8 image on the CPU becomes a contiguous float32 one in [0, 1] in memory of the batch, see
+    `lit_loader.batch_memory`. Everything else goes torchvision's way.
+
+    Determinism: no randomness.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(torch.float32, scale=True)
+
+    def forward(self, *inputs: Any) -> Any:
+        """Convert a sample: an image, or one with a target."""
+        if not _is_alone(inputs):
+            return super().forward(*inputs)
+        image = self.transform(inputs[0], {})
+        return (image, *inputs[1:]) if len(inputs) > 1 else image
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        """Convert one leaf of the sample."""
+        if not _is_image(inpt):
+            return super().transform(inpt, params)
+        out = batch_memory.empty(inpt.shape, torch.float32)
+        out.copy_(inpt.as_subclass(Tensor)).mul_(1.0 / _LARGEST)
+        return _like(inpt, out)
+
+
+class ToBatchBytes(v2.Transform):  # type: ignore[misc] # torchvision is untyped
+    """Keep a uint8 image's values, contiguous and where the batch will lie.
+
+    Everything but uint8 images on the CPU passes as it is, and so does an image that is contiguous already where
+    the batch has no memory of its own.
+
+    Determinism: no randomness.
+    """
+
+    def forward(self, *inputs: Any) -> Any:
+        """Place a sample: an image, or one with a target."""
+        if not _is_alone(inputs):
+            return super().forward(*inputs)
+        image = self.transform(inputs[0], {})
+        return (image, *inputs[1:]) if len(inputs) > 1 else image
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        """Place one leaf of the sample."""
+        if not _is_image(inpt) or (batch_memory.current() is None and inpt.is_contiguous()):
+            return inpt
+        out = batch_memory.empty(inpt.shape, torch.uint8)
+        out.copy_(inpt.as_subclass(Tensor))
+        return _like(inpt, out)
+
+
+def _is_alone(inputs: tuple[Any, ...]) -> bool:
+    """Return whether the sample is an image with nothing in its target, which torchvision need not look through."""
+    return isinstance(inputs[0], Tensor) and all(type(other) is dict and not other for other in inputs[1:])
+
+
+def _is_image(value: Any) -> bool:
+    return (
+        isinstance(value, Tensor)
+        and (isinstance(value, tv_tensors.Image) or not isinstance(value, tv_tensors.TVTensor))
+        and value.dtype == torch.uint8
+        and value.device.type == "cpu"
+    )
+
+
+def _like(image: Tensor, out: Tensor) -> Tensor:
+    return tv_tensors.wrap(out, like=image) if isinstance(image, tv_tensors.TVTensor) else out

@@ -1,0 +1,162 @@
+"""An image that is not decoded yet, for transforms that say which of its pixels they want, and at which size.
+
+NOTE [What is put off]
+    A flip, or a change of colours, of an image that is resized next costs less after the resize. So steps that come
+    before are noted and made on the pixels once they are read, in the order in which they were noted. What is drawn
+    for them is drawn when they are noted, so random numbers come in the order of a decoded image's. Read in full,
+    the image gets the same steps on the same pixels: the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms.v2 import functional
+
+from lit_loader.transforms.views import View, cut_pixels, needs_care
+
+__all__ = ["PendingImage", "Step", "UnreadImage", "nothing_to_move"]
+
+Step: TypeAlias = Callable[[Any], Any]
+"""Changes the pixels of an image ``(3, H, W)`` where they are, or mirrors them; the size stays."""
+
+# A scale that is a whole number but for rounding must not lose the last row.
+_ROUNDING: Final = 1 + 1e-12
+
+
+class UnreadImage(Protocol):
+    """A source of pixels whose size is known."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the whole image, upright, in pixels."""
+
+    def read(self) -> Tensor:
+        """Return all pixels, uint8 ``(3, H, W)``."""
+
+    def read_part(self, *, zoom: float, bottom: int) -> tuple[Tensor, float]:
+        """Return the rows above ``bottom``, not smaller than ``zoom`` times their size or than they are.
+
+        Args:
+            zoom: Pixels of the result for one of the image that are enough, along both axes.
+            bottom: The first row not needed, in pixels of the image, from 1 to H. More rows may come.
+
+        Returns:
+            uint8 ``(3, h, w)`` in any memory format, h at least ``ceil(bottom * zoom)``, and the zoom it has, 1
+            or less: the image's upper left corner is the result's, and its point (x, y) lies at
+            (x * zoom, y * zoom).
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class PendingImage:
+    """An image to be read, with the steps that its pixels still need.
+
+    Attributes:
+        source: Gives the pixels.
+        steps: What is made of them, first to last.
+    """
+
+    source: UnreadImage
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width, in pixels."""
+        return self.source.size
+
+    def stand_in(self, *, channels: int = 0) -> tv_tensors.Image:
+        """Return an image of this size without pixels, or with pixels that take no memory, for torchvision."""
+        return tv_tensors.Image(torch.zeros((), dtype=torch.uint8).expand(channels, *self.size))
+
+    def then(self, step: Step) -> PendingImage:
+        """Return this image with one more step, see NOTE [What is put off]."""
+        return replace(self, steps=(*self.steps, step))
+
+    def read(self) -> tv_tensors.Image:
+        """Return the image decoded in full, after its steps."""
+        return self._finished(self.source.read())
+
+    def resized(self, size: tuple[int, int]) -> tv_tensors.Image:
+        """Return the whole image at ``size`` (height, width), after its steps."""
+        height, width = self.size
+        return self._finished(self._part((0, 0, width, height), size, fill=0))
+
+    def cropped(self, part: tuple[int, int, int, int], size: tuple[int, int]) -> tv_tensors.Image:
+        """Return (left, top, right, bottom) of the image at ``size`` (height, width), after its steps."""
+        if self.steps:  # a flip may be among them, after which the part lies elsewhere
+            left, top, right, bottom = part
+            crop = (top, left, bottom - top, right - left)
+            cropped: tv_tensors.Image = functional.resized_crop(
+                self.read(), *crop, list(size), antialias=True
+            )
+            return cropped
+        return tv_tensors.Image(self._part(part, size, fill=0))
+
+    def shown(self, view: View, *, fill: float) -> tv_tensors.Image:
+        """Return what a view shows of the image; see `View.pixels`."""
+        if self.steps or needs_care(view, self.size):
+            shown: tv_tensors.Image = view.pixels(self.read(), fill=fill)
+            return shown
+        if view.upright:
+            left, top, right, bottom = (round(value) for value in view.corners[[0, 2]].ravel().tolist())
+            return tv_tensors.Image(self._part((left, top, right, bottom), view.size, fill=fill))
+        wanted = float(view.scale().max())
+        # The view reads up to two rows more, of the pixels it gets.
+        bottom = math.ceil(view.corners[:, 1].max() + 2 / min(wanted, 1.0))
+        pixels, zoom = self._read_part(zoom=wanted, bottom=bottom)
+        scaled = View(corners=view.corners * zoom, size=view.size)
+        return tv_tensors.Image(scaled.pixels(pixels, fill=fill))
+
+    def _part(self, part: tuple[int, int, int, int], size: tuple[int, int], *, fill: float) -> Tensor:
+        """Return (left, top, right, bottom) of the image, ``fill`` beyond it, resized once."""
+        left, top, right, bottom = part
+        pixels, zoom = self._read_part(
+            zoom=max(size[0] / (bottom - top), size[1] / (right - left)), bottom=bottom
+        )
+        return _resized_part(pixels, [value * zoom for value in part], size, fill=fill)
+
+    def _read_part(self, *, zoom: float, bottom: int) -> tuple[Tensor, float]:
+        return self.source.read_part(zoom=zoom, bottom=min(max(bottom, 1), self.size[0]))
+
+    def _finished(self, pixels: Tensor) -> tv_tensors.Image:
+        image = tv_tensors.Image(pixels)
+        for step in self.steps:
+            image = step(image)
+        return image
+
+
+def nothing_to_move(others: Sequence[Any]) -> bool:
+    """Return whether what comes with an image is empty targets, so that torchvision need not look through it."""
+    return all(isinstance(other, dict) and not other for other in others)
+
+
+def _resized_part(pixels: Tensor, part: list[float], size: tuple[int, int], *, fill: float) -> Tensor:
+    """Return (left, top, right, bottom) of ``pixels`` at ``size``; sides may lie between pixels."""
+    left, top, right, bottom = part
+    low_x, low_y, high_x, high_y = math.floor(left), math.floor(top), math.ceil(right), math.ceil(bottom)
+    cut: Tensor = cut_pixels(pixels, (low_x, low_y, high_x, high_y), fill=fill)
+    if (left, top, right, bottom) == (low_x, low_y, high_x, high_y):
+        if tuple(cut.shape[-2:]) == size:
+            return cut
+        whole: Tensor = functional.resize_image(cut, list(size), antialias=True)
+        return whole
+    if (left, top) == (low_x, low_y):
+        # Scales given as numbers: the last row and column may be parts of one, which sizes cannot say.
+        scales = [_ROUNDING * size[0] / (bottom - top), _ROUNDING * size[1] / (right - left)]
+        scaled = torch.nn.functional.interpolate(
+            cut[None], scale_factor=scales, mode="bilinear", antialias=True
+        )
+        return scaled[0, :, : size[0], : size[1]]
+    box = (left - low_x, top - low_y, right - low_x, bottom - low_y)
+    picture = Image.fromarray(np.ascontiguousarray(cut.permute(1, 2, 0).numpy()))
+    between = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR, box=box)
+    return torch.from_numpy(np.array(between)).permute(2, 0, 1)

@@ -1,0 +1,131 @@
+"""A composition that may be handed an image before it is decoded, and has it read at the size it needs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+from torchvision.transforms import v2
+
+from lit_loader.transforms.crops import CropToObjects
+from lit_loader.transforms.finish import ToBatchBytes, ToBatchFloat
+from lit_loader.transforms.flips import RandomHorizontalFlip, RandomVerticalFlip
+from lit_loader.transforms.geometry import Letterbox
+from lit_loader.transforms.pending import PendingImage, UnreadImage, nothing_to_move
+from lit_loader.transforms.sanitize import SanitizeObjects
+from lit_loader.transforms.visibility import UpdateVisibility
+
+__all__ = ["ReadingCompose", "needs_target"]
+
+# Exact types: a subclass may look at pixels.
+_UNDERSTAND: Final = (
+    CropToObjects,
+    Letterbox,
+    RandomHorizontalFlip,
+    RandomVerticalFlip,
+    SanitizeObjects,
+    UpdateVisibility,
+)
+_RESIZES: Final = (v2.RandomShortestSize, v2.Resize)
+_COLOURS: Final = (v2.RandomPhotometricDistort,)
+_IMAGE_ALONE: Final = (
+    *_RESIZES,
+    *_COLOURS,
+    RandomHorizontalFlip,
+    RandomVerticalFlip,
+    ToBatchBytes,
+    ToBatchFloat,
+    v2.RandomResizedCrop,
+)
+
+
+class ReadingCompose(v2.Compose):  # type: ignore[misc] # torchvision is untyped
+    """torchvision's ``Compose`` for data sets with ``decode="fast"``: the first resize or crop reads the image.
+
+    Called with ``(image, target)`` of a decoded image it is ``v2.Compose``. A data set with ``decode="fast"``
+    hands it an image of which only the header is read. The first of ``v2.Resize``, ``v2.RandomShortestSize``,
+    ``v2.RandomResizedCrop``, `Letterbox` and `CropToObjects` then has just the pixels decoded that it shows, no larger
+    than it needs; of a JPEG that is 1/2, 1/4 or 1/8 of its size, and the rows down to the lowest one shown. Flips of
+    ours and ``v2.RandomPhotometricDistort`` may stand before it: they draw what they draw, and are made on the pixels
+    read. `SanitizeObjects` and `UpdateVisibility` need no pixels. Any other transform that comes first, such as
+    ``v2.RandomZoomOut``, `RandomObjectCrop` or one of the user's, gets the image decoded in full.
+
+    Random draws, boxes, points, masks and labels are those of the decoded image. Pixels are within the bound that
+    `lit_loader.datasets.EncodedImage` states; where nothing is shrunk to half or less and no step was put off, they
+    are the same.
+
+    Determinism: that of the transforms.
+
+    Args:
+        transforms: Called one after the other.
+    """
+
+    def __init__(self, transforms: Sequence[Any]) -> None:
+        super().__init__(list(transforms))
+
+    def read(self, image: UnreadImage, target: Any) -> Any:
+        """Transform a sample whose image is not decoded yet.
+
+        Args:
+            image: The source of its pixels.
+            target: Boxes, points and masks in pixels of the whole, upright image.
+
+        Returns:
+            What ``self(image, target)`` gives for the decoded image.
+        """
+        sample: Any = (PendingImage(image), target)
+        for transform in self.transforms:
+            sample = _step(transform, sample)
+        first, *rest = sample if isinstance(sample, tuple) else (sample,)
+        return (first.read(), *rest) if isinstance(first, PendingImage) else sample
+
+
+def needs_target(transform: Any) -> bool:
+    """Return whether what a transform makes of an image may depend on the target."""
+    kind = type(transform)
+    if kind in (v2.Compose, ReadingCompose):
+        return any(needs_target(part) for part in transform.transforms)
+    if kind is CropToObjects:
+        return bool(transform.around != "image")
+    return kind not in _IMAGE_ALONE
+
+
+def _step(transform: Any, sample: Any) -> Any:
+    image = sample[0] if isinstance(sample, tuple) and sample else None
+    if not isinstance(image, PendingImage):
+        return transform(*sample) if isinstance(sample, tuple) else transform(sample)
+    kind = type(transform)
+    if kind in _UNDERSTAND:
+        return transform(*sample)
+    if kind in (v2.Compose, ReadingCompose):
+        for part in transform.transforms:
+            sample = _step(part, sample)
+        return sample
+    rest = list(sample[1:])
+    if kind in _RESIZES and not _is_unlike_reading(transform):
+        shape, *moved = transform(image.stand_in(), *rest)
+        return (image.resized(tuple(shape.shape[-2:])), *moved)
+    if kind is v2.RandomResizedCrop and not _is_unlike_reading(transform):
+        params = transform.make_params([image.stand_in()])
+        left, top = params["left"], params["top"]
+        part = (left, top, left + params["width"], top + params["height"])
+        height, width = transform.size
+        if not nothing_to_move(rest):
+            drawn = copy.copy(transform)
+            drawn.make_params = lambda _: (
+                params
+            )  # torchvision draws and moves in one call; this one only moves
+            _, *rest = drawn(image.stand_in(), *rest)
+        return (image.cropped(part, (height, width)), *rest)
+    if kind in _COLOURS:
+        params = transform.make_params([image.stand_in(channels=3)])
+        return (image.then(partial(transform.transform, params=params)), *rest)
+    return transform(image.read(), *rest)
+
+
+def _is_unlike_reading(resize: Any) -> bool:
+    """Return whether a resize is not the bilinear one with antialiasing that reading makes."""
+    mode = resize.interpolation  # a string, or an enumeration's member
+    return getattr(mode, "value", mode) != "bilinear" or not resize.antialias

@@ -1,0 +1,116 @@
+"""Prefetching to the trainer's device: asked for by the trainer, found in place by Lightning, in every stage."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+
+from lit_loader import DetectionDataModule
+from tests.device.simulated import present
+
+
+@pytest.fixture
+def simulated(monkeypatch):
+    return present(monkeypatch)
+
+
+class Taking(LightningModule):
+    """Remembers where its batches lie."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen = {}
+
+    def _see(self, stage, batch):
+        self.seen.setdefault(stage, []).append(batch[0][0].data_ptr())
+
+    def training_step(self, batch, batch_idx):
+        self._see("fit", batch)
+        return self.weight.sum()
+
+    def validation_step(self, batch, batch_idx):
+        self._see("validate", batch)
+
+    def test_step(self, batch, batch_idx):
+        self._see("test", batch)
+
+    def predict_step(self, batch, batch_idx):
+        self._see("predict", batch)
+        return len(batch)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_every_stage_of_lightning_gets_the_batch_where_the_loader_put_it(simulated, shapes, num_workers):
+    placed = set()
+    copied = simulated.copied
+
+    def noting(tensor):
+        block = copied(tensor)
+        placed.add(block.data_ptr())
+        return block
+
+    simulated.copied = noting
+    datamodule = DetectionDataModule(
+        shapes, batch_size=20, num_workers=num_workers, worker_method="thread", prefetch_to_device=True
+    )
+    model = Taking()
+    trainer = Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        max_epochs=1,
+        num_sanity_val_steps=0,
+        log_every_n_steps=1,
+    )
+    trainer.fit(model, datamodule=datamodule)
+    trainer.validate(model, datamodule=datamodule, verbose=False)
+    trainer.test(model, datamodule=datamodule, verbose=False)
+    trainer.predict(model, datamodule=datamodule)
+    assert {stage: len(seen) for stage, seen in model.seen.items()} == {
+        "fit": 3,
+        "validate": 2,
+        "test": 2,
+        "predict": 2,
+    }
+    assert {place for seen in model.seen.values() for place in seen} <= placed
+
+
+CASES = [
+    (None, "cuda", True, "cuda:1"),
+    (True, "cuda", True, "cuda:1"),
+    (False, "cuda", True, None),
+    (None, "cuda", False, None),  # torch does not know it as an accelerator
+    (None, "cpu", True, None),
+    (True, "cpu", False, "cpu"),
+]
+
+
+@pytest.mark.parametrize(("setting", "kind", "accelerated", "expected"), CASES)
+def test_the_device_is_the_trainers(shapes, monkeypatch, setting, kind, accelerated, expected):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: accelerated)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    root = torch.device("cuda", 1) if kind == "cuda" else torch.device("cpu")
+    datamodule = DetectionDataModule(shapes, prefetch_to_device=setting, pin_memory=False)
+    assert datamodule.train_dataloader().device is None  # without a trainer
+    datamodule.trainer = SimpleNamespace(
+        strategy=SimpleNamespace(root_device=root), global_rank=0, world_size=1, num_devices=1
+    )
+    found = {
+        str(loader.device)
+        for stage in ("train", "val", "test", "predict")
+        for loader in datamodule._make_loaders(stage)
+    }
+    assert found == {str(expected)}
+    assert datamodule.first_batch("val")[0][0].device.type == "cpu"  # to be looked at
+    datamodule.trainer = None

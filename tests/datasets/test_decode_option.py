@@ -1,0 +1,167 @@
+"""The option ``decode="fast"``: the same samples but for pixels, the same bits inline and in all workers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import default_collate
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from lit_loader import DataLoader, DetectionDataset
+from lit_loader.datasets import ClassificationDataset, EncodedImage
+from lit_loader.datasets import reading as reading_module
+from lit_loader.errors import ImageError
+from lit_loader.formats import read_image_folder
+from lit_loader.transforms import (
+    CropToObjects,
+    ReadingCompose,
+    classification_transforms,
+    detection_transforms,
+)
+from tests.photo_like import jpeg, photo_like
+
+NUM_IMAGES = 8
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    root = tmp_path_factory.mktemp("images")
+    for number in range(NUM_IMAGES):
+        path = root / "ab"[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(jpeg(photo_like(120 + number, 161, seed=number)))
+    return read_image_folder(root, use_cache=False, num_workers=0, progress=False)
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """The files that were opened undecoded."""
+    found = []
+
+    class Noting(EncodedImage):
+        def __init__(self, path, **settings):
+            found.append(path)
+            super().__init__(path, **settings)
+
+    monkeypatch.setattr(reading_module, "EncodedImage", Noting)
+    return found
+
+
+def same(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        equal = torch.equal(ours[name], value) if isinstance(value, torch.Tensor) else ours[name] == value
+        assert equal, name
+
+
+def test_fast_samples_differ_from_exact_ones_in_pixels_alone(table, opened):
+    transforms = detection_transforms(True, size=48, photometric=0.5)
+    exact, fast = (DetectionDataset(table, transforms=transforms, decode=way) for way in ("exact", "fast"))
+    for index in range(NUM_IMAGES):
+        torch.manual_seed(index)
+        expected = exact[index]
+        assert len(opened) == index
+        torch.manual_seed(index)
+        found = fast[index]
+        assert len(opened) == index + 1
+        same(found[1], expected[1])
+        assert (found[0] - expected[0]).abs().mean() < 0.02
+        assert not torch.equal(found[0], expected[0])
+
+
+def test_transforms_of_others_get_every_pixel(table, opened):
+    def user(image, target):
+        assert type(image) is tv_tensors.Image
+        return image, target
+
+    for transforms in (user, v2.Compose([user]), None):
+        exact, fast = (
+            DetectionDataset(table, transforms=transforms, decode=way) for way in ("exact", "fast")
+        )
+        assert torch.equal(fast[0][0], exact[0][0])
+    assert not opened
+
+
+def test_what_a_transform_of_an_undecoded_image_raises_names_the_image(table):
+    def broken(image, target):
+        raise RuntimeError("no")
+
+    dataset = DetectionDataset(table, transforms=ReadingCompose([v2.Resize(40), broken]), decode="fast")
+    with pytest.raises(RuntimeError, match="no") as caught:
+        dataset[1]
+    assert "sample 1" in caught.value.__notes__[0]
+
+
+def test_an_image_larger_than_max_pixels_is_refused(table):
+    keywords = {"transforms": detection_transforms(False, size=40), "decode": "fast"}
+    with pytest.raises(ImageError, match="exceeds max_pixels=100"):
+        DetectionDataset(table, max_pixels=100, **keywords)[0]
+
+
+@pytest.mark.parametrize("wrong", ["Fast", "", None, True])
+def test_another_word_is_refused(table, wrong):
+    with pytest.raises(ValueError, match="decode="):
+        DetectionDataset(table, decode=wrong)
+
+
+@pytest.mark.parametrize("crop", [True, False])
+@pytest.mark.parametrize("decode", ["exact", "fast"])
+def test_classification_gives_what_it_gives_with_whole_targets(table, decode, crop):
+    """It leaves targets out where no transform can look at them."""
+    transforms = classification_transforms(True, size=32, crop=crop, scale=(0.5, 1), photometric=0.5)
+    objects = "crop" if crop else "image"
+    dataset = ClassificationDataset(table, transforms=transforms, objects=objects, decode=decode)
+    detection = DetectionDataset(dataset.table, transforms=transforms, first_label=0, decode=decode)
+    for index in range(4):
+        torch.manual_seed(index)
+        image, label, position = dataset[index]
+        torch.manual_seed(index)
+        assert torch.equal(image, detection[index][0])
+        assert (label, position) == (int(detection[index][1]["labels"]), index)
+
+
+def test_classification_keeps_the_targets_for_transforms_that_look_at_them(table):
+    seen = []
+
+    def user(image, target):
+        seen.append(target["boxes"])
+        return image, target
+
+    for transforms in (
+        user,
+        ReadingCompose([v2.Resize([8, 8]), user]),
+        ReadingCompose([CropToObjects(size=8)]),
+    ):
+        ClassificationDataset(table, transforms=transforms, decode="fast")[0]
+    assert [len(boxes) for boxes in seen] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        {"num_workers": 2, "worker_method": "thread"},
+        {"num_workers": 2, "multiprocessing_context": "fork"},
+        {"num_workers": 1, "multiprocessing_context": "fork"},
+    ],
+    ids=["threads", "two processes", "one process"],
+)
+def test_fast_batches_have_the_same_bits_inline_in_threads_and_in_processes(table, workers):
+    transforms = ReadingCompose(
+        [
+            v2.RandomResizedCrop(24),
+            *classification_transforms(True, size=24, photometric=0.8, rotation=5).transforms,
+        ]
+    )
+    dataset = ClassificationDataset(table, transforms=transforms, decode="fast")
+
+    def epoch(**settings):
+        with DataLoader(
+            dataset, batch_size=3, shuffle=True, seed=5, collate_fn=default_collate, **settings
+        ) as loader:
+            return [[part.clone() for part in batch] for batch in loader]
+
+    inline, found = epoch(), epoch(**workers)
+    assert len(inline) == len(found) == 3
+    for ours, theirs in zip(found, inline, strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))

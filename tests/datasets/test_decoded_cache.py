@@ -1,0 +1,262 @@
+"""The decoded cache: the same samples as without it, once a host, and never those of a file that changed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms.v2 import functional
+
+from lit_loader import DataLoader
+from lit_loader.annotations.table import AnnotationTable
+from lit_loader.collate import detection_collate
+from lit_loader.datasets import DecodedCache, DetectionDataset, LandmarkDataset, decode_image
+from lit_loader.datasets.decoded import CachedReader
+from lit_loader.datasets.reading import ImageReader
+from lit_loader.errors import CacheError, ImageError
+from lit_loader.transforms import detection_transforms
+from tests.drawn_set import SIZE, draw_set
+
+KINDS = ("ram", "disk")
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
+
+
+@pytest.fixture
+def table(tmp_path):
+    return draw_set(tmp_path / "set")
+
+
+@pytest.fixture
+def cached(tmp_path):
+    """Return a maker of caches in a folder of the test's own."""
+
+    def make(kind="ram", **settings):
+        return DecodedCache(kind, cache_dir=tmp_path / "cache", progress=False, **settings)
+
+    return make
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """Return the list of files decoded since."""
+    paths, read = [], ImageReader.read
+
+    def counting(self, path, position):
+        paths.append(path.name)
+        return read(self, path, position)
+
+    monkeypatch.setattr(ImageReader, "read", counting)
+    return paths
+
+
+def folder_of(cache):
+    return sorted(path.name for path in cache.folder.iterdir())
+
+
+def assert_same(one, other):
+    assert torch.equal(one[0], other[0])
+    assert one[0].stride() == other[0].stride()
+    assert one[1].keys() == other[1].keys()
+    for name, value in one[1].items():
+        assert type(value) is type(other[1][name])
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(other[1][name]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("decode", ["exact", "fast"])
+@pytest.mark.parametrize("size", [None, max(SIZE)])
+def test_full_sized_images_are_the_same_samples_as_without_a_cache(table, cached, kind, decode, size):
+    transforms = detection_transforms(
+        train=True, size=(40, 50), photometric=0.5, flip_pairs=table.flip_pairs, per_object=["finish"]
+    )
+    settings = {"keypoints": True, "attributes": "all", "decode": decode}
+    for given in (None, transforms):
+        plain = DetectionDataset(table, transforms=given, **settings)
+        kept = DetectionDataset(table, transforms=given, cache=cached(kind, size=size), **settings)
+        for position in range(len(table.image_paths)):
+            torch.manual_seed(position)
+            wanted = plain[position]
+            torch.manual_seed(position)
+            assert_same(kept[position], wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_image_is_decoded_once_for_all_data_sets_that_read_it_alike(table, cached, decoded, kind):
+    first = DetectionDataset(table, cache=cached(kind))
+    assert sorted(decoded) == sorted(table.image_paths)
+    second = DetectionDataset(table, cache=cached(kind))
+    for position in range(len(first)):
+        first[position], second[position]
+    assert len(decoded) == table.num_images
+    assert first.cache.key == second.cache.key
+    assert len(folder_of(cached(kind))) == 1
+
+
+@pytest.mark.parametrize(
+    ("reading", "settings"),
+    [({"exif_orientation": False}, {}), ({"max_pixels": 99999}, {}), ({}, {"size": 32})],
+)
+def test_other_settings_are_another_cache(table, cached, reading, settings):
+    plain = DetectionDataset(table, cache=cached("disk"))
+    other = DetectionDataset(table, cache=cached("disk", **settings), **reading)
+    assert other.cache.key != plain.cache.key
+    assert len(folder_of(cached("disk"))) == 2
+
+
+def test_samples_of_one_image_share_it(table, cached):
+    objects = LandmarkDataset(table, cache=cached())
+    named = list(dict.fromkeys(objects.table.image_paths))
+    assert len(objects) > len(named)
+    whole = DetectionDataset(
+        table.select([table.image_paths[:].index(name) for name in named]), cache=cached()
+    )
+    assert objects.cache.key == whole.cache.key
+    plain = LandmarkDataset(table)
+    for position in range(len(objects)):
+        assert_same(objects[position], plain[position])
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("decode", ["exact", "fast"])
+def test_a_smaller_size_shrinks_image_and_target_by_the_true_ratios(tmp_path, cached, turned, decode):
+    side = (31, 77) if turned else (77, 31)
+    (tmp_path / "set").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (side[1], side[0], 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "set" / "0.png")
+    table = AnnotationTable(
+        root=tmp_path / "set", image_paths=["0.png"], class_names=["a"], offsets=[0, 1], labels=[0],
+        boxes=np.array([[3, 5, 29, 30.5]], dtype=np.float32), keypoint_names=["p", "q"],
+        keypoints=np.array([[[7, 9], [40.5, 40.5]]], dtype=np.float32),
+        visibility=np.array([[2, 1]], dtype=np.uint8),
+    )  # fmt: skip
+    dataset = DetectionDataset(table, keypoints=True, cache=cached(size=20), decode=decode)
+    image, target = dataset[0]
+    full = decode_image(table.image_path(0))
+    kept = (20, 8) if turned else (8, 20)  # 31 * 20 / 77 = 8.05
+    assert image.shape == (3, *kept)
+    assert torch.equal(image, functional.resize(full, list(kept), antialias=True))
+    ratios = torch.tensor([kept[1] / side[0], kept[0] / side[1]], dtype=torch.float64)
+    boxes = torch.tensor([[3, 5, 29, 30.5]], dtype=torch.float64) * ratios.repeat(2)
+    assert torch.equal(target["boxes"], boxes.float())
+    assert target["boxes"].canvas_size == target["keypoints"].canvas_size == kept
+    points = torch.tensor([[[7, 9], [40.5, 40.5]]], dtype=torch.float64) * ratios
+    assert torch.equal(target["keypoints"], points.float())
+    assert target["visibility"].tolist() == [[2, 0]]  # judged in the image as decoded
+    sides = target["boxes"][:, 2:] - target["boxes"][:, :2]
+    assert torch.equal(target["area"], sides.prod(dim=1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("change", ["size", "time"])
+def test_a_file_that_changed_is_decoded_again_when_the_data_set_is_made(table, cached, kind, change):
+    path = table.image_path(5)
+    picture = Image.open(path)
+    picture.save(path, format="BMP")  # which has one length for all pixels
+    before = DetectionDataset(table, cache=cached(kind))
+    old, stamp = before[5][0].clone(), path.stat()
+    Image.fromarray(255 - np.array(picture)).save(path, format="PNG" if change == "size" else "BMP")
+    later = stamp.st_mtime_ns + (change == "time")
+    os.utime(path, ns=(stamp.st_atime_ns, later))
+    assert (path.stat().st_size == stamp.st_size) == (change == "time")
+    assert torch.equal(before[5][0], old)  # looked at when opened, as documented
+    after = DetectionDataset(table, cache=cached(kind))
+    assert after.cache.key != before.cache.key
+    assert torch.equal(after[5][0], decode_image(path))
+    assert torch.equal(before[5][0], old)
+    if kind == "disk":  # the stale one is gone
+        assert len(folder_of(cached(kind))) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_transform_that_edits_in_place_damages_nothing(table, cached, kind):
+    def blacken(image, target):
+        image.zero_()
+        target["boxes"].zero_()
+        return image, target
+
+    wanted = DetectionDataset(table)[4]
+    cache = cached(kind)
+    edited = DetectionDataset(table, transforms=blacken, cache=cache)
+    assert edited[4][0].sum() == 0
+    assert_same(DetectionDataset(table, cache=cache)[4], wanted)
+    pixels, _ = edited.cache._block.image(4)
+    with pytest.raises(ValueError, match="read-only"):
+        pixels[:] = 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_that_cannot_be_decoded_fails_when_it_is_asked_for(table, cached, kind):
+    table.image_path(3).write_bytes(b"no image")
+    table.image_path(6).unlink()
+    plain, kept = DetectionDataset(table), DetectionDataset(table, cache=cached(kind))
+    for position in range(table.num_images):
+        if position not in (3, 6):
+            assert_same(kept[position], plain[position])
+            continue
+        with pytest.raises(ImageError) as wanted:
+            plain[position]
+        with pytest.raises(ImageError) as found:
+            kept[position]
+        assert str(found.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_pickles_small_and_opens_again_by_process_or_path(tmp_path, table, cached, kind):
+    reader = CachedReader(table, ImageReader(), cached(kind))
+    packed = pickle.dumps(reader)
+    assert len(packed) < 1000
+    again = pickle.loads(packed)
+    if kind == "disk":  # another process may have replaced it
+        shutil.rmtree(tmp_path / "cache")
+        again = pickle.loads(packed)
+    for position in range(table.num_images):
+        path = table.image_path(position)
+        assert torch.equal(again.read(path, position), reader.read(path, position))
+    if kind == "ram":
+        del reader, again
+        with pytest.raises(
+            CacheError, match=r"cannot be opened|no block of images|made by another|has ended"
+        ):
+            pickle.loads(packed)
+
+
+def test_the_index_is_mapped_and_no_object_an_image(table, cached):
+    block = CachedReader(table, ImageReader(), cached()).__dict__["_block"]
+    assert np.shares_memory(block._index, block._pixels)
+    assert not block._index.flags.writeable
+    assert CachedReader(table, ImageReader(), cached())._slots is None  # a row is its image
+
+
+WORKERS = [
+    {"num_workers": 0},
+    {"num_workers": 2, "worker_method": "thread"},
+    {"num_workers": 2, "multiprocessing_context": "fork"},
+]
+UNPICKLED = {"num_workers": 1, "multiprocessing_context": "forkserver"}  # as spawn does, and sooner
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers"), [*((kind, workers) for kind in KINDS for workers in WORKERS), ("ram", UNPICKLED)]
+)
+def test_batches_are_the_same_bits_with_any_workers(table, cached, kind, workers):
+    transforms = detection_transforms(train=True, size=(24, 32), photometric=1.0)
+
+    def batches(cache, **arguments):
+        dataset = DetectionDataset(table, transforms=transforms, cache=cache)
+        loader = DataLoader(
+            dataset, batch_size=4, shuffle=True, seed=3, collate_fn=detection_collate, **arguments
+        )
+        with loader:
+            return [([image.clone() for image in images], [t["boxes"].clone() for t in targets])
+                    for images, targets in loader]  # fmt: skip
+
+    wanted, found = batches(None, num_workers=0), batches(cached(kind), **workers)
+    assert len(found) == len(wanted) == 3
+    for (images, boxes), (other_images, other_boxes) in zip(wanted, found, strict=True):
+        assert all(map(torch.equal, images, other_images))
+        assert all(map(torch.equal, boxes, other_boxes))

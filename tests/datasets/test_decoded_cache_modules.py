@@ -1,0 +1,161 @@
+"""Data modules with a decoded cache: made when the stages are known, within one budget, the same batches."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from lightning.pytorch import LightningModule, Trainer
+
+from lit_loader.configs import ConfigError, validate
+from lit_loader.datamodules import (
+    ClassificationDataModule,
+    DetectionDataModule,
+    LandmarkDataModule,
+    MultiTaskDataModule,
+)
+from lit_loader.datasets.reading import ImageReader
+from lit_loader.errors import CacheError
+from tests.drawn_set import SIZE, DrawnSource, drawn_source
+from tests.toys import plain
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux"),
+    pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
+]
+TASKS = {
+    "detection": (DetectionDataModule, {"train_transforms": {"photometric": 0.5, "iou_crop": 0.5}}),
+    "landmarks": (LandmarkDataModule, {"train_transforms": {"size": 24, "rotation": 20, "shift": 0.1}}),
+    "classification": (ClassificationDataModule, {"objects": "crop"}),
+    "multi-task": (MultiTaskDataModule, {}),
+}
+CONF = Path(__file__).parents[2] / "conf"
+BYTES = {count: 8192 + count * 3 * SIZE[0] * SIZE[1] for count in (8, 24)}
+
+
+@pytest.fixture
+def source(tmp_path):
+    found = drawn_source(tmp_path / "set")
+    found.cache_dir, found.progress = str(tmp_path / "cache"), False
+    return found
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    paths, read = [], ImageReader.read
+
+    def counting(self, path, position):
+        paths.append(f"{path.parent.name}/{path.name}")
+        return read(self, path, position)
+
+    monkeypatch.setattr(ImageReader, "read", counting)
+    return paths
+
+
+def kept_in(source):
+    folder = os.path.join(source.cache_dir, "decoded")
+    return os.listdir(folder) if os.path.isdir(folder) else []
+
+
+@pytest.mark.parametrize(("task", "kind"), [*zip(TASKS, ["ram", "disk", "ram", "disk"], strict=True)])
+def test_every_task_gets_the_same_batches_from_a_cache(source, decoded, task, kind):
+    def batches(**settings):
+        module, own = TASKS[task]
+        datamodule = module(source, batch_size=4, seed=3, **own, **settings)
+        datamodule.prepare_data()
+        datamodule.setup("fit")
+        return [plain(batch) for _ in range(2) for batch in datamodule.train_dataloader()]
+
+    wanted = batches()
+    decoded.clear()
+    found = batches(cache=kind)
+    assert found == wanted
+    assert len(decoded) == len(set(decoded))
+
+
+class Nothing(LightningModule):
+    """Uses batches up."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+
+    def training_step(self, batch):
+        return self.weight * 1.0
+
+    def validation_step(self, batch):
+        pass
+
+    def test_step(self, batch):
+        pass
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("kind", ["ram", "disk"])
+def test_a_run_decodes_the_images_of_its_stages_once(source, decoded, kind):
+    datamodule = DetectionDataModule(source, batch_size=4, cache=kind)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    trainer = Trainer(accelerator="cpu", devices=1, max_epochs=2, enable_model_summary=False, **quiet)
+    trainer.fit(Nothing(), datamodule=datamodule)
+    assert sorted(set(decoded)) == sorted(decoded)
+    assert {path.split("/")[0] for path in decoded} == {"train", "val"}
+    trainer.test(Nothing(), datamodule=datamodule)
+    assert len(decoded) == len(set(decoded)) == 24 + 8 + 8
+    assert len(kept_in(source)) == 3
+    if kind == "disk":
+        DetectionDataModule(source, batch_size=4, cache=kind).setup()
+        assert len(decoded) == 40  # a later run finds them
+
+
+def test_without_a_trainer_only_what_stays_is_prepared(source, decoded):
+    in_memory = DetectionDataModule(source, cache="ram")
+    in_memory.prepare_data()
+    assert decoded == []
+    in_memory.setup("validate")
+    assert len(decoded) == 8
+    DetectionDataModule(source, cache="disk").prepare_data()
+    assert len(decoded) == 8 + 24 + 8 + 8  # the images to predict on are those to test on
+
+
+def test_the_sets_of_a_data_module_share_one_budget(source):
+    total = BYTES[24] + 2 * BYTES[8]
+    enough = DetectionDataModule(source, cache="ram", cache_budget=total)
+    enough.setup()
+    assert sum(enough._cached_bytes.values()) == total
+    short = DetectionDataModule(source, cache="disk", cache_budget=total - 1)
+    with pytest.raises(CacheError, match=r"8 decoded images need 80\.0 KiB"):
+        short.setup()
+    assert len(kept_in(source)) == 2 + 3  # those that fitted; the records of the first
+
+
+def test_a_smaller_size_reaches_the_batches(source):
+    datamodule = DetectionDataModule(source, cache="ram", cache_size=32, val_transforms={"hflip": 0.0})
+    datamodule.setup("validate")
+    images, targets = next(iter(datamodule.val_dataloader()))
+    assert {tuple(image.shape) for image in images} == {(3, 24, 32)}
+    whole = DetectionDataModule(source, val_transforms={"hflip": 0.0})
+    whole.setup("validate")
+    _, unshrunk = next(iter(whole.val_dataloader()))
+    for target, other in zip(targets, unshrunk, strict=True):
+        assert torch.equal(target["boxes"] * 2, other["boxes"])
+
+
+@pytest.mark.parametrize(
+    "settings", [{"cache": "tape"}, {"cache_size": 0}, {"cache": "ram", "cache_budget": "much"}]
+)
+def test_settings_are_checked_at_once(settings):
+    with pytest.raises(ValueError, match="|".join(settings)):
+        DetectionDataModule(DrawnSource(), **settings)
+
+
+def test_a_config_names_the_kinds():
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        validate(compose("train", overrides=["datamodule.cache=ram", "datamodule.cache_budget=8 GiB"]))
+        wrong = compose("train", overrides=["datamodule.cache=tape"])
+    with pytest.raises(ConfigError, match=r"datamodule\.cache='tape' should be 'ram' or 'disk'"):
+        validate(wrong)

@@ -1,0 +1,191 @@
+"""Part of a JPEG is the same part of the whole; shrunk, it stays within the bound; hostile files are refused."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lit_loader.datasets import EncodedImage, decode_image
+from lit_loader.datasets import encoded_image as encoded_module
+from lit_loader.errors import ImageError
+from tests.photo_like import jpeg, many_scans, photo_like
+
+
+@pytest.fixture(params=["simplejpeg", "pillow"])
+def decoder(request, monkeypatch):
+    if request.param == "pillow":
+        monkeypatch.setattr(encoded_module, "decode_jpeg", None)
+    else:
+        pytest.importorskip("simplejpeg")
+    return request.param
+
+
+def written(tmp_path, data):
+    path = tmp_path / "image.jpg"
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"subsampling": 0},
+        {"subsampling": 1},
+        {"progressive": True},
+        {"restart_marker_rows": 1},
+        {"comment": b"\xff\xd8"},
+    ],
+    ids=str,
+)
+def test_the_rows_of_a_part_are_those_of_the_whole_image_bit_for_bit(tmp_path, decoder, settings):
+    path = written(tmp_path, jpeg(photo_like(181, 243), **settings))
+    whole = decode_image(path)
+    assert EncodedImage(path).size == (181, 243)
+    assert torch.equal(EncodedImage(path).read(), whole)
+    for bottom in (1, 16, 17, 100, 180, 181):
+        part, zoom = EncodedImage(path).read_part(zoom=0.51, bottom=bottom)
+        assert zoom == 1
+        assert part.shape[1] >= bottom
+        assert torch.equal(part[:, :bottom], whole[:, :bottom])
+
+
+def test_rows_below_the_part_are_not_decoded(tmp_path, decoder):
+    path = written(tmp_path, jpeg(photo_like(640, 64)))
+    assert EncodedImage(path).read_part(zoom=1, bottom=20)[0].shape[1] < 100
+
+
+@pytest.mark.parametrize("zoom", [0.5, 0.26, 0.25, 0.125, 0.01])
+def test_a_shrunk_part_is_the_smallest_that_is_enough_and_the_same_from_both_decoders(
+    tmp_path, monkeypatch, zoom
+):
+    pytest.importorskip("simplejpeg")
+    path = written(tmp_path, jpeg(photo_like(181, 243)))
+    part, reached = EncodedImage(path).read_part(zoom=zoom, bottom=181)
+    assert reached == {0.5: 0.5, 0.26: 0.5, 0.25: 0.25, 0.125: 0.125, 0.01: 0.125}[zoom]
+    assert part.shape == (3, math.ceil(181 * reached), math.ceil(243 * reached))
+    monkeypatch.setattr(encoded_module, "decode_jpeg", None)
+    assert torch.equal(EncodedImage(path).read_part(zoom=zoom, bottom=181)[0], part)
+
+
+@pytest.mark.parametrize("shape", [(184, 248), (181, 243)])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_turned_part_is_turned_as_the_whole_image(tmp_path, decoder, orientation, shape):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = written(tmp_path, jpeg(photo_like(*shape), exif=exif, subsampling=0))
+    whole = decode_image(path)
+    image = EncodedImage(path)
+    assert image.size == tuple(whole.shape[1:])
+    assert torch.equal(image.read_part(zoom=1, bottom=40)[0][:, :40], whole[:, :40])
+    part, zoom = EncodedImage(path).read_part(zoom=0.5, bottom=image.size[0])
+    expected = torch.nn.functional.interpolate(whole[None].float(), part.shape[1:], mode="area")[0]
+    assert (part.float() - expected).abs().mean() < 5  # 20 and more where it is turned wrongly
+    assert zoom in ((0.5,) if shape[0] % 8 == 0 or orientation == 1 else (1,))
+    as_stored = EncodedImage(path, exif_orientation=False)
+    assert as_stored.size == shape
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK", "RGB"])
+def test_other_colours_and_other_formats_are_those_of_the_full_decode(tmp_path, decoder, mode):
+    image = photo_like(80, 96).convert(mode)
+    path = written(tmp_path, jpeg(image))
+    assert torch.equal(EncodedImage(path).read_part(zoom=1, bottom=80)[0][:, :80], decode_image(path))
+    if mode != "CMYK":
+        image.save(tmp_path / "image.png")
+        part, zoom = EncodedImage(tmp_path / "image.png").read_part(zoom=0.1, bottom=10)
+        assert zoom == 1
+        assert torch.equal(part, decode_image(tmp_path / "image.png"))
+
+
+@pytest.mark.parametrize("cut", [3, 100, 2000])
+def test_a_truncated_file_is_refused_by_name_as_in_a_full_decode(tmp_path, decoder, cut):
+    data = jpeg(photo_like(181, 243))
+    path = written(tmp_path, data[:-cut])
+    with pytest.raises(ImageError, match=r"image\.jpg"):
+        EncodedImage(path).read_part(zoom=0.5, bottom=20)
+    with pytest.raises(ImageError, match=r"image\.jpg"):
+        decode_image(path)
+
+
+def test_bytes_changed_at_random_are_decoded_or_refused_and_agree_with_the_full_decode(tmp_path):
+    data = jpeg(photo_like(60, 80))
+    draws = np.random.default_rng(0)
+    agreed = 0
+    for _ in range(150):
+        broken = bytearray(data)
+        for at in draws.integers(0, len(data), 3):
+            broken[at] = draws.integers(256)
+        path = written(tmp_path, bytes(broken))
+        try:
+            whole = decode_image(path)
+        except ImageError:
+            whole = None
+        try:
+            image = EncodedImage(path)
+            part, _ = image.read_part(zoom=1, bottom=image.size[0])
+        except ImageError:
+            part = None
+        assert (whole is None) or part is not None  # nothing that a full decode takes is refused
+        agreed += whole is not None and part is not None and part.shape == whole.shape
+    assert agreed > 100
+
+
+@pytest.mark.parametrize("read", [decode_image, EncodedImage])
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (
+            lambda: many_scans(9000, 9000, 5000),
+            "5000 scans over 81000000 pixels exceed the bound of 64 scans",
+        ),
+        (lambda: many_scans(9000, 9000, 60), "60 scans .* more than 16 scans"),
+        (lambda: b"\xff\xd8" + b"\xff\xe0\x00\x02" * 200_000, "its header goes on beyond"),
+        (lambda: b"\xff\xd8" + b"\0" * 200_000 + jpeg(photo_like(16, 16))[2:], "its header goes on beyond"),
+        (lambda: b"\xff\xd8" + (b"\xff\xfe\xff\xff" + b"\0" * 65533) * 600, "its header goes on beyond"),
+        (
+            lambda: jpeg(photo_like(16, 16), progressive=True) + b"\0" * (65 << 20),
+            "exceed the bound of 67108864",
+        ),
+    ],
+    ids=["5000 scans", "60 scans", "empty segments", "stray bytes", "comments", "64 MiB behind the image"],
+)
+def test_a_file_that_costs_far_more_than_its_pixels_is_refused_before_it_is_decoded(
+    tmp_path, read, make, told
+):
+    path = written(tmp_path, make())
+    begin = time.process_time()
+    with pytest.raises(ImageError, match=rf"image\.jpg: refused before decoding: .*{told}.*again"):
+        read(path)
+    assert time.process_time() - begin < 20  # minutes, where it is decoded
+
+
+def test_a_file_larger_than_any_image_of_max_pixels_is_not_read(tmp_path):
+    path = written(tmp_path, b"\xff\xd8")
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)  # a hole
+    with pytest.raises(ImageError, match="refused before reading: 1099511627776 bytes exceed"):
+        decode_image(path)
+
+
+def test_a_header_of_more_than_max_pixels_is_refused_before_pixels_are_allocated(tmp_path):
+    data = bytearray(jpeg(photo_like(16, 16)))
+    at = data.index(b"\xff\xc0")
+    data[at + 5 : at + 9] = b"\xff\xdc\xff\xdc"
+    path = written(tmp_path, bytes(data))
+    with pytest.raises(ImageError, match=r"image\.jpg: .*exceeds"):
+        EncodedImage(path)
+    small = written(tmp_path, jpeg(photo_like(16, 16)))
+    with pytest.raises(ImageError, match="16x16 = 256 pixels exceeds max_pixels=255"):
+        EncodedImage(small, max_pixels=255)
+    assert EncodedImage(small, max_pixels=256).size == (16, 16)
+
+
+def test_normal_files_of_many_scans_pass(tmp_path):
+    path = written(tmp_path, many_scans(100, 100, 60))
+    assert decode_image(path).shape == (3, 100, 100)

@@ -1,0 +1,275 @@
+"""The order of events between slots, copies and steps: right whatever is late, and each mechanism is needed."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+import torch
+
+from lit_loader.device import MAX_QUEUED, AheadRun, Moving, Pinner, ahead
+from lit_loader.engine import EndOfPass
+from tests.device.simulated import Consumer, SimulatedDevice, SlotRun, simulate
+
+SEEDS = range(60)
+
+
+def script(length=14):
+    return list(range(1, length + 1))
+
+
+def with_errors():
+    return [
+        1,
+        2,
+        ValueError("third"),
+        3,
+        KeyError("fifth"),
+        OSError("sixth"),
+        4,
+        5,
+        6,
+        StopIteration("tenth"),
+        7,
+    ]
+
+
+def expected(items):
+    return [str(item) if isinstance(item, Exception) else item for item in items]
+
+
+def faults(kind=AheadRun, items=script):
+    """Return what goes wrong over many chances: with memory, and with the sequence of events."""
+    found = set()
+    for seed in SEEDS:
+        try:
+            consumer, _, _ = simulate(seed, items(), kind=kind)
+        except Exception as error:
+            found.add(f"raised {type(error).__name__}")
+            continue
+        found.update(fault.partition(": ")[2] for fault in consumer.faults)
+        if consumer.events != expected(items()):
+            found.add("another sequence of events")
+    return found
+
+
+@pytest.mark.parametrize("items", [script, with_errors])
+def test_whatever_is_late_every_batch_is_read_as_it_was_written_and_in_its_turn(items):
+    assert faults(items=items) == set()
+
+
+def test_every_slot_is_let_go_in_the_end():
+    for seed in SEEDS:
+        consumer, device, slots = simulate(seed, with_errors())
+        del consumer
+        assert slots.slots_out == 0
+        assert slots.closed
+        assert device.copies == 7
+
+
+# -- each mechanism is taken away ---------------------------------------------------------------------------
+
+
+def test_a_source_that_is_not_kept_until_its_copy_has_ended_is_noticed(monkeypatch):
+    monkeypatch.setattr(Moving, "has_left", True)
+    assert faults() == {"its slot was overwritten before its copy had ended"}
+
+
+def test_a_consumer_that_does_not_wait_for_the_copy_is_noticed(monkeypatch):
+    monkeypatch.setattr(SimulatedDevice, "wait", lambda device, event: None)
+    assert "read before its copy had ended" in faults()
+
+
+def test_memory_that_is_not_kept_for_the_consumers_stream_is_noticed(monkeypatch):
+    monkeypatch.setattr(SimulatedDevice, "keep", lambda device, value: None)
+    assert faults() & {"its memory was used again while it was read", "read before its copy had ended"}
+
+
+class Losing(AheadRun):
+    def _look_ahead(self):
+        super()._look_ahead()
+        if len(self._taken) > 1 and isinstance(self._taken[1], Moving):
+            del self._taken[1]
+
+
+class Doubling(AheadRun):
+    def next_batch(self):
+        last = getattr(self, "last", None)
+        self.last = None
+        if last is None:
+            last = self.last = super().next_batch()
+        return last
+
+
+class Reordering(AheadRun):
+    def _look_ahead(self):
+        super()._look_ahead()
+        if self._run.poll():
+            super()._look_ahead()
+            self._taken[1], self._taken[2] = self._taken[2], self._taken[1]
+
+
+class Impatient(AheadRun):
+    def _look_ahead(self):
+        self._taken.append(self._take())
+
+
+@pytest.mark.parametrize("kind", [Losing, Doubling, Reordering])
+def test_batches_lost_doubled_or_reordered_are_noticed(kind):
+    assert "another sequence of events" in faults(kind)
+
+
+def test_an_error_out_of_its_turn_is_noticed():
+    assert "another sequence of events" in faults(Impatient, with_errors)
+
+
+def test_a_host_that_runs_on_does_not_fill_the_device(monkeypatch):
+    def blocks():
+        device = SimulatedDevice(pace=0.0)  # nothing runs unless it is waited for
+        run = AheadRun(SlotRun(script(40), ready=1.0), Pinner(False, ""), device)
+        Consumer(run, device, random.Random(0)).consume()
+        run.close()
+        return device.num_blocks
+
+    assert blocks() <= MAX_QUEUED + 5  # and what is ahead, held by the consumer, and not yet given back
+    monkeypatch.setattr(ahead, "MAX_QUEUED", 1000)
+    assert blocks() > 20
+
+
+# -- looking ahead ------------------------------------------------------------------------------------------
+
+
+def run_over(items, *, ready=1.0, device=None):
+    device = device or SimulatedDevice()
+    slots = SlotRun(items, ready=ready)
+    return AheadRun(slots, Pinner(False, ""), device), slots, device
+
+
+def test_the_next_batch_is_copied_before_this_one_is_returned_if_it_is_ready():
+    run, slots, device = run_over(script())
+    assert run.next_batch()["number"] == 1
+    assert (slots.asked, device.copies) == (2, 2)
+    run.close()
+
+
+def test_nothing_is_waited_for_ahead():
+    run, slots, device = run_over(script(), ready=0.0)
+    for number in (1, 2, 3):
+        assert run.next_batch()["number"] == number
+        assert (slots.asked, device.copies) == (number, number)
+    run.close()
+
+
+def test_an_error_ahead_does_not_take_the_batch_before_it_and_the_pass_goes_on():
+    run, _, _ = run_over([1, ValueError("second"), 2])
+    assert run.next_batch()["number"] == 1
+    with pytest.raises(ValueError, match="second"):
+        run.next_batch()
+    assert run.next_batch()["number"] == 2
+    for _ in range(2):
+        with pytest.raises(EndOfPass):
+            run.next_batch()
+    run.close()
+
+
+def test_an_interrupt_while_looking_ahead_loses_no_batch():
+    run, _, _ = run_over([1, KeyboardInterrupt(), 2])
+    with pytest.raises(KeyboardInterrupt):
+        run.next_batch()
+    assert [run.next_batch()["number"] for _ in range(2)] == [1, 2]
+    run.close()
+
+
+def test_to_close_waits_for_the_copy_of_the_batch_ahead_and_lets_it_go():
+    device = SimulatedDevice(pace=0.0)
+    run, slots, _ = run_over(script(), device=device)
+    run.next_batch()
+    assert slots.slots_out == 2
+    assert device.num_run["side"] == 0
+    run.close()
+    assert device.num_run["side"] == 4  # two copies, two events
+    assert slots.slots_out == 0
+    assert slots.closed
+
+
+def test_the_pass_is_closed_if_the_device_has_failed(monkeypatch):
+    run, slots, _ = run_over(script())
+    run.next_batch()
+    monkeypatch.setattr(Moving, "wait_until_left", lambda moving: [][1])
+    with pytest.raises(IndexError):
+        run.close()
+    assert slots.closed
+
+
+def test_a_fork_leaves_the_device_and_the_batch_ahead_to_its_parent(monkeypatch):
+    run, slots, device = run_over(script(), device=SimulatedDevice(pace=0.0))
+    run.next_batch()
+    copies = device.copies
+    kept = []
+    monkeypatch.setattr(ahead, "_of_parents", kept)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert run.next_batch()["number"] == 3  # what the pass does there is the pass's affair
+    run.close()
+    assert (device.copies, device.num_run["side"], slots.slots_out) == (
+        copies,
+        0,
+        2,
+    )  # nothing freed, nothing run
+    kept.clear()
+
+
+# -- what is moved ------------------------------------------------------------------------------------------
+
+
+class Whole:
+    """A batch type that moves as a whole."""
+
+    def __init__(self):
+        self.moved_to = []
+
+    def to(self, device):
+        self.moved_to.append(device)
+        return self
+
+
+class WholeAside(Whole):
+    """One that says how its memory is kept."""
+
+    def record_stream(self, stream):
+        raise AssertionError("the backend does this")
+
+
+def test_types_that_hide_their_tensors_are_moved_when_they_are_handed_over(monkeypatch):
+    device = SimulatedDevice()
+    hiding, sparse = Whole(), torch.eye(2).to_sparse()
+    moving = Moving({"hiding": hiding, "sparse": sparse, "plain": torch.ones(2)}, device)
+    assert hiding.moved_to == []
+    assert device.copies == 1
+    late = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *_: late.append(tensor.layout) or tensor)
+    found = moving.hand_over()
+    assert found["hiding"] is hiding
+    assert hiding.moved_to == [device.device]
+    assert late == [torch.sparse_coo, torch.strided]  # the second is there already
+
+
+def test_a_type_that_can_say_how_its_memory_is_used_is_moved_ahead():
+    device, kept = SimulatedDevice(), []
+    device.keep = kept.append
+    batch = WholeAside()
+    moving = Moving([batch], device)
+    assert batch.moved_to == [device.device]
+    assert moving.hand_over() == [batch]
+    assert kept == [batch]
+
+
+def test_what_was_begun_before_an_error_has_ended_when_the_error_comes():
+    class Refusing(WholeAside):
+        def to(self, device):
+            raise ValueError("cannot be moved")
+
+    device = SimulatedDevice(pace=0.0)
+    with pytest.raises(ValueError, match="cannot be moved"):
+        Moving([torch.ones(2), Refusing()], device)
+    assert not device.streams["side"]

@@ -1,0 +1,110 @@
+"""On a CUDA device: the same batches, page-locked slots, no race, refused memory, draws."""
+
+from __future__ import annotations
+
+import mmap
+import random
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from lit_loader import DataLoader
+from lit_loader.device import CudaPageLock, seeded_batch
+from tests.toys import Drawing
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+BACKENDS = {
+    "inline": {},
+    "fork": {"num_workers": 2, "multiprocessing_context": "fork"},
+    "spawn": {"num_workers": 2, "multiprocessing_context": "spawn"},
+    "thread": {"num_workers": 2, "worker_method": "thread"},
+}
+
+
+class Numbered(Dataset):
+    """One number everywhere in a sample."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        return torch.full((3, 32, 32), index % 251, dtype=torch.uint8), index % 251
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_tensors_are_page_locked(num_workers):
+    with DataLoader(Drawing(6), batch_size=2, seed=1, num_workers=num_workers, pin_memory=True) as loader:
+        for batch in loader:
+            assert batch["torch"].is_pinned()
+
+
+@pytest.mark.parametrize("pin_memory", [False, True])
+@pytest.mark.parametrize("workers", BACKENDS.values(), ids=BACKENDS)
+def test_batches_on_the_device_are_those_of_the_host(workers, pin_memory):
+    settings = {"batch_size": 4, "shuffle": True, "seed": 1}
+    with DataLoader(Numbered(40), device="cuda", pin_memory=pin_memory, **settings, **workers) as loader:
+        for (images, numbers), (expected, _) in zip(
+            loader, DataLoader(Numbered(40), **settings), strict=True
+        ):
+            assert images.device == numbers.device == torch.device("cuda", torch.cuda.current_device())
+            assert torch.equal(images.cpu(), expected)
+
+
+def test_no_batch_is_read_early_or_overwritten_under_a_consumer_that_is_late():
+    chance, wrong, held = random.Random(0), torch.zeros((), dtype=torch.int64, device="cuda"), []
+    loader = DataLoader(
+        Numbered(8000), batch_size=4, shuffle=True, seed=0, num_workers=2, pin_memory=True, device="cuda"
+    )
+    for images, numbers in loader:
+        if chance.random() < 0.2:
+            torch.cuda._sleep(chance.randrange(1_000_000))
+        wrong += (images != numbers.to(torch.uint8).view(-1, 1, 1, 1)).sum()
+        held = [*held, images][-chance.randrange(1, 4) :]
+    assert int(wrong) == 0
+
+
+def test_registered_memory_is_page_locked_until_it_is_given_back():
+    memory = mmap.mmap(-1, 1 << 20)
+    tensor = torch.frombuffer(memory, dtype=torch.uint8)
+    lock = CudaPageLock()
+    assert lock.fence() is None
+    assert lock.lock(tensor.data_ptr(), tensor.nbytes)
+    assert tensor.is_pinned()
+    assert tensor[1000:2000].is_pinned()
+    copy = tensor.to("cuda", non_blocking=True)
+    passed = lock.fence()
+    torch.cuda.synchronize()
+    assert passed()
+    assert int(copy.sum()) == 0
+    lock.unlock(tensor.data_ptr())
+    assert not tensor.is_pinned()
+
+
+def test_a_refusal_leaves_no_error_behind_for_the_next_kernel():
+    memory = mmap.mmap(-1, 1 << 20)
+    tensor = torch.frombuffer(memory, dtype=torch.uint8)
+    lock, other = CudaPageLock(), CudaPageLock()
+    assert lock.lock(tensor.data_ptr(), tensor.nbytes)
+    with pytest.warns(UserWarning, match="could not be page-locked"):
+        assert not other.lock(tensor.data_ptr(), tensor.nbytes)  # it is registered already
+    assert float(torch.ones(3, device="cuda").sum()) == 3
+    lock.unlock(tensor.data_ptr())
+
+
+def test_draws_on_the_device_are_those_of_the_batch():
+    device = torch.device("cuda")
+    torch.rand(1, device=device)
+    before = torch.cuda.get_rng_state()
+    found = []
+    for batch in (0, 0, 1):
+        with seeded_batch(1, 2, batch, device):
+            found.append(torch.rand(4, device=device).tolist())
+    assert found[0] == found[1] != found[2]
+    assert torch.equal(torch.cuda.get_rng_state(), before)

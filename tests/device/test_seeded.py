@@ -1,0 +1,89 @@
+"""Draws of a batch's transforms: from its key alone, on every generator, and nobody else's are moved."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from lit_loader import sample_rng
+from lit_loader.device import seeded, seeded_batch
+
+CPU = torch.device("cpu")
+
+
+def drawn():
+    return (torch.rand(3).tolist(), np.random.rand(2).tolist(), random.random(), sample_rng().python.random())
+
+
+def within(seed=1, epoch=2, batch=3):
+    with seeded_batch(seed, epoch, batch, CPU):
+        return drawn()
+
+
+def test_draws_are_those_of_the_key_whatever_was_drawn_before():
+    first = within()
+    torch.rand(7)
+    np.random.rand(1)
+    assert within() == first
+
+
+@pytest.mark.parametrize("other", [{"seed": 2}, {"epoch": 3}, {"batch": 4}])
+def test_every_part_of_the_key_changes_every_draw(other):
+    assert all(a != b for a, b in zip(within(), within(**other), strict=True))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_generators_of_the_process_go_on_as_if_nothing_had_been_drawn(fails):
+    def state():
+        return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()
+
+    before = state()
+    try:
+        with seeded_batch(1, 2, 3, CPU):
+            drawn()
+            if fails:
+                raise KeyError
+    except KeyError:
+        assert fails
+    assert state() == before
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """Two devices' generators, those of the CPU in truth."""
+    module = SimpleNamespace(
+        default_generators=(torch.Generator(), torch.Generator()), init=lambda: None, current_device=lambda: 1
+    )
+    monkeypatch.setattr(seeded.torch, "get_device_module", lambda device: module)
+    return module.default_generators
+
+
+@pytest.mark.parametrize(("name", "number"), [("cuda:0", 0), ("cuda:1", 1), ("cuda", 1)])
+def test_the_generator_of_the_device_is_seeded_and_given_back(cuda, name, number):
+    def on_device():
+        with seeded_batch(1, 2, 3, torch.device(name)):
+            return torch.rand(3, generator=cuda[number]).tolist()
+
+    before = [generator.get_state().tolist() for generator in cuda]
+    first = on_device()
+    assert [generator.get_state().tolist() for generator in cuda] == before
+    cuda[number].manual_seed(99)
+    assert on_device() == first
+
+
+def test_a_device_whose_module_has_functions_alone_is_seeded_by_them(monkeypatch):
+    generator, device = torch.Generator(), torch.device("xla", 0)
+    module = SimpleNamespace(
+        get_rng_state=lambda where: generator.get_state(),
+        set_rng_state=lambda state, where: generator.set_state(state),
+        manual_seed=generator.manual_seed,
+    )
+    monkeypatch.setattr(seeded.torch, "get_device_module", lambda where: module)
+    before = generator.get_state().tolist()
+    with seeded_batch(1, 2, 3, device):
+        assert generator.get_state().tolist() != before
+    assert generator.get_state().tolist() == before

@@ -1,0 +1,246 @@
+"""Guarantee: however a pass ends, every slot comes back and nothing grows."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+from lit_loader import DataLoader
+from lit_loader.errors import WorkerDiedError
+from tests.loader.slot_sets import Large, is_right, loader_of, num_mappings, slots_of, used_bytes
+
+WAYS = {
+    "whole": {},
+    "seeded": {"seed": 1},
+    "in pieces": {"seed": 1, "share_batches": True},
+    "in order of arrival": {"in_order": False},
+}
+each_way = pytest.mark.parametrize("arguments", WAYS.values(), ids=WAYS)
+
+
+@each_way
+def test_loops_that_are_broken_off_give_back_what_was_not_delivered(arguments):
+    with loader_of(Large(200), **arguments) as loader:
+        counts = []
+        for number in range(40):
+            for batch, _ in zip(loader, range(number % 4), strict=False):
+                assert is_right(batch)
+            for batch in loader:
+                assert is_right(batch)
+                break
+            iterator = iter(loader)
+            next(iterator)
+            del iterator
+            counts.append((slots_of(loader).num_slots, len(os.listdir("/proc/self/fd"))))
+        for batch in loader:
+            assert is_right(batch)
+        del batch
+        post = loader._passes._kept._post
+        assert len(post._out) <= 12  # of the epoch that is made ahead
+        assert counts[-1][0] < 120  # of more than 400 that were dealt
+        assert len({fds for _, fds in counts[3:]}) == 1
+        assert num_mappings() <= slots_of(loader).num_slots
+
+
+class Failing(Large):
+    def __getitem__(self, index):
+        if index % 16 == 7:
+            raise ArithmeticError(f"sample {index}")
+        return super().__getitem__(index)
+
+
+def fail_sometimes(samples):
+    if samples[0][2] % 24 == 0:
+        raise LookupError("this batch")
+    return [torch.stack([one for one, _, _ in samples]), np.stack([a for _, a, _ in samples]), samples[0][2]]
+
+
+def unpicklable_sometimes(samples):
+    return (samples[0][0], lambda: None) if samples[0][2] % 8 == 0 else samples[0][0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"dataset": Failing(200)},
+        {"dataset": Failing(200), "seed": 1, "share_batches": True},
+        {"dataset": Large(200), "collate_fn": fail_sometimes},
+        {"dataset": Large(200), "collate_fn": unpicklable_sometimes},
+    ],
+    ids=["sample", "sample of a piece", "collate function", "result"],
+)
+def test_errors_give_their_slots_back(arguments):
+    with loader_of(**arguments) as loader:
+        counts, errors = [], 0
+        for _ in range(4):
+            iterator = iter(loader)
+            while True:
+                try:
+                    next(iterator)
+                except StopIteration:
+                    break
+                except Exception:
+                    errors += 1
+            counts.append(slots_of(loader).num_slots)
+        assert errors >= 20
+        assert counts[-1] < 40  # of 200
+        assert used_bytes(slots_of(loader)) < 40 << 20
+
+
+def test_an_index_that_cannot_be_sent_gives_its_slot_back():
+    class Sampler:
+        def __iter__(self):
+            for number in range(40):
+                yield [number, number] if number % 2 else [lambda: None]
+
+    class Any(Large):
+        def __getitem__(self, index):
+            return super().__getitem__(0 if callable(index) else index)
+
+    with DataLoader(Any(), batch_sampler=Sampler(), num_workers=2, persistent_workers=True) as loader:
+        iterator, good, bad = iter(loader), 0, 0
+        while True:
+            try:
+                good += is_right(next(iterator))
+            except StopIteration:
+                break
+            except Exception:
+                bad += 1
+        assert (good, bad) == (20, 20)
+        assert slots_of(loader).num_slots <= 10
+        assert loader._passes._kept._post._out == {}
+
+
+class Deadly(Large):
+    def __getitem__(self, index):
+        if index == 60:
+            time.sleep(0.05)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+@each_way
+def test_what_is_held_when_a_worker_dies_stays(arguments):
+    gc.collect()
+    before = num_mappings()
+    loader, held = loader_of(Deadly(), **arguments), []
+    with pytest.raises(WorkerDiedError, match="SIGKILL"):
+        held.extend(loader)
+    assert all(is_right(batch) for batch in held)
+    held[:] = [[tensor.add_(1) for tensor in batch] for batch in held]
+    assert all(is_right(batch) for batch in held)
+    loader.close()
+    held.clear()
+    del loader
+    gc.collect()
+    assert num_mappings() == before
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        number, sample = 0, None
+        while True:
+            sample = Large()[number]  # a generator holds on to its last sample
+            yield sample
+            number += 1
+
+
+@pytest.mark.parametrize("batch_size", [3, None])
+@pytest.mark.parametrize("seed", [None, 2])
+def test_streams_come_through_slots_and_may_be_left(batch_size, seed):
+    with loader_of(Endless(), batch_size, seed=seed) as loader:
+        for _ in range(6):
+            kept = []
+            for batch, _ in zip(loader, range(20), strict=False):
+                kept.append(batch)
+            for batch in kept:
+                whole = batch if batch_size else [batch[0][None], batch[1][None], torch.tensor([batch[2]])]
+                assert is_right(whole)
+            del kept, batch, whole
+        assert slots_of(loader).num_slots < 70  # of more than 120
+
+
+class Ending(IterableDataset):
+    def __iter__(self):
+        return iter([Large()[number] for number in range(5)])
+
+
+def test_streams_that_end_early_give_back_the_slots_of_what_they_did_not_make():
+    with loader_of(Ending(), 2, prefetch_factor=8) as loader:
+        for _ in range(20):
+            assert all(is_right(batch) for batch in loader)
+        assert slots_of(loader).num_slots < 100  # of 320
+
+
+def test_threads_that_share_a_loader_get_right_batches_each():
+    with loader_of(Large(120), seed=4, share_batches=True) as loader:
+        next(iter(loader))
+        wrong, counts = [], []
+
+        def iterate():
+            held = []
+            for batch in loader:
+                held = [batch, *held[:4]]
+                wrong.extend(0 for one in held if not is_right(one))
+                counts.append(1)
+
+        threads = [threading.Thread(target=iterate) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert wrong == []
+        assert len(counts) == 90
+        assert slots_of(loader).num_slots <= 60
+
+
+class Interrupt(BaseException):
+    pass
+
+
+def test_interrupts_at_any_moment_spoil_no_batch():
+    """A signal handler may raise between any two statements; the pool is closed, and what is held stays."""
+    rounds, interrupts, wrong = 0, 0, 0
+
+    def interrupt(*_):
+        if armed:
+            raise Interrupt
+
+    armed = False
+    handler, timer = signal.signal(signal.SIGALRM, interrupt), signal.setitimer(signal.ITIMER_REAL, 0)
+    held = []
+    gc.disable()  # an alarm in somebody's callback of the collector would be told as that callback's error
+    try:
+        for number in range(25):
+            loader = loader_of(Large(400), num_workers=1)
+            try:
+                iterator = iter(loader)
+                next(iterator)
+                armed = True
+                signal.setitimer(signal.ITIMER_REAL, 0.0005 + 0.0007 * (number % 12))
+                held.extend(iterator)
+                armed = False
+            except Interrupt:
+                interrupts += 1
+            finally:
+                armed = False
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            wrong += sum(not is_right(batch) for batch in held)
+            held = held[-5:]
+            rounds += 1
+            loader.close()
+    finally:
+        gc.enable()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, *timer)  # the timeout of the tests
+    assert wrong == 0
+    assert interrupts > rounds / 2

@@ -1,0 +1,111 @@
+"""Guarantee: where slots, their size, their memory or /dev/shm are limited, batches arrive all the same."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lit_loader.transport import slot_writer, slots
+from tests.loader.slot_sets import Large, is_right, loader_of, slots_of, used_bytes
+
+EACH_WAY = pytest.mark.parametrize(
+    "arguments", [{}, {"seed": 1, "share_batches": True}], ids=["whole", "in pieces"]
+)
+
+
+@EACH_WAY
+def test_with_few_slots_the_rest_goes_by_pipe(arguments, monkeypatch):
+    monkeypatch.setattr(slots, "MAX_SLOTS", 3)
+    with loader_of(Large(120), **arguments) as loader:
+        kept = list(loader)
+        assert slots_of(loader).num_slots == 3
+        assert all(is_right(batch) for batch in kept)
+        kept.clear()
+        assert all(is_right(batch) for batch in loader)
+
+
+@EACH_WAY
+@pytest.mark.parametrize("num_pages", [1, 8, 40, 150])
+def test_what_does_not_fit_into_a_slot_goes_by_pipe(arguments, num_pages, monkeypatch):
+    """One of a batch's twelve tensors takes 7 pages or 13: none of them fits, some of them, all."""
+    monkeypatch.setattr(slot_writer, "_WINDOW_PAGES", num_pages)
+    with loader_of(Large(60), **arguments) as loader:
+        kept = [batch for _ in range(2) for batch in loader]
+        assert len(kept) == 30
+        assert all(is_right(batch) for batch in kept)
+        assert (used_bytes(slots_of(loader)) > 0) is (num_pages // (2 if arguments else 1) >= 7)
+
+
+def in_a_process(text, *, timeout_s=120):
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.split()
+
+
+LIMITED = """
+import os, resource
+from tests.loader.slot_sets import is_right, Large, loader_of
+
+used = 1024 * int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1])
+for limit in (
+    (resource.RLIMIT_AS, used + (2 << 30)), (resource.RLIMIT_AS, used + (11 << 30)), (resource.RLIMIT_FSIZE, 1 << 30)
+):
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(limit[0], (limit[1],) * 2)
+        for arguments in ({}, {"seed": 1, "share_batches": True}):
+            with loader_of(Large(80), **arguments) as loader:
+                kept = [batch for _ in range(2) for batch in loader]
+                has_slots = loader._passes._kept._post.slots is not None
+                print(len(kept), all(map(is_right, kept)), has_slots, flush=True)
+                del kept
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def test_with_address_space_for_no_slot_or_for_two_or_a_limit_on_files_batches_arrive():
+    assert in_a_process(LIMITED) == [
+        *["40", "True", "False"] * 2,
+        *["40", "True", "True"] * 2,
+        *["40", "True", "False"] * 2,
+    ]
+
+
+SMALL_DEV_SHM = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.unshare(0x20000) == 0  # mounts of our own
+assert libc.mount(None, b"/", None, 0x44000, None) == 0  # that nobody else sees
+assert libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=64m") == 0
+stat = os.statvfs("/dev/shm")
+assert stat.f_blocks * stat.f_frsize == 64 << 20
+from tests.loader.slot_sets import Large, is_right, loader_of
+with loader_of(Large(8, (25_000, 167)), prefetch_factor=1) as loader:
+    batches = list(loader)
+    print(len(batches), all(map(is_right, batches)), sum(t.nbytes for t in batches[0]) // 10**6, os.listdir("/dev/shm"))
+"""
+
+
+def test_batches_of_200_megabytes_pass_a_dev_shm_of_64():
+    if not may_mount():
+        pytest.skip("this user may not mount a small /dev/shm in a process of its own")
+    assert in_a_process(SMALL_DEV_SHM) == ["2", "True", "200", "[]"]
+
+
+def may_mount():
+    pid = os.fork()
+    if pid == 0:
+        libc = ctypes.CDLL(None)
+        allowed = Path("/dev/shm").is_dir() and libc.unshare(0x20000) == 0
+        allowed = allowed and libc.mount(None, b"/", None, 0x44000, None) == 0
+        os._exit(0 if allowed and libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=1m") == 0 else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -1,0 +1,134 @@
+"""Normalisation of whole uint8 batches: the formula, every form of batch, and what is refused."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from lit_loader.collate import ClassificationBatch, PaddedBatch
+from lit_loader.transforms import BatchNormalize
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def images(*shape):
+    return torch.randint(0, 256, shape or (2, 3, 4, 5), dtype=torch.uint8)
+
+
+def reference(image):
+    return v2.functional.normalize(v2.functional.to_dtype(image, torch.float32, scale=True), MEAN, STD)
+
+
+def close(found, image):
+    assert found.dtype == torch.float32
+    assert type(found) is torch.Tensor
+    torch.testing.assert_close(found, reference(image.as_subclass(torch.Tensor)), atol=2e-6, rtol=1e-6)
+
+
+class Own(NamedTuple):
+    labels: Any
+    images: Any
+
+
+def test_it_is_torchvisions_normalisation_and_leaves_the_batch_it_was_given():
+    given = images()
+    before = given.clone()
+    close(BatchNormalize(MEAN, STD)(given), given)
+    assert torch.equal(given, before)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda pixels: (pixels, ["targets"]),
+        lambda pixels: [pixels, ["targets"], 3],
+        lambda pixels: ClassificationBatch(pixels, torch.ones(2), torch.ones(2)),
+        lambda pixels: PaddedBatch(pixels, [{}], torch.ones(2, 4, 5, dtype=torch.bool), torch.ones(2, 2)),
+        lambda pixels: Own(torch.ones(2), pixels),
+        lambda pixels: {"images": pixels, "labels": [1]},
+    ],
+)
+@pytest.mark.parametrize("form", ["stacked", "list"])
+def test_images_are_found_in_every_form_of_batch_and_the_rest_is_passed_on(make, form):
+    pixels = images() if form == "stacked" else [images(3, 4, 5), tv_tensors.Image(images(3, 2, 9))]
+    batch = make(pixels)
+    found = BatchNormalize(MEAN, STD)(batch)
+    assert type(found) is type(batch)
+    if isinstance(batch, dict):
+        place, rest = "images", [key for key in batch if key != "images"]
+    else:
+        place = getattr(batch, "_fields", ("images",)).index("images")
+        rest = [number for number in range(len(batch)) if number != place]
+    assert all(found[name] is batch[name] for name in rest)
+    assert len(found) == len(batch)
+    for after, before in zip(found[place], pixels, strict=True):
+        close(after, before)
+
+
+def test_images_alone_are_a_batch_too():
+    pixels = [images(3, 2, 2), images(3, 3, 3)]
+    for after, before in zip(BatchNormalize(MEAN, STD)(pixels), pixels, strict=True):
+        close(after, before)
+
+
+def test_without_arguments_images_are_in_zero_to_one():
+    pixels = torch.tensor([0, 51, 255], dtype=torch.uint8).view(1, 1, 1, 3)
+    torch.testing.assert_close(BatchNormalize()((pixels, 0))[0].flatten(), torch.tensor([0.0, 0.2, 1.0]))
+
+
+def test_one_number_serves_all_channels():
+    pixels = images()
+    assert torch.equal(BatchNormalize(0.5, [0.25])(pixels), BatchNormalize([0.5] * 3, [0.25] * 3)(pixels))
+
+
+def test_memory_layout_is_kept():
+    pixels = images(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    assert BatchNormalize(MEAN, STD)(pixels).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_it_copies_and_pickles_and_shows_its_arguments():
+    normalize, pixels = BatchNormalize(MEAN, STD), images()
+    found = normalize(pixels)
+    for other in (copy.deepcopy(normalize), pickle.loads(pickle.dumps(normalize))):
+        assert torch.equal(other(pixels), found)
+    assert "mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)" in repr(normalize)
+
+
+@pytest.mark.parametrize(
+    ("batch", "error", "message"),
+    [
+        (torch.ones(2, 3, 4, 4), TypeError, r"torch\.float32.*to_float=False"),
+        (images(2, 1, 4, 4), ValueError, "do not fit 3 channels"),
+        (images(4, 4), ValueError, r"shape \(4, 4\)"),
+        (("text", 1), TypeError, "images are a str"),
+        ({"pixels": images()}, TypeError, "a batch is a dict"),
+        ((), TypeError, "a batch is a tuple"),
+        (None, TypeError, "a batch is a NoneType"),
+        ((images(3, 4, 4).float(), 1), TypeError, r"torch\.float32"),
+    ],
+)
+def test_what_are_no_uint8_images_is_refused(batch, error, message):
+    with pytest.raises(error, match=message):
+        BatchNormalize(MEAN, STD)(batch)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "message"),
+    [
+        ([0.5], [0.0], "std above 0"),
+        (None, -1.0, "std above 0"),
+        (float("nan"), None, "finite"),
+        ([0.5, float("inf")], [1.0, 1.0], "finite"),
+        ([], None, "finite numbers"),
+        ([0.5, 0.5], [1.0, 1.0, 1.0], "mean=.* has 2 channels and std=.* has 3"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused_at_once(mean, std, message):
+    with pytest.raises(ValueError, match=message):
+        BatchNormalize(mean, std)

@@ -1,0 +1,289 @@
+"""An image read by the transform that shows it: the draws and targets of a decoded one, its pixels within the bound."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from lit_loader import batch_memory
+from lit_loader.datasets import EncodedImage, decode_image
+from lit_loader.transforms import (
+    CropToObjects,
+    RandomHorizontalFlip,
+    ReadingCompose,
+    ToBatchBytes,
+    ToBatchFloat,
+    classification_transforms,
+    detection_transforms,
+    landmark_transforms,
+)
+from tests.photo_like import jpeg, photo_like
+
+HEIGHT, WIDTH = 239, 317
+PAIRS = ((0, 1),)
+LEAST_PSNR, LARGEST, RARE = 33, 96, 64  # the bound that EncodedImage states
+
+
+def read_in_full(transform):
+    return ReadingCompose([Nothing(), *transform.transforms])
+
+
+class Nothing(nn.Module):
+    """A user's transform, which knows ordinary pixels."""
+
+    def forward(self, image, target):
+        assert isinstance(image, tv_tensors.Image)
+        assert image.shape == (3, HEIGHT, WIDTH)
+        return image, target
+
+
+SAME = {  # nothing is shrunk to half: the same bits
+    "detection as it is": (detection_transforms(True), 3),
+    "detection enlarged": (detection_transforms(True, shorter_sides=[240, 300], max_size=400), 3),
+    "detection, zoom out first": (detection_transforms(True, size=60, zoom_out=1), 3),
+    "detection, crop first": (detection_transforms(True, size=60, iou_crop=1), 3),
+    "detection, rotation first": (detection_transforms(True, size=60, rotation=10), 3),
+    "classification": (classification_transforms(True, size=200, scale=(0.7, 1), shift=0.2), 0),
+    "random resized crop": (ReadingCompose([v2.RandomResizedCrop(250), RandomHorizontalFlip(PAIRS)]), 3),
+    "a crop after a flip": (ReadingCompose([RandomHorizontalFlip(PAIRS, p=1), v2.RandomResizedCrop(30)]), 3),
+    "nearest": (ReadingCompose([v2.Resize(60, interpolation=v2.InterpolationMode.NEAREST)]), 3),
+    "no antialiasing": (ReadingCompose([v2.Resize(60, antialias=False)]), 3),
+    "a user's transform first": (read_in_full(detection_transforms(True, size=60, flip_pairs=PAIRS)), 3),
+    "landmarks, enlarged": (landmark_transforms(True, size=200, rotation=20, flip_pairs=PAIRS), 1),
+}
+SHRUNK = {
+    "shorter side": (detection_transforms(True, size=110, flip_pairs=PAIRS), 3),
+    "drawn shorter side": (
+        detection_transforms(True, shorter_sides=[50, 61, 100], max_size=120, flip_pairs=PAIRS),
+        3,
+    ),
+    "longest side": (detection_transforms(True, max_size=77, hflip=0, vflip=1, flip_pairs=PAIRS), 3),
+    "stretched": (detection_transforms(True, size=[40, 90], flip_pairs=PAIRS), 3),
+    "letterbox": (detection_transforms(True, size=[64, 64], letterbox=True, fill=9, flip_pairs=PAIRS), 3),
+    "evaluation": (detection_transforms(False, size=60), 3),
+    "colours and both flips": (
+        detection_transforms(True, size=90, photometric=0.5, vflip=0.5, flip_pairs=PAIRS, to_float=False),
+        3,
+    ),
+    "middle": (classification_transforms(False, size=64), 0),
+    "views": (classification_transforms(True, size=40, scale=(0.5, 1), shift=0.2, vflip=0.5), 0),
+    "views with a rim": (classification_transforms(True, size=40, resize="letterbox", shift=0.3, fill=90), 0),
+    "turned views": (classification_transforms(True, size=40, rotation=30, photometric=0.5), 0),
+    "object crops": (
+        classification_transforms(True, size=24, crop=True, margin=0.5, shift=0.2, flip_pairs=PAIRS),
+        1,
+    ),
+    "landmarks": (landmark_transforms(True, size=28, shift=0.1, flip_pairs=PAIRS), 1),
+    "landmarks, turned and bent": (
+        landmark_transforms(True, size=28, rotation=30, perspective=0.1, scale=(0.8, 1.3), flip_pairs=PAIRS),
+        1,
+    ),
+    "random resized crop": (ReadingCompose([v2.RandomResizedCrop(40), RandomHorizontalFlip(PAIRS)]), 3),
+}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("images") / "image.jpg"
+    path.write_bytes(jpeg(photo_like(HEIGHT, WIDTH)))
+    return path
+
+
+def target(num_objects):
+    boxes = torch.tensor([[20.5, 30, 150, 180.25], [200, 5, 300, 90], [0, 0, WIDTH, HEIGHT]])[:num_objects]
+    points = torch.tensor([[40.25, 50], [100, 60.5]]).expand(num_objects, 2, 2).clone()
+    masks = torch.zeros((num_objects, HEIGHT, WIDTH), dtype=torch.uint8)
+    masks[:, 40:120, 30:200] = 1
+    return {
+        "boxes": tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(HEIGHT, WIDTH)),
+        "labels": torch.arange(num_objects),
+        "keypoints": tv_tensors.KeyPoints(points, canvas_size=(HEIGHT, WIDTH)),
+        "visibility": torch.full((num_objects, 2), 2, dtype=torch.uint8),
+        "masks": tv_tensors.Mask(masks),
+        "area": (boxes[:, 2:] - boxes[:, :2]).prod(dim=1),
+        "image_id": 4,
+    }
+
+
+def both(transform, path, num_objects, *, seed):
+    """The sample of the decoded image and that of the undecoded one, after the same draws."""
+    found = []
+    for image, call in (
+        (tv_tensors.Image(decode_image(path)), transform),
+        (EncodedImage(path), transform.read),
+    ):
+        torch.manual_seed(seed)
+        sample = call(image, target(num_objects) if num_objects else {})
+        found.append((sample, torch.rand(1)))
+    (exact, after), (fast, after_too) = found
+    assert torch.equal(after, after_too), "not as many draws"
+    assert exact[1].keys() == fast[1].keys()
+    for name, value in exact[1].items():
+        if isinstance(value, torch.Tensor):
+            assert type(fast[1][name]) is type(value)
+            assert torch.equal(fast[1][name], value), name
+            assert getattr(fast[1][name], "canvas_size", 0) == getattr(value, "canvas_size", 0)
+        else:
+            assert fast[1][name] == value
+    assert type(fast[0]) is type(exact[0]) is tv_tensors.Image
+    assert fast[0].dtype == exact[0].dtype
+    assert fast[0].shape == exact[0].shape
+    scale = 1 if exact[0].dtype == torch.uint8 else 255
+    return (exact[0].double() - fast[0].double()).abs() * scale
+
+
+def without_points(transform):
+    flips = [part for part in transform.transforms if isinstance(part, RandomHorizontalFlip)]
+    return all(flip.flip_pairs is None for flip in flips)
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_where_nothing_is_shrunk_to_half_the_bits_are_those_of_the_decoded_image(path, name, monkeypatch):
+    transform, num_objects = SAME[name]
+    if without_points(transform):
+        monkeypatch.setitem(globals(), "target", lambda count, make=target: _no_points(make(count)))
+    for seed in range(4):
+        assert both(transform, path, num_objects, seed=seed).max() == 0
+
+
+def _no_points(full):
+    return {name: value for name, value in full.items() if name not in ("keypoints", "visibility")}
+
+
+@pytest.mark.parametrize("name", SHRUNK)
+def test_targets_and_draws_are_equal_and_pixels_within_the_published_bound(path, name):
+    transform, num_objects = SHRUNK[name]
+    changed = False
+    for seed in range(6):
+        apart = both(transform, path, num_objects, seed=seed)
+        changed |= bool(apart.max() > 0)
+        mean = float((apart**2).mean())
+        assert not mean or 10 * math.log10(255**2 / mean) >= LEAST_PSNR
+        assert apart.max() <= LARGEST
+        assert np.quantile(apart.numpy(), 0.999) <= RARE
+    assert changed, "nothing was decoded at a smaller size"
+
+
+def test_a_resize_of_part_of_a_block_stays_where_the_whole_image_is(tmp_path):
+    """317 columns at 1/8 are 40: taken for the whole width, the right end would lie 1% off."""
+    ramp = np.broadcast_to(np.linspace(0, 255, WIDTH)[None, :, None], (HEIGHT, WIDTH, 3)).astype(np.uint8)
+    path = tmp_path / "ramp.jpg"
+    path.write_bytes(jpeg(Image.fromarray(ramp), quality=98))
+    assert both(ReadingCompose([v2.Resize(29)]), path, 0, seed=0).mean() < 0.8
+
+
+class Source:
+    """Notes what is asked of it."""
+
+    size = (HEIGHT, WIDTH)
+
+    def __init__(self):
+        self.asked = []
+
+    def read(self):
+        self.asked.append("all")
+        return torch.zeros((3, HEIGHT, WIDTH), dtype=torch.uint8)
+
+    def read_part(self, *, zoom, bottom):
+        self.asked.append((round(zoom, 3), bottom))
+        return torch.zeros((3, HEIGHT, WIDTH), dtype=torch.uint8), 1.0
+
+
+def test_the_first_resize_or_crop_asks_once_for_what_it_shows():
+    for transform, asked in (
+        (
+            ReadingCompose([RandomHorizontalFlip(PAIRS, p=1), v2.Resize([60, 50])]),
+            (round(60 / HEIGHT, 3), HEIGHT),
+        ),
+        (classification_transforms(False, size=64), (round(64 / HEIGHT, 3), HEIGHT)),
+        (ReadingCompose([CropToObjects(size=32, margin=0)]), (round(32 / 150, 3), 180)),
+        (ReadingCompose([v2.RandomZoomOut(p=1), v2.Resize(9)]), "all"),
+        (
+            ReadingCompose([v2.Compose([v2.Resize([120, 159])]), v2.Resize([60, 50])]),
+            (round(120 / HEIGHT, 3), HEIGHT),
+        ),
+        (ReadingCompose([ToBatchBytes()]), "all"),
+    ):
+        source = Source()
+        image, _ = transform.read(source, target(1) if asked != (round(64 / HEIGHT, 3), HEIGHT) else {})
+        assert source.asked == [asked]
+        assert isinstance(image, tv_tensors.Image)
+
+
+def test_to_batch_float_has_the_bits_of_to_dtype_for_every_value_and_any_layout():
+    values = torch.arange(256, dtype=torch.uint8).reshape(1, 16, 16).expand(3, 16, 16)
+    for plain in (values, values.contiguous(), values.transpose(1, 2)):
+        image = tv_tensors.Image(plain)
+        theirs = v2.ToDtype(torch.float32, scale=True)(image, {"labels": torch.tensor([1])})
+        ours = ToBatchFloat()(image, {"labels": torch.tensor([1])})
+        assert torch.equal(ours[0], theirs[0])
+        assert type(ours[0]) is tv_tensors.Image
+        assert ours[0].is_contiguous()
+        assert ours[1]["labels"].dtype == torch.int64
+    assert torch.equal(ToBatchFloat()(plain), v2.ToDtype(torch.float32, scale=True)(plain))
+    floats = tv_tensors.Image(torch.rand(3, 4, 4, dtype=torch.float64))
+    assert torch.equal(ToBatchFloat()(floats), v2.ToDtype(torch.float32, scale=True)(floats))
+
+
+class Memory:
+    """Batch memory that notes what it gave."""
+
+    def __init__(self):
+        self.given = []
+
+    def empty(self, shape, dtype):
+        self.given.append(torch.empty(tuple(shape), dtype=dtype))
+        return self.given[-1]
+
+    def rows(self, column):
+        return None
+
+
+@pytest.mark.parametrize("to_float", [True, False])
+@pytest.mark.parametrize("read", [True, False])
+def test_the_last_step_of_every_preset_writes_into_the_memory_of_the_batch(path, to_float, read):
+    presets = (
+        (detection_transforms(True, size=100, flip_pairs=PAIRS, to_float=to_float), 2),
+        (classification_transforms(True, size=32, to_float=to_float), 0),
+        (landmark_transforms(True, size=32, flip_pairs=PAIRS, to_float=to_float), 1),
+    )
+    for transform, num_objects in presets:
+        memory = Memory()
+        with batch_memory.using(memory):
+            call = transform.read if read else transform
+            image = EncodedImage(path) if read else tv_tensors.Image(decode_image(path))
+            found, _ = call(image, target(num_objects) if num_objects else {})
+        assert [given.data_ptr() for given in memory.given] == [found.data_ptr()]
+        assert found.dtype == (torch.float32 if to_float else torch.uint8)
+        assert found.is_contiguous()
+        assert type(found) is tv_tensors.Image
+
+
+def test_shorter_sides_are_drawn_in_training_and_the_largest_is_taken_otherwise():
+    image = tv_tensors.Image(torch.zeros((3, 20, 40), dtype=torch.uint8))
+    plain = {"boxes": tv_tensors.BoundingBoxes(torch.zeros((0, 4)), format="XYXY", canvas_size=(20, 40))}
+    train = detection_transforms(True, shorter_sides=[10, 30, 20], max_size=50)
+    assert {train(image, plain)[0].shape[1] for _ in range(60)} == {10, 25, 20}
+    evaluation = detection_transforms(False, shorter_sides=[10, 30, 20])
+    assert {evaluation(image, plain)[0].shape[1] for _ in range(5)} == {30}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"shorter_sides": []},
+        {"shorter_sides": [0]},
+        {"shorter_sides": [5], "size": 4},
+        {"shorter_sides": [5], "letterbox": True},
+    ],
+)
+def test_shorter_sides_that_cannot_be_drawn_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"shorter_sides=|at least 1"):
+        detection_transforms(True, **wrong)

@@ -1,0 +1,178 @@
+"""Memory of slots: mapped, given back, made private; the file that it lies in; stretches; layouts."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import mmap
+import os
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lit_loader.transport import Layout, MemoryFile, mapping
+from lit_loader.transport.intervals import Intervals
+from lit_loader.transport.layout import ALIGNMENT
+from lit_loader.transport.lease import merged
+from lit_loader.transport.mapping import CHUNK_BYTES
+from lit_loader.transport.memory_file import MAX_SLOTS, WINDOW_BYTES
+from tests.transport.link import num_maps
+
+PAGE = mmap.PAGESIZE
+
+
+@pytest.fixture
+def file():
+    file = MemoryFile()
+    yield file
+    file.close()
+
+
+def bytes_at(mapping, start, length):
+    return (ctypes.c_char * length).from_address(mapping.address + start)
+
+
+def test_two_mappings_of_a_slot_are_the_same_memory_and_two_slots_are_not(file):
+    one, other, third = file.map(3), file.map(3), file.map(MAX_SLOTS - 1)
+    bytes_at(one, 5000, 4).value = b"abc"
+    assert bytes_at(other, 5000, 4).value == b"abc"
+    assert bytes_at(third, 5000, 4).value == b""
+
+
+def test_memory_is_taken_by_what_is_written_and_freed_by_giving_it_back(file):
+    one, other = file.map(0), file.map(0)
+    ctypes.memset(one.address, 1, 40 * CHUNK_BYTES)
+    assert os.fstat(file._fd).st_blocks * 512 == 40 * CHUNK_BYTES
+    bytes_at(other, 0, 2).value = b"x"
+    other.give_back()
+    assert os.fstat(file._fd).st_blocks == 0
+    assert bytes_at(one, 0, 2).value == b""
+
+
+def test_memory_that_was_touched_is_touched_again_only_after_it_was_given_back(file, monkeypatch):
+    calls = []
+    libc = mapping._libc
+
+    class Counted:
+        def __getattr__(self, name):
+            return getattr(libc, name)
+
+        def madvise(self, address, size, advice):
+            calls.append((address - one.address, size, advice))
+            return libc.madvise(address, size, advice)
+
+    one = file.map(0)
+    monkeypatch.setattr(mapping, "_libc", Counted())
+    one.touch(10, CHUNK_BYTES)
+    one.touch(0, 2 * CHUNK_BYTES)
+    one.touch(CHUNK_BYTES, CHUNK_BYTES + 1)
+    populate = mapping._MADV_POPULATE_WRITE
+    assert calls == [(0, 2 * CHUNK_BYTES, populate), (2 * CHUNK_BYTES, CHUNK_BYTES, populate)]
+    one.give_back()
+    one.touch(0, 1)
+    assert calls[-1] == (0, CHUNK_BYTES, populate)
+
+
+def test_stretches_made_private_keep_address_and_contents_and_are_shared_no_more(file):
+    one, other = file.map(0), file.map(0)
+    for start in (0, 3 * PAGE, 9 * PAGE):
+        bytes_at(one, start, 10).value = b"before"
+    one.make_private([(3 * PAGE + 1, 3 * PAGE + 5), (0, 10), (4, 20)])
+    for start in (0, 3 * PAGE, 9 * PAGE):
+        assert bytes_at(one, start, 10).value == b"before"
+        bytes_at(other, start, 10).value = b"after"
+    assert bytes_at(one, 0, 10).value == bytes_at(one, 3 * PAGE, 10).value == b"before"
+    assert bytes_at(one, 9 * PAGE, 10).value == b"after"
+    bytes_at(one, 0, 10).value = b"mine"
+    assert bytes_at(other, 0, 10).value == b"after"
+
+
+def test_a_stretch_of_nothing_takes_nothing(file):
+    one = file.map(0)
+    before = num_maps()
+    one.make_private([(0, 0), (7, 7), (PAGE, PAGE)])
+    assert num_maps() == before
+
+
+def test_a_mapping_goes_with_its_object_private_stretches_too(file):
+    before = num_maps()
+    one = file.map(0)
+    one.make_private([(PAGE, 2 * PAGE), (5 * PAGE, 6 * PAGE)])
+    assert num_maps() > before
+    address = one.address
+    del one
+    assert num_maps() == before
+    with open("/proc/self/maps") as lines:
+        starts = [tuple(int(end, 16) for end in line.split()[0].split("-")) for line in lines]
+    assert not any(start <= address + PAGE < end for start, end in starts)
+
+
+def test_no_memory_for_a_copy_is_told_and_what_was_not_copied_stays_shared(file, monkeypatch):
+    one, other = file.map(0), file.map(0)
+    monkeypatch.setattr(mapping, "_map", refuse)
+    with pytest.raises(MemoryError, match=f"{PAGE} bytes"):
+        one.make_private([(0, 10)])
+    bytes_at(other, 0, 10).value = b"after"
+    assert bytes_at(one, 0, 10).value == b"after"
+
+
+def refuse(num_bytes, flags, fd, offset):
+    raise OSError(12, "no memory")
+
+
+def test_a_file_costs_one_descriptor_whatever_is_mapped(file):
+    before = len(os.listdir("/proc/self/fd"))
+    mappings = [file.map(slot) for slot in range(50)]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert len({one.address for one in mappings}) == 50
+
+
+def test_bytes_of_a_slot_can_be_read_without_mapping_it(file):
+    one = file.map(2)
+    bytes_at(one, 12345, 10).value = b"abc"
+    copy = file.read(2, 12345, 4)
+    bytes_at(one, 12345, 10).value = b"xyz"
+    assert bytes(copy) == b"abc\0"
+    copy[0] = 1
+    assert bytes_at(one, 12345, 10).value == b"xyz"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=20))
+def test_stretches_that_were_added_never_overlap_and_none_is_refused_without_need(pairs):
+    intervals, taken = Intervals(), set()
+    for start, length in pairs:
+        wanted = set(range(start, start + length))
+        assert intervals.add(start, start + length) is not bool(wanted & taken)
+        if not wanted & taken:
+            taken |= wanted
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 700)), max_size=12))
+def test_merged_stretches_hold_every_place_are_apart_and_no_larger_than_they_need_to_be(places):
+    stretches = merged(places)
+    for offset, length in places:
+        assert sum(start <= offset and offset + length <= end for start, end in stretches) == 1
+    for (_, end), (start, _) in itertools.pairwise(stretches):
+        assert start >= end + ALIGNMENT
+    edges = {offset for offset, _ in places}, {offset + length for offset, length in places}
+    assert all(start in edges[0] and end in edges[1] for start, end in stretches)
+
+
+def test_a_layout_leaves_room_for_every_row_of_every_leaf_and_comes_back_from_bytes():
+    layout = Layout(((torch.float32, (3, 5)), (torch.uint8, (7,)), (torch.complex64, ())))
+    assert layout.sizes == (60, 7, 8)
+    starts = layout.starts(9)
+    assert all(start % ALIGNMENT == 0 for start in starts)
+    for start, end, size in zip(starts, starts[1:], layout.sizes, strict=False):
+        assert 0 <= end - start - 9 * size < ALIGNMENT
+    again = Layout.unpack(memoryview(layout.pack()))
+    assert again == layout
+    assert again.starts(9) == starts
+
+
+def test_a_window_is_a_whole_number_of_chunks():
+    assert WINDOW_BYTES % CHUNK_BYTES == 0
