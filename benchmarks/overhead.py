@@ -27,17 +27,6 @@ class Stored(Dataset[tuple[torch.Tensor, int]]):
         return self.sample, index
 
 
-class Fresh(Stored):
-    """Returns an image in memory of its own."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__(length)
-        self.sample = torch.zeros(3, 224, 224)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return self.sample.clone(), index
-
-
 def inline(batch_size: int, num_batches: int) -> dict[str, Pass]:
     """Return passes in the consumer's own process."""
     dataset = Stored(batch_size * num_batches)
@@ -65,7 +54,7 @@ def workers(dataset: Stored, batch_size: int) -> dict[str, Pass]:
 
 
 def main(rounds: int) -> None:
-    """Compare inline, and with two workers, for small and large batches and samples."""
+    """Compare inline, and with two workers, for small and large batches; `benchmarks.transport` has large samples."""
     found = compare("inline, batch 256", inline(256, 256), rounds=rounds, unit="batch")
     judge("inline, a sample, of torch's", found.ratio("ours", "torch"), at_most=0.95)
     judge("a key", found.microseconds_more("ours, seed=0", "ours", per=256), at_most=12, unit=" us")
@@ -77,12 +66,6 @@ def main(rounds: int) -> None:
     found = compare("two workers, batch 256", workers(Stored(16384), 256), rounds=rounds, unit="batch")
     judge("threads, a sample, of torch's", found.ratio("ours, threads", "torch"), at_most=0.18)
     judge("threads with a seed, the same", found.ratio("ours, threads, seed=0", "torch"), at_most=0.18)
-    compare(
-        "two workers, batch 64 of fresh float32 3x224x224",
-        workers(Fresh(512), 64),
-        rounds=rounds,
-        unit="batch",
-    )
 
 
 if __name__ == "__main__":

@@ -149,10 +149,10 @@ class DetectionDataset(Dataset[DetectionSample]):
             ImageError: The image cannot be decoded, or its size is refused; the message names the file.
             ValueError: ``transforms`` gave a target whose per-object fields are not one row a box.
         """
-        given = operator.index(index)
-        position = given + len(self) if given < 0 else given
-        if not 0 <= position < len(self):
-            raise IndexError(f"index {given} is out of range for a data set of {len(self)} images.")
+        given, length = operator.index(index), len(self)
+        position = given + length if given < 0 else given
+        if not 0 <= position < length:
+            raise IndexError(f"index {given} is out of range for a data set of {length} images.")
         path = self.table.image_path(position)
         image, (width, height) = self._read(path, position)
         annotated = int(self.table.widths[position]), int(self.table.heights[position])

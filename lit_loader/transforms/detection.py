@@ -74,7 +74,8 @@ def detection_transforms(
         min_box_area: Smallest area of a box kept, in square pixels of the result.
         per_object: Further per-object fields of the target, see ``SanitizeObjects``.
         per_image: Further per-image fields of the target.
-        to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8.
+        to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8, in memory the three values of a pixel
+            side by side if they come so.
 
     Returns:
         A picklable module, called as ``transform(image, target)``.
@@ -118,7 +119,7 @@ def detection_transforms(
             min_size=min_box_size, min_area=min_box_area, per_object=per_object, per_image=per_image
         )
     )
-    parts.append(ToBatchFloat() if to_float else ToBatchBytes())
+    parts.append(ToBatchFloat() if to_float else ToBatchBytes(planes=False))
     return ReadingCompose(parts)
 
 

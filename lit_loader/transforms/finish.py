@@ -45,13 +45,22 @@ class ToBatchFloat(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
 
 
 class ToBatchBytes(v2.Transform):  # type: ignore[misc] # torchvision is untyped
-    """Keep a uint8 image's values, contiguous and where the batch will lie.
+    """Keep a uint8 image's values, and put it where the batch will lie.
 
-    Everything but uint8 images on the CPU passes as it is, and so does an image that is contiguous already where
-    the batch has no memory of its own.
+    Everything but uint8 images on the CPU passes as it is, and so does an image in the wanted order where the batch
+    has no memory of its own.
 
     Determinism: no randomness.
+
+    Args:
+        planes: The image becomes contiguous, its channels planes one after the other, as images that are stacked
+            should be. False: an image whose three values of a pixel lie side by side, as a resize leaves them, stays
+            so, which takes a quarter of the time; for images that are batched as a list.
     """
+
+    def __init__(self, *, planes: bool = True) -> None:
+        super().__init__()
+        self.planes = planes
 
     def forward(self, *inputs: Any) -> Any:
         """Place a sample: an image, or one with a target."""
@@ -62,10 +71,18 @@ class ToBatchBytes(v2.Transform):  # type: ignore[misc] # torchvision is untyped
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         """Place one leaf of the sample."""
-        if not _is_image(inpt) or (batch_memory.current() is None and inpt.is_contiguous()):
+        if not _is_image(inpt):
             return inpt
-        out = batch_memory.empty(inpt.shape, torch.uint8)
-        out.copy_(inpt.as_subclass(Tensor))
+        plain = inpt.as_subclass(Tensor)
+        side_by_side = not self.planes and plain.ndim == 3 and plain.permute(1, 2, 0).is_contiguous()
+        if batch_memory.current() is None and (side_by_side or plain.is_contiguous()):
+            return inpt
+        if side_by_side:
+            channels, height, width = plain.shape
+            out = batch_memory.empty((height, width, channels), torch.uint8).permute(2, 0, 1)
+        else:
+            out = batch_memory.empty(plain.shape, torch.uint8)
+        out.copy_(plain)
         return _like(inpt, out)
 
 
