@@ -17,7 +17,6 @@ import signal
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import NamedTuple
@@ -116,7 +115,7 @@ class _Control:
     def __init__(self, orders_fd: int, main: MainProcess, inbox: Inbox) -> None:
         self._reader = FrameReader(orders_fd)
         self._main, self.inbox = main, inbox
-        self._ended: deque[int] = deque(maxlen=_MOST_ENDED)
+        self._ended: set[int] = set()
 
     def has_ended(self, run: int) -> bool:
         """Whether a run is over."""
@@ -156,7 +155,9 @@ class _Control:
         if order.kind is Kind.STOP:
             self.inbox.stop()
         else:
-            self._ended.append(order.run)
+            self._ended.add(order.run)
+            if len(self._ended) > 2 * _MOST_ENDED:  # runs are numbered as they begin
+                self._ended = {run for run in self._ended if run > order.run - _MOST_ENDED}
 
 
 class _Worker:
