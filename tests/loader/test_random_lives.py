@@ -11,4 +11,4 @@ from tests.scheduling_chaos import live
 @pytest.mark.parametrize("method", ["multiprocessing", "thread"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 20))])
 def test_whatever_happens_to_a_loader_its_batches_are_those_of_no_workers(method, seed):
-    assert live(seed, method, steps=60, lives=3) > 100
+    assert live(seed, method, steps=60, lives=3) > 30  # some lives have data sets of one sample
