@@ -26,12 +26,12 @@ SIZES = ((375, 500), (481, 639), (960, 1280))
 SHARES = (0.5, 0.37, 0.25, 0.18, 0.125, 0.08)
 
 
-def photo_like(height: int, width: int, *, seed: int) -> Image.Image:
+def photo_like(height: int, width: int, *, seed: int, num_discs: int = 14) -> Image.Image:
     """Return a picture with shading, edges, texture of several scales and a little noise."""
     draws = np.random.default_rng(seed)
     rows, columns = np.meshgrid(np.linspace(0, 1, height), np.linspace(0, 1, width), indexing="ij")
     picture = np.stack([0.3 + 0.4 * rows, 0.6 - 0.3 * columns, 0.3 + 0.2 * (rows + columns)], axis=-1)
-    for _ in range(14):
+    for _ in range(num_discs):
         y, x, radius = draws.random(3) * (1, 1, 0.22) + (0, 0, 0.03)
         inside = (rows - y) ** 2 + (columns - x) ** 2 < radius**2
         waves = np.sin(rows * height * draws.random() * 0.8 + columns * width * draws.random() * 0.8)

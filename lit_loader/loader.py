@@ -66,9 +66,9 @@ class DataLoader(TorchDataLoader[T_co]):
         seed: Makes batch b of epoch e a function of (seed, e, b, dataset, sampler, global batch size).
         rank: This process's number; None: from the initialised process group, else 0.
         world_size: How many ranks share the order; None: from the initialised process group, else 1.
-        worker_method: "multiprocessing" or "thread". Threads share the dataset object and send nothing, which
-            pays where the work lets go of the GIL, as image decoding does. Each has a worker info and a seed of
-            its own, and torch's draws in it are its own. A dataset that draws from the generators of ``random``
+        worker_method: "multiprocessing" or "thread". Threads share the dataset object and need no memory of
+            their own, which pays where samples are long calls that let go of the GIL. Each has a worker info and a
+            seed of its own, and torch's draws in it are its own. A dataset that draws from the generators of ``random``
             or ``numpy.random``, which threads share, is refused if there is a seed.
         share_batches: With a seed: whether workers may make one batch together, in pieces; needs a collate
             function of ours and a map dataset without ``__getitems__``. None: where that holds and samples take

@@ -5,21 +5,13 @@ from __future__ import annotations
 import io
 import struct
 
-import numpy as np
 from PIL import Image
+
+from benchmarks import decode_error
 
 
 def photo_like(height, width, *, seed=0):
-    draws = np.random.default_rng(seed)
-    rows, columns = np.meshgrid(np.linspace(0, 1, height), np.linspace(0, 1, width), indexing="ij")
-    picture = np.stack([0.3 + 0.4 * rows, 0.6 - 0.3 * columns, 0.3 + 0.2 * (rows + columns)], axis=-1)
-    for _ in range(10):
-        y, x, radius = draws.random(3) * (1, 1, 0.22) + (0, 0, 0.03)
-        inside = (rows - y) ** 2 + (columns - x) ** 2 < radius**2
-        waves = np.sin(rows * height * draws.random() * 0.8 + columns * width * draws.random() * 0.8)
-        picture[inside] = draws.random(3) * (0.85 + 0.15 * waves[inside])[:, None]
-    picture += draws.normal(0, 0.012, picture.shape)
-    return Image.fromarray((picture.clip(0, 1) * 255).astype(np.uint8))
+    return decode_error.photo_like(height, width, seed=seed, num_discs=10)
 
 
 def jpeg(image, **settings):

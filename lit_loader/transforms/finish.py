@@ -30,10 +30,7 @@ class ToBatchFloat(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
 
     def forward(self, *inputs: Any) -> Any:
         """Convert a sample: an image, or one with a target."""
-        if not _is_alone(inputs):
-            return super().forward(*inputs)
-        image = self.transform(inputs[0], {})
-        return (image, *inputs[1:]) if len(inputs) > 1 else image
+        return _through(self, inputs) if _is_alone(inputs) else super().forward(*inputs)
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         """Convert one leaf of the sample."""
@@ -64,10 +61,7 @@ class ToBatchBytes(v2.Transform):  # type: ignore[misc] # torchvision is untyped
 
     def forward(self, *inputs: Any) -> Any:
         """Place a sample: an image, or one with a target."""
-        if not _is_alone(inputs):
-            return super().forward(*inputs)
-        image = self.transform(inputs[0], {})
-        return (image, *inputs[1:]) if len(inputs) > 1 else image
+        return _through(self, inputs) if _is_alone(inputs) else super().forward(*inputs)
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         """Place one leaf of the sample."""
@@ -89,6 +83,11 @@ class ToBatchBytes(v2.Transform):  # type: ignore[misc] # torchvision is untyped
 def _is_alone(inputs: tuple[Any, ...]) -> bool:
     """Return whether the sample is an image with nothing in its target, which torchvision need not look through."""
     return isinstance(inputs[0], Tensor) and all(type(other) is dict and not other for other in inputs[1:])
+
+
+def _through(step: Any, inputs: tuple[Any, ...]) -> Any:
+    image = step.transform(inputs[0], {})
+    return (image, *inputs[1:]) if len(inputs) > 1 else image
 
 
 def _is_image(value: Any) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import default_collate as torch_default_collate
+from torchvision import tv_tensors
 
 from lit_loader.collate import default_collate, memory
 
@@ -105,3 +106,12 @@ def test_a_batch_can_be_resized():
     for batch in default_collate([(LARGE, LARGE.numpy(), 1, 2.5, np.float32(1))] * 2):
         wanted = batch.numel() * 2
         assert batch.resize_(wanted).numel() == wanted
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_large_images_of_torchvisions_types_are_stacked_to_what_torch_makes_of_them(keeps):
+    images = [tv_tensors.Image(torch.full((3, 600, 600), n, dtype=torch.uint8)) for n in range(4)]
+    with tv_tensors.set_return_type("TVTensor" if keeps else "Tensor"):
+        ours, theirs = default_collate(images), torch_default_collate(images)
+    assert type(ours) is type(theirs)
+    assert torch.equal(ours.as_subclass(torch.Tensor), theirs.as_subclass(torch.Tensor))
