@@ -8,16 +8,19 @@ from typing import Any
 
 import torch
 from PIL import Image
+from simplejpeg import decode_jpeg as decode_jpeg_part
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 from torchvision import tv_tensors
 from torchvision.io import decode_jpeg, read_file
 from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
 
 from benchmarks.detection import draw_images
 from benchmarks.rounds import Figures, compare, judge, passes, run
-from lit_loader import DataLoader
+from lit_loader import DataLoader, batch_memory
 from lit_loader.datasets import ClassificationDataset
+from lit_loader.datasets.jpeg import jpeg_header, with_rows
 from lit_loader.formats import read_image_folder
 from lit_loader.transforms import RandomHorizontalFlip, ReadingCompose, ToBatchBytes, ToBatchFloat
 
@@ -56,6 +59,38 @@ class Repeated(Dataset[Any]):
         return self.dataset[index % len(self.dataset)]
 
 
+class BareSteps(Dataset[tuple[torch.Tensor, int]]):
+    """The fast path's work with nothing around it: crops drawn beforehand, whole pixels, no EXIF; the limit."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = [str(path) for path in sorted(folder.rglob("*.jpg"))]
+        header = jpeg_header(Path(self.paths[0]).read_bytes())
+        assert header is not None
+        shape = tv_tensors.Image(torch.zeros(()).expand(3, header.height, header.width))
+        draw = v2.RandomResizedCrop(SIDE).make_params
+        self.crops = [tuple(draw([shape]).values()) for _ in range(512)]
+
+    def __len__(self) -> int:
+        return REPEATS * len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        top, left, height, width = self.crops[index % len(self.crops)]
+        data = Path(self.paths[index % len(self.paths)]).read_bytes()
+        header = jpeg_header(data)
+        assert header is not None
+        rows = min(header.height, (-(-(top + height) // header.row_block) + 2) * header.row_block)
+        zoom = max(SIDE / height, SIDE / width)
+        by = next((by for by in (8, 4, 2) if zoom * by <= 1), 1)
+        least = {"min_height": -(-rows // by), "min_width": -(-header.width // by)} if by > 1 else {}
+        pixels = decode_jpeg_part(with_rows(data, header, rows), strict=False, **least)
+        cut = torch.from_numpy(pixels).permute(2, 0, 1)
+        cut = cut[:, top // by : (top + height) // by, left // by : (left + width) // by]
+        shown = functional.resize_image(cut, [SIDE, SIDE], antialias=True)
+        out = batch_memory.empty((3, SIDE, SIDE), torch.uint8)
+        out.copy_(shown.flip(-1) if index % 2 else shown)
+        return out, index % 10
+
+
 def our_dataset(folder: Path, *, decode: Any, to_float: bool) -> Repeated:
     """Return our data set with the same crop and flip."""
     last = ToBatchFloat() if to_float else ToBatchBytes()
@@ -69,6 +104,7 @@ def contenders(folder: Path) -> dict[str, TorchDataLoader[Any]]:
     recipe = TorchvisionRecipe(folder)
     fast = our_dataset(folder, decode="fast", to_float=False)
     exact = our_dataset(folder, decode="exact", to_float=True)
+    bare = BareSteps(folder)
     ours: Any = DataLoader
     arguments = {"batch_size": BATCH_SIZE, **WORKERS}
     found: dict[str, TorchDataLoader[Any]] = {"torch": TorchDataLoader(recipe, **arguments)}
@@ -80,6 +116,7 @@ def contenders(folder: Path) -> dict[str, TorchDataLoader[Any]]:
         found[f"ours, {name}, same recipe"] = ours(recipe, **ways)
         found[f"our data set, {name}, exact float32"] = ours(exact, **ways)
         found[f"our data set, {name}, fast uint8"] = ours(fast, **ways)
+        found[f"bare steps, {name}, uint8"] = ours(bare, **ways)
     return found
 
 

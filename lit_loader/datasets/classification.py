@@ -130,6 +130,8 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         """Return the label of a sample, with no image opened; -1 where there is none, or more than one."""
         rows = self.table.objects(position)
         ids = self.table.labels_of(self.by)[0][rows] if self._has_labels else np.empty(0, dtype=np.int64)
+        if len(ids) == 1 and not self.multi_label:
+            return int(ids[0])  # -1 where it is not known
         known = np.unique(ids[ids >= 0])
         if not self.multi_label:
             return int(known[0]) if len(known) == 1 else -1

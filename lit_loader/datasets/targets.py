@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torchvision import tv_tensors
 
+from lit_loader.transforms.sanitize import num_rows
+
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
 
@@ -88,12 +90,13 @@ def object_target(
     height, width = canvas_size
     # np.clip, np.array and sums copy: the table's arrays are read-only views of a mapped file.
     limits = np.array([width, height, width, height], dtype=np.float32)
-    boxes = torch.from_numpy(np.clip(table.boxes[rows], np.float32(0), limits))
+    boxes = np.clip(table.boxes[rows], np.float32(0), limits)
+    sides = boxes[:, 2:] - boxes[:, :2]
     target: dict[str, Any] = {
-        "boxes": tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=canvas_size),
+        "boxes": tv_tensors.BoundingBoxes(torch.from_numpy(boxes), format="XYXY", canvas_size=canvas_size),
         "labels": torch.from_numpy(table.labels[rows] + np.int64(first_label)),
         "image_id": position,
-        "area": (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]),
+        "area": torch.from_numpy(sides[:, 0] * sides[:, 1]),
         "iscrowd": torch.from_numpy(table.crowd[rows].astype(np.int64)),
     }
     for name in extra_fields:
@@ -122,10 +125,11 @@ def check_rows(sample: Any, *, fields: Sequence[str]) -> None:
     boxes = target.get("boxes") if isinstance(target, Mapping) else None
     if target is None or not isinstance(boxes, torch.Tensor):
         return
+    rows = num_rows(boxes)
     for name in ("labels", "area", "iscrowd", "keypoints", "visibility", "crop", *fields):
-        if name in target and len(target[name]) != len(boxes):
+        if name in target and num_rows(target[name]) != rows:
             raise ValueError(
-                f"after the transforms, {name!r} has {len(target[name])} rows for {len(boxes)} boxes; drop "
+                f"after the transforms, {name!r} has {num_rows(target[name])} rows for {rows} boxes; drop "
                 "objects with lit_loader.transforms.SanitizeObjects(), or give torchvision's "
                 "SanitizeBoundingBoxes(labels_getter=lit_loader.transforms.ObjectFields())."
             )

@@ -10,6 +10,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader import batch_memory
+from lit_loader.transforms.flat_target import flat_targets
 
 __all__ = ["ToBatchBytes", "ToBatchFloat"]
 
@@ -81,8 +82,9 @@ class ToBatchBytes(v2.Transform):  # type: ignore[misc] # torchvision is untyped
 
 
 def _is_alone(inputs: tuple[Any, ...]) -> bool:
-    """Return whether the sample is an image with nothing in its target, which torchvision need not look through."""
-    return isinstance(inputs[0], Tensor) and all(type(other) is dict and not other for other in inputs[1:])
+    """Return whether the sample is an image with nothing beside it that torchvision would change too."""
+    image, *others = inputs
+    return isinstance(image, Tensor) and flat_targets(others, size=tuple(image.shape[-2:]))
 
 
 def _through(step: Any, inputs: tuple[Any, ...]) -> Any:

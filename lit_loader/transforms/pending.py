@@ -1,10 +1,10 @@
 """An image that is not decoded yet, for transforms that say which of its pixels they want, and at which size.
 
 NOTE [What is put off]
-    A flip, or a change of colours, of an image that is resized next costs less after the resize. So steps that come
+    A flip, or a change of colours, of an image that is shrunk next costs less after the resize. So steps that come
     before are noted and made on the pixels once they are read, in the order in which they were noted. What is drawn
-    for them is drawn when they are noted, so random numbers come in the order of a decoded image's. Read in full,
-    the image gets the same steps on the same pixels: the same bits.
+    for them is drawn when they are noted, so random numbers come in the order of a decoded image's. Read in full, or
+    enlarged, the image gets the same steps on the same pixels: the same bits.
 """
 
 from __future__ import annotations
@@ -23,13 +23,19 @@ from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms.views import View, cut_pixels, needs_care
 
-__all__ = ["PendingImage", "Step", "UnreadImage", "nothing_to_move"]
+__all__ = ["Part", "PendingImage", "Step", "UnreadImage", "nothing_to_move"]
+
+Part: TypeAlias = tuple[int, int, int, int]
+"""Left, top, right and bottom, in pixels of the image."""
 
 Step: TypeAlias = Callable[[Any], Any]
 """Changes the pixels of an image ``(3, H, W)`` where they are, or mirrors them; the size stays."""
 
 # A scale that is a whole number but for rounding must not lose the last row.
 _ROUNDING: Final = 1 + 1e-12
+
+_WHOLE_SHRINKS: Final = (1 / 2, 1 / 4, 1 / 8)
+_MOST_MOVED: Final = 4
 
 
 class UnreadImage(Protocol):
@@ -75,6 +81,8 @@ class PendingImage:
 
     def stand_in(self, *, channels: int = 0) -> tv_tensors.Image:
         """Return an image of this size without pixels, or with pixels that take no memory, for torchvision."""
+        if not channels:
+            return torch.empty((0, *self.size), dtype=torch.uint8).as_subclass(tv_tensors.Image)
         return tv_tensors.Image(torch.zeros((), dtype=torch.uint8).expand(channels, *self.size))
 
     def then(self, step: Step) -> PendingImage:
@@ -88,18 +96,37 @@ class PendingImage:
     def resized(self, size: tuple[int, int]) -> tv_tensors.Image:
         """Return the whole image at ``size`` (height, width), after its steps."""
         height, width = self.size
-        return self._finished(self._part((0, 0, width, height), size, fill=0))
+        whole = (0, 0, width, height)
+        if (
+            size[0] * size[1] > height * width
+        ):  # the steps cost less before, and give the bits of a decoded image
+            finished = self._finished(self.source.read_part(zoom=1.0, bottom=height)[0])
+            return tv_tensors.Image(_resized_part(finished.as_subclass(Tensor), [*whole], size, fill=0))
+        return self._finished(self._part(whole, size, fill=0))
 
-    def cropped(self, part: tuple[int, int, int, int], size: tuple[int, int]) -> tv_tensors.Image:
-        """Return (left, top, right, bottom) of the image at ``size`` (height, width), after its steps."""
+    def cropped(self, part: Part, size: tuple[int, int]) -> tuple[tv_tensors.Image, Part]:
+        """Return (left, top, right, bottom) of the image at ``size`` (height, width), after its steps.
+
+        Returns:
+            The pixels, and the part that they show: read at 1/2, 1/4 or 1/8, it is the nearest that has no pixel
+            in part, which saves a third of the time.
+        """
+        left, top, right, bottom = part
         if self.steps:  # a flip may be among them, after which the part lies elsewhere
-            left, top, right, bottom = part
             crop = (top, left, bottom - top, right - left)
             cropped: tv_tensors.Image = functional.resized_crop(
                 self.read(), *crop, list(size), antialias=True
             )
-            return cropped
-        return tv_tensors.Image(self._part(part, size, fill=0))
+            return cropped, part
+        wanted = max(size[0] / (bottom - top), size[1] / (right - left))
+        pixels, zoom = self._read_part(zoom=wanted, bottom=bottom + _MOST_MOVED)
+        if zoom in _WHOLE_SHRINKS:
+            height, width = self.size
+            part = (
+                *(_whole(left, zoom, width), _whole(top, zoom, height)),
+                *(_whole(right, zoom, width), _whole(bottom, zoom, height)),
+            )
+        return tv_tensors.Image(_resized_part(pixels, [side * zoom for side in part], size, fill=0)), part
 
     def shown(self, view: View, *, fill: float) -> tv_tensors.Image:
         """Return what a view shows of the image; see `View.pixels`."""
@@ -116,7 +143,7 @@ class PendingImage:
         scaled = View(corners=view.corners * zoom, size=view.size)
         return tv_tensors.Image(scaled.pixels(pixels, fill=fill))
 
-    def _part(self, part: tuple[int, int, int, int], size: tuple[int, int], *, fill: float) -> Tensor:
+    def _part(self, part: Part, size: tuple[int, int], *, fill: float) -> Tensor:
         """Return (left, top, right, bottom) of the image, ``fill`` beyond it, resized once."""
         left, top, right, bottom = part
         pixels, zoom = self._read_part(
@@ -132,6 +159,12 @@ class PendingImage:
         for step in self.steps:
             image = step(image)
         return image
+
+
+def _whole(side: int, zoom: float, length: int) -> int:
+    """Return the nearest multiple of ``1 / zoom`` up to ``length``."""
+    by = round(1 / zoom)
+    return min((side + by // 2) // by, length // by) * by
 
 
 def nothing_to_move(others: Sequence[Any]) -> bool:

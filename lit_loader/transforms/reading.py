@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any, Final
 
 from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms.crops import CropToObjects
 from lit_loader.transforms.finish import ToBatchBytes, ToBatchFloat
+from lit_loader.transforms.flat_target import flat_targets, moved_targets
 from lit_loader.transforms.flips import RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox
 from lit_loader.transforms.pending import PendingImage, UnreadImage, nothing_to_move
@@ -52,7 +54,9 @@ class ReadingCompose(v2.Compose):  # type: ignore[misc] # torchvision is untyped
     read. `SanitizeObjects` and `UpdateVisibility` need no pixels. Any other transform that comes first, such as
     ``v2.RandomZoomOut``, `RandomObjectCrop` or one of the user's, gets the image decoded in full.
 
-    Random draws, boxes, points, masks and labels are those of the decoded image. Pixels are within the bound that
+    Random draws, boxes, points, masks and labels are those of the decoded image; but a random crop of a JPEG that is
+    decoded at 1/2, 1/4 or 1/8 has its sides moved to the nearest multiples of 2, 4 or 8, at most half a pixel of the
+    result, and boxes, points and masks go with it. Pixels are within the bound that
     `lit_loader.datasets.EncodedImage` states; where nothing is shrunk to half or less and no step was put off, they
     are the same.
 
@@ -105,24 +109,39 @@ def _step(transform: Any, sample: Any) -> Any:
         return sample
     rest = list(sample[1:])
     if kind in _RESIZES and not _is_unlike_reading(transform):
-        shape, *moved = transform(image.stand_in(), *rest)
-        return (image.resized(tuple(shape.shape[-2:])), *moved)
+        if flat_targets(rest, size=image.size):
+            height, width = _drawn_size(transform, image.stand_in())
+            moved = moved_targets(rest, partial(functional.resize, size=[height, width]))
+        else:
+            shape, *moved = transform(image.stand_in(), *rest)
+            height, width = shape.shape[-2:]
+        return (image.resized((height, width)), *moved)
     if kind is v2.RandomResizedCrop and not _is_unlike_reading(transform):
         params = transform.make_params([image.stand_in()])
         left, top = params["left"], params["top"]
-        part = (left, top, left + params["width"], top + params["height"])
+        drawn = (left, top, left + params["width"], top + params["height"])
         height, width = transform.size
+        pixels, (left, top, right, bottom) = image.cropped(drawn, (height, width))
         if not nothing_to_move(rest):
-            drawn = copy.copy(transform)
-            drawn.make_params = lambda _: (
-                params
-            )  # torchvision draws and moves in one call; this one only moves
-            _, *rest = drawn(image.stand_in(), *rest)
-        return (image.cropped(part, (height, width)), *rest)
+            params = {"top": top, "left": left, "height": bottom - top, "width": right - left}
+            mover = copy.copy(transform)
+            # torchvision draws and moves in one call; this one only moves
+            mover.make_params = lambda _: params
+            _, *rest = mover(image.stand_in(), *rest)
+        return (pixels, *rest)
     if kind in _COLOURS:
         params = transform.make_params([image.stand_in(channels=3)])
         return (image.then(partial(transform.transform, params=params)), *rest)
     return transform(image.read(), *rest)
+
+
+def _drawn_size(resize: Any, shape: Any) -> tuple[int, int]:
+    """Return the height and width that a resize gives an image; what it draws is drawn."""
+    if type(resize) is v2.RandomShortestSize:
+        height, width = resize.make_params([shape])["size"]
+    else:
+        height, width = resize(shape).shape[-2:]
+    return height, width
 
 
 def _is_unlike_reading(resize: Any) -> bool:

@@ -48,7 +48,7 @@ def decoded(monkeypatch):
     paths, read = [], ImageReader.read
 
     def counting(self, path, position):
-        paths.append(f"{path.parent.name}/{path.name}")
+        paths.append("/".join(Path(path).parts[-2:]))
         return read(self, path, position)
 
     monkeypatch.setattr(ImageReader, "read", counting)
