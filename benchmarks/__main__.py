@@ -10,6 +10,7 @@ from benchmarks import (
     epoch_gap,
     heavy_tail,
     overhead,
+    recovery,
     startup,
     transport,
 )
@@ -19,7 +20,7 @@ from benchmarks.rounds import run
 def main(rounds: int) -> None:
     """Answer one question after the other."""
     questions = (class_weights, overhead, transport, detection, classification, decoded_cache)
-    for question in (*questions, epoch_gap, heavy_tail, startup):
+    for question in (*questions, epoch_gap, heavy_tail, startup, recovery):
         question.main(rounds)
 
 

@@ -20,29 +20,40 @@ if TYPE_CHECKING:
         MultiTaskDataModule,
     )
     from lit_loader.datasets import DetectionDataset
+    from lit_loader.engine import BadSample, append_bad_samples
     from lit_loader.forkserver import start_forkserver
     from lit_loader.formats import read_annotations, read_voc, write_annotations
     from lit_loader.loader import DataLoader
     from lit_loader.samplers import (
+        ClassAwareSampler,
         ClassBalancedSampler,
+        MixedSourceSampler,
         RandomSampler,
+        RepeatFactorSampler,
         SequentialSampler,
+        SubsetRandomSampler,
         WeightedRandomSampler,
     )
     from lit_loader.seeding import sample_rng
 
 _HOMES = {
     "AnnotationTable": "lit_loader.annotations",
+    "BadSample": "lit_loader.engine",
+    "ClassAwareSampler": "lit_loader.samplers",
     "ClassBalancedSampler": "lit_loader.samplers",
     "ClassificationDataModule": "lit_loader.datamodules",
     "DataLoader": "lit_loader.loader",
     "DetectionDataModule": "lit_loader.datamodules",
     "DetectionDataset": "lit_loader.datasets",
     "LandmarkDataModule": "lit_loader.datamodules",
+    "MixedSourceSampler": "lit_loader.samplers",
     "MultiTaskDataModule": "lit_loader.datamodules",
     "RandomSampler": "lit_loader.samplers",
+    "RepeatFactorSampler": "lit_loader.samplers",
     "SequentialSampler": "lit_loader.samplers",
+    "SubsetRandomSampler": "lit_loader.samplers",
     "WeightedRandomSampler": "lit_loader.samplers",
+    "append_bad_samples": "lit_loader.engine",
     "default_collate": "lit_loader.collate",
     "default_convert": "lit_loader.collate",
     "detection_collate": "lit_loader.collate",
@@ -56,16 +67,22 @@ _HOMES = {
 
 __all__ = [
     "AnnotationTable",
+    "BadSample",
+    "ClassAwareSampler",
     "ClassBalancedSampler",
     "ClassificationDataModule",
     "DataLoader",
     "DetectionDataModule",
     "DetectionDataset",
     "LandmarkDataModule",
+    "MixedSourceSampler",
     "MultiTaskDataModule",
     "RandomSampler",
+    "RepeatFactorSampler",
     "SequentialSampler",
+    "SubsetRandomSampler",
     "WeightedRandomSampler",
+    "append_bad_samples",
     "default_collate",
     "default_convert",
     "detection_collate",

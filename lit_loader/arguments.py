@@ -14,6 +14,7 @@ __all__ = [
     "check_arguments",
     "check_batch_sampler",
     "check_iterable_now",
+    "check_replacement",
     "check_sharing",
     "check_worker_method",
 ]
@@ -87,4 +88,27 @@ def check_sharing(share_batches: Any, possible: bool) -> None:
         raise ValueError(
             "share_batches=True needs seed=, batches of a map dataset without __getitems__, and a collate function "
             "of lit_loader's (or torch's default); leave it at None to share where that is possible"
+        )
+
+
+def check_replacement(
+    max_worker_restarts: int | None, hang_timeout_s: float | None, *, processes: bool, keyed: bool
+) -> None:
+    """Refuse settings about workers that end or hang where there are none, or where their work cannot be done again."""
+    most = max_worker_restarts
+    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 0):
+        raise ValueError(f"max_worker_restarts={most!r} must be an int of at least 0, or None")
+    if most and not (processes and keyed):
+        raise ValueError(
+            f"max_worker_restarts={most} needs worker processes (num_workers > 0), seed= and a map dataset: only "
+            "samples with keys of their own can be made again with the same bits; leave it out, or give a seed"
+        )
+    if hang_timeout_s is None:
+        return
+    if isinstance(hang_timeout_s, bool) or not 0 < hang_timeout_s < float("inf"):
+        raise ValueError(f"hang_timeout_s={hang_timeout_s!r} must be a number of seconds above 0, or None")
+    if not processes:
+        raise ValueError(
+            f"hang_timeout_s={hang_timeout_s} needs worker processes (num_workers > 0): neither a thread nor this "
+            "process can be ended and replaced; leave it out"
         )

@@ -6,12 +6,17 @@ from pathlib import Path
 
 __all__ = [
     "AnnotationError",
+    "BadBatchError",
+    "BadSamplesWarning",
     "CacheError",
     "ImageError",
     "LitLoaderError",
     "SharedGeneratorError",
+    "TooManyBadSamplesError",
     "UnsafePathError",
+    "UnsendableBatchError",
     "WorkerDiedError",
+    "WorkerRestartWarning",
 ]
 
 
@@ -55,9 +60,29 @@ class ImageError(LitLoaderError, OSError):
     """An image cannot be decoded; the message names the file."""
 
 
+class BadBatchError(LitLoaderError, RuntimeError):
+    """A batch cannot be delivered: all of its samples are bad, or one is and so are those that were to replace it."""
+
+
+class BadSamplesWarning(UserWarning):
+    """Samples could not be made in an epoch that has ended; the message sums them up."""
+
+
+class TooManyBadSamplesError(LitLoaderError, RuntimeError):
+    """More samples of an epoch could not be made than the loader is to put up with."""
+
+
 class SharedGeneratorError(LitLoaderError, RuntimeError):
     """Worker threads would draw from a generator that they share, and a seed promised otherwise."""
 
 
+class UnsendableBatchError(LitLoaderError, RuntimeError):
+    """A batch cannot get from its worker process to the main one, because it cannot be pickled or unpickled."""
+
+
 class WorkerDiedError(LitLoaderError, RuntimeError):
     """A worker process ended without having been asked to."""
+
+
+class WorkerRestartWarning(RuntimeWarning):
+    """A worker process ended without having been asked to, and was replaced."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -15,6 +17,8 @@ from lit_loader.engine import EndOfPass
 __all__ = ["LengthClaim", "LoaderIterator", "Run"]
 
 T_co = TypeVar("T_co", covariant=True)
+
+_AGAIN_S = 0.01
 
 
 class Run(Protocol):
@@ -54,6 +58,16 @@ class LengthClaim(NamedTuple):
         warnings.warn(text, stacklevel=4)
 
 
+def _close_when_collected(run: Run) -> None:
+    """Close a pass in a finalizer, whose exceptions are printed and lost: Ctrl-C comes again when that is over."""
+    try:
+        run.close()
+    except KeyboardInterrupt:
+        main = threading.main_thread().ident
+        assert main is not None
+        threading.Timer(_AGAIN_S, signal.pthread_kill, (main, signal.SIGINT)).start()
+
+
 class LoaderIterator(Generic[T_co], Iterator[T_co]):
     """One pass over a loader.
 
@@ -81,6 +95,7 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
         claim: LengthClaim | None,
     ) -> None:
         self._deliver, self._num_batches, self._label = deliver, num_batches, label
+        self._run: Run | None = None
         self._closer: weakref.finalize[..., Any] | None = None
         self.restart(start, lazy=lazy, claim=claim)
 
@@ -90,7 +105,6 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
         self._ended = False
         self._start: Callable[[], Run] | None = start
         self._claim, self._num_delivered = claim, 0
-        self._run: Run | None = None
         if not lazy:
             self._begin()
 
@@ -101,17 +115,17 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
         if self._deliver is not None:
             run = self._deliver(run)
         self._run = run
-        self._closer = weakref.finalize(self, run.close)
+        self._closer = weakref.finalize(self, _close_when_collected, run)
         self._closer.atexit = False  # the workers' pool ends itself at exit
         return run
 
     def close(self) -> None:
         """Drop the pass; ``next()`` then raises StopIteration."""
         self._ended = True
-        self._run = None
-        if self._closer is not None:
-            self._closer()
-            self._closer = None
+        run, self._run = self._run, None
+        closer, self._closer = self._closer, None
+        if run is not None and closer is not None and closer.detach() is not None:
+            run.close()
 
     def __iter__(self) -> LoaderIterator[T_co]:
         return self

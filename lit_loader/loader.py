@@ -23,13 +23,17 @@ from lit_loader.arguments import (
     check_arguments,
     check_batch_sampler,
     check_iterable_now,
+    check_replacement,
     check_sharing,
     check_worker_method,
 )
 from lit_loader.device import CudaPageLock, checked_device, delivery, find_page_lock
+from lit_loader.engine import BadSample, BadSampleLog, OnBadSample
+from lit_loader.epochs import EpochCount
 from lit_loader.iterator import LengthClaim, LoaderIterator, Run
 from lit_loader.passes import Passes, can_share
 from lit_loader.planning import Cut, find_cut
+from lit_loader.reporting import check_bad_samples, reporting_run
 from lit_loader.samplers import RandomSampler, SequentialSampler, num_batches
 from lit_loader.types import CollateFn, WorkerInitFn
 
@@ -73,6 +77,19 @@ class DataLoader(TorchDataLoader[T_co]):
         share_batches: With a seed: whether workers may make one batch together, in pieces; needs a collate
             function of ours and a map dataset without ``__getitems__``. None: where that holds and samples take
             long enough; True: always; False: never.
+        max_worker_restarts: With a seed and a map dataset: how many worker processes that ended (out of memory,
+            killed, crashed) are replaced in an epoch, with a warning; what they had in hand is made again, the same
+            bits. None: 3. One more, or any without a seed, raises `lit_loader.errors.WorkerDiedError`, as in torch.
+        hang_timeout_s: Seconds that a worker process may be at one sample (without a seed, or with ``__getitems__``:
+            one batch), while a batch is waited for. The Python stacks of one that takes longer are printed to standard
+            error, it is killed, and counts as ended. None: for ever.
+        on_bad_sample: What becomes of a sample whose ``dataset[index]`` raises an ``Exception``, but for MemoryError.
+            "raise": it is raised, the sample named. "skip": the batch goes without it; a batch that nothing is left of
+            raises `lit_loader.errors.BadBatchError`, and is never left out. "substitute", with a seed and a sampler of
+            ours: another index of the sampler's order takes its place, drawn from the sample's own key, at most three
+            tries. The last two need a map dataset without ``__getitems__``; see `bad_samples` for what is told.
+        max_bad_samples: How many samples may be bad in an epoch on each rank: the batch that brings more raises
+            `lit_loader.errors.TooManyBadSamplesError`. None: 100.
         device: Where batches are when they are returned; None: where they were made. The next batch is copied on a
             side stream while this one is used, if workers have it ready; ``pin_memory=True`` lets such a copy run
             beside everything else. "cpu": nothing is copied. Tensors are moved wherever they stand in tuples, lists,
@@ -86,8 +103,8 @@ class DataLoader(TorchDataLoader[T_co]):
     Raises:
         TypeError: If the dataset is a DataPipe, ``seed`` is no int, or ``device`` is of another type.
         ValueError: As torch does, and for a rank outside of its world, a generator beside a seed, a context
-            beside worker threads, an unknown ``worker_method``, batches that cannot be shared, or a device that
-            is not here.
+            beside worker threads, an unknown ``worker_method``, batches that cannot be shared, a policy on bad samples
+            that cannot be kept, or a device that is not here.
 
     Determinism: see NOTE [Two regimes] in this module. Outside the promise: generators that a dataset owns
         privately, and sums whose bits depend on the number of intra-op threads.
@@ -99,6 +116,10 @@ class DataLoader(TorchDataLoader[T_co]):
     world_size: int | None
     worker_method: Literal["multiprocessing", "thread"]
     share_batches: bool | None
+    max_worker_restarts: int | None
+    hang_timeout_s: float | None
+    on_bad_sample: OnBadSample
+    max_bad_samples: int | None
     device: torch.device | None
 
     def __init__(
@@ -122,6 +143,10 @@ class DataLoader(TorchDataLoader[T_co]):
         world_size: int | None = None,
         worker_method: Literal["multiprocessing", "thread"] = "multiprocessing",
         share_batches: bool | None = None,
+        max_worker_restarts: int | None = None,
+        hang_timeout_s: float | None = None,
+        on_bad_sample: OnBadSample = "raise",
+        max_bad_samples: int | None = None,
         device: str | torch.device | None = None,
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
@@ -132,9 +157,12 @@ class DataLoader(TorchDataLoader[T_co]):
         check_worker_method(worker_method, multiprocessing_context)
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.worker_method, self.share_batches = worker_method, share_batches
+        self.max_worker_restarts, self.hang_timeout_s = max_worker_restarts, hang_timeout_s
+        self.on_bad_sample, self.max_bad_samples = on_bad_sample, max_bad_samples
+        self._bad_sample_log: BadSampleLog | None = None
         self.device = checked_device(device)
         self._passes = Passes()
-        self._next_epoch = self._epochs_named = self._foreign_epoch = 0
+        self._epochs = EpochCount()
         ours = seed is not None and sampler is None and batch_sampler is None
         if ours and not isinstance(dataset, IterableDataset):
             sampler = RandomSampler(dataset) if shuffle else SequentialSampler(dataset)  # type: ignore[arg-type] # has a length
@@ -161,6 +189,13 @@ class DataLoader(TorchDataLoader[T_co]):
             in_order=in_order,
         )
         check_sharing(share_batches, can_share(self))
+        check_bad_samples(self)
+        check_replacement(
+            max_worker_restarts,
+            hang_timeout_s,
+            processes=num_workers > 0 and worker_method == "multiprocessing",
+            keyed=seed is not None and not isinstance(dataset, IterableDataset),
+        )
 
     # -- epochs, ranks, length ----------------------------------------------------------------------------
 
@@ -172,33 +207,23 @@ class DataLoader(TorchDataLoader[T_co]):
         Raises:
             ValueError: If ``epoch`` is negative.
         """
-        if epoch < 0:
-            raise ValueError(f"epoch={epoch} is negative; epochs count from 0")
-        for sampler in (self.sampler, self.batch_sampler, getattr(self.batch_sampler, "sampler", None)):
-            if callable(name_epoch := getattr(sampler, "set_epoch", None)):
-                name_epoch(epoch)
-        self._hear_epoch()
-        self._next_epoch = epoch
+        self._epochs.name(epoch, **self._samplers)
+
+    @property
+    def _samplers(self) -> dict[str, Any]:
+        return {"cut": self._cut, "sampler": self.sampler, "batch_sampler": self.batch_sampler}
+
+    @property
+    def _next_epoch(self) -> int:
+        return self._epochs.next
 
     def _claim_epoch(self) -> int:
         """Return the epoch of the pass that begins now, and move on."""
         with self._passes.claiming:
-            self._hear_epoch()
-            epoch = self._next_epoch
-            self._next_epoch = epoch + 1
+            self._epochs.hear(**self._samplers)
+            epoch = self._epochs.next
+            self._epochs.next = epoch + 1
         return epoch
-
-    def _hear_epoch(self) -> None:
-        """Take over the epoch that was named to the sampler: Lightning does not name it to the loader."""
-        cut = self._cut
-        if cut is not None:
-            if cut.sampler.epochs_named != self._epochs_named:
-                self._epochs_named, self._next_epoch = cut.sampler.epochs_named, cut.sampler.epoch
-            return
-        foreign = getattr(self.batch_sampler, "sampler", self.sampler)  # torch's DistributedSampler, say
-        named = getattr(foreign, "epoch", None) if hasattr(foreign, "set_epoch") else None
-        if isinstance(named, int) and named != self._foreign_epoch:
-            self._foreign_epoch = self._next_epoch = named
 
     @property
     def _cut(self) -> Cut | None:
@@ -260,10 +285,28 @@ class DataLoader(TorchDataLoader[T_co]):
         )
 
     def _start_unseeded(self, *, again: bool = False) -> Run:
-        return self._passes.start_unseeded(self, again=again)
+        return self._reporting(self._passes.start_unseeded(self, again=again), None)
 
     def _start_seeded(self) -> Run:
-        return self._passes.start_seeded(self, self._claim_epoch())
+        epoch = self._claim_epoch()
+        return self._reporting(self._passes.start_seeded(self, epoch), epoch)
+
+    def _reporting(self, run: Run, epoch: int | None) -> Run:
+        """Return the pass with its bad samples recorded; with "raise" there are none, and it is returned as it is."""
+        self._bad_sample_log = None
+        if self.on_bad_sample != "raise":
+            epoch = self._claim_epoch() if epoch is None else epoch  # without a seed nothing else counts them
+            run, self._bad_sample_log = reporting_run(self, run, epoch)
+        return run
+
+    @property
+    def bad_samples(self) -> tuple[BadSample, ...]:
+        """The bad samples of the epoch that was begun last, as far as its batches were delivered.
+
+        They stay until another iterator begins an epoch; of two that live it is the later one's. At an epoch's end a
+        `lit_loader.errors.BadSamplesWarning` sums them up. `lit_loader.append_bad_samples` writes them to a file.
+        """
+        return () if self._bad_sample_log is None else tuple(self._bad_sample_log.records)
 
     @property
     def _page_lock(self) -> CudaPageLock | None:
@@ -288,4 +331,4 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         # a live iterator stays with this process; a copy makes its own
-        return {**self.__dict__, "_iterator": None}
+        return {**self.__dict__, "_iterator": None, "_bad_sample_log": None}

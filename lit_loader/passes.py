@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.multiprocessing
@@ -46,7 +46,10 @@ from lit_loader.planning import (
 )
 from lit_loader.seeding import key64
 
-__all__ = ["Passes", "can_share"]
+__all__ = ["MAX_WORKER_RESTARTS", "Passes", "can_share"]
+
+MAX_WORKER_RESTARTS: Final = 3
+"""How many workers are replaced in an epoch, unless the loader is told another number."""
 
 
 class _Ahead(NamedTuple):
@@ -218,7 +221,15 @@ class Passes:
             context = loader.multiprocessing_context or torch.multiprocessing
             if context.get_start_method() == "forkserver":
                 start_forkserver()
-            pool = ProcessPool(spec, context, shared=shared, page_lock=loader._page_lock)
+            most = MAX_WORKER_RESTARTS if loader.max_worker_restarts is None else loader.max_worker_restarts
+            pool = ProcessPool(
+                spec,
+                context,
+                shared=shared,
+                page_lock=loader._page_lock,
+                max_restarts=most if shared else 0,
+                hang_timeout_s=loader.hang_timeout_s,
+            )
         self._live.add(pool)
         if loader.persistent_workers:
             self._kept, self._kept_for = pool, _made_with(loader)
@@ -227,7 +238,8 @@ class Passes:
 
 def _made_with(loader: Loader) -> tuple[Any, ...]:
     """Return what workers are made with and a user may change afterwards."""
-    return loader.collate_fn, loader.worker_init_fn, loader.num_workers, loader.worker_method
+    functions = loader.collate_fn, loader.worker_init_fn, loader.on_bad_sample
+    return *functions, loader.num_workers, loader.worker_method, loader.max_worker_restarts, loader.hang_timeout_s
 
 
 def _run_ahead(loader: weakref.ref[Loader], epoch: int) -> SharedRun | None:
@@ -256,10 +268,11 @@ def _spec(loader: Loader, base_seed: int) -> WorkerSpec:
         worker_init_fn=loader.worker_init_fn,
         base_seed=base_seed,
         num_workers=loader.num_workers,
+        on_bad_sample=loader.on_bad_sample,
     )
 
 
-def _join(fetcher: Fetcher, samples: list[Any]) -> Any:
+def _join(fetcher: Fetcher, samples: Any) -> Any:
     """Collate, in the consumer's process, a batch that worker processes made in pieces.
 
     Only a collate function of ours comes here. It draws nothing, so the consumer's generators are left alone.

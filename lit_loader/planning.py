@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch.utils.data import BatchSampler, IterableDataset
 
-from lit_loader.engine import BatchKey, Task
+from lit_loader.engine import NUM_SPARES, BatchKey, OnBadSample, Task
 from lit_loader.samplers import OrderSampler, num_batches, rank_batch
+from lit_loader.seeding import hash_u64, key64
 from lit_loader.transport import PageLock
 from lit_loader.types import Order
 
@@ -24,6 +27,7 @@ __all__ = [
     "plan_order",
     "plan_seeded",
     "plan_stream",
+    "seen_indices",
 ]
 
 
@@ -52,7 +56,14 @@ class Loader(Protocol):
     in_order: bool
     seed: int | None
     share_batches: bool | None
+    max_worker_restarts: int | None
+    hang_timeout_s: float | None
+    on_bad_sample: OnBadSample
+    max_bad_samples: int | None
     batch_sampler: Any
+
+    def __len__(self) -> int:
+        """Its number of batches."""
 
     @property
     def _page_lock(self) -> PageLock | None:
@@ -99,6 +110,11 @@ def is_watched(batch_sampler: Any) -> bool:
     return _unwrapped(batch_sampler) is not batch_sampler
 
 
+def seen_indices(batch_sampler: Any) -> list[list[Any]] | None:
+    """Return the list in which Lightning's wrapper has each batch's indices; None without one."""
+    return batch_sampler.seen_batch_indices if is_watched(batch_sampler) else None
+
+
 def begin_seen_indices(batch_sampler: Any) -> list[list[int]] | None:
     """Return the list in which Lightning's wrapper wants each batch's indices, emptied; None without one."""
     if not is_watched(batch_sampler):
@@ -118,10 +134,12 @@ def plan_order(
     rank: int,
     world_size: int,
     seen: list[list[int]] | None = None,
+    with_spares: bool = False,
 ) -> Iterator[Task]:
     """Yield this rank's batches of an order; ``batch_size=None``: its samples one by one.
 
-    ``seen`` collects the indices of each batch, for whoever wants to know them.
+    ``seen`` collects the indices of each batch, for whoever wants to know them; ``with_spares``: each sample has some
+    that may stand in for it.
     """
     size = batch_size or 1
     total = num_batches(len(order), batch_size=size, world_size=world_size, drop_last=drop_last)
@@ -133,12 +151,29 @@ def plan_order(
         indices = batch.indices.tolist()
         if seen is not None:
             seen.append(indices)
-        yield Task(index=indices if batch_size else indices[0], key=key)
+        spares = _spares(order, batch.positions, seed=seed, epoch=epoch) if with_spares else None
+        yield Task(index=indices if batch_size else indices[0], key=key, number=number, spares=spares)
+
+
+def _spares(order: Order, positions: range, *, seed: int, epoch: int) -> list[list[int]]:
+    """Return the indices that may stand in for the samples at these positions.
+
+    They are what the order has at other positions, drawn uniformly from a hash of each sample's own position. So they
+    come from the sampler's own population, as often as it gives them: never from images that it leaves out.
+    """
+    numbers = np.arange(positions.start * NUM_SPARES, positions.stop * NUM_SPARES, dtype=np.uint64)
+    drawn = (hash_u64(key64(seed, "spares", epoch), numbers) % np.uint64(len(order))).tolist()
+    indices = [int(order[position : position + 1][0]) for position in drawn]
+    return [indices[n : n + NUM_SPARES] for n in range(0, len(indices), NUM_SPARES)]
 
 
 def plan_foreign(indices: Iterable[Any]) -> Iterator[Task]:
     """Yield what a sampler gives, as torch would: one that raised may be asked again."""
-    return map(Task, indices)
+    return map(_numbered, indices, count())
+
+
+def _numbered(index: Any, number: int) -> Task:
+    return Task(index, number=number)
 
 
 def plan_keyed_foreign(
@@ -154,7 +189,7 @@ def plan_keyed_foreign(
         if batched and not hasattr(index, "__len__"):
             index = list(index)
         key = BatchKey(seed=seed, epoch=epoch, batch=number * world_size + rank, first=first)
-        yield Task(index=index, key=key)
+        yield Task(index=index, key=key, number=number)
         first += len(index) if batched else 1
 
 
@@ -182,5 +217,6 @@ def plan_seeded(loader: Loader, epoch: int, cut: Cut | None) -> Iterator[Task]:
         batch_size=cut.batch_size,
         drop_last=cut.drop_last,
         seen=begin_seen_indices(loader.batch_sampler),
+        with_spares=loader.on_bad_sample == "substitute",
         **place,
     )

@@ -18,14 +18,17 @@ LAYERS = [
     ["formats"],
     ["samplers", "collate", "transforms", "transport"],
     ["engine"],
-    ["arguments", "planning", "passes", "iterator", "device", "loader"],
+    ["arguments", "planning", "epochs", "passes", "reporting", "iterator", "device", "loader"],
     ["datasets"],
     ["datamodules", "callbacks"],
     ["recipes", "tuning"],
     ["cli"],
 ]
 # Within a layer only these may import each other, from left to right.
-ORDERED_WITHIN = [["errors", "types"], ["arguments", "planning", "passes", "iterator", "device", "loader"]]
+ORDERED_WITHIN = [
+    ["errors", "types"],
+    ["arguments", "planning", "epochs", "passes", "reporting", "iterator", "device", "loader"],
+]
 MAY_NAME = {
     "lightning": {"datamodules", "callbacks", "recipes"},
     "hydra": {"configs"},

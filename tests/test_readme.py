@@ -31,7 +31,7 @@ SMALLER = {
 }
 
 
-@pytest.mark.parametrize("code", PYTHON, ids=["lightning", "one import", "uint8"])
+@pytest.mark.parametrize("code", PYTHON, ids=["lightning", "one import", "uint8", "bad samples"])
 def test_the_python_examples_run(code, tmp_path):
     for long, short in SMALLER.items():
         code = code.replace(long, short)

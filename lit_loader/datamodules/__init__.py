@@ -9,8 +9,11 @@ from lit_loader.datamodules.landmarks import LandmarkDataModule
 from lit_loader.datamodules.multi_task import MultiTaskDataModule
 from lit_loader.datamodules.pictures import draw_boxes, draw_labels, draw_points, label_texts
 from lit_loader.datamodules.sampling import (
+    ClassAwareSampling,
     ClassBalancedSampling,
+    EffectiveNumberSampling,
     RandomSampling,
+    RepeatFactorSampling,
     Sampling,
     SequentialSampling,
     WeightedSampling,
@@ -19,13 +22,16 @@ from lit_loader.datamodules.summary import SetSummary, expected_class_mix, summa
 from lit_loader.datamodules.table_module import TableDataModule
 
 __all__ = [
+    "ClassAwareSampling",
     "ClassBalancedSampling",
     "ClassificationDataModule",
     "DetectionDataModule",
+    "EffectiveNumberSampling",
     "LandmarkDataModule",
     "LoaderDataModule",
     "MultiTaskDataModule",
     "RandomSampling",
+    "RepeatFactorSampling",
     "Sampling",
     "SequentialSampling",
     "SetSummary",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import torch
-from lightning.pytorch import LightningDataModule, Trainer
+from lightning.pytorch import LightningDataModule
 from torch.utils.data import Sampler
 
+from lit_loader.datamodules.held_loaders import held_loaders
 from lit_loader.datamodules.workers import (
     AutoWorkers,
     NumWorkers,
@@ -20,7 +20,9 @@ from lit_loader.datamodules.workers import (
     loader_arguments,
 )
 from lit_loader.datasets import Stage
+from lit_loader.engine import OnBadSample
 from lit_loader.loader import DataLoader
+from lit_loader.reporting import check_policy
 from lit_loader.seeding import key64
 from lit_loader.types import CollateFn
 
@@ -36,7 +38,6 @@ _STAGES: dict[str, tuple[Stage, ...]] = {
     "test": ("test",),
     "predict": ("predict",),
 }
-_LOOPS = ("fit_loop", "fit_loop.epoch_loop.val_loop", "validate_loop", "test_loop", "predict_loop")
 
 
 class LoaderDataModule(LightningDataModule):
@@ -61,10 +62,16 @@ class LoaderDataModule(LightningDataModule):
         multiprocessing_context: Start method of worker processes; None: the platform's.
         share_batches: Several workers make the pieces of one batch, see `lit_loader.DataLoader`; None: when
             samples are slow enough to gain by it.
+        max_worker_restarts: How many worker processes that ended are replaced in an epoch, see `lit_loader.DataLoader`;
+            None: 3.
+        hang_timeout_s: Seconds that a worker process may be at one sample before it is replaced; None: for ever.
         pin_memory: Page-lock batches; None: if an accelerator is there.
         prefetch_to_device: Copy the next batch to the trainer's device while this one is used, so that Lightning's
             own transfer finds it there; None: if that device is an accelerator. On a CPU nothing is copied.
         timeout: Seconds to wait for a batch from workers; 0: for ever.
+        on_bad_sample: ``"raise"``, ``"skip"`` or ``"substitute"`` a sample that cannot be made, in every stage; see
+            `lit_loader.DataLoader`. In evaluation a skipped sample does not count, and a substitute counts twice.
+        max_bad_samples: How many samples of an epoch may be bad on each rank; None: 100.
         drop_last: Leave out the last training batch if it is not full.
         seed: Seed of orders and augmentation; None: what ``seed_everything`` was called with, else 0.
 
@@ -90,9 +97,13 @@ class LoaderDataModule(LightningDataModule):
         persistent_workers: bool | None = None,
         multiprocessing_context: str | None = None,
         share_batches: bool | None = None,
+        max_worker_restarts: int | None = None,
+        hang_timeout_s: float | None = None,
         pin_memory: bool | None = None,
         prefetch_to_device: bool | None = None,
         timeout: float = 0.0,
+        on_bad_sample: OnBadSample = "raise",
+        max_bad_samples: int | None = None,
         drop_last: bool = False,
         seed: int | None = None,
     ) -> None:
@@ -103,7 +114,11 @@ class LoaderDataModule(LightningDataModule):
             multiprocessing_context=multiprocessing_context,
             timeout=timeout,
             worker_method=worker_method,
+            max_worker_restarts=max_worker_restarts,
+            hang_timeout_s=hang_timeout_s,
         )
+        check_policy(on_bad_sample, max_bad_samples)
+        self.on_bad_sample, self.max_bad_samples = on_bad_sample, max_bad_samples
         self._batch_size = _checked_size("batch_size", batch_size)
         self._batch_sizes: dict[Stage, int | None] = {
             "train": train_batch_size,
@@ -117,6 +132,7 @@ class LoaderDataModule(LightningDataModule):
         self.num_workers, self.worker_method = num_workers, worker_method
         self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
         self.multiprocessing_context, self.share_batches = multiprocessing_context, share_batches
+        self.max_worker_restarts, self.hang_timeout_s = max_worker_restarts, hang_timeout_s
         self._auto_workers = AutoWorkers()
         self.pin_memory = torch.accelerator.is_available() if pin_memory is None else pin_memory
         self.prefetch_to_device = prefetch_to_device
@@ -202,7 +218,7 @@ class LoaderDataModule(LightningDataModule):
 
     def teardown(self, stage: str | None = None) -> None:
         """End the workers of every loader made so far, those that Lightning made of ours included."""
-        for loader in (*self._loaders, *_loaders_of(self.trainer)):
+        for loader in (*self._loaders, *held_loaders(self.trainer)):
             loader.close()
         self._loaders.clear()
 
@@ -223,6 +239,8 @@ class LoaderDataModule(LightningDataModule):
             timeout=self.timeout,
             worker_method=self.worker_method,
             share_batches=self.share_batches,
+            max_worker_restarts=self.max_worker_restarts,
+            hang_timeout_s=self.hang_timeout_s,
         )
         loaders: list[DataLoader[Any]] = []
         for number, (dataset, sampler) in enumerate(self._open(stage)):
@@ -233,6 +251,8 @@ class LoaderDataModule(LightningDataModule):
                 collate_fn=self._collate_fn(stage),
                 pin_memory=self.pin_memory,
                 device=self._device_of_loaders() if to_device else None,
+                on_bad_sample=self.on_bad_sample,
+                max_bad_samples=self.max_bad_samples,
                 drop_last=self.drop_last and stage == "train",
                 seed=key64(self.seed, stage, number) >> 1,  # 63 bits: an int64 everywhere
                 rank=rank,
@@ -284,14 +304,6 @@ def _checked_size(name: str, size: int) -> int:
     if size < 1:
         raise ValueError(f"{name}={size} must be at least 1")
     return size
-
-
-def _loaders_of(trainer: Trainer | None) -> Iterator[DataLoader[Any]]:
-    """Yield the loaders that a trainer's loops hold: it makes its own of ours for a prediction."""
-    for path in _LOOPS:
-        loop = operator.attrgetter(path)(trainer) if trainer is not None else None
-        held = getattr(loop, "_combined_loader", None)
-        yield from (loader for loader in getattr(held, "flattened", ()) if isinstance(loader, DataLoader))
 
 
 def _one_or_all(loaders: Sequence[DataLoader[Any]]) -> DataLoader[Any] | list[DataLoader[Any]]:

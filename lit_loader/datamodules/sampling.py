@@ -8,14 +8,27 @@ from typing import Literal
 
 from lit_loader.annotations import AnnotationTable, class_weights, image_labels, image_weights, label_counts
 from lit_loader.samplers import (
+    ClassAwareSampler,
     ClassBalancedSampler,
     OrderSampler,
     RandomSampler,
+    RepeatFactorSampler,
     SequentialSampler,
     WeightedRandomSampler,
+    effective_number_image_weights,
+    repeat_factors,
 )
 
-__all__ = ["ClassBalancedSampling", "RandomSampling", "Sampling", "SequentialSampling", "WeightedSampling"]
+__all__ = [
+    "ClassAwareSampling",
+    "ClassBalancedSampling",
+    "EffectiveNumberSampling",
+    "RandomSampling",
+    "RepeatFactorSampling",
+    "Sampling",
+    "SequentialSampling",
+    "WeightedSampling",
+]
 
 
 class Sampling(ABC):
@@ -110,6 +123,83 @@ class ClassBalancedSampling(Sampling):
             num_samples=self.num_samples,
             empty_share=self.empty_share,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassAwareSampling(Sampling):
+    """Classes, or attribute values, take turns, so that every batch is even in them; then the images of each do.
+
+    Args:
+        by: The attribute whose values take turns; None: the class.
+        num_samples: Images an epoch; None: as many as the table has.
+        empty_as_class: Whether images without objects that count are one more class; if not, they never come.
+    """
+
+    by: str | None = None
+    num_samples: int | None = None
+    empty_as_class: bool = False
+
+    def __post_init__(self) -> None:
+        _check_num_samples(self.num_samples)
+
+    def sampler(self, table: AnnotationTable) -> OrderSampler:
+        """Return the sampler for a table; ValueError if no object has a value of ``by``."""
+        _check_known(table, self.by)
+        return ClassAwareSampler(
+            image_labels(table, by=self.by), num_samples=self.num_samples, empty_as_class=self.empty_as_class
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepeatFactorSampling(Sampling):
+    """Every image once, and those of rare classes, or attribute values, several times an epoch.
+
+    Args:
+        by: The attribute whose rare values are repeated; None: the class.
+        repeat_thresh: The share of the images, in (0, 1], below which a class is repeated. The paper's 0.001 is
+            for a thousand classes; with few it repeats nothing.
+    """
+
+    by: str | None = None
+    repeat_thresh: float = 0.001
+
+    def __post_init__(self) -> None:
+        if not 0 < self.repeat_thresh <= 1:
+            raise ValueError(f"repeat_thresh={self.repeat_thresh} must lie in (0, 1]")
+
+    def sampler(self, table: AnnotationTable) -> OrderSampler:
+        """Return the sampler for a table; ValueError if no object has a value of ``by``."""
+        _check_known(table, self.by)
+        labels = image_labels(table, by=self.by)
+        return RepeatFactorSampler(repeat_factors(labels, repeat_thresh=self.repeat_thresh))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffectiveNumberSampling(Sampling):
+    """Images drawn by the effective number of samples of their rarest class, or attribute value.
+
+    Args:
+        by: The attribute whose values are balanced; None: the class.
+        beta: In [0, 1): 0: all images weigh the same; near 1: inversely to the images of the class.
+        num_samples: Images an epoch; None: as many as the table has.
+        replacement: Whether an image may come twice in an epoch.
+    """
+
+    by: str | None = None
+    beta: float = 0.999
+    num_samples: int | None = None
+    replacement: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta < 1:
+            raise ValueError(f"beta={self.beta} must lie in [0, 1)")
+        _check_num_samples(self.num_samples)
+
+    def sampler(self, table: AnnotationTable) -> OrderSampler:
+        """Return the sampler for a table; ValueError if no object has a value of ``by``."""
+        _check_known(table, self.by)
+        weights = effective_number_image_weights(image_labels(table, by=self.by), beta=self.beta)
+        return WeightedRandomSampler(weights, self.num_samples, self.replacement)
 
 
 def _check_known(table: AnnotationTable, by: str | None) -> None:

@@ -9,6 +9,7 @@ import torch.multiprocessing
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
+from lit_loader.arguments import check_replacement
 from lit_loader.resources import PROCESS_BYTES, THREAD_BYTES, decide_num_workers, read_resources
 
 __all__ = [
@@ -34,6 +35,8 @@ def check_worker_settings(
     multiprocessing_context: str | None,
     timeout: float,
     worker_method: str,
+    max_worker_restarts: int | None,
+    hang_timeout_s: float | None,
 ) -> None:
     """Refuse worker settings that no loader takes, whatever the number of workers turns out to be.
 
@@ -52,6 +55,12 @@ def check_worker_settings(
             f"multiprocessing_context={multiprocessing_context!r} starts processes and worker_method='thread' "
             "has none; leave it out, or give worker_method='multiprocessing'"
         )
+    if (max_worker_restarts or hang_timeout_s is not None) and worker_method == "thread":
+        raise ValueError(
+            f"max_worker_restarts={max_worker_restarts} and hang_timeout_s={hang_timeout_s} are about worker "
+            "processes, and worker_method='thread' has none; leave them out, or give worker_method='multiprocessing'"
+        )
+    check_replacement(max_worker_restarts, hang_timeout_s, processes=True, keyed=True)
     too_few = not isinstance(num_workers, str) and num_workers < 0
     if too_few or timeout < 0 or (prefetch_factor is not None and prefetch_factor < 1):
         raise ValueError(
@@ -69,6 +78,8 @@ def loader_arguments(
     timeout: float,
     worker_method: WorkerMethod,
     share_batches: bool | None,
+    max_worker_restarts: int | None,
+    hang_timeout_s: float | None,
 ) -> dict[str, Any]:
     """Return the arguments of a loader; without workers none of the settings has an effect."""
     if num_workers == 0:
@@ -81,6 +92,8 @@ def loader_arguments(
         "timeout": timeout,
         "worker_method": worker_method,
         "share_batches": share_batches,
+        "max_worker_restarts": max_worker_restarts,
+        "hang_timeout_s": hang_timeout_s,
     }
 
 

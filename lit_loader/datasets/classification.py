@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -111,6 +112,10 @@ class ClassificationDataset(Dataset[ClassificationSample]):
 
     def __len__(self) -> int:
         return self.table.num_images
+
+    def sample_path(self, index: SupportsIndex) -> Path:
+        """Return the image file of a sample, see `DetectionDataset`."""
+        return self._samples.sample_path(index)
 
     def __getitem__(self, index: SupportsIndex) -> ClassificationSample:
         """Read one sample.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeAlias
 
 from torch import Tensor
@@ -134,6 +135,14 @@ class DetectionDataset(Dataset[DetectionSample]):
 
     def __len__(self) -> int:
         return self.table.num_images
+
+    def sample_path(self, index: SupportsIndex) -> Path:
+        """Return the image file of a sample, with nothing opened.
+
+        Raises:
+            IndexError: ``index`` is out of range.
+        """
+        return self.table.image_path(range(len(self))[index])
 
     def __getitem__(self, index: SupportsIndex) -> DetectionSample:
         """Read one sample.

@@ -7,7 +7,9 @@ It is handed tasks, a collate function and worker settings; it knows no sampler 
 
 from __future__ import annotations
 
+from lit_loader.engine.bad_samples import BadSample, BadSampleLog, ReportingRun, append_bad_samples
 from lit_loader.engine.directed_run import DirectedRun
+from lit_loader.engine.failures import NUM_SPARES, OnBadSample
 from lit_loader.engine.fetch import Fetcher, IterableFetcher, unwrap_subset
 from lit_loader.engine.inline import InlineRun
 from lit_loader.engine.pool import Pool
@@ -18,17 +20,23 @@ from lit_loader.engine.task import BatchKey, EndOfPass, Task
 from lit_loader.engine.thread_pool import ThreadPool
 
 __all__ = [
+    "BadSample",
+    "BadSampleLog",
     "BatchKey",
     "DirectedRun",
     "EndOfPass",
     "Fetcher",
     "InlineRun",
     "IterableFetcher",
+    "NUM_SPARES",
+    "OnBadSample",
     "Pool",
     "ProcessPool",
+    "ReportingRun",
     "SharedRun",
     "Task",
     "ThreadPool",
     "WorkerSpec",
+    "append_bad_samples",
     "unwrap_subset",
 ]

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeAlias
 
 from torch.utils.data import IterableDataset, Subset
 
+from lit_loader.engine.failures import name_batch, name_sample, name_sample_before
 from lit_loader.engine.task import BatchKey, Task
 from lit_loader.seeding import EpochKeys, Moment, seed_process
 from lit_loader.types import CollateFn
@@ -107,14 +108,19 @@ class MapFetcher:
         index, key = task.index, task.key
         if key is not None:
             return self._keyed(index, key)
-        if not self._batched:
-            return self._dataset[index]
-        if getattr(self._dataset, "__getitems__", None):
-            return self._dataset.__getitems__(index)
         dataset, place = self._dataset, self._place
-        if place is keep:
-            return [dataset[i] for i in index]
-        return [place(dataset[i]) for i in index]
+        if not self._batched:
+            return _made(dataset, index, index)
+        if getattr(dataset, "__getitems__", None):
+            return _made_together(dataset, index, index)
+        left = iter(index)
+        try:
+            if place is keep:
+                return [dataset[i] for i in left]
+            return [place(dataset[i]) for i in left]
+        except Exception as error:
+            name_sample_before(error, dataset, index, left)
+            raise
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
         """Return the batch of these samples."""
@@ -125,17 +131,22 @@ class MapFetcher:
     def _keyed(self, index: Any, key: BatchKey) -> Any:
         keys, aim = self._epoch_keys(key), self._aim
         if not self._batched:
-            dataset, (index,) = unwrap_subset(self._dataset, [index])
+            dataset, (inner,) = unwrap_subset(self._dataset, [index])
             aim(keys, Moment.SAMPLE, key.first)
-            return dataset[index]
-        dataset, index = unwrap_subset(self._dataset, index)
+            return _made(dataset, inner, index)
+        dataset, inners = unwrap_subset(self._dataset, index)
         if getattr(dataset, "__getitems__", None):
             aim(keys, Moment.SAMPLE, key.first)
-            return dataset.__getitems__(index)
+            return _made_together(dataset, inners, index)
         samples, moment, place = [], Moment.SAMPLE, self._place
-        for position, i in enumerate(index, start=key.first):
-            aim(keys, moment, position)
-            samples.append(place(dataset[i]))
+        left = iter(inners)
+        try:
+            for position, i in enumerate(left, start=key.first):
+                aim(keys, moment, position)
+                samples.append(place(dataset[i]))
+        except Exception as error:
+            name_sample_before(error, dataset, inners, left, given=index)
+            raise
         return samples
 
     def _epoch_keys(self, key: BatchKey) -> EpochKeys:
@@ -143,6 +154,22 @@ class MapFetcher:
         if keys is None or keys.epoch != key.epoch or keys.seed != key.seed:
             keys = self._keys = EpochKeys(key.seed, key.epoch)
         return keys
+
+
+def _made(dataset: Any, index: Any, given: Any) -> Any:
+    try:
+        return dataset[index]
+    except Exception as error:
+        name_sample(error, dataset, index, given)
+        raise
+
+
+def _made_together(dataset: Any, indices: Any, given: Any) -> Any:
+    try:
+        return dataset.__getitems__(indices)
+    except Exception as error:
+        name_batch(error, given)
+        raise
 
 
 def unwrap_subset(dataset: Any, index: Any) -> tuple[Any, Any]:

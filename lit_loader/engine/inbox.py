@@ -43,12 +43,12 @@ class Inbox:
     def get(self) -> Frame | None:
         """Wait for the next frame and return it; None when it is time to stop."""
         while not self.stopping:
-            if self._queue is not None and (message := take(self._queue)) is not None:
-                return unpack_frame(message)
-            try:
+            try:  # first: what is said to this worker alone is waited for
                 if (frame := self._reader.receive()) is not None:
                     return frame
             except EOFError:
                 return None
+            if self._queue is not None and (message := take(self._queue)) is not None:
+                return unpack_frame(message)
             self._poller.poll()
         return None

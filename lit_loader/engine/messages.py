@@ -1,10 +1,10 @@
 """What the main process and its worker processes say to each other; each message is one frame.
 
-Main to worker: `BEGIN` a run, do a `TASK` of a run, `END` a run, `STOP`; the last two on a pipe of orders, heard at
-once, and `END` among the tasks too. Worker to main, one for each task: its
-`RESULT`, `ERROR` instead of a result, `ENDED`: the worker's iterable dataset has no more, `SKIPPED`: the run
-had ended. The first buffer is a header. In a task and in a result the layout of rows follows, if there is something to
-tell, and then the task or the result as the transport encodes it.
+Main to worker: `BEGIN` a run, do a `TASK` of a run, `END` a run, `REPORT` when all that was taken is answered,
+`STOP`; the last and `END` on a pipe of orders, heard at once, and `END` among the tasks too. Worker to main, one
+for each task: its `RESULT`, `ERROR` instead of a result, `ENDED`: the worker's iterable dataset has no more,
+`SKIPPED`: the run had ended; and `REPORTED`. The first buffer is a header. In a task and in a result the layout of
+rows follows, if there is something to tell, and then the task or the result as the transport encodes it.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class Kind(IntEnum):
     ERROR = 5
     ENDED = 6
     SKIPPED = 7
+    REPORT = 8
+    REPORTED = 9
 
 
 _KINDS = tuple(Kind)

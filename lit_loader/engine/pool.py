@@ -15,9 +15,9 @@ __all__ = ["Pool", "Receiver", "Unjoined"]
 
 
 class Unjoined(NamedTuple):
-    """A batch whose pieces are all there: its samples and the key of its collation."""
+    """A batch whose pieces are all there: its samples (a `Flawed`, if some failed) and the key of its collation."""
 
-    samples: list[Any]
+    samples: Any
     key: BatchKey
 
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from lit_loader.engine.messages import Header, Kind, pack_task, unpack_header
 from lit_loader.engine.task import Task
-from lit_loader.transport import Buffer, Frame, MemoryFile, Slots, Ticket, decode
+from lit_loader.engine.unsendable import not_rebuilt
+from lit_loader.transport import Buffer, Frame, MemoryFile, RebuildError, Slots, Ticket, decode
 
 __all__ = ["Parcel", "Post"]
 
@@ -19,10 +20,12 @@ class Parcel(NamedTuple):
     Attributes:
         frame: The encoded object.
         ticket: Keeps the slot that parts of it are in; None: it is all here.
+        number: The batch's number in its pass.
     """
 
     frame: Frame
     ticket: Ticket | None
+    number: int = 0
 
 
 @dataclass(slots=True)
@@ -74,19 +77,33 @@ class Post:
             self._answered(key, header.num_pieces - header.piece)  # nor will those that follow it be sent
             raise
 
+    def drop(self, header: Header) -> None:
+        """Forget a task that will not be answered."""
+        self._answered((header.run, header.number), 1)
+
     def unpack(self, frame: Frame) -> tuple[Header, Parcel]:
         """Return what a worker's message says."""
         header = unpack_header(frame[0])
+        if header.kind is Kind.REPORTED:
+            return header, Parcel([], None)
         ticket = self._answered((header.run, header.number), 1)
         if header.kind is Kind.RESULT and frame[1].nbytes:
             self._layout = bytes(frame[1])
-        return header, Parcel(frame[2:], ticket if header.kind is Kind.RESULT else None)
+        return header, Parcel(frame[2:], ticket if header.kind is Kind.RESULT else None, header.number)
 
     def open(self, parcel: Parcel) -> Any:
-        """Return the object that was sent."""
-        if parcel.ticket is None or self.slots is None:
-            return decode(parcel.frame)
-        return decode(parcel.frame, partial(self.slots.read, parcel.ticket))
+        """Return the object that was sent.
+
+        Raises:
+            UnsendableBatchError: If it cannot be made again here.
+        """
+        look_up = (
+            None if parcel.ticket is None or self.slots is None else partial(self.slots.read, parcel.ticket)
+        )
+        try:
+            return decode(parcel.frame, look_up)
+        except RebuildError as error:
+            raise not_rebuilt(parcel.number, error) from error.__cause__
 
     def close(self) -> None:
         """Give the slots back; batches that the consumer holds stay."""

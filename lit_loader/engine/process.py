@@ -19,9 +19,12 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from lit_loader.engine.control import MainProcess
+from lit_loader.engine.desk import Desk
+from lit_loader.engine.forked import WORKER_NAME
 from lit_loader.engine.messages import Kind, pack_header
 from lit_loader.engine.spec import WorkerSpec
-from lit_loader.engine.worker import MainProcess, worker_main
+from lit_loader.engine.worker import worker_main
 from lit_loader.transport import Buffer, FrameReader, FrameWriter, MemoryFile
 
 __all__ = [
@@ -30,6 +33,8 @@ __all__ = [
     "describe_exit",
     "end_workers",
     "flush",
+    "interrupts_deferred",
+    "is_running",
     "order",
     "post",
     "start_worker",
@@ -81,6 +86,7 @@ def start_worker(
     context: Any,
     queue: socket.socket | None,
     memory: MemoryFile | None,
+    desk: Desk | None = None,
 ) -> WorkerProcess:
     """Start a worker process.
 
@@ -94,11 +100,11 @@ def start_worker(
     try:
         process: BaseProcess = context.Process(
             target=worker_main,
-            args=(spec, worker_id, main, their_orders, their_tasks, their_results, queue, memory),
-            name=f"lit_loader-worker-{worker_id}",
+            args=(spec, worker_id, main, their_orders, their_tasks, their_results, queue, memory, desk),
+            name=f"{WORKER_NAME}-{worker_id}",
             daemon=True,
         )
-        with _interrupts_deferred():
+        with interrupts_deferred():
             process.start()
     except BaseException:
         orders.close()
@@ -127,8 +133,12 @@ def start_worker(
 
 
 @contextlib.contextmanager
-def _interrupts_deferred() -> Iterator[None]:
-    """Hold back Ctrl-C: raised in one of Python's own hooks around a fork it would be printed and lost."""
+def interrupts_deferred() -> Iterator[None]:
+    """Hold back Ctrl-C.
+
+    Raised in one of Python's own hooks around a fork it would be printed and lost; and before a new worker stands in
+    its pool's list, nobody would end that worker.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -163,7 +173,10 @@ def _widen(fd: int) -> None:
 
 
 def end_workers(workers: list[WorkerProcess], owner_pid: int) -> None:
-    """Tell all workers to stop, wait for them, end by force those that do not, close the pipes."""
+    """Tell all workers to stop, wait for them, end by force those that do not, close the pipes.
+
+    Those that were ended before, or halfway, may be among them.
+    """
     if os.getpid() != owner_pid:
         return  # a fork of the owner has copies of these objects; the workers are not its own
     try:
@@ -172,26 +185,37 @@ def end_workers(workers: list[WorkerProcess], owner_pid: int) -> None:
         await_exit(workers, _GRACE_S)
     finally:  # Ctrl-C in the time of grace too
         for force in (BaseProcess.terminate, BaseProcess.kill):
-            alive = [worker for worker in workers if worker.process.exitcode is None]
+            alive = [worker for worker in workers if is_running(worker)]
             for worker in alive:
                 force(worker.process)
             await_exit(alive, _TERMINATE_S)
         for worker in workers:
+            # whoever has the worker still, a run that is being collected say, is not to write to another's file
+            worker.order_writer.fd = worker.writer.fd = -1
             worker.orders.close()
             worker.tasks.close()
             worker.results.close()
-            for fd in worker.watch:
+            watch, worker.watch = worker.watch, ()
+            for fd in watch:
                 os.close(fd)
             with contextlib.suppress(ValueError):  # a process that not even SIGKILL has ended yet
                 worker.process.close()
         workers.clear()
 
 
+def is_running(worker: WorkerProcess) -> bool:
+    """Whether a worker has not ended."""
+    try:
+        return worker.process.exitcode is None
+    except ValueError:  # it was closed, by another thread perhaps
+        return False
+
+
 def await_exit(workers: Sequence[WorkerProcess], timeout_s: float) -> None:
     """Wait until the processes have ended, writing what their pipes had not taken (the word to stop)."""
     deadline = time.monotonic() + timeout_s
     while True:
-        alive = [worker for worker in workers if worker.process.exitcode is None]
+        alive = [worker for worker in workers if is_running(worker)]
         left = deadline - time.monotonic()
         if not alive or left <= 0:
             return

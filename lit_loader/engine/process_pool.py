@@ -1,4 +1,4 @@
-"""A pool of worker processes: starts them, carries messages, notices deaths, ends them.
+"""A pool of worker processes: starts them, waits for what they send, ends them.
 
 The pool knows nothing of batches or their order; a run (`lit_loader.engine.run`) asks it to carry tasks
 and is handed what comes back. Several runs may use one pool, each with a number of its own.
@@ -12,32 +12,36 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import select
 import threading
 import time
 import warnings
 import weakref
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 from lit_loader.batch_memory import BatchMemory
-from lit_loader.engine.messages import Header, Kind, pack_frame, pack_header
+from lit_loader.engine.desk import Desk
+from lit_loader.engine.exchange import Exchange
+from lit_loader.engine.forked import disown_workers_in_forks
+from lit_loader.engine.hang_watch import HangWatch
+from lit_loader.engine.messages import Header, Kind, pack_header
 from lit_loader.engine.pace import Pace
 from lit_loader.engine.pool import Receiver
 from lit_loader.engine.post import Post
 from lit_loader.engine.process import (
     WorkerProcess,
-    await_exit,
-    describe_exit,
     end_workers,
-    flush,
+    interrupts_deferred,
     order,
     post,
     start_worker,
 )
+from lit_loader.engine.recovery import Recovery
 from lit_loader.engine.remote import RemoteError
+from lit_loader.engine.shortage import check_descriptors, explained
 from lit_loader.engine.spec import WorkerSpec
 from lit_loader.engine.task import Task
-from lit_loader.engine.task_queue import MAX_TASK_BYTES, TaskQueue
+from lit_loader.engine.task_queue import TaskQueue
 from lit_loader.errors import WorkerDiedError
 from lit_loader.transport import PageLock, open_slots
 
@@ -46,8 +50,6 @@ __all__ = ["ProcessPool"]
 _SHARED_POLL_S = 0.02  # how often a thread looks whether another one has read its results
 _WAIT_S = 0.001  # less than that is not waiting for a batch, but for the rest of one that is being read
 _LOOK_UP_S = 1.0  # how often one looks whether another has ended the pass or the pool
-_DEATH_S = 1.0  # for the exit code of a worker that has ended
-_UNWATCHED_POLL_S = 0.1  # how often a worker is looked at where the kernel cannot watch it
 
 
 class ProcessPool:
@@ -57,34 +59,60 @@ class ProcessPool:
         spec: What the workers have in common.
         context: The multiprocessing context (or module) that makes processes.
         shared: Whether there is to be a queue that any idle worker takes tasks from.
-
         page_lock: Page-locks the memory that batches come in; None: it is not page-locked.
+        max_restarts: How many workers that ended are replaced in an epoch; tasks must have keys.
+        hang_timeout_s: How long a worker may be at one sample, or at one batch without a seed, before it is ended
+            as hung; None: for ever.
 
     Raises:
+        OSError: If there are no descriptors, processes or memory for the workers; see `lit_loader.engine.shortage`.
         Exception: What pickling the spec raises, under a start method that pickles it.
     """
 
     def __init__(
-        self, spec: WorkerSpec, context: Any, *, shared: bool, page_lock: PageLock | None = None
+        self,
+        spec: WorkerSpec,
+        context: Any,
+        *,
+        shared: bool,
+        page_lock: PageLock | None = None,
+        max_restarts: int = 0,
+        hang_timeout_s: float | None = None,
     ) -> None:
         self.num_workers = spec.num_workers
         self.lock = threading.RLock()  # guards the runs too: any thread may read another one's results
         self.pace, self.joins = Pace(), False
         self._queue: TaskQueue | None = None
         self._death: str | None = None
-        self._runs: weakref.WeakValueDictionary[int, Receiver] = weakref.WeakValueDictionary()
         self._next_run = 0
         self._workers: list[WorkerProcess] = []
         self._owner_pid = os.getpid()
+        check_descriptors(spec.num_workers)
+        disown_workers_in_forks()
         if shared:
             with contextlib.suppress(NotImplementedError):
                 self._queue = TaskQueue()
         self._post = Post(open_slots(page_lock))
-        self._close = weakref.finalize(self, _end, self._workers, self._queue, self._post, self._owner_pid)
+        hang_watch = None if hang_timeout_s is None else HangWatch(spec.num_workers, hang_timeout_s)
+        desk = None if hang_watch is None else hang_watch.desk
+        self._close = weakref.finalize(
+            self, _end, self._workers, self._queue, self._post, desk, self._owner_pid
+        )
         theirs = None if self._queue is None else self._queue.theirs
+        start = explained(
+            partial(start_worker, spec, context=context, queue=theirs, memory=self._post.file, desk=desk),
+            spec.num_workers,
+        )
+        self._recovery: Recovery | None = None
+        if max_restarts:
+            self._recovery = Recovery(self._workers, self._queue, start, max_restarts=max_restarts)
+        self._exchange = Exchange(
+            self._workers, self._queue, self._post, recovery=self._recovery, hang_watch=hang_watch
+        )
         try:
             for worker_id in range(spec.num_workers):
-                self._workers.append(start_worker(spec, worker_id, context, theirs, self._post.file))
+                with interrupts_deferred():
+                    self._workers.append(start(worker_id))
         except (TypeError, AttributeError, pickle.PicklingError):
             self._close()
             warnings.warn(
@@ -131,7 +159,9 @@ class ProcessPool:
             self.check_usable()
             number = self._next_run
             self._next_run += 1
-            self._runs[number] = run
+            self._exchange.runs[number] = run
+            if self._recovery is not None:
+                self._recovery.begin_epoch()
             for worker in self._workers:
                 post(worker, [pack_header(Kind.BEGIN, number, int(eager))])
             return number
@@ -141,7 +171,7 @@ class ProcessPool:
 
         A finalizer may call this at any moment, in the middle of another call too.
         """
-        self._runs.pop(number, None)
+        self._exchange.runs.pop(number, None)
         if self.usable:
             for worker in list(self._workers):
                 order(worker, [pack_header(Kind.END, number)])
@@ -151,15 +181,7 @@ class ProcessPool:
         """Give a task to a worker; None: to any that is idle."""
         with self.lock:
             self.check_usable()
-            frame = self._post.pack(header, task)
-            if worker is None:
-                if self._queue is not None:
-                    message = pack_frame(frame)
-                    if len(message) <= MAX_TASK_BYTES:
-                        self._queue.put(message)
-                        return
-                worker = (header.number + header.piece) % self.num_workers
-            post(self._workers[worker], frame)
+            self._exchange.submit(header, task, worker=worker)
 
     def open(self, payload: Any, kind: Kind) -> Any:
         """Return what a worker made, or raise what it raised."""
@@ -197,71 +219,35 @@ class ProcessPool:
             RuntimeError: If the pool was closed, or belongs to another process.
         """
         run.num_waiting = 0  # consumers look for themselves here
-        return self._wait(timeout_s)
+        try:
+            return self._wait(timeout_s)
+        finally:
+            if self._recovery is not None:
+                self._recovery.tell()
 
     def _wait(self, timeout_s: float | None) -> bool:
         with self.lock:
             self.check_usable()
-            poller, by_fd = select.poll(), {}
-            for number, worker in enumerate(self._workers):
-                for fd in (worker.reader.fd, *worker.watch):
-                    poller.register(fd, select.POLLIN)
-                    by_fd[fd] = number
-                for writer in (worker.order_writer, worker.writer):
-                    if writer.waiting:
-                        poller.register(writer.fd, select.POLLOUT)
-            if self._queue is not None and self._queue.waiting:
-                poller.register(self._queue.fd, select.POLLOUT)
-            longest_s = _LOOK_UP_S if timeout_s is None else min(timeout_s, _LOOK_UP_S)
-            if len(self._runs) > 1:
+            polling, longest_s = self._exchange.polling()
+            longest_s = min(longest_s, _LOOK_UP_S if timeout_s is None else timeout_s)
+            if len(self._exchange.runs) > 1:
                 longest_s = min(longest_s, _SHARED_POLL_S)
-            if not all(worker.watch for worker in self._workers):
-                longest_s = min(longest_s, _UNWATCHED_POLL_S)
         start = time.perf_counter()
-        events = poller.poll(longest_s * 1000)
+        news = polling.wait(longest_s)
         if time.perf_counter() - start > _WAIT_S:
             self.pace.note_wait()
         with self.lock:
             self.check_usable()
             try:
-                self._serve(events, by_fd)
-            except WorkerDiedError:
+                self._exchange.serve(news)
+            except WorkerDiedError as error:
+                self._death = str(error)
+                self.close()
                 raise
             except BaseException:
                 self.close()  # Ctrl-C, say: a message may be half read, and all after it would be nonsense
                 raise
-        return bool(events)
-
-    def _serve(self, events: list[tuple[int, int]], by_fd: dict[int, int]) -> None:
-        """Read what has come, write what was left over, and look who has ended."""
-        for number in {by_fd[fd] for fd, _ in events if fd in by_fd}:
-            self._read(number)
-        for worker in self._workers:
-            flush(worker)
-        if self._queue is not None:
-            self._queue.flush()
-        for number, worker in enumerate(self._workers):
-            if any(fd in worker.watch for fd, _ in events) or not (worker.watch or worker.process.is_alive()):
-                self._read(number)  # what it sent before it ended
-                self._break(number)
-
-    def _read(self, number: int) -> None:
-        try:
-            while (frame := self._workers[number].reader.receive()) is not None:
-                header, payload = self._post.unpack(frame)
-                receiver = self._runs.get(header.run)
-                if receiver is not None and header.kind is not Kind.SKIPPED:
-                    receiver.receive(number, header, payload)
-        except EOFError:
-            self._break(number)
-
-    def _break(self, number: int) -> NoReturn:
-        process = self._workers[number].process
-        await_exit([self._workers[number]], _DEATH_S)
-        ending = describe_exit(process.exitcode)
-        self._death = f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly: {ending}"
-        self.close()
-        raise WorkerDiedError(self._death)
+        return news.any
 
     def check_usable(self) -> None:
         """Raise what is wrong with the workers."""
@@ -276,11 +262,15 @@ class ProcessPool:
             )
 
 
-def _end(workers: list[WorkerProcess], queue: TaskQueue | None, post: Post, owner_pid: int) -> None:
+def _end(
+    workers: list[WorkerProcess], queue: TaskQueue | None, post: Post, desk: Desk | None, owner_pid: int
+) -> None:
     try:
         end_workers(workers, owner_pid)
     finally:
         if queue is not None:
             queue.close()
+        if desk is not None:
+            desk.close()
         if owner_pid == os.getpid():
             post.close()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from lit_loader import batch_memory
+from lit_loader.engine.failures import Failure, Flawed
 from lit_loader.engine.messages import Kind
 from lit_loader.engine.pool import Pool, Unjoined
 from lit_loader.engine.run import PoolRun, Slot
@@ -41,7 +42,7 @@ class SharedRun(PoolRun):
         *,
         prefetch_factor: int,
         share: bool | None,
-        join: Callable[[list[Any]], Any],
+        join: Callable[[Any], Any],
         **options: Any,
     ) -> None:
         super().__init__(pool, plan, **options)
@@ -117,12 +118,18 @@ class SharedRun(PoolRun):
 
     def _unjoined(self, slot: Slot) -> Unjoined:
         samples: list[Any] = []
+        failures: list[Failure] = []
+        lost = False
         for part in slot.parts:
             assert part is not None
             kind, payload = part
-            samples.extend(self._pool.open(payload, kind))
+            made = self._pool.open(payload, kind)
+            if type(made) is Flawed:
+                made, failed, gone = made
+                failures, lost = failures + failed, lost or gone
+            samples.extend(made)
         assert slot.task.key is not None
-        return Unjoined(samples, slot.task.key)
+        return Unjoined(Flawed(samples, failures, lost) if failures else samples, slot.task.key)
 
     def _open(self, slot: Slot) -> Any:
         if len(slot.parts) > 1:

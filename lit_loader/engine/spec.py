@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from lit_loader.engine.failures import OnBadSample
 from lit_loader.engine.fetch import Aim, Fetcher, Placer, keep, make_fetcher
+from lit_loader.engine.tolerant import TolerantFetcher
 from lit_loader.seeding import seed_process
 from lit_loader.types import CollateFn, WorkerInitFn
 
@@ -25,6 +27,7 @@ class WorkerSpec:
         worker_init_fn: Called once in each worker, after its seeding.
         base_seed: Worker w is seeded with ``base_seed + w``.
         num_workers: Size of the pool.
+        on_bad_sample: What becomes of a sample that cannot be made; an iterable dataset's are always raised.
     """
 
     dataset: Any
@@ -35,9 +38,14 @@ class WorkerSpec:
     worker_init_fn: WorkerInitFn | None
     base_seed: int
     num_workers: int
+    on_bad_sample: OnBadSample = "raise"
 
     def fetcher(self, worker: int = 0, *, aim: Aim = seed_process, place: Placer = keep) -> Fetcher:
         """Return a fetcher for one of the workers; ``aim`` seeds its generators, ``place`` gets its samples."""
+        if self.on_bad_sample != "raise":
+            return TolerantFetcher(
+                self.dataset, batched=self.batched, collate_fn=self.collate_fn, aim=aim, place=place
+            )
         return make_fetcher(
             self.dataset,
             batched=self.batched,

@@ -40,6 +40,8 @@ class Task(NamedTuple):
             of its pieces are there.
         row: For a piece: which sample of the batch is its first.
         num_rows: For a piece: samples in the batch.
+        number: Number of the batch in this rank's epoch.
+        spares: For each sample, the indices that stand in for it if it is bad, in turn; None: none do.
     """
 
     index: Any
@@ -47,6 +49,8 @@ class Task(NamedTuple):
     whole: bool = True
     row: int = 0
     num_rows: int = 0
+    number: int = 0
+    spares: list[list[int]] | None = None
 
     def pieces(self, size: int) -> list[Task]:
         """Return the batch cut into pieces of ``size`` samples; itself if it is no larger."""
@@ -55,6 +59,13 @@ class Task(NamedTuple):
         assert self.key is not None
         first, indices = self.key.first, list(self.index)  # a foreign sampler's may be a set
         return [
-            Task(indices[n : n + size], self.key._replace(first=first + n), False, n, len(indices))
+            self._replace(
+                index=indices[n : n + size],
+                key=self.key._replace(first=first + n),
+                whole=False,
+                row=n,
+                num_rows=len(indices),
+                spares=None if self.spares is None else self.spares[n : n + size],
+            )
             for n in range(0, len(indices), size)
         ]

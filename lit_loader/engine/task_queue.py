@@ -62,6 +62,14 @@ class TaskQueue:
                 self._ours.send(self._full[0])
                 self._full.popleft()
 
+    def queued(self) -> list[bytes]:
+        """Return the messages that no worker has taken yet; they stay in the queue."""
+        taken = iter(lambda: take(self.theirs), None)
+        self._full = deque([*taken, *self._full])
+        messages = list(self._full)
+        self.flush()
+        return messages
+
     def close(self) -> None:
         """Close both ends."""
         self._ours.close()

@@ -81,6 +81,18 @@ def work(shop: Shop, spec: WorkerSpec, worker_id: int) -> None:
 
     Runs in: a worker thread, as its target.
     """
+    try:
+        try:
+            scope = _set_up(shop, spec, worker_id)
+        finally:
+            shop.started.release()
+        _ThreadWorker(shop, spec, worker_id, scope).serve()
+    except BaseException as error:
+        shop.fail(error)
+
+
+def _set_up(shop: Shop, spec: WorkerSpec, worker_id: int) -> ThreadScope:
+    """Make this thread a worker; return the scope of its draws."""
     with shop.lock:
         intra_op = (
             torch.get_num_threads()
@@ -98,11 +110,7 @@ def work(shop: Shop, spec: WorkerSpec, worker_id: int) -> None:
         rng=WorkerRng(scope, spec.base_seed, worker_id),
         worker_method="thread",
     )
-    shop.started.release()
-    try:
-        _ThreadWorker(shop, spec, worker_id, scope).serve()
-    except BaseException as error:
-        shop.fail(error)
+    return scope
 
 
 class _ThreadWorker:

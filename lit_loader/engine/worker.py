@@ -11,15 +11,14 @@ NOTE [Three threads of a worker]
 
 from __future__ import annotations
 
-import os
-import select
+import faulthandler
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
@@ -27,6 +26,8 @@ from torch.utils.data._utils import worker as torch_worker
 
 from lit_loader import batch_memory
 from lit_loader.collate.default import use_own_stacking
+from lit_loader.engine.control import Control, MainProcess
+from lit_loader.engine.desk import Desk
 from lit_loader.engine.fetch import Fetcher, IterableFetcher
 from lit_loader.engine.inbox import Inbox
 from lit_loader.engine.messages import Header, Kind, pack_header, unpack_header, unpack_task
@@ -34,12 +35,12 @@ from lit_loader.engine.outbox import Outbox
 from lit_loader.engine.remote import RemoteError
 from lit_loader.engine.spec import WorkerSpec
 from lit_loader.engine.task import Task
+from lit_loader.engine.unsendable import not_sent
 from lit_loader.engine.worker_memory import keep_freed_memory, leave_inherited_memory
-from lit_loader.seeding import seed_worker
+from lit_loader.seeding import EpochKeys, Moment, seed_process, seed_worker
 from lit_loader.transport import (
     Buffer,
     Frame,
-    FrameReader,
     Layout,
     MemoryFile,
     Place,
@@ -48,23 +49,7 @@ from lit_loader.transport import (
     encode,
 )
 
-__all__ = ["MainProcess", "worker_main"]
-
-_ORPHAN_EXIT_CODE = 1
-_ORPHAN_POLL_MS = 500  # where the kernel has no pidfd
-_MOST_ENDED = 1000  # runs; tasks of earlier ones are not about any more
-
-
-class MainProcess(NamedTuple):
-    """The process whose end ends the workers.
-
-    Attributes:
-        pid: Its number.
-        is_parent: Whether it started the workers itself (not so under forkserver).
-    """
-
-    pid: int
-    is_parent: bool
+__all__ = ["worker_main"]
 
 
 def worker_main(
@@ -76,6 +61,7 @@ def worker_main(
     results: Connection,
     queue: socket.socket | None,
     memory: MemoryFile | None,
+    desk: Desk | None,
 ) -> None:
     """Run a worker until it is told to stop.
 
@@ -88,6 +74,7 @@ def worker_main(
         results: Where this worker answers.
         queue: Where any idle worker takes tasks; None: there is no such place.
         memory: Where batches go; None: by pipe.
+        desk: Where it notes since when it has been at a sample; None: nobody looks.
 
     Runs in: a worker process, as its target.
     """
@@ -95,69 +82,27 @@ def worker_main(
     # Ctrl-C is the main process's to handle, and it tells the workers; a SIGTERM ends this one.
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if desk is not None:
+        _write_stacks_on_request(desk.stacks_fd)
+        desk.begin(worker_id)  # with the user's worker_init_fn
     torch.set_num_threads(1)
     keep_freed_memory()
     leave_inherited_memory()
     use_own_stacking()
-    control = _Control(orders.fileno(), main, Inbox(tasks.fileno(), queue))
+    control = Control(orders.fileno(), main, Inbox(tasks.fileno(), queue))
     threading.Thread(target=control.listen, name="lit_loader-control", daemon=True).start()
     outbox = Outbox(results.fileno())
     seed = seed_worker(spec.base_seed, worker_id)
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=worker_id, num_workers=spec.num_workers, seed=seed, dataset=spec.dataset
     )
-    _Worker(spec, worker_id, outbox.send, memory).serve(control)
+    _Worker(spec, worker_id, outbox.send, memory, desk).serve(control)
 
 
-class _Control:
-    """The control thread: see NOTE [Three threads of a worker]."""
-
-    def __init__(self, orders_fd: int, main: MainProcess, inbox: Inbox) -> None:
-        self._reader = FrameReader(orders_fd)
-        self._main, self.inbox = main, inbox
-        self._ended: set[int] = set()
-
-    def has_ended(self, run: int) -> bool:
-        """Whether a run is over."""
-        return run in self._ended
-
-    def listen(self) -> None:
-        """Do what the main process says until it says STOP or is gone."""
-        poller = select.poll()
-        os.set_blocking(self._reader.fd, False)
-        poller.register(self._reader.fd, select.POLLIN)
-        orphaned = self._watch_main(poller)
-        while not self.inbox.stopping:
-            events = poller.poll(_ORPHAN_POLL_MS if orphaned is not None else None)
-            if (orphaned is not None and orphaned()) or any(fd != self._reader.fd for fd, _ in events):
-                os._exit(_ORPHAN_EXIT_CODE)
-            try:
-                while (frame := self._reader.receive()) is not None:
-                    self._do(unpack_header(frame[0]))
-            except EOFError:
-                self.inbox.stop()
-
-    def _watch_main(self, poller: select.poll) -> Callable[[], bool] | None:
-        """Register the main process's end with the poller, or return a test of it where that cannot be."""
-        pid = self._main.pid
-        if self._main.is_parent and os.getppid() != pid:
-            os._exit(_ORPHAN_EXIT_CODE)
-        try:
-            poller.register(os.pidfd_open(pid), select.POLLIN)
-        except ProcessLookupError:
-            os._exit(_ORPHAN_EXIT_CODE)
-        except (AttributeError, OSError):
-            parent = os.getppid()
-            return lambda: os.getppid() != parent
-        return None
-
-    def _do(self, order: Header) -> None:
-        if order.kind is Kind.STOP:
-            self.inbox.stop()
-        else:
-            self._ended.add(order.run)
-            if len(self._ended) > 2 * _MOST_ENDED:  # runs are numbered as they begin
-                self._ended = {run for run in self._ended if run > order.run - _MOST_ENDED}
+def _write_stacks_on_request(fd: int) -> None:
+    """Let faulthandler write the stacks of all threads at SIGUSR2: in C, whatever holds the interpreter up."""
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR2, file=fd, all_threads=True)
 
 
 class _Worker:
@@ -169,8 +114,9 @@ class _Worker:
         worker_id: int,
         send: Callable[[list[Buffer]], None],
         memory: MemoryFile | None,
+        desk: Desk | None,
     ) -> None:
-        self._spec, self._id, self._send = spec, worker_id, send
+        self._spec, self._id, self._send, self._desk = spec, worker_id, send, desk
         self._where = f"in DataLoader worker process {worker_id}"
         self._writer = None if memory is None else SlotWriter(memory, joins=spec.own_collate)
         self._placing = None if self._writer is None else Placing(self._writer)
@@ -181,31 +127,49 @@ class _Worker:
         self._finished: set[int] = set()  # runs whose iterable dataset has ended here
         self._init_error: RemoteError | None = None
 
-    def serve(self, control: _Control) -> None:
+    def serve(self, control: Control) -> None:
         """Do what comes in until the control thread says that it is over."""
         if self._spec.worker_init_fn is not None:
             try:
                 self._spec.worker_init_fn(self._id)
             except Exception as error:
                 self._init_error = RemoteError.of(error, self._where)
+        self._rest()
         while (frame := control.inbox.get()) is not None:
             header = unpack_header(frame[0])
             if header.kind is Kind.BEGIN:
                 self._begin(header.run, eager=bool(header.number))
+                self._rest()
             elif header.kind is Kind.END:
                 self._streams.pop(header.run, None)
                 self._failed.pop(header.run, None)
                 self._finished.discard(header.run)
+            elif header.kind is Kind.REPORT:  # all that was taken before is answered
+                self._send([pack_header(Kind.REPORTED, *header[1:])])
             elif control.has_ended(header.run) or header.run in self._finished:
                 self._send([pack_header(Kind.SKIPPED, *header[1:])])
             else:
+                if self._desk is not None:
+                    self._desk.begin(self._id)
                 self._send(self._answer(header, frame))
+                self._rest()
                 del frame  # the next one may be long in coming
 
+    def _rest(self) -> None:
+        if self._desk is not None:
+            self._desk.rest(self._id)
+
+    def _aim(self, keys: EpochKeys, moment: Moment, a: int, b: int = 0) -> None:
+        """Seed this process for a sample, which it begins with."""
+        assert self._desk is not None
+        self._desk.begin(self._id)
+        seed_process(keys, moment, a, b)
+
     def _new_fetcher(self) -> Fetcher:
-        if self._placing is None:
-            return self._spec.fetcher(self._id)
-        return self._spec.fetcher(self._id, place=self._placing)
+        settings: dict[str, Any] = {} if self._placing is None else {"place": self._placing}
+        if self._desk is not None:
+            settings["aim"] = self._aim
+        return self._spec.fetcher(self._id, **settings)
 
     def _begin(self, run: int, *, eager: bool) -> None:
         """Begin a pass; ``eager``: an iterable dataset is iterated now, not at the first task."""
@@ -215,6 +179,8 @@ class _Worker:
         assert isinstance(fetcher, IterableFetcher)
         self._streams[run] = fetcher
         if eager and self._init_error is None:
+            if self._desk is not None:
+                self._desk.begin(self._id)
             try:
                 fetcher.start(None)
             except Exception as error:
@@ -262,7 +228,12 @@ class _Worker:
         seconds = time.perf_counter() - start
         made = fetcher.collate(samples, task.key) if task.whole else samples
         del samples
-        answer = encode(made, None if header.slot < 0 or self._writer is None else self._writer.name)
+        try:
+            answer = encode(made, None if header.slot < 0 or self._writer is None else self._writer.name)
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise not_sent(made, header, error) from error
         return [pack_header(Kind.RESULT, *header[1:6], seconds), self._news(), *answer]
 
     def _news(self) -> bytes:

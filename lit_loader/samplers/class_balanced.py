@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 
 from lit_loader.samplers.base import OrderSampler
-from lit_loader.samplers.checks import checked_int
+from lit_loader.samplers.checks import checked_int, checked_number
 from lit_loader.samplers.class_members import ClassMembers, Labels, class_members
+from lit_loader.samplers.cycles import shuffled_cycles
 from lit_loader.samplers.orders import SliceableOrder, permutation
 from lit_loader.samplers.quotas import class_quotas, class_shares
-from lit_loader.seeding import hash_u64, key64
+from lit_loader.seeding import key64
 from lit_loader.types import IndexArray
 
 __all__ = ["ClassBalancedSampler"]
@@ -29,6 +29,9 @@ class ClassBalancedSampler(OrderSampler):
     once, and no image is ever forgotten. An image with several classes takes part in the cycle of each.
 
     Images without a class are a class of their own, whose share is ``empty_share``.
+
+    At temperature 1 the classes are equal over the epoch, not within a batch; `ClassAwareSampler` deals
+    them in turns, so that every batch holds as many of each as can be.
 
     An order costs O(num_samples log num_samples) in its epoch's first slice, and 24 bytes a position.
 
@@ -141,11 +144,7 @@ class _ClassBalancedOrder(SliceableOrder):
         """Return the images that class c visits in this epoch: a piece of its row of shuffled cycles."""
         count, quota = int(self._members.counts[c]), int(self._quotas[c])
         first = self._epoch * quota
-        cycles = np.arange(first // count, (first + quota - 1) // count + 1)
-        # Position p of cycle k hashes k * count + p, so each cycle is sorted by bits of its own.
-        hashes = hash_u64(key64(self._seed, "cycles of class", c), cycles[:, None] * count + np.arange(count))
-        shuffled = np.argsort(hashes, axis=1, kind="stable").reshape(-1)
-        row = shuffled[first - int(cycles[0]) * count :][:quota]
+        row = shuffled_cycles(key64(self._seed, "cycles of class", c), count, first, first + quota)
         return self._members.members[int(self._members.starts[c]) + row]
 
 
@@ -164,8 +163,7 @@ def _empty_share(members: ClassMembers, empty_share: float | None) -> Fraction:
 
 
 def _checked_fraction(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, float | int | np.floating | np.integer):
-        raise TypeError(f"`{name}` must be a number in [0, 1], got {value!r} of type {type(value).__name__}")
-    if not (math.isfinite(value) and 0 <= value <= 1):
+    number = checked_number(name, value, rule="in [0, 1]")
+    if not 0 <= number <= 1:
         raise ValueError(f"`{name}` must lie in [0, 1], got {name}={value}")
-    return float(value)
+    return number

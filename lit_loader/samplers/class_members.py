@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lit_loader.samplers.checks import checked_integers
 from lit_loader.types import IndexArray
 
 __all__ = ["ClassMembers", "Labels", "class_members"]
@@ -44,6 +45,22 @@ class ClassMembers:
     starts: IndexArray
     members: IndexArray
 
+    def largest(self, values: npt.NDArray[np.float64], *, empty: float) -> npt.NDArray[np.float64]:
+        """Return for each image the largest value of its classes.
+
+        Args:
+            values: float64 ``(num_classes,)``, one for each class, not negative.
+            empty: Value of an image without a class.
+
+        Returns:
+            float64 ``(num_images,)``.
+        """
+        result = np.zeros(self.num_images)
+        with_class = self.members[: self.starts[-2]]
+        np.maximum.at(result, with_class, np.repeat(values, self.counts[:-1]))
+        result[self.members[self.starts[-2] :]] = empty
+        return result
+
 
 def class_members(labels: Labels) -> ClassMembers:
     """Return the images of each class.
@@ -60,7 +77,7 @@ def class_members(labels: Labels) -> ClassMembers:
     """
     images, classes, num_images = _pairs(labels)
     if num_images == 0:
-        raise ValueError("`labels` names no images; a class-balanced order needs at least one")
+        raise ValueError("`labels` names no images; an order of images needs at least one")
     num_classes = int(classes.max(initial=-1)) + 1
     largest = max(_LARGEST_ID, 10 * num_images)
     if num_classes - 1 > largest:
@@ -90,32 +107,23 @@ def _pairs(labels: Labels) -> tuple[IndexArray, IndexArray, int]:
     """Return (image, class) pairs in the images' order, and the number of images."""
     if isinstance(labels, tuple) and len(labels) == 2 and not isinstance(labels[0], int | np.integer):
         offsets, classes = (
-            _integers(part, name) for part, name in zip(labels, ("offsets", "classes"), strict=True)
+            checked_integers(name, part) for part, name in zip(labels, ("offsets", "classes"), strict=True)
         )
         _check_offsets(offsets, len(classes))
     elif isinstance(labels, np.ndarray | torch.Tensor) or all(
         isinstance(label, int | np.integer) for label in labels
     ):
-        single = _integers(labels, "labels")
+        single = checked_integers("labels", labels)
         _check_classes(single, minimum=-1, name="labels")
         images = np.flatnonzero(single >= 0)
         return images, single[images], len(single)
     else:
-        rows = [_integers(row, f"labels[{i}]") for i, row in enumerate(labels)]
+        rows = [checked_integers(f"labels[{i}]", row) for i, row in enumerate(labels)]
         offsets = np.cumsum([0] + [len(row) for row in rows])
         classes = np.concatenate(rows)
     _check_classes(classes, minimum=0, name="classes")
     num_images = len(offsets) - 1
     return np.repeat(np.arange(num_images), np.diff(offsets)), classes, num_images
-
-
-def _integers(values: Any, name: str) -> IndexArray:
-    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-    if array.ndim != 1:
-        raise ValueError(f"`{name}` must have one dimension, got shape {array.shape}")
-    if array.size and array.dtype.kind not in "iu":
-        raise TypeError(f"`{name}` must be integers, got {array.dtype}")
-    return array.astype(np.int64, copy=False)
 
 
 def _check_offsets(offsets: IndexArray, num_objects: int) -> None:

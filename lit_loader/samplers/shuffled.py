@@ -10,19 +10,25 @@ import torch.utils.data
 
 from lit_loader.samplers.base import OrderSampler
 from lit_loader.samplers.checks import checked_source
-from lit_loader.samplers.orders import ArrayOrder, permutation
+from lit_loader.samplers.feistel import FeistelOrder
+from lit_loader.samplers.orders import ArrayOrder, SliceableOrder, permutation
 from lit_loader.seeding import key64
 
 __all__ = ["RandomSampler"]
+
+_MOST_SORTED = 1 << 20
 
 
 class RandomSampler(OrderSampler, torch.utils.data.RandomSampler):
     """A permutation of the indices; each epoch has its own.
 
+    Up to 2**20 indices it is sorted from hashes once an epoch, in O(n log n) and 8 bytes an index. Above, any position
+    of it is evaluated alone (see `FeistelOrder`): no memory, and the first batch of a billion is there at once.
+
     Also torch's ``RandomSampler``, because that is how Lightning recognises a shuffled loader. Torch's
     ``replacement`` and ``num_samples`` are `WeightedRandomSampler`'s here (with equal weights); its
     ``generator`` is replaced by ``seed``. The length follows ``len(data_source)``, which may change
-    between epochs. An epoch costs O(n log n) when its order is made and 8 bytes an index.
+    between epochs.
 
     Args:
         data_source: The dataset, or its length.
@@ -49,9 +55,10 @@ class RandomSampler(OrderSampler, torch.utils.data.RandomSampler):
         """The dataset's length."""
         return len(self.data_source)
 
-    def order(self, *, seed: int, epoch: int) -> ArrayOrder:
+    def order(self, *, seed: int, epoch: int) -> SliceableOrder:
         """Return a permutation that depends on (seed, epoch) and the dataset's length."""
-        return ArrayOrder(permutation(key64(seed, "shuffle", epoch), len(self.data_source)))
+        key, length = key64(seed, "shuffle", epoch), len(self.data_source)
+        return ArrayOrder(permutation(key, length)) if length <= _MOST_SORTED else FeistelOrder(key, length)
 
     def expected_visits(self) -> npt.NDArray[np.float64]:
         """Return ones."""

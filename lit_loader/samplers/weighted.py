@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,18 +11,12 @@ import torch.utils.data
 
 from lit_loader.samplers.alias import AliasTable
 from lit_loader.samplers.base import OrderSampler
-from lit_loader.samplers.checks import checked_flag, checked_int
+from lit_loader.samplers.checks import Weights, checked_flag, checked_int, checked_weights
 from lit_loader.samplers.orders import ArrayOrder, SliceableOrder
 from lit_loader.seeding import hash_u64, key64
 from lit_loader.types import IndexArray, Order
 
-__all__ = [
-    "WeightedRandomSampler",
-    "Weights",
-    "exponential_order",
-]
-
-Weights = Sequence[float] | npt.NDArray[Any] | torch.Tensor
+__all__ = ["WeightedRandomSampler", "exponential_order"]
 
 _MAX_WEIGHTS = 2**31 - 1  # the alias table keeps indices as int32
 _CHUNK = 1 << 16  # keys at a time: what the arrays of one chunk need stays in cache
@@ -43,7 +36,9 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
     Torch's signature but for ``generator``, which is left out: an order is a function of (seed, epoch).
 
     Args:
-        weights: One number an index, list, array or tensor, shape ``(n,)``; they need not sum to one.
+        weights: One number an index, shape ``(n,)``: a list, array, memory map, tensor or Arrow column; they
+            need not sum to one. They are copied once, to float64 (8 bytes a weight), so that later changes
+            of the caller's do not reach the sampler; nothing is read from a file or a column after that.
         num_samples: Positions in an epoch; None: ``len(weights)``.
         replacement: Whether an index may come more than once in an epoch.
         seed: Seed of ``__iter__``; see `OrderSampler`.
@@ -68,7 +63,9 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
         seed: int | None = None,
     ) -> None:
         OrderSampler.__init__(self, seed=seed)
-        self._weights = _checked_weights(weights)
+        self._weights = checked_weights("weights", weights)
+        if len(self._weights) > _MAX_WEIGHTS:
+            raise ValueError(f"`weights` may have {_MAX_WEIGHTS} entries, got {len(self._weights)}")
         self._table: AliasTable | None = None
         self._num_samples = (
             len(self._weights) if num_samples is None else checked_int("num_samples", num_samples, minimum=1)
@@ -181,23 +178,3 @@ def _minus_log(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         series += 1.0 / term
     result: npt.NDArray[np.float64] = -2.0 * ratio * series - exponent * 0.6931471805599453
     return result
-
-
-def _checked_weights(weights: Weights) -> npt.NDArray[np.float64]:
-    values = weights.detach().cpu().numpy() if isinstance(weights, torch.Tensor) else weights
-    try:
-        array = np.array(values, dtype=np.float64)  # a copy: the caller's later changes must not reach us
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"`weights` must be one number an index: {error}") from error
-    if array.ndim != 1 or len(array) == 0:
-        raise ValueError(f"`weights` must have shape (n,) with n > 0, got shape {array.shape}")
-    if len(array) > _MAX_WEIGHTS:
-        raise ValueError(f"`weights` may have {_MAX_WEIGHTS} entries, got {len(array)}")
-    wrong = ~(np.isfinite(array) & (array >= 0))
-    if wrong.any():
-        first = int(wrong.argmax())
-        raise ValueError(f"`weights` must be finite and not negative, got weights[{first}]={array[first]}")
-    if not array.any():
-        raise ValueError(f"`weights` are all zero ({len(array)} of them); at least one must be positive")
-    array.flags.writeable = False
-    return array

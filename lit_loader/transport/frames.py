@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["Buffer", "Frame", "FrameReader", "FrameWriter"]
+__all__ = ["Buffer", "Frame", "FrameReader", "FrameWriter", "memory_for"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Frame: TypeAlias = list[memoryview]
@@ -130,6 +130,7 @@ class FrameReader:
 
         Raises:
             EOFError: If the writing end was closed.
+            MemoryError: If there is no memory for it; what follows cannot be read then.
         """
         try:
             while self._frame is None and not self._begin_frame():
@@ -161,15 +162,28 @@ class FrameReader:
             if part.nbytes == length:
                 self._frame.append(memoryview(bytearray(part)))
             else:  # and so it is with all buffers that follow
-                memory: Any = np.empty(
-                    length, np.uint8
-                )  # unlike a bytearray it is not filled with zeros first
+                memory = memory_for(length)
                 buffer = memoryview(memory)
                 buffer[: part.nbytes] = part
                 self._frame.append(buffer)
                 self._missing.append(buffer[part.nbytes :])
         self._read = data[at:]
         return True
+
+
+def memory_for(num_bytes: int) -> Any:
+    """Return an array of bytes; unlike a bytearray it is not filled with zeros first.
+
+    Raises:
+        MemoryError: With how much was wanted.
+    """
+    try:
+        return np.empty(num_bytes, np.uint8)
+    except MemoryError as error:
+        raise MemoryError(
+            f"the main process has no memory for {num_bytes} bytes of a batch that a worker sent; keep fewer batches, "
+            "lower batch_size, num_workers or prefetch_factor, or raise the limit (ulimit -v)"
+        ) from error
 
 
 def _after(views: list[memoryview], num_bytes: int) -> list[memoryview]:

@@ -8,6 +8,7 @@ Runs in: every process. Linux; elsewhere nothing here is called.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import sys
@@ -22,6 +23,7 @@ CHUNK_BYTES = 1 << 18
 _FAILED = ctypes.c_void_p(-1).value
 _MADV_REMOVE, _MADV_POPULATE_WRITE = 9, 23
 _MREMAP_MAYMOVE_FIXED = 1 | 2
+_NO_MEMORY = {errno.EFAULT, errno.ENOMEM, errno.ENOSPC}  # the first where a page fault would raise SIGBUS
 
 
 def _find_libc() -> Any:
@@ -66,15 +68,24 @@ class Mapping:
         self.address = _map(num_bytes, mmap.MAP_SHARED, fd, offset)
         self._touched = bytearray(num_bytes // CHUNK_BYTES)
 
-    def touch(self, start: int, num_bytes: int) -> None:
-        """Bring a stretch into this process's page tables, many pages at a time, if that was not done before."""
+    def touch(self, start: int, num_bytes: int) -> bool:
+        """Bring a stretch into this process's page tables, many pages at a time, if that was not done before.
+
+        Returns:
+            False if there is no memory for it: to write there would end the process (SIGBUS).
+        """
         first, end = start // CHUNK_BYTES, -(-(start + num_bytes) // CHUNK_BYTES)
         new = self._touched.find(0, first, end)
         if new < 0:
-            return
-        # advice: a kernel that does not know it, or has no memory now, leaves it to the single page faults
-        _libc.madvise(self.address + new * CHUNK_BYTES, (end - new) * CHUNK_BYTES, _MADV_POPULATE_WRITE)
+            return True
+        # advice: a kernel that does not know it leaves it to the single page faults
+        advised = _libc.madvise(
+            self.address + new * CHUNK_BYTES, (end - new) * CHUNK_BYTES, _MADV_POPULATE_WRITE
+        )
+        if advised != 0 and ctypes.get_errno() in _NO_MEMORY:
+            return False
         self._touched[new:end] = b"\1" * (end - new)
+        return True
 
     def give_back(self) -> None:
         """Free the memory of the file behind this mapping, whoever else has it mapped; it reads as zeros then."""

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from multiprocessing import reduction
 from typing import Any
 
-import numpy as np
-
+from lit_loader.transport.frames import memory_for
 from lit_loader.transport.mapping import Mapping
 
 __all__ = ["MAX_SLOTS", "MemoryFile", "WINDOW_BYTES"]
@@ -66,9 +65,9 @@ class MemoryFile:
 
         Raises:
             OSError: If the file is closed.
+            MemoryError: If there is no memory for the copy.
         """
-        memory: Any = np.empty(num_bytes, np.uint8)  # as typed, arrays are no buffers before Python 3.12
-        copy = memoryview(memory)
+        copy = memoryview(memory_for(num_bytes))
         done = 0
         while done < num_bytes:  # one call takes 2 GiB at most
             done += os.preadv(self._fd, [copy[done:]], slot * _DISTANCE + offset + done)

@@ -18,7 +18,7 @@ import torch
 
 from lit_loader.transport.frames import Buffer
 
-__all__ = ["NUMPY_DTYPES", "decode", "encode", "is_plain"]
+__all__ = ["NUMPY_DTYPES", "RebuildError", "decode", "encode", "is_plain", "pickle_small"]
 
 
 Namer: TypeAlias = Callable[[memoryview], tuple[int, int] | None]
@@ -41,6 +41,10 @@ NUMPY_DTYPES = frozenset(
         torch.complex128,
     }
 )
+
+
+class RebuildError(pickle.UnpicklingError):
+    """What was sent cannot be made again in the process that received it."""
 
 
 def encode(data: Any, name: Namer | None = None) -> list[Buffer]:
@@ -76,13 +80,58 @@ def decode(buffers: Sequence[Buffer], look_up: Opener | None = None) -> Any:
     Args:
         buffers: What `encode` returned.
         look_up: Returns the bytes at places in the slot, each offset and length.
+
+    Raises:
+        RebuildError: From whatever unpickling raised.
     """
     if len(buffers) == 1:
-        return pickle.loads(buffers[0])
+        return _load(buffers[0])
     places = list(_PLACE.iter_unpack(buffers[1]))
     named = [(offset, length) for offset, length in places if offset >= 0]
     along, there = iter(buffers[2:]), iter(look_up(named) if look_up is not None and named else ())
-    return pickle.loads(buffers[0], buffers=[next(along if offset < 0 else there) for offset, _ in places])
+    return _load(buffers[0], [next(along if offset < 0 else there) for offset, _ in places])
+
+
+def _load(data: Buffer, outside: Sequence[Any] = ()) -> Any:
+    try:
+        return pickle.loads(data, buffers=outside)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise RebuildError(f"{type(error).__name__}: {error}") from error
+
+
+def pickle_small(data: Any, max_bytes: int) -> bytes:
+    """Return ``data`` as one pickle, if that is small; no more memory than that is used to find out.
+
+    Args:
+        data: Any object.
+        max_bytes: What it may take.
+
+    Raises:
+        ValueError: If it takes more.
+        Exception: Whatever pickling ``data`` raises.
+    """
+
+    def is_inside(buffer: pickle.PickleBuffer) -> bool:
+        if (num_bytes := buffer.raw().nbytes) > max_bytes:
+            raise ValueError(f"an array of {num_bytes} bytes is in it, and the limit is {max_bytes} bytes")
+        return True
+
+    stream = _Bounded(max_bytes)
+    _Pickler(stream, protocol=5, buffer_callback=is_inside).dump(data)
+    return stream.getvalue()
+
+
+class _Bounded(io.BytesIO):
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__()
+        self._max_bytes = max_bytes
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > self._max_bytes:
+            raise ValueError(f"the pickle is larger than its limit of {self._max_bytes} bytes")
+        return super().write(data)
 
 
 class _Pickler(pickle.Pickler):

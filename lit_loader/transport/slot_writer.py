@@ -193,9 +193,8 @@ class SlotWriter:
 
     def _allocate(self, num_bytes: int) -> int | None:
         offset = self._top
-        if offset + num_bytes > self._end:
+        if offset + num_bytes > self._end or not self._mapping.touch(offset, num_bytes):
             return None
-        self._mapping.touch(offset, num_bytes)
         self._top = offset + aligned(num_bytes)
         return offset
 
@@ -207,8 +206,7 @@ class SlotWriter:
             offset = start + self.row * size
             if leaf == (dtype, shape) and offset not in self._claimed:
                 self._claimed.add(offset)
-                self._mapping.touch(offset, size)
-                return offset
+                return offset if self._mapping.touch(offset, size) else None
         return None
 
     def _tensor(self, offset: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:

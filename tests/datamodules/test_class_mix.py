@@ -13,8 +13,11 @@ from torch.utils.data import Dataset
 
 from lit_loader import DataLoader
 from lit_loader.datamodules import (
+    ClassAwareSampling,
     ClassBalancedSampling,
+    EffectiveNumberSampling,
     RandomSampling,
+    RepeatFactorSampling,
     SequentialSampling,
     WeightedSampling,
     expected_class_mix,
@@ -59,6 +62,10 @@ SAMPLINGS = [
     WeightedSampling(exponent=0.5, reduce="max", num_samples=500),
     ClassBalancedSampling(),
     ClassBalancedSampling(temperature=0.3, num_samples=300),
+    ClassAwareSampling(),
+    ClassAwareSampling(num_samples=300, empty_as_class=True),
+    RepeatFactorSampling(repeat_thresh=0.5),
+    EffectiveNumberSampling(beta=0.9),
 ]
 
 

@@ -11,7 +11,14 @@ from torch.utils.data import SequentialSampler as TorchSequentialSampler
 
 from lit_loader import DetectionDataModule
 from lit_loader.collate import DetectionCollate
-from lit_loader.datamodules import ClassBalancedSampling, SequentialSampling, WeightedSampling
+from lit_loader.datamodules import (
+    ClassAwareSampling,
+    ClassBalancedSampling,
+    EffectiveNumberSampling,
+    RepeatFactorSampling,
+    SequentialSampling,
+    WeightedSampling,
+)
 from lit_loader.datasets import VocSource
 from lit_loader.errors import ImageError
 
@@ -122,6 +129,10 @@ def test_a_foreign_sampler_is_not_shared_by_several_sets(shapes):
         (ClassBalancedSampling, {"temperature": -0.1}, "temperature=-0.1"),
         (ClassBalancedSampling, {"num_samples": -3}, "num_samples=-3"),
         (ClassBalancedSampling, {"empty_share": float("nan")}, "empty_share=nan"),
+        (ClassAwareSampling, {"num_samples": 0}, "num_samples=0"),
+        (RepeatFactorSampling, {"repeat_thresh": 0.0}, "repeat_thresh=0.0"),
+        (EffectiveNumberSampling, {"beta": 1.0}, "beta=1.0"),
+        (EffectiveNumberSampling, {"num_samples": 0}, "num_samples=0"),
     ],
 )
 def test_a_sampling_refuses_values_before_there_is_a_table(sampling, settings, message):

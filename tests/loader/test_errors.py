@@ -78,7 +78,7 @@ def test_a_timeout_is_raised_and_the_iteration_may_go_on(seed):
     [(None, "exit code 3"), (signal.SIGKILL, "SIGKILL"), (signal.SIGUSR1, "SIGUSR1")],
 )
 def test_a_dead_worker_is_named_with_its_signal(seed, signal_number, told):
-    loader = DataLoader(Dying(5, signal_number), num_workers=2, seed=seed)
+    loader = DataLoader(Dying(5, signal_number), num_workers=2, seed=seed, max_worker_restarts=0)
     with pytest.raises(WorkerDiedError, match=rf"pid\(s\) \d+\) exited unexpectedly.*{told}") as caught:
         list(loader)
     assert isinstance(caught.value, RuntimeError)  # as torch's is
@@ -87,7 +87,7 @@ def test_a_dead_worker_is_named_with_its_signal(seed, signal_number, told):
 
 def test_a_loader_whose_worker_died_can_be_iterated_again():
     dataset = Dying(5)
-    with DataLoader(dataset, num_workers=2, persistent_workers=True, seed=0) as loader:
+    with DataLoader(dataset, num_workers=2, persistent_workers=True, seed=0, max_worker_restarts=0) as loader:
         with pytest.raises(WorkerDiedError):
             list(loader)
         dataset.deadly = -1

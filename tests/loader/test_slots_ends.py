@@ -131,7 +131,7 @@ class Deadly(Large):
 def test_what_is_held_when_a_worker_dies_stays(arguments):
     gc.collect()
     before = num_mappings()
-    loader, held = loader_of(Deadly(), **arguments), []
+    loader, held = loader_of(Deadly(), max_worker_restarts=0, **arguments), []
     with pytest.raises(WorkerDiedError, match="SIGKILL"):
         held.extend(loader)
     assert all(is_right(batch) for batch in held)

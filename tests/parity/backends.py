@@ -107,12 +107,19 @@ def _attributes(value: Any) -> Any:
     ]
 
 
+OUR_NOTE = re.compile("sample |one of the samples ")
+
+
 def told(error: BaseException) -> tuple[str, str, str]:
-    """Return an error's type and message; of one with a worker's traceback, its first line and its last."""
+    """Return an error's type and message; of one with a worker's traceback, its first line and its last.
+
+    The line in which ours names the sample is left out: `test_deviations.py` has it.
+    """
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     text = text.replace("worker thread", "worker process")
     if (found := re.search(r"Caught \w+ in .*", text)) is not None:
-        text = f"{found.group()} ... {text.strip().splitlines()[-1]}"
+        lines = [line for line in text.strip().splitlines() if not OUR_NOTE.match(line)]
+        text = f"{found.group()} ... {lines[-1]}"
     return ("raised", type(error).__name__, re.sub(r"0x[0-9a-f]+", "0x", text))
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from lit_loader import DataLoader
-from lit_loader.errors import WorkerDiedError
+from lit_loader.errors import UnsendableBatchError, WorkerDiedError
 from tests.parity.backends import FORK, THREAD, described, each_of, error_of, events
 from tests.parity.collate_samples import CHANGED_BY_TORCHS_WORKERS, OTHERWISE_IN_TORCHS_WORKERS, SAMPLES
 from tests.parity.datasets import Count, Numbers, Raising, Samples
@@ -42,6 +42,16 @@ def test_a_failed_worker_init_fn_fails_every_batch_with_its_own_error():
     assert [item[1] for item in torchs[:3]] == ["ArithmeticError", "UnboundLocalError", "UnboundLocalError"]
     assert [item[1] for item in ours[:3]] == ["ArithmeticError"] * 3
     assert torchs[0] == ours[0] == ours[2]
+
+
+@pytest.mark.parametrize("workers", [{}, ONE, {"num_workers": 1, "worker_method": "thread"}])
+def test_an_error_of_a_sample_names_the_sample(workers):
+    """Torch leaves the user to search; ours adds a note, behind the traceback where there is one."""
+    error = error_of(next, iter(DataLoader(Raising([KeyError("a key")]), **workers)))
+    assert [*str(error).splitlines(), *getattr(error, "__notes__", ())][-1] == "sample 0"
+    if "worker_method" not in workers:
+        torchs = error_of(next, iter(TorchDataLoader(Raising([KeyError("a key")]), **workers)))
+        assert "sample" not in [*str(torchs).splitlines(), *getattr(torchs, "__notes__", ())][-1]
 
 
 class Broken(Count):
@@ -126,7 +136,9 @@ def test_a_batch_that_cannot_be_pickled_is_an_error():
     assert "timed out" in str(
         error_of(next, iter(TorchDataLoader(Numbers(1), **{**arguments, "timeout": 0.5})))
     )
-    assert "in DataLoader worker process 0" in str(error_of(next, iter(DataLoader(Numbers(1), **arguments))))
+    error = error_of(next, iter(DataLoader(Numbers(1), **arguments)))
+    assert type(error) is UnsendableBatchError
+    assert "in DataLoader worker process 0" in str(error)
 
 
 LEAF = torch.ones(2, requires_grad=True)
@@ -141,7 +153,8 @@ def test_a_tensor_that_would_lose_its_graph_on_the_way_is_an_error(samples, batc
     torchs = error_of(next, iter(TorchDataLoader(Samples(samples), **{**arguments, "timeout": 0.5})))
     assert type(torchs) is RuntimeError
     ours = events(iter(DataLoader(Samples(samples), **arguments)))
-    assert ours[0][:2] == ("raised", "RuntimeError")
+    assert ours[0][:2] == ("raised", "UnsendableBatchError")
+    assert issubclass(UnsendableBatchError, RuntimeError)
     assert "in DataLoader worker process 0" in ours[0][2]
     (batch,) = DataLoader(Samples(samples), batch_size=batch_size, **THREAD.ours)
     assert batch.grad_fn is not None
@@ -160,14 +173,18 @@ def test_an_error_whose_class_cannot_be_pickled_is_told():
     assert str(error).startswith("Caught Local in DataLoader worker process 0.")
 
 
-def test_an_error_that_cannot_be_built_again_is_told_whole():
-    """Torch tries ``message=`` on each class that has such an attribute, and raises what that raises."""
+def test_an_error_that_takes_no_message_alone_comes_as_itself():
+    """Torch makes a RuntimeError of it, or with ``message`` among the class's attributes raises what that raises."""
+    dataset = Raising([UnicodeDecodeError("utf-8", b"x", 0, 1, "why")])
+    torchs, ours = (error_of(next, iter(kind(dataset, **ONE))) for kind in (TorchDataLoader, DataLoader))
+    assert type(torchs) is RuntimeError
+    assert (type(ours), ours.args) == (UnicodeDecodeError, ("utf-8", b"x", 0, 1, "why"))
     dataset = Raising([ExceptionGroup("several", [ValueError("one of them")])])
     torchs, ours = (error_of(next, iter(kind(dataset, **ONE))) for kind in (TorchDataLoader, DataLoader))
     assert type(torchs) is TypeError
     assert "one of them" not in str(torchs)
-    assert type(ours) is RuntimeError
-    assert "one of them" in str(ours)
+    assert (type(ours), str(ours.exceptions)) == (ExceptionGroup, "(ValueError('one of them'),)")
+    assert "one of them" in ours.__notes__[-1]
 
 
 class Fails:

@@ -5,13 +5,31 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lit_loader.samplers import ClassBalancedSampler, RandomSampler, WeightedRandomSampler
+from lit_loader.samplers import (
+    ClassAwareSampler,
+    ClassBalancedSampler,
+    MixedSourceSampler,
+    RandomSampler,
+    RepeatFactorSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    effective_number_image_weights,
+    repeat_factors,
+)
+
+_LABELS = [0] * 90 + [1] * 7 + [-1] * 3
 
 SAMPLERS = {
     "random": RandomSampler(1000),
     "weighted": WeightedRandomSampler([0.1, 0.9, 0.4, 0.7, 3.0, 0.6, 0.0]),
     "without replacement": WeightedRandomSampler(np.arange(1, 101) ** 2, 8, replacement=False),
-    "class balanced": ClassBalancedSampler([0] * 90 + [1] * 7 + [-1] * 3, temperature=0.5),
+    "class balanced": ClassBalancedSampler(_LABELS, temperature=0.5),
+    "class aware": ClassAwareSampler(_LABELS, empty_as_class=True),
+    "effective number": WeightedRandomSampler(effective_number_image_weights(_LABELS, beta=0.99)),
+    "repeat factor": RepeatFactorSampler(repeat_factors(_LABELS, repeat_thresh=0.5)),
+    "subset": SubsetRandomSampler(np.arange(1000, 0, -3)),
+    "mixed source": MixedSourceSampler([2000, 30], [6, 2]),
+    "mixed source, millions": MixedSourceSampler([3_000_000, 30], [6, 2]),
 }
 GOLDEN = {
     ("random", 0, 0): [620, 299, 226, 79, 661, 183, 898, 654],
@@ -22,6 +40,27 @@ GOLDEN = {
     ("without replacement", 42, 3): [70, 77, 86, 42, 85, 66, 99, 27],
     ("class balanced", 0, 0): [96, 45, 26, 92, 95, 6, 4, 70],
     ("class balanced", 42, 3): [94, 56, 16, 73, 6, 47, 74, 57],
+    ("class aware", 0, 0): [49, 94, 98, 99, 90, 23, 44, 97],
+    ("class aware", 42, 3): [19, 98, 90, 91, 97, 53, 96, 85],
+    ("effective number", 0, 0): [91, 36, 67, 78, 59, 22, 14, 50],
+    ("effective number", 42, 3): [90, 94, 93, 63, 82, 27, 14, 35],
+    ("repeat factor", 0, 0): [21, 28, 63, 96, 93, 59, 47, 3],
+    ("repeat factor", 42, 3): [90, 35, 66, 17, 24, 60, 21, 18],
+    ("subset", 0, 0): [103, 322, 763, 451, 412, 460, 202, 724],
+    ("subset", 42, 3): [55, 661, 247, 232, 37, 919, 319, 109],
+    ("mixed source", 0, 0): [163, 850, 1892, 704, 1090, 1332, 2025, 2013],
+    ("mixed source", 42, 3): [1130, 796, 1559, 1652, 1044, 11, 2014, 2023],
+    ("mixed source, millions", 0, 0): [429391, 2858206, 2323620, 17226, 2427854, 2188056, 3000025, 3000013],
+    ("mixed source, millions", 42, 3): [
+        1509267,
+        2977744,
+        1222563,
+        2260092,
+        1242610,
+        889402,
+        3000028,
+        3000012,
+    ],
 }
 
 

@@ -1,7 +1,7 @@
 """Draws follow their distribution.
 
-Each check is a chi-square test at a false-alarm rate of 1e-6: so rarely would a right implementation be
-refused for an arbitrary seed. The seeds are fixed, so a run that passed passes again.
+Each check is a chi-square test at a false-alarm rate of 1e-6 (`tests.samplers.chi_square`). The seeds are fixed, so a
+run that passed passes again.
 """
 
 from __future__ import annotations
@@ -14,21 +14,7 @@ import pytest
 from lit_loader.samplers import ClassBalancedSampler, RandomSampler, WeightedRandomSampler, rank_batch
 from lit_loader.samplers.orders import permutation
 from lit_loader.seeding import key64
-
-NORMAL_QUANTILE = 4.753424308822899  # of 1 - 1e-6: statistics.NormalDist().inv_cdf(1 - 1e-6)
-
-
-def _assert_fits(counts, probabilities, *, lost=1, scale=1.0):
-    """Compare counts with probabilities; the quantile is Wilson and Hilferty's (1931) approximation."""
-    counts, probabilities = np.asarray(counts, np.float64).ravel(), np.asarray(probabilities).ravel()
-    expected = counts.sum() * probabilities
-    assert expected.min() > 10
-    statistic = scale * ((counts - expected) ** 2 / expected).sum()
-    freedom = counts.size - lost
-    bound = freedom * (1 - 2 / (9 * freedom) + NORMAL_QUANTILE * np.sqrt(2 / (9 * freedom))) ** 3
-    assert statistic < bound, (
-        f"chi-square {statistic:.1f} exceeds {bound:.1f} with {freedom} degrees of freedom"
-    )
+from tests.samplers.chi_square import assert_fits
 
 
 def _pairs(values, lag):
@@ -43,15 +29,15 @@ def _table(rows, columns, size):
 
 def test_the_bound_refuses_a_wrong_distribution():
     counts = np.bincount(WeightedRandomSampler([1.0] * 10, 100_000).order(seed=0, epoch=0)[:])
-    _assert_fits(counts, [0.1] * 10)
+    assert_fits(counts, [0.1] * 10)
     with pytest.raises(AssertionError, match="exceeds"):
-        _assert_fits(counts, np.array([1.1] + [1.0] * 9) / 10.1)
+        assert_fits(counts, np.array([1.1] + [1.0] * 9) / 10.1)
 
 
 def test_all_permutations_of_five_are_equally_likely():
     numbers = {p: k for k, p in enumerate(permutations(range(5)))}
     drawn = [numbers[tuple(permutation(key64(k), 5).tolist())] for k in range(12_000)]
-    _assert_fits(np.bincount(drawn, minlength=120), np.full(120, 1 / 120))
+    assert_fits(np.bincount(drawn, minlength=120), np.full(120, 1 / 120))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -60,9 +46,9 @@ def test_a_shuffles_positions_are_uniform_and_neighbours_unrelated(seed):
     order = RandomSampler(200_000).order(seed=seed, epoch=0)[:] * size // 200_000
     places = np.arange(200_000) * size // 200_000
     uniform = np.full(size * size, 1 / size**2)
-    _assert_fits(_table(places, order, size), uniform, lost=2 * size - 1)
+    assert_fits(_table(places, order, size), uniform, lost=2 * size - 1)
     for lag in (1, 2, 7, 256):
-        _assert_fits(_table(*_pairs(order, lag), size), uniform)
+        assert_fits(_table(*_pairs(order, lag), size), uniform)
 
 
 def test_epochs_and_seeds_shuffle_independently():
@@ -71,7 +57,7 @@ def test_epochs_and_seeds_shuffle_independently():
     first = np.argsort(sampler.order(seed=0, epoch=0)[:]) * size // n
     for seed, epoch in ((0, 1), (1, 0), (0, 2), (2**32, 0)):
         other = np.argsort(sampler.order(seed=seed, epoch=epoch)[:]) * size // n
-        _assert_fits(_table(first, other, size), np.full(size * size, 1 / size**2), lost=2 * size - 1)
+        assert_fits(_table(first, other, size), np.full(size * size, 1 / size**2), lost=2 * size - 1)
 
 
 @pytest.mark.parametrize("power", [0, 1, 3])
@@ -79,9 +65,9 @@ def test_draws_with_replacement_match_the_weights_and_are_independent(power):
     weights = np.arange(1, 21.0) ** power + 20.0**power / 10
     probabilities = weights / weights.sum()
     draws = WeightedRandomSampler(weights, 800_000).order(seed=1, epoch=0)[:]
-    _assert_fits(np.bincount(draws), probabilities)
+    assert_fits(np.bincount(draws), probabilities)
     for lag in (1, 2, 256):
-        _assert_fits(_table(*_pairs(draws, lag), 20), np.outer(probabilities, probabilities))
+        assert_fits(_table(*_pairs(draws, lag), 20), np.outer(probabilities, probabilities))
 
 
 def test_draws_match_the_weights_on_one_rank_and_over_all_together():
@@ -96,7 +82,7 @@ def test_draws_match_the_weights_on_one_rank_and_over_all_together():
     ]
     counts = [np.bincount(np.concatenate(rank)) for rank in parts]
     for count in (*counts, sum(counts)):
-        _assert_fits(count, weights / weights.sum())
+        assert_fits(count, weights / weights.sum())
 
 
 def test_draws_without_replacement_are_draws_one_after_the_other():
@@ -106,14 +92,14 @@ def test_draws_without_replacement_are_draws_one_after_the_other():
     numbers = {pair: k for k, pair in enumerate(pairs)}
     drawn = [numbers[tuple(sampler.order(seed=0, epoch=e)[:].tolist())] for e in range(10_000)]
     probabilities = [weights[a] / 12 * weights[b] / (12 - weights[a]) for a, b in pairs]
-    _assert_fits(np.bincount(drawn, minlength=len(pairs)), probabilities)
+    assert_fits(np.bincount(drawn, minlength=len(pairs)), probabilities)
 
 
 def test_a_class_balanced_position_matches_the_expected_visits_over_seeds():
     labels = [0] * 7 + [1] * 3 + [-1] * 2
     sampler = ClassBalancedSampler(labels, num_samples=9)
     first = [sampler.order(seed=seed, epoch=0)[:1][0] for seed in range(4000)]
-    _assert_fits(np.bincount(first, minlength=12), sampler.expected_visits() / 9)
+    assert_fits(np.bincount(first, minlength=12), sampler.expected_visits() / 9)
 
 
 def test_a_classes_cycles_and_places_are_uniform():
@@ -122,7 +108,7 @@ def test_a_classes_cycles_and_places_are_uniform():
     rare = (order[order >= 40] - 40).reshape(-1, 4)
     numbers = {p: k for k, p in enumerate(permutations(range(4)))}
     cycles = [numbers[tuple(cycle)] for cycle in rare.tolist()]
-    _assert_fits(np.bincount(cycles, minlength=24), np.full(24, 1 / 24))
+    assert_fits(np.bincount(cycles, minlength=24), np.full(24, 1 / 24))
     places = np.flatnonzero(order >= 40) * 100 // len(order)
     # Half of each block's places are of this class: a hypergeometric count has half the variance.
-    _assert_fits(np.bincount(places, minlength=100), np.full(100, 0.01), scale=2.0)
+    assert_fits(np.bincount(places, minlength=100), np.full(100, 0.01), scale=2.0)

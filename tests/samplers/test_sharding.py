@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 
 from lit_loader.samplers import (
     ArrayOrder,
+    ClassAwareSampler,
     ClassBalancedSampler,
+    MixedSourceSampler,
     RandomSampler,
+    RepeatFactorSampler,
     SequentialOrder,
     SequentialSampler,
+    SubsetRandomSampler,
     WeightedRandomSampler,
     num_batches,
     rank_batch,
@@ -24,6 +28,11 @@ SAMPLERS = {
     "weighted": lambda n: WeightedRandomSampler(np.arange(1, n + 1), n),
     "without replacement": lambda n: WeightedRandomSampler(np.arange(1, n + 1), n, replacement=False),
     "class balanced": lambda n: ClassBalancedSampler(np.arange(n) % 2 - 1, num_samples=n + 1),
+    "class aware": lambda n: ClassAwareSampler(np.arange(n) % 5, num_samples=n),
+    "repeat factor": lambda n: RepeatFactorSampler(np.arange(1, n + 1) / 4 + 0.3),
+    "subset": lambda n: SubsetRandomSampler(np.arange(n) * 2),
+    "subset in order": lambda n: SubsetRandomSampler(np.arange(n) * 2, shuffle=False),
+    "mixed source": lambda n: MixedSourceSampler([n, 3], [2, 1]),
 }
 world_sizes = st.integers(1, 8)
 batch_sizes = st.integers(1, 9)

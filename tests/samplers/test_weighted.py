@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import pickle
+import tracemalloc
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given
@@ -103,6 +105,35 @@ def test_later_changes_of_the_callers_array_do_not_reach_the_sampler():
     weights[:] = [0.0, 1.0]
     sampler.weights[1] = 5.0
     assert set(sampler) == {0}
+
+
+@pytest.mark.parametrize("kind", ["array", "memory map", "tensor", "arrow", "chunked arrow"])
+def test_weights_are_copied_once_whatever_they_come_in(kind, tmp_path):
+    n = 100_000
+    np.ones(n).tofile(tmp_path / "weights")
+    array = np.fromfile(tmp_path / "weights")
+    mapped = np.memmap(tmp_path / "weights", dtype=np.float64, mode="r+")
+    given, changed = {
+        "array": (array, array),
+        "memory map": (mapped, mapped),
+        "tensor": (torch.from_numpy(array), array),
+        "arrow": (pa.array(array), array),
+        "chunked arrow": (pa.chunked_array([pa.array(array)]), array),
+    }[kind]
+    tracemalloc.start()
+    try:
+        sampler = WeightedRandomSampler(given, seed=0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * 8 * n  # the copy, and a few bits a weight of what the checks find
+    changed[: n - 1] = 0.0
+    assert sampler.expected_visits()[0] == 1.0
+
+
+def test_an_arrow_columns_null_is_a_missing_weight():
+    with pytest.raises(ValueError, match=r"weights\[1\]=nan"):
+        WeightedRandomSampler(pa.array([1.0, None, 2.0]))
 
 
 def test_a_pickled_sampler_leaves_its_table_behind():

@@ -20,8 +20,11 @@ from lit_loader.configs.schemas.models import (
 )
 from lit_loader.configs.schemas.run import RootConfig, TrainerConfig, WorkersConfig
 from lit_loader.configs.schemas.sampling import (
+    ClassAwareSamplingConfig,
     ClassBalancedSamplingConfig,
+    EffectiveNumberSamplingConfig,
     RandomSamplingConfig,
+    RepeatFactorSamplingConfig,
     SequentialSamplingConfig,
     WeightedSamplingConfig,
 )
@@ -53,6 +56,9 @@ GROUPS: dict[str, dict[str, type]] = {
         "lit_loader.datamodules.SequentialSampling": SequentialSamplingConfig,
         "lit_loader.datamodules.WeightedSampling": WeightedSamplingConfig,
         "lit_loader.datamodules.ClassBalancedSampling": ClassBalancedSamplingConfig,
+        "lit_loader.datamodules.ClassAwareSampling": ClassAwareSamplingConfig,
+        "lit_loader.datamodules.RepeatFactorSampling": RepeatFactorSamplingConfig,
+        "lit_loader.datamodules.EffectiveNumberSampling": EffectiveNumberSamplingConfig,
     },
     "workers": {"": WorkersConfig},
     "datamodule": {
@@ -101,6 +107,9 @@ OPTIONS: dict[type, str] = {
     FormatSourceConfig: "dataset=files",
     WeightedSamplingConfig: "sampler=weighted",
     ClassBalancedSamplingConfig: "sampler=class_balanced",
+    ClassAwareSamplingConfig: "sampler=class_aware",
+    RepeatFactorSamplingConfig: "sampler=repeat_factor",
+    EffectiveNumberSamplingConfig: "sampler=effective_number",
     ClassificationDataModuleConfig: "datamodule=classification",
     DetectionDataModuleConfig: "datamodule=detection",
     LandmarkDataModuleConfig: "datamodule=landmarks",

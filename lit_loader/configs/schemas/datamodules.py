@@ -45,6 +45,8 @@ class TableDataModuleConfig(WorkersConfig):
     cache: Optional[str] = field(default=None, metadata={"words": ("ram", "disk")})
     cache_size: Optional[int] = None
     cache_budget: Any = None
+    on_bad_sample: str = field(default="raise", metadata={"words": ("raise", "skip", "substitute")})
+    max_bad_samples: Optional[int] = None
     drop_last: bool = False
     seed: Optional[int] = None
 

@@ -30,6 +30,8 @@ class WorkersConfig:
     persistent_workers: Optional[bool] = None
     multiprocessing_context: Optional[str] = None
     share_batches: Optional[bool] = None
+    max_worker_restarts: Optional[int] = None
+    hang_timeout_s: Optional[float] = None
     pin_memory: Optional[bool] = None
     prefetch_to_device: Optional[bool] = None
     timeout: float = 0.0

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import Optional
 
 __all__ = [
+    "ClassAwareSamplingConfig",
     "ClassBalancedSamplingConfig",
+    "EffectiveNumberSamplingConfig",
     "RandomSamplingConfig",
+    "RepeatFactorSamplingConfig",
     "SequentialSamplingConfig",
     "WeightedSamplingConfig",
 ]
@@ -42,3 +45,30 @@ class ClassBalancedSamplingConfig:
     temperature: float = 1.0
     num_samples: Optional[int] = None
     empty_share: Optional[float] = None
+
+
+@dataclass
+class ClassAwareSamplingConfig:
+    """Keys of ``lit_loader.datamodules.ClassAwareSampling``."""
+
+    by: Optional[str] = None
+    num_samples: Optional[int] = None
+    empty_as_class: bool = False
+
+
+@dataclass
+class RepeatFactorSamplingConfig:
+    """Keys of ``lit_loader.datamodules.RepeatFactorSampling``."""
+
+    by: Optional[str] = None
+    repeat_thresh: float = 0.001
+
+
+@dataclass
+class EffectiveNumberSamplingConfig:
+    """Keys of ``lit_loader.datamodules.EffectiveNumberSampling``."""
+
+    by: Optional[str] = None
+    beta: float = 0.999
+    num_samples: Optional[int] = None
+    replacement: bool = True

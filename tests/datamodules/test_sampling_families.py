@@ -1,0 +1,76 @@
+"""Turns, repeat factors and effective numbers by name: each setting reaches the sampler, over the table's labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lit_loader.annotations import AnnotationTable, Attribute, image_labels
+from lit_loader.datamodules import ClassAwareSampling, EffectiveNumberSampling, RepeatFactorSampling
+from lit_loader.samplers import (
+    ClassAwareSampler,
+    RepeatFactorSampler,
+    WeightedRandomSampler,
+    effective_number_image_weights,
+    repeat_factors,
+)
+
+BY = pytest.mark.parametrize("by", [None, "finish"])
+
+
+@pytest.fixture
+def table(shapes):
+    (table,) = shapes.tables("train")
+    return table
+
+
+def _assert_same(sampler, expected):
+    assert type(sampler) is type(expected)
+    np.testing.assert_array_equal(sampler.expected_visits(), expected.expected_visits())
+    np.testing.assert_array_equal(sampler.order(seed=1, epoch=2)[:], expected.order(seed=1, epoch=2)[:])
+
+
+@BY
+def test_turns_of_a_table(table, by):
+    labels = image_labels(table, by=by)
+    _assert_same(ClassAwareSampling(by=by).sampler(table), ClassAwareSampler(labels))
+    settings = {"num_samples": 31, "empty_as_class": True}
+    _assert_same(ClassAwareSampling(by=by, **settings).sampler(table), ClassAwareSampler(labels, **settings))
+
+
+@BY
+def test_repeat_factors_of_a_table(table, by):
+    labels = image_labels(table, by=by)
+    expected = RepeatFactorSampler(repeat_factors(labels, repeat_thresh=0.7))
+    assert len(expected) > table.num_images
+    _assert_same(RepeatFactorSampling(by=by, repeat_thresh=0.7).sampler(table), expected)
+    assert (
+        len(RepeatFactorSampling(by=by).sampler(table)) == table.num_images
+    )  # few classes: 0.001 repeats none
+
+
+@BY
+def test_effective_numbers_of_a_table(table, by):
+    weights = effective_number_image_weights(image_labels(table, by=by), beta=0.95)
+    _assert_same(
+        EffectiveNumberSampling(by=by, beta=0.95, num_samples=40).sampler(table),
+        WeightedRandomSampler(weights, 40),
+    )
+    everything = EffectiveNumberSampling(by=by, replacement=False).sampler(table)
+    assert everything.expected_visits().tolist() == [1.0] * table.num_images
+
+
+@pytest.mark.parametrize("sampling", [ClassAwareSampling, RepeatFactorSampling, EffectiveNumberSampling])
+def test_an_attribute_that_no_object_has_is_refused(sampling):
+    table = AnnotationTable(
+        root="/nowhere",
+        image_paths=["0.png", "1.png"],
+        class_names=("a",),
+        offsets=[0, 1, 1],
+        boxes=[[0, 0, 4, 4]],
+        labels=[0],
+        attributes={"finish": Attribute(ids=np.array([-1]), names=("matte", "gloss"))},
+    )
+    with pytest.raises(ValueError, match=r"by='finish': none of the 1 objects .* nothing to balance"):
+        sampling(by="finish").sampler(table)
+    assert len(sampling().sampler(table)) == 2

@@ -1,0 +1,91 @@
+"""Data sets whose workers die at chosen points, each point once: who came first is known by a file."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from lit_loader.transport import FrameWriter
+from lit_loader.transport.slot_writer import SlotWriter
+
+__all__ = ["Dying", "first_time", "poison_pipe", "poison_slot"]
+
+
+def first_time(marks: Path, name: str) -> bool:
+    """Return whether nobody asked this before, in any process."""
+    try:
+        os.close(os.open(marks / name, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def die(how: str = "kill") -> None:
+    """End this process."""
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+    elif how == "term":
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    os._exit(7)
+
+
+class Dying(Dataset):
+    """Samples that draw from three generators; those of some indices end their worker the first time."""
+
+    def __init__(self, size: int, marks: Path, deaths: dict[int, str] | None = None, side: int = 40) -> None:
+        self.size, self.marks, self.deaths, self.side = size, marks, deaths or {}, side
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        sample = {
+            "index": index,
+            "noise": torch.rand(3, self.side, self.side),
+            "array": np.random.random(5),
+            "number": random.random(),
+        }
+        if index in self.deaths and first_time(self.marks, f"death-{index}"):
+            die(self.deaths[index])
+        return sample
+
+
+def poison_slot(marks: Path, after: int) -> None:
+    """Let the worker that calls this die in the middle of writing to shared memory, with wrong values in place."""
+    take_in, count = SlotWriter.take_in, iter(range(10**9))
+
+    def dying(self: SlotWriter, *arguments: object) -> object:
+        taken = take_in(self, *arguments)
+        if taken is not None and next(count) == after and first_time(marks, "slot"):
+            taken.view(torch.uint8).view(-1)[: taken.nbytes // 2] = 255
+            die()
+        return taken
+
+    SlotWriter.take_in = dying
+
+
+def poison_pipe(marks: Path, after: int) -> None:
+    """Let the worker that calls this die when half of a message is in the pipe."""
+    send, count = FrameWriter.send, iter(range(10**9))
+
+    def dying(self: FrameWriter, buffers: list[bytes]) -> None:
+        if next(count) != after or not first_time(marks, "pipe"):
+            send(self, buffers)
+            return
+        pipe = self.fd
+        read_end, self.fd = os.pipe()
+        send(self, buffers)
+        whole = os.read(read_end, 1 << 20)
+        os.write(pipe, whole[: max(1, len(whole) // 2)])
+        die()
+
+    FrameWriter.send = dying

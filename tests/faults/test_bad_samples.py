@@ -1,0 +1,297 @@
+"""Guarantee: a bad sample is raised, skipped or replaced, the same on every backend, and no batch is lost by it."""
+
+from __future__ import annotations
+
+import weakref
+from itertools import chain
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Subset
+
+from lit_loader import ClassBalancedSampler, DataLoader, SequentialSampler, WeightedRandomSampler
+from lit_loader.engine import tolerant
+from lit_loader.errors import BadBatchError, BadSamplesWarning
+from tests.faulty_set import BACKENDS, SEEDED, Faulty, FaultyFiles, indices, loader_of, order_of, outcomes
+
+pytestmark = pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
+BAD = {3: ValueError("three"), 4: OSError(5, "broken", "/x/four.jpg"), 17: KeyError("k"), 18: StopIteration()}
+BACKEND = pytest.mark.parametrize("workers", BACKENDS.values(), ids=BACKENDS)
+SEEDED_BACKEND = pytest.mark.parametrize("workers", SEEDED.values(), ids=SEEDED)
+
+
+def epochs(dataset, count=2, **arguments):
+    with loader_of(dataset, **arguments) as loader:
+        return [(outcomes(loader), loader.bad_samples) for _ in range(count)]
+
+
+@pytest.mark.parametrize("policy", ["skip", "substitute"])
+@SEEDED_BACKEND
+def test_batches_and_records_do_not_depend_on_the_backend(workers, policy):
+    inline = epochs(FaultyFiles(BAD), on_bad_sample=policy)
+    assert sum(len(records) for _, records in inline) >= 8
+    for persistent in (False, True) if workers else ():
+        found = epochs(FaultyFiles(BAD), on_bad_sample=policy, persistent_workers=persistent, **workers)
+        assert found == inline
+
+
+@SEEDED_BACKEND
+def test_skipping_shrinks_the_batches_and_leaves_the_others_bits_alone(workers):
+    whole = outcomes(loader_of(Faulty({}), on_bad_sample="raise"))
+    ((found, records),) = epochs(Faulty(BAD), 1, **workers)
+    assert len(found) == len(whole) == 6
+    assert sorted(record.index for record in records) == sorted(BAD)
+    for batch, complete in zip(found, whole, strict=True):
+        kept = [row for row, index in enumerate(complete["index"][2]) if index not in BAD]
+        assert batch["index"][2] == [complete["index"][2][row] for row in kept]
+        assert batch["torch"][2] == [complete["torch"][2][row] for row in kept]
+        assert batch["own"][2] == [complete["own"][2][row] for row in kept]
+
+
+@BACKEND
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_batch_of_which_nothing_is_left_is_an_error_in_its_turn(workers, seed):
+    bad = dict.fromkeys([4, 5, 6, 7, 9], ValueError("no"))
+    loader = loader_of(Faulty(bad, 16), seed=seed, shuffle=False, **workers)
+    found = outcomes(loader)
+    assert indices(found) == [[0, 1, 2, 3], BadBatchError, [8, 10, 11], [12, 13, 14, 15]]
+    assert [(record.batch, record.index) for record in loader.bad_samples] == [
+        *((1, index) for index in (4, 5, 6, 7)),
+        (2, 9),
+    ]
+    with pytest.raises(
+        BadBatchError, match=r"batch 1 of epoch 1 on rank 0 has no sample left, all 4 are bad"
+    ):
+        list(loader)
+
+
+@pytest.mark.parametrize(
+    "workers", [SEEDED["fork in pieces"], SEEDED["thread in pieces"]], ids=["fork", "thread"]
+)
+def test_a_piece_of_which_nothing_is_left_is_no_error(workers):
+    """Batches of four on two workers come in pieces of one or two."""
+    bad = dict.fromkeys([4, 5, 6, 12, 14], ValueError("no"))
+    found = outcomes(loader_of(Faulty(bad, 16), shuffle=False, **workers))
+    assert indices(found) == [[0, 1, 2, 3], [7], [8, 9, 10, 11], [13, 15]]
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@BACKEND
+def test_unseeded_batches_shrink_too(workers, in_order):
+    loader = loader_of(Faulty(BAD), seed=None, shuffle=False, in_order=in_order, **workers)
+    found = indices(outcomes(loader))
+    expected = [[i for i in batch if i not in BAD] for batch in order_of(loader)]
+    assert sorted(found) == sorted(expected)
+    if in_order:
+        assert found == expected
+    records = sorted(loader.bad_samples, key=lambda record: record.index)
+    assert [(record.index, record.batch, record.position) for record in records] == [
+        (3, 0, None),
+        (4, 1, None),
+        (17, 4, None),
+        (18, 4, None),
+    ]
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_subsets_are_looked_through(seed):
+    """The index is the loader's own; the file is that of the sample."""
+    split = Subset(Subset(FaultyFiles({9: ValueError("nine")}), range(2, 14)), range(11, -1, -1))
+    loader = loader_of(split, seed=seed, shuffle=False)
+    assert sum(len(batch) for batch in indices(outcomes(loader))) == 11
+    (record,) = loader.bad_samples
+    assert (record.index, record.file) == (4, "/pictures/9.jpg")
+    with pytest.raises(ValueError, match="nine"):
+        split[record.index]
+
+
+def test_a_replacement_keeps_the_position_and_its_generators_begin_anew():
+    """The dataset draws before it fails; what replaces it has the bits of the first draws at the position."""
+    planned = order_of(loader_of(Faulty({})))
+    whole = outcomes(loader_of(Faulty({}), on_bad_sample="raise"))
+    loader = loader_of(Faulty(BAD), on_bad_sample="substitute")
+    found = outcomes(loader)
+    assert len(loader.bad_samples) >= len(BAD)
+    for record in loader.bad_samples:
+        row = record.position - 4 * record.batch
+        assert found[record.batch]["index"][2][row] == record.replaced_by
+    firsts = {record.position: record for record in reversed(loader.bad_samples)}
+    assert {position: record.index for position, record in firsts.items()} == {
+        position: index for position, index in enumerate(chain.from_iterable(planned)) if index in BAD
+    }
+    for batch, complete in zip(found, whole, strict=True):
+        assert batch["torch"] == complete["torch"]  # keyed by the position, not by the index
+        assert batch["own"] == complete["own"]
+
+
+def test_the_bits_of_a_replacement_would_differ_without_seeding_again(monkeypatch):
+    """The mechanism disabled: a position is seeded once, and a replacement draws on."""
+    whole = outcomes(loader_of(Faulty(BAD), on_bad_sample="substitute"))
+
+    class Once(tolerant.TolerantFetcher):
+        def __init__(self, *args, aim, **options):
+            seen = set()
+
+            def once(keys, *moment):
+                if moment not in seen:
+                    seen.add(moment)
+                    aim(keys, *moment)
+
+            super().__init__(*args, aim=once, **options)
+
+    monkeypatch.setattr("lit_loader.engine.spec.TolerantFetcher", Once)
+    assert outcomes(loader_of(Faulty(BAD), on_bad_sample="substitute")) != whole
+
+
+SAMPLERS = {
+    "weighted": lambda: WeightedRandomSampler(np.arange(24) % 2.0, 60),
+    "without replacement": lambda: WeightedRandomSampler(np.arange(24) % 2.0, 12, replacement=False),
+    "class balanced": lambda: ClassBalancedSampler(np.arange(24) % 3),
+    "in order": lambda: SequentialSampler(24),
+}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_replacements_come_from_the_samplers_own_order(sampler):
+    """With a weight of 0 on even indices, none may be let in."""
+    bad = dict.fromkeys([1, 2, 3, 5], ValueError("no"))
+    arguments = {"sampler": sampler(), "shuffle": None, "max_bad_samples": 10_000}
+    given = set()
+    loader = loader_of(Faulty(bad), on_bad_sample="substitute", **arguments)
+    for epoch in range(12):
+        found = [i for batch in indices(outcomes(loader)) if isinstance(batch, list) for i in batch]
+        given.update(record.replaced_by for record in loader.bad_samples)
+        assert set(found) <= set(sampler().order(seed=3, epoch=epoch)[:].tolist()) - set(bad)
+    assert len(given - {None}) > 3  # drawn, and not always the same
+
+
+def test_replacements_are_drawn_uniformly_from_the_order():
+    """60,000 draws over 24 indices: each within six standard deviations of 2,500."""
+    counts = np.zeros(24)
+    loader = loader_of(Faulty(dict.fromkeys(range(24), ValueError("no"))), on_bad_sample="substitute")
+    for epoch in range(834):
+        for task in tasks_of(loader, epoch):
+            assert [len(tries) for tries in task.spares] == [3] * 4
+            counts += np.bincount(np.ravel(task.spares), minlength=24)
+    assert np.abs(counts - counts.sum() / 24).max() < 6 * np.sqrt(counts.sum() / 24)
+
+
+def tasks_of(loader, epoch=0):
+    from lit_loader.planning import plan_seeded
+
+    return plan_seeded(loader, epoch, loader._cut)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_replacements_do_not_depend_on_the_number_of_ranks(world_size):
+    alone = tasks_of(loader_of(range(24), batch_size=12, on_bad_sample="substitute"))
+    alone = [spares for task in alone for spares in task.spares]
+    parts = [
+        tasks_of(
+            loader_of(
+                range(24), 12 // world_size, on_bad_sample="substitute", rank=rank, world_size=world_size
+            )
+        )
+        for rank in range(world_size)
+    ]
+    assert [spares for batch in zip(*parts, strict=True) for task in batch for spares in task.spares] == alone
+
+
+def test_plans_hold_no_spares_where_nobody_needs_them():
+    for policy in ("raise", "skip"):
+        assert [task.spares for task in tasks_of(loader_of(range(24), on_bad_sample=policy))] == [None] * 6
+
+
+@SEEDED_BACKEND
+def test_a_sample_whose_replacements_are_bad_too_fails_its_batch_and_all_tries_are_named(workers):
+    bad = dict.fromkeys(range(1, 24), ValueError("no"))
+    loader = loader_of(Faulty(bad), on_bad_sample="substitute", max_bad_samples=1000, **workers)
+    found = outcomes(loader)
+    assert found.count(BadBatchError) == 6  # of one good sample in 24
+    records = loader.bad_samples
+    with pytest.raises(
+        BadBatchError, match=r"a sample is bad and so are the 3 that were to replace it"
+    ) as caught:
+        loader.set_epoch(0)
+        list(loader)
+    first = next(record for record in records if record.replaced_by is None)
+    tries = [record.index for record in records if record.position == first.position]
+    assert len(tries) == 4
+    assert "; ".join(f"sample {index}: ValueError: no" for index in tries) in str(caught.value)
+
+
+@BACKEND
+def test_without_batches_a_sample_is_replaced(workers):
+    inline = epochs(Faulty(BAD), batch_size=None, on_bad_sample="substitute")
+    assert epochs(Faulty(BAD), batch_size=None, on_bad_sample="substitute", **workers) == inline
+    batches, records = inline[0]
+    assert len(batches) == 24
+    assert all(batches[record.position]["index"] == record.replaced_by for record in records)
+
+
+def test_without_batches_a_replacement_may_be_a_false_value():
+    """Index 0 of a range is the sample 0."""
+
+    class Zeros(Faulty):
+        def __getitem__(self, index):
+            if index in self.bad:
+                raise self.bad[index]
+            return 0
+
+    loader = loader_of(Zeros({3: ValueError("three")}), None, on_bad_sample="substitute")
+    assert outcomes(loader) == [0] * 24
+
+
+def test_an_iteration_that_goes_on_ends_with_one_warning_as_an_error(recwarn):
+    """Where warnings are errors, the last batch comes before it, and the end after it."""
+    loader = loader_of(Faulty(BAD))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("warnings.warn", raising)
+        iterator = iter(loader)
+        assert len([next(iterator) for _ in range(6)]) == 6
+        with pytest.raises(BadSamplesWarning):
+            next(iterator)
+        with pytest.raises(StopIteration):
+            next(iterator)
+
+
+def raising(text, category, **_):
+    raise category(text)
+
+
+def test_raise_is_what_it_was():
+    found = outcomes(DataLoader(Faulty(BAD), batch_size=4, seed=3))
+    assert found.count(ValueError) == 1
+    assert found.count(OSError) == 1
+    assert found.count(KeyError) == 1
+    assert len(found) == 6
+
+
+def test_a_policy_that_is_changed_between_epochs_reaches_workers_that_stay():
+    with loader_of(Faulty({3: ValueError("three")}), num_workers=1, persistent_workers=True) as loader:
+        assert [type(batch) for batch in outcomes(loader)] == [dict] * 6
+        loader.on_bad_sample = "raise"
+        assert outcomes(loader).count(ValueError) == 1
+        assert loader.bad_samples == ()
+        loader.on_bad_sample = "substitute"
+        assert [len(batch) for batch in indices(outcomes(loader))] == [4] * 6
+
+
+class Keeping(Faulty):
+    """Keeps its errors, and so all that their frames hold."""
+
+    def __getitem__(self, index):
+        if index == 2:
+            raise self.bad[index]
+        made = torch.zeros(2)
+        self.made.append(weakref.ref(made))
+        return made
+
+
+def test_an_error_that_is_kept_keeps_no_other_sample():
+    dataset = Keeping({2: ValueError("two")}, 4)
+    dataset.made = []
+    (batch,) = loader_of(dataset, shuffle=False)
+    assert len(batch) == len(dataset.made) == 3
+    assert [made() for made in dataset.made] == [None] * 3

@@ -1,0 +1,289 @@
+"""Guarantee: bad samples are recorded as batches are delivered, bounded and reported, the same on every backend."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import warnings
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from lit_loader import BadSample, DataLoader, append_bad_samples
+from lit_loader.engine import EndOfPass, ReportingRun, Task
+from lit_loader.engine.bad_samples import BadSampleLog
+from lit_loader.engine.failures import Failure, Flawed
+from lit_loader.errors import BadSamplesWarning, LitLoaderError, TooManyBadSamplesError
+from tests.faulty_set import BACKENDS, SEEDED, Faulty, FaultyFiles, loader_of, outcomes
+
+SILENT = pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
+BAD = {3: ValueError("three"), 4: OSError(5, "broken", "/x/four.jpg"), 17: KeyError("k")}
+BACKEND = pytest.mark.parametrize("workers", BACKENDS.values(), ids=BACKENDS)
+SEEDED_BACKEND = pytest.mark.parametrize("workers", SEEDED.values(), ids=SEEDED)
+
+
+@SILENT
+@BACKEND
+def test_a_record_says_where_what_and_why(workers):
+    loader = loader_of(FaultyFiles(BAD), shuffle=False, rank=1, world_size=2, **workers)
+    list(loader)
+    common = {"epoch": 0, "rank": 1, "replaced_by": None}
+    four = {"index": 4, "file": "/x/four.jpg", "error": "OSError"}
+    assert loader.bad_samples == (
+        BadSample(batch=0, position=4, message="[Errno 5] broken: '/x/four.jpg'", **four, **common),
+    )
+    loader.rank = 0
+    list(loader)
+    three, seventeen = loader.bad_samples
+    assert (three.epoch, three.rank, three.batch, three.position) == (1, 0, 0, 3)
+    assert (three.index, three.file, three.error) == (3, "/pictures/3.jpg", "ValueError")
+    assert (seventeen.batch, seventeen.position, seventeen.message) == (2, 17, "'k'")
+    with pytest.raises(FrozenInstanceError):
+        three.index = 5
+
+
+@SILENT
+@SEEDED_BACKEND
+def test_the_bound_is_passed_at_the_same_batch_everywhere(workers):
+    loader = loader_of(
+        Faulty({i: ValueError(f"no {i}") for i in range(0, 24, 3)}), max_bad_samples=4, **workers
+    )
+    counts, iterator = [], iter(loader)
+    with pytest.raises(TooManyBadSamplesError) as caught:
+        while True:
+            next(iterator)
+            counts.append(len(loader.bad_samples))
+    inline = loader_of(Faulty({i: ValueError(f"no {i}") for i in range(0, 24, 3)}))
+    expected = [record.batch for _ in [list(inline)] for record in inline.bad_samples]
+    assert len(counts) == expected[4]  # the batch of the fifth
+    last = loader.bad_samples[-1]
+    assert f"{len(loader.bad_samples)} bad samples in epoch 0 on rank 0" in str(caught.value)
+    assert f"max_bad_samples=4 is the most; the last: sample {last.index}: ValueError: no" in str(
+        caught.value
+    )
+    assert isinstance(caught.value, LitLoaderError)
+
+
+@SILENT
+@BACKEND
+@pytest.mark.parametrize("seed", [None, 3])
+def test_as_many_as_the_bound_are_no_error(workers, seed):
+    loader = loader_of(Faulty(BAD), seed=seed, max_bad_samples=3, **workers)
+    assert TooManyBadSamplesError not in outcomes(loader)
+    assert len(loader.bad_samples) == 3
+    loader.max_bad_samples = 2
+    assert outcomes(loader).count(TooManyBadSamplesError) == 1
+
+
+@SILENT
+def test_the_default_bound_is_a_hundred():
+    class Half(Faulty):
+        def __getitem__(self, index):
+            return super().__getitem__(index) if index % 2 else self.bad[0].missing
+
+    for length, raised in ((200, 0), (202, 1)):
+        loader = loader_of(Half({0: ValueError()}, length), shuffle=False)
+        assert outcomes(loader).count(TooManyBadSamplesError) == raised
+
+
+@SILENT
+def test_zero_allows_none():
+    assert TooManyBadSamplesError in outcomes(loader_of(Faulty(BAD), max_bad_samples=0))
+    assert TooManyBadSamplesError not in outcomes(loader_of(Faulty({}), max_bad_samples=0))
+
+
+@SILENT
+@SEEDED_BACKEND
+def test_each_epoch_counts_for_itself_with_the_next_one_made_ahead(workers):
+    persistent = {"persistent_workers": True, "prefetch_factor": 4} if workers else {}
+    with loader_of(Faulty(BAD), max_bad_samples=3, **workers, **persistent) as loader:
+        for epoch in range(3):
+            assert TooManyBadSamplesError not in outcomes(loader)
+            assert [record.epoch for record in loader.bad_samples] == [epoch] * 3
+            assert sorted(record.index for record in loader.bad_samples) == sorted(BAD)
+
+
+@SILENT
+@BACKEND
+@pytest.mark.parametrize("seed", [None, 3])
+def test_an_epoch_that_is_broken_off_or_begun_again_starts_at_none(workers, seed):
+    with loader_of(Faulty(BAD), seed=seed, shuffle=False, **workers) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        assert [(record.epoch, record.index) for record in loader.bad_samples] == [(0, 3)]
+        del iterator
+        assert len(loader.bad_samples) == 1  # until another pass begins
+        loader.set_epoch(5)
+        list(loader)
+        assert [(record.epoch, record.index) for record in loader.bad_samples] == [(5, 3), (5, 4), (5, 17)]
+
+
+@SILENT
+def test_what_was_made_and_not_delivered_does_not_count():
+    with loader_of(Faulty(BAD), shuffle=False, **BACKENDS["thread"], prefetch_factor=6) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        run = iterator._run._run
+        while not all(slot.complete for slot in run._slots.values()):
+            run._pool.wait(run, 0.01)
+        assert [record.index for record in loader.bad_samples] == [3]
+        list(iterator)
+        assert [record.index for record in loader.bad_samples] == [3, 4, 17]
+
+
+@SILENT
+def test_of_two_live_iterators_the_later_ones_records_are_shown():
+    loader = loader_of(Faulty(BAD), shuffle=False)
+    first, second = iter(loader), iter(loader)
+    next(first)
+    next(second)
+    next(second)
+    assert [(record.epoch, record.index) for record in loader.bad_samples] == [(1, 3), (1, 4)]
+    list(first)
+    assert [(record.epoch, record.index) for record in loader.bad_samples] == [(1, 3), (1, 4)]
+
+
+@SILENT
+def test_copies_of_a_loader_begin_with_no_records():
+    loader = loader_of(Faulty(BAD))
+    list(loader)
+    assert loader.bad_samples
+    assert pickle.loads(pickle.dumps(loader)).bad_samples == copy.copy(loader).bad_samples == ()
+    assert DataLoader(Faulty({})).bad_samples == ()
+
+
+# -- the report -------------------------------------------------------------------------------------------
+
+
+def warned(run):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run()
+    return [warning for warning in caught if warning.category is BadSamplesWarning]
+
+
+@BACKEND
+@pytest.mark.parametrize("seed", [None, 3])
+def test_one_warning_an_epoch_sums_up(workers, seed):
+    loader = loader_of(FaultyFiles(BAD), seed=seed, shuffle=False, **workers)
+    (warning,) = warned(lambda: list(loader))
+    assert str(warning.message) == (
+        "epoch 0, rank 0: 3 bad samples (0 replaced): sample 3, file /pictures/3.jpg: ValueError: three; "
+        "sample 4, file /x/four.jpg: OSError: [Errno 5] broken: '/x/four.jpg'; sample 17, file /pictures/17.jpg: "
+        "KeyError: 'k'; loader.bad_samples lists them all"
+    )
+    assert warning.filename == __file__
+    (again,) = warned(lambda: list(loader))
+    assert str(again.message).startswith("epoch 1, rank 0: 3 bad samples")
+
+
+def test_a_consumer_that_takes_the_last_batch_and_no_more_is_told_too():
+    """Lightning knows the length and never asks for the end."""
+    loader = loader_of(Faulty(BAD))
+    iterator = iter(loader)
+    assert len(warned(lambda: [next(iterator) for _ in range(5)])) == 0
+    assert len(warned(lambda: next(iterator))) == 1
+    assert len(warned(lambda: list(iterator))) == 0
+
+
+def test_where_the_length_is_not_known_the_report_comes_at_the_end():
+    class Unsized:
+        def __iter__(self):
+            return iter([3, 1, 2, 4])
+
+    loader = DataLoader(Faulty(BAD), batch_size=2, sampler=Unsized(), on_bad_sample="skip")
+    iterator = iter(loader)
+    assert len(warned(lambda: [next(iterator) for _ in range(2)])) == 0
+    assert len(warned(lambda: list(iterator))) == 1
+
+
+def test_nothing_bad_is_nothing_told():
+    assert warned(lambda: list(loader_of(Faulty({})))) == []
+
+
+@SILENT
+def test_many_are_counted_and_only_the_first_shown():
+    (warning,) = warned(lambda: outcomes(loader_of(Faulty(dict.fromkeys(range(9), ValueError("no"))))))
+    assert "9 bad samples (0 replaced)" in str(warning.message)
+    assert str(warning.message).count("ValueError") == 3
+    assert "and 6 more" in str(warning.message)
+
+
+@SILENT
+def test_records_are_appended_as_json_lines(tmp_path):
+    path = tmp_path / "new" / "bad.jsonl"
+    append_bad_samples(path, ())
+    assert not path.exists()
+    loader = loader_of(FaultyFiles(BAD), on_bad_sample="substitute")
+    list(loader)
+    append_bad_samples(path, loader.bad_samples, stage="train")
+    append_bad_samples(str(path), loader.bad_samples[:1])
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(lines) == len(loader.bad_samples) + 1
+    assert lines[0].pop("stage") == "train"
+    assert lines[0] == lines[-1]
+    assert BadSample(**lines[0]) == loader.bad_samples[0]
+
+
+def test_an_index_that_json_does_not_know_is_written_as_text(tmp_path):
+    record = BadSample(
+        epoch=0,
+        rank=0,
+        batch=0,
+        position=None,
+        index={1, 2},
+        file=None,
+        error="E",
+        message="ä\n",
+        replaced_by=None,
+    )
+    append_bad_samples(tmp_path / "bad.jsonl", [record])
+    (line,) = (tmp_path / "bad.jsonl").read_text().splitlines()
+    assert json.loads(line)["index"] == "{1, 2}"
+    assert json.loads(line)["message"] == "ä\n"
+
+
+# -- in prediction, Lightning's wrapper lists what each batch holds ---------------------------------------
+
+
+class Batches:
+    """A pass that was made."""
+
+    def __init__(self, batches):
+        self.batches = iter(batches)
+
+    def next_batch(self):
+        batch = next(self.batches, None)
+        if batch is None:
+            raise EndOfPass
+        return batch
+
+    def poll(self):
+        return False
+
+    def close(self):
+        pass
+
+
+def failure(batch, row, replaced_by=None):
+    return Failure(batch, row, None, 99, None, "E", "", replaced_by)
+
+
+@SILENT
+def test_the_list_of_what_each_batch_holds_follows_the_batch():
+    log = BadSampleLog(epoch=0, rank=0, max_bad_samples=9)
+    seen = [[5, 6, 7], [8, 9, 10], [0, 1, 2]]
+    made = ["first", Flawed("second", [failure(1, 0), failure(1, 2)]), Flawed("third", [failure(2, 1, 4)])]
+    run = ReportingRun(Batches(made), log, num_batches=None, seen=seen)
+    assert [run.next_batch() for _ in range(3)] == ["first", "second", "third"]
+    assert seen == [[5, 6, 7], [9], [0, 4, 2]]
+
+
+def test_pieces_hold_the_spares_of_their_samples_and_the_batchs_number():
+    from lit_loader.engine import BatchKey
+
+    task = Task([5, 6, 7], BatchKey(0, 0, 4, first=12), number=4, spares=[[1], [2], [3]])
+    pieces = task.pieces(2)
+    assert [piece.spares for piece in pieces] == [[[1], [2]], [[3]]]
+    assert {piece.number for piece in pieces} == {4}

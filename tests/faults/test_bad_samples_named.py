@@ -1,0 +1,233 @@
+"""Guarantee: an error of a sample names it and its file, if that is known; what cannot be promised is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import Dataset, Subset
+
+from lit_loader import DataLoader
+from lit_loader.errors import SharedGeneratorError
+from tests.faulty_set import BACKENDS, SEEDED, Faulty, FaultyFiles, loader_of, outcomes
+from tests.toys import DrawingBatches, Stream
+
+BACKEND = pytest.mark.parametrize("workers", BACKENDS.values(), ids=BACKENDS)
+SEEDED_BACKEND = pytest.mark.parametrize("workers", SEEDED.values(), ids=SEEDED)
+
+
+def raised(loader, kind=Exception):
+    with pytest.raises(kind) as caught:
+        list(loader)
+    return "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+
+
+@SEEDED_BACKEND
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("no"), "sample 17, file /pictures/17.jpg"),
+        (FileNotFoundError(2, "gone", "/x/17.png"), "sample 17, file /x/17.png"),
+        (FileNotFoundError(2, "gone", b"/x/17.png"), "sample 17, file /x/17.png"),
+        (OSError(5, "of a descriptor", 7), "sample 17, file /pictures/17.jpg"),
+        (MemoryError("large"), "sample 17, file /pictures/17.jpg"),
+    ],
+    ids=["sample_path", "filename", "bytes", "descriptor", "memory"],
+)
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_a_seeded_error_names_sample_and_file(workers, error, told, batch_size):
+    if batch_size is None:
+        workers = {name: value for name, value in workers.items() if name != "share_batches"}
+    text = raised(
+        loader_of(FaultyFiles({17: error}), batch_size, on_bad_sample="raise", **workers), type(error)
+    )
+    assert told in text.splitlines()
+    assert "__getitem__" in text or not workers  # the worker's traceback
+
+
+@BACKEND
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_an_unseeded_error_names_the_sample(workers, batch_size):
+    text = raised(DataLoader(Faulty({6: KeyError("six")}), batch_size, **workers), KeyError)
+    assert "sample 6" in text.splitlines()
+
+
+class AnyIndex(Faulty):
+    def __getitem__(self, index):
+        return super().__getitem__(int(index))
+
+
+@pytest.mark.parametrize(
+    "batch", [[5, 6, 7], (5, 6, 7), {5, 6, 7}, torch.tensor([5, 6, 7]), range(5, 8), dict.fromkeys([5, 6, 7])]
+)
+@pytest.mark.parametrize("seed", [None, 1])
+def test_whatever_a_batch_sampler_gives(batch, seed):
+    text = raised(DataLoader(AnyIndex({6: KeyError("six")}), batch_sampler=[batch], seed=seed))
+    assert text.splitlines()[-1] in ("sample 6", "sample tensor(6)")
+
+
+def test_a_batch_that_cannot_be_told_from_its_iterator_is_raised_as_it_is():
+    text = raised(DataLoader(Faulty({6: KeyError("six")}), batch_sampler=[(i for i in (5, 6))]), KeyError)
+    assert text == "'six'"
+
+
+def test_one_object_raised_again_and_again_is_named_once_each():
+    error = ValueError("no")
+    loader = DataLoader(Faulty({2: error, 3: error}), batch_size=None)
+    for _ in range(3):
+        outcomes(loader)
+    assert error.__notes__ == ["sample 2", "sample 3"]
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_subset_names_its_own_index(seed):
+    split = Subset(FaultyFiles({9: ValueError("nine")}), [1, 3, 9])
+    text = raised(DataLoader(split, batch_size=3, seed=seed))
+    if seed is None:  # torch's Subset makes the batch itself
+        assert text.splitlines()[-1] == "one of the samples 0, 1, 2"
+    else:
+        assert text.splitlines()[-1] == "sample 2, file /pictures/9.jpg"
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_of_samples_that_are_made_together_all_are_named(seed):
+    class Together(Faulty):
+        def __getitems__(self, given):
+            return [self[index] for index in given]
+
+    loader = DataLoader(Together({40: ValueError("no")}, 50), batch_size=50, seed=seed)
+    assert (
+        raised(loader).splitlines()[-1] == f"one of the samples {', '.join(map(str, range(32)))} and 18 more"
+    )
+
+
+class Awkward(Exception):
+    """What it says, and which file it speaks of, cannot be read."""
+
+    def __str__(self):
+        raise RuntimeError("str")
+
+    @property
+    def filename(self):
+        raise RuntimeError("filename")
+
+
+class NoNotes(Exception):
+    def add_note(self, note):
+        raise RuntimeError("add_note")
+
+
+class NoPath(Faulty):
+    def sample_path(self, index):
+        raise RuntimeError("sample_path")
+
+
+@pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
+@pytest.mark.parametrize(
+    "error", [Awkward(), NoNotes("x"), ValueError("x" * 5000)], ids=["str", "note", "long"]
+)
+@BACKEND
+def test_errors_of_naming_hide_nothing(workers, error):
+    loader = loader_of(NoPath({4: error}), **workers)
+    list(loader)
+    (record,) = loader.bad_samples
+    assert (record.index, record.error, record.file) == (4, type(error).__name__, None)
+    assert len(record.message) <= 1003
+    assert outcomes(loader_of(NoPath({4: error}), on_bad_sample="raise")).count(type(error)) == 1
+
+
+# -- what is raised under every policy --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["skip", "substitute"])
+@SEEDED_BACKEND
+def test_no_memory_is_no_bad_sample(workers, policy):
+    loader = loader_of(FaultyFiles({17: MemoryError("large")}), on_bad_sample=policy, **workers)
+    assert "sample 17, file /pictures/17.jpg" in raised(loader, MemoryError)
+    assert loader.bad_samples == ()
+
+
+class Interrupted(Faulty):
+    def __getitem__(self, index):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_is_no_bad_sample():
+    with pytest.raises(KeyboardInterrupt):
+        list(loader_of(Interrupted({})))
+
+
+class Dropping(Faulty):
+    def __getitem__(self, index):
+        return torch.nn.functional.dropout(torch.ones(3), 0.5)
+
+
+def test_what_threads_are_refused_is_no_bad_sample():
+    with pytest.raises(SharedGeneratorError, match="dropout"):
+        list(loader_of(Dropping({}), **BACKENDS["thread"]))
+
+
+def refuse_to_collate(samples):
+    raise LookupError("collate")
+
+
+@BACKEND
+@pytest.mark.parametrize("policy", ["skip", "substitute"])
+def test_errors_of_the_collate_function_are_raised(workers, policy):
+    loader = loader_of(
+        Faulty({3: ValueError()}), on_bad_sample=policy, collate_fn=refuse_to_collate, **workers
+    )
+    assert outcomes(loader) == [LookupError] * 6
+
+
+# -- what is refused --------------------------------------------------------------------------------------
+
+
+class Batchwise(Dataset):
+    def __len__(self):
+        return 3
+
+    def __getitems__(self, given):
+        return given
+
+
+REFUSED = {
+    "policy": (range(3), {"on_bad_sample": "ignore"}, "on_bad_sample='ignore' is unknown; it is one of"),
+    "bound": (range(3), {"on_bad_sample": "skip", "max_bad_samples": -1}, "must be an int of at least 0"),
+    "no bound": (
+        range(3),
+        {"on_bad_sample": "skip", "max_bad_samples": True},
+        "max_bad_samples=True must be an int",
+    ),
+    "nothing to bound": (range(3), {"max_bad_samples": 5}, 'no effect beside on_bad_sample="raise"'),
+    "stream": (
+        Stream(),
+        {"on_bad_sample": "skip"},
+        "Stream is an IterableDataset.*catch the error in its __iter__",
+    ),
+    "seeded stream": (Stream(), {"on_bad_sample": "substitute", "seed": 1}, "needs a map dataset"),
+    "together": (DrawingBatches(), {"on_bad_sample": "skip"}, "DrawingBatches has __getitems__"),
+    "subset": (Subset(Batchwise(), [1]), {"on_bad_sample": "skip"}, "Batchwise has __getitems__"),
+    "no batches": (range(3), {"on_bad_sample": "skip", "batch_size": None}, "batch_size=None makes none"),
+    "no seed": (range(3), {"on_bad_sample": "substitute"}, "there is no seed="),
+    "foreign": (
+        range(3),
+        {"on_bad_sample": "substitute", "seed": 1, "sampler": [1, 2]},
+        "not one of lit_loader.samplers",
+    ),
+    "foreign batches": (
+        range(3),
+        {"on_bad_sample": "substitute", "seed": 1, "batch_sampler": [[1, 2]]},
+        "not one of lit_loader.samplers",
+    ),
+}
+
+
+@pytest.mark.parametrize(("dataset", "arguments", "told"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_kept_is_refused_with_the_remedy(dataset, arguments, told):
+    with pytest.raises(ValueError, match=told):
+        DataLoader(dataset, **arguments)
+
+
+def test_a_foreign_order_may_be_skipped_in():
+    loader = DataLoader(Faulty({}), batch_sampler=[[1, 2]], seed=1, on_bad_sample="skip")
+    assert next(iter(loader))["index"].tolist() == [1, 2]

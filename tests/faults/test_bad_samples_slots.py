@@ -1,0 +1,81 @@
+"""Guarantee: batches that shrank, or hold replacements, are whole in shared memory, whoever made their pieces."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lit_loader import batch_memory
+from tests.faulty_set import IN_PIECES, SEEDED, Faulty, loader_of
+from tests.loader.slot_sets import slots_of
+
+pytestmark = pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
+SHAPE = (64, 100)  # 25 kB: large enough to be moved
+BAD = {index: ValueError("no") for index in (0, 3, 4, 13)}
+PROCESSES = {name: workers for name, workers in SEEDED.items() if "fork" in name}
+
+
+class Large(Faulty):
+    """Tensors and arrays full of the index and a draw."""
+
+    def __getitem__(self, index):
+        drawn = torch.rand(())
+        one = torch.full(self.shape, float(index)) + drawn
+        other = np.full(self.shape, index)
+        if index in self.bad:
+            raise self.bad[index]
+        return one, other, index, drawn
+
+
+class InPlace(Large):
+    """Samples are made in the batch's memory, where a bad one leaves something behind."""
+
+    def __getitem__(self, index):
+        drawn = torch.rand(())
+        one = batch_memory.empty(self.shape, torch.float32)
+        one.fill_(1e9 if index in self.bad else index)
+        if index in self.bad:
+            raise self.bad[index]
+        return one + drawn if index % 5 == 0 else one.add_(drawn), np.full(self.shape, index), index, drawn
+
+
+def check(batch):
+    one, other, index, drawn = batch
+    expected = (index + drawn).view(-1, 1, 1)
+    assert torch.equal(one, expected.to(one.dtype).expand(len(index), *SHAPE))
+    assert torch.equal(other, index.view(-1, 1, 1).expand(len(index), *SHAPE))
+
+
+@pytest.mark.parametrize("policy", ["skip", "substitute"])
+@pytest.mark.parametrize("kind", [Large, InPlace])
+@pytest.mark.parametrize("workers", PROCESSES.values(), ids=PROCESSES)
+def test_batches_in_slots_are_whole(workers, kind, policy):
+    dataset = kind(BAD, 32, SHAPE)
+    arguments = {"batch_size": 8, "on_bad_sample": policy}
+    inline = loader_of(dataset, **arguments)
+    found = []
+    with loader_of(dataset, persistent_workers=True, **arguments, **workers) as loader:
+        for _ in range(3):
+            kept = list(loader)
+            expected = list(inline)
+            assert loader.bad_samples == inline.bad_samples
+            for batch, other in zip(kept, expected, strict=True):
+                check(batch)
+                assert all(torch.equal(ours, theirs) for ours, theirs in zip(batch, other, strict=True))
+            found += kept  # what is kept stays what it was
+        assert slots_of(loader) is not None
+        for batch in found:
+            check(batch)
+
+
+def test_what_is_read_lies_in_a_slot():
+    """The transport was used: a shrunk batch's memory is that of a slot's mapping."""
+    workers = {**IN_PIECES["fork in pieces"], "share_batches": False}
+    with loader_of(Large(BAD, 32, SHAPE), 8, persistent_workers=True, **workers) as loader:
+        batch = max(loader, key=lambda batch: len(BAD) - len(batch[0]))
+        with open("/proc/self/maps") as lines:
+            ranges = [line.split()[0].split("-") for line in lines if "/memfd:lit_loader" in line]
+        address = batch[0].data_ptr()
+        assert len(batch[0]) < 8
+        assert any(int(start, 16) <= address < int(stop, 16) for start, stop in ranges)

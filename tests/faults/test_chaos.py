@@ -1,0 +1,107 @@
+"""Workers killed at random moments, one or two at a time: every epoch is the undisturbed one, bit for bit."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+import warnings
+
+import psutil
+import pytest
+
+from lit_loader import DataLoader
+from lit_loader.errors import WorkerRestartWarning
+from tests.dying_sets import Dying
+
+BATCH, BATCHES_AN_EPOCH = 4, 40
+
+
+class Killer(threading.Thread):
+    """Kills workers of a loader at random moments until told to stop."""
+
+    def __init__(self, loader, draw, *, pause_s):
+        super().__init__(daemon=True)
+        self.loader, self.draw, self.pause_s = loader, draw, pause_s
+        self.stopping, self.num_killed = threading.Event(), 0
+
+    def run(self):
+        while not self.stopping.wait(self.draw.uniform(0, 2 * self.pause_s)):
+            pool = self.loader._passes._kept
+            workers = [] if pool is None else list(pool._workers)
+            for worker in self.draw.sample(workers, min(len(workers), self.draw.choice([1, 1, 1, 2]))):
+                try:
+                    pid = worker.process.pid
+                    if psutil.Process(pid).ppid() in (os.getpid(), _forkserver_pid()):
+                        os.kill(pid, signal.SIGKILL)
+                        self.num_killed += 1
+                except (ValueError, TypeError, ProcessLookupError, psutil.NoSuchProcess):
+                    continue  # it was replaced meanwhile
+
+
+def _forkserver_pid():
+    from multiprocessing import forkserver
+
+    return getattr(forkserver._forkserver, "_forkserver_pid", None)
+
+
+def checksum(batch):
+    values = [batch["noise"].double().sum(), batch["array"].sum(), batch["number"].sum()]
+    return (batch["index"].tolist(), *(float(value) for value in values))
+
+
+def run_chaos(tmp_path, *, method, share, num_batches, pause_s, seed):
+    dataset = Dying(BATCH * BATCHES_AN_EPOCH, tmp_path, side=70 if share else 20)
+    settings = {"batch_size": BATCH, "shuffle": True, "seed": seed}
+    epochs = -(-num_batches // BATCHES_AN_EPOCH)
+    plain = DataLoader(dataset, **settings)
+    loader = DataLoader(
+        dataset,
+        num_workers=2,
+        persistent_workers=True,
+        share_batches=share,
+        multiprocessing_context=method,
+        max_worker_restarts=10_000,
+        **settings,
+    )
+    killer = Killer(loader, random.Random(seed), pause_s=pause_s)
+    kept = []
+    with warnings.catch_warnings(record=True) as caught, loader:
+        warnings.simplefilter("always", WorkerRestartWarning)
+        killer.start()
+        try:
+            for _ in range(epochs):
+                found = []
+                for batch in loader:
+                    found.append(checksum(batch))
+                    batch["noise"] += 1  # nobody may write to it again
+                    kept = [*kept[-3:], (batch["noise"], float(batch["noise"].double().sum()))]
+                    assert all(float(noise.double().sum()) == total for noise, total in kept)
+                    time.sleep(0.0005)
+                assert found == [checksum(batch) for batch in plain]
+        finally:
+            killer.stopping.set()
+            killer.join()
+    return killer.num_killed, len([one for one in caught if one.category is WorkerRestartWarning])
+
+
+@pytest.mark.parametrize("share", [False, True], ids=["whole", "in pieces"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_workers_killed_at_random_moments(tmp_path, method, share):
+    killed, replaced = run_chaos(tmp_path, method=method, share=share, num_batches=400, pause_s=0.05, seed=7)
+    assert killed > 0
+    assert 0 < replaced <= killed
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("share", [False, True], ids=["whole", "in pieces"])
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_ten_thousand_batches_of_chaos(tmp_path, method, share):
+    killed, replaced = run_chaos(
+        tmp_path, method=method, share=share, num_batches=10_000, pause_s=0.05, seed=11
+    )
+    assert killed > 100
+    assert 0 < replaced <= killed

@@ -1,0 +1,187 @@
+"""Guarantee: a training run that a signal ends, at any moment, leaves no worker after two seconds, no shared memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WITHIN_S, IMPORTING_S = 2.0, 60.0
+FORKSERVER = {"multiprocessing_context": "forkserver"}
+
+
+class Variant(NamedTuple):
+    """A training run.
+
+    Attributes:
+        arguments: Of its loader.
+        way: How its epochs end.
+        seconds: Within which moments lie: from the start of the workers until after the last epoch.
+        together: Whether a Ctrl-C may reach its workers at any moment too, as a terminal sends it.
+    """
+
+    arguments: dict
+    way: str = "whole"
+    seconds: float = 0.9
+    together: bool = True
+
+
+# a worker that a fork server starts prints a Ctrl-C of its own until it runs our code; it is Python's, and brief
+VARIANTS = [
+    Variant({}),
+    Variant({"persistent_workers": True}),
+    Variant({"share_batches": True, "persistent_workers": True}),
+    Variant({}, "break", 0.5),
+    Variant({"worker_method": "thread"}, together=False),
+    Variant({**FORKSERVER, "share_batches": True}, seconds=5.0, together=False),
+]
+
+
+class Nursery:
+    """The process that forks the runs."""
+
+    def __init__(self, folder):
+        self.stderr = folder / "stderr"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.training"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, variant):
+        told = {"arguments": variant.arguments, "way": variant.way, "stderr": str(self.stderr)}
+        self._process.stdin.write(json.dumps(told) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def wait(self):
+        return int(self._process.stdout.readline())
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.stdout.close()
+        assert self._process.wait(30) == 0
+
+
+@pytest.fixture(scope="module")
+def nursery(tmp_path_factory):
+    found = Nursery(tmp_path_factory.mktemp("runs"))
+    yield found
+    found.close()
+
+
+def session(sid):
+    """Return the processes of a session that have not ended, each with its parent."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                state, parent, _, theirs = (
+                    Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:4]
+                )
+            except OSError:
+                continue
+            if int(theirs) == sid and state not in "ZX":
+                found[int(entry)] = int(parent)
+    return found
+
+
+def is_helper(pid, parent, processes):
+    """Whether it is the fork server, which looks up only when it has imported all, or what waits for that one's end."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return True  # it has just ended
+    helpers = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
+    ending = not command  # its memory is gone already
+    return ending or (parent not in processes and any(name in command for name in helpers))
+
+
+def shared_memory(pids):
+    names = os.listdir("/dev/shm") if Path("/dev/shm").is_dir() else []
+    return [name for name in names if {str(pid) for pid in pids} & set(name.replace("-", "_").split("_"))]
+
+
+def end(nursery, variant, number, moment_s, *, together=False):
+    """Start a run, send it a signal, and return how it ended and what it printed; see that nothing is left."""
+    pid = nursery.start(variant)
+    time.sleep(moment_s)
+    pids = session(pid)
+    (os.killpg if together else os.kill)(pid, number)
+    code = nursery.wait()
+    ended_at, seen_at = time.monotonic(), {}
+    while left := session(pid):
+        now = time.monotonic()
+        late = []
+        for one, parent in left.items():
+            helper = is_helper(one, parent, left)
+            since = ended_at if helper else seen_at.setdefault(one, now)  # a fork server may start a worker late
+            late += [one] if now - since > (IMPORTING_S if helper else WITHIN_S) else []
+        assert not late, f"{variant} after {moment_s} s left {late} of {left}"
+        time.sleep(0.01)
+    assert shared_memory([pid, *pids]) == []
+    return code, nursery.stderr.read_text()
+
+
+def moments(variant, draw, count):
+    """Return random moments, as many within the first tenth as in the rest."""
+    return [variant.seconds * draw.random() * draw.choice([0.1, 1.0]) for _ in range(count)]
+
+
+def check_interrupts(nursery, variant, seed, count):
+    draw = random.Random(seed)
+    for moment_s in moments(variant, draw, count):
+        together = variant.together and draw.random() < 0.5
+        code, told = end(nursery, variant, signal.SIGINT, moment_s, together=together)
+        assert code == -signal.SIGINT, (variant, moment_s, told)
+        assert told.splitlines().count("KeyboardInterrupt") == 1, (variant, moment_s, told)
+        for trace in ("lit_loader-worker", "Exception ignored", "DataLoader worker", "resource_tracker"):
+            assert trace not in told, (variant, moment_s, told)
+
+
+def check_kills(nursery, variant, seed, count, number):
+    for moment_s in moments(variant, random.Random(seed), count):
+        code, told = end(nursery, variant, number, moment_s)
+        assert code == -number, (variant, moment_s, told)
+        assert "Traceback" not in told, (variant, moment_s, told)
+
+
+EACH = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: f"{variant.way} {variant.arguments}")
+
+
+@EACH
+def test_ctrl_c_at_a_random_moment_ends_everything_with_one_traceback(nursery, variant):
+    check_interrupts(nursery, variant, 1, 2)
+
+
+@EACH
+def test_a_kill_at_a_random_moment_ends_everything(nursery, variant):
+    check_kills(nursery, variant, 2, 2, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("variant", [VARIANTS[2], VARIANTS[4]], ids=["processes", "threads"])
+def test_a_termination_ends_everything(nursery, variant):
+    check_kills(nursery, variant, 3, 2, signal.SIGTERM)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@EACH
+class TestTwoHundredMoments:
+    def test_of_ctrl_c(self, nursery, variant):
+        check_interrupts(nursery, variant, 4, 34)
+
+    @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+    def test_of_a_kill(self, nursery, variant, number):
+        check_kills(nursery, variant, int(number), 34, number)

@@ -1,0 +1,231 @@
+"""Guarantee: loaders of every backend that are made, half used and dropped, or left in odd places, leave nothing."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lit_loader import DataLoader
+from tests.loader.slot_sets import Large, is_right
+from tests.toys import Slow
+
+BACKENDS = {
+    "inline": {},
+    "fork": {"num_workers": 2, "multiprocessing_context": "fork"},
+    "forkserver": {"num_workers": 1, "multiprocessing_context": "forkserver"},
+    "thread": {"num_workers": 2, "worker_method": "thread"},
+}
+EACH = pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "forkserver"])
+BATCH_BYTES = 4 * 2 * 64 * 100 * 4
+
+
+def use(draw, number):
+    """Make a loader, use some of it, and leave it in one way or another."""
+    workers = dict(BACKENDS[draw.choice(list(BACKENDS))])
+    if workers and draw.random() < 0.5:
+        workers["persistent_workers"] = True
+    seed = draw.choice([None, number])
+    if seed is not None and workers and draw.random() < 0.5:
+        workers["share_batches"] = True
+    loader = DataLoader(Large(80), batch_size=4, seed=seed, **workers)
+    iterator, held = iter(loader), []
+    for _ in range(draw.randrange(25)):
+        held = [*held[-3:], next(iterator, None)]
+    if draw.random() < 0.3:
+        loader.close()
+    elif draw.random() < 0.3:
+        next(iter(loader))
+    return all(batch is None or is_right(batch) for batch in held)
+
+
+def belongings():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), len(psutil.Process().children())
+
+
+def pss_bytes():
+    """Return this process's share of memory, less that of files: other processes that map a library change it."""
+    found = 0
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        found += 1024 * int(rest.split()[0]) if name in ("Pss_Anon", "Pss_Shmem") else 0
+    assert found
+    return found
+
+
+def check_flat(count):
+    """Compare what is used after the first half of loaders with what is used after the second.
+
+    The bound on memory: one batch of each loader that were kept for ever would be over it, and half of it is what an
+    allocator that has seen 15 loaders may still find to keep.
+    """
+    draw = random.Random(count)
+    for number in range(8):
+        assert use(draw, number)
+    before = []
+    for half in range(2):
+        for number in range(count // 2):
+            assert use(draw, number)
+        before.append((belongings(), pss_bytes()))
+        if half == 0:
+            continue
+        (first, first_pss), (second, second_pss) = before
+        assert second == first
+        assert second_pss - first_pss < max(count // 2 * BATCH_BYTES, 8 << 20)
+
+
+def test_thirty_loaders_leave_everything_flat():
+    check_flat(30)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_three_hundred_loaders_leave_everything_flat():
+    check_flat(300)
+
+
+@EACH
+def test_an_error_of_the_loop_leaves_the_loader_usable(backend):
+    before, loader = belongings(), DataLoader(Large(80), batch_size=4, seed=1, **BACKENDS[backend])
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            for batch in loader:
+                assert is_right(batch)
+                1 / 0
+        del batch
+    assert len(list(loader)) == 20
+    del loader
+    assert belongings() == before
+
+
+@EACH
+@pytest.mark.parametrize("num_taken", [0, 3, 20, 21])
+@pytest.mark.parametrize("ending", ["drop", "close", "throw"])
+def test_a_generator_over_a_loader_may_end_in_any_way(backend, num_taken, ending):
+    def batches():
+        yield from DataLoader(Large(80), batch_size=4, seed=1, **BACKENDS[backend])
+
+    before, generator = belongings(), batches()
+    found = [batch for _, batch in zip(range(num_taken), generator, strict=False)]
+    assert len(found) == min(num_taken, 20)
+    assert all(map(is_right, found))
+    if ending == "close":
+        generator.close()
+    elif ending == "throw":
+        with pytest.raises(KeyError):
+            generator.throw(KeyError("thrown"))
+    del generator
+    found.clear()
+    assert belongings() == before
+
+
+@EACH
+def test_a_loader_may_be_iterated_and_broken_off_in_a_thread_while_ctrl_c_comes(backend):
+    """The interrupt is the main thread's alone: the other one's batches come all the same, and it leaves nothing."""
+    before, wrong, done = belongings(), [], threading.Event()
+
+    def iterate():
+        try:
+            loader = DataLoader(Slow(0.001, 200), batch_size=4, seed=1, **BACKENDS[backend])
+            for number, batch in enumerate(loader):
+                if batch.shape != (4,):
+                    wrong.append(batch)
+                if number == 20:
+                    break
+            loader.set_epoch(0)
+            found = sorted(int(one) for batch in loader for one in batch)
+            if found != list(range(200)):
+                wrong.append(found)
+        except BaseException as error:
+            wrong.append(error)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=iterate)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupts = 0
+    try:
+        thread.start()
+        while not done.is_set():
+            try:
+                time.sleep(0.02)
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                interrupts += 1
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    thread.join()
+    assert wrong == []
+    assert interrupts > 3
+    del thread
+    assert belongings() == before
+
+
+def run_script(tmp_path, text):
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(text))
+    return subprocess.run(
+        [sys.executable, str(path)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_a_fork_of_a_process_with_live_iterators_may_end_as_any_process_does(tmp_path):
+    """All finalizers of the fork run, those of multiprocessing too; and its parent's iterators go on."""
+    done = run_script(
+        tmp_path,
+        """
+        import os, sys
+        from lit_loader import DataLoader
+        from tests.loader.slot_sets import Large, is_right
+
+        ways = ({}, {"multiprocessing_context": "fork"}, {"worker_method": "thread"})
+        ways = [{**way, "num_workers": 2 if way else 0} for way in ways]
+        loaders = [DataLoader(Large(80), batch_size=4, seed=1, **way) for way in ways]
+        iterators = [iter(loader) for loader in loaders]
+        held = [next(iterator) for iterator in iterators]
+        pid = os.fork()
+        if pid == 0:
+            for loader in loaders:
+                loader.set_epoch(0)
+                assert sum(map(is_right, loader)) == 20
+            sys.exit(5)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+        for iterator, batch in zip(iterators, held):
+            assert is_right(batch) and sum(map(is_right, iterator)) == 19
+        sys.exit(6)
+        """,
+    )
+    assert (done.returncode, done.stderr) == (6, "")
+
+
+def test_ctrl_c_while_a_loop_that_was_broken_off_ends_its_workers_is_not_lost():
+    """Iterators are collected then, and what a finalizer raises is printed and forgotten."""
+    dataset = Slow(0.5, 64)  # workers end with the sample in hand
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        iterator = iter(DataLoader(dataset, num_workers=2, seed=1))
+        next(iterator)
+        timer = threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            del iterator
+            time.sleep(60)
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, handler)

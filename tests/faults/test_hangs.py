@@ -1,0 +1,174 @@
+"""A worker that hangs prints its stacks, is killed, and is replaced or reported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import warnings
+from functools import partial
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from lit_loader import DataLoader
+from lit_loader.engine.hang_watch import HangWatch
+from lit_loader.errors import WorkerDiedError, WorkerRestartWarning
+from tests.dying_sets import first_time
+
+SIZE, BATCH = 32, 4
+
+
+class Hanging(Dataset):
+    """Random numbers; some index hangs the first time, or whenever it is asked for."""
+
+    def __init__(self, marks, at, *, how="sleep", always=False):
+        self.marks, self.at, self.how, self.always = marks, at, how, always
+
+    def __len__(self):
+        return SIZE
+
+    def __getitem__(self, index):
+        drawn = torch.rand(3)
+        if index == self.at and (self.always or first_time(self.marks, "hang")):
+            a_frame_to_be_seen(self.how)
+        return drawn
+
+
+def a_frame_to_be_seen(how):
+    if how == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    while True:
+        if how == "sleep":
+            time.sleep(600)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("how", ["sleep", "spin", "stop"])
+def test_a_worker_that_hangs_is_replaced_and_its_work_done_again(tmp_path, capfd, method, how):
+    expected = list(DataLoader(Hanging(tmp_path, -1), batch_size=BATCH, seed=5))
+    loader = DataLoader(
+        Hanging(tmp_path, 13, how=how),
+        batch_size=BATCH,
+        seed=5,
+        num_workers=2,
+        hang_timeout_s=1.0,
+        multiprocessing_context=method,
+    )
+    with pytest.warns(WorkerRestartWarning, match=r"hung: .* longer than hang_timeout_s=1, and was killed"):
+        found = list(loader)
+    assert all(map(torch.equal, found, expected))
+    assert len(found) == len(expected)
+    printed = capfd.readouterr().err
+    assert "Its stacks:" in printed
+    if how != "stop":  # a stopped process prints nothing
+        assert "a_frame_to_be_seen" in printed
+
+
+def test_a_slow_batch_is_no_hang(tmp_path):
+    class Slow(Hanging):
+        def __getitem__(self, index):
+            time.sleep(0.3)
+            return super().__getitem__(index)
+
+    loader = DataLoader(
+        Slow(tmp_path, -1), batch_size=8, seed=5, num_workers=2, hang_timeout_s=1.5, share_batches=False
+    )
+    assert len(list(loader)) == 4  # each batch takes 2.4 s, each sample 0.3
+
+
+def test_a_worker_that_always_hangs_ends_the_epoch(tmp_path):
+    loader = DataLoader(
+        Hanging(tmp_path, 2, always=True), batch_size=BATCH, seed=5, num_workers=1, hang_timeout_s=0.5
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", WorkerRestartWarning)
+        with pytest.raises(WorkerDiedError, match=r"hung.*max_worker_restarts=3 were used up"):
+            list(loader)
+
+
+def test_without_a_seed_a_hang_raises(tmp_path, capfd):
+    loader = DataLoader(Hanging(tmp_path, 9), batch_size=BATCH, num_workers=2, hang_timeout_s=1.0)
+    with pytest.raises(WorkerDiedError, match=r"exited unexpectedly: hung: .*hang_timeout_s=1"):
+        list(loader)
+    assert "a_frame_to_be_seen" in capfd.readouterr().err
+
+
+def _hang_in_init(marks, worker_id):
+    if first_time(marks, "init"):
+        a_frame_to_be_seen("sleep")
+
+
+def test_a_worker_may_hang_in_its_init_function(tmp_path, capfd):
+    loader = DataLoader(
+        Hanging(tmp_path, -1),
+        batch_size=BATCH,
+        seed=5,
+        num_workers=1,
+        hang_timeout_s=1.0,
+        worker_init_fn=partial(_hang_in_init, tmp_path),
+    )
+    with pytest.warns(WorkerRestartWarning, match="hung"):
+        assert len(list(loader)) == SIZE // BATCH
+    assert "_hang_in_init" in capfd.readouterr().err
+
+
+def test_idle_workers_do_not_hang(tmp_path):
+    loader = DataLoader(
+        Hanging(tmp_path, -1),
+        batch_size=BATCH,
+        seed=5,
+        num_workers=2,
+        hang_timeout_s=0.3,
+        persistent_workers=True,
+    )
+    with loader:
+        for _ in range(2):
+            for number, _ in enumerate(loader):
+                if number == 1:
+                    time.sleep(0.8)  # the consumer is busy, and the workers have made all they may
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"hang_timeout_s": 3.0}, "hang_timeout_s=3.0 needs worker processes"),
+        ({"hang_timeout_s": 3.0, "num_workers": 2, "worker_method": "thread"}, "needs worker processes"),
+        ({"hang_timeout_s": 0, "num_workers": 2}, "hang_timeout_s=0 must be a number of seconds above 0"),
+        ({"hang_timeout_s": float("nan"), "num_workers": 2}, "hang_timeout_s=nan must be"),
+        ({"max_worker_restarts": 2, "num_workers": 2}, "needs worker processes .* seed="),
+        ({"max_worker_restarts": 2, "seed": 1}, "needs worker processes"),
+        ({"max_worker_restarts": -1, "num_workers": 2, "seed": 1}, "max_worker_restarts=-1 must be an int"),
+        ({"max_worker_restarts": True, "num_workers": 2, "seed": 1}, "max_worker_restarts=True must be"),
+    ],
+)
+def test_settings_that_would_do_nothing_are_refused(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        DataLoader(range(8), **arguments)
+
+
+def test_only_time_that_was_watched_counts(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    watch = HangWatch(2, 10.0)
+    watch.desk.begin(1)
+    for _ in range(9):
+        watch.look()
+        now[0] += 1.0
+    assert watch.soonest_s() == 2.0
+    now[0] += 3600.0  # everything was stopped for an hour
+    watch.look()
+    assert not watch.has_hung(1)
+    for _ in range(2):
+        now[0] += 1.0
+        watch.look()
+    assert watch.has_hung(1)
+    assert not watch.has_hung(0)
+    watch.desk.begin(1)  # the next sample
+    watch.look()
+    assert not watch.has_hung(1)
+    watch.forget(1)
+    assert watch.soonest_s() == 10.0
+    watch.desk.close()
+    watch.desk.close()

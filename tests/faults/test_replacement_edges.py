@@ -1,0 +1,241 @@
+"""Corners of replacing workers: lists used again, starts that fail, several warnings, stale descriptors."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+import warnings
+
+import psutil
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+from lit_loader import DataLoader
+from lit_loader.engine import hang_watch, polling, process
+from lit_loader.engine.polling import Polling
+from lit_loader.errors import WorkerDiedError, WorkerRestartWarning
+from tests.dying_sets import Dying, first_time
+
+SIZE, BATCH = 64, 4
+
+
+def make_loader(dataset, **arguments):
+    return DataLoader(dataset, **{"num_workers": 2, "seed": 3, "persistent_workers": True, **arguments})
+
+
+def kill(pool, *numbers):
+    """Kill workers, and see them dead: one look finds them all."""
+    for number in numbers:
+        pool._workers[number].process.kill()
+        pool._workers[number].process.join()
+
+
+class OneList:
+    """Batches of indices, all of them in one list, as a sampler may that makes each when it is asked."""
+
+    def __len__(self):
+        return SIZE // BATCH
+
+    def __iter__(self):
+        batch = [0] * BATCH
+        for first in range(0, SIZE, BATCH):
+            batch[:] = range(first, first + BATCH)
+            yield batch
+
+
+@pytest.mark.parametrize("share", [False, True], ids=["whole", "in pieces"])
+def test_lost_work_is_done_again_as_it_was_given_out(tmp_path, share):
+    dataset = Dying(SIZE, tmp_path, {9: "kill", 30: "kill"})
+    loader = make_loader(dataset, batch_sampler=OneList(), share_batches=share)
+    with loader, warnings.catch_warnings():
+        warnings.simplefilter("ignore", WorkerRestartWarning)
+        found = [batch["index"].tolist() for batch in loader]
+    assert found == [list(range(first, first + BATCH)) for first in range(0, SIZE, BATCH)]
+
+
+@pytest.mark.parametrize("error", [OSError(11, "no process"), KeyboardInterrupt()], ids=["OSError", "Ctrl-C"])
+def test_a_replacement_that_cannot_be_started_ends_all_workers(tmp_path, error):
+    loader = make_loader(Dying(SIZE, tmp_path), batch_size=BATCH)
+    batches = iter(loader)
+    next(batches)
+    pool = loader._passes._kept
+    pids = [worker.process.pid for worker in pool._workers]
+
+    def fail(number):
+        raise error
+
+    pool._recovery._start = fail
+    kill(pool, 0)
+    with pytest.raises(type(error)) as raised:
+        list(batches)
+    assert raised.value is error
+    assert pool.closed
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    with pytest.raises(RuntimeError, match="workers were closed"):
+        next(batches)
+
+
+def test_a_run_that_ends_while_a_worker_is_replaced_writes_to_nobody_elses_file(tmp_path):
+    """Numbers of descriptors are used again at once, and a finalizer may tell a worker anything at any moment."""
+    loader = make_loader(Dying(SIZE, tmp_path), batch_size=BATCH)
+    batches, other = iter(loader), iter(loader)
+    next(batches), next(other)
+    pool = loader._passes._kept
+    old, start, found = pool._workers[0], pool._recovery._start, []
+    stale = {old.writer.fd, old.order_writer.fd}
+
+    def start_among_files(number):
+        nonlocal other
+        pipes = [os.pipe() for _ in range(6)]
+        assert stale <= {fd for pipe in pipes for fd in pipe}
+        other.close()
+        for read, write in pipes:
+            os.set_blocking(read, False)
+            os.close(write)
+            found.append(os.read(read, 100))
+            os.close(read)
+        return start(number)
+
+    pool._recovery._start = start_among_files
+    kill(pool, 0)
+    with loader, pytest.warns(WorkerRestartWarning):
+        assert len(list(batches)) == SIZE // BATCH - 1
+    assert found == [b""] * 6
+
+
+def test_each_restart_is_told_though_warnings_are_errors(tmp_path):
+    with make_loader(Dying(SIZE, tmp_path), batch_size=BATCH) as loader:
+        batches = iter(loader)
+        delivered = [next(batches)]
+        kill(loader._passes._kept, 0, 1)
+        told = 0
+        while len(delivered) < SIZE // BATCH:
+            try:
+                delivered.append(next(batches))
+            except WorkerRestartWarning:  # pytest turns warnings into errors
+                told += 1
+        assert told == 2
+
+
+def test_a_poll_outlives_the_workers_it_looks_at(tmp_path, monkeypatch):
+    """Where the kernel watches no process, a thread looks itself, and another one may have replaced the worker."""
+    monkeypatch.setattr(process, "_watch", lambda pid: ())
+    monkeypatch.setattr(polling, "_UNWATCHED_POLL_S", 0.01)
+    expected = list(DataLoader(Dying(SIZE, tmp_path), batch_size=BATCH, seed=3))
+    with make_loader(Dying(SIZE, tmp_path), batch_size=BATCH) as loader:
+        batches = iter(loader)
+        found = [next(batches)]
+        pool = loader._passes._kept
+        old, before = pool._workers[0], Polling(pool._workers, None)
+        kill(pool, 0)
+        with pytest.warns(WorkerRestartWarning):
+            found += batches
+        assert old in before.wait(0.0).ended
+        assert old not in pool._workers
+    assert all(torch.equal(one["noise"], other["noise"]) for one, other in zip(found, expected, strict=True))
+
+
+def test_nothing_is_kept_of_tasks_that_died_with_workers_and_dropped_passes(tmp_path):
+    dataset = Dying(SIZE, tmp_path, side=70)
+    arguments = {"batch_size": BATCH, "share_batches": True, "max_worker_restarts": 100}
+    with make_loader(dataset, **arguments) as loader, warnings.catch_warnings():
+        warnings.simplefilter("ignore", WorkerRestartWarning)
+        for most in (1, 5, 2, None):
+            for number, _ in enumerate(loader):
+                if number % 5 == 0:
+                    kill(loader._passes._kept, *range(1 + number % 2))
+                if number == most:
+                    break
+        gc.collect()
+        pool, ahead = loader._passes._kept, loader._passes._ahead
+        if ahead is not None:
+            ahead.run.close()
+        deadline = time.monotonic() + 60
+        while (pool._post._out or pool._recovery.tasks._tasks) and time.monotonic() < deadline:
+            assert ahead is None or pool.wait(ahead.run, 1.0) is not None
+        assert not pool._post._out
+        assert not pool._recovery.tasks._tasks
+        assert pool._post.slots._num_out == 0
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.soak)])
+def test_threads_share_the_workers_while_they_die(tmp_path, method):
+    """Each batch of each epoch comes once, to whichever thread."""
+    arguments = {"batch_size": BATCH, "shuffle": True, "seed": 3}
+    plain = DataLoader(Dying(SIZE, tmp_path), **arguments)
+    expected = [[batch["index"].tolist() for batch in plain] for _ in range(2)]
+    dataset = Dying(SIZE, tmp_path, {5: "kill", 50: "exit"})
+    loader = make_loader(dataset, multiprocessing_context=method, **arguments)
+    found = []
+
+    def consume(batches):
+        found.append([batch["index"].tolist() for batch in batches])
+
+    with loader, warnings.catch_warnings():
+        warnings.simplefilter("ignore", WorkerRestartWarning)
+        passes = [iter(loader) for _ in range(2)]
+        threads = [threading.Thread(target=consume, args=(batches,)) for batches in passes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(found) == sorted(expected)
+
+
+class SlowToBegin(IterableDataset):
+    """Hangs when it is asked for an iterator."""
+
+    def __init__(self, marks):
+        self.marks = marks
+
+    def __iter__(self):
+        first_time(self.marks, "begun")
+        time.sleep(600)
+
+
+def test_a_worker_that_hangs_before_the_first_sample_of_an_iterable_is_found(tmp_path, capfd):
+    loader = DataLoader(SlowToBegin(tmp_path), batch_size=BATCH, num_workers=1, hang_timeout_s=0.5)
+    with pytest.raises(WorkerDiedError, match="hung"):
+        next(iter(loader))
+    assert "__iter__" in capfd.readouterr().err
+
+
+class Waiting(Dying):
+    """One sample waits for a file, and then ends its worker."""
+
+    def __getitem__(self, index):
+        if index == 2 * BATCH and first_time(self.marks, "waits"):
+            while not (self.marks / "go").exists():
+                time.sleep(0.001)
+            os._exit(7)
+        return super().__getitem__(index)
+
+
+def test_a_worker_that_does_not_report_when_another_has_died_hangs(tmp_path, monkeypatch):
+    """Stopped with nothing in hand, it would keep everybody from knowing what the other one had taken."""
+    monkeypatch.setattr(hang_watch, "_SILENT_S", 0.5)
+    monkeypatch.setattr("sys.stderr", None)  # a process without one has its workers replaced too
+    dataset = Waiting(SIZE, tmp_path)
+    loader = make_loader(dataset, batch_size=BATCH, share_batches=False, hang_timeout_s=0.3)
+    with loader:
+        batches = iter(loader)
+        found = [next(batches)]
+        pool = loader._passes._kept
+        while not (tmp_path / "waits").exists() or all(
+            pool._exchange._hang_watch.desk.since(n) for n in (0, 1)
+        ):
+            time.sleep(0.001)  # the other one has made all that it may
+        idle = int(pool._exchange._hang_watch.desk.since(0) > 0)
+        os.kill(pool._workers[idle].process.pid, signal.SIGSTOP)
+        (tmp_path / "go").touch()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", WorkerRestartWarning)
+            found += batches
+    assert [int(batch["index"][0]) for batch in found] == list(range(0, SIZE, BATCH))
+    texts = [str(one.message) for one in caught]
+    assert any("exit code 7" in text for text in texts), texts
+    assert any("hung: it did not report" in text for text in texts), texts

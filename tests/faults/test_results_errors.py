@@ -1,0 +1,96 @@
+"""Guarantee: an error of a worker arrives in its batch's turn, as itself if that can be, never as another failure."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from lit_loader import DataLoader
+from lit_loader.engine.remote import RemoteError
+from tests.odd_things import ERRORS, MAIN, ErrorsAndNumbers, TwoArgumentsError
+
+WORKERS = {
+    "inline": {},
+    "fork": {"num_workers": 2, "multiprocessing_context": "fork"},
+    "forkserver": {"num_workers": 2, "multiprocessing_context": "forkserver"},
+    "spawn": {"num_workers": 2, "multiprocessing_context": "spawn"},
+    "threads": {"num_workers": 2, "worker_method": "thread"},
+}
+WAYS = {"unseeded": {}, "seeded": {"seed": 1}, "in pieces": {"seed": 1, "share_batches": True}}
+
+
+def ways():
+    for workers in WORKERS:
+        for way in WAYS:
+            if (workers, way) != ("inline", "in pieces"):
+                marks = pytest.mark.soak if workers == "spawn" and way != "in pieces" else ()
+                yield pytest.param(WORKERS[workers], WAYS[way], id=f"{workers}, {way}", marks=marks)
+
+
+def delivered(loader):
+    """Return every batch, or what was raised in its place."""
+    iterator, found = iter(loader), []
+    while True:
+        try:
+            found.append(next(iterator))
+        except StopIteration:
+            return found
+        except Exception as error:
+            found.append(error)
+
+
+@pytest.mark.parametrize(("workers", "way"), [*ways()])
+def test_every_error_arrives_in_its_turn(workers, way, monkeypatch):
+    monkeypatch.setenv(MAIN, str(os.getpid()))
+    timeout = {"timeout": 60} if workers else {}
+    with DataLoader(ErrorsAndNumbers(), batch_size=2, **workers, **way, **timeout) as loader:
+        found = delivered(loader)
+    assert [batch.tolist() for batch in found[1::2]] == [[n, n + 1] for n in range(2, 4 * len(ERRORS), 4)]
+    for (name, case), error in zip(ERRORS.items(), found[::2], strict=True):
+        original = case.make()
+        assert isinstance(error, Exception), name
+        expected = case.comes_as if workers else type(original)
+        assert type(error).__name__ == expected.__name__, name
+        if not workers:
+            continue
+        notes = getattr(error, "__notes__", []) if name != "notes raise" else []
+        told = notes[-1] if notes else str(error)
+        assert f"Caught {type(original).__name__} in DataLoader worker" in told, name
+        assert "odd_things.py" in told or name == "notes raise", name
+        assert "__getitem__" in told or name == "notes raise", name
+        if case.args is not None:
+            assert error.args == case.args, name
+
+
+@pytest.mark.parametrize("workers", ["fork", "threads"])
+def test_what_an_error_holds_comes_with_it(workers):
+    with DataLoader(ErrorsAndNumbers(), batch_size=2, **WORKERS[workers]) as loader:
+        found = dict(zip(ERRORS, delivered(loader)[::2], strict=True))
+    assert found["two and a note"].__notes__[0] == "a note of its own"
+    assert "a note of its own" in str(found["with a note"])
+    assert [type(one) for one in found["group"].exceptions] == [ValueError, KeyError]
+    assert found["wants a number"].next == 5
+    assert found["of a process"].returncode == 3
+    assert torch.equal(found["small tensor"].args[1], torch.ones(9))
+
+
+def test_a_copy_is_sent_only_of_what_a_message_cannot_make_and_only_if_it_is_small():
+    def sent(error):
+        return RemoteError.of(error, "in a worker").copy
+
+    assert sent(ValueError(torch.ones(3))) is None
+    assert sent(TwoArgumentsError(1, bytes(60_000))) is not None
+    assert sent(TwoArgumentsError(1, bytes(66_000))) is None
+    assert sent(TwoArgumentsError(1, torch.zeros(66_000, dtype=torch.uint8))) is None
+
+
+def test_ctrl_c_while_an_error_is_loaded_is_ctrl_c(monkeypatch):
+    def interrupted(data):
+        raise KeyboardInterrupt
+
+    remote = RemoteError.of(TwoArgumentsError(1, 2), "in a worker")
+    monkeypatch.setattr("lit_loader.engine.remote.pickle.loads", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        remote.reraise()

@@ -1,0 +1,133 @@
+"""Guarantee: a batch that cannot be sent is an error in its turn that names it and the part, and the next ones come."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lit_loader import DataLoader
+from lit_loader.errors import LitLoaderError, UnsendableBatchError
+from lit_loader.transport import describe_unsendable
+from tests.loader.slot_sets import slots_of
+from tests.odd_things import RESULTS, ResultsAndNumbers, ResultsInAStream, as_list
+from tests.toys import Point
+
+CONTEXTS = ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.soak)]
+WAYS = {
+    "unseeded": {"collate_fn": as_list},
+    "seeded": {"seed": 1, "collate_fn": as_list},
+    "in pieces": {"seed": 1, "share_batches": True},
+}
+EACH_WAY = pytest.mark.parametrize("way", WAYS)
+
+
+def delivered(loader):
+    iterator, found = iter(loader), []
+    while True:
+        try:
+            found.append(next(iterator))
+        except StopIteration:
+            return found
+        except UnsendableBatchError as error:
+            found.append(
+                error.with_traceback(None)
+            )  # its frames hold the list, and so this would be a circle
+
+
+@EACH_WAY
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_the_error_comes_in_its_turn_and_names_the_batch_the_part_and_the_remedy(context, way):
+    loader = DataLoader(
+        ResultsAndNumbers(),
+        batch_size=2,
+        num_workers=2,
+        timeout=60,
+        multiprocessing_context=context,
+        **WAYS[way],
+    )
+    found = delivered(loader)
+    assert len(found) == 2 * len(RESULTS)
+    for number, batch in enumerate(found):
+        first = 2 * number
+        if number % 2:
+            indices = batch["index"].tolist() if way == "in pieces" else [one["index"] for one in batch]
+            images = batch["image"] if way == "in pieces" else torch.stack([one["image"] for one in batch])
+            assert indices == [first, first + 1]
+            assert images[:, 5, 7].tolist() == [float(first), float(first + 1)]
+            continue
+        name, (_, told) = list(RESULTS.items())[number // 2]
+        text = str(batch)
+        assert f"batch {number} (counted from 0)" in text, name
+        assert told in text, name
+        assert 'worker_method="thread"' in text, name
+        if "loading" not in name:
+            assert "['odd'][1]" in text, name
+            assert "in DataLoader worker process" in text, name
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize(
+    "workers", [{}, {"num_workers": 2, "worker_method": "thread"}], ids=["inline", "threads"]
+)
+def test_what_is_not_sent_need_not_be_sendable(workers, seed):
+    batches = list(DataLoader(ResultsAndNumbers(), batch_size=2, seed=seed, collate_fn=as_list, **workers))
+    assert len(batches) == 2 * len(RESULTS)
+    assert all("odd" in batch[1] for batch in batches[::2])
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_an_error_of_pickling_does_not_end_a_stream(seed):
+    found = delivered(DataLoader(ResultsInAStream(), batch_size=None, num_workers=1, seed=seed))
+    assert len(found) == 4 * len(RESULTS)
+    assert [index for index, item in enumerate(found) if isinstance(item, Exception)] == list(
+        range(1, 4 * len(RESULTS), 4)
+    )
+
+
+@EACH_WAY
+def test_slots_come_back(way):
+    arguments = {"num_workers": 2, "persistent_workers": True, **WAYS[way]}
+    with DataLoader(ResultsAndNumbers(), batch_size=2, **arguments) as loader:
+        for _ in range(6):
+            iterator, num_errors = iter(loader), 0
+            for _ in range(2 * len(RESULTS)):
+                try:
+                    next(iterator)
+                except UnsendableBatchError:
+                    num_errors += 1
+            assert num_errors == len(RESULTS)
+        gc.collect()
+        assert slots_of(loader).num_slots <= 20  # of 108
+        assert slots_of(loader).kept_bytes == 0
+
+
+def test_its_type_is_a_run_time_error_of_the_package():
+    assert issubclass(UnsendableBatchError, LitLoaderError)
+    assert issubclass(UnsendableBatchError, RuntimeError)
+
+
+class TestTheFoundPart:
+    @pytest.mark.parametrize(
+        ("make", "told"),
+        [
+            (lambda bad: bad, "it is a _thread.lock"),
+            (lambda bad: [1, {"a": (torch.zeros(2), bad)}], "its part [1]['a'][1] is a _thread.lock"),
+            (lambda bad: Point(1, [bad]), "its part .y[0] is a _thread.lock"),
+            (lambda bad: SimpleNamespace(a=1, b=bad), "its part .b is a _thread.lock"),
+        ],
+        ids=["itself", "in containers", "in a named tuple", "an attribute"],
+    )
+    def test_is_the_innermost(self, make, told):
+        assert describe_unsendable(make(threading.Lock())) == told
+
+    def test_is_found_in_a_container_that_holds_itself(self):
+        data = [threading.Lock()]
+        data.insert(0, data)
+        assert describe_unsendable(data) == "its part [1] is a _thread.lock"
+
+    def test_may_be_a_key(self):
+        assert describe_unsendable([{threading.Lock(): 1}]) == "its part [0] is a dict"

@@ -1,0 +1,166 @@
+"""Guarantee: where descriptors, processes or memory for workers are short, the error says so, and nothing is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lit_loader.engine import shortage
+from lit_loader.engine.shortage import check_descriptors, count_descriptors, explained, shortages_explained
+from tests.short_of import children, descriptors, epoch_or_error, has_children, loader_of
+
+ANOTHER_USER = 65527  # whose processes nobody else counts
+
+
+def try_numbers(context, seed, numbers):
+    """Let a process try a loader with so many free descriptors, one number after the other."""
+    arguments = [context, str(seed), *map(str, numbers)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.short_of", *arguments],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("context", "seed"),
+    [
+        ("fork", None),
+        ("fork", 1),
+        ("forkserver", 1),
+        pytest.param("forkserver", None, marks=pytest.mark.soak),
+    ],
+)
+def test_no_number_of_descriptors_hangs_leaks_or_is_not_explained(context, seed):
+    needed = count_descriptors(2)
+    try_numbers(context, seed, [*range(0, needed, 6), needed - 1, needed, needed + 1])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+@pytest.mark.parametrize("seed", [None, 1])
+def test_no_number_of_descriptors_at_all(context, seed):
+    try_numbers(context, seed, range(count_descriptors(2) + 3))
+
+
+@pytest.mark.soak
+def test_nor_where_workers_are_spawned():
+    needed = count_descriptors(2)
+    try_numbers("spawn", 1, [0, 9, needed - 1, needed])
+
+
+def test_threads_need_no_descriptors():
+    try_numbers("thread", 1, [0])
+
+
+def test_a_thread_that_cannot_set_itself_up_is_no_endless_wait(monkeypatch):
+    def fails(*_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    loader = loader_of(2, "thread", seed=1, persistent_workers=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("lit_loader.engine.thread_worker.WorkerRng", fails)
+        with pytest.raises(RuntimeError, match="worker thread of the loader failed") as caught:
+            next(iter(loader))
+    assert caught.value.__cause__.errno == errno.EMFILE
+    assert len(list(loader)) == 6
+    loader.close()
+
+
+def no_more(*_):
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+@pytest.mark.parametrize("num_started", [0, 1])
+def test_a_fork_that_fails_is_explained_and_leaves_nothing(num_started, monkeypatch):
+    """What multiprocessing opened for it is closed, and the workers that were started are ended."""
+    forks, fork = [], os.fork
+
+    def fork_some():
+        forks.append(1)
+        return fork() if len(forks) <= num_started else no_more()
+
+    loader = loader_of(2, "fork", seed=1)
+    before, processes = descriptors(), children()
+    for _ in range(3):
+        forks.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr("os.fork", fork_some)
+            with pytest.raises(
+                BlockingIOError, match=r"num_workers=2 needs as many processes.*lower num_workers"
+            ) as told:
+                next(iter(loader))
+        assert told.value.errno == errno.EAGAIN
+        assert "RLIMIT_NPROC" in str(told.value)
+        del told
+        assert children() == processes
+        assert descriptors() == before
+    assert len(list(loader)) == 6
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs another user, whose processes are counted alone")
+def test_a_user_without_processes_is_told_so():
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        loader = loader_of(2, "fork", seed=1)
+        os.setgroups([])
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        os.setuid(ANOTHER_USER)
+        before, found = descriptors(), epoch_or_error(loader)
+        fine = isinstance(found, BlockingIOError) and "RLIMIT_NPROC: 1 for all processes" in str(found)
+        os._exit(0 if fine and descriptors() == before and not has_children() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (errno.ENOMEM, r"needs memory that is not to be had: this process has mapped \d+ bytes.*available"),
+        (errno.ENOSPC, "needs memory"),
+        (errno.EMFILE, r"needs 42 file descriptors, and this process may have \d+, of which \d+ are free"),
+        (errno.ENFILE, "needs 42 file descriptors, and all processes of this machine"),
+    ],
+)
+def test_each_shortage_keeps_its_number_and_names_the_remedy(number, told):
+    with pytest.raises(OSError, match=told) as caught, shortages_explained(3):
+        raise OSError(number, "short")
+    assert caught.value.errno == number
+    assert "lower num_workers" in str(caught.value) or "or lower" in str(caught.value)
+    assert caught.value.__cause__.args == (number, "short")
+
+
+def test_other_errors_stay_as_they_are():
+    original = FileNotFoundError(errno.ENOENT, "gone")
+
+    def start(number):
+        raise original
+
+    with pytest.raises(FileNotFoundError) as caught:
+        explained(start, 2)(0)
+    assert caught.value is original
+
+
+def test_a_fork_server_that_ended_is_named():
+    with pytest.raises(EOFError) as caught, shortages_explained(2):
+        raise EOFError("unexpected EOF")
+    assert "fork server ended while it started one of num_workers=2" in caught.value.__notes__[0]
+
+
+def test_without_a_limit_or_a_list_nothing_is_refused(monkeypatch):
+    monkeypatch.setattr(shortage, "_LISTS", ("/nowhere",))
+    check_descriptors(10**6)
+    monkeypatch.undo()
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY,) * 2)
+    check_descriptors(10**6)

@@ -1,0 +1,122 @@
+"""Guarantee: where memory is short a batch arrives whole in another way, or the error says how much was wanted."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from lit_loader import DataLoader
+from lit_loader.transport import memory_file
+from lit_loader.transport.frames import memory_for
+from tests.loader.slot_sets import Large, is_right, loader_of, slots_of
+
+BIG_BYTES = 256 << 20
+EACH_WAY = pytest.mark.parametrize(
+    "arguments", [{}, {"seed": 1, "share_batches": True}], ids=["whole", "in pieces"]
+)
+
+
+@EACH_WAY
+@pytest.mark.parametrize("num_bytes", [0, 300_000, 1 << 20, (1 << 36) + (1 << 18)])
+def test_a_file_in_memory_that_cannot_grow_ends_no_worker(arguments, num_bytes, monkeypatch):
+    """As the kernel tells a process that writes where it has no page to give: SIGBUS, unless it was asked before."""
+    shrink = os.ftruncate
+    monkeypatch.setattr(memory_file.os, "ftruncate", lambda fd, _: shrink(fd, num_bytes))
+    with loader_of(Large(96), **arguments) as loader:
+        kept = [batch for _ in range(2) for batch in loader]
+        assert len(kept) == 48
+        assert all(is_right(batch) for batch in kept)
+        assert slots_of(loader) is not None
+
+
+def mapped_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def limit_address_space(worker):
+    resource.setrlimit(resource.RLIMIT_AS, (mapped_bytes() + (1 << 30),) * 2)
+
+
+@EACH_WAY
+def test_workers_that_may_map_no_slot_send_by_pipe(arguments):
+    with loader_of(Large(96), worker_init_fn=limit_address_space, **arguments) as loader:
+        kept = [batch for _ in range(2) for batch in loader]
+        assert len(kept) == 48
+        assert all(is_right(batch) for batch in kept)
+
+
+class OneBig(Dataset):
+    """The third batch is large."""
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.full((BIG_BYTES if index == 2 else 100_000,), index, dtype=torch.uint8)
+
+
+def in_a_fork(check):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        code = 1
+        try:
+            code = check()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def limited():
+    """Let this process map half of the large batch, as far as it may at all."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (mapped_bytes() + BIG_BYTES // 2, before[1]))
+    return before
+
+
+def wants(error):
+    return isinstance(error, MemoryError) and f"no memory for {BIG_BYTES} bytes of a batch" in str(error)
+
+
+@pytest.mark.parametrize("by_pipe", [False, True], ids=["in a slot", "by pipe"])
+def test_a_batch_that_the_main_process_has_no_memory_for_is_told_with_its_size(by_pipe, monkeypatch):
+    if by_pipe:
+        monkeypatch.delattr("os.memfd_create")
+
+    def check():
+        loader = DataLoader(
+            OneBig(), batch_size=None, num_workers=1, prefetch_factor=1, persistent_workers=True
+        )
+        iterator, found, kept, before = iter(loader), [], [], None
+        for _ in range(8):
+            try:
+                kept.append(next(iterator))  # so that each is in a slot of its own
+                found.append(kept[-1][0].item())
+                before = before or limited()  # with the workers started
+            except Exception as error:
+                found.append(error.with_traceback(None))
+        resource.setrlimit(resource.RLIMIT_AS, before)
+        kept.clear()
+        if by_pipe:  # what follows in the pipe cannot be told apart
+            fine = found[:2] == [0, 1] and wants(found[2]) and all("closed" in str(one) for one in found[3:])
+        else:
+            fine = wants(found[2]) and [*found[:2], *found[3:]] == [0, 1, 3, 4, 5, 6, 7]
+        again = [batch[0].item() for batch in loader]
+        loader.close()
+        if not fine or again != list(range(8)):
+            os.write(2, f"{found} {again}".encode())
+            return 2
+        return 0
+
+    assert in_a_fork(check) == 0
+
+
+def test_the_error_names_the_bytes():
+    with pytest.raises(MemoryError, match=rf"no memory for {1 << 60} bytes of a batch.*ulimit -v"):
+        memory_for(1 << 60)

@@ -1,0 +1,181 @@
+"""With a seed, a worker that ends is replaced and its work done again: nothing lost, nothing twice, the same bits."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+import warnings
+from functools import partial
+
+import pytest
+import torch
+
+from lit_loader import DataLoader
+from lit_loader.errors import WorkerDiedError, WorkerRestartWarning
+from tests.dying_sets import Dying, die, first_time, poison_pipe, poison_slot
+
+SIZE, BATCH = 64, 4
+METHODS = ["fork", "forkserver"]
+
+
+def make_loader(dataset, **arguments):
+    settings = {"batch_size": BATCH, "num_workers": 2, "seed": 3, "shuffle": True, **arguments}
+    return DataLoader(dataset, **settings)
+
+
+def flat(batch):
+    return {key: value.clone() for key, value in batch.items()}
+
+
+def assert_same(found, expected):
+    assert len(found) == len(expected)
+    for batch, other in zip(found, expected, strict=True):
+        assert batch.keys() == other.keys()
+        for key in batch:
+            assert torch.equal(batch[key], other[key]), key
+
+
+@pytest.fixture
+def expected(tmp_path):
+    """Two epochs without workers."""
+    loader = make_loader(Dying(SIZE, tmp_path), num_workers=0)
+    return [[flat(batch) for batch in loader] for _ in range(2)]
+
+
+def run(loader, expected, *, restarts):
+    """Iterate two epochs, and check them and the warnings."""
+    with warnings.catch_warnings(record=True) as caught, loader:
+        warnings.simplefilter("always", WorkerRestartWarning)
+        for epoch in expected:
+            assert_same(list(loader), epoch)
+    texts = [str(one.message) for one in caught if one.category is WorkerRestartWarning]
+    assert len(texts) == restarts, texts
+    return texts
+
+
+@pytest.mark.parametrize("share", [False, True], ids=["whole", "in pieces"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("deaths", "restarts"),
+    [({17: "kill"}, 1), ({0: "term", 40: "exit", 41: "kill"}, 3), ({1: "kill", 2: "kill"}, 2)],
+    ids=["one", "three ways", "two at once"],
+)
+def test_a_worker_that_dies_in_getitem_is_replaced(tmp_path, expected, method, share, deaths, restarts):
+    dataset = Dying(SIZE, tmp_path, deaths)
+    arguments = {"multiprocessing_context": method, "share_batches": share}
+    texts = run(make_loader(dataset, persistent_workers=True, **arguments), expected, restarts=restarts)
+    ways = {"kill": "killed by signal SIGKILL", "term": "killed by signal SIGTERM", "exit": "exit code 7"}
+    for how in deaths.values():
+        assert any(ways[how] in text for text in texts)
+    assert all(re.search(r"worker \d \(pid \d+\) .*max_worker_restarts=3", text) for text in texts)
+
+
+def _kill_in_init(marks, worker_id):
+    if worker_id == 1 and first_time(marks, "init"):
+        die()
+    while not (marks / "init").exists():  # else the other one may have made everything by then
+        time.sleep(0.001)
+
+
+def _poison(poison, marks, after, worker_id):
+    poison(marks, after)
+
+
+@pytest.mark.parametrize("share", [False, True], ids=["whole", "in pieces"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("point", ["init", "slot", "pipe"])
+@pytest.mark.parametrize("after", [0, 3])
+def test_a_worker_may_die_anywhere(tmp_path, expected, method, share, point, after):
+    init = {
+        "init": partial(_kill_in_init, tmp_path),
+        "slot": partial(_poison, poison_slot, tmp_path, after),
+        "pipe": partial(_poison, poison_pipe, tmp_path, after),
+    }[point]
+    loader = make_loader(
+        Dying(SIZE, tmp_path, side=70),
+        worker_init_fn=init,
+        multiprocessing_context=method,
+        share_batches=share,
+        persistent_workers=True,
+    )
+    without = make_loader(Dying(SIZE, tmp_path, side=70), num_workers=0)
+    run(loader, [[flat(batch) for batch in without] for _ in range(2)], restarts=1)
+    assert (tmp_path / point).exists()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_workers_killed_when_idle_are_replaced(tmp_path, expected, method):
+    loader = make_loader(
+        Dying(SIZE, tmp_path),
+        persistent_workers=True,
+        multiprocessing_context=method,
+        max_worker_restarts=2 * len(expected[0]),
+    )
+    with warnings.catch_warnings(record=True) as caught, loader:
+        warnings.simplefilter("always", WorkerRestartWarning)
+        for epoch in expected:
+            found = []
+            for number, batch in enumerate(loader):
+                found.append(flat(batch))
+                if number in (2, 6):  # with all workers gone, what comes next must be made by new ones
+                    for worker in loader._passes._kept._workers:
+                        os.kill(worker.process.pid, signal.SIGKILL)
+            assert_same(found, epoch)
+    assert len(caught) >= 4
+
+
+def test_the_consumer_may_keep_and_change_what_it_got(tmp_path, expected):
+    """A batch that was delivered is not written to again by whoever does lost work again."""
+    dataset = Dying(SIZE, tmp_path, {9: "kill", 30: "kill", 50: "kill"}, side=70)
+    without = make_loader(Dying(SIZE, tmp_path, side=70), num_workers=0)
+    kept = []
+    with warnings.catch_warnings(), make_loader(dataset, share_batches=True) as loader:
+        warnings.simplefilter("ignore", WorkerRestartWarning)
+        for batch, other in zip(loader, without, strict=True):
+            assert torch.equal(batch["noise"], other["noise"])
+            batch["noise"] += 1
+            kept.append((batch["noise"], other["noise"] + 1))
+        assert all(torch.equal(mine, right) for mine, right in kept)
+
+
+@pytest.mark.parametrize(("most", "deaths"), [(1, 2), (0, 1), (2, 3)])
+def test_one_death_too_many_raises_and_says_so(tmp_path, most, deaths):
+    dataset = Dying(SIZE, tmp_path, {20 + 10 * number: "kill" for number in range(deaths)})
+    loader = make_loader(dataset, shuffle=False, max_worker_restarts=most, num_workers=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", WorkerRestartWarning)
+        with pytest.raises(WorkerDiedError, match=r"SIGKILL") as raised:
+            list(loader)
+    assert (f"max_worker_restarts={most} were used up" in str(raised.value)) == (most > 0)
+
+
+def test_the_restarts_are_counted_anew_in_each_epoch(tmp_path, expected):
+    dataset = Dying(SIZE, tmp_path, {5: "kill"})
+    loader = make_loader(dataset, max_worker_restarts=1)
+    for epoch in expected:
+        (tmp_path / "death-5").unlink(missing_ok=True)
+        with pytest.warns(WorkerRestartWarning, match="restart 1 of max_worker_restarts=1"):
+            assert_same(list(loader), epoch)
+
+
+def test_without_a_seed_a_death_raises_as_in_torch(tmp_path):
+    loader = DataLoader(Dying(SIZE, tmp_path, {20: "kill"}), batch_size=BATCH, num_workers=2)
+    with pytest.raises(
+        RuntimeError, match=r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly.*SIGKILL"
+    ):
+        list(loader)
+
+
+def test_a_warning_that_is_an_error_leaves_the_loader_usable(tmp_path, expected):
+    with make_loader(Dying(SIZE, tmp_path, {20: "kill"})) as loader:
+        found, batches = [], iter(loader)
+        told = 0
+        while len(found) < len(expected[0]):
+            try:
+                found.append(flat(next(batches)))
+            except WorkerRestartWarning:  # pytest turns warnings into errors here
+                told += 1
+        assert told == 1
+        assert_same(found, expected[0])

@@ -1,0 +1,107 @@
+"""`ClassAwareSampler`: classes in turns, images in turns, over batches, ranks and epochs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lit_loader.samplers import ClassAwareSampler, ClassBalancedSampler, rank_batch
+
+single_labels = st.lists(st.integers(-1, 4), min_size=6, max_size=40).filter(lambda labels: max(labels) >= 0)
+
+
+def _row(sampler, *, seed, epochs):
+    return np.concatenate([sampler.order(seed=seed, epoch=epoch)[:] for epoch in range(epochs)])
+
+
+@given(
+    labels=single_labels,
+    num_samples=st.integers(1, 60),
+    empty_as_class=st.booleans(),
+    seed=st.integers(),
+)
+def test_every_turn_holds_every_class_once_across_epochs(labels, num_samples, empty_as_class, seed):
+    sampler = ClassAwareSampler(labels, num_samples=num_samples, empty_as_class=empty_as_class)
+    row = np.array(labels)[_row(sampler, seed=seed, epochs=4)]
+    taken = sorted(c for c in set(labels) if c >= 0 or empty_as_class)
+    assert sampler.classes == tuple(c for c in taken if c >= 0)
+    for start in range(0, len(row) - len(taken) + 1, len(taken)):
+        assert sorted(row[start : start + len(taken)].tolist()) == taken
+
+
+@given(labels=single_labels, num_samples=st.integers(1, 60), seed=st.integers())
+def test_within_a_cycle_each_image_of_a_class_comes_exactly_once(labels, num_samples, seed):
+    row = _row(ClassAwareSampler(labels, num_samples=num_samples), seed=seed, epochs=5).tolist()
+    for c in set(labels) - {-1}:
+        images = [i for i, label in enumerate(labels) if label == c]
+        visits = [i for i in row if labels[i] == c]
+        for start in range(0, len(visits) - len(images) + 1, len(images)):
+            assert sorted(visits[start : start + len(images)]) == images
+
+
+def test_batches_of_every_rank_are_even_in_classes_which_shuffled_quotas_are_not():
+    labels = np.repeat(np.arange(4), [80, 10, 6, 4])
+    aware, quotas = ClassAwareSampler(labels), ClassBalancedSampler(labels, temperature=1.0)
+    assert np.bincount(labels[aware.order(seed=0, epoch=0)[:]]).tolist() == quotas.quotas.tolist() == [25] * 4
+    uneven = 0
+    for sampler in (aware, quotas):
+        uneven = 0
+        for batch in range(6):
+            for rank in range(2):
+                part = rank_batch(
+                    sampler.order(seed=0, epoch=0),
+                    batch,
+                    batch_size=8,
+                    rank=rank,
+                    world_size=2,
+                    drop_last=True,
+                )
+                uneven += np.bincount(labels[part.indices], minlength=4).tolist() != [2] * 4
+        assert (uneven == 0) == (sampler is aware)
+
+
+def test_turns_have_an_order_of_their_own_each():
+    labels = [0, 1, 2, 3, 4]
+    turns = _row(ClassAwareSampler(labels), seed=0, epochs=40).reshape(-1, 5)
+    assert len({tuple(turn) for turn in turns.tolist()}) > 25
+    assert any(a[-1] == b[0] for a, b in pairwise(turns.tolist()))
+
+
+def test_images_of_several_classes_take_part_in_each():
+    labels = [[0, 1], [0], [0, 0, 0], []]
+    sampler = ClassAwareSampler(labels, num_samples=12)
+    np.testing.assert_allclose(sampler.expected_visits(), [8, 2, 2, 0])
+    assert np.bincount(sampler.order(seed=0, epoch=0)[:], minlength=4).tolist() == [8, 2, 2, 0]
+    with_empty = ClassAwareSampler(labels, num_samples=9, empty_as_class=True)
+    np.testing.assert_allclose(with_empty.expected_visits(), [4, 1, 1, 3])
+    assert np.bincount(with_empty.order(seed=0, epoch=0)[:], minlength=4).tolist() == [4, 1, 1, 3]
+
+
+def test_ids_that_no_image_has_take_no_turn():
+    sampler = ClassAwareSampler([7, 7, 2], num_samples=4)
+    assert sampler.classes == (2, 7)
+    assert np.count_nonzero(sampler.order(seed=0, epoch=0)[:] == 2) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"labels": [-1, -1]}, ValueError, "none of the 2 images has a class.*set empty_as_class=True"),
+        ({"num_samples": 0}, ValueError, "num_samples=0"),
+        ({"num_samples": 1.0}, TypeError, "`num_samples` must be an int"),
+        ({"empty_as_class": 1}, TypeError, "`empty_as_class` must be True or False"),
+        ({"labels": [0, -2]}, ValueError, r"labels\[1\]=-2"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        ClassAwareSampler(**{"labels": [0, 1], **arguments})
+
+
+def test_images_without_a_class_alone_are_a_class():
+    order = ClassAwareSampler([-1, -1, -1], empty_as_class=True).order(seed=0, epoch=0)
+    assert sorted(order[:].tolist()) == [0, 1, 2]

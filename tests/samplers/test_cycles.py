@@ -1,0 +1,70 @@
+"""Shuffled cycles: every index once a cycle, any visit computable alone."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lit_loader.samplers import cycles
+from lit_loader.samplers.cycles import ShuffledCycles, shuffled_cycles
+
+keys = st.integers(0, 2**64 - 1)
+
+
+@given(key=keys, count=st.integers(1, 60), first=st.integers(0, 2**40))
+def test_every_cycle_holds_every_index_once(key, count, first):
+    visits = shuffled_cycles(key, count, first * count, (first + 3) * count).reshape(3, count)
+    assert (np.sort(visits, axis=1) == np.arange(count)).all()
+
+
+@given(key=keys, count=st.integers(1, 60), start=st.integers(0, 2**45), data=st.data())
+def test_a_visit_does_not_depend_on_what_is_asked_with_it(key, count, start, data):
+    whole = shuffled_cycles(key, count, start, start + 200)
+    a = data.draw(st.integers(0, 199))
+    b = data.draw(st.integers(a + 1, 200))
+    np.testing.assert_array_equal(shuffled_cycles(key, count, start + a, start + b), whole[a:b])
+
+
+@given(
+    key=keys,
+    count=st.sampled_from([1, 3, 100, 16_384, 20_000]),
+    slices=st.lists(st.tuples(st.integers(0, 90_000), st.integers(1, 20_000)), min_size=1, max_size=5),
+)
+def test_kept_blocks_give_the_same_visits_in_any_order_of_asking(key, count, slices):
+    kept = ShuffledCycles(key, count)
+    for start, size in slices:
+        visits = kept.visits(start, start + size)
+        visits[:0] = 0
+        np.testing.assert_array_equal(visits, shuffled_cycles(key, count, start, start + size))
+        visits[:] = -1  # belongs to whoever asked
+
+
+def test_very_large_cycles_are_permutations_that_are_not_stored(monkeypatch):
+    monkeypatch.setattr(cycles, "_MOST_SORTED", 100)
+    monkeypatch.setattr(cycles, "_BLOCK", 1)
+    few = ShuffledCycles(7, 101)
+    visits = few.visits(0, 303).reshape(3, 101)
+    assert (np.sort(visits, axis=1) == np.arange(101)).all()
+    assert len({tuple(row) for row in visits.tolist()}) == 3
+    np.testing.assert_array_equal(few.visits(50, 250), visits.ravel()[50:250])
+
+
+@pytest.mark.parametrize("count", [2**20 + 1, 10**12])
+def test_a_slice_of_very_large_cycles_costs_its_own_length(count):
+    visits = ShuffledCycles(7, count).visits(5 * count - 10, 5 * count + 10)
+    assert visits.dtype == np.int64
+    assert 0 <= visits.min() <= visits.max() < count
+    alone = [ShuffledCycles(7, count).visits(p, p + 1)[0] for p in range(5 * count - 10, 5 * count + 10)]
+    assert visits.tolist() == alone
+
+
+def test_kept_blocks_are_left_behind_by_pickle():
+    kept = ShuffledCycles(3, 1000)
+    size = len(pickle.dumps(kept))
+    before = kept.visits(0, 2000)
+    assert len(pickle.dumps(kept)) == size
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(kept)).visits(0, 2000), before)
