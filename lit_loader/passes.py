@@ -239,7 +239,13 @@ class Passes:
 def _made_with(loader: Loader) -> tuple[Any, ...]:
     """Return what workers are made with and a user may change afterwards."""
     functions = loader.collate_fn, loader.worker_init_fn, loader.on_bad_sample
-    return *functions, loader.num_workers, loader.worker_method, loader.max_worker_restarts, loader.hang_timeout_s
+    return (
+        *functions,
+        loader.num_workers,
+        loader.worker_method,
+        loader.max_worker_restarts,
+        loader.hang_timeout_s,
+    )
 
 
 def _run_ahead(loader: weakref.ref[Loader], epoch: int) -> SharedRun | None:

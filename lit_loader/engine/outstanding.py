@@ -5,8 +5,8 @@ NOTE [What was lost]
     tasks that were given out and not answered are suspects, but for those that still lie in the queue. Each of the
     others that live is asked to report when it comes to it: what it had taken by then it has answered. A suspect
     that nobody has answered when all have reported was lost, and is given out again, byte for byte: a sampler may have
-    changed its index since. So no task is made twice, and none
-    costs a word more while nobody dies. A worker that dies meanwhile makes a new round of it.
+    changed its index since. So no task is made twice, and none costs a word more while nobody dies. A worker that dies
+    meanwhile makes a new round of it.
 """
 
 from __future__ import annotations

@@ -126,7 +126,8 @@ def end(nursery, variant, number, moment_s, *, together=False):
         late = []
         for one, parent in left.items():
             helper = is_helper(one, parent, left)
-            since = ended_at if helper else seen_at.setdefault(one, now)  # a fork server may start a worker late
+            # a fork server may start a worker late
+            since = ended_at if helper else seen_at.setdefault(one, now)
             late += [one] if now - since > (IMPORTING_S if helper else WITHIN_S) else []
         assert not late, f"{variant} after {moment_s} s left {late} of {left}"
         time.sleep(0.01)
