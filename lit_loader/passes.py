@@ -78,7 +78,7 @@ class Passes:
     def __init__(self) -> None:
         self._kept: Pool | None = None
         self._kept_for: tuple[Any, ...] = ()
-        self._live: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._live: list[weakref.ref[Any]] = []  # without callbacks, in which Ctrl-C would be lost
         self._ahead: _Ahead | None = None
         self.claiming = threading.Lock()  # two threads' passes are two epochs
 
@@ -87,8 +87,10 @@ class Passes:
 
     def close(self) -> None:
         """End all workers."""
-        for pool in list(self._live):
-            pool.close()
+        for known in self._live:
+            pool = known()
+            if pool is not None:
+                pool.close()
         self._kept = self._ahead = None
 
     # -- unseeded: torch to the letter ----------------------------------------------------------------------
@@ -230,7 +232,8 @@ class Passes:
                 max_restarts=most if shared else 0,
                 hang_timeout_s=loader.hang_timeout_s,
             )
-        self._live.add(pool)
+        with self.claiming:
+            self._live = [*(known for known in self._live if known() is not None), weakref.ref(pool)]
         if loader.persistent_workers:
             self._kept, self._kept_for = pool, _made_with(loader)
         return pool

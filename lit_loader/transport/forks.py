@@ -37,7 +37,8 @@ class Holder(Protocol):
         """
 
 
-_holders: weakref.WeakSet[Holder] = weakref.WeakSet()
+# References without callbacks: in one of Python's own, Ctrl-C would be printed and lost.
+_holders: list[weakref.ref[Holder]] = []
 _turn = threading.RLock()  # of one thread at a time to fork
 _forking: list[Holder] = []  # whose locks it has
 
@@ -45,12 +46,16 @@ _forking: list[Holder] = []  # whose locks it has
 def make_private_before_forks(holder: Holder) -> None:
     """See NOTE [Forks]; for as long as the holder lives."""
     with _turn:
-        _holders.add(holder)
+        _holders[:] = [known for known in _holders if known() is not None]
+        _holders.append(weakref.ref(holder))
 
 
 def _before() -> None:
     _turn.acquire()
-    for holder in list(_holders):
+    for known in _holders:
+        holder = known()
+        if holder is None:
+            continue
         holder.lock.acquire()
         _forking.append(holder)
         with contextlib.suppress(MemoryError):  # then there is none to fork either, as will be told
