@@ -6,7 +6,6 @@ import os
 import threading
 
 import pytest
-import torch
 
 from lit_loader.transport import Place, forks, mapping
 from tests.transport.link import Link, large, num_maps
