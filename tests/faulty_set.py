@@ -24,6 +24,9 @@ IN_PIECES = {
     for name in ("fork", "forkserver", "thread")
 }
 SEEDED = BACKENDS | IN_PIECES
+# How a process was started makes no difference to most of what is counted and named.
+FEW = {name: way for name, way in BACKENDS.items() if not name.startswith("forkserver")}
+FEW_SEEDED = {name: way for name, way in SEEDED.items() if not name.startswith("forkserver")}
 
 
 class Faulty(Dataset):

@@ -15,12 +15,12 @@ from lit_loader.engine import EndOfPass, ReportingRun, Task
 from lit_loader.engine.bad_samples import BadSampleLog
 from lit_loader.engine.failures import Failure, Flawed
 from lit_loader.errors import BadSamplesWarning, LitLoaderError, TooManyBadSamplesError
-from tests.faulty_set import BACKENDS, SEEDED, Faulty, FaultyFiles, loader_of, outcomes
+from tests.faulty_set import FEW, FEW_SEEDED, Faulty, FaultyFiles, loader_of, outcomes
 
 SILENT = pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
 BAD = {3: ValueError("three"), 4: OSError(5, "broken", "/x/four.jpg"), 17: KeyError("k")}
-BACKEND = pytest.mark.parametrize("workers", BACKENDS.values(), ids=BACKENDS)
-SEEDED_BACKEND = pytest.mark.parametrize("workers", SEEDED.values(), ids=SEEDED)
+BACKEND = pytest.mark.parametrize("workers", FEW.values(), ids=FEW)
+SEEDED_BACKEND = pytest.mark.parametrize("workers", FEW_SEEDED.values(), ids=FEW_SEEDED)
 
 
 @SILENT
@@ -121,7 +121,7 @@ def test_an_epoch_that_is_broken_off_or_begun_again_starts_at_none(workers, seed
 
 @SILENT
 def test_what_was_made_and_not_delivered_does_not_count():
-    with loader_of(Faulty(BAD), shuffle=False, **BACKENDS["thread"], prefetch_factor=6) as loader:
+    with loader_of(Faulty(BAD), shuffle=False, **FEW["thread"], prefetch_factor=6) as loader:
         iterator = iter(loader)
         next(iterator)
         run = iterator._run._run

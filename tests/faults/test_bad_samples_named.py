@@ -8,11 +8,11 @@ from torch.utils.data import Dataset, Subset
 
 from lit_loader import DataLoader
 from lit_loader.errors import SharedGeneratorError
-from tests.faulty_set import BACKENDS, SEEDED, Faulty, FaultyFiles, loader_of, outcomes
+from tests.faulty_set import FEW, FEW_SEEDED, Faulty, FaultyFiles, loader_of, outcomes
 from tests.toys import DrawingBatches, Stream
 
-BACKEND = pytest.mark.parametrize("workers", BACKENDS.values(), ids=BACKENDS)
-SEEDED_BACKEND = pytest.mark.parametrize("workers", SEEDED.values(), ids=SEEDED)
+BACKEND = pytest.mark.parametrize("workers", FEW.values(), ids=FEW)
+SEEDED_BACKEND = pytest.mark.parametrize("workers", FEW_SEEDED.values(), ids=FEW_SEEDED)
 
 
 def raised(loader, kind=Exception):
@@ -163,7 +163,7 @@ class Dropping(Faulty):
 
 def test_what_threads_are_refused_is_no_bad_sample():
     with pytest.raises(SharedGeneratorError, match="dropout"):
-        list(loader_of(Dropping({}), **BACKENDS["thread"]))
+        list(loader_of(Dropping({}), **FEW["thread"]))
 
 
 def refuse_to_collate(samples):
