@@ -38,7 +38,7 @@ def try_numbers(context, seed, numbers):
     [
         ("fork", None),
         ("fork", 1),
-        ("forkserver", 1),
+        pytest.param("forkserver", 1, marks=pytest.mark.soak),
         pytest.param("forkserver", None, marks=pytest.mark.soak),
     ],
 )

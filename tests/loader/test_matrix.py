@@ -100,8 +100,14 @@ def assert_the_whole_row(dataset, num_workers, method, epochs=(0, 3)):
                 assert found == wanted, (num_workers, method, number, in_order, share)
 
 
-@pytest.mark.parametrize("num_workers", [1, 2, 5])
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    ("method", "num_workers"),
+    [
+        *((method, num_workers) for method in ("fork", "forkserver") for num_workers in (1, 2, 5)),
+        ("spawn", 2),
+        *(pytest.param("spawn", num_workers, marks=pytest.mark.soak) for num_workers in (1, 5)),
+    ],
+)
 def test_worker_processes_give_the_inline_batches(method, num_workers):
     assert_the_whole_row(Everything(), num_workers, method)
 

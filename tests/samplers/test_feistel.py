@@ -94,7 +94,7 @@ def test_threads_may_read_one_order():
 # -- statistics -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("length", [4, 5])
+@pytest.mark.parametrize("length", [pytest.param(4, marks=pytest.mark.soak), 5])
 def test_all_permutations_of_a_few_are_equally_likely(length):
     numbers = {p: k for k, p in enumerate(itertools.permutations(range(length)))}
     drawn = [numbers[tuple(FeistelOrder(key64("few", k), length)[:].tolist())] for k in range(12_000)]
