@@ -79,7 +79,11 @@ class HangWatch:
 
     def end(self, number: int, worker: WorkerProcess) -> str:
         """Print a worker's stacks to standard error, and kill it; return what happened, in words."""
-        at = "did not report" if self._began[number] == _AWAITED else "was at one sample"
+        at = (
+            "did not report"
+            if self._began[number] == _AWAITED
+            else "was at one sample (without a seed: one batch)"
+        )
         what = f"hung: it {at} for longer than hang_timeout_s={self._timeout_s:g}"
         stacks = self._stacks(worker) or "  (it printed none: stopped, or not started yet)\n"
         with contextlib.suppress(

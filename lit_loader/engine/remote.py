@@ -100,7 +100,7 @@ def _built(kind: type[BaseException], message: str) -> BaseException | None:
         if kind is KeyError:
             made: object = KeyError(_Lines(message))
         elif getattr(kind, "message", None):
-            made = kind(message=message)  # type: ignore[call-arg]
+            made = kind(message=message)  # type: ignore[call-arg] # torch's sign that it takes this keyword
         else:
             made = kind(message)
         if isinstance(made, BaseException):

@@ -18,19 +18,12 @@ from hypothesis import strategies as st
 from lit_loader.samplers import RandomSampler
 from lit_loader.samplers.feistel import FeistelOrder
 from lit_loader.seeding import key64
+from tests.samplers.chi_square import assert_fits
 
-NORMAL_QUANTILE = 4.753424308822899  # of 1 - 1e-6
 
-
-def assert_fits(counts, probabilities):
-    """The quantile is Wilson and Hilferty's (1931) approximation."""
-    counts = np.asarray(counts, np.float64).ravel()
-    expected = counts.sum() * np.broadcast_to(probabilities, counts.shape)
-    assert expected.min() > 10
-    statistic = ((counts - expected) ** 2 / expected).sum()
-    freedom = counts.size - 1
-    bound = freedom * (1 - 2 / (9 * freedom) + NORMAL_QUANTILE * np.sqrt(2 / (9 * freedom))) ** 3
-    assert statistic < bound
+def same(count):
+    """So many equal probabilities."""
+    return np.full(count, 1 / count)
 
 
 @settings(max_examples=60)
@@ -98,7 +91,7 @@ def test_threads_may_read_one_order():
 def test_all_permutations_of_a_few_are_equally_likely(length):
     numbers = {p: k for k, p in enumerate(itertools.permutations(range(length)))}
     drawn = [numbers[tuple(FeistelOrder(key64("few", k), length)[:].tolist())] for k in range(12_000)]
-    assert_fits(np.bincount(drawn, minlength=len(numbers)), 1 / len(numbers))
+    assert_fits(np.bincount(drawn, minlength=len(numbers)), same(len(numbers)))
 
 
 @pytest.mark.parametrize("length", [10, 37, 100])
@@ -107,12 +100,8 @@ def test_every_index_is_equally_likely_at_every_position(length):
     counts = np.zeros((length, length))
     for trial in range(trials):
         counts[np.arange(length), FeistelOrder(key64("where", trial), length)[:]] += 1
-    # each trial is a permutation: (n - 1)^2 degrees of freedom, and the statistic is n / (n - 1) times too small
-    expected = trials / length
-    statistic = ((counts - expected) ** 2 / expected).sum() * (length - 1) / length
-    freedom = (length - 1) ** 2
-    bound = freedom * (1 - 2 / (9 * freedom) + NORMAL_QUANTILE * np.sqrt(2 / (9 * freedom))) ** 3
-    assert statistic < bound
+    # each trial is a permutation: (n - 1)^2 degrees of freedom are left, which scales the statistic too
+    assert_fits(counts, same(length**2), lost=2 * length - 1, scale=(length - 1) / length)
 
 
 @pytest.mark.parametrize("length", [100_000, 2**21, 3_000_017])
@@ -122,7 +111,7 @@ def test_indices_apart_are_unrelated(length, lag):
     values = FeistelOrder(key64("lags", length), length)[: min(length, 1 << 19)] * size // length
     blocks = values[: len(values) // (2 * lag) * 2 * lag].reshape(-1, 2, lag)
     pairs = blocks[:, 0].ravel() * size + blocks[:, 1].ravel()
-    assert_fits(np.bincount(pairs, minlength=size * size), 1 / size**2)
+    assert_fits(np.bincount(pairs, minlength=size * size), same(size * size))
 
 
 @pytest.mark.parametrize("length", [100_003, 1_500_000])
@@ -142,13 +131,13 @@ def test_low_bits_are_unrelated_to_positions():
     for bits in (1, 3, 5):
         mask = (1 << bits) - 1
         table = (positions & mask) * (mask + 1) + (values & mask)
-        assert_fits(np.bincount(table, minlength=(mask + 1) ** 2), 1 / (mask + 1) ** 2)
+        assert_fits(np.bincount(table, minlength=(mask + 1) ** 2), same((mask + 1) ** 2))
 
 
 def test_epochs_are_unrelated():
     sampler, size = RandomSampler(1 << 21), 32
     first, second = (sampler.order(seed=4, epoch=epoch)[: 1 << 19] * size >> 21 for epoch in (0, 1))
-    assert_fits(np.bincount(first * size + second, minlength=size * size), 1 / size**2)
+    assert_fits(np.bincount(first * size + second, minlength=size * size), same(size * size))
     assert (first == second).mean() < 0.05
 
 
