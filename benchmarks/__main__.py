@@ -7,10 +7,13 @@ from benchmarks import (
     classification,
     decoded_cache,
     detection,
+    draws,
     epoch_gap,
     heavy_tail,
     overhead,
+    padding,
     recovery,
+    resume,
     startup,
     transport,
 )
@@ -20,7 +23,7 @@ from benchmarks.rounds import run
 def main(rounds: int) -> None:
     """Answer one question after the other."""
     questions = (class_weights, overhead, transport, detection, classification, decoded_cache)
-    for question in (*questions, epoch_gap, heavy_tail, startup, recovery):
+    for question in (*questions, epoch_gap, heavy_tail, startup, recovery, resume, padding, draws):
         question.main(rounds)
 
 

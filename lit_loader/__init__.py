@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lit_loader.collate import default_collate, default_convert, detection_collate
     from lit_loader.datamodules import (
         ClassificationDataModule,
+        DatasetsDataModule,
         DetectionDataModule,
         LandmarkDataModule,
         MultiTaskDataModule,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
         SubsetRandomSampler,
         WeightedRandomSampler,
     )
-    from lit_loader.seeding import sample_rng
+    from lit_loader.seeding import is_duplicate, sample_rng
 
 _HOMES = {
     "AnnotationTable": "lit_loader.annotations",
@@ -43,6 +44,7 @@ _HOMES = {
     "ClassBalancedSampler": "lit_loader.samplers",
     "ClassificationDataModule": "lit_loader.datamodules",
     "DataLoader": "lit_loader.loader",
+    "DatasetsDataModule": "lit_loader.datamodules",
     "DetectionDataModule": "lit_loader.datamodules",
     "DetectionDataset": "lit_loader.datasets",
     "LandmarkDataModule": "lit_loader.datamodules",
@@ -58,6 +60,7 @@ _HOMES = {
     "default_convert": "lit_loader.collate",
     "detection_collate": "lit_loader.collate",
     "get_worker_info": "torch.utils.data",
+    "is_duplicate": "lit_loader.seeding",
     "read_annotations": "lit_loader.formats",
     "read_voc": "lit_loader.formats",
     "sample_rng": "lit_loader.seeding",
@@ -72,6 +75,7 @@ __all__ = [
     "ClassBalancedSampler",
     "ClassificationDataModule",
     "DataLoader",
+    "DatasetsDataModule",
     "DetectionDataModule",
     "DetectionDataset",
     "LandmarkDataModule",
@@ -87,6 +91,7 @@ __all__ = [
     "default_convert",
     "detection_collate",
     "get_worker_info",
+    "is_duplicate",
     "read_annotations",
     "read_voc",
     "sample_rng",

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import BatchSampler
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
+from lit_loader.injection import unwrapped
 from lit_loader.samplers import OrderSampler
 
 __all__ = [
@@ -24,7 +25,7 @@ _WORKER_METHODS = ("multiprocessing", "thread")
 
 def check_batch_sampler(batch_sampler: Any) -> None:
     """Refuse a batch sampler that would iterate a sampler of ours by itself: neither seed nor rank reach it so."""
-    batches = getattr(batch_sampler, "_batch_sampler", batch_sampler)
+    batches = unwrapped(batch_sampler)
     inner = getattr(batches, "sampler", None)
     if isinstance(inner, OrderSampler) and type(batches) is not BatchSampler:
         raise ValueError(

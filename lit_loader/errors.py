@@ -11,6 +11,8 @@ __all__ = [
     "CacheError",
     "ImageError",
     "LitLoaderError",
+    "NotResumableWarning",
+    "ResumeWarning",
     "SharedGeneratorError",
     "TooManyBadSamplesError",
     "UnsafePathError",
@@ -70,6 +72,14 @@ class BadSamplesWarning(UserWarning):
 
 class TooManyBadSamplesError(LitLoaderError, RuntimeError):
     """More samples of an epoch could not be made than the loader is to put up with."""
+
+
+class NotResumableWarning(UserWarning):
+    """A loader's state was asked for, and it will not be possible to go on from it."""
+
+
+class ResumeWarning(UserWarning):
+    """A loader goes on from a state on an assumption, at a cost, or not at all as it was told to."""
 
 
 class SharedGeneratorError(LitLoaderError, RuntimeError):

@@ -12,7 +12,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 from torch._C._autograd import _profiler_enabled as profiler_enabled
 from torch.autograd import profiler
 
-from lit_loader.engine import EndOfPass
+from lit_loader.engine import TIMED_OUT, EndOfPass
+from lit_loader.resume import Progress
 
 __all__ = ["LengthClaim", "LoaderIterator", "Run"]
 
@@ -72,8 +73,8 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
     """One pass over a loader.
 
     Args:
-        start: Starts the pass; called now, or at the first ``next()`` if ``lazy``. A lazy iterator claims its
-            epoch then, so that ``iter()`` alone changes nothing.
+        start: Starts the pass, and says where its progress is counted; called now, or at the first ``next()`` if
+            ``lazy``. A lazy iterator claims its epoch then, so that ``iter()`` alone changes nothing.
         deliver: Makes of a pass one whose batches are page-locked or on a device; None: they are returned as they
             come.
         num_batches: Gives the number of batches, for ``len()``.
@@ -86,7 +87,7 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
 
     def __init__(
         self,
-        start: Callable[[], Run],
+        start: Callable[[], tuple[Run, Progress]],
         *,
         lazy: bool,
         deliver: Callable[[Run], Run] | None,
@@ -99,19 +100,22 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
         self._closer: weakref.finalize[..., Any] | None = None
         self.restart(start, lazy=lazy, claim=claim)
 
-    def restart(self, start: Callable[[], Run], *, lazy: bool, claim: LengthClaim | None) -> None:
+    def restart(
+        self, start: Callable[[], tuple[Run, Progress]], *, lazy: bool, claim: LengthClaim | None
+    ) -> None:
         """Begin another pass, dropping what is left of this one (torch's persistent workers do so)."""
         self.close()
         self._ended = False
-        self._start: Callable[[], Run] | None = start
-        self._claim, self._num_delivered = claim, 0
+        self._start: Callable[[], tuple[Run, Progress]] | None = start
+        self._claim = claim
         if not lazy:
             self._begin()
 
     def _begin(self) -> Run:
         assert self._start is not None
-        start, self._start = self._start, None  # it refers to the loader, which may refer to this iterator
-        run = start()
+        run, self._progress = self._start()
+        if not self._progress.resumed:
+            self._start = None  # it refers to the loader, which may refer to this iterator
         if self._deliver is not None:
             run = self._deliver(run)
         self._run = run
@@ -121,7 +125,10 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
 
     def close(self) -> None:
         """Drop the pass; ``next()`` then raises StopIteration."""
-        self._ended = True
+        self._ended, self._start = True, None
+        self._drop_run()
+
+    def _drop_run(self) -> None:
         run, self._run = self._run, None
         closer, self._closer = self._closer, None
         if run is not None and closer is not None and closer.detach() is not None:
@@ -143,14 +150,23 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
         if self._ended:
             raise StopIteration
         run = self._run if self._run is not None else self._begin()
+        progress = self._progress
         try:
             batch = run.next_batch()
         except EndOfPass:
+            progress.ended()
+            if progress.resumed and progress.untouched:  # the state was saved at the end of an epoch
+                self._drop_run()
+                return self._next()
             self.close()
             raise StopIteration from None
-        self._num_delivered += 1
+        except Exception as error:
+            if not str(error).startswith(TIMED_OUT):
+                progress.failed()
+            raise
+        progress.received()
         if self._claim is not None:
-            self._claim.warn_past(self._num_delivered)
+            self._claim.warn_past(progress.num_returned)
         return cast("T_co", batch)
 
     def __getstate__(self) -> Any:

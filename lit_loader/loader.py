@@ -29,12 +29,15 @@ from lit_loader.arguments import (
 )
 from lit_loader.device import CudaPageLock, checked_device, delivery, find_page_lock
 from lit_loader.engine import BadSample, BadSampleLog, OnBadSample
-from lit_loader.epochs import EpochCount
+from lit_loader.injection import settle_rebuilding, taken_as_ours
 from lit_loader.iterator import LengthClaim, LoaderIterator, Run
 from lit_loader.passes import Passes, can_share
 from lit_loader.planning import Cut, find_cut
 from lit_loader.reporting import check_bad_samples, reporting_run
+from lit_loader.resume import Progress
 from lit_loader.samplers import RandomSampler, SequentialSampler, num_batches
+from lit_loader.standing import Standing
+from lit_loader.states import Resume, check_resume
 from lit_loader.types import CollateFn, WorkerInitFn
 
 __all__ = ["DataLoader"]
@@ -56,8 +59,11 @@ class DataLoader(TorchDataLoader[T_co]):
         dataset: A map or an iterable dataset.
         batch_size: Samples a batch, on each rank; None: no batching.
         shuffle: Draw a new order each epoch.
-        sampler: A sampler of ours (`lit_loader.samplers`) or any iterable of indices.
-        batch_sampler: Any iterable of containers of indices.
+        sampler: A sampler of ours (`lit_loader.samplers`) or any iterable of indices. With a seed, torch's own
+            ``SequentialSampler`` and ``RandomSampler`` (without replacement, num_samples or generator) are taken as
+            ours: they know neither seed nor rank, and Lightning puts the first in others' place to overfit.
+        batch_sampler: Any iterable of containers of indices. With a seed, torch's ``BatchSampler`` over a sampler of
+            ours is cut like ``batch_size``. Its own sampler is shown as ``loader.sampler``, for Lightning to see.
         num_workers: Workers; 0: batches are made in this process and thread.
         collate_fn: Makes a batch of a list of samples.
         pin_memory: Copy tensors to page-locked memory before they are returned.
@@ -99,6 +105,8 @@ class DataLoader(TorchDataLoader[T_co]):
             epoch's first batches are made before this one ends.
         pin_memory_device: Deprecated by torch, and ignored as torch does.
         in_order: Deliver batches in order.
+        resume: What `load_state_dict` does with a state that does not fit. "exact": refuse it. "same_sample": take one
+            of another global batch size, and go on from the same sample. "restart": leave it aside, with a warning.
 
     Raises:
         TypeError: If the dataset is a DataPipe, ``seed`` is no int, or ``device`` is of another type.
@@ -121,6 +129,7 @@ class DataLoader(TorchDataLoader[T_co]):
     on_bad_sample: OnBadSample
     max_bad_samples: int | None
     device: torch.device | None
+    resume: Resume
 
     def __init__(
         self,
@@ -148,6 +157,7 @@ class DataLoader(TorchDataLoader[T_co]):
         on_bad_sample: OnBadSample = "raise",
         max_bad_samples: int | None = None,
         device: str | torch.device | None = None,
+        resume: Resume = "exact",
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
         pin_memory_device: str = "",
@@ -161,14 +171,17 @@ class DataLoader(TorchDataLoader[T_co]):
         self.on_bad_sample, self.max_bad_samples = on_bad_sample, max_bad_samples
         self._bad_sample_log: BadSampleLog | None = None
         self.device = checked_device(device)
+        check_resume(resume)
+        self.resume = resume
         self._passes = Passes()
-        self._epochs = EpochCount()
+        self._standing = Standing()
         ours = seed is not None and sampler is None and batch_sampler is None
         if ours and not isinstance(dataset, IterableDataset):
             sampler = RandomSampler(dataset) if shuffle else SequentialSampler(dataset)  # type: ignore[arg-type] # has a length
             shuffle = None
         if seed is not None:
             check_batch_sampler(batch_sampler)
+            sampler, batch_sampler = taken_as_ours(sampler, batch_sampler)
         super().__init__(
             dataset,
             batch_size,
@@ -188,6 +201,7 @@ class DataLoader(TorchDataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        settle_rebuilding(self, sampler, batch_sampler)
         check_sharing(share_batches, can_share(self))
         check_bad_samples(self)
         check_replacement(
@@ -207,7 +221,7 @@ class DataLoader(TorchDataLoader[T_co]):
         Raises:
             ValueError: If ``epoch`` is negative.
         """
-        self._epochs.name(epoch, **self._samplers)
+        self._standing.name(self, epoch)
 
     @property
     def _samplers(self) -> dict[str, Any]:
@@ -215,15 +229,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     @property
     def _next_epoch(self) -> int:
-        return self._epochs.next
-
-    def _claim_epoch(self) -> int:
-        """Return the epoch of the pass that begins now, and move on."""
-        with self._passes.claiming:
-            self._epochs.hear(**self._samplers)
-            epoch = self._epochs.next
-            self._epochs.next = epoch + 1
-        return epoch
+        return self._standing.epochs.next
 
     @property
     def _cut(self) -> Cut | None:
@@ -284,20 +290,64 @@ class DataLoader(TorchDataLoader[T_co]):
             claim=self._length_claim(),
         )
 
-    def _start_unseeded(self, *, again: bool = False) -> Run:
-        return self._reporting(self._passes.start_unseeded(self, again=again), None)
+    def _start_unseeded(self, *, again: bool = False) -> tuple[Run, Progress]:
+        run = self._passes.start_unseeded(self, again=again)
+        progress, _ = self._standing.claim(self)
+        return self._reporting(run, progress), progress
 
-    def _start_seeded(self) -> Run:
-        epoch = self._claim_epoch()
-        return self._reporting(self._passes.start_seeded(self, epoch), epoch)
+    def _start_seeded(self) -> tuple[Run, Progress]:
+        progress, point = self._standing.claim(self)
+        try:
+            run = self._passes.start_seeded(self, progress, point)
+        except BaseException:
+            self._standing.give_back(progress, point)
+            raise
+        return self._reporting(run, progress), progress
 
-    def _reporting(self, run: Run, epoch: int | None) -> Run:
+    def _reporting(self, run: Run, progress: Progress) -> Run:
         """Return the pass with its bad samples recorded; with "raise" there are none, and it is returned as it is."""
         self._bad_sample_log = None
         if self.on_bad_sample != "raise":
-            epoch = self._claim_epoch() if epoch is None else epoch  # without a seed nothing else counts them
-            run, self._bad_sample_log = reporting_run(self, run, epoch)
+            run, self._bad_sample_log = reporting_run(self, run, progress)
         return run
+
+    # -- state --------------------------------------------------------------------------------------------
+
+    def state_dict(self, *, num_held: int = 0) -> dict[str, Any]:
+        """Return where the consumer is: what it takes to go on with the next batch, in this process or another.
+
+        It counts what was received, of the pass that was begun last, so it may be taken at any moment: before, between
+        and after batches and epochs, and while workers are ahead. After an epoch's last batch it says: the next epoch.
+        No worker is started and nothing is iterated. See `load_state_dict` for what may change until it is loaded.
+
+        Args:
+            num_held: How many of the batches received last are not to count, at most 4: the consumer has them in hand,
+                unused (Lightning's fetcher holds one of a loader without a length).
+
+        Returns:
+            A small dict of plain values: JSON, and loadable under ``weights_only=True``; the same on every rank. A
+            loader that cannot be resumed (without a seed, say) gives ``{"resumable": False, "reason": ...}`` and warns
+            (`lit_loader.errors.NotResumableWarning`).
+
+        Raises:
+            ValueError: If ``num_held`` is out of range.
+        """
+        return self._standing.state(self, num_held)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a state: the next iterator's first batch is the one that the saving loader's consumer had not got.
+
+        Once: the iterator after that begins the next epoch. An iterator that lives goes on as it was, unless it has not
+        begun. With a sampler of ours it takes no time, wherever the state was taken, and the number and kind of
+        workers, their start method, and rank and world size (with the same global batch) may be others.
+
+        Args:
+            state_dict: What `state_dict` gave.
+
+        Raises:
+            ValueError: If it is no such state, cannot be resumed, or does not fit this loader; see ``resume``.
+        """
+        self._standing.load(self, state_dict)
 
     @property
     def bad_samples(self) -> tuple[BadSample, ...]:

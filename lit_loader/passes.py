@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -32,10 +32,13 @@ from lit_loader.engine import (
     Pool,
     ProcessPool,
     SharedRun,
+    Task,
     ThreadPool,
     WorkerSpec,
+    is_stateful,
     unwrap_subset,
 )
+from lit_loader.engine.bad_samples import Run
 from lit_loader.forkserver import start_forkserver
 from lit_loader.planning import (
     Cut,
@@ -44,9 +47,10 @@ from lit_loader.planning import (
     plan_foreign,
     plan_seeded,
 )
+from lit_loader.resume import Progress, ResumePoint, StreamDetail, StreamRun
 from lit_loader.seeding import key64
 
-__all__ = ["MAX_WORKER_RESTARTS", "Passes", "can_share"]
+__all__ = ["MAX_WORKER_RESTARTS", "Passes", "can_share", "stream_state"]
 
 MAX_WORKER_RESTARTS: Final = 3
 """How many workers are replaced in an epoch, unless the loader is told another number."""
@@ -67,6 +71,18 @@ def can_share(loader: Loader) -> bool:
     return not getattr(dataset, "__getitems__", None) and is_own_collate(loader.collate_fn)
 
 
+def stream_state(loader: Loader) -> bool | None:
+    """Return whether the batches of an iterable dataset are to say where their worker is; True: with its state.
+
+    A dataset that worker threads share has one state for all of them, and one state is not that of every rank: there
+    samples are counted.
+    """
+    if loader.seed is None or not isinstance(loader.dataset, IterableDataset):
+        return None
+    shared = loader.worker_method == "thread" and loader.num_workers > 1
+    return is_stateful(loader.dataset) and not shared and loader._place[1] == 1
+
+
 class Passes:
     """Starts the passes of one loader and keeps its workers.
 
@@ -80,7 +96,7 @@ class Passes:
         self._kept_for: tuple[Any, ...] = ()
         self._live: list[weakref.ref[Any]] = []  # without callbacks, in which Ctrl-C would be lost
         self._ahead: _Ahead | None = None
-        self.claiming = threading.Lock()  # two threads' passes are two epochs
+        self._noting = threading.Lock()
 
     def __reduce__(self) -> tuple[type[Passes], tuple[()]]:
         return Passes, ()
@@ -92,6 +108,10 @@ class Passes:
             if pool is not None:
                 pool.close()
         self._kept = self._ahead = None
+
+    def forget_workers(self) -> None:
+        """Let the next pass have workers of its own: those that there are have the dataset as it was."""
+        self._kept_for = ()
 
     # -- unseeded: torch to the letter ----------------------------------------------------------------------
 
@@ -121,24 +141,38 @@ class Passes:
 
     # -- seeded ---------------------------------------------------------------------------------------------
 
-    def start_seeded(self, loader: Loader, epoch: int) -> InlineRun | DirectedRun | SharedRun:
-        """Start the pass of an epoch, or go on with what was made of it ahead."""
+    def start_seeded(self, loader: Loader, progress: Progress, point: ResumePoint | None) -> Run:
+        """Start the pass of an epoch, or go on with what was made of it ahead.
+
+        Args:
+            loader: Whose pass it is.
+            progress: What the consumer receives of it.
+            point: Where the epoch is gone on with; None: at its beginning.
+        """
         ahead, self._ahead = self._ahead, None
-        cut = loader._cut
+        epoch, cut = progress.epoch, loader._cut
         following = self._following(loader, epoch) if cut is not None else None
         if ahead is not None:
-            if ahead.fits == self._what_fits(loader, epoch, cut) and ahead.run.claim(following):
+            fits = point is None and ahead.fits == self._what_fits(loader, epoch, cut)
+            if fits and ahead.run.claim(following):
                 return ahead.run
             ahead.run.close()
-        if loader.num_workers > 0 and not isinstance(loader.dataset, IterableDataset):
-            run = self._shared(loader, epoch, cut)
-            run.claim(following)
-            return run
-        plan = plan_seeded(loader, epoch, cut)
+        plan = plan_seeded(loader, epoch, cut, progress, point)
+        if isinstance(loader.dataset, IterableDataset):
+            detail = StreamDetail.start(loader.num_workers) if point is None else point.detail
+            return StreamRun(self._stream(loader, plan, detail.turn), progress, detail)
+        if loader.num_workers == 0:
+            return InlineRun(plan, _spec(loader, 0).fetcher())
+        run = self._shared(loader, plan)
+        run.claim(following)
+        return run
+
+    def _stream(self, loader: Loader, plan: Iterator[Task], turn: int) -> InlineRun | DirectedRun:
+        """Return a pass over an iterable dataset."""
         if loader.num_workers == 0:
             return InlineRun(plan, _spec(loader, 0).fetcher())
         pool = self._usable(loader) or self._new_seeded_pool(loader)
-        return self._directed(loader, pool, plan, in_turns=loader.in_order, eager=False)
+        return self._directed(loader, pool, plan, in_turns=loader.in_order, eager=False, turn=turn)
 
     def _following(self, loader: Loader, epoch: int) -> Callable[[], SharedRun | None] | None:
         """Return what begins the epoch after this one; None if there is no point in it."""
@@ -156,7 +190,7 @@ class Passes:
             if self._ahead.fits == fits:
                 return None
             self._ahead.run.close()
-        self._ahead = _Ahead(fits, self._shared(loader, epoch, cut))
+        self._ahead = _Ahead(fits, self._shared(loader, plan_seeded(loader, epoch, cut)))
         return self._ahead.run
 
     def _what_fits(self, loader: Loader, epoch: int, cut: Cut | None) -> tuple[Any, ...] | None:
@@ -165,19 +199,19 @@ class Passes:
             return None
         return (
             (epoch, loader.seed, *loader._place, self._usable(loader)),
-            (cut.sampler, cut.sampler.seed, len(cut.sampler), cut.sampler.num_indices),
+            (cut.sampler, cut.sampler.revision, cut.sampler.seed, len(cut.sampler), cut.sampler.num_indices),
             (cut.batch_size, cut.drop_last),
             (loader.in_order, loader.timeout, loader.prefetch_factor, loader.share_batches),
         )
 
     # -- workers --------------------------------------------------------------------------------------------
 
-    def _shared(self, loader: Loader, epoch: int, cut: Cut | None) -> SharedRun:
+    def _shared(self, loader: Loader, plan: Iterator[Task]) -> SharedRun:
         assert loader.prefetch_factor is not None
         pool = self._usable(loader) or self._new_seeded_pool(loader)
         return SharedRun(
             pool,
-            plan_seeded(loader, epoch, cut),
+            plan,
             prefetch_factor=loader.prefetch_factor,
             share=loader.share_batches if can_share(loader) else False,
             join=partial(_join, _spec(loader, 0).fetcher()),
@@ -186,13 +220,16 @@ class Passes:
             owns_pool=pool is not self._kept,
         )
 
-    def _directed(self, loader: Loader, pool: Pool, plan: Any, *, in_turns: bool, eager: bool) -> DirectedRun:
+    def _directed(
+        self, loader: Loader, pool: Pool, plan: Any, *, in_turns: bool, eager: bool, turn: int = 0
+    ) -> DirectedRun:
         assert loader.prefetch_factor is not None
         return DirectedRun(
             pool,
             plan,
             prefetch_factor=loader.prefetch_factor,
             in_turns=in_turns,
+            turn=turn,
             eager=eager,
             in_order=loader.in_order,
             timeout_s=loader.timeout,
@@ -232,7 +269,7 @@ class Passes:
                 max_restarts=most if shared else 0,
                 hang_timeout_s=loader.hang_timeout_s,
             )
-        with self.claiming:
+        with self._noting:
             self._live = [*(known for known in self._live if known() is not None), weakref.ref(pool)]
         if loader.persistent_workers:
             self._kept, self._kept_for = pool, _made_with(loader)
@@ -278,6 +315,7 @@ def _spec(loader: Loader, base_seed: int) -> WorkerSpec:
         base_seed=base_seed,
         num_workers=loader.num_workers,
         on_bad_sample=loader.on_bad_sample,
+        stream_state=stream_state(loader),
     )
 
 

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, IterableDataset
 
-from lit_loader.engine import NUM_SPARES, BatchKey, OnBadSample, Task
+from lit_loader.engine import NUM_SPARES, BatchKey, OnBadSample, StreamPlace, Task
+from lit_loader.injection import unwrapped
+from lit_loader.resume import Progress, ResumePoint, find_stateful, foreign_indices
 from lit_loader.samplers import OrderSampler, num_batches, rank_batch
 from lit_loader.seeding import hash_u64, key64
 from lit_loader.transport import PageLock
@@ -28,6 +30,7 @@ __all__ = [
     "plan_seeded",
     "plan_stream",
     "seen_indices",
+    "users_sampler",
 ]
 
 
@@ -61,6 +64,8 @@ class Loader(Protocol):
     on_bad_sample: OnBadSample
     max_bad_samples: int | None
     batch_sampler: Any
+    sampler: Any
+    batch_size: int | None
 
     def __len__(self) -> int:
         """Its number of batches."""
@@ -94,20 +99,15 @@ def find_cut(sampler: Any, batch_sampler: Any) -> Cut | None:
     """Return how a loader's batches are slices of an order of ours; None if they are not."""
     if batch_sampler is None:
         return Cut(sampler, None, False) if isinstance(sampler, OrderSampler) else None
-    batches = _unwrapped(batch_sampler)
+    batches = unwrapped(batch_sampler)
     if type(batches) is BatchSampler and isinstance(batches.sampler, OrderSampler):
         return Cut(batches.sampler, batches.batch_size, batches.drop_last)
     return None
 
 
-def _unwrapped(batch_sampler: Any) -> Any:
-    """Look through the wrapper that Lightning puts around the batch sampler of a prediction."""
-    return getattr(batch_sampler, "_batch_sampler", batch_sampler)
-
-
 def is_watched(batch_sampler: Any) -> bool:
     """Whether Lightning's wrapper wants to know each batch's indices, so that none may be planned early."""
-    return _unwrapped(batch_sampler) is not batch_sampler
+    return unwrapped(batch_sampler) is not batch_sampler
 
 
 def seen_indices(batch_sampler: Any) -> list[list[Any]] | None:
@@ -133,21 +133,37 @@ def plan_order(
     drop_last: bool,
     rank: int,
     world_size: int,
+    start: int = 0,
     seen: list[list[int]] | None = None,
     with_spares: bool = False,
 ) -> Iterator[Task]:
-    """Yield this rank's batches of an order; ``batch_size=None``: its samples one by one.
+    """Yield this rank's batches of an order from a position on; ``batch_size=None``: its samples one by one.
 
     ``seen`` collects the indices of each batch, for whoever wants to know them; ``with_spares``: each sample has some
     that may stand in for it.
     """
     size = batch_size or 1
-    total = num_batches(len(order), batch_size=size, world_size=world_size, drop_last=drop_last)
-    for number in range(total):
+    total = num_batches(len(order) - start, batch_size=size, world_size=world_size, drop_last=drop_last)
+    before = -(-start // (size * world_size))
+    if seen is not None:
+        seen.extend([] for _ in range(before))
+    for number in range(before, before + total):
         batch = rank_batch(
-            order, number, batch_size=size, rank=rank, world_size=world_size, drop_last=drop_last
+            order,
+            number - before,
+            batch_size=size,
+            rank=rank,
+            world_size=world_size,
+            drop_last=drop_last,
+            start=start,
         )
-        key = BatchKey(seed=seed, epoch=epoch, batch=number * world_size + rank, first=batch.positions.start)
+        key = BatchKey(
+            seed=seed,
+            epoch=epoch,
+            batch=number * world_size + rank,
+            first=batch.positions.start,
+            num_positions=len(order),
+        )
         indices = batch.indices.tolist()
         if seen is not None:
             seen.append(indices)
@@ -177,46 +193,93 @@ def _numbered(index: Any, number: int) -> Task:
 
 
 def plan_keyed_foreign(
-    indices: Iterable[Any], *, batched: bool, seed: int, epoch: int, rank: int, world_size: int
+    indices: Iterable[tuple[int, Any]],
+    *,
+    seed: int,
+    epoch: int,
+    rank: int,
+    world_size: int,
+    before: int = 0,
 ) -> Iterator[Task]:
-    """Yield what a foreign sampler gives, with keys.
+    """Yield what a foreign sampler gives, see `foreign_indices`, with keys, ``before`` batches into the epoch.
 
     Its place in a global order is not known, so positions are counted as they come, and the ranks count
     in blocks far apart.
     """
-    first = rank << 48
-    for number, index in enumerate(indices):
-        if batched and not hasattr(index, "__len__"):
-            index = list(index)
+    for number, (samples_before, index) in enumerate(indices, start=before):
+        first = (rank << 48) + samples_before
         key = BatchKey(seed=seed, epoch=epoch, batch=number * world_size + rank, first=first)
         yield Task(index=index, key=key, number=number)
-        first += len(index) if batched else 1
 
 
-def plan_stream(indices: Iterable[Any], *, seed: int, epoch: int, rank: int) -> Iterator[Task]:
-    """Yield requests to an iterable dataset; its own end is the end."""
+def plan_stream(
+    indices: Iterable[Any], *, seed: int, epoch: int, rank: int, places: tuple[StreamPlace, ...] | None = None
+) -> Iterator[Task]:
+    """Yield requests to an iterable dataset; its own end is the end. ``places``: where each worker begins."""
     key = BatchKey(seed=seed, epoch=epoch, rank=rank)
-    for index in indices:
-        yield Task(index=index, key=key)
+    num_told = 0 if places is None else len(places)
+    for number, index in enumerate(indices):
+        yield Task(index=index, key=key, places=list(places) if places and number < num_told else None)
 
 
-def plan_seeded(loader: Loader, epoch: int, cut: Cut | None) -> Iterator[Task]:
-    """Return the tasks of an epoch of a loader that has a seed."""
+def plan_seeded(
+    loader: Loader,
+    epoch: int,
+    cut: Cut | None,
+    progress: Progress | None = None,
+    point: ResumePoint | None = None,
+) -> Iterator[Task]:
+    """Return the tasks of an epoch of a loader that has a seed.
+
+    Args:
+        loader: The loader.
+        epoch: The epoch.
+        cut: How it slices an order of ours, if it does.
+        progress: Where it is noted how to go on, where positions do not tell.
+        point: Where the epoch is gone on with; None: at its beginning.
+    """
     assert loader.seed is not None
     rank, world_size = loader._place
     place = {"seed": loader.seed, "epoch": epoch, "rank": rank, "world_size": world_size}
     if isinstance(loader.dataset, IterableDataset):
-        return plan_stream(loader._index_sampler, seed=loader.seed, epoch=epoch, rank=rank)
+        places = None if point is None else point.detail.places
+        return plan_stream(loader._index_sampler, seed=loader.seed, epoch=epoch, rank=rank, places=places)
     if cut is None:
-        return plan_keyed_foreign(
-            iter(loader._index_sampler), batched=loader.batch_sampler is not None, **place
-        )
+        return _plan_users_sampler(loader, progress or Progress(epoch, None), point, place)
     order_seed = loader.seed if cut.sampler.seed is None else cut.sampler.seed
+    global_batch = (cut.batch_size or 1) * world_size
     return plan_order(
-        cut.sampler.order(seed=order_seed, epoch=epoch),
+        cut.sampler.batch_order(seed=order_seed, epoch=epoch, global_batch=global_batch),
         batch_size=cut.batch_size,
         drop_last=cut.drop_last,
+        start=0 if point is None else point.position,
         seen=begin_seen_indices(loader.batch_sampler),
         with_spares=loader.on_bad_sample == "substitute",
         **place,
     )
+
+
+def users_sampler(loader: Loader) -> Any:
+    """Return the sampler or batch sampler that a user gave: torch's loader wraps one and makes up the other."""
+    return (
+        loader.sampler
+        if loader.batch_size is not None or loader.batch_sampler is None
+        else loader.batch_sampler
+    )
+
+
+def _plan_users_sampler(
+    loader: Loader, progress: Progress, point: ResumePoint | None, place: dict[str, int]
+) -> Iterator[Task]:
+    indices = foreign_indices(
+        loader._index_sampler,
+        name=type(users_sampler(loader)).__name__,
+        stateful=find_stateful(loader.batch_sampler, loader.sampler),
+        batched=loader.batch_sampler is not None,
+        seed=place["seed"],
+        epoch=place["epoch"],
+        progress=progress,
+        point=point,
+        digested=place["world_size"] == 1,
+    )
+    return plan_keyed_foreign(indices, before=0 if point is None else point.position, **place)

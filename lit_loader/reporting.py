@@ -9,6 +9,7 @@ from torch.utils.data import IterableDataset
 from lit_loader.engine import BadSampleLog, OnBadSample, ReportingRun, unwrap_subset
 from lit_loader.engine.bad_samples import Run
 from lit_loader.planning import Loader, seen_indices
+from lit_loader.resume import Progress
 
 __all__ = ["MAX_BAD_SAMPLES", "check_bad_samples", "check_policy", "reporting_run"]
 
@@ -74,12 +75,9 @@ def check_bad_samples(loader: Loader) -> None:
         )
 
 
-def reporting_run(loader: Loader, run: Run, epoch: int) -> tuple[ReportingRun, BadSampleLog]:
+def reporting_run(loader: Loader, run: Run, progress: Progress) -> tuple[ReportingRun, BadSampleLog]:
     """Return a pass of a loader with its bad samples recorded, and the records."""
     most = MAX_BAD_SAMPLES if loader.max_bad_samples is None else loader.max_bad_samples
-    log = BadSampleLog(epoch=epoch, rank=loader._place[0], max_bad_samples=most)
-    try:
-        num_batches = len(loader)
-    except Exception:  # a sampler of the user's has no length, or none that can be had
-        num_batches = None
-    return ReportingRun(run, log, num_batches=num_batches, seen=seen_indices(loader.batch_sampler)), log
+    log = BadSampleLog(epoch=progress.epoch, rank=loader._place[0], max_bad_samples=most)
+    seen = seen_indices(loader.batch_sampler)
+    return ReportingRun(run, log, num_batches=progress.num_batches, seen=seen), log

@@ -13,9 +13,11 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lit_loader.configs import GROUPS, ConfigError, RootConfig, validate
+from lit_loader.configs import GROUPS, ConfigError, RootConfig, build_datamodule, validate
 from lit_loader.configs.schemas import OPTIONS as CHOICES
 from lit_loader.configs.schemas import PRESETS, TARGETS
+from lit_loader.samplers import GroupedSampler
+from tests.drawn_set import draw_set
 
 CONF = Path(__file__).parents[1] / "conf"
 NEEDS = {  # what a config cannot know
@@ -68,11 +70,30 @@ def test_every_experiment_composes_and_fits(path):
     )
 
 
-def test_any_sampler_with_any_workers():
-    for sampler, workers in product(OPTIONS["sampler"], OPTIONS["workers"]):
-        cfg = composed(f"sampler={sampler}", f"workers={workers}")
+def test_any_sampler_with_any_workers_and_any_batching_on_any_number_of_ranks(tmp_path):
+    table = draw_set(tmp_path, num_images=24, widths=[40, 30, 30] * 8, heights=[30, 40, 30] * 8)
+    kinds = OPTIONS["batching"]
+    met = set()
+    for (s, sampler), (w, workers) in product(enumerate(OPTIONS["sampler"]), enumerate(OPTIONS["workers"])):
+        batching = kinds[(s + w) % len(kinds)]
+        met.add((sampler, batching))
+        cfg = composed(
+            f"sampler={sampler}", f"workers={workers}", f"batching={batching}", "trainer.devices=2"
+        )
         validate(cfg)
         assert cfg.datamodule.num_workers == cfg.workers.num_workers
+        assert cfg.trainer.devices == 2
+        chosen = build_datamodule(cfg)._batchings
+        assert chosen["val"] is None
+        drawn = instantiate(cfg.sampler).sampler(table)
+        grouped = chosen["train"].batched(drawn, table)
+        assert isinstance(grouped, GroupedSampler) == (batching != "plain")
+        order = grouped.batch_order(seed=0, epoch=0, global_batch=4)
+        assert len(order) == len(drawn)
+        shapes = order[0 : len(order) // 4 * 4].reshape(-1, 4) % 3
+        alone = int((shapes == shapes[:, :1]).all(axis=1).sum())
+        assert batching == "plain" or alone >= len(shapes) - 3  # what is left over of three shapes
+    assert met == set(product(OPTIONS["sampler"], kinds))
 
 
 OURS = [(target, schema) for target, schema in TARGETS.items() if target.startswith("lit_loader.")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lit_loader.collate.access import batch_images, batch_labels, batch_targets
+from lit_loader.collate.access import batch_duplicates, batch_images, batch_labels, batch_targets
 from lit_loader.collate.classification import ClassificationBatch, ClassificationCollate
 from lit_loader.collate.default import default_collate, default_convert
 from lit_loader.collate.detection import DetectionCollate, PaddedBatch, detection_collate
@@ -18,6 +18,7 @@ __all__ = [
     "MultiTaskBatch",
     "MultiTaskCollate",
     "PaddedBatch",
+    "batch_duplicates",
     "batch_images",
     "batch_labels",
     "batch_targets",

@@ -1,4 +1,4 @@
-"""What any batch holds, one by one: images without padding, targets, labels."""
+"""What any batch holds, one by one: images without padding, targets, labels, marks of duplicates."""
 
 from __future__ import annotations
 
@@ -10,10 +10,36 @@ from torch import Tensor
 
 from lit_loader.collate.classification import ClassificationBatch
 from lit_loader.collate.detection import PaddedBatch
+from lit_loader.collate.duplicates import duplicate_column, duplicate_marks
 from lit_loader.collate.landmarks import LandmarkBatch
 from lit_loader.collate.multi_task import MultiTaskBatch
 
-__all__ = ["batch_images", "batch_labels", "batch_targets"]
+__all__ = ["batch_duplicates", "batch_images", "batch_labels", "batch_targets"]
+
+
+def batch_duplicates(batch: Sequence[Any]) -> Tensor:
+    """Return which samples of a batch of any kind are duplicates, bool ``(B,)``.
+
+    Where ranks share a set whose size does not divide, the last batches are filled up, so that all ranks have equally
+    many. The samples that are not marked are, over all ranks, the set: metrics and predictions of these are exact.
+
+    Args:
+        batch: What a collate function of ours gives.
+
+    Returns:
+        The mark of each sample, on the device of a batch that has it as a field; on the CPU where targets have it.
+
+    Raises:
+        TypeError: Targets are no dicts, or a mark is no bool.
+        ValueError: Targets have no field ``is_duplicate``.
+    """
+    if isinstance(batch, MultiTaskBatch | LandmarkBatch | ClassificationBatch):
+        return batch.is_duplicate
+    targets: Any = batch[1]
+    if isinstance(targets, Mapping):
+        (marks,) = duplicate_marks([targets])
+        return duplicate_column(marks)
+    return duplicate_column(duplicate_marks(targets))
 
 
 def batch_images(batch: Sequence[Any]) -> list[Tensor]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lit_loader.collate.duplicates import duplicate_column
 from lit_loader.collate.images import plain_images, stack_images
 from lit_loader.collate.samples import transpose_samples
 
@@ -23,16 +24,18 @@ class ClassificationBatch(NamedTuple):
         labels: int64 ``(B,)``, from 0, -1 where a sample of prediction has none; or multi-hot, float32
             ``(B, num_labels)`` of 0 and 1.
         image_ids: int64 ``(B,)``, positions in the table of samples.
+        is_duplicate: bool ``(B,)``, True on samples that only fill up the last batches of several ranks.
     """
 
     images: Tensor
     labels: Tensor
     image_ids: Tensor
+    is_duplicate: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationCollate:
-    """A collate function from ``(image, label, image_id)`` samples to a `ClassificationBatch`.
+    """A collate function from ``(image, label, image_id, is_duplicate)`` samples to a `ClassificationBatch`.
 
     Runs in: workers and the main process. Determinism: no randomness.
 
@@ -46,14 +49,14 @@ class ClassificationCollate:
         """Collate one batch.
 
         Args:
-            batch: Samples ``(image, label, image_id)``; a label is a whole number, or a vector
-                ``(num_labels,)`` of 0 and 1.
+            batch: Samples ``(image, label, image_id, is_duplicate)``; a label is a whole number, or a vector
+                ``(num_labels,)`` of 0 and 1; the last is a bool, what `lit_loader.is_duplicate` says.
 
         Raises:
             TypeError: A sample is no tuple, an image no tensor, or a label not what ``multi_label`` says.
             ValueError: The batch is empty, or its images or labels do not go together.
         """
-        pixels, labels, image_ids = transpose_samples(batch, num_elements=3)
+        pixels, labels, image_ids, marks = transpose_samples(batch, num_elements=4)
         sizes = [tuple(image.shape[1:]) for image in plain_images(pixels)]
         if len(set(sizes)) > 1:
             raise ValueError(
@@ -64,6 +67,7 @@ class ClassificationCollate:
             images=stack_images(pixels),
             labels=_multi_hot(labels) if self.multi_label else _ids(labels),
             image_ids=torch.tensor([int(image_id) for image_id in image_ids], dtype=torch.int64),
+            is_duplicate=duplicate_column(marks),
         )
 
 

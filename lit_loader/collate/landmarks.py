@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lit_loader.collate.duplicates import duplicate_column, duplicate_marks
 from lit_loader.collate.images import plain_images, stack_images
 from lit_loader.collate.rows import check_attribute_names, field_rows
 from lit_loader.collate.samples import transpose_samples
@@ -29,6 +30,7 @@ class LandmarkBatch(NamedTuple):
         attributes: int64 ``(B,)`` by name, ids from 0, -1 where the object has none.
         crops: float32 ``(B, 4)``, xyxy in pixels of the original image: the region that was cut out.
         image_ids: int64 ``(B,)``, positions in the table of samples.
+        is_duplicate: bool ``(B,)``, True on samples that only fill up the last batches of several ranks.
     """
 
     images: Tensor
@@ -40,6 +42,7 @@ class LandmarkBatch(NamedTuple):
     attributes: dict[str, Tensor]
     crops: Tensor
     image_ids: Tensor
+    is_duplicate: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +67,8 @@ class LandmarkCollate:
 
         Args:
             batch: Samples ``(image, target)``; in the target ``boxes``, ``labels``, ``keypoints``,
-                ``visibility``, ``crop`` and every attribute have one row, ``image_id`` is a number.
+                ``visibility``, ``crop`` and every attribute have one row, ``image_id`` is a number and
+                ``is_duplicate`` a bool.
 
         Raises:
             TypeError: A sample is no tuple, an image no tensor or a target no mapping.
@@ -94,6 +98,7 @@ class LandmarkCollate:
             attributes={name: _column(one, name, dtype=torch.int64) for name in self.attributes},
             crops=_column(one, "crop", dtype=torch.float32),
             image_ids=torch.tensor([int(target["image_id"]) for target in targets], dtype=torch.int64),
+            is_duplicate=duplicate_column(duplicate_marks(targets)),
         )
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from lit_loader.collate.duplicates import duplicate_column, duplicate_marks
 from lit_loader.collate.images import pad_images
 from lit_loader.collate.rows import check_attribute_names, field_rows
 from lit_loader.collate.samples import transpose_samples
@@ -36,6 +37,7 @@ class MultiTaskBatch(NamedTuple):
         attribute_masks: bool ``(B, N)`` by name, where the attribute counts: id >= 0.
         iscrowd: int64 ``(B, N)``, 1 for a crowd; padding 0.
         image_ids: int64 ``(B,)``, positions in the table of samples.
+        is_duplicate: bool ``(B,)``, True on samples that only fill up the last batches of several ranks.
     """
 
     images: Tensor
@@ -50,6 +52,7 @@ class MultiTaskBatch(NamedTuple):
     attribute_masks: dict[str, Tensor]
     iscrowd: Tensor
     image_ids: Tensor
+    is_duplicate: Tensor
 
     def image_list(self) -> list[Tensor]:
         """Return the images one by one, ``(3, H, W)`` each, without padding; views of the batch."""
@@ -60,9 +63,11 @@ class MultiTaskBatch(NamedTuple):
         """Return one dict an image of its real rows, views of the batch.
 
         With N objects: ``boxes`` (N, 4), ``labels`` (N,), ``keypoints`` (N, K, 2), ``visibility`` (N, K), every
-        attribute by its name (N,), ``iscrowd`` (N,), ``area`` (N,) of the boxes, and the int ``image_id``.
+        attribute by its name (N,), ``iscrowd`` (N,), ``area`` (N,) of the boxes, the int ``image_id`` and the bool
+        ``is_duplicate``.
         """
         counts, image_ids = self.object_mask.sum(dim=1).tolist(), self.image_ids.tolist()
+        marks = self.is_duplicate.tolist()
         columns = {
             "boxes": self.boxes,
             "labels": self.labels,
@@ -73,8 +78,12 @@ class MultiTaskBatch(NamedTuple):
             "area": (self.boxes[..., 2] - self.boxes[..., 0]) * (self.boxes[..., 3] - self.boxes[..., 1]),
         }
         return [
-            {**{name: rows[i, :count] for name, rows in columns.items()}, "image_id": image_id}
-            for i, (count, image_id) in enumerate(zip(counts, image_ids, strict=True))
+            {
+                **{name: rows[i, :count] for name, rows in columns.items()},
+                "image_id": image_id,
+                "is_duplicate": mark,
+            }
+            for i, (count, image_id, mark) in enumerate(zip(counts, image_ids, marks, strict=True))
         ]
 
 
@@ -111,7 +120,8 @@ class MultiTaskCollate:
 
         Args:
             batch: Samples ``(image, target)``; in the target ``boxes``, ``labels``, ``iscrowd``, every attribute
-                and, if wanted, ``keypoints`` and ``visibility`` have one row an object, ``image_id`` is a number.
+                and, if wanted, ``keypoints`` and ``visibility`` have one row an object, ``image_id`` is a number and
+                ``is_duplicate`` a bool.
 
         Raises:
             TypeError: A sample is no tuple, an image no tensor or a target no mapping.
@@ -141,6 +151,7 @@ class MultiTaskCollate:
             attribute_masks={name: ids >= 0 for name, ids in attributes.items()},
             iscrowd=_padded(targets, "iscrowd", counts, torch.int64),
             image_ids=torch.tensor([int(target["image_id"]) for target in targets], dtype=torch.int64),
+            is_duplicate=duplicate_column(duplicate_marks(targets)),
         )
 
 

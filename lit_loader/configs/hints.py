@@ -20,7 +20,11 @@ from lit_loader.configs.schemas import GROUPS, NODES, OPTIONS, TrainerConfig
 __all__ = ["run_with_hints", "what_is_wrong"]
 
 _TOP = [*GROUPS, "experiment", *(item.name for item in fields(NODES[""][0]))]
-_POINTERS = {"datamodule.source": "dataset", "datamodule.train_sampler": "sampler"}
+_POINTERS = {
+    "datamodule.source": "dataset",
+    "datamodule.train_sampler": "sampler",
+    "datamodule.train_batching": "batching",
+}
 
 
 def run_with_hints(main: Callable[[], Any]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from lit_loader.datamodules.base import LoaderDataModule
+from lit_loader.datamodules.batching import AspectRatioBatching, Batching, PlainBatching, SizeBatching
 from lit_loader.datamodules.classification import ClassificationDataModule
+from lit_loader.datamodules.datasets_module import DatasetsDataModule
 from lit_loader.datamodules.detection import DetectionDataModule
 from lit_loader.datamodules.landmarks import LandmarkDataModule
 from lit_loader.datamodules.multi_task import MultiTaskDataModule
@@ -22,19 +24,24 @@ from lit_loader.datamodules.summary import SetSummary, expected_class_mix, summa
 from lit_loader.datamodules.table_module import TableDataModule
 
 __all__ = [
+    "AspectRatioBatching",
+    "Batching",
     "ClassAwareSampling",
     "ClassBalancedSampling",
     "ClassificationDataModule",
+    "DatasetsDataModule",
     "DetectionDataModule",
     "EffectiveNumberSampling",
     "LandmarkDataModule",
     "LoaderDataModule",
     "MultiTaskDataModule",
+    "PlainBatching",
     "RandomSampling",
     "RepeatFactorSampling",
     "Sampling",
     "SequentialSampling",
     "SetSummary",
+    "SizeBatching",
     "TableDataModule",
     "WeightedSampling",
     "draw_boxes",

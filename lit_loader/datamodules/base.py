@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import weakref
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import Sampler
 
 from lit_loader.datamodules.held_loaders import held_loaders
+from lit_loader.datamodules.resuming import resume_with, saved_states
 from lit_loader.datamodules.workers import (
     AutoWorkers,
     NumWorkers,
@@ -24,6 +26,7 @@ from lit_loader.engine import OnBadSample
 from lit_loader.loader import DataLoader
 from lit_loader.reporting import check_policy
 from lit_loader.seeding import key64
+from lit_loader.states import Resume, check_resume
 from lit_loader.types import CollateFn
 
 __all__ = ["LoaderDataModule", "SplitData"]
@@ -73,6 +76,8 @@ class LoaderDataModule(LightningDataModule):
             `lit_loader.DataLoader`. In evaluation a skipped sample does not count, and a substitute counts twice.
         max_bad_samples: How many samples of an epoch may be bad on each rank; None: 100.
         drop_last: Leave out the last training batch if it is not full.
+        resume: What becomes of the state in a checkpoint that does not fit the training loader: "exact": it is refused,
+            "same_sample", "restart"; see `lit_loader.DataLoader`.
         seed: Seed of orders and augmentation; None: what ``seed_everything`` was called with, else 0.
 
     Raises:
@@ -80,7 +85,8 @@ class LoaderDataModule(LightningDataModule):
 
     Determinism: every loader has a seed, so that a batch does not depend on the workers; see
         `lit_loader.DataLoader`. Stages, and the sets of a stage, have seeds of their own.
-    Owns: the loaders it made and those that Lightning made of them; `teardown` closes their workers.
+    Owns: the workers of loaders that it made, while these are in use, and of those that Lightning made of them;
+        `teardown` ends them all.
     """
 
     def __init__(
@@ -105,6 +111,7 @@ class LoaderDataModule(LightningDataModule):
         on_bad_sample: OnBadSample = "raise",
         max_bad_samples: int | None = None,
         drop_last: bool = False,
+        resume: Resume = "exact",
         seed: int | None = None,
     ) -> None:
         super().__init__()
@@ -118,6 +125,8 @@ class LoaderDataModule(LightningDataModule):
             hang_timeout_s=hang_timeout_s,
         )
         check_policy(on_bad_sample, max_bad_samples)
+        check_resume(resume)
+        self.resume = resume
         self.on_bad_sample, self.max_bad_samples = on_bad_sample, max_bad_samples
         self._batch_size = _checked_size("batch_size", batch_size)
         self._batch_sizes: dict[Stage, int | None] = {
@@ -139,7 +148,10 @@ class LoaderDataModule(LightningDataModule):
         self.timeout, self.drop_last = timeout, drop_last
         self._seed = seed
         self._data: dict[Stage, list[SplitData]] = {}
-        self._loaders: list[DataLoader[Any]] = []
+        self._loaders: list[
+            weakref.ref[DataLoader[Any]]
+        ] = []  # one that is used no more ends with its workers
+        self._train_state: dict[str, Any] | None = None
 
     # -- what a subclass gives ----------------------------------------------------------------------------
 
@@ -202,6 +214,9 @@ class LoaderDataModule(LightningDataModule):
         if len(loaders) != 1:
             raise ValueError(f"training needs one data set and the source gives {len(loaders)}")
         self._check_not_empty(loaders[0])
+        state, self._train_state = self._train_state, None
+        if state is not None:
+            loaders[0].load_state_dict(state)
         return loaders[0]
 
     def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
@@ -216,11 +231,42 @@ class LoaderDataModule(LightningDataModule):
         """Return the prediction loader, or a list of as many as there are sets."""
         return _one_or_all(self._make_loaders("predict"))
 
+    @classmethod
+    def from_datasets(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse: Lightning's own would put torch's loader in the place of this one's.
+
+        Raises:
+            TypeError: Always; `lit_loader.datamodules.DatasetsDataModule` has one that works.
+        """
+        raise TypeError(
+            f"{cls.__name__}.from_datasets would make torch's loaders, without seed, sampler and collate function; use "
+            "lit_loader.datamodules.DatasetsDataModule for data sets of your own"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the training loader: Lightning's own copy of it is not loaded in every case."""
+        states = saved_states(self.trainer)
+        return {"train": states[0]} if states else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from the state when training starts; a checkpoint that is tested changes nothing.
+
+        Without a trainer: the next training loader goes on from it.
+        """
+        if self.trainer is None:
+            self._train_state = state_dict.get("train")
+        elif self.trainer.state.fn == "fit" and "train" in state_dict:
+            resume_with(self.trainer, [state_dict["train"]])
+
     def teardown(self, stage: str | None = None) -> None:
         """End the workers of every loader made so far, those that Lightning made of ours included."""
-        for loader in (*self._loaders, *held_loaders(self.trainer)):
+        made = [loader for known in self._loaders if (loader := known()) is not None]
+        for loader in (*made, *held_loaders(self.trainer)):
             loader.close()
         self._loaders.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loaders": []}  # a copy makes its own
 
     # -- the factory --------------------------------------------------------------------------------------
 
@@ -254,13 +300,15 @@ class LoaderDataModule(LightningDataModule):
                 on_bad_sample=self.on_bad_sample,
                 max_bad_samples=self.max_bad_samples,
                 drop_last=self.drop_last and stage == "train",
+                resume=self.resume,
                 seed=key64(self.seed, stage, number) >> 1,  # 63 bits: an int64 everywhere
                 rank=rank,
                 world_size=world_size,
                 **workers,
             )
             loaders.append(loader)
-        self._loaders.extend(loaders)
+        self._loaders = [known for known in self._loaders if known() is not None]
+        self._loaders.extend(map(weakref.ref, loaders))
         return loaders
 
     def _check_not_empty(self, loader: DataLoader[Any]) -> None:

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, Sampler
 from lit_loader.annotations import AnnotationTable
 from lit_loader.datamodules.base import SplitData
 from lit_loader.datamodules.batch_transforms import BatchTransforms
+from lit_loader.datamodules.batching import Batching, batched, stage_batchings
 from lit_loader.datamodules.sampling import RandomSampling, Sampling
 from lit_loader.datamodules.source_module import SourceDataModule
 from lit_loader.datamodules.stage_tables import check_alike, samples_to_predict
@@ -47,6 +48,9 @@ class TableDataModule(SourceDataModule):
         val_sampler: The same for validation; None: in order. Likewise the next two.
         test_sampler: For testing.
         predict_sampler: For prediction.
+        train_batching: Which training samples go together in a batch: of like aspect ratio or size, see `Batching`.
+            None: those that the sampler gives after each other.
+        eval_batching: The same for validation, testing and prediction, whose samples then come in another order.
         train_transforms: v2 transforms of ``(image, target)``, or a mapping: keywords of the preset, which gets
             what the table knows (flip pairs, names of fields) too. None: the preset as it is.
         val_transforms: The same for validation; None: the preset without randomness, with the keywords of
@@ -75,6 +79,8 @@ class TableDataModule(SourceDataModule):
         val_sampler: Sampling | Sampler[int] | None = None,
         test_sampler: Sampling | Sampler[int] | None = None,
         predict_sampler: Sampling | Sampler[int] | None = None,
+        train_batching: Batching | None = None,
+        eval_batching: Batching | None = None,
         train_transforms: Transforms | None = None,
         val_transforms: Transforms | None = None,
         test_transforms: Transforms | None = None,
@@ -90,6 +96,9 @@ class TableDataModule(SourceDataModule):
             "test": test_sampler,
             "predict": predict_sampler,
         }
+        self._batchings = stage_batchings(
+            self._samplers, train_batching=train_batching, eval_batching=eval_batching
+        )
         shared = train_transforms if isinstance(train_transforms, Mapping) else None
         self._preset = preset
         self._transforms: dict[Stage, Transforms | None] = {
@@ -202,7 +211,8 @@ class TableDataModule(SourceDataModule):
         for table in self.tables(stage):
             dataset = self._dataset(table, self._transforms_of(stage, table))
             self._note_cache(dataset, stage=stage)
-            found.append((dataset, self._sampler(table, stage)))
+            sampler = batched(self._sampler(table, stage), table, self._batchings[stage])
+            found.append((dataset, sampler))
         return found
 
     def _transforms_of(self, stage: Stage, table: AnnotationTable) -> Callable[..., Any]:

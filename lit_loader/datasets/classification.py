@@ -17,22 +17,24 @@ from lit_loader.datasets.detection import DetectionDataset, DetectionSample
 from lit_loader.datasets.images import MAX_PIXELS
 from lit_loader.datasets.reading import Decode
 from lit_loader.datasets.samples import Objects, check_objects, every_sample, labelled_samples
+from lit_loader.seeding import is_duplicate
 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
 
 __all__ = ["ClassificationDataset", "ClassificationSample"]
 
-ClassificationSample: TypeAlias = tuple[Any, int | Tensor, int]
-"""``(image, label, image_id)``; what a transform gives may be of any type."""
+ClassificationSample: TypeAlias = tuple[Any, int | Tensor, int, bool]
+"""``(image, label, image_id, is_duplicate)``; what a transform gives may be of any type."""
 
 
 class ClassificationDataset(Dataset[ClassificationSample]):
     """Images with a label.
 
-    ``dataset[i]`` is ``(image, label, image_id)``: the image a ``tv_tensors.Image``, uint8, ``(3, H, W)``, until
-    ``transforms`` change it; the label an int from 0, or with ``multi_label`` float32 ``(num_labels,)`` of 0
-    and 1; ``image_id`` the index in `table`. A sample whose label is not known is left out, unless ``unlabelled``
+    ``dataset[i]`` is ``(image, label, image_id, is_duplicate)``: the image a ``tv_tensors.Image``, uint8,
+    ``(3, H, W)``, until ``transforms`` change it; the label an int from 0, or with ``multi_label`` float32
+    ``(num_labels,)`` of 0 and 1; ``image_id`` the index in `table`; ``is_duplicate`` a bool, what
+    `lit_loader.is_duplicate` says of the sample. A sample whose label is not known is left out, unless ``unlabelled``
     keeps it: its label is -1 (or, with ``multi_label``, all 0).
 
     Labels are those of the whole image or object: a random crop that cuts the one labelled thing away
@@ -129,7 +131,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         """
         sample = self._samples[index]
         position = operator.index(index) % len(self)
-        return sample[0], self.label(position), position
+        return sample[0], self.label(position), position, is_duplicate()
 
     def label(self, position: int) -> int | Tensor:
         """Return the label of a sample, with no image opened; -1 where there is none, or more than one."""

@@ -46,6 +46,7 @@ class DetectionDataset(Dataset[DetectionSample]):
     - ``boxes``: ``tv_tensors.BoundingBoxes``, float32, ``(N, 4)``, XYXY pixels, clipped to the image;
     - ``labels``: int64 ``(N,)``, class id + ``first_label``;
     - ``image_id``: int, the index in the table;
+    - ``is_duplicate``: bool, what `lit_loader.is_duplicate` says of the sample;
     - ``area``: float32 ``(N,)``, of the boxes; ``iscrowd``: int64 ``(N,)``;
     - every name in ``extra_fields``: bool ``(N,)``;
     - with ``keypoints``: ``keypoints``, a ``tv_tensors.KeyPoints``, float32 ``(N, K, 2)``, and ``visibility``,

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torchvision import tv_tensors
 
+from lit_loader.seeding import is_duplicate
 from lit_loader.transforms.sanitize import num_rows
 
 if TYPE_CHECKING:
@@ -19,7 +20,16 @@ __all__ = ["OBJECT_FIELDS", "attribute_names", "check_keypoints", "check_rows", 
 OBJECT_FIELDS: Final = ("difficult", "occluded", "truncated")
 """Columns of the table that may be added to a target."""
 
-_STANDARD: Final = ("boxes", "labels", "image_id", "area", "iscrowd", "keypoints", "visibility")
+_STANDARD: Final = (
+    "boxes",
+    "labels",
+    "image_id",
+    "is_duplicate",
+    "area",
+    "iscrowd",
+    "keypoints",
+    "visibility",
+)
 # Names that a target, a transform or a model of torchvision gives a meaning of its own.
 _RESERVED: Final = frozenset((*_STANDARD, *OBJECT_FIELDS, "crop", "masks", "orig_size", "scores", "size"))
 
@@ -96,6 +106,7 @@ def object_target(
         "boxes": tv_tensors.BoundingBoxes(torch.from_numpy(boxes), format="XYXY", canvas_size=canvas_size),
         "labels": torch.from_numpy(table.labels[rows] + np.int64(first_label)),
         "image_id": position,
+        "is_duplicate": is_duplicate(),
         "area": torch.from_numpy(sides[:, 0] * sides[:, 1]),
         "iscrowd": torch.from_numpy(table.crowd[rows].astype(np.int64)),
     }

@@ -14,9 +14,11 @@ from lit_loader.engine.fetch import Fetcher, IterableFetcher, unwrap_subset
 from lit_loader.engine.inline import InlineRun
 from lit_loader.engine.pool import Pool
 from lit_loader.engine.process_pool import ProcessPool
+from lit_loader.engine.run import TIMED_OUT
 from lit_loader.engine.shared_run import SharedRun
 from lit_loader.engine.spec import WorkerSpec
-from lit_loader.engine.task import BatchKey, EndOfPass, Task
+from lit_loader.engine.stream_state import Placed, is_stateful
+from lit_loader.engine.task import BatchKey, EndOfPass, StreamPlace, Task
 from lit_loader.engine.thread_pool import ThreadPool
 
 __all__ = [
@@ -30,13 +32,17 @@ __all__ = [
     "IterableFetcher",
     "NUM_SPARES",
     "OnBadSample",
+    "Placed",
     "Pool",
     "ProcessPool",
     "ReportingRun",
     "SharedRun",
+    "StreamPlace",
+    "TIMED_OUT",
     "Task",
     "ThreadPool",
     "WorkerSpec",
     "append_bad_samples",
+    "is_stateful",
     "unwrap_subset",
 ]

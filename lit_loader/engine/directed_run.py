@@ -27,16 +27,24 @@ class DirectedRun(PoolRun):
         pool, plan, in_order, timeout_s, owns_pool, eager: As for `PoolRun`.
         prefetch_factor: Batches out at a time, for each worker.
         in_turns: See NOTE [Dealing].
+        turn: The worker whose turn is first.
     """
 
     def __init__(
-        self, pool: Pool, plan: Iterator[Task], *, prefetch_factor: int, in_turns: bool, **options: Any
+        self,
+        pool: Pool,
+        plan: Iterator[Task],
+        *,
+        prefetch_factor: int,
+        in_turns: bool,
+        turn: int = 0,
+        **options: Any,
     ) -> None:
         super().__init__(pool, plan, **options)
         self._in_turns = in_turns
         self._busy = [0] * pool.num_workers
         self._active = [True] * pool.num_workers  # not yet at the end of its iterable dataset
-        self._turn = 0
+        self._turn = turn
         with pool.lock:
             for _ in range(prefetch_factor * pool.num_workers):  # each batch delivered deals one more
                 self._deal()

@@ -151,8 +151,13 @@ class MapFetcher:
 
     def _epoch_keys(self, key: BatchKey) -> EpochKeys:
         keys = self._keys
-        if keys is None or keys.epoch != key.epoch or keys.seed != key.seed:
-            keys = self._keys = EpochKeys(key.seed, key.epoch)
+        if (
+            keys is None
+            or keys.epoch != key.epoch
+            or keys.seed != key.seed
+            or keys.num_positions != key.num_positions
+        ):
+            keys = self._keys = EpochKeys(key.seed, key.epoch, key.num_positions)
         return keys
 
 

@@ -11,13 +11,16 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from lit_loader.engine.messages import Header, Kind
 from lit_loader.engine.pool import Pool, Unjoined
 from lit_loader.engine.task import EndOfPass, Task
 
-__all__ = ["PoolRun", "Slot"]
+__all__ = ["PoolRun", "Slot", "TIMED_OUT"]
+
+TIMED_OUT: Final = "DataLoader timed out after"
+"""How the message of an error begins after which the same batch may still come; torch's words, and its type."""
 
 
 @dataclass(slots=True)
@@ -102,7 +105,7 @@ class PoolRun(abc.ABC):
             if pool.wait(self, timeout_s or None):
                 last_news = time.monotonic() if timeout_s else 0.0
             elif timeout_s and time.monotonic() - last_news >= timeout_s:
-                raise RuntimeError(f"DataLoader timed out after {timeout_s} seconds")
+                raise RuntimeError(f"{TIMED_OUT} {timeout_s} seconds")
 
     def poll(self) -> bool:
         """Return whether `next_batch` would return or raise at once."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from lit_loader.engine.failures import OnBadSample
 from lit_loader.engine.fetch import Aim, Fetcher, Placer, keep, make_fetcher
+from lit_loader.engine.stream_state import TrackedStream
 from lit_loader.engine.tolerant import TolerantFetcher
 from lit_loader.seeding import seed_process
 from lit_loader.types import CollateFn, WorkerInitFn
@@ -28,6 +29,8 @@ class WorkerSpec:
         base_seed: Worker w is seeded with ``base_seed + w``.
         num_workers: Size of the pool.
         on_bad_sample: What becomes of a sample that cannot be made; an iterable dataset's are always raised.
+        stream_state: For an iterable dataset: whether its batches come with where their worker is (`Placed`), True:
+            and with the dataset's own state; None: they come alone.
     """
 
     dataset: Any
@@ -39,12 +42,24 @@ class WorkerSpec:
     base_seed: int
     num_workers: int
     on_bad_sample: OnBadSample = "raise"
+    stream_state: bool | None = None
 
     def fetcher(self, worker: int = 0, *, aim: Aim = seed_process, place: Placer = keep) -> Fetcher:
         """Return a fetcher for one of the workers; ``aim`` seeds its generators, ``place`` gets its samples."""
         if self.on_bad_sample != "raise":
             return TolerantFetcher(
                 self.dataset, batched=self.batched, collate_fn=self.collate_fn, aim=aim, place=place
+            )
+        if self.stream_state is not None:
+            return TrackedStream(
+                self.dataset,
+                with_state=self.stream_state,
+                batched=self.batched,
+                collate_fn=self.collate_fn,
+                drop_last=self.drop_last,
+                worker=worker,
+                aim=aim,
+                place=place,
             )
         return make_fetcher(
             self.dataset,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["BatchKey", "EndOfPass", "Task"]
+__all__ = ["BatchKey", "EndOfPass", "StreamPlace", "Task"]
 
 
 class EndOfPass(Exception):
@@ -20,6 +20,7 @@ class BatchKey(NamedTuple):
         batch: Number of the batch in the epoch, over all ranks.
         first: Position of its first sample in the global order; the others follow it.
         rank: This process's number; keys an iterable dataset, whose samples have no global order.
+        num_positions: Positions in the global order, of which those behind are duplicates; None: not known.
     """
 
     seed: int
@@ -27,6 +28,23 @@ class BatchKey(NamedTuple):
     batch: int = 0
     first: int = 0
     rank: int = 0
+    num_positions: int | None = None
+
+
+class StreamPlace(NamedTuple):
+    """Where a worker is in its stream of an iterable dataset.
+
+    Attributes:
+        samples: How many it took.
+        batches: How many batches it made of them.
+        ended: Whether it found the end of its stream.
+        state: What the dataset's own ``state_dict()`` gave there, pickled; None: the samples are counted off.
+    """
+
+    samples: int
+    batches: int
+    ended: bool = False
+    state: bytes | None = None
 
 
 class Task(NamedTuple):
@@ -42,6 +60,7 @@ class Task(NamedTuple):
         num_rows: For a piece: samples in the batch.
         number: Number of the batch in this rank's epoch.
         spares: For each sample, the indices that stand in for it if it is bad, in turn; None: none do.
+        places: For an iterable dataset: where each worker begins, told with its first task; None: at the beginning.
     """
 
     index: Any
@@ -51,6 +70,7 @@ class Task(NamedTuple):
     num_rows: int = 0
     number: int = 0
     spares: list[list[int]] | None = None
+    places: list[StreamPlace] | None = None
 
     def pieces(self, size: int) -> list[Task]:
         """Return the batch cut into pieces of ``size`` samples; itself if it is no larger."""

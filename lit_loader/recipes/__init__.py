@@ -15,6 +15,7 @@ from lit_loader.recipes.multi_task_scores import MultiTaskScores
 from lit_loader.recipes.names_from_data import names_from_data
 from lit_loader.recipes.pictures import draw_predictions
 from lit_loader.recipes.schedule import learning_rate_factor
+from lit_loader.recipes.without_duplicates import WithoutDuplicates
 
 __all__ = [
     "AveragePrecision",
@@ -30,6 +31,7 @@ __all__ = [
     "NormalizedMeanError",
     "PyramidBackbone",
     "RecipeModule",
+    "WithoutDuplicates",
     "draw_predictions",
     "learning_rate_factor",
     "names_from_data",

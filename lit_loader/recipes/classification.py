@@ -14,6 +14,7 @@ from lit_loader.recipes.class_scores import ClassificationScores, ClassMetric
 from lit_loader.recipes.module import RecipeModule, Report, tested
 from lit_loader.recipes.names import check_labels, check_names
 from lit_loader.recipes.pixels import network_input
+from lit_loader.recipes.without_duplicates import WithoutDuplicates
 
 __all__ = ["ClassificationModule"]
 
@@ -74,9 +75,9 @@ class ClassificationModule(RecipeModule):
         self.stride, self.label_smoothing = stride, label_smoothing
         self.backbone = PyramidBackbone(channels=channels, out_channels=head_channels, strides=(stride,))
         self.classify = nn.Sequential(nn.Dropout(dropout), nn.Linear(head_channels, len(class_names)))
-        self.val_metric = ClassMetric(class_names, multi_label=multi_label)
-        self.test_metric = ClassMetric(class_names, multi_label=multi_label)
-        self.val_loss, self.test_loss = MeanMetric(), MeanMetric()
+        self.val_metric = WithoutDuplicates(ClassMetric(class_names, multi_label=multi_label))
+        self.test_metric = WithoutDuplicates(ClassMetric(class_names, multi_label=multi_label))
+        self.val_loss, self.test_loss = WithoutDuplicates(MeanMetric()), WithoutDuplicates(MeanMetric())
         self.val_scores: ClassificationScores | None = None
         self.test_scores: ClassificationScores | None = None
 
@@ -96,7 +97,8 @@ class ClassificationModule(RecipeModule):
 
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
         """Return the loss."""
-        loss = self._loss(self.forward(batch.images), self._labels(batch), smoothing=self.label_smoothing)
+        logits = self.forward(batch.images)
+        loss = self._losses(logits, self._labels(batch), smoothing=self.label_smoothing).mean()
         self.log("train/loss", loss.detach(), batch_size=len(batch.images))
         return loss
 
@@ -144,22 +146,29 @@ class ClassificationModule(RecipeModule):
         check_labels(labels, self.class_names, argument="class_names", first=0)
         return labels
 
-    def _loss(self, logits: Tensor, labels: Tensor, *, smoothing: float) -> Tensor:
+    def _losses(self, logits: Tensor, labels: Tensor, *, smoothing: float) -> Tensor:
+        """Return the loss of each image, ``(B,)``."""
         if not self.multi_label:
-            return functional.cross_entropy(logits, labels, label_smoothing=smoothing)
+            return functional.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="none")
         wanted = labels * (1 - smoothing) + smoothing / 2
-        return functional.binary_cross_entropy_with_logits(logits, wanted)
+        return functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(dim=1)
 
-    def _collect(self, batch: ClassificationBatch, metric: ClassMetric, mean_loss: MeanMetric) -> None:
+    def _collect(
+        self,
+        batch: ClassificationBatch,
+        metric: WithoutDuplicates[ClassMetric],
+        mean_loss: WithoutDuplicates[MeanMetric],
+    ) -> None:
         logits, labels = self.forward(batch.images), self._labels(batch)
-        mean_loss.update(self._loss(logits, labels, smoothing=0.0), weight=len(labels))
-        if self.multi_label:
-            metric.update((logits > 0).long(), labels.long())
-        else:
-            metric.update(logits.argmax(dim=1), labels)
+        mean_loss.update(self._losses(logits, labels, smoothing=0.0), is_duplicate=batch.is_duplicate)
+        answers = (logits > 0).long() if self.multi_label else logits.argmax(dim=1)
+        wanted = labels.long() if self.multi_label else labels
+        metric.update(answers, wanted, is_duplicate=batch.is_duplicate)
 
-    def _score(self, stage: str, metric: ClassMetric, mean_loss: MeanMetric) -> ClassificationScores:
-        scores, loss = metric.compute_scores(), float(mean_loss.compute())
+    def _score(
+        self, stage: str, metric: WithoutDuplicates[ClassMetric], mean_loss: WithoutDuplicates[MeanMetric]
+    ) -> ClassificationScores:
+        scores, loss = metric.metric.compute_scores(), float(mean_loss.compute())
         metric.reset()
         mean_loss.reset()
         self.log_scores(stage, {"loss": loss, "accuracy": scores.accuracy, "macro_f1": scores.macro_f1})

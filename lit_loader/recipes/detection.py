@@ -8,12 +8,13 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lit_loader.collate import batch_images, batch_targets
+from lit_loader.collate import batch_duplicates, batch_images, batch_targets
 from lit_loader.recipes.average_precision import AveragePrecision, DetectionScores
 from lit_loader.recipes.detector import labels_from_zero, plain_targets, small_fcos
 from lit_loader.recipes.module import RecipeModule, Report, tested
 from lit_loader.recipes.names import check_names
 from lit_loader.recipes.pixels import unit_range
+from lit_loader.recipes.without_duplicates import WithoutDuplicates
 
 __all__ = ["DetectionModule"]
 
@@ -26,7 +27,8 @@ class DetectionModule(RecipeModule):
     A batch is ``(images, targets)``, or a `PaddedBatch`, whose padding the model does not see: images a list
     of tensors of shape ``(3, H, W)`` (or one tensor of shape ``(N, 3, H, W)``), float in [0, 1] or uint8 in
     [0, 255]; targets a list of dicts with ``boxes`` (float32 xyxy pixels) and ``labels`` (int64 from 1; 0 is
-    background). Images without boxes are welcome.
+    background); in validation and tests also ``is_duplicate``, see `WithoutDuplicates`. Images without boxes are
+    welcome.
 
     Logs ``train/loss`` and its parts, ``val/map``, ``val/map_50``, ``test/map``, ``test/map_50``.
 
@@ -91,7 +93,8 @@ class DetectionModule(RecipeModule):
             nms_thresh=nms_thresh,
             detections_per_img=detections_per_img,
         )
-        self.val_metric, self.test_metric = AveragePrecision(class_names), AveragePrecision(class_names)
+        self.val_metric = WithoutDuplicates(AveragePrecision(class_names))
+        self.test_metric = WithoutDuplicates(AveragePrecision(class_names))
         self.val_scores: DetectionScores | None = None
         self.test_scores: DetectionScores | None = None
 
@@ -113,11 +116,11 @@ class DetectionModule(RecipeModule):
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Collect detections for the metric; several validation sets are scored as one."""
-        self.val_metric.update(self.forward(batch_images(batch)), plain_targets(batch_targets(batch)))
+        self._collect(batch, self.val_metric)
 
     def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Collect detections for the metric; several test sets are scored as one."""
-        self.test_metric.update(self.forward(batch_images(batch)), plain_targets(batch_targets(batch)))
+        self._collect(batch, self.test_metric)
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> list[dict[str, Tensor]]:
         """Return the detections of a batch."""
@@ -139,8 +142,12 @@ class DetectionModule(RecipeModule):
     def _from_zero(self, targets: Sequence[Mapping[str, Any]]) -> list[dict[str, Tensor]]:
         return labels_from_zero(targets, self.class_names)
 
-    def _score(self, stage: str, metric: AveragePrecision) -> DetectionScores:
-        scores = metric.compute_scores()
+    def _collect(self, batch: Batch, metric: WithoutDuplicates[AveragePrecision]) -> None:
+        found, wanted = self.forward(batch_images(batch)), plain_targets(batch_targets(batch))
+        metric.update(found, wanted, is_duplicate=batch_duplicates(batch))
+
+    def _score(self, stage: str, metric: WithoutDuplicates[AveragePrecision]) -> DetectionScores:
+        scores = metric.metric.compute_scores()
         metric.reset()
         self.log_scores(stage, {"map": scores.map, "map_50": scores.map_50})
         return scores

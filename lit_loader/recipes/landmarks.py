@@ -22,6 +22,7 @@ from lit_loader.recipes.landmark_error import (
 from lit_loader.recipes.module import RecipeModule, Report, tested
 from lit_loader.recipes.names import check_labels, check_names
 from lit_loader.recipes.pixels import network_input, plain
+from lit_loader.recipes.without_duplicates import WithoutDuplicates
 
 __all__ = ["LandmarkModule"]
 
@@ -115,9 +116,11 @@ class LandmarkModule(RecipeModule):
             "interocular": eyes,
             "failure_threshold": failure_threshold,
         }
-        self.val_metric, self.test_metric = NormalizedMeanError(**measure), NormalizedMeanError(**measure)
-        self.val_class_metric = None if class_names is None else ClassMetric(class_names)
-        self.test_class_metric = None if class_names is None else ClassMetric(class_names)
+        self.val_metric = WithoutDuplicates(NormalizedMeanError(**measure))
+        self.test_metric = WithoutDuplicates(NormalizedMeanError(**measure))
+        self.val_class_metric, self.test_class_metric = (
+            None if class_names is None else WithoutDuplicates(ClassMetric(class_names)) for _ in range(2)
+        )
         self.val_scores: LandmarkScores | None = None
         self.test_scores: LandmarkScores | None = None
         self.val_class_scores: ClassificationScores | None = None
@@ -186,7 +189,7 @@ class LandmarkModule(RecipeModule):
         scores, classes = tested(self.test_scores), self.test_class_scores
         figures: dict[str, float] = {
             "NME": scores.nme,
-            f"failures above {self.test_metric.failure_threshold:g}": scores.failure_rate,
+            f"failures above {self.test_metric.metric.failure_threshold:g}": scores.failure_rate,
             "objects measured": scores.num_faces,
             "objects not measured": scores.num_excluded,
         }
@@ -225,23 +228,30 @@ class LandmarkModule(RecipeModule):
         return batch
 
     def _collect(
-        self, batch: LandmarkBatch, metric: NormalizedMeanError, class_metric: ClassMetric | None
+        self,
+        batch: LandmarkBatch,
+        metric: WithoutDuplicates[NormalizedMeanError],
+        class_metric: WithoutDuplicates[ClassMetric] | None,
     ) -> None:
         batch = self._checked(batch)
-        found = self.forward(batch.images)
-        metric.update(found["keypoints"], plain(batch.keypoints), batch.mask, plain(batch.boxes))
+        found, marks = self.forward(batch.images), batch.is_duplicate
+        points, boxes = plain(batch.keypoints), plain(batch.boxes)
+        metric.update(found["keypoints"], points, batch.mask, boxes, is_duplicate=marks)
         if class_metric is not None:
-            class_metric.update(found["class_logits"].argmax(dim=1), batch.labels)
+            class_metric.update(found["class_logits"].argmax(dim=1), batch.labels, is_duplicate=marks)
 
     def _score(
-        self, stage: str, metric: NormalizedMeanError, class_metric: ClassMetric | None
+        self,
+        stage: str,
+        metric: WithoutDuplicates[NormalizedMeanError],
+        class_metric: WithoutDuplicates[ClassMetric] | None,
     ) -> tuple[LandmarkScores, ClassificationScores | None]:
-        scores = metric.compute_scores()
+        scores = metric.metric.compute_scores()
         metric.reset()
         self.log_scores(stage, {"nme": scores.nme, "failure_rate": scores.failure_rate})
         if class_metric is None:
             return scores, None
-        classes = class_metric.compute_scores()
+        classes = class_metric.metric.compute_scores()
         class_metric.reset()
         self.log_scores(stage, {"accuracy": classes.accuracy, "macro_f1": classes.macro_f1})
         return scores, classes

@@ -17,6 +17,7 @@ from lit_loader.recipes.multi_task_scores import MultiTaskMetric, MultiTaskScore
 from lit_loader.recipes.names import check_labels, check_names
 from lit_loader.recipes.object_heads import ObjectHeads
 from lit_loader.recipes.pixels import plain, unit_range
+from lit_loader.recipes.without_duplicates import WithoutDuplicates
 
 __all__ = ["MultiTaskModule"]
 
@@ -155,7 +156,8 @@ class MultiTaskModule(RecipeModule):
             "interocular": eyes,
             "failure_threshold": failure_threshold,
         }
-        self.val_metric, self.test_metric = MultiTaskMetric(**measure), MultiTaskMetric(**measure)
+        self.val_metric = WithoutDuplicates(MultiTaskMetric(**measure))
+        self.test_metric = WithoutDuplicates(MultiTaskMetric(**measure))
         self.val_scores: MultiTaskScores | None = None
         self.test_scores: MultiTaskScores | None = None
 
@@ -191,11 +193,11 @@ class MultiTaskModule(RecipeModule):
 
     def validation_step(self, batch: MultiTaskBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Collect detections for the metrics; several validation sets are scored as one."""
-        self.val_metric.update(self.forward(batch.image_list()), self._targets(batch))
+        self._collect(batch, self.val_metric)
 
     def test_step(self, batch: MultiTaskBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Collect detections for the metrics; several test sets are scored as one."""
-        self.test_metric.update(self.forward(batch.image_list()), self._targets(batch))
+        self._collect(batch, self.test_metric)
 
     def predict_step(
         self, batch: MultiTaskBatch, batch_idx: int, dataloader_idx: int = 0
@@ -215,9 +217,10 @@ class MultiTaskModule(RecipeModule):
         """Return the figures of the last test, AP@50 by class, and recall of each attribute by value."""
         scores = tested(self.test_scores)
         figures: dict[str, float] = {"mAP@50": scores.detection.map_50, "mAP": scores.detection.map}
-        if scores.landmarks is not None and self.test_metric.points is not None:
+        points = self.test_metric.metric.points
+        if scores.landmarks is not None and points is not None:
             figures["NME"] = scores.landmarks.nme
-            threshold = self.test_metric.points.failure_threshold
+            threshold = points.failure_threshold
             figures[f"failures above {threshold:g}"] = scores.landmarks.failure_rate
             figures["objects not measured"] = scores.landmarks.num_excluded
         figures |= {f"{name} macro-F1": one.macro_f1 for name, one in scores.attributes.items()}
@@ -260,8 +263,12 @@ class MultiTaskModule(RecipeModule):
             for target in batch.target_list()
         ]
 
-    def _score(self, stage: str, metric: MultiTaskMetric) -> MultiTaskScores:
-        scores = metric.compute_scores()
+    def _collect(self, batch: MultiTaskBatch, metric: WithoutDuplicates[MultiTaskMetric]) -> None:
+        found, wanted = self.forward(batch.image_list()), self._targets(batch)
+        metric.update(found, wanted, is_duplicate=batch.is_duplicate)
+
+    def _score(self, stage: str, metric: WithoutDuplicates[MultiTaskMetric]) -> MultiTaskScores:
+        scores = metric.metric.compute_scores()
         metric.reset()
         values = {"mean": scores.mean, "map": scores.detection.map, "map_50": scores.detection.map_50}
         if scores.landmarks is not None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from lit_loader.samplers.base import OrderSampler
+from lit_loader.samplers.buckets import aspect_ratio_buckets, size_buckets
 from lit_loader.samplers.class_aware import ClassAwareSampler
 from lit_loader.samplers.class_balanced import ClassBalancedSampler
 from lit_loader.samplers.effective_number import effective_number_image_weights, effective_number_weights
+from lit_loader.samplers.grouped import GroupedSampler
 from lit_loader.samplers.mixed_source import MixedSourceSampler
 from lit_loader.samplers.orders import ArrayOrder, SequentialOrder, SliceableOrder
 from lit_loader.samplers.repeat_factor import RepeatFactorSampler, repeat_factors
@@ -19,6 +21,7 @@ __all__ = [
     "ArrayOrder",
     "ClassAwareSampler",
     "ClassBalancedSampler",
+    "GroupedSampler",
     "MixedSourceSampler",
     "OrderSampler",
     "RandomSampler",
@@ -29,9 +32,11 @@ __all__ = [
     "SliceableOrder",
     "SubsetRandomSampler",
     "WeightedRandomSampler",
+    "aspect_ratio_buckets",
     "effective_number_image_weights",
     "effective_number_weights",
     "num_batches",
     "rank_batch",
     "repeat_factors",
+    "size_buckets",
 ]

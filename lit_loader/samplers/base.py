@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from torch import distributed
 from torch.utils.data import DistributedSampler
 
 from lit_loader.samplers.checks import checked_int
+from lit_loader.samplers.fingerprint import fingerprint_of
 from lit_loader.types import Order
 
 __all__ = ["OrderSampler"]
@@ -41,6 +43,7 @@ class OrderSampler(DistributedSampler[int], abc.ABC):
     """
 
     seed: int | None  # type: ignore[assignment] # torch's is an int
+    _fingerprinted: tuple[tuple[int, int, int], str] | None = None
 
     def __init__(self, *, seed: int | None = None) -> None:
         self.seed = None if seed is None else checked_int("seed", seed)
@@ -58,6 +61,43 @@ class OrderSampler(DistributedSampler[int], abc.ABC):
             seed: Any int.
             epoch: The epoch, from 0.
         """
+
+    def batch_order(self, *, seed: int, epoch: int, global_batch: int) -> Order:
+        """Return the order that batches are sliced from: `order`, unless the sampler puts batches together itself.
+
+        Args:
+            seed: Any int.
+            epoch: The epoch, from 0.
+            global_batch: Positions a batch, over all ranks.
+        """
+        return self.order(seed=seed, epoch=epoch)
+
+    @property
+    def revision(self) -> int:
+        """How often what the orders depend on was changed since the sampler was made; 0 for one that cannot change.
+
+        A batch that was made ahead is dropped when this moves on.
+        """
+        return 0
+
+    def fingerprint(self) -> str:
+        """Return 32 hex digits that stand for everything the orders depend on but seed and epoch.
+
+        Two samplers of ours with the same give the same orders, on any machine; one that is changed gets another.
+        The first call reads all there is, a gigabyte a second; later ones return what was found, until `revision` or
+        a length moves on.
+        """
+        state = (self.revision, len(self), self.num_indices)
+        if self._fingerprinted is None or self._fingerprinted[0] != state:
+            self._fingerprinted = state, fingerprint_of(type(self).__name__, *self._identity())
+        return self._fingerprinted[1]
+
+    def _identity(self) -> tuple[Any, ...]:
+        """Return what the orders depend on but seed and epoch: plain values, arrays, and tuples of them.
+
+        A subclass with other settings than its length returns those too.
+        """
+        return len(self), self.num_indices
 
     @abc.abstractmethod
     def __len__(self) -> int:

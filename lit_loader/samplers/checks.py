@@ -124,20 +124,24 @@ def checked_weights(name: str, weights: Weights) -> npt.NDArray[np.float64]:
         ValueError: If one is negative, infinite or NaN (the first is named), all are zero, or the shape
             is wrong.
     """
-    values = weights.detach().cpu().numpy() if isinstance(weights, torch.Tensor) else weights
+    values: Any = weights.detach().cpu().numpy() if isinstance(weights, torch.Tensor) else weights
     try:
-        array = np.array(values, dtype=np.float64)
+        given = np.asarray(values) if isinstance(values, list | tuple) else values
+        kind = getattr(getattr(given, "dtype", None), "kind", "f")
+        if kind not in "biufO":  # numpy would read text and dates as numbers, and drop an imaginary part
+            raise TypeError(f"got {given.dtype}")
+        array = np.array(given, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(f"`{name}` must be one number an index: {error}") from error
     if not array.flags.owndata:  # a chunked Arrow column gives a view of itself where a copy was asked for
         array = array.copy()
     if array.ndim != 1 or len(array) == 0:
         raise ValueError(f"`{name}` must have shape (n,) with n > 0, got shape {array.shape}")
-    wrong = ~(np.isfinite(array) & (array >= 0))
-    if wrong.any():
-        first = int(wrong.argmax())
+    smallest, largest = float(array.min()), float(array.max())  # both are NaN where one weight is
+    if not (smallest >= 0 and largest < math.inf):
+        first = int((~(np.isfinite(array) & (array >= 0))).argmax())
         raise ValueError(f"`{name}` must be finite and not negative, got {name}[{first}]={array[first]}")
-    if not array.any():
+    if largest == 0:
         raise ValueError(f"`{name}` are all zero ({len(array)} of them); at least one must be positive")
     array.flags.writeable = False
     return array

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -87,6 +89,10 @@ class ClassAwareSampler(OrderSampler):
     def order(self, *, seed: int, epoch: int) -> SliceableOrder:
         """Return the epoch's visits."""
         return _ClassAwareOrder(self._members, self._rows, self._num_samples, seed=seed, epoch=epoch)
+
+    def _identity(self) -> tuple[Any, ...]:
+        members = self._members
+        return self._num_samples, self._rows, members.num_images, members.counts, members.members
 
     def expected_visits(self) -> npt.NDArray[np.float64]:
         """Return ``num_samples / num_classes`` times the sum over an image's classes of 1 over their images."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -100,6 +101,10 @@ class ClassBalancedSampler(OrderSampler):
     def order(self, *, seed: int, epoch: int) -> SliceableOrder:
         """Return the epoch's visits."""
         return _ClassBalancedOrder(self._members, self._quotas, seed=seed, epoch=epoch)
+
+    def _identity(self) -> tuple[Any, ...]:
+        members = self._members
+        return self._quotas, members.num_images, members.counts, members.members
 
     def expected_visits(self) -> npt.NDArray[np.float64]:
         """Return the sum over an image's classes of ``quotas[c] / class_counts[c]``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +90,9 @@ class MixedSourceSampler(OrderSampler):
     def order(self, *, seed: int, epoch: int) -> SliceableOrder:
         """Return the epoch's repetitions of the pattern."""
         return _MixedSourceOrder(self.lengths, self.counts, self._num_samples, seed=seed, epoch=epoch)
+
+    def _identity(self) -> tuple[Any, ...]:
+        return self._num_samples, self.lengths, self.counts
 
     def expected_visits(self) -> npt.NDArray[np.float64]:
         """Return for a sample of source s how many positions the source has, over its length."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -117,6 +119,9 @@ class RepeatFactorSampler(OrderSampler):
         visits[self._drawn[places]] += np.diff(ends >> _BITS, prepend=0)
         indices = np.repeat(np.arange(len(visits)), visits)
         return ArrayOrder(indices[permutation(key64(seed, "repeat shuffle", epoch), len(self))])
+
+    def _identity(self) -> tuple[Any, ...]:
+        return self._whole, self._drawn, self._units
 
     def expected_visits(self) -> npt.NDArray[np.float64]:
         """Return the factors, their fractions as they were made to sum to a whole number."""

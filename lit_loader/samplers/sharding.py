@@ -56,17 +56,25 @@ def num_batches(num_positions: int, *, batch_size: int, world_size: int, drop_la
 
 
 def rank_batch(
-    order: Order, batch: int, *, batch_size: int, rank: int, world_size: int, drop_last: bool
+    order: Order,
+    batch: int,
+    *,
+    batch_size: int,
+    rank: int,
+    world_size: int,
+    drop_last: bool,
+    start: int = 0,
 ) -> RankBatch:
     """Return one rank's batch, in time that depends neither on the batch's number nor on the other ranks.
 
     Args:
         order: The epoch's order, over all ranks.
-        batch: Number of the batch, from 0.
+        batch: Number of the batch, from 0 at ``start``.
         batch_size: Samples a batch on each rank.
         rank: This rank, in ``range(world_size)``.
         world_size: Number of ranks.
         drop_last: Whether a partial global batch is left out.
+        start: The position at which the first global batch begins; those before it are gone.
 
     Raises:
         IndexError: If there is no such batch.
@@ -74,12 +82,14 @@ def rank_batch(
         ValueError: If an argument is out of range.
     """
     length = len(order)
-    count = num_batches(length, batch_size=batch_size, world_size=world_size, drop_last=drop_last)
+    if not 0 <= checked_int("start", start) <= length:
+        raise ValueError(f"start={start} lies outside of the order's {length} positions")
+    count = num_batches(length - start, batch_size=batch_size, world_size=world_size, drop_last=drop_last)
     if checked_int("rank", rank, minimum=0) >= world_size:
         raise ValueError(f"rank={rank} does not exist with world_size={world_size}; ranks count from 0")
     if not 0 <= checked_int("batch", batch) < count:
         raise IndexError(f"batch={batch} does not exist, this order gives each rank {count} batches")
-    first = batch * batch_size * world_size
+    first = start + batch * batch_size * world_size
     share = min(batch_size, -(-(length - first) // world_size))
     positions = range(first + rank * share, first + (rank + 1) * share)
     real = order[min(positions.start, length) : min(positions.stop, length)]

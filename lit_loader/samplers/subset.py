@@ -75,6 +75,9 @@ class SubsetRandomSampler(OrderSampler, torch.utils.data.SubsetRandomSampler):
             return ArrayOrder(self.indices)
         return _PickedOrder(self.indices, RandomSampler(len(self.indices)).order(seed=seed, epoch=epoch))
 
+    def _identity(self) -> tuple[Any, ...]:
+        return self._num_indices, self.shuffle, self.indices
+
     def expected_visits(self) -> npt.NDArray[np.float64]:
         """Return how often each index was given."""
         return np.bincount(self.indices, minlength=self._num_indices).astype(np.float64)

@@ -29,7 +29,7 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
     """Draws index i with probability ``weights[i] / sum(weights)``.
 
     With replacement the draws are independent and draw number k is computed alone, from an alias table
-    that is built once in linear time (12 bytes a weight). Without replacement the indices are ordered by
+    that is built once in linear time (8 bytes a weight). Without replacement the indices are ordered by
     exponential keys, which is what drawing one after the other among those left gives; this costs
     O(n log n) whenever an order is made.
 
@@ -63,21 +63,54 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
         seed: int | None = None,
     ) -> None:
         OrderSampler.__init__(self, seed=seed)
-        self._weights = checked_weights("weights", weights)
-        if len(self._weights) > _MAX_WEIGHTS:
-            raise ValueError(f"`weights` may have {_MAX_WEIGHTS} entries, got {len(self._weights)}")
-        self._table: AliasTable | None = None
+        checked = checked_weights("weights", weights)
+        if len(checked) > _MAX_WEIGHTS:
+            raise ValueError(f"`weights` may have {_MAX_WEIGHTS} entries, got {len(checked)}")
         self._num_samples = (
-            len(self._weights) if num_samples is None else checked_int("num_samples", num_samples, minimum=1)
+            len(checked) if num_samples is None else checked_int("num_samples", num_samples, minimum=1)
         )
         self.replacement = checked_flag("replacement", replacement)
         self.generator = None
-        self._num_positive = int(np.count_nonzero(self._weights))
-        if not replacement and self._num_samples > self._num_positive:
+        self._revision = 0
+        self._take(checked)
+
+    def _take(self, weights: npt.NDArray[np.float64]) -> None:
+        """Draw by these weights, if there are enough positive ones."""
+        num_positive = int(np.count_nonzero(weights))
+        if not self.replacement and self._num_samples > num_positive:
             raise ValueError(
-                f"num_samples={self._num_samples} exceeds the {self._num_positive} positive weights, and "
+                f"num_samples={self._num_samples} exceeds the {num_positive} positive weights, and "
                 "without replacement each index comes at most once; lower num_samples or set replacement=True"
             )
+        self._weights, self._num_positive = weights, num_positive
+        self._table: AliasTable | None = None
+
+    def set_weights(self, weights: Weights) -> None:
+        """Draw by other weights from now on: every order made after this call uses them, those made before do not.
+
+        A `lit_loader.DataLoader` drops the batches of the next epoch that it has made ahead, so that between two
+        epochs this is all there is to do; call it on all ranks, with the same weights.
+
+        Args:
+            weights: As the constructor takes them, as many as there are; they are copied.
+
+        Raises:
+            TypeError: As the constructor does.
+            ValueError: As the constructor does, or if there are more or fewer weights. The sampler is left as it was.
+        """
+        checked = checked_weights("weights", weights)
+        if len(checked) != len(self._weights):
+            raise ValueError(
+                f"`weights` must stay {len(self._weights)}, one an index, got {len(checked)}; make a new sampler for "
+                "a dataset of another length"
+            )
+        self._take(checked)
+        self._revision += 1
+
+    @property
+    def revision(self) -> int:
+        """How often `set_weights` was called."""
+        return self._revision
 
     def __len__(self) -> int:
         return self._num_samples
@@ -119,6 +152,9 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
                 "count them over orders of several seeds instead"
             )
         return (self._weights > 0).astype(np.float64)
+
+    def _identity(self) -> tuple[Any, ...]:
+        return self._num_samples, self.replacement, self._weights
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_table": None}  # rebuilt when asked for: cheaper than sending it

@@ -8,8 +8,9 @@ Not covered: generators that a dataset owns privately; they can be had from `sam
 
 from __future__ import annotations
 
-from lit_loader.seeding.current import SampleRng, sample_rng
+from lit_loader.seeding.current import SampleRng, is_duplicate, sample_rng
 from lit_loader.seeding.hashing import hash_u64, key64, uniform
+from lit_loader.seeding.keyed_generators import KeyedGenerators
 from lit_loader.seeding.keys import EpochKeys, Key, Moment
 from lit_loader.seeding.process import (
     preserved_generators,
@@ -25,6 +26,7 @@ from lit_loader.seeding.worker_rng import WorkerRng
 __all__ = [
     "EpochKeys",
     "Key",
+    "KeyedGenerators",
     "Moment",
     "SampleRng",
     "SharedDraws",
@@ -32,6 +34,7 @@ __all__ = [
     "WorkerRng",
     "cpu_times_of_others",
     "hash_u64",
+    "is_duplicate",
     "key64",
     "others_want_to_run",
     "preserved_generators",

@@ -13,7 +13,7 @@ import torch
 from lit_loader.seeding.hashing import key64
 from lit_loader.seeding.keys import EpochKeys, Key, Moment
 
-__all__ = ["Current", "SampleRng", "Scope", "current", "sample_rng"]
+__all__ = ["Current", "SampleRng", "Scope", "current", "is_duplicate", "sample_rng"]
 
 
 class SampleRng:
@@ -88,6 +88,14 @@ class Current(threading.local):
             self._drawn = (self.moment, SampleRng(key.own))
         return self._drawn[1]
 
+    def is_duplicate(self, row: int) -> bool:
+        """Whether the sample being made, or one ``row`` positions behind it, lies behind the end of its order."""
+        moment = self.moment
+        if moment is None or moment[1] is not Moment.SAMPLE:
+            return False
+        num_positions = moment[0].num_positions
+        return num_positions is not None and moment[2] + row >= num_positions
+
     def save(self) -> Any:
         """Return the moment and how far its streams have come, to come back to after other moments."""
         return self.moment, self._drawn, None if self.scope is None else self.scope.save()
@@ -111,3 +119,17 @@ def sample_rng() -> SampleRng:
     """
     rng = current.rng()
     return SampleRng(int(torch.empty((), dtype=torch.int64).random_().item())) if rng is None else rng
+
+
+def is_duplicate(row: int = 0) -> bool:
+    """Whether the sample being made fills up the last batches so that all ranks have as many, and is a duplicate.
+
+    The dataset asks while it makes the sample, and puts the answer into it: an evaluation on several ranks is exact if
+    its metrics leave duplicates out. Of all samples that are none, over all ranks, there is one for each position of
+    the sampler's order. Known under ``DataLoader(seed=int)`` with a sampler of ours, in every backend; False without a
+    seed, for a foreign sampler, for an iterable dataset, in a collate function and elsewhere.
+
+    Args:
+        row: In ``__getitems__``, which makes a batch at once: which of its samples is meant.
+    """
+    return current.is_duplicate(row)

@@ -25,6 +25,8 @@ class Moment(IntEnum):
     """The ``__iter__`` of an iterable dataset: the worker."""
     STREAM_BATCH = 4
     """The collate function of an iterable dataset's batch: the worker, and how many it made before."""
+    SAMPLER = 5
+    """What a user's own sampler draws in an epoch."""
 
 
 class Key(NamedTuple):
@@ -46,10 +48,11 @@ class EpochKeys:
     Args:
         seed: The loader's seed.
         epoch: The epoch, from 0.
+        num_positions: Positions in the epoch's global order; None: not known. No key depends on it.
     """
 
-    def __init__(self, seed: int, epoch: int) -> None:
-        self.seed, self.epoch = seed, epoch
+    def __init__(self, seed: int, epoch: int, num_positions: int | None = None) -> None:
+        self.seed, self.epoch, self.num_positions = seed, epoch, num_positions
         self._hasher = blake2b(key64(seed, epoch).to_bytes(8, "little"), digest_size=28)
 
     def key(self, moment: Moment, a: int, b: int = 0) -> Key:

@@ -109,14 +109,15 @@ TARGET = {
     "iscrowd": torch.zeros(3),
     "finish": torch.tensor([0, -1, 2]),
     "image_id": 0,
+    "is_duplicate": False,
 }
 IMAGE = torch.zeros(3, 4, 4)
 
 
 def of_one(row):
     points = {"keypoints": torch.zeros(1, 2, 2), "visibility": torch.ones(1, 2), "crop": torch.zeros(1, 4)}
-    own = {name: value[row : row + 1] for name, value in TARGET.items() if name != "image_id"}
-    return IMAGE, {**own, **points, "labels": own["labels"] - 1, "image_id": row}
+    own = {name: value[row : row + 1] for name, value in TARGET.items() if isinstance(value, torch.Tensor)}
+    return IMAGE, {**TARGET, **own, **points, "labels": own["labels"] - 1, "image_id": row}
 
 
 BATCHES = {
@@ -143,7 +144,7 @@ def test_every_kind_of_batch_is_counted_by_class_and_by_attribute(kind):
 @pytest.mark.parametrize("multi_label", [False, True])
 def test_batches_of_classification_are_counted(multi_label):
     labels = [torch.tensor([0.0, 1, 1]), torch.tensor([0.0, 0, 1])] if multi_label else [1, 2]
-    batch = ClassificationCollate(multi_label=multi_label)([(IMAGE, label, 0) for label in labels])
+    batch = ClassificationCollate(multi_label=multi_label)([(IMAGE, label, 0, False) for label in labels])
     monitor = ClassMixMonitor(3)
     monitor.on_train_batch_start(None, None, batch, 0)
     assert monitor.counts.tolist() == ([0, 1, 2] if multi_label else [0, 1, 1])

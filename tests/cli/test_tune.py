@@ -52,7 +52,7 @@ def by_formula(monkeypatch):
 
 
 def test_a_real_run_measures_both_methods_and_its_words_compose(command, folder):
-    command("tune", *SMALL, "--budget", "6s", "--max-workers", "2", "--json", "--no-progress")
+    command("tune", *SMALL, "--budget", "3s", "--max-workers", "1", "--json", "--no-progress")
     assert command.err == ""
     told = json.loads(command.out)
     assert {each["candidate"]["method"] for each in told["medians"]} == {"inline", "thread", "fork"}

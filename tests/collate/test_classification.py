@@ -17,17 +17,18 @@ from lit_loader.collate import (
 )
 
 
-def sample(label, image_id=0, *, size=(4, 5)):
-    return tv_tensors.Image(torch.ones(3, *size)), label, image_id
+def sample(label, image_id=0, *, size=(4, 5), mark=False):
+    return tv_tensors.Image(torch.ones(3, *size)), label, image_id, mark
 
 
 def test_labels_are_ids():
-    batch = ClassificationCollate()([sample(2, 7), sample(torch.tensor(0), 9)])
+    batch = ClassificationCollate()([sample(2, 7), sample(torch.tensor(0), 9, mark=True)])
     assert isinstance(batch, ClassificationBatch)
     assert type(batch.images) is torch.Tensor
     assert batch.images.shape == (2, 3, 4, 5)
     assert (batch.labels.tolist(), batch.labels.dtype) == ([2, 0], torch.int64)
     assert (batch.image_ids.tolist(), batch.image_ids.dtype) == ([7, 9], torch.int64)
+    assert (batch.is_duplicate.tolist(), batch.is_duplicate.dtype) == ([False, True], torch.bool)
     assert batch_labels(batch).tolist() == [2, 0]
     assert len(batch_images(batch)) == 2
 
@@ -66,7 +67,8 @@ def test_it_has_one_kind_of_label_and_no_targets():
         ([sample(torch.zeros(3))], False, TypeError, "multi_label=True"),
         ([sample(1)], True, TypeError, "a vector of 0 and 1"),
         ([sample(torch.zeros(3)), sample(torch.zeros(2))], True, ValueError, r"lengths \[2, 3\]"),
-        ([(torch.zeros(3, 2, 2), 1)], False, ValueError, "2 elements and this batch takes 3"),
+        ([(torch.zeros(3, 2, 2), 1)], False, ValueError, "2 elements and this batch takes 4"),
+        ([sample(1, mark=0)], False, TypeError, "is_duplicate=0 is a int"),
     ],
 )
 def test_what_makes_no_batch_is_refused(samples, multi_label, error, message):

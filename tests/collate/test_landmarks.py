@@ -22,6 +22,7 @@ def sample(i, *, size=(8, 8), **fields):
         "crop": torch.tensor([[0.0, 0.0, 10.0, 10.0 + i]]),
         "finish": torch.tensor([-1 if i == 0 else i]),
         "image_id": i,
+        "is_duplicate": i == 3,
     }
     return tv_tensors.Image(torch.full((3, *size), float(i))), {**target, **fields}
 
@@ -44,6 +45,7 @@ def test_a_batch_holds_one_row_a_sample_in_plain_tensors():
         "labels": (2,),
         "crops": (2, 4),
         "image_ids": (2,),
+        "is_duplicate": (2,),
     }
     assert batch.mask.tolist() == [[False, True, True]] * 2
     assert batch.keypoints[1].tolist() == [[3, 3]] * 3
@@ -52,6 +54,7 @@ def test_a_batch_holds_one_row_a_sample_in_plain_tensors():
     assert batch.attributes["finish"].tolist() == [-1, 3]
     assert batch.crops[1].tolist() == [0, 0, 10, 13]
     assert batch.image_ids.tolist() == [0, 3]
+    assert (batch.is_duplicate.tolist(), batch.is_duplicate.dtype) == ([False, True], torch.bool)
     dtypes = [batch.keypoints.dtype, batch.visibility.dtype, batch.mask.dtype, batch.labels.dtype]
     assert dtypes == [torch.float32, torch.uint8, torch.bool, torch.int64]
     assert all(type(value) is torch.Tensor for value in batch if not isinstance(value, dict))
@@ -84,6 +87,7 @@ def test_its_images_and_labels_are_found_and_it_has_no_targets():
         ([], ValueError, "empty batch"),
         ([sample(0), sample(1, size=(8, 9))], ValueError, r"\(8, 9\).*landmark_transforms\(size="),
         ([without("crop")], ValueError, "'crop'.*CropToObjects"),
+        ([without("is_duplicate")], ValueError, r"'is_duplicate'.*lit_loader\.is_duplicate\(\)"),
         ([without("keypoints")], ValueError, r"no field 'keypoints'.*keypoints=True"),
         ([sample(0, boxes=torch.zeros(2, 4))], ValueError, "has 2 objects; the rule is one"),
         ([sample(0, boxes=torch.zeros(0, 4))], ValueError, "has 0 objects"),

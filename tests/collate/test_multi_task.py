@@ -22,6 +22,7 @@ def sample(count, image_id=0, *, size=(6, 8), **fields):
         "iscrowd": torch.arange(count) % 2,
         "area": torch.zeros(count),
         "image_id": image_id,
+        "is_duplicate": image_id == 2,
     }
     return tv_tensors.Image(torch.full((3, *size), 7, dtype=torch.uint8)), {**target, **fields}
 
@@ -47,6 +48,7 @@ def test_every_mask_says_exactly_what_is_there():
         assert (getattr(batch, name)[~batch.object_mask] == 0).all(), name
     assert batch.boxes[2, 2].tolist() == [8, 9, 10, 11]
     assert batch.image_ids.tolist() == [0, 1, 2]
+    assert (batch.is_duplicate.tolist(), batch.is_duplicate.dtype) == ([False, False, True], torch.bool)
     shapes = [tuple(value.shape) for value in (batch.boxes, batch.keypoints, batch.visibility)]
     assert shapes == [(3, 3, 4), (3, 3, 2, 2), (3, 3, 2)]
     dtypes = [batch.boxes.dtype, batch.labels.dtype, batch.visibility.dtype, batch.iscrowd.dtype]
@@ -80,6 +82,7 @@ def test_targets_come_back_without_padding():
     assert first["finish"].tolist() == [-1, 0]
     assert first["area"].tolist() == [4, 4]
     assert (type(third["image_id"]), third["image_id"]) == (int, 2)
+    assert [first["is_duplicate"], third["is_duplicate"]] == [False, True]
     assert third["boxes"].tolist() == sample(3)[1]["boxes"].tolist()
 
 

@@ -58,7 +58,10 @@ def epochs(datamodule, count=2):
         return [plain(batch) for _ in range(count) for batch in loader]
 
 
-@pytest.mark.parametrize(("task", "method"), [*((task, "fork") for task in TASKS), ("multi-task", "spawn")])
+@pytest.mark.parametrize(
+    ("task", "method"),
+    [*((task, "fork") for task in TASKS), pytest.param("multi-task", "spawn", marks=pytest.mark.soak)],
+)
 def test_workers_do_not_change_the_batches(source, task, method):
     sampling = WeightedSampling(by="finish")
     inline = epochs(make(source, task, train_sampler=sampling))

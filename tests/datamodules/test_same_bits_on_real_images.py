@@ -32,7 +32,7 @@ def epoch(shared_data, tmp_path):
     [
         pytest.param("fork", 1, marks=pytest.mark.soak),
         pytest.param("fork", 4, marks=pytest.mark.soak),
-        ("spawn", 2),
+        pytest.param("spawn", 2, marks=pytest.mark.soak),
         ("forkserver", 2),
     ],
 )

@@ -195,7 +195,9 @@ def batches(datamodule):
     "settings",
     [
         {"num_workers": 2, "worker_method": "thread"},
-        {"num_workers": 2, "worker_method": "thread", "prefetch_factor": 1},
+        pytest.param(
+            {"num_workers": 2, "worker_method": "thread", "prefetch_factor": 1}, marks=pytest.mark.soak
+        ),
         {"num_workers": 2, "share_batches": False},
     ],
     ids=str,

@@ -31,13 +31,13 @@ def single(tmp_path):
 
 def test_a_sample_is_an_image_its_label_and_its_place(single):
     dataset = ClassificationDataset(single)
-    image, label, image_id = dataset[2]
+    image, label, image_id, is_duplicate = dataset[2]
     assert isinstance(image, tv_tensors.Image)
     assert (image.shape, image.dtype) == ((3, 48, 64), torch.uint8)
     assert (label, type(label)) == (int(single.labels[2]), int)
-    assert image_id == 2
+    assert (image_id, is_duplicate) == (2, False)
     assert dataset[-1][2] == 9
-    assert [label for _, label, _ in dataset] == single.labels.tolist()
+    assert [label for _, label, *_ in dataset] == single.labels.tolist()
     assert dataset.class_names == CLASSES
     with pytest.raises(IndexError, match="index 10"):
         dataset[10]
@@ -46,7 +46,7 @@ def test_a_sample_is_an_image_its_label_and_its_place(single):
 def test_an_attribute_labels_and_samples_without_it_are_left_out(single):
     dataset = ClassificationDataset(single, by="finish")
     ids = single.attributes["finish"].ids
-    assert [label for _, label, _ in dataset] == ids[ids >= 0].tolist()
+    assert [label for _, label, *_ in dataset] == ids[ids >= 0].tolist()
     assert dataset.num_left_out == (ids < 0).sum() == 2
     assert dataset.class_names == FINISHES
 
@@ -57,24 +57,24 @@ def test_object_crops_are_samples_of_their_own(table, by):
         table, by=by, objects="crop", transforms=classification_transforms(False, size=16, crop=True)
     )
     ids, _ = table.labels_of(by)
-    assert [label for _, label, _ in dataset] == ids[ids >= 0].tolist()
+    assert [label for _, label, *_ in dataset] == ids[ids >= 0].tolist()
     assert dataset.num_left_out == (ids < 0).sum()
-    assert {tuple(image.shape) for image, _, _ in dataset} == {(3, 16, 16)}
+    assert {tuple(image.shape) for image, *_ in dataset} == {(3, 16, 16)}
 
 
 def test_crops_show_their_object_and_images_the_whole(single):
     cut = classification_transforms(False, size=16, crop=True, resize="stretch", to_float=False)
     whole = classification_transforms(False, size=16, resize="stretch", to_float=False)
-    for image, label, _ in ClassificationDataset(single, objects="crop", transforms=cut):
+    for image, label, *_ in ClassificationDataset(single, objects="crop", transforms=cut):
         assert int(image[0, 0, 0]) == 20 + 40 * label
-    corners = {int(image[0, 0, 0]) for image, _, _ in ClassificationDataset(single, transforms=whole)}
+    corners = {int(image[0, 0, 0]) for image, *_ in ClassificationDataset(single, transforms=whole)}
     assert 150 in corners  # the background
 
 
 def test_an_image_may_have_several_labels_or_none(table):
     dataset = ClassificationDataset(table, multi_label=True)
     assert (len(dataset), dataset.num_left_out) == (12, 0)
-    for i, (_, label, _) in enumerate(dataset):
+    for i, (_, label, *_) in enumerate(dataset):
         assert label.dtype == torch.float32
         assert set(label.nonzero().flatten().tolist()) == set(table.labels[table.objects(i)].tolist())
     assert dataset[0][1].tolist() == [0, 0, 0]
@@ -88,9 +88,9 @@ def test_an_image_whose_objects_have_no_value_is_no_negative(tmp_path):
         boxes=[[1, 1, 20, 20]] * 4,
     )  # fmt: skip
     dataset = ClassificationDataset(table, by="finish", multi_label=True)
-    assert [label.tolist() for _, label, _ in dataset] == [[1, 0, 0], [0, 0, 0], [0, 0, 1]]
+    assert [label.tolist() for _, label, *_ in dataset] == [[1, 0, 0], [0, 0, 0], [0, 0, 1]]
     assert dataset.num_left_out == 1
-    assert [label for _, label, _ in ClassificationDataset(table, by="finish")] == [0, 2]
+    assert [label for _, label, *_ in ClassificationDataset(table, by="finish")] == [0, 2]
 
 
 def test_images_with_several_labels_are_refused_by_name_without_multi_label(table):
@@ -105,7 +105,7 @@ def test_what_has_no_label_or_several_is_kept_with_minus_one_when_asked_for(tabl
     ids = table.attributes["finish"].ids
     of_images = [set(ids[table.objects(i)].tolist()) - {-1} for i in range(12)]
     wanted = [found.pop() if len(found) == 1 else -1 for found in of_images]
-    assert [label for _, label, _ in dataset] == (wanted if objects == "image" else ids.tolist())
+    assert [label for _, label, *_ in dataset] == (wanted if objects == "image" else ids.tolist())
     assert dataset.num_left_out == 0
     assert every_sample(dataset.table, objects=objects).table is dataset.table
 

@@ -115,7 +115,7 @@ def test_classification_gives_what_it_gives_with_whole_targets(table, decode, cr
     detection = DetectionDataset(dataset.table, transforms=transforms, first_label=0, decode=decode)
     for index in range(4):
         torch.manual_seed(index)
-        image, label, position = dataset[index]
+        image, label, position, _ = dataset[index]
         torch.manual_seed(index)
         assert torch.equal(image, detection[index][0])
         assert (label, position) == (int(detection[index][1]["labels"]), index)

@@ -54,7 +54,7 @@ def test_a_sample_is_what_torchvisions_references_expect(tmp_path):
     assert image.dtype == torch.uint8
     assert image.shape == (3, 16, 20)
     assert image[:, 0, 0].tolist() == [0, 100, 200]
-    assert set(target) == {"boxes", "labels", "image_id", "area", "iscrowd"}
+    assert set(target) == {"boxes", "labels", "image_id", "is_duplicate", "area", "iscrowd"}
     boxes = target["boxes"]
     assert isinstance(boxes, tv_tensors.BoundingBoxes)
     assert boxes.format == tv_tensors.BoundingBoxFormat.XYXY
@@ -65,6 +65,7 @@ def test_a_sample_is_what_torchvisions_references_expect(tmp_path):
     assert target["labels"].dtype == torch.int64
     assert target["image_id"] == 0
     assert type(target["image_id"]) is int
+    assert target["is_duplicate"] is False
     assert target["area"].tolist() == [100, 200]
     assert type(target["area"]) is torch.Tensor
     assert target["area"].dtype == torch.float32
@@ -199,7 +200,7 @@ def test_max_pixels_reaches_the_decoder(tmp_path):
 
 def test_transforms_get_image_and_target_and_decide_the_result(tmp_path):
     table = make_table(tmp_path)
-    assert DetectionDataset(table, transforms=lambda image, target: (image.sum(), len(target)))[0][1] == 5
+    assert DetectionDataset(table, transforms=lambda image, target: (image.sum(), len(target)))[0][1] == 6
     fields = {"extra_fields": ["difficult", "occluded", "truncated"]}
     _, target = DetectionDataset(table, transforms=SanitizeObjects(), **fields)[2]
     assert target["labels"].tolist() == [1, 2]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,8 @@ QUICK = [
     "model.warmup_steps=1",
 ]
 SMALL_SET = [
-    "dataset.num_images={train: 40, val: 20, test: 20}",
+    "dataset.num_images={train: 40, val: 12, test: 12}",
+    "dataset.image_size=64",
     "dataset.class_shares=[0.4,0.4,0.2]",
     "dataset.finish_shares=[0.5,0.3,0.2]",
 ]
@@ -36,24 +36,24 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-def run(cache, folder, *command):
-    env = {**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+@pytest.fixture
+def run(scripts, cache, tmp_path):
+    def run(script, *words):
+        done = scripts.run(script, *words, cwd=tmp_path, env={"XDG_CACHE_HOME": str(cache)})
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
 
 
-def train(cache, folder, *overrides):
-    script = ROOT / "examples" / "train.py"
-    return run(cache, folder, sys.executable, script, f"hydra.run.dir={folder}/run", *overrides)
+@pytest.fixture
+def train(run, tmp_path):
+    return partial(run, ROOT / "examples" / "train.py", f"hydra.run.dir={tmp_path}/run")
+
+
+def command():
+    """The program as it was installed."""
+    return Path(sys.executable).parent / "lit-loader"
 
 
 @pytest.mark.parametrize(
@@ -64,24 +64,24 @@ def train(cache, folder, *overrides):
         ("unified", ["mAP@50", "NME", "finish macro-F1", "finish: recall", "star"]),
     ],
 )
-def test_it_fits_tests_reports_and_draws(experiment, told, cache, tmp_path):
-    printed = train(cache, tmp_path, f"experiment={experiment}", *SMALL_SET, *QUICK)
+def test_it_fits_tests_reports_and_draws(experiment, told, train, tmp_path):
+    printed = train(f"experiment={experiment}", *SMALL_SET, *QUICK)
     for part in (*told, "arrived", "expected", "ClassBalancedSampler", "tested: best checkpoint"):
         assert part in printed
     for picture in ("batch.png", "predictions.png"):
         assert (tmp_path / "run" / picture).stat().st_size > 5000
 
 
-def test_balancing_follows_the_attribute_that_is_named(cache, tmp_path):
-    balanced = train(cache, tmp_path, "experiment=unified", "sampler.by=finish", *SMALL_SET, *QUICK)
+def test_balancing_follows_the_attribute_that_is_named(train):
+    balanced = train("experiment=unified", "sampler.by=finish", *SMALL_SET, *QUICK)
     (row,) = re.findall(r"hollow +│ +(\S+) +│ +(\S+) +│ +(\S+) +│", balanced[balanced.index("arrived") :])
     natural, expected, _ = (float(share.rstrip("%")) for share in row)
     assert natural == pytest.approx(20, abs=1)
     assert expected > natural + 2
 
 
-def test_without_validation_the_last_weights_are_tested(cache, tmp_path):
-    printed = train(cache, tmp_path, "experiment=landmarks", *SMALL_SET, "~dataset.num_images.val", *QUICK)
+def test_without_validation_the_last_weights_are_tested(train):
+    printed = train("experiment=landmarks", *SMALL_SET, "~dataset.num_images.val", *QUICK)
     assert "last weights: no validation ran" in printed
 
 
@@ -91,40 +91,40 @@ def commands_of_the_readme(holding):
     return [shlex.split(line, comments=True) for line in block.replace("\\\n", " ").strip().splitlines()]
 
 
-def test_the_three_commands_of_the_readme_lead_from_txt_lists_to_a_trained_model(cache, tmp_path):
+def test_the_three_commands_of_the_readme_lead_from_txt_lists_to_a_trained_model(run, train, tmp_path):
     lists, convert, fit = commands_of_the_readme("txt_lists.py")
     assert lists[1] == "examples/txt_lists.py"
     assert convert[0].endswith("bin/lit-loader")
     assert fit[1] == "examples/train.py"
-    small = ["--train", "60", "--val", "30", "--test", "30"]
-    told = run(cache, tmp_path, sys.executable, ROOT / lists[1], *lists[2:], *small)
+    small = ["--train", "40", "--val", "12", "--test", "12"]
+    told = run(ROOT / lists[1], *lists[2:], *small)
     (suggested,) = re.findall(r"^next: (.*)$", told, re.MULTILINE)
     assert shlex.split(suggested)[1:] == convert[1:]  # what the script says is what the README says
-    printed = run(cache, tmp_path, Path(sys.executable).parent / "lit-loader", *convert[1:])
+    printed = run(command(), *convert[1:])
     assert "train" in printed
-    assert len(list((tmp_path / "shapes-xml" / "Annotations").glob("*.xml"))) == 120
-    printed = train(cache, tmp_path, *fit[2:], *QUICK)
+    assert len(list((tmp_path / "shapes-xml" / "Annotations").glob("*.xml"))) == 64
+    printed = train(*fit[2:], *QUICK)
     assert "mAP@50" in printed
     assert "hollow" in printed
 
 
-def test_the_same_on_real_points(cache, tmp_path, shared_data):
+def test_the_same_on_real_points(run, train, tmp_path, shared_data):
     convert, fit = commands_of_the_readme("path/to/udacity_faces")
     words = [str(shared_data / "udacity_faces") if "udacity" in word else word for word in convert[1:]]
-    printed = run(cache, tmp_path, Path(sys.executable).parent / "lit-loader", *words)
+    printed = run(command(), *words)
     assert "point_outside" in printed
     assert len(list((tmp_path / "faces-xml" / "Annotations").rglob("*.xml"))) == 79 + 16
-    printed = train(cache, tmp_path, *fit[2:], *QUICK, "datamodule.train_transforms.size=32")
+    printed = train(*fit[2:], *QUICK, "datamodule.train_transforms.size=32")
     assert "NME" in printed
 
 
 @pytest.mark.soak
-def test_dlibs_faces_from_imglab_xml(cache, tmp_path, shared_data):
+def test_dlibs_faces_from_imglab_xml(run, train, shared_data):
     names = [f"{split}ing_with_face_landmarks.xml" for split in ("train", "test")]
     words = ["convert", "imglab", shared_data / "dlib_faces", f"train={names[0]}", f"test={names[1]}"]
     words += ["--to", "voc", "--out", "dlib-xml", "--option", "schema=face_68"]
-    run(cache, tmp_path, Path(sys.executable).parent / "lit-loader", *words)
+    run(command(), *words)
     overrides = ["experiment=faces", "dataset.root=dlib-xml", "dataset.val=null"]
-    printed = train(cache, tmp_path, *overrides, *QUICK, "datamodule.train_transforms.size=32")
+    printed = train(*overrides, *QUICK, "datamodule.train_transforms.size=32")
     assert "last weights: no validation ran" in printed
     assert re.search(r"objects measured +│ 25 ", printed)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,19 +28,17 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-def run(cache, folder, *arguments):
-    command = [sys.executable, str(ROOT / "examples" / "lightning_cli.py"), *arguments]
-    env = {**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    return subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=280
-    )
+@pytest.fixture
+def run(scripts, cache, tmp_path):
+    env = {"XDG_CACHE_HOME": str(cache)}
+    return partial(scripts.run, ROOT / "examples" / "lightning_cli.py", cwd=tmp_path, env=env)
 
 
-def test_it_fits_and_tests_the_checkpoint(cache, tmp_path):
-    fitted = run(cache, tmp_path, "fit", "--config", str(CONFIG), *SMALL)
+def test_it_fits_and_tests_the_checkpoint(run, tmp_path):
+    fitted = run("fit", "--config", str(CONFIG), *SMALL)
     assert fitted.returncode == 0, fitted.stderr
     (checkpoint,) = tmp_path.rglob("*.ckpt")
-    tested = run(cache, tmp_path, "test", "--config", str(CONFIG), *SMALL, f"--ckpt_path={checkpoint}")
+    tested = run("test", "--config", str(CONFIG), *SMALL, f"--ckpt_path={checkpoint}")
     assert tested.returncode == 0, tested.stderr
     assert "test/map_50" in tested.stdout
 
@@ -59,8 +57,8 @@ def test_it_never_imports_hydra():
     assert "class_path: lit_loader.datamodules.DetectionDataModule" in done.stdout
 
 
-def test_a_mistaken_key_is_named(cache, tmp_path):
-    done = run(cache, tmp_path, "fit", "--config", str(CONFIG), "--data.batchsize=4")
+def test_a_mistaken_key_is_named(run):
+    done = run("fit", "--config", str(CONFIG), "--data.batchsize=4")
     assert done.returncode != 0
     assert "batchsize" in done.stderr
 
@@ -76,8 +74,8 @@ MODULES = [name for name in datamodules.__all__ if name.endswith("DataModule") a
         for name in MODULES
     ],
 )
-def test_every_data_module_explains_its_settings(name, cache, tmp_path):
-    done = run(cache, tmp_path, "fit", f"--data.help=lit_loader.datamodules.{name}")
+def test_every_data_module_explains_its_settings(name, run):
+    done = run("fit", f"--data.help=lit_loader.datamodules.{name}")
     assert done.returncode == 0, done.stderr
     for keyword in ("source", "train_sampler", "train_transforms", "batch_size", "num_workers", "seed"):
         assert f"--data.{keyword}" in done.stdout

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,14 +27,14 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-def train(cache, folder, *overrides):
-    command = [sys.executable, str(ROOT / "examples" / "train.py"), f"hydra.run.dir={folder}", *overrides]
-    env = {**os.environ, "XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=280)
+@pytest.fixture
+def train(scripts, cache, tmp_path):
+    words = ROOT / "examples" / "train.py", f"hydra.run.dir={tmp_path}"
+    return partial(scripts.run, *words, cwd=ROOT, env={"XDG_CACHE_HOME": str(cache)})
 
 
-def test_it_fits_tests_reports_and_draws(cache, tmp_path):
-    done = train(cache, tmp_path, *SMALL, "trainer.max_epochs=1", "datamodule.batch_size=8")
+def test_it_fits_tests_reports_and_draws(train, tmp_path):
+    done = train(*SMALL, "trainer.max_epochs=1", "datamodule.batch_size=8")
     assert done.returncode == 0, done.stderr
     for part in ("disc", "star", "AP@50", "arrived", "ClassBalancedSampler", "waited", "finished in"):
         assert part in done.stdout
@@ -44,19 +44,17 @@ def test_it_fits_tests_reports_and_draws(cache, tmp_path):
 
 
 @pytest.mark.parametrize("sampler", [pytest.param("random", marks=pytest.mark.soak), "weighted"])
-def test_samplers_are_chosen_on_the_command_line(cache, tmp_path, sampler):
-    done = train(
-        cache, tmp_path, *SMALL, f"sampler={sampler}", "trainer.max_steps=2", "workers.num_workers=0"
-    )
+def test_samplers_are_chosen_on_the_command_line(train, sampler):
+    done = train(*SMALL, f"sampler={sampler}", "trainer.max_steps=2", "workers.num_workers=0")
     assert done.returncode == 0, done.stderr
     assert {"random": "RandomSampler", "weighted": "WeightedRandomSampler"}[sampler] in done.stdout
 
 
-def test_it_runs_on_a_real_voc_set(cache, tmp_path, shared_data):
+def test_it_runs_on_a_real_voc_set(train, shared_data):
     root = shared_data / "bccd" / "BCCD"
     limits = ["trainer.max_steps=2", "trainer.limit_val_batches=1", "trainer.limit_test_batches=1"]
     small = ["model.channels=16", "model.head_channels=32", "model.min_size=96", "show_progress=false"]
-    done = train(cache, tmp_path, "experiment=bccd", f"dataset.root={root}", *limits, *small)
+    done = train("experiment=bccd", f"dataset.root={root}", *limits, *small)
     assert done.returncode == 0, done.stderr
     assert "Platelets" in done.stdout
 
@@ -71,15 +69,17 @@ def test_it_runs_on_a_real_voc_set(cache, tmp_path, shared_data):
         ("datamodule.batchsize=8", "did you mean datamodule.batch_size?"),
     ],
 )
-def test_mistakes_are_explained_without_a_traceback(cache, tmp_path, override, told):
-    done = train(cache, tmp_path, override)
+def test_mistakes_are_explained_without_a_traceback(train, override, told):
+    done = train(override)
     assert done.returncode == 1
     assert told in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_help_lists_the_groups(cache, tmp_path):
-    done = train(cache, tmp_path, "--help")
+def test_help_lists_the_groups():
+    """In an interpreter of its own, as a user starts it."""
+    command = [sys.executable, str(ROOT / "examples" / "train.py"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0
     for part in ("sampler", "class_balanced", "experiment", "bccd"):
         assert part in done.stdout

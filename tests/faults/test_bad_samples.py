@@ -18,6 +18,7 @@ from tests.faulty_set import BACKENDS, SEEDED, Faulty, FaultyFiles, indices, loa
 pytestmark = pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
 BAD = {3: ValueError("three"), 4: OSError(5, "broken", "/x/four.jpg"), 17: KeyError("k"), 18: StopIteration()}
 BACKEND = pytest.mark.parametrize("workers", BACKENDS.values(), ids=BACKENDS)
+SOME = ("inline", "fork", "thread in pieces")
 SEEDED_BACKEND = pytest.mark.parametrize("workers", SEEDED.values(), ids=SEEDED)
 
 
@@ -203,7 +204,7 @@ def test_plans_hold_no_spares_where_nobody_needs_them():
         assert [task.spares for task in tasks_of(loader_of(range(24), on_bad_sample=policy))] == [None] * 6
 
 
-@SEEDED_BACKEND
+@pytest.mark.parametrize("workers", [SEEDED[name] for name in SOME], ids=SOME)
 def test_a_sample_whose_replacements_are_bad_too_fails_its_batch_and_all_tries_are_named(workers):
     bad = dict.fromkeys(range(1, 24), ValueError("no"))
     loader = loader_of(Faulty(bad), on_bad_sample="substitute", max_bad_samples=1000, **workers)

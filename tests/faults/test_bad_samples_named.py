@@ -21,18 +21,25 @@ def raised(loader, kind=Exception):
     return "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
 
 
-@SEEDED_BACKEND
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [
-        (ValueError("no"), "sample 17, file /pictures/17.jpg"),
-        (FileNotFoundError(2, "gone", "/x/17.png"), "sample 17, file /x/17.png"),
-        (FileNotFoundError(2, "gone", b"/x/17.png"), "sample 17, file /x/17.png"),
-        (OSError(5, "of a descriptor", 7), "sample 17, file /pictures/17.jpg"),
-        (MemoryError("large"), "sample 17, file /pictures/17.jpg"),
-    ],
-    ids=["sample_path", "filename", "bytes", "descriptor", "memory"],
-)
+ERRORS = {
+    "sample_path": (ValueError("no"), "sample 17, file /pictures/17.jpg"),
+    "filename": (FileNotFoundError(2, "gone", "/x/17.png"), "sample 17, file /x/17.png"),
+    "bytes": (FileNotFoundError(2, "gone", b"/x/17.png"), "sample 17, file /x/17.png"),
+    "descriptor": (OSError(5, "of a descriptor", 7), "sample 17, file /pictures/17.jpg"),
+    "memory": (MemoryError("large"), "sample 17, file /pictures/17.jpg"),
+}
+
+
+def named_errors():
+    """Every error inline, and on each backend one that the dataset names and one that names itself."""
+    for backend, workers in FEW_SEEDED.items():
+        for name, (error, told) in ERRORS.items():
+            is_quick = backend == "inline" or name in ("sample_path", "filename")
+            marks = () if is_quick else pytest.mark.soak
+            yield pytest.param(workers, error, told, id=f"{name}-{backend}", marks=marks)
+
+
+@pytest.mark.parametrize(("workers", "error", "told"), [*named_errors()])
 @pytest.mark.parametrize("batch_size", [4, None])
 def test_a_seeded_error_names_sample_and_file(workers, error, told, batch_size):
     if batch_size is None:

@@ -87,8 +87,15 @@ def run_chaos(tmp_path, *, method, share, num_batches, pause_s, seed):
     return killer.num_killed, len([one for one in caught if one.category is WorkerRestartWarning])
 
 
-@pytest.mark.parametrize("share", [False, True], ids=["whole", "in pieces"])
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize(
+    ("method", "share"),
+    [
+        pytest.param("fork", False, id="fork-whole", marks=pytest.mark.soak),
+        pytest.param("fork", True, id="fork-in pieces"),
+        pytest.param("forkserver", False, id="forkserver-whole"),
+        pytest.param("forkserver", True, id="forkserver-in pieces", marks=pytest.mark.soak),
+    ],
+)
 def test_workers_killed_at_random_moments(tmp_path, method, share):
     killed, replaced = run_chaos(tmp_path, method=method, share=share, num_batches=400, pause_s=0.05, seed=7)
     assert killed > 0

@@ -172,7 +172,16 @@ def test_ctrl_c_at_a_random_moment_ends_everything_with_one_traceback(nursery, v
     check_interrupts(nursery, variant, 1, 2)
 
 
-@EACH
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(
+            variant, marks=pytest.mark.soak if "multiprocessing_context" in variant.arguments else ()
+        )
+        for variant in VARIANTS
+    ],
+    ids=lambda variant: f"{variant.way} {variant.arguments}",
+)
 def test_a_kill_at_a_random_moment_ends_everything(nursery, variant):
     check_kills(nursery, variant, 2, 2, signal.SIGKILL)
 

@@ -110,8 +110,8 @@ def test_an_error_of_the_loop_leaves_the_loader_usable(backend):
 
 
 @EACH
-@pytest.mark.parametrize("num_taken", [0, 3, 20, 21])
-@pytest.mark.parametrize("ending", ["drop", "close", "throw"])
+@pytest.mark.parametrize("num_taken", [0, 3, pytest.param(20, marks=pytest.mark.soak), 21])
+@pytest.mark.parametrize("ending", ["drop", pytest.param("close", marks=pytest.mark.soak), "throw"])
 def test_a_generator_over_a_loader_may_end_in_any_way(backend, num_taken, ending):
     def batches():
         yield from DataLoader(Large(80), batch_size=4, seed=1, **BACKENDS[backend])

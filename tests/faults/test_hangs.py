@@ -45,7 +45,13 @@ def a_frame_to_be_seen(how):
 
 
 @pytest.mark.parametrize(
-    ("method", "how"), [("fork", "sleep"), ("fork", "spin"), ("fork", "stop"), ("forkserver", "spin")]
+    ("method", "how"),
+    [
+        ("fork", "sleep"),
+        pytest.param("fork", "spin", marks=pytest.mark.soak),
+        ("fork", "stop"),
+        ("forkserver", "spin"),
+    ],
 )
 def test_a_worker_that_hangs_is_replaced_and_its_work_done_again(tmp_path, capfd, method, how):
     expected = list(DataLoader(Hanging(tmp_path, -1), batch_size=BATCH, seed=5))

@@ -25,7 +25,7 @@ def ways():
     for workers in WORKERS:
         for way in WAYS:
             if (workers, way) != ("inline", "in pieces"):
-                marks = pytest.mark.soak if workers == "spawn" and way != "in pieces" else ()
+                marks = pytest.mark.soak if workers == "spawn" else ()
                 yield pytest.param(WORKERS[workers], WAYS[way], id=f"{workers}, {way}", marks=marks)
 
 

@@ -36,7 +36,7 @@ def try_numbers(context, seed, numbers):
 @pytest.mark.parametrize(
     ("context", "seed"),
     [
-        ("fork", None),
+        pytest.param("fork", None, marks=pytest.mark.soak),
         ("fork", 1),
         pytest.param("forkserver", 1, marks=pytest.mark.soak),
         pytest.param("forkserver", None, marks=pytest.mark.soak),

@@ -8,6 +8,7 @@ import signal
 import time
 import warnings
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -73,9 +74,11 @@ def test_a_worker_that_dies_in_getitem_is_replaced(tmp_path, expected, method, s
 
 
 def _kill_in_init(marks, worker_id):
-    if worker_id == 1 and first_time(marks, "init"):
-        die()
-    while not (marks / "init").exists():  # else the other one may have made everything by then
+    if worker_id == 1:
+        if first_time(marks, "init"):
+            die()
+        (marks / "replaced").touch()
+    while not (marks / "replaced").exists():  # else the other one may make everything before anybody looks
         time.sleep(0.001)
 
 
@@ -83,10 +86,15 @@ def _poison(poison, marks, after, worker_id):
     poison(marks, after)
 
 
-@pytest.mark.parametrize("share", [False, True], ids=["whole", "in pieces"])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("point", ["init", "slot", "pipe"])
-@pytest.mark.parametrize("after", [0, 3])
+def places_to_die():
+    """Every point and moment with forks; of the fork server's workers, which die the same way, one of each point."""
+    for after, point, method, share in product((0, 3), ("init", "slot", "pipe"), METHODS, (False, True)):
+        is_quick = method == "fork" if after == 3 else (method == "fork") != share
+        name = f"{after}-{point}-{method}-{'in pieces' if share else 'whole'}"
+        yield pytest.param(method, share, point, after, id=name, marks=() if is_quick else pytest.mark.soak)
+
+
+@pytest.mark.parametrize(("method", "share", "point", "after"), [*places_to_die()])
 def test_a_worker_may_die_anywhere(tmp_path, expected, method, share, point, after):
     init = {
         "init": partial(_kill_in_init, tmp_path),

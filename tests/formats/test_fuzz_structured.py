@@ -8,9 +8,10 @@ from tests.formats.fuzzing import fuzz
 from tests.formats.structured_sets import STRUCTURED_SETS
 
 
+@pytest.mark.parametrize("rounds", [160, pytest.param(640, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", STRUCTURED_SETS)
-def test_damaged_files_give_a_table_or_an_error_and_nothing_else(name):
-    result = fuzz(*STRUCTURED_SETS[name], rounds=320, seed=1)
+def test_damaged_files_give_a_table_or_an_error_and_nothing_else(name, rounds):
+    result = fuzz(*STRUCTURED_SETS[name], rounds=rounds, seed=1)
     assert result.failures == []
     assert result.tables > 20
     assert sum(result.refusals.values()) > 5

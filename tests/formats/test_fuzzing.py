@@ -69,7 +69,7 @@ def test_a_slow_reader_is_found():
 
 
 def test_a_hang_is_found(monkeypatch):
-    monkeypatch.setattr(fuzzing, "_PATIENCE", 3.0)
+    monkeypatch.setattr(fuzzing, "_PATIENCE", 1.0)
     result = fuzz(read_pipe, make_points_list, rounds=16 * 30)
     assert any("a hang" in failure for failure in result.failures)
 

@@ -69,8 +69,27 @@ def epochs_of(kind, case, **workers):
     return batches, after
 
 
-@pytest.mark.parametrize("workers", [{"num_workers": 0}, {"num_workers": 2}], ids=["inline", "fork"])
-@pytest.mark.parametrize("case", CASES)
+# of these, forked workers are compared by tests/parity too
+ALSO_IN_PARITY = {
+    "namedtuple dataset",
+    "iterable dataset, drop_last",
+    "iterable dataset, no batching",
+    "no batching",
+    "plain batch sampler",
+    "list sampler",
+    "getitems",
+    "subset",
+}
+
+
+def cases():
+    for case in CASES:
+        yield pytest.param(case, {"num_workers": 0}, id=f"{case}-inline")
+        marks = pytest.mark.soak if case in ALSO_IN_PARITY else ()
+        yield pytest.param(case, {"num_workers": 2}, id=f"{case}-fork", marks=marks)
+
+
+@pytest.mark.parametrize(("case", "workers"), [*cases()])
 def test_batches_and_draws_equal_torchs(case, workers):
     assert epochs_of(DataLoader, case, **workers) == epochs_of(TorchDataLoader, case, **workers)
 

@@ -9,7 +9,6 @@ from functools import partial
 
 import psutil
 import pytest
-from torch.utils.data import SequentialSampler as TorchSequentialSampler
 
 from lit_loader import DataLoader, RandomSampler, SequentialSampler
 from lit_loader.collate.default import default_collate, default_convert
@@ -184,7 +183,7 @@ class TestTheNextEpochIsNotBegun:
 
     def test_with_a_foreign_sampler(self, tmp_path):
         dataset = Counted(tmp_path / "made")
-        with loader(dataset, sampler=TorchSequentialSampler(dataset)) as it:
+        with loader(dataset, sampler=list(range(len(dataset)))) as it:
             iterator = iter(it)
             taken(iterator, 8)
             assert dataset.settled(16) == 16

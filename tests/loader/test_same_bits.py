@@ -30,7 +30,7 @@ def test_any_number_of_forked_workers_gives_the_inline_batches(num_workers, pers
 
 @pytest.mark.parametrize(
     ("method", "num_workers"),
-    [("spawn", 1), ("spawn", 2), ("forkserver", 1), ("forkserver", 2), ("forkserver", 4)],
+    [pytest.param("spawn", 1, marks=pytest.mark.soak), ("spawn", 2), ("forkserver", 1), ("forkserver", 2)],
 )
 def test_any_start_method_gives_the_inline_batches(method, num_workers):
     workers = {"num_workers": num_workers, "persistent_workers": True, "multiprocessing_context": method}

@@ -199,7 +199,7 @@ def test_tasks_of_many_ended_passes_are_not_done_by_a_worker_that_was_stuck_mean
         for _ in range(100):  # each has three tasks in the queue
             abandoned = iter(loader)
             abandoned.close()
-            run = loader._start_seeded()
+            run, _ = loader._start_seeded()
             run.close()
         gate.set()
         assert int(next(iterators[0])) == 100

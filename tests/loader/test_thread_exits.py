@@ -141,7 +141,13 @@ def script(tmp_path, then, *, seconds=0.01, seed=1, persistent=True):
     return process
 
 
-@pytest.mark.parametrize(("seconds", "then"), [(0.01, "sys.exit(7)"), (60, "time.sleep(0.5); sys.exit(7)")])
+@pytest.mark.parametrize(
+    ("seconds", "then"),
+    [
+        pytest.param(0.01, "sys.exit(7)", marks=pytest.mark.soak),
+        (60, "time.sleep(0.5); sys.exit(7)"),
+    ],
+)
 @pytest.mark.parametrize("persistent", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_an_interpreter_exits_with_a_live_iterator_and_stuck_threads(tmp_path, seconds, then, persistent):
     start = time.monotonic()

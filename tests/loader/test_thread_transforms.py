@@ -243,7 +243,7 @@ TASKS = {
 def test_a_data_module(task, tmp_path):
     module, transforms = TASKS[task]
     source = ShapesSource(
-        num_images={"train": 40, "val": 8, "test": 8}, cache_dir=str(tmp_path), progress=False
+        num_images={"train": 16, "val": 8, "test": 8}, cache_dir=str(tmp_path), progress=False
     )
 
     def epochs(**workers):

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from lit_loader import DataLoader
+from lit_loader.engine import process
 from tests.toys import Drawing, Pids, Slow
 
 
@@ -28,7 +29,7 @@ def workers_of(process=None):
     return found
 
 
-def gone(pids, within_s=2.0):
+def gone(pids, within_s=20.0):
     deadline = time.monotonic() + within_s
     while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
         if time.monotonic() > deadline:
@@ -48,7 +49,7 @@ class TestWorkersEnd:
         for batch in loader:
             pids = set(batch.tolist())
             break
-        assert gone(pids) is not persistent
+        assert gone(pids, 0.5 if persistent else 20.0) is not persistent
         loader.close()
         assert gone(pids)
 
@@ -60,7 +61,7 @@ class TestWorkersEnd:
         pids = {child.pid for child in set(psutil.Process().children()) - before}
         assert len(pids) == 2
         assert {pid for batch in iterator for pid in batch.tolist()} <= pids
-        assert gone(pids, 0.5) is not persistent
+        assert gone(pids, 0.5 if persistent else 20.0) is not persistent
         if persistent:
             assert {pid for batch in loader for pid in batch.tolist()} <= pids
         loader.close()
@@ -92,15 +93,16 @@ class TestWorkersEnd:
         loader.close()
 
 
-def test_a_sample_in_hand_does_not_keep_workers_for_long():
-    loader = DataLoader(Slow(30.0), num_workers=1, seed=0)
+def test_a_sample_in_hand_does_not_keep_workers_for_long(monkeypatch):
+    monkeypatch.setattr(process, "_GRACE_S", 1.0)
+    loader = DataLoader(Slow(60.0), num_workers=1, seed=0)
     iterator = iter(loader)
     loader.timeout = 0.2
     with pytest.raises(RuntimeError, match="timed out"):
         next(iterator)
     start = time.monotonic()
     del iterator
-    assert time.monotonic() - start < 8  # five seconds of grace, then by force
+    assert 1 <= time.monotonic() - start < 50  # the grace, then by force
 
 
 SCRIPT = """
@@ -136,9 +138,8 @@ def script(tmp_path, then="input()", *, seconds=0.01, method="fork", seed=1):
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-@pytest.mark.parametrize("sample_s", [0.01, 20.0 / 2000])
-def test_with_the_main_process_even_if_it_is_killed(tmp_path, method, sample_s):
-    process = script(tmp_path, seconds=sample_s, method=method)
+def test_with_the_main_process_even_if_it_is_killed(tmp_path, method):
+    process = script(tmp_path, method=method)
     pids = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
     assert len(pids) >= 2
     process.kill()

@@ -59,13 +59,12 @@ def set_to(name, value):
 @pytest.mark.parametrize(
     "change",
     [
-        set_to("collate_fn", plus_100),
-        set_to("generator", torch.Generator().manual_seed(3)),
-        set_to("num_workers", 0),
-        set_to("in_order", True),
-        set_to("an attribute of the user's", 1),
+        pytest.param(set_to("collate_fn", plus_100), id="collate_fn"),
+        pytest.param(set_to("generator", torch.Generator().manual_seed(3)), id="generator"),
+        pytest.param(set_to("num_workers", 0), id="num_workers"),
+        pytest.param(set_to("in_order", True), id="in_order", marks=pytest.mark.soak),
+        pytest.param(set_to("an attribute of the user's", 1), id="new", marks=pytest.mark.soak),
     ],
-    ids=["collate_fn", "generator", "num_workers", "in_order", "new"],
 )
 def test_a_change_is_seen_by_the_next_iterator(backend, change):
     torchs, ours = after_change(backend, change, batch_size=2, shuffle=True)

@@ -9,6 +9,7 @@ import signal
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -28,6 +29,13 @@ def test_datapipes_are_refused():
     assert list(TorchDataLoader(IterableWrapper([1, 2]), batch_size=None)) == [1, 2]
     with pytest.raises(TypeError, match="DataPipe"):
         DataLoader(IterableWrapper([1, 2]))
+
+
+def test_beside_a_batch_sampler_the_sampler_shown_is_its_own():
+    """Torch's loader shows one in order, by which Lightning is misled; see `lit_loader.injection`."""
+    own = BatchSampler(RandomSampler(Numbers()), 2, False)
+    assert type(TorchDataLoader(Numbers(), batch_sampler=own).sampler) is SequentialSampler
+    assert DataLoader(Numbers(), batch_sampler=own).sampler is own.sampler
 
 
 def fails(worker):

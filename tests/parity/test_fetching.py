@@ -127,11 +127,28 @@ INLINE_IS_ENOUGH += [
     "getitems that is an attribute",
     "concatenation",
 ]
+# of these nearly so
+WORKERS_IN_THE_SOAK = [
+    "getitems, shuffled",
+    "getitems that is None",
+    "random split",
+    "empty, dropping",
+    "collate_fn",
+    "tensor dataset",
+    "subset",
+    "getitems of another count",
+]
 
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_batches_are_torchs(name):
-    assert_alike(DATASETS[name], *([INLINE] if name in INLINE_IS_ENOUGH else BREADTH))
+    assert_alike(DATASETS[name], *([INLINE] if name in INLINE_IS_ENOUGH + WORKERS_IN_THE_SOAK else BREADTH))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", WORKERS_IN_THE_SOAK)
+def test_batches_of_workers_are_torchs_too(name):
+    assert_alike(DATASETS[name], *BREADTH)
 
 
 def test_a_dataset_that_returns_whole_batches_needs_no_batching():

@@ -76,13 +76,29 @@ def test_batches_inline_are_torchs(name, arguments):
     assert_alike(lambda: (STREAMS[name](), arguments), INLINE)
 
 
+DROPPING, UNBATCHED = {"batch_size": 3, "drop_last": True}, {"batch_size": None}
+
+
 @pytest.mark.parametrize(
-    "arguments",
-    [{"batch_size": 3, "drop_last": True}, {"batch_size": None}],
-    ids=["dropping", "unbatched"],
-)
-@pytest.mark.parametrize(
-    "name", ["two lengths", "the first is empty", "all are empty", "sharded", "fewer than workers"]
+    ("name", "arguments"),
+    [
+        ("two lengths", DROPPING),
+        ("the first is empty", UNBATCHED),
+        ("all are empty", DROPPING),
+        ("sharded", DROPPING),
+        ("fewer than workers", UNBATCHED),
+        *(
+            pytest.param(*both, marks=pytest.mark.soak)
+            for both in [
+                ("two lengths", UNBATCHED),
+                ("the first is empty", DROPPING),
+                ("all are empty", UNBATCHED),
+                ("sharded", UNBATCHED),
+                ("fewer than workers", DROPPING),
+            ]
+        ),
+    ],
+    ids=str,
 )
 def test_batches_of_workers_are_torchs(name, arguments):
     assert_alike(lambda: (STREAMS[name](), arguments), *BREADTH)
@@ -94,8 +110,19 @@ def test_a_dataset_that_is_its_own_iterator_is_used_up_in_a_worker_that_is_kept(
     assert found["epochs"][1] == ["end", "end"]
 
 
-@pytest.mark.parametrize("lengths", [(1, 9, 4), (9, 1, 0), (0, 0, 6)], ids=str)
-@pytest.mark.parametrize("prefetch_factor", [1, 4])
+@pytest.mark.parametrize(
+    ("lengths", "prefetch_factor"),
+    [
+        ((1, 9, 4), 1),
+        ((9, 1, 0), 4),
+        ((0, 0, 6), 1),
+        *(
+            pytest.param(*both, marks=pytest.mark.soak)
+            for both in [((1, 9, 4), 4), ((9, 1, 0), 1), ((0, 0, 6), 4)]
+        ),
+    ],
+    ids=str,
+)
 def test_three_workers_end_in_any_order(lengths, prefetch_factor):
     more = {"num_workers": 3, "prefetch_factor": prefetch_factor}
     for backend in (FORK, THREAD):

@@ -104,7 +104,9 @@ def copies(loader):
 
 
 @each_of(INLINE, FORK, THREAD)
-@pytest.mark.parametrize("shuffle", [False, True], ids=["in order", "shuffled"])
+@pytest.mark.parametrize(
+    "shuffle", [pytest.param(False, id="in order", marks=pytest.mark.soak), pytest.param(True, id="shuffled")]
+)
 def test_a_loader_can_be_copied_and_pickled(backend, shuffle):
     generator = torch.Generator().manual_seed(4) if shuffle else None
     assert_same(backend, copies, shuffle=shuffle, generator=generator)
@@ -153,7 +155,7 @@ def grown(loader):
 
 
 @each_of(INLINE, FORK, KEPT, THREAD)
-@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_a_dataset_that_grows_and_changes_between_epochs_is_seen_as_torch_sees_it(backend, batch_size):
     assert_same(backend, grown, dataset=Growing(4), batch_size=batch_size)
 

@@ -88,7 +88,13 @@ def test_no_more_is_taken_ahead_than_prefetch_factor_for_each_worker(backend, pr
 
 @each_of(FORK, KEPT, THREAD)
 @pytest.mark.parametrize(
-    "arguments", [{"batch_size": 3}, {"batch_size": 3, "drop_last": True}, {"batch_size": None}], ids=str
+    "arguments",
+    [
+        pytest.param({"batch_size": 3}, marks=pytest.mark.soak),
+        {"batch_size": 3, "drop_last": True},
+        {"batch_size": None},
+    ],
+    ids=str,
 )
 def test_out_of_order_the_batches_are_the_same_ones(backend, arguments):
     found = []

@@ -58,6 +58,7 @@ def landmark_batch(count: int = 8, **changes: Any) -> LandmarkBatch:
         attributes={"finish": columns["finish"]},
         crops=torch.tensor([0.0, 0, images.shape[-1], images.shape[-2]]).expand(count, 4),
         image_ids=torch.arange(count),
+        is_duplicate=torch.zeros(count, dtype=torch.bool),
     )
 
 
@@ -67,7 +68,10 @@ def classification_batch(count: int = 8, *, multi_label: bool = False, **changes
     labels = columns["labels"]
     if multi_label:
         labels = torch.stack([labels, columns["finish"], torch.zeros_like(labels)], dim=1).float()
-    return ClassificationBatch(images=images, labels=labels, image_ids=torch.arange(count))
+    marks = torch.zeros(count, dtype=torch.bool)
+    return ClassificationBatch(
+        images=images, labels=labels, image_ids=torch.arange(count), is_duplicate=marks
+    )
 
 
 def multi_task_batch(count: int = 8, *, empty: Sequence[int] = (), **changes: Any) -> MultiTaskBatch:
@@ -94,6 +98,7 @@ def multi_task_batch(count: int = 8, *, empty: Sequence[int] = (), **changes: An
         attribute_masks={"finish": finish >= 0},
         iscrowd=torch.zeros(count, 2, dtype=torch.int64),
         image_ids=torch.arange(count),
+        is_duplicate=torch.zeros(count, dtype=torch.bool),
     )
 
 

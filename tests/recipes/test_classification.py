@@ -98,8 +98,8 @@ def test_smoothing_and_dropout_are_honoured_in_training_alone() -> None:
     assert len({plain, smooth, dropped}) == 3
     logits, labels = torch.tensor([[9.0, -9.0]]), torch.tensor([[1.0, 0.0]])
     model = module(multi_label=True)
-    assert float(model._loss(logits, labels, smoothing=0.0)) < 1e-3
-    assert float(model._loss(logits, labels, smoothing=0.5)) == pytest.approx(9 / 4, abs=1e-3)
+    assert float(model._losses(logits, labels, smoothing=0.0)) < 1e-3
+    assert float(model._losses(logits, labels, smoothing=0.5)) == pytest.approx(9 / 4, abs=1e-3)
 
 
 @pytest.mark.parametrize("label", [-1, 2])

@@ -40,18 +40,23 @@ def module(**changes: Any) -> DetectionModule:
     )
 
 
-def batch(num_images: int = 2) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+def batch(num_images: int = 2) -> tuple[list[Tensor], list[dict[str, Any]]]:
     images = [torch.full((3, 64, 64), 0.2) for _ in range(num_images)]
     targets = []
     for number, image in enumerate(images):
         image[:, 16:40, 20:44] = 0.9
         label = 1 + number % 2
-        targets.append({"boxes": torch.tensor([[20.0, 16.0, 44.0, 40.0]]), "labels": torch.tensor([label])})
+        boxes = torch.tensor([[20.0, 16.0, 44.0, 40.0]])
+        targets.append({"boxes": boxes, "labels": torch.tensor([label]), "is_duplicate": False})
     return images, targets
 
 
-def empty_target() -> dict[str, Tensor]:
-    return {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)}
+def empty_target() -> dict[str, Any]:
+    return {
+        "boxes": torch.zeros(0, 4),
+        "labels": torch.zeros(0, dtype=torch.int64),
+        "is_duplicate": False,
+    }
 
 
 def fit(model: DetectionModule, batches: list[Any], tmp_path: Any, **changes: Any) -> Trainer:

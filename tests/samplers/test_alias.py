@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lit_loader.samplers import alias
 from lit_loader.samplers.alias import AliasTable, weight_units
 
 weights = st.lists(st.floats(0, 1e300), min_size=1, max_size=80).map(np.array).filter(lambda w: w.any())
@@ -28,7 +29,36 @@ def test_columns_give_every_index_its_units(weights):
     units, bits = weight_units(weights)
     np.testing.assert_array_equal(table.units(), units)
     assert table.own.min() >= 0
-    assert table.own.max() <= 1 << bits
+    assert table.own.max() < 1 << bits
+    assert ((table.own > 0) | (table.alias == np.arange(len(weights))) | (weights == 0)).all()
+    assert table.nbytes == 8 * len(weights)
+
+
+@given(weights=weights, size=st.integers(1, 7))
+def test_a_table_does_not_depend_on_the_chunks_it_is_built_in(weights, size):
+    table, (units, _) = AliasTable(weights), weight_units(weights)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(alias, "_CHUNK", size)
+        small, (of_small, _) = AliasTable(weights), weight_units(weights)
+        draws = small.draw(3, 2, 50)
+    np.testing.assert_array_equal(of_small, units)
+    np.testing.assert_array_equal(small.own, table.own)
+    np.testing.assert_array_equal(small.alias, table.alias)
+    np.testing.assert_array_equal(draws, table.draw(3, 2, 50))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.random.default_rng(0).pareto(0.6, 200_000),
+        np.append(np.zeros(199_999), 1.0),
+        np.append(1.0, np.full(199_999, 1e-9)),
+        np.sort(np.random.default_rng(1).random(200_000)),
+    ],
+    ids=["heavy tail", "one", "one and dust", "sorted"],
+)
+def test_tables_of_several_chunks_give_every_index_its_units(values):
+    np.testing.assert_array_equal(AliasTable(values).units(), weight_units(values)[0])
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 1000, 2**17 + 1])

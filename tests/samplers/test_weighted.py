@@ -131,6 +131,25 @@ def test_weights_are_copied_once_whatever_they_come_in(kind, tmp_path):
     assert sampler.expected_visits()[0] == 1.0
 
 
+@pytest.mark.parametrize("kind", ["memory map", "arrow"])
+def test_drawing_by_a_column_takes_its_copy_and_a_table_and_no_more(kind, tmp_path):
+    n = 1_000_000
+    np.save(tmp_path / "weights.npy", np.random.default_rng(0).random(n))
+    column = np.load(tmp_path / "weights.npy", mmap_mode="r")
+    given = pa.array(column) if kind == "arrow" else column
+    tracemalloc.start()
+    try:
+        order = WeightedRandomSampler(given).order(seed=0, epoch=0)
+        for start in range(0, n, 1 << 14):
+            order[start : start + (1 << 14)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (
+        peak < (8 + 12) * n
+    )  # copy and table take 16 bytes a weight; what is left is for chunks, whatever n
+
+
 def test_an_arrow_columns_null_is_a_missing_weight():
     with pytest.raises(ValueError, match=r"weights\[1\]=nan"):
         WeightedRandomSampler(pa.array([1.0, None, 2.0]))

@@ -48,7 +48,7 @@ def test_it_is_torchvisions_normalisation_and_leaves_the_batch_it_was_given():
     [
         lambda pixels: (pixels, ["targets"]),
         lambda pixels: [pixels, ["targets"], 3],
-        lambda pixels: ClassificationBatch(pixels, torch.ones(2), torch.ones(2)),
+        lambda pixels: ClassificationBatch(pixels, torch.ones(2), torch.ones(2), torch.zeros(2)),
         lambda pixels: PaddedBatch(pixels, [{}], torch.ones(2, 4, 5, dtype=torch.bool), torch.ones(2, 2)),
         lambda pixels: Own(torch.ones(2), pixels),
         lambda pixels: {"images": pixels, "labels": [1]},

@@ -6,6 +6,11 @@ compares both with the signatures that the values go to.
 
 from __future__ import annotations
 
+from lit_loader.configs.schemas.batching import (
+    AspectRatioBatchingConfig,
+    PlainBatchingConfig,
+    SizeBatchingConfig,
+)
 from lit_loader.configs.schemas.datamodules import (
     ClassificationDataModuleConfig,
     DetectionDataModuleConfig,
@@ -60,6 +65,11 @@ GROUPS: dict[str, dict[str, type]] = {
         "lit_loader.datamodules.RepeatFactorSampling": RepeatFactorSamplingConfig,
         "lit_loader.datamodules.EffectiveNumberSampling": EffectiveNumberSamplingConfig,
     },
+    "batching": {
+        "lit_loader.datamodules.PlainBatching": PlainBatchingConfig,
+        "lit_loader.datamodules.AspectRatioBatching": AspectRatioBatchingConfig,
+        "lit_loader.datamodules.SizeBatching": SizeBatchingConfig,
+    },
     "workers": {"": WorkersConfig},
     "datamodule": {
         "lit_loader.datamodules.ClassificationDataModule": ClassificationDataModuleConfig,
@@ -110,6 +120,8 @@ OPTIONS: dict[type, str] = {
     ClassAwareSamplingConfig: "sampler=class_aware",
     RepeatFactorSamplingConfig: "sampler=repeat_factor",
     EffectiveNumberSamplingConfig: "sampler=effective_number",
+    AspectRatioBatchingConfig: "batching=aspect_ratio",
+    SizeBatchingConfig: "batching=size",
     ClassificationDataModuleConfig: "datamodule=classification",
     DetectionDataModuleConfig: "datamodule=detection",
     LandmarkDataModuleConfig: "datamodule=landmarks",

@@ -32,6 +32,8 @@ class TableDataModuleConfig(WorkersConfig):
     val_sampler: Any = None
     test_sampler: Any = None
     predict_sampler: Any = None
+    train_batching: Any = None
+    eval_batching: Any = None
     train_transforms: Any = None
     val_transforms: Any = None
     test_transforms: Any = None
@@ -48,6 +50,7 @@ class TableDataModuleConfig(WorkersConfig):
     on_bad_sample: str = field(default="raise", metadata={"words": ("raise", "skip", "substitute")})
     max_bad_samples: Optional[int] = None
     drop_last: bool = False
+    resume: str = field(default="exact", metadata={"words": ("exact", "same_sample", "restart")})
     seed: Optional[int] = None
 
 

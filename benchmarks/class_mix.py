@@ -1,0 +1,150 @@
+"""Which class mix does an epoch bring under each sampling family? BCCD where it is, else the embedded set."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from benchmarks.class_weights import SHARED
+from lit_loader.annotations import AnnotationTable, image_labels
+from lit_loader.datamodules import (
+    ClassAwareSampling,
+    ClassBalancedSampling,
+    EffectiveNumberSampling,
+    RandomSampling,
+    RepeatFactorSampling,
+    Sampling,
+    SequentialSampling,
+    WeightedSampling,
+)
+from lit_loader.datasets import draw_shapes, labelled_samples
+from lit_loader.formats import read_voc
+from lit_loader.types import IndexArray
+
+NATURAL: Final = "sequential"
+FAMILIES: dict[str, Sampling] = {
+    NATURAL: SequentialSampling(),
+    "random": RandomSampling(),
+    "weighted": WeightedSampling(),
+    "effective_number": EffectiveNumberSampling(),
+    "repeat_factor, t=1": RepeatFactorSampling(repeat_thresh=1.0),
+    "class_balanced": ClassBalancedSampling(),
+    "class_aware": ClassAwareSampling(),
+}
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What one epoch of a family brings.
+
+    Attributes:
+        num_samples: Samples of the epoch.
+        objects: float64 ``(num_classes,)``, each class's share of the objects.
+        images: float64 ``(num_classes,)``, share of the samples that hold each class.
+        num_left_out: Samples of the set that do not come.
+    """
+
+    num_samples: int
+    objects: npt.NDArray[np.float64]
+    images: npt.NDArray[np.float64]
+    num_left_out: int
+
+    @property
+    def imbalance(self) -> float:
+        """Objects of the most frequent class for each one of the rarest that comes."""
+        return float(self.objects.max() / self.objects[self.objects > 0].min())
+
+
+def mix_of(table: AnnotationTable, indices: IndexArray) -> Mix:
+    """Count what an epoch's indices bring."""
+    visits = np.bincount(indices, minlength=table.num_images)
+    objects = visits @ table.image_class_counts()
+    offsets, classes = image_labels(table)
+    held = np.bincount(classes, weights=np.repeat(visits, np.diff(offsets)), minlength=len(table.class_names))
+    return Mix(
+        num_samples=len(indices),
+        objects=objects / objects.sum(),
+        images=held / len(indices),
+        num_left_out=int(np.count_nonzero(visits == 0)),
+    )
+
+
+def mixes(table: AnnotationTable) -> dict[str, Mix]:
+    """Return the mix of the first epoch, of seed 0, under each family."""
+    orders = {name: family.sampler(table).order(seed=0, epoch=0) for name, family in FAMILIES.items()}
+    return {name: mix_of(table, order[0 : len(order)]) for name, order in orders.items()}
+
+
+def print_mixes(title: str, found: dict[str, Mix], class_names: tuple[str, ...]) -> None:
+    """Print one line a family: shares of the objects, shares of the samples that hold each class."""
+    width = max(10, *map(len, class_names))
+    names = " ".join(f"{name:>{width}s}" for name in class_names)
+    print(f"\n{title}: shares of the objects | shares of the samples that hold each class")
+    print(f"  {'':20s} {'samples':>8s} {'not seen':>9s} {names} {'imbalance':>10s} | {names}")
+    for name, mix in found.items():
+        objects, images = (
+            " ".join(f"{share:>{width}.1%}" for share in each) for each in (mix.objects, mix.images)
+        )
+        print(
+            f"  {name:20s} {mix.num_samples:8d} {mix.num_left_out:9d} {objects} {mix.imbalance:8.1f}:1 | {images}"
+        )
+
+
+def draw_mixes(
+    panels: dict[str, dict[str, Mix]], class_names: tuple[str, ...], path: Path, *, title: str
+) -> None:
+    """Save one panel for each kind of sample: a bar a family, cut into the classes' shares of the objects."""
+    figure = Figure(figsize=(6.5 * len(panels), 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axis, (name, found) in zip(
+        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
+    ):
+        left = np.zeros(len(found))
+        shares = np.array([mix.objects for mix in found.values()])
+        for c, class_name in enumerate(class_names):
+            bars = axis.barh(list(found), shares[:, c], left=left, label=class_name)
+            texts = [f"{share:.0%}" if share > 0.03 else "" for share in shares[:, c]]
+            axis.bar_label(bars, labels=texts, label_type="center", color="white", fontsize=8)
+            left += shares[:, c]
+        for row, mix in enumerate(found.values()):
+            axis.text(1.01, row, f"{mix.imbalance:.1f} : 1", va="center", fontsize=8)
+        axis.axhline(1.5, color="black", linewidth=0.8, linestyle=":")  # above the natural mix
+        axis.invert_yaxis()
+        axis.set_xlim(0, 1.12)
+        axis.set_xticks(np.linspace(0, 1, 6))
+        axis.set_xlabel("share of the objects of one epoch (on the right: most frequent to rarest)")
+        axis.set_title(name)
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=len(class_names))
+    figure.suptitle(title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def main(out: Path) -> None:
+    """Print and draw the mixes of images and of objects that are cut out."""
+    with tempfile.TemporaryDirectory() as cache:
+        root = SHARED if SHARED.is_dir() else draw_shapes(Path(cache))
+        table = read_voc(root, split="train", cache_dir=cache, progress=False)
+        crops = labelled_samples(table, by=None, multi_label=False, objects="crop").table
+        panels = {"a sample is an image": mixes(table), "a sample is an object": mixes(crops)}
+        for name, found in panels.items():
+            print_mixes(f"{root.name}, {name}", found, table.class_names)
+        title = f"{root.name}, train: {table.num_images} images, {table.num_objects} objects"
+        draw_mixes(panels, table.class_names, out, title=title)
+        print(f"\n{out}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--out", type=Path, default=Path("outputs/class_mix.png"), help="picture (%(default)s)"
+    )
+    main(parser.parse_args().out)

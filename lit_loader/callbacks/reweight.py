@@ -1,0 +1,234 @@
+"""A callback that gives the training sampler new class weights after each epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+
+from lit_loader.annotations import AnnotationTable, image_weights
+from lit_loader.datamodules import TableDataModule, expected_class_mix
+from lit_loader.samplers import GroupedSampler, WeightedRandomSampler
+
+__all__ = ["ClassWeights", "ReweightClasses"]
+
+ClassWeights: TypeAlias = Callable[
+    [Trainer, LightningModule], Sequence[float] | npt.NDArray[Any] | torch.Tensor | None
+]
+"""What says the weights of the classes after an epoch; None: they stay."""
+
+
+class _Target(NamedTuple):
+    """The training set's table, the sampler that draws from it, and the sampler's own weights."""
+
+    table: AnnotationTable
+    sampler: WeightedRandomSampler
+    own: torch.Tensor
+
+    def set_weights(self, weights: torch.Tensor | npt.NDArray[np.float64]) -> None:
+        """Draw by these, and note the sampler's own for the next run."""
+        self.sampler.set_weights(weights)
+        _own_weights[self.sampler] = self.own, self.sampler.revision
+
+
+# Of samplers that draw by weights set here: their own, and the revision that we set.
+_own_weights: WeakKeyDictionary[WeightedRandomSampler, tuple[torch.Tensor, int]] = WeakKeyDictionary()
+
+
+class ReweightClasses(Callback):
+    """Asks for class weights after each training epoch and sets them on the training sampler for the next.
+
+    The epoch's last validation has run by then: it asks when that validation ends, before a checkpoint is written
+    there, and without one at the end of the training epoch. What is said becomes weights of images, as
+    `lit_loader.annotations.image_weights` makes them of the training table. The weights are in the checkpoint: a
+    run that is resumed draws by them from its first batch on. They stay when the run ends, so that a checkpoint saved
+    then fits too; the next run with this callback begins with the sampler's own. For one without it make a new data
+    module, or call ``set_weights``.
+    Where the trainer has loggers, the share that each class is expected to have among the labels of the next epoch
+    goes to them as ``data/class_mix/<name>``.
+
+    The data module must be a `TableDataModule` whose training sampler is a `WeightedRandomSampler`, alone or in
+    batches of like shape. With ``Trainer(overfit_batches=...)`` Lightning draws in order, and this has no effect.
+
+    Args:
+        class_weights: ``class_weights(trainer, pl_module)`` returns one weight a class (or value of ``by``), finite,
+            not negative, not all zero; None leaves them as they are. It is called on every rank, so that it may
+            gather what they hold; what rank zero's returns counts on all of them. See `recall_weights`.
+        by: The attribute whose values are weighted; None: the class.
+        reduce: How the weights of an image's objects become the image's.
+        empty_weight: Weight of an image without objects that count; None: the smallest of the others.
+
+    Attributes:
+        last_class_weights: The weights set last, a list; None before the first.
+    """
+
+    def __init__(
+        self,
+        class_weights: ClassWeights,
+        *,
+        by: str | None = None,
+        reduce: Literal["mean", "max", "sum"] = "mean",
+        empty_weight: float | None = None,
+    ) -> None:
+        if not callable(class_weights):
+            raise TypeError(
+                f"`class_weights` must be a function of (trainer, pl_module), got {type(class_weights).__name__}; "
+                "weights that do not change belong to the sampler"
+            )
+        if reduce not in ("mean", "max", "sum"):
+            raise ValueError(f"reduce={reduce!r} must be 'mean', 'max' or 'sum'")
+        self.class_weights, self.by, self.reduce, self.empty_weight = class_weights, by, reduce, empty_weight
+        self.last_class_weights: list[float] | None = None
+        self._last_epoch = -1  # the epoch after which they were asked for
+        self._target: _Target | None = None
+
+    # -- state --------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights in force, and the epoch after which they were set."""
+        return {"class_weights": self.last_class_weights, "epoch": self._last_epoch}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take the weights of a checkpoint, and set them if the sampler is known, as it is in a trainer.
+
+        Raises:
+            ValueError: If they do not fit the training table.
+        """
+        self.last_class_weights, self._last_epoch = state_dict["class_weights"], state_dict["epoch"]
+        self._set_weights()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_target": None}  # found again where a trainer is
+
+    # -- Lightning's hooks --------------------------------------------------------------------------------
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Find the sampler.
+
+        Raises:
+            ValueError: There is none whose weights can be set, or the table has no attribute ``by``.
+        """
+        self._target = None
+        if stage != "fit":
+            return
+        self._target = _find_target(trainer)
+        self._target.table.labels_of(self.by)
+        if (
+            trainer.current_epoch == 0
+        ):  # a run of its own; one that is resumed has its state loaded after this
+            self.last_class_weights, self._last_epoch = None, -1
+        self._set_weights()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Warn if it is another sampler that training uses."""
+        loaders = trainer.fit_loop._combined_loader
+        used = [getattr(loader, "sampler", None) for loader in loaders.flattened] if loaders else []
+        if self._target is not None and not any(_inner(sampler) is self._target.sampler for sampler in used):
+            names = ", ".join(type(sampler).__name__ for sampler in used)
+            rank_zero_warn(
+                f"{type(self).__name__} has no effect: training draws by {names} in the place of the data module's "
+                "sampler; is Trainer(overfit_batches=...) set?"
+            )
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Ask after the validation that ends an epoch."""
+        fitting = trainer.state.fn == "fit" and not trainer.sanity_checking
+        if fitting and trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+            self._ask(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Ask if no validation ended the epoch.
+
+        Raises:
+            ValueError: The weights do not fit the table, or leave nothing to draw.
+        """
+        self._ask(trainer, pl_module)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Let go of the sampler; a checkpoint that is tested after training changes nothing of it."""
+        self._target = None
+
+    # -- weights ------------------------------------------------------------------------------------------
+
+    def _ask(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._last_epoch == trainer.current_epoch:
+            return
+        answer = self.class_weights(trainer, pl_module)
+        weights = trainer.strategy.broadcast(_plain(answer))
+        self._last_epoch = trainer.current_epoch
+        if weights is None:
+            return
+        self.last_class_weights = weights
+        self._set_weights()
+        self._log_mix(trainer)
+
+    def _set_weights(self) -> None:
+        if self._target is None:
+            return
+        if self.last_class_weights is None:
+            self._target.set_weights(self._target.own)
+            return
+        options: Any = {"by": self.by, "reduce": self.reduce, "empty_weight": self.empty_weight}
+        self._target.set_weights(image_weights(self._target.table, self.last_class_weights, **options))
+
+    def _log_mix(self, trainer: Trainer) -> None:
+        if self._target is None or not trainer.loggers:
+            return
+        table, sampler, _ = self._target
+        mix = expected_class_mix(table, sampler, by=self.by)
+        if mix is not None:
+            names = table.labels_of(self.by)[1]
+            shares = {
+                f"data/class_mix/{name}": share for name, share in zip(names, mix.tolist(), strict=True)
+            }
+            for logger in trainer.loggers:
+                logger.log_metrics(shares, step=trainer.global_step)
+
+
+def _plain(weights: Sequence[float] | npt.NDArray[Any] | torch.Tensor | None) -> list[float] | None:
+    if weights is None:
+        return None
+    values = weights.detach().cpu() if isinstance(weights, torch.Tensor) else weights
+    result: list[float] = np.asarray(values, dtype=np.float64).tolist()
+    return result
+
+
+def _inner(sampler: Any) -> Any:
+    return sampler.sampler if isinstance(sampler, GroupedSampler) else sampler
+
+
+def _find_target(trainer: Trainer) -> _Target:
+    """Return the training table and its weighted sampler.
+
+    Raises:
+        ValueError: If there is no such sampler.
+    """
+    datamodule = getattr(trainer, "datamodule", None)
+    if not isinstance(datamodule, TableDataModule):
+        found = "no data module" if datamodule is None else f"the data module {type(datamodule).__name__}"
+        raise ValueError(
+            f"ReweightClasses needs the annotation table that training draws from, and the trainer has {found}; give "
+            "`Trainer.fit` a data module of lit_loader, or call set_weights of your own sampler"
+        )
+    sets = datamodule._open("train")
+    sampler = _inner(sets[0][1]) if len(sets) == 1 else None
+    if not isinstance(sampler, WeightedRandomSampler):
+        found = f"draws by {type(sampler).__name__}" if len(sets) == 1 else f"has {len(sets)} training sets"
+        raise ValueError(
+            f"ReweightClasses sets the weights of a WeightedRandomSampler, and {type(datamodule).__name__} {found}; "
+            "give it train_sampler=WeightedSampling() (sampler=weighted in Hydra), or leave the callback out"
+        )
+    table = datamodule.tables("train")[0]
+    if table.num_images != sampler.num_indices:
+        raise ValueError(
+            f"the training sampler has {sampler.num_indices} weights and the training table {table.num_images} "
+            "samples; give the sampler one weight a sample"
+        )
+    own, revision = _own_weights.get(sampler, (None, -1))
+    return _Target(table, sampler, sampler.weights if own is None or revision != sampler.revision else own)

@@ -1,0 +1,157 @@
+"""Batching choices: which samples of a table go together in a batch, with plain settings that configs can name."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Sampler
+
+from lit_loader.annotations import AnnotationTable
+from lit_loader.datasets import Stage
+from lit_loader.samplers import (
+    GroupedSampler,
+    OrderSampler,
+    SequentialSampler,
+    aspect_ratio_buckets,
+    size_buckets,
+)
+
+__all__ = ["AspectRatioBatching", "Batching", "PlainBatching", "SizeBatching", "batched", "stage_batchings"]
+
+
+class Batching(ABC):
+    """Which samples go together in a batch; what is drawn, and how often, is the sampler's.
+
+    Sizes are those of the table's images, as the annotations say them: where samples are objects cut out of images,
+    those of the images, and before any transform. Where all samples are brought to one size, as the landmark and
+    classification presets do with crops and whole images, no batch has another shape for it.
+    """
+
+    @abstractmethod
+    def batched(self, sampler: OrderSampler, table: AnnotationTable) -> OrderSampler:
+        """Return a sampler that draws as another one does and puts batches together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainBatching(Batching):
+    """Samples as they come: consecutive ones are a batch."""
+
+    def batched(self, sampler: OrderSampler, table: AnnotationTable) -> OrderSampler:
+        """Return the sampler itself."""
+        return sampler
+
+
+@dataclass(frozen=True, kw_only=True)
+class AspectRatioBatching(Batching):
+    """Images of like width over height, for images that are resized to one shorter or longer side.
+
+    Args:
+        num_buckets: Groups at most, at least 2; see `aspect_ratio_buckets`.
+    """
+
+    num_buckets: int = 8
+
+    def __post_init__(self) -> None:
+        _check_num_buckets(self.num_buckets)
+
+    def batched(self, sampler: OrderSampler, table: AnnotationTable) -> OrderSampler:
+        """Return the sampler in groups; ValueError if the table does not know the size of an image."""
+        _check_sizes(table, self)
+        return GroupedSampler(sampler, aspect_ratio_buckets(table.widths, table.heights, self.num_buckets))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeBatching(Batching):
+    """Images of like width and height, for images that keep their own size.
+
+    Args:
+        num_buckets: Groups at most, at least 2; see `size_buckets`.
+    """
+
+    num_buckets: int = 16
+
+    def __post_init__(self) -> None:
+        _check_num_buckets(self.num_buckets)
+
+    def batched(self, sampler: OrderSampler, table: AnnotationTable) -> OrderSampler:
+        """Return the sampler in groups; ValueError if the table does not know the size of an image."""
+        _check_sizes(table, self)
+        return GroupedSampler(sampler, size_buckets(table.widths, table.heights, self.num_buckets))
+
+
+def stage_batchings(
+    samplers: Mapping[Stage, Any], *, train_batching: Batching | None, eval_batching: Batching | None
+) -> dict[Stage, Batching | None]:
+    """Return each stage's batching, checked.
+
+    Args:
+        samplers: What draws each stage's samples: a sampler, settings that make one of ours, or None.
+        train_batching: The batching of training; None: plain.
+        eval_batching: That of the other stages.
+
+    Raises:
+        TypeError: One is no batching.
+        ValueError: One stands beside a sampler that is not of ours.
+    """
+    found: dict[Stage, Batching | None] = {}
+    for stage, sampler in samplers.items():
+        name, batching = (
+            ("train_batching", train_batching) if stage == "train" else ("eval_batching", eval_batching)
+        )
+        if batching is not None and not isinstance(batching, Batching):
+            raise TypeError(
+                f"`{name}` must be a lit_loader.datamodules.Batching, such as AspectRatioBatching(num_buckets=8), or "
+                f"None; got {batching!r} of type {type(batching).__name__}"
+            )
+        if _regroups(batching) and isinstance(sampler, Sampler) and not isinstance(sampler, OrderSampler):
+            raise ValueError(
+                f"{name}={batching} puts batches together from a whole epoch's order, which {stage}_sampler="
+                f"{type(sampler).__name__} does not tell before it is iterated; give a sampler of "
+                f"lit_loader.samplers or a lit_loader.datamodules.Sampling, or leave {name} out"
+            )
+        found[stage] = batching
+    return found
+
+
+def batched(
+    sampler: Sampler[int] | None, table: AnnotationTable, batching: Batching | None
+) -> Sampler[int] | None:
+    """Return a table's sampler as a batching has it.
+
+    Args:
+        sampler: One of ours, or None for the table's own order; with a plain batching any sampler.
+        table: The samples.
+        batching: None: plain.
+    """
+    if batching is None or not _regroups(batching):
+        return sampler
+    if sampler is None:
+        sampler = SequentialSampler(table.num_images)
+    assert isinstance(sampler, OrderSampler)  # see stage_batchings
+    return batching.batched(sampler, table)
+
+
+def _regroups(batching: Batching | None) -> bool:
+    return not (batching is None or isinstance(batching, PlainBatching))
+
+
+def _check_num_buckets(num_buckets: int) -> None:
+    if num_buckets < 2:
+        raise ValueError(
+            f"num_buckets={num_buckets} must be at least 2; for batches without groups use PlainBatching"
+        )
+
+
+def _check_sizes(table: AnnotationTable, batching: Batching) -> None:
+    unknown = np.flatnonzero((table.widths == 0) | (table.heights == 0))
+    if len(unknown):
+        first = int(unknown[0])
+        raise ValueError(
+            f"{batching} needs the size of every image, and {table!r} does not know that of {len(unknown)} of its "
+            f"{table.num_images} images, {table.image_path(first)} the first; write their sizes into the "
+            "annotations (in VOC XML <size>), leave these images out, or use PlainBatching"
+        )

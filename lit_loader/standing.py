@@ -1,0 +1,133 @@
+"""Where a loader stands: the next epoch, how far the consumer is in this one, and a state that was loaded."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from lit_loader.engine import is_stateful
+from lit_loader.epochs import EpochCount
+from lit_loader.resume import MOST_HELD, Progress, ResumePoint, SamplerDetail
+from lit_loader.states import Resumable, begin_progress, resume_point, saved_state
+
+__all__ = ["Standing"]
+
+
+class Standing:
+    """Counts a loader's epochs and what the consumer received of the one that was begun last.
+
+    A copy, in another loader or process, knows the next epoch and nothing of iterators that live here.
+
+    Attributes:
+        epochs: Which epoch comes next.
+    """
+
+    def __init__(self) -> None:
+        self.epochs = EpochCount()
+        self._progress: Progress | None = None
+        self._point: ResumePoint | None = None
+        self._meanwhile: ResumePoint | None = None  # what a signal's handler is told while a pass begins
+        self._stream_before: tuple[Any] | None = (
+            None  # the state of an iterable dataset before its first pass here
+        )
+        # two threads' passes are two epochs; a signal's handler may save a checkpoint in the middle of either
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"epochs": self.epochs, "_point": self._point}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc] # a copy begins as one that was made
+        self.__dict__.update(state)
+
+    def name(self, loader: Resumable, epoch: int) -> None:
+        """Name the next epoch."""
+        self.epochs.name(epoch, **_samplers(loader))
+
+    def claim(self, loader: Resumable) -> tuple[Progress, ResumePoint | None]:
+        """Return the progress of the pass that begins now, and where it begins, and move on to the next epoch."""
+        with self._lock:
+            self._meanwhile = self._next(loader, 0)
+            try:
+                point, epochs = self._pending(loader), self.epochs
+                self._remember_stream(loader)
+                progress = begin_progress(loader, loader._cut, epochs.next, epochs.named, point)
+                self._progress, self._point = progress, None
+                epochs.claim()
+                return progress, point
+            finally:
+                self._meanwhile = None
+
+    def give_back(self, progress: Progress, point: ResumePoint | None) -> None:
+        """Undo `claim`: the pass could not be started, and the next one is to try it again."""
+        with self._lock:
+            if self._progress is progress:
+                self.epochs.give_back(progress.epoch)
+                self._progress, self._point = None, point
+
+    def state(self, loader: Resumable, num_held: int) -> dict[str, Any]:
+        """Return the loader's state, see `lit_loader.DataLoader.state_dict`."""
+        if not 0 <= num_held <= MOST_HELD:
+            raise ValueError(f"num_held={num_held} must lie in 0 to {MOST_HELD}")
+        with self._lock:
+            return saved_state(loader, self._next(loader, num_held))
+
+    def load(self, loader: Resumable, state: Any) -> None:
+        """Go on from a state, see `lit_loader.DataLoader.load_state_dict`."""
+        point = resume_point(loader, state)
+        if point is None:
+            return
+        with self._lock:
+            if loader._cut is None and point.named is not None:
+                self.epochs.name(point.named, **_samplers(loader))  # to a sampler that knows epochs
+            self.epochs.hear(**_samplers(loader))
+            self.epochs.resume(point.epoch, point.named)
+            self._point, self._progress = point, None
+            if self._stream_before is not None:  # a pass that was dropped has left it in its middle
+                loader.dataset.load_state_dict(copy.deepcopy(self._stream_before[0]))
+        if "dataset_state" in state or isinstance(loader.dataset, IterableDataset):
+            loader._passes.forget_workers()
+
+    def _remember_stream(self, loader: Resumable) -> None:
+        """Note how an iterable dataset of this process is before it is iterated here, to put it back by `load`."""
+        here = loader.num_workers == 0 or loader.worker_method == "thread"
+        if loader.seed is None or not here or self._stream_before is not None:
+            return
+        dataset: Any = loader.dataset
+        if isinstance(dataset, IterableDataset) and is_stateful(dataset):
+            try:
+                self._stream_before = (copy.deepcopy(dataset.state_dict()),)  # type: ignore[attr-defined] # it has one
+            except Exception:  # a pass must not end because nobody could go on with it
+                return
+
+    def _pending(self, loader: Resumable) -> ResumePoint | None:
+        """Return the point that was loaded, if no other epoch was named since."""
+        self.epochs.hear(**_samplers(loader))
+        point = self._point
+        if point is None or point.epoch != self.epochs.next:
+            return None
+        # counted on from a named epoch (a short loader beside a long one), and that number is named only now: whole
+        anew = self.epochs.renamed and point.named is not None and point.position > 0
+        return None if anew else point
+
+    def _next(self, loader: Resumable, num_held: int) -> ResumePoint:
+        """Return where the next batch is."""
+        if self._meanwhile is not None:
+            return self._meanwhile
+        pending, progress, epochs = self._pending(loader), self._progress, self.epochs
+        if pending is not None:
+            return pending
+        if progress is None or epochs.renamed:
+            return ResumePoint(epochs.next, 0, epochs.named)
+        position, detail, complete = progress.reached(held=num_held)
+        if complete:
+            keeps = isinstance(detail, SamplerDetail) and detail.state is not None
+            return ResumePoint(epochs.next, 0, progress.named, detail._replace(samples=0) if keeps else None)
+        return ResumePoint(progress.epoch, position, progress.named, detail)
+
+
+def _samplers(loader: Resumable) -> dict[str, Any]:
+    return {"cut": loader._cut, "sampler": loader.sampler, "batch_sampler": loader.batch_sampler}

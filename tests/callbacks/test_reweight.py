@@ -1,0 +1,296 @@
+"""New class weights between epochs: who decides them, when they count, and that a resumed run has them."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+
+from lit_loader import ClassificationDataModule, DetectionDataModule
+from lit_loader.annotations import image_weights
+from lit_loader.callbacks import ReweightClasses
+from lit_loader.datamodules import AspectRatioBatching, WeightedSampling, expected_class_mix
+from lit_loader.datasets import ShapesSource
+from lit_loader.samplers import WeightedRandomSampler
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
+]
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory):
+    source = ShapesSource(
+        num_images={"train": 24, "val": 4, "test": 4},
+        image_size=32,
+        class_shares=(0.7, 0.2, 0.1),
+        cache_dir=str(tmp_path_factory.mktemp("shapes")),
+        progress=False,
+    )
+    source.prepare()
+    return source
+
+
+class Recording(LightningModule):
+    """Writes down the images of each epoch; says what was seen to whoever asks for weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.seen, self.validated = torch.nn.Parameter(torch.zeros(1)), {}, []
+
+    def training_step(self, batch, batch_idx):
+        ids = [target["image_id"] for target in batch[1]]
+        self.seen.setdefault(self.current_epoch, []).extend(int(number) for number in ids)
+        return self.weight.sum()
+
+    def validation_step(self, batch, batch_idx):
+        if not self.trainer.sanity_checking:
+            self.validated.append(self.current_epoch)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+ANSWERS = [[1.0, 5.0, 0.0], None, torch.tensor([0.0, 1.0, 1.0])]
+
+
+class Asked:
+    """Gives `ANSWERS` in turn; keeps who asked."""
+
+    def __init__(self):
+        self.epochs = []
+
+    def __call__(self, trainer, pl_module):
+        assert isinstance(trainer, Trainer)
+        assert trainer.current_epoch in pl_module.validated  # the epoch's validation has run
+        self.epochs.append(trainer.current_epoch)
+        return ANSWERS[trainer.current_epoch % len(ANSWERS)]
+
+
+def data_of(shapes, **settings):
+    chosen = {"train_sampler": WeightedSampling(), "batch_size": 4, "seed": 3, **settings}
+    return DetectionDataModule(shapes, **chosen)
+
+
+def trainer_of(tmp_path, *callbacks, **settings):
+    return Trainer(
+        accelerator="cpu",
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        log_every_n_steps=1,
+        default_root_dir=tmp_path,
+        callbacks=list(callbacks),
+        **{"max_epochs": 4, "logger": False, "enable_checkpointing": False, **settings},
+    )
+
+
+def fit(tmp_path, shapes, callback, *, ckpt_path=None, data=None, callbacks=(), **settings):
+    module = Recording()
+    data = data or data_of(shapes)
+    trainer_of(tmp_path, callback, *callbacks, **settings).fit(module, data, ckpt_path=ckpt_path)
+    return module
+
+
+def expected_epochs(shapes, by_epoch, *, seed_of=None):
+    """Return the images of each epoch, drawn by the class weights in force in it."""
+    data = data_of(shapes)
+    data.setup("fit")
+    (table,), loader = data.tables("train"), data.train_dataloader()
+    found = {}
+    for epoch, classes in enumerate(by_epoch):
+        sampler = loader.sampler
+        if classes is not None:
+            sampler = WeightedRandomSampler(image_weights(table, classes))
+        found[epoch] = sampler.order(seed=loader.seed, epoch=epoch)[:].tolist()
+    return found
+
+
+def test_weights_count_from_the_next_epoch_on_and_are_asked_for_after_validation(shapes, tmp_path):
+    asked, data = Asked(), data_of(shapes)
+    callback = ReweightClasses(asked)
+    module = fit(tmp_path, shapes, callback, data=data)
+    assert asked.epochs == [0, 1, 2, 3]
+    assert module.seen == expected_epochs(shapes, [None, ANSWERS[0], ANSWERS[0], ANSWERS[2]])
+    assert callback.last_class_weights == ANSWERS[0]  # of epoch 3
+    assert module.seen[2] != module.seen[1]  # the same weights, another epoch
+    sampler, before = data.train_dataloader().sampler, data_of(shapes)
+    before.setup("fit")
+    assert torch.equal(sampler.weights, before.train_dataloader().sampler.weights)  # as it was before the run
+
+
+@pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+def test_an_epoch_that_workers_have_begun_ahead_is_made_again(shapes, tmp_path, method):
+    data = data_of(shapes, num_workers=2, worker_method=method, persistent_workers=True)
+    module = fit(tmp_path, shapes, ReweightClasses(Asked()), data=data, max_epochs=3)
+    assert module.seen == expected_epochs(shapes, [None, ANSWERS[0], ANSWERS[0]])
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
+@pytest.mark.parametrize("at", ["epoch end", "validation end", "middle"])
+def test_a_resumed_run_has_the_weights_of_the_unbroken_one(shapes, tmp_path, at):
+    settings = {
+        "epoch end": {"save_on_train_epoch_end": True},
+        "validation end": {"save_on_train_epoch_end": False},
+        "middle": {"every_n_train_steps": 8},
+    }[at]
+
+    def run(callback, ckpt_path=None):
+        saving = ModelCheckpoint(tmp_path, filename="at-{epoch}-{step}", save_top_k=-1, **settings)
+        saved = {"callbacks": [saving], "enable_checkpointing": True, "max_epochs": 3}
+        return fit(tmp_path, shapes, callback, ckpt_path=ckpt_path, **saved)
+
+    whole = run(ReweightClasses(Asked()))
+    name = "at-epoch=1-step=8.ckpt" if at == "middle" else "at-epoch=0-step=6.ckpt"
+    assert torch.load(tmp_path / name, weights_only=True)["callbacks"]["ReweightClasses"] == {
+        "class_weights": ANSWERS[0],
+        "epoch": 0,
+    }
+    callback = ReweightClasses(Asked())
+    resumed = run(callback, tmp_path / name)
+    if at == "middle":  # the loader itself decides which batches of the epoch come again
+        resumed.seen.pop(1)
+    assert resumed.seen
+    assert all(resumed.seen[epoch] == whole.seen[epoch] for epoch in resumed.seen)
+    assert 0 not in callback.class_weights.epochs  # what was decided is not asked for again
+
+
+def test_without_validation_the_end_of_the_epoch_is_the_time(shapes, tmp_path):
+    epochs = []
+    callback = ReweightClasses(lambda trainer, pl_module: epochs.append(trainer.current_epoch))
+    module = fit(tmp_path, shapes, callback, limit_val_batches=0, max_epochs=2)
+    assert epochs == [0, 1]
+    assert module.seen == expected_epochs(shapes, [None, None])
+
+
+def test_grouped_batches_are_reweighted_too(shapes, tmp_path):
+    data = data_of(shapes, train_batching=AspectRatioBatching())
+    module = fit(tmp_path, shapes, ReweightClasses(lambda *_: [0.0, 0.0, 1.0]), data=data, max_epochs=2)
+    (table,) = data.tables("train")
+    rare = set(table.image_of_object()[table.labels == 2].tolist())
+    assert not set(module.seen[0]) <= rare
+    assert set(module.seen[1]) <= rare
+
+
+def test_the_mix_that_is_expected_goes_to_the_loggers(shapes, tmp_path):
+    callback = ReweightClasses(lambda *_: [1.0, 2.0, 4.0])
+    fit(tmp_path, shapes, callback, logger=CSVLogger(tmp_path), max_epochs=1)
+    data = data_of(shapes)
+    (table,) = data.tables("train")
+    mix = expected_class_mix(table, WeightedRandomSampler(image_weights(table, [1.0, 2.0, 4.0])))
+    with (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").open() as file:
+        logged = [row for row in csv.DictReader(file) if row["data/class_mix/" + table.class_names[0]]]
+    assert [int(row["step"]) for row in logged] == [6]
+    for name, share in zip(table.class_names, mix, strict=True):
+        assert float(logged[0][f"data/class_mix/{name}"]) == pytest.approx(share)
+
+
+def test_a_second_run_begins_without_the_weights_of_the_first(shapes, tmp_path):
+    data, callback = data_of(shapes), ReweightClasses(Asked())
+    first = fit(tmp_path, shapes, callback, data=data, max_epochs=2)
+    second = fit(tmp_path, shapes, callback, data=data, max_epochs=2)
+    assert first.seen == second.seen
+
+
+def test_two_ranks_draw_by_what_rank_zero_says(shapes, tmp_path):
+    class Telling(Recording):
+        def on_train_end(self):
+            torch.save(self.seen, tmp_path / f"{self.global_rank}.pt")
+
+    def by_rank(trainer, pl_module):
+        return [1.0, 5.0, 0.0] if trainer.global_rank == 0 else [0.0, 0.0, 1.0]
+
+    trainer = trainer_of(tmp_path, ReweightClasses(by_rank), max_epochs=2, devices=2, strategy="ddp_fork")
+    trainer.fit(Telling(), data_of(shapes, batch_size=2))
+    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    for epoch, order in expected_epochs(shapes, [None, [1.0, 5.0, 0.0]]).items():
+        pairs = [order[start : start + 4] for start in range(0, len(order), 4)]
+        for rank, seen in enumerate(ranks):
+            assert seen[epoch] == [i for four in pairs for i in four[2 * rank : 2 * rank + 2]]
+
+
+# -- what does not fit -----------------------------------------------------------------------------------
+
+
+def set_up(callback, trainer):
+    callback.setup(trainer, Recording(), "fit")
+
+
+class Holding:
+    """As much of a trainer as a set-up looks at."""
+
+    current_epoch = 0
+
+    def __init__(self, datamodule):
+        self.datamodule = datamodule
+
+
+def test_a_sampler_without_weights_is_refused_before_the_first_epoch(shapes, tmp_path):
+    callback = ReweightClasses(Asked())
+    with pytest.raises(
+        ValueError, match=r"DetectionDataModule draws by RandomSampler; .*WeightedSampling\(\)"
+    ):
+        set_up(callback, Holding(data_of(shapes, train_sampler=None)))
+    with pytest.raises(ValueError, match="the trainer has no data module"):
+        set_up(callback, Holding(None))
+    with pytest.raises(ValueError, match="colour"):
+        set_up(ReweightClasses(Asked(), by="colour"), Holding(data_of(shapes)))
+    too_short = WeightedRandomSampler([1.0, 1.0])
+    with pytest.raises(ValueError, match="2 weights and the training table 24 samples"):
+        set_up(callback, Holding(data_of(shapes, train_sampler=too_short)))
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(TypeError, match="must be a function of"):
+        ReweightClasses([1.0, 2.0])
+    with pytest.raises(ValueError, match="reduce='median'"):
+        ReweightClasses(Asked(), reduce="median")
+
+
+def test_weights_that_do_not_fit_are_refused(shapes):
+    callback = ReweightClasses(Asked())
+    set_up(callback, Holding(data_of(shapes)))
+    for weights, message in (([1.0, 1.0], "one for each of 3 classes"), ([0.0] * 3, "all zero")):
+        with pytest.raises(ValueError, match=message):
+            callback.load_state_dict({"class_weights": weights, "epoch": 0})
+
+
+def test_an_older_checkpoint_without_weights_gives_the_sampler_its_own_back(shapes):
+    data, callback = data_of(shapes), ReweightClasses(Asked())
+    set_up(callback, Holding(data))
+    older, before = callback.state_dict(), data.train_dataloader().sampler.weights
+    callback.load_state_dict({"class_weights": [0.0, 0.0, 1.0], "epoch": 3})
+    assert not torch.equal(data.train_dataloader().sampler.weights, before)
+    callback.load_state_dict(older)
+    assert torch.equal(data.train_dataloader().sampler.weights, before)
+
+
+def test_options_reach_the_weights_of_images(shapes):
+    options = {"by": "finish", "reduce": "max", "empty_weight": 0.5}
+    data = data_of(shapes)
+    callback = ReweightClasses(Asked(), **options)
+    set_up(callback, Holding(data))
+    callback.load_state_dict({"class_weights": [1.0, 3.0, 2.0], "epoch": 0})
+    (table,) = data.tables("train")
+    expected = torch.from_numpy(image_weights(table, [1.0, 3.0, 2.0], **options))
+    assert torch.equal(data.train_dataloader().sampler.weights, expected)
+
+
+def test_samples_of_one_object_are_weighted_by_theirs(shapes):
+    data = ClassificationDataModule(shapes, train_sampler=WeightedSampling(), objects="crop")
+    callback = ReweightClasses(Asked())
+    set_up(callback, Holding(data))
+    callback.load_state_dict({"class_weights": [1.0, 2.0, 3.0], "epoch": 0})
+    (table,) = data.tables("train")
+    sampler = data.train_dataloader().sampler
+    assert sampler.weights.tolist() == (table.labels + 1.0).tolist()
+
+
+@pytest.mark.filterwarnings("ignore:You requested to overfit")
+def test_training_by_another_sampler_is_told(shapes, tmp_path):
+    with pytest.warns(UserWarning, match="ReweightClasses has no effect: .* by SequentialSampler"):
+        fit(tmp_path, shapes, ReweightClasses(Asked()), overfit_batches=2, max_epochs=1)

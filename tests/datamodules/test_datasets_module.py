@@ -1,0 +1,100 @@
+"""Data sets of the user's own in a data module: the loader, its seed and its workers come with it."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+
+from lit_loader import DatasetsDataModule, DetectionDataModule
+from lit_loader.loader import DataLoader
+from lit_loader.samplers import WeightedRandomSampler
+from tests.toys import Drawing, Stream
+
+pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+
+
+class Seeing(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen = {"train": [], "val": [], "test": [], "predict": []}
+
+    def training_step(self, batch, batch_idx):
+        self.seen["train"].append(batch["index"].tolist())
+        return self.weight.sum()
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        self.seen["val"].append((dataloader_idx, batch["index"].tolist()))
+
+    def test_step(self, batch, batch_idx):
+        self.seen["test"].append(batch["index"].tolist())
+
+    def predict_step(self, batch, batch_idx):
+        self.seen["predict"].append(batch["index"].tolist())
+        return 0
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def trainer(**arguments):
+    quiet = dict.fromkeys(
+        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
+    )
+    return Trainer(accelerator="cpu", max_epochs=2, num_sanity_val_steps=0, **quiet, **arguments)
+
+
+@pytest.mark.parametrize("make", [DatasetsDataModule, DatasetsDataModule.from_datasets])
+def test_every_stage_runs(make):
+    datamodule = make(
+        train_dataset=Drawing(9),
+        val_dataset=[Drawing(2), Drawing(3)],
+        test_dataset=Drawing(5),
+        predict_dataset=Drawing(4),
+        batch_size=4,
+        seed=1,
+    )
+    model = Seeing()
+    trainer(log_every_n_steps=1).fit(model, datamodule=datamodule)
+    flat = list(chain.from_iterable(model.seen["train"]))
+    assert sorted(flat[:9]) == sorted(flat[9:]) == list(range(9))
+    assert flat[:9] != flat[9:]
+    assert model.seen["val"] == 2 * [(0, [0, 1]), (1, [0, 1, 2])]
+    trainer().test(model, datamodule=datamodule, verbose=False)
+    trainer().predict(model, datamodule=datamodule, return_predictions=False)
+    assert model.seen["test"] == [[0, 1, 2, 3], [4]]
+    assert model.seen["predict"] == [[0, 1, 2, 3]]
+
+
+def test_training_alone_needs_nothing_else_and_takes_a_sampler():
+    model = Seeing()
+    weights = [0.0] * 8 + [1.0]
+    datamodule = DatasetsDataModule(
+        train_dataset=Drawing(9), train_sampler=WeightedRandomSampler(weights), batch_size=3
+    )
+    trainer(log_every_n_steps=1, limit_val_batches=0).fit(model, datamodule=datamodule)
+    assert model.seen["train"] == 6 * [[8, 8, 8]]
+
+
+def test_a_stream_and_a_collate_function():
+    datamodule = DatasetsDataModule(train_dataset=Stream(6), collate_fn=list, batch_size=3, seed=0)
+    datamodule.setup("fit")
+    loader = datamodule.train_dataloader()
+    assert isinstance(loader, DataLoader)
+    assert [[sample["count"] for sample in batch] for batch in loader] == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_what_makes_no_sense_is_refused():
+    with pytest.raises(
+        ValueError, match="train_sampler=WeightedRandomSampler has no meaning for an iterable"
+    ):
+        DatasetsDataModule(train_dataset=Stream(6), train_sampler=WeightedRandomSampler([1.0]))
+    with pytest.raises(TypeError, match="val_dataset holds a int, which is no data set"):
+        DatasetsDataModule(val_dataset=[3])
+    with pytest.raises(TypeError, match="test_dataset is a dict"):
+        DatasetsDataModule(test_dataset={"one": Drawing(3)})
+    with pytest.raises(TypeError, match=r"DetectionDataModule\.from_datasets would make torch's loaders"):
+        DetectionDataModule.from_datasets(Drawing(3))

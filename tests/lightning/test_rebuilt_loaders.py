@@ -1,0 +1,169 @@
+"""Guarantee: predicting follows indices and changes none; overfitting repeats the same batches of the sampler's own."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import weakref
+
+import pytest
+import torch
+from lightning.fabric.utilities.data import _update_dataloader as fabrics_update
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SubsetRandomSampler
+
+from lit_loader import DataLoader, samplers
+from tests.lightning.as_lightning import as_lightning
+from tests.lightning.foreign import (
+    DATA,
+    OURS,
+    STAGES,
+    WRONG,
+    Backwards,
+    Bare,
+    Buckets,
+    OwnRandom,
+    Plainer,
+    batches,
+    flat,
+    loader,
+    over,
+)
+
+PREDICT = STAGES[-1]
+
+
+# -- prediction on one process ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [None, BatchSampler, Plainer, Buckets])
+@pytest.mark.parametrize("which", WRONG)
+def test_prediction_on_one_process_gives_what_the_sampler_gives(which, kind):
+    further = {"upwards": True} if kind is Buckets else {}
+    for seed in (None, 3):
+        for in_hook in (True, False):
+
+            def make(seed=seed):
+                return loader(seed, **over(WRONG[which][0](), kind, **further))
+
+            torch.manual_seed(4)
+            expected = batches(make())
+            predicting = as_lightning(make, PREDICT, world_size=1, in_hook=in_hook)
+            torch.manual_seed(4)
+            assert batches(predicting) == expected
+            assert predicting.batch_sampler.seen_batch_indices == expected
+
+
+def test_prediction_drops_nothing():
+    for kind in (BatchSampler, Plainer):
+        given = over(Backwards(), kind, drop_last=True)
+        made = as_lightning(lambda given=given: loader(**given), PREDICT, world_size=1)
+        assert flat(made) == list(DATA[::-1])
+    with pytest.raises(ValueError, match="batch_sampler=Buckets has drop_last=True"):
+        given = over(Backwards(), Buckets, drop_last=True)
+        as_lightning(lambda: loader(**given), PREDICT, world_size=1)
+
+
+# -- overfitting ------------------------------------------------------------------------------------------
+
+
+def overfitted(make, **arguments):
+    """Return the batches of two epochs on each of two ranks."""
+    found = []
+    for rank in (0, 1):
+        made = as_lightning(lambda rank=rank: make(rank), rank=rank, overfit_batches=2, **arguments)
+        found.append([batches(made), batches(made)])
+    return found
+
+
+@pytest.mark.parametrize("kind", [None, BatchSampler])
+@pytest.mark.parametrize("which", OURS)
+def test_overfitting_gives_ours_the_same_batches_each_epoch(which, kind):
+    given = over(OURS[which](), kind, drop_last=True)
+    for use in (True, False):
+        for in_hook in (True, False):
+            left, right = overfitted(
+                lambda rank: loader(3, rank=rank, world_size=2, share_batches=True, **given),
+                use_distributed_sampler=use,
+                in_hook=in_hook,
+            )
+            assert left == 2 * [[list(range(0, 4)), list(range(8, 12))]]
+            assert right == 2 * [[list(range(4, 8)), list(range(12, 16))]]
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        samplers.SubsetRandomSampler(DATA[6:]),
+        samplers.WeightedRandomSampler([0.0] * 6 + [1.0] * 16, 22),
+        SubsetRandomSampler(DATA[6:]),
+    ],
+    ids=["subset", "weighted", "torch's subset"],
+)
+def test_overfitting_takes_no_image_that_the_sampler_leaves_out(sampler):
+    left, right = overfitted(lambda rank: loader(3, rank=rank, world_size=2, **over(sampler)))
+    assert left == 2 * [[list(range(6, 10)), list(range(14, 18))]]
+    assert right == 2 * [[list(range(10, 14)), list(range(18, 22))]]
+
+
+def test_overfitting_without_a_seed():
+    for sampler in ([7, 5, 3, 1], SubsetRandomSampler([7, 5, 3, 1])):
+        left, right = overfitted(lambda rank, sampler=sampler: loader(sampler=sampler, batch_size=1))
+        assert (left, right) == (2 * [[[7], [3]]], 2 * [[[5], [1]]])
+    left, right = overfitted(lambda rank: loader(**over(RandomSampler(DATA), BatchSampler)))
+    assert left == 2 * [[[0, 2, 4, 6], [8, 10, 12, 14], [16, 18, 20]]]
+    assert right == 2 * [[[1, 3, 5, 7], [9, 11, 13, 15], [17, 19, 21]]]
+
+
+def test_overfitting_keeps_whole_batches_that_a_sampler_gives():
+    class Whole:
+        def __len__(self):
+            return 22
+
+        def __getitem__(self, indices):
+            return torch.tensor(indices)
+
+    for seed in (None, 3):
+        given = {"sampler": BatchSampler(RandomSampler(DATA), 4, False), "batch_size": None}
+        made = as_lightning(
+            lambda seed=seed, given=given: DataLoader(Whole(), seed=seed, **given),
+            world_size=1,
+            overfit_batches=2,
+        )
+        assert batches(made)[:2] == batches(made)[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_overfitting_refuses_a_batch_sampler_that_may_go_on_shuffling():
+    for given in (Plainer(Backwards(), 4, False), Buckets(OwnRandom(DATA), 4, False)):
+        with pytest.raises(ValueError, match=f"batch_sampler={type(given).__name__} may go on shuffling"):
+            as_lightning(lambda given=given: loader(batch_sampler=given), world_size=1, overfit_batches=2)
+    with pytest.raises(
+        TypeError, match="can't inject"
+    ):  # by Lightning, which is shown that it is not in order
+        as_lightning(lambda: loader(batch_sampler=Bare()), world_size=1, overfit_batches=2)
+    fixed = loader(batch_sampler=[[3, 1], [2]])
+    assert as_lightning(lambda: fixed, world_size=1, overfit_batches=2) is fixed
+
+
+# -- the mechanism ----------------------------------------------------------------------------------------
+
+
+def test_fabric_is_held_to_the_same():
+    with pytest.raises(ValueError, match="sampler=WeightedRandomSampler would be replaced"):
+        made = loader(sampler=WRONG["weighted"][0]())
+        fabrics_update(made, DistributedSampler(DATA, num_replicas=2, rank=0))
+
+
+def test_a_loader_with_a_record_is_collected_at_once_and_copied():
+    made = loader(sampler=Backwards(), batch_size=4)
+    gone = weakref.ref(made)
+    copied = [copy.deepcopy(made), pickle.loads(pickle.dumps(made))]
+    gc.disable()
+    try:
+        del made
+        assert gone() is None
+    finally:
+        gc.enable()
+    for one in copied:
+        with pytest.raises(ValueError, match="sampler=Backwards"):
+            as_lightning(lambda one=one: one)

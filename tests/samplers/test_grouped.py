@@ -1,0 +1,281 @@
+"""`GroupedSampler`: every position once, batches of one group, equal on any number of ranks."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import RandomSampler as TorchRandomSampler
+
+from lit_loader import DataLoader
+from lit_loader.samplers import (
+    ClassAwareSampler,
+    GroupedSampler,
+    MixedSourceSampler,
+    RandomSampler,
+    RepeatFactorSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    rank_batch,
+)
+from lit_loader.samplers.grouped import regrouped
+from tests.samplers.chi_square import assert_fits
+from tests.toys import Drawing
+
+# Each makes a sampler over `n` indices (n >= 1) that is regrouped.
+INNER = {
+    "sequential": SequentialSampler,
+    "random": RandomSampler,
+    "weighted without replacement": lambda n: WeightedRandomSampler(np.arange(1, n + 1), replacement=False),
+    "class aware": lambda n: ClassAwareSampler(np.arange(n) % 3, num_samples=n + 5),
+    "repeat factor": lambda n: RepeatFactorSampler(np.arange(n) % 7 / 3 + 0.6),
+    "subset": lambda n: SubsetRandomSampler(np.arange(n)[::-2], num_indices=n),
+}
+lengths, group_counts, global_batches = st.integers(1, 120), st.integers(1, 9), st.integers(1, 17)
+
+
+def grouped(inner, n, num_groups, *, seed=0):
+    return GroupedSampler(INNER[inner](n), np.random.default_rng(seed).integers(0, num_groups, n))
+
+
+@settings(deadline=None)  # other processes may hold it up
+@given(
+    inner=st.sampled_from(sorted(INNER)),
+    n=lengths,
+    num_groups=group_counts,
+    global_batch=global_batches,
+    seed=st.integers(0, 99),
+)
+def test_every_position_once_in_full_batches_of_one_group_and_no_more_mixed_ones_than_need_be(
+    inner, n, num_groups, global_batch, seed
+):
+    sampler = grouped(inner, n, num_groups, seed=seed)
+    plain = sampler.order(seed=seed, epoch=1)[:]
+    order = sampler.batch_order(seed=seed, epoch=1, global_batch=global_batch)
+    assert len(order) == len(sampler) == len(plain)
+    np.testing.assert_array_equal(np.sort(order[:]), np.sort(plain))
+    full = len(plain) // global_batch * global_batch
+    np.testing.assert_array_equal(order[full:], plain[full:])  # what drop_last leaves out
+    groups = sampler.group_ids[order[0:full]].reshape(-1, global_batch)
+    mixed = (groups != groups[:, :1]).any(axis=1).sum()
+    left_over = np.bincount(sampler.group_ids[plain[:full]]) % global_batch
+    assert mixed <= left_over.sum() // global_batch
+
+
+@settings(deadline=None)  # other processes may hold it up
+@given(
+    inner=st.sampled_from([*INNER, "weighted"]),
+    n=lengths,
+    global_batch=global_batches,
+    a=st.none() | st.integers(-150, 150),
+    b=st.none() | st.integers(-150, 150),
+)
+def test_a_slice_equals_the_slice_of_the_whole(inner, n, global_batch, a, b):
+    kind = {**INNER, "weighted": lambda n: WeightedRandomSampler(np.arange(1, n + 1), n + 3)}[inner]
+    sampler = GroupedSampler(kind(n), np.arange(n) % 4)
+    part = sampler.batch_order(seed=3, epoch=1, global_batch=global_batch)[a:b]
+    assert part.dtype == np.int64
+    whole = sampler.batch_order(seed=3, epoch=1, global_batch=global_batch)[:]
+    np.testing.assert_array_equal(part, whole[a:b])
+    assert len(whole) == len(sampler)
+
+
+def test_mixed_batches_hold_neighbours():
+    indices, groups = (
+        np.arange(16),
+        np.array([5, 1, 2, 4, 1, 2, 3, 6, 6, 3, 4, 5, 1, 1, 1, 1], dtype=np.uint8),
+    )
+    batches = groups[regrouped(indices, groups, global_batch=4, key=0)].reshape(-1, 4)
+    assert sorted(sorted(batch) for batch in batches.tolist()) == [
+        [1, 1, 1, 1],
+        [1, 1, 2, 2],
+        [3, 3, 4, 4],
+        [5, 5, 6, 6],
+    ]
+
+
+def test_the_positions_of_a_group_keep_their_order():
+    groups = np.arange(32, dtype=np.uint8) % 2
+    batches = regrouped(np.arange(32), groups, global_batch=4, key=1).reshape(-1, 4)
+    assert sorted(batches.tolist()) == sorted(
+        list(range(first + odd, first + 8 + odd, 2)) for first in range(0, 32, 8) for odd in (0, 1)
+    )
+    assert not np.array_equal(batches[:, 0], np.sort(batches[:, 0]))
+
+
+def test_more_groups_than_a_byte_holds():
+    sampler = GroupedSampler(RandomSampler(1200), np.arange(1200) // 4)
+    order = sampler.batch_order(seed=0, epoch=0, global_batch=4)[:].reshape(-1, 4)
+    assert (order // 4 == order[:, :1] // 4).all()
+
+
+def test_no_image_is_left_out_of_every_epoch():
+    """Cut from the end of the mixed batches, the last group of three would never come with drop_last.
+
+    Each epoch leaves out 3 of 35, so counts vary by 3 / 34 of what single draws would.
+    """
+    sampler = GroupedSampler(RandomSampler(35), np.repeat([0, 1, 2], [16, 16, 3]))
+    orders = [sampler.batch_order(seed=0, epoch=e, global_batch=8)[0:32] for e in range(4000)]
+    assert_fits(np.bincount(np.concatenate(orders), minlength=35), np.full(35, 1 / 35), scale=34 / 3)
+
+
+def test_batches_are_in_random_order():
+    """Each of four equal groups is the first batch as often as any other, by chance refused once in 10^6 times."""
+    sampler = GroupedSampler(SequentialSampler(16), np.repeat(range(4), 4))
+    first = [sampler.batch_order(seed=1, epoch=e, global_batch=4)[0:1][0] // 4 for e in range(4000)]
+    assert_fits(np.bincount(first), np.full(4, 0.25))
+
+
+@pytest.mark.parametrize("inner", ["random", "weighted"])
+def test_one_global_batch_is_the_same_on_any_number_of_ranks(inner):
+    kind = RandomSampler(53) if inner == "random" else WeightedRandomSampler(np.arange(53), 50)
+    sampler = GroupedSampler(kind, np.arange(53) % 3)
+    order = sampler.batch_order(seed=0, epoch=2, global_batch=12)
+    for world_size in (1, 2, 3, 4, 6):
+        for number in range(len(order) // 12):
+            parts = [
+                rank_batch(
+                    order,
+                    number,
+                    batch_size=12 // world_size,
+                    rank=rank,
+                    world_size=world_size,
+                    drop_last=False,
+                ).indices
+                for rank in range(world_size)
+            ]
+            np.testing.assert_array_equal(np.concatenate(parts), order[number * 12 : number * 12 + 12])
+
+
+class Reversed(WeightedRandomSampler):
+    """An order of its own, which must not be passed over."""
+
+    def order(self, *, seed, epoch):
+        return SequentialSampler(len(self)).order(seed=seed, epoch=epoch)
+
+
+def test_a_subclass_with_an_order_of_its_own_is_regrouped():
+    order = GroupedSampler(Reversed([1.0] * 8), [0, 1] * 4).batch_order(seed=0, epoch=0, global_batch=4)
+    assert sorted(order[:].tolist()) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("inner", "wanted"),
+    [
+        (RandomSampler(24), [13, 10, 1, 19, 4, 8, 11, 2, 5, 20]),
+        (WeightedRandomSampler(np.arange(24), 24), [4, 7, 19, 1, 16, 20, 17, 20, 20, 8]),
+    ],
+    ids=["regrouped", "drawn"],
+)
+def test_the_orders_of_this_version_are_kept(inner, wanted):
+    order = GroupedSampler(inner, np.arange(24) % 3).batch_order(seed=7, epoch=2, global_batch=5)
+    assert order[0:10].tolist() == wanted
+
+
+# -- as a sampler -----------------------------------------------------------------------------------------------
+
+
+def test_it_speaks_as_its_inner_sampler_does():
+    inner = WeightedRandomSampler([1.0, 3.0, 0.0], 8, seed=5)
+    sampler = GroupedSampler(inner, torch.tensor([0, 1, 1]))
+    assert (len(sampler), sampler.num_samples, sampler.num_indices, sampler.revision) == (8, 8, 3, 0)
+    assert (sampler.seed, GroupedSampler(inner, [0, 1, 1], seed=6).seed) == (5, 6)
+    np.testing.assert_allclose(sampler.expected_visits(), [2, 6, 0])
+    np.testing.assert_array_equal(sampler.order(seed=1, epoch=2)[:], inner.order(seed=1, epoch=2)[:])
+    sampler.set_epoch(4)
+    assert (sampler.epoch, sampler.epochs_named) == (4, 1)
+    assert (sampler.num_replicas, sampler.rank) == (1, 0)
+    with pytest.raises(ValueError, match="read-only"):
+        sampler.group_ids[0] = 1
+
+
+@pytest.mark.parametrize("inner", [RandomSampler(40), WeightedRandomSampler(np.arange(40))])
+def test_it_survives_pickle_and_deepcopy(inner):
+    sampler = GroupedSampler(inner, np.arange(40) % 3)
+    order = sampler.batch_order(seed=1, epoch=0, global_batch=4)
+    wanted = order[:]
+    for clone in (pickle.loads(pickle.dumps(sampler)), copy.deepcopy(sampler)):
+        np.testing.assert_array_equal(clone.batch_order(seed=1, epoch=0, global_batch=4)[:], wanted)
+    for copied in (pickle.loads(pickle.dumps(order)), copy.deepcopy(order)):
+        np.testing.assert_array_equal(copied[:], wanted)
+
+
+def test_what_does_not_fit_is_refused_by_name():
+    groups = GroupedSampler(RandomSampler(3), [0, 1, 1])
+    with pytest.raises(TypeError, match="GroupedSampler says itself what every batch holds"):
+        GroupedSampler(groups, [0, 1, 1])
+    with pytest.raises(TypeError, match="MixedSourceSampler says itself"):
+        GroupedSampler(MixedSourceSampler([2, 1], [1, 1]), [0, 1, 1])
+    with pytest.raises(TypeError, match=r"got RandomSampler.*lit_loader\.samplers"):
+        GroupedSampler(TorchRandomSampler(range(3)), [0, 1, 1])
+    with pytest.raises(ValueError, match=r"`group_ids` has 2 entries, and RandomSampler .* num_indices=3"):
+        GroupedSampler(RandomSampler(3), [0, 1])
+    with pytest.raises(ValueError, match=r"got group_ids\[1\]=-1"):
+        GroupedSampler(RandomSampler(3), [0, -1, -2])
+    with pytest.raises(ValueError, match=r"got group_ids\[2\]=65536; count the groups from 0"):
+        GroupedSampler(RandomSampler(3), [0, 65535, 65536])
+    with pytest.raises(TypeError, match="`group_ids` must be integers"):
+        GroupedSampler(RandomSampler(3), [0.0, 1.0, 1.0])
+    with pytest.raises(ValueError, match="`global_batch` must be at least 1"):
+        groups.batch_order(seed=0, epoch=0, global_batch=0)
+
+
+def test_a_dataset_that_grew_is_noticed():
+    data = [0, 1, 2]
+    sampler = GroupedSampler(RandomSampler(data), [0, 1, 1])
+    data.append(3)
+    with pytest.raises(ValueError, match="num_indices=4"):
+        sampler.batch_order(seed=0, epoch=0, global_batch=2)
+
+
+@pytest.mark.parametrize("loader", [torch.utils.data.DataLoader, DataLoader])
+def test_without_a_seed_nobody_could_group_and_it_is_said(loader):
+    sampler = GroupedSampler(RandomSampler(6), [0, 1] * 3)
+    with pytest.raises(RuntimeError, match=r"GroupedSampler is iterated.*seed= and batch_size="):
+        next(iter(loader(range(6), 2, sampler=sampler)))
+
+
+# -- through the loader -----------------------------------------------------------------------------------------
+
+
+def indices_of(sampler, *, batch_size, rank=0, world_size=1, epochs=2, **workers):
+    """Return the indices of each batch of each epoch."""
+    with DataLoader(
+        Drawing(50), batch_size, sampler=sampler, seed=4, rank=rank, world_size=world_size, **workers
+    ) as loader:
+        return [[batch["index"].tolist() for batch in loader] for _ in range(epochs)]
+
+
+@pytest.mark.parametrize("kind", ["random", "weighted", "sequential"])
+def test_loaders_slice_the_grouped_order(kind):
+    inner = {
+        "random": RandomSampler(50),
+        "weighted": WeightedRandomSampler(np.arange(50) + 1, 46),
+        "sequential": SequentialSampler(50),
+    }[kind]
+    sampler = GroupedSampler(inner, np.arange(50) % 3)
+    alone = indices_of(sampler, batch_size=8)
+    for epoch, batches in enumerate(alone):
+        order = sampler.batch_order(seed=4, epoch=epoch, global_batch=8)[:].tolist()
+        assert batches == [order[n : n + 8] for n in range(0, len(order), 8)]
+    assert alone[0] != alone[1]
+    assert indices_of(sampler, batch_size=8, num_workers=2, persistent_workers=True) == alone
+    ranks = [indices_of(sampler, batch_size=4, rank=rank, world_size=2) for rank in range(2)]
+    for epoch in range(2):
+        joined = [a + b for a, b in zip(ranks[0][epoch], ranks[1][epoch], strict=True)]
+        assert joined[:-1] == alone[epoch][:-1]
+        assert joined[-1] == alone[epoch][-1]  # even, so nothing is filled up
+
+
+def test_a_partial_batch_is_filled_up_from_the_start_of_the_grouped_order():
+    sampler = GroupedSampler(SequentialSampler(50), np.arange(50) % 3)
+    order = sampler.batch_order(seed=4, epoch=0, global_batch=12)[:].tolist()
+    ranks = [indices_of(sampler, batch_size=3, rank=r, world_size=4, epochs=1)[0] for r in range(4)]
+    assert [len(batches) for batches in ranks] == [5] * 4
+    assert [index for batches in ranks for index in batches[-1]] == [*order[48:], *order[:2]]
