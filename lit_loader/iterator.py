@@ -69,6 +69,11 @@ def _close_when_collected(run: Run) -> None:
         threading.Timer(_AGAIN_S, signal.pthread_kill, (main, signal.SIGINT)).start()
 
 
+def _may_still_come(error: Exception) -> bool:
+    """Whether an error says that a batch was waited for in vain, and not that there is none."""
+    return type(error) is RuntimeError and bool(error.args) and str(error.args[0]).startswith(TIMED_OUT)
+
+
 class LoaderIterator(Generic[T_co], Iterator[T_co]):
     """One pass over a loader.
 
@@ -161,7 +166,7 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
             self.close()
             raise StopIteration from None
         except Exception as error:
-            if not str(error).startswith(TIMED_OUT):
+            if not _may_still_come(error):
                 progress.failed()
             raise
         progress.received()

@@ -10,8 +10,10 @@ from torch.utils.data import IterableDataset
 
 from lit_loader.engine import is_stateful
 from lit_loader.epochs import EpochCount
-from lit_loader.resume import MOST_HELD, Progress, ResumePoint, SamplerDetail
-from lit_loader.states import Resumable, begin_progress, resume_point, saved_state
+from lit_loader.planning import Cut
+from lit_loader.resume import MOST_HELD, Progress, ResumePoint, SamplerDetail, beginning
+from lit_loader.samplers import num_batches
+from lit_loader.states import Resumable, known_length, resume_point, saved_state
 
 __all__ = ["Standing"]
 
@@ -54,7 +56,7 @@ class Standing:
             try:
                 point, epochs = self._pending(loader), self.epochs
                 self._remember_stream(loader)
-                progress = begin_progress(loader, loader._cut, epochs.next, epochs.named, point)
+                progress = _begin_progress(loader, loader._cut, epochs.next, epochs.named, point)
                 self._progress, self._point = progress, None
                 epochs.claim()
                 return progress, point
@@ -131,3 +133,33 @@ class Standing:
 
 def _samplers(loader: Resumable) -> dict[str, Any]:
     return {"cut": loader._cut, "sampler": loader.sampler, "batch_sampler": loader.batch_sampler}
+
+
+def _begin_progress(
+    loader: Resumable, cut: Cut | None, epoch: int, named: int | None, point: ResumePoint | None
+) -> Progress:
+    """Return the progress of a pass that begins now, at a point or at the epoch's beginning."""
+    if loader.seed is None:  # torch asks nobody's length
+        counted = loader.on_bad_sample != "raise"
+        return Progress(epoch, named, num_batches=known_length(loader._index_sampler) if counted else None)
+    start = 0 if point is None else point.position
+    if cut is not None:
+        size, world_size = cut.batch_size or 1, loader._place[1]
+        of_order = num_batches(
+            len(cut.sampler) - start, batch_size=size, world_size=world_size, drop_last=cut.drop_last
+        )
+        return Progress(
+            epoch,
+            named,
+            start=start,
+            stride=size * world_size,
+            num_batches=of_order,
+            first=cut.sampler.revision,
+        )
+    first = None if point is None else point.detail
+    if isinstance(loader.dataset, IterableDataset):
+        return Progress(epoch, named, start=start, first=first)
+    total = known_length(loader._index_sampler)
+    left = None if total is None or total <= start else total - start  # a user's length may be an estimate
+    first = first or beginning(loader.batch_sampler, loader.sampler)
+    return Progress(epoch, named, start=start, num_batches=left, first=first)

@@ -14,7 +14,6 @@ from lit_loader.passes import stream_state
 from lit_loader.planning import Cut, Loader, users_sampler
 from lit_loader.resume import (
     NoStateError,
-    Progress,
     ResumePoint,
     SamplerDetail,
     StreamDetail,
@@ -26,9 +25,9 @@ from lit_loader.resume import (
     stream_detail,
     stream_fields,
 )
-from lit_loader.samplers import OrderSampler, num_batches
+from lit_loader.samplers import OrderSampler
 
-__all__ = ["Resumable", "Resume", "begin_progress", "check_resume", "resume_point", "saved_state"]
+__all__ = ["Resumable", "Resume", "check_resume", "known_length", "resume_point", "saved_state"]
 
 Resume: TypeAlias = Literal["exact", "same_sample", "restart"]
 """What becomes of a state that does not fit: see `lit_loader.DataLoader`."""
@@ -50,38 +49,8 @@ def check_resume(resume: object) -> None:
         raise ValueError(f"resume={resume!r} is unknown; it is one of {list(get_args(Resume))}")
 
 
-# -- where a pass is --------------------------------------------------------------------------------------
-
-
-def begin_progress(
-    loader: Loader, cut: Cut | None, epoch: int, named: int | None, point: ResumePoint | None
-) -> Progress:
-    """Return the progress of a pass that begins now, at a point or at the epoch's beginning."""
-    if loader.seed is None:  # torch asks nobody's length
-        counted = loader.on_bad_sample != "raise"
-        return Progress(epoch, named, num_batches=_length(loader._index_sampler) if counted else None)
-    start = 0 if point is None else point.position
-    if cut is not None:
-        size, world_size = cut.batch_size or 1, loader._place[1]
-        left = num_batches(
-            len(cut.sampler) - start, batch_size=size, world_size=world_size, drop_last=cut.drop_last
-        )
-        return Progress(
-            epoch,
-            named,
-            start=start,
-            stride=size * world_size,
-            num_batches=left,
-            first=cut.sampler.revision,
-        )
-    total = None if isinstance(loader.dataset, IterableDataset) else _length(loader._index_sampler)
-    rest = None if total is None or total <= start else total - start  # a user's length may be an estimate
-    return Progress(
-        epoch, named, start=start, num_batches=rest, first=None if point is None else point.detail
-    )
-
-
-def _length(thing: Any) -> int | None:
+def known_length(thing: Any) -> int | None:
+    """Return the length of a user's object; None: it tells none."""
     try:
         return len(thing)
     except Exception:  # whatever a user's own length raises
@@ -152,7 +121,7 @@ def _kind(loader: Loader) -> str:
 
 
 def _dataset_length(loader: Loader) -> int | None:
-    return None if isinstance(loader.dataset, IterableDataset) else _length(loader.dataset)
+    return None if isinstance(loader.dataset, IterableDataset) else known_length(loader.dataset)
 
 
 def _fields(loader: Resumable, point: ResumePoint) -> dict[str, Any]:
@@ -169,7 +138,8 @@ def _fields(loader: Resumable, point: ResumePoint) -> dict[str, Any]:
     given = users_sampler(loader)
     fields |= {"sampler": type(given).__name__, "samples": detail.samples}
     if stateful is None:
-        return {**fields, "digest": detail.digest}
+        alone = loader._place[1] == 1  # other ranks' batches may be of other sizes; each counts its own again
+        return {**fields, "samples": detail.samples if alone else 0, "digest": detail.digest}
     if detail.state is not None:
         return {**fields, "sampler_state": copy.deepcopy(detail.state)}
     state = own_state(stateful)
@@ -226,10 +196,12 @@ def _fitting_point(loader: Resumable, state: dict[str, Any]) -> ResumePoint:
     limit = None if loader._cut is None else len(loader._cut.sampler)
     if limit is not None and position > limit:
         raise ValueError(f"position={position} lies beyond the {limit} of an epoch. {_AFRESH}")
-    _load_dataset_state(loader, state)
     if position == limit:
-        return ResumePoint(epoch + 1, 0, state["named"])
-    return ResumePoint(epoch, position, state["named"], _detail(loader, state))
+        point = ResumePoint(epoch + 1, 0, state["named"])
+    else:
+        point = ResumePoint(epoch, position, state["named"], _detail(loader, state))
+    _load_dataset_state(loader, state)
+    return point
 
 
 def _compared(loader: Resumable) -> dict[str, Any]:

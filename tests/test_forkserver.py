@@ -41,26 +41,8 @@ def run(tmp_path, script, *, timeout=120):
     return result.stdout.split("\n")[:-1]
 
 
-def test_it_starts_once_and_returns_before_the_server_has_imported(tmp_path):
-    first, running, again, same, quick = run(
-        tmp_path,
-        """
-        import lit_loader
-        start = time.monotonic()
-        print(lit_loader.start_forkserver())
-        seconds = time.monotonic() - start
-        first = pid()
-        print(first is not None)
-        print(lit_loader.start_forkserver("users_module"))
-        print(pid() == first)
-        print(seconds < 1.5)  # importing torch there takes longer
-        """,
-    )
-    assert (first, running, again, same, quick) == ("True", "True", "False", "True", "True")
-
-
-def test_importing_the_package_starts_nothing_and_sets_nothing(tmp_path):
-    found = run(
+def test_importing_starts_nothing_and_asking_starts_it_once_without_waiting_for_its_imports(tmp_path):
+    nothing, first, running, again, same, quick = run(
         tmp_path,
         """
         import lit_loader, lit_loader.loader
@@ -71,33 +53,30 @@ def test_importing_the_package_starts_nothing_and_sets_nothing(tmp_path):
         list(DataLoader(range(3)))
         list(DataLoader(range(3), num_workers=1))  # forked, from this process
         print(pid(), preloaded())
+        start = time.monotonic()
+        print(lit_loader.start_forkserver())
+        seconds = time.monotonic() - start
+        first = pid()
+        print(first is not None)
+        print(lit_loader.start_forkserver("users_module"))
+        print(pid() == first)
+        print(seconds < 1.5)  # importing torch there takes longer
         """,
     )
-    assert found == ["None ['__main__']"]
+    assert nothing == "None ['__main__']"
+    assert (first, running, again, same, quick) == ("True", "True", "False", "True", "True")
 
 
-def test_the_users_preload_list_is_kept_and_modules_are_added(tmp_path):
-    found = run(
-        tmp_path,
-        """
-        import lit_loader
-        multiprocessing.set_forkserver_preload(["users_module", "json"])
-        lit_loader.start_forkserver("decimal", "json")
-        print(*preloaded())
-        """,
-    )
-    (names,) = (line.split() for line in found)
-    assert sorted(names) == sorted(["torch", "lit_loader.loader", "decimal", "json", "users_module"])
-
-
-def test_a_worker_finds_in_the_server_what_was_to_be_imported(tmp_path):
-    found = run(
+def test_the_users_preload_list_is_kept_and_a_worker_finds_in_the_server_what_was_to_be_imported(tmp_path):
+    names, found = run(
         tmp_path,
         """
         if __name__ == "__main__":
             import lit_loader
             from users_dataset import Loaded
-            lit_loader.start_forkserver("users_module", "no_such_module")
+            multiprocessing.set_forkserver_preload(["users_module", "json"])
+            lit_loader.start_forkserver("decimal", "json", "no_such_module")
+            print(*preloaded())
             loader = lit_loader.DataLoader(Loaded(), num_workers=1, multiprocessing_context="forkserver", seed=1)
             print(*[bool(batch) for batch in loader], pid() is not None)
         """.replace(
@@ -107,12 +86,15 @@ def test_a_worker_finds_in_the_server_what_was_to_be_imported(tmp_path):
             "                'import sys\\nBEFORE = set(sys.modules)\\n'\n"
             "                'class Loaded:\\n'\n"
             "                '    def __len__(self): return 2\\n'\n"
-            '                \'    def __getitem__(self, i): return {"users_module", "torch"} <= BEFORE\\n\'\n'
+            "                '    def __getitem__(self, i):\\n'\n"
+            '                \'        return {"users_module", "decimal", "torch"} <= BEFORE\\n\'\n'
             "            )\n",
             1,
         ),
     )
-    assert found == ["True True True"]
+    added = ["torch", "lit_loader.loader", "decimal", "no_such_module"]
+    assert sorted(names.split()) == sorted([*added, "json", "users_module"])
+    assert found == "True True True"
 
 
 @pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.soak), 1])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from hydra.utils import instantiate
 from lit_loader.configs import validate
 from lit_loader.datasets import VocSource, draw_shapes
 from lit_loader.formats import READERS, read_voc
+from tests.examples.forked_scripts import ForkedScripts
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -31,14 +29,20 @@ SMALLER = {
 }
 
 
-@pytest.mark.parametrize("code", PYTHON, ids=["lightning", "one import", "uint8", "bad samples"])
-def test_the_python_examples_run(code, tmp_path):
+@pytest.fixture(scope="module")
+def scripts():
+    """Forks with what others wrote imported, and nothing of ours."""
+    found = ForkedScripts("lightning.pytorch", "torchmetrics", "torchvision.transforms.v2")
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("code", PYTHON, ids=["lightning", "one import", "uint8", "bad samples", "resuming"])
+def test_the_python_examples_run(code, scripts, tmp_path):
     for long, short in SMALLER.items():
         code = code.replace(long, short)
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    (tmp_path / "example.py").write_text(code)
+    done = scripts.run(tmp_path / "example.py", cwd=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path)})
     assert done.returncode == 0, done.stderr
     assert done.stdout
 

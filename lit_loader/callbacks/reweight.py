@@ -49,9 +49,8 @@ class ReweightClasses(Callback):
     `lit_loader.annotations.image_weights` makes them of the training table. The weights are in the checkpoint: a
     run that is resumed draws by them from its first batch on. They stay when the run ends, so that a checkpoint saved
     then fits too; the next run with this callback begins with the sampler's own. For one without it make a new data
-    module, or call ``set_weights``.
-    Where the trainer has loggers, the share that each class is expected to have among the labels of the next epoch
-    goes to them as ``data/class_mix/<name>``.
+    module, or call ``set_weights``. Where the trainer has loggers, the share that each class is expected to have among
+    the labels of the next epoch goes to them as ``data/class_mix/<name>``.
 
     The data module must be a `TableDataModule` whose training sampler is a `WeightedRandomSampler`, alone or in
     batches of like shape. With ``Trainer(overfit_batches=...)`` Lightning draws in order, and this has no effect.

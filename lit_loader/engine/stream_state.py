@@ -3,7 +3,9 @@
 NOTE [Where a stream is]
     A worker is at a sample count. To come back to it, the dataset's own ``load_state_dict`` is called with what its
     ``state_dict`` gave in that worker, if it has them; if not, the samples before are made again and dropped, each
-    with its own key, so that what a dataset keeps (a shuffle buffer, say) comes out the same.
+    with its own key, so that what a dataset keeps (a shuffle buffer, say) comes out the same. Between epochs nothing
+    of the dataset's is saved: the next epoch begins with the dataset as it was made, so one that counts its epochs
+    itself, without workers or in persistent ones, is told the epoch by whoever resumes.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ It knows no loader; `lit_loader.states` brings a loader and its state together.
 
 from __future__ import annotations
 
-from lit_loader.resume.foreign import SamplerDetail, find_stateful, foreign_indices, is_one_shot
+from lit_loader.resume.foreign import SamplerDetail, beginning, find_stateful, foreign_indices, is_one_shot
 from lit_loader.resume.format import FIELDS, KINDS, VERSION, checked_state, sealed
 from lit_loader.resume.own_state import NoStateError, own_state
 from lit_loader.resume.plain import check_sum, is_plain
@@ -23,6 +23,7 @@ __all__ = [
     "StreamDetail",
     "StreamRun",
     "VERSION",
+    "beginning",
     "check_sum",
     "checked_state",
     "find_stateful",

@@ -24,7 +24,7 @@ from lit_loader.resume.own_state import NoStateError, own_state
 from lit_loader.resume.progress import Progress, ResumePoint
 from lit_loader.seeding import EpochKeys, KeyedGenerators, Moment
 
-__all__ = ["SamplerDetail", "find_stateful", "foreign_indices", "is_one_shot"]
+__all__ = ["SamplerDetail", "beginning", "find_stateful", "foreign_indices", "is_one_shot"]
 
 
 class SamplerDetail(NamedTuple):
@@ -89,8 +89,6 @@ def foreign_indices(
     loads = stateful is not None and detail.state is not None
     if loads:
         stateful.load_state_dict(copy.deepcopy(detail.state))
-    elif stateful is not None:
-        progress.begin(SamplerDetail(0, _state_of(stateful)))
     with generators:
         items = iter(sampler)
     first = next(_keyed(items, generators), _END)
@@ -119,6 +117,11 @@ def foreign_indices(
             f"{name} gave {number} batches of epoch {epoch} and the state was saved after {before}; "
             "resume with the sampler that it was saved with, or start afresh"
         )
+
+
+def beginning(batch_sampler: Any, sampler: Any) -> SamplerDetail:
+    """Return what it takes to begin a pass again that begins now."""
+    return SamplerDetail(0, _state_of(find_stateful(batch_sampler, sampler)))
 
 
 def _state_of(stateful: Any) -> Any:

@@ -115,10 +115,6 @@ class Progress:
             not held and (ended or received == self.num_batches),
         )
 
-    def begin(self, detail: Any) -> None:
-        """Keep what it takes to begin the pass again, where that is known only when it begins."""
-        self._first = detail
-
     def note(self, detail: Any) -> None:
         """Keep what it takes to go on after the next batch that was not noted yet; the pass may be ahead of us."""
         self._num_noted += 1

@@ -13,7 +13,7 @@ __all__ = ["GroupDrawOrder", "GroupTables"]
 
 
 class GroupTables:
-    """One alias table over the groups and, one after the other, those of each group's members.
+    """One alias table over the groups and one of each group's members, made when the group is first drawn.
 
     Args:
         weights: float64 ``(n,)``, finite, not negative, not all zero, n < 2**31.
@@ -29,10 +29,7 @@ class GroupTables:
         totals = np.bincount(group_ids, weights=weights / weights.max()).astype(np.float64)
         self._groups = AliasTable(totals)
         self._members = np.split(members, ends[:-1])
-        self._tables = [
-            AliasTable(weights[own]) if total > 0 else None  # one without weight is never drawn
-            for own, total in zip(self._members, totals, strict=True)
-        ]
+        self._weights, self._tables = weights, dict[int, AliasTable]()
 
     def groups(self, key: int, start: int, stop: int) -> IndexArray:
         """Return the groups of batches ``start`` to ``stop - 1``, int64."""
@@ -40,9 +37,10 @@ class GroupTables:
 
     def draw(self, group: int, key: int, start: int, stop: int) -> IndexArray:
         """Return draws number ``start`` to ``stop - 1`` within a group of positive weight, int64."""
-        table = self._tables[group]
-        assert table is not None
-        return self._members[group][table.draw(key, start, stop)].astype(np.int64)
+        members, table = self._members[group], self._tables.get(group)
+        if table is None:
+            table = self._tables[group] = AliasTable(self._weights[members])
+        return members[table.draw(key, start, stop)].astype(np.int64)
 
 
 class GroupDrawOrder(SliceableOrder):

@@ -39,7 +39,8 @@ class GroupedSampler(OrderSampler):
     Batches are put together by `lit_loader.DataLoader` with a seed; iterating the sampler raises.
 
     Random access: the first slice of an epoch costs O(n) time and 8 bytes a position (four times that while it is
-    made), those after it their own length. With weights and replacement every slice costs its own length, from tables of 12 bytes a weight.
+    made), those after it their own length. With weights and replacement every slice costs its own length, from tables
+    of 12 bytes a weight.
 
     Args:
         sampler: What is drawn how often: any sampler of ours, or an `OrderSampler` of yours.
@@ -53,7 +54,8 @@ class GroupedSampler(OrderSampler):
 
     Raises:
         TypeError: If ``sampler`` is not an `OrderSampler`, or one that says itself what a batch holds
-            (`MixedSourceSampler`, and what has a `batch_order` of its own, as this class does); if the ids are not integers.
+            (`MixedSourceSampler`, and what has a `batch_order` of its own, as this class does); if the ids are not
+            integers.
         ValueError: If there are not as many ids as indices, or an id is negative or too large (the first is named).
 
     Source:
@@ -140,7 +142,8 @@ class GroupedSampler(OrderSampler):
         if len(self.group_ids) != self.sampler.num_indices:
             raise ValueError(
                 f"`group_ids` has {len(self.group_ids)} entries, and {type(self.sampler).__name__} speaks of "
-                f"num_indices={self.sampler.num_indices}; give one group for each index of the dataset"
+                f"num_indices={self.sampler.num_indices}; give one group for each index of the dataset "
+                "(and to SubsetRandomSampler the dataset's length, num_indices=)"
             )
 
 
@@ -153,7 +156,8 @@ def regrouped(
     group alone. What is left over, sorted by group, is cut into mixed batches. All full batches then come in random
     order. The last ``len(indices) % global_batch`` positions stay where they are: what ``drop_last`` leaves out is
     what it leaves out without groups. (Were it what remains behind the mixed batches, the groups with the largest
-    ids would lose their images in every epoch.)
+    ids would lose their images in every epoch.) Of the rest no arrangement has fewer mixed batches; were the last
+    positions chosen among what is left over too, there would be half a batch less an epoch in the mean.
 
     Args:
         indices: int64 ``(n,)``.

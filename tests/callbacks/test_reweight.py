@@ -6,16 +6,24 @@ import csv
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
-from lit_loader import ClassificationDataModule, DetectionDataModule
+from lit_loader import ClassificationDataModule
 from lit_loader.annotations import image_weights
 from lit_loader.callbacks import ReweightClasses
 from lit_loader.datamodules import AspectRatioBatching, WeightedSampling, expected_class_mix
-from lit_loader.datasets import ShapesSource
 from lit_loader.samplers import WeightedRandomSampler
+from tests.callbacks.reweighting import (
+    ANSWERS,
+    Asked,
+    Recording,
+    data_of,
+    expected_epochs,
+    fit,
+    three_classes,
+    trainer_of,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
@@ -25,102 +33,17 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory):
-    source = ShapesSource(
-        num_images={"train": 24, "val": 4, "test": 4},
-        image_size=32,
-        class_shares=(0.7, 0.2, 0.1),
-        cache_dir=str(tmp_path_factory.mktemp("shapes")),
-        progress=False,
-    )
-    source.prepare()
-    return source
-
-
-class Recording(LightningModule):
-    """Writes down the images of each epoch; says what was seen to whoever asks for weights."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight, self.seen, self.validated = torch.nn.Parameter(torch.zeros(1)), {}, []
-
-    def training_step(self, batch, batch_idx):
-        ids = [target["image_id"] for target in batch[1]]
-        self.seen.setdefault(self.current_epoch, []).extend(int(number) for number in ids)
-        return self.weight.sum()
-
-    def validation_step(self, batch, batch_idx):
-        if not self.trainer.sanity_checking:
-            self.validated.append(self.current_epoch)
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-ANSWERS = [[1.0, 5.0, 0.0], None, torch.tensor([0.0, 1.0, 1.0])]
-
-
-class Asked:
-    """Gives `ANSWERS` in turn; keeps who asked."""
-
-    def __init__(self):
-        self.epochs = []
-
-    def __call__(self, trainer, pl_module):
-        assert isinstance(trainer, Trainer)
-        assert trainer.current_epoch in pl_module.validated  # the epoch's validation has run
-        self.epochs.append(trainer.current_epoch)
-        return ANSWERS[trainer.current_epoch % len(ANSWERS)]
-
-
-def data_of(shapes, **settings):
-    chosen = {"train_sampler": WeightedSampling(), "batch_size": 4, "seed": 3, **settings}
-    return DetectionDataModule(shapes, **chosen)
-
-
-def trainer_of(tmp_path, *callbacks, **settings):
-    return Trainer(
-        accelerator="cpu",
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        log_every_n_steps=1,
-        default_root_dir=tmp_path,
-        callbacks=list(callbacks),
-        **{"max_epochs": 4, "logger": False, "enable_checkpointing": False, **settings},
-    )
-
-
-def fit(tmp_path, shapes, callback, *, ckpt_path=None, data=None, callbacks=(), **settings):
-    module = Recording()
-    data = data or data_of(shapes)
-    trainer_of(tmp_path, callback, *callbacks, **settings).fit(module, data, ckpt_path=ckpt_path)
-    return module
-
-
-def expected_epochs(shapes, by_epoch, *, seed_of=None):
-    """Return the images of each epoch, drawn by the class weights in force in it."""
-    data = data_of(shapes)
-    data.setup("fit")
-    (table,), loader = data.tables("train"), data.train_dataloader()
-    found = {}
-    for epoch, classes in enumerate(by_epoch):
-        sampler = loader.sampler
-        if classes is not None:
-            sampler = WeightedRandomSampler(image_weights(table, classes))
-        found[epoch] = sampler.order(seed=loader.seed, epoch=epoch)[:].tolist()
-    return found
+    return three_classes(tmp_path_factory.mktemp("shapes"))
 
 
 def test_weights_count_from_the_next_epoch_on_and_are_asked_for_after_validation(shapes, tmp_path):
-    asked, data = Asked(), data_of(shapes)
+    asked = Asked()
     callback = ReweightClasses(asked)
-    module = fit(tmp_path, shapes, callback, data=data)
+    module = fit(tmp_path, shapes, callback)
     assert asked.epochs == [0, 1, 2, 3]
     assert module.seen == expected_epochs(shapes, [None, ANSWERS[0], ANSWERS[0], ANSWERS[2]])
     assert callback.last_class_weights == ANSWERS[0]  # of epoch 3
     assert module.seen[2] != module.seen[1]  # the same weights, another epoch
-    sampler, before = data.train_dataloader().sampler, data_of(shapes)
-    before.setup("fit")
-    assert torch.equal(sampler.weights, before.train_dataloader().sampler.weights)  # as it was before the run
 
 
 @pytest.mark.parametrize("method", ["multiprocessing", "thread"])
@@ -187,13 +110,6 @@ def test_the_mix_that_is_expected_goes_to_the_loggers(shapes, tmp_path):
     assert [int(row["step"]) for row in logged] == [6]
     for name, share in zip(table.class_names, mix, strict=True):
         assert float(logged[0][f"data/class_mix/{name}"]) == pytest.approx(share)
-
-
-def test_a_second_run_begins_without_the_weights_of_the_first(shapes, tmp_path):
-    data, callback = data_of(shapes), ReweightClasses(Asked())
-    first = fit(tmp_path, shapes, callback, data=data, max_epochs=2)
-    second = fit(tmp_path, shapes, callback, data=data, max_epochs=2)
-    assert first.seen == second.seen
 
 
 def test_two_ranks_draw_by_what_rank_zero_says(shapes, tmp_path):

@@ -61,19 +61,24 @@ def command():
     [
         ("landmarks", ["NME", "failures above 0.1", "recall", "square"]),
         ("classification", ["accuracy", "macro-F1", "hollow"]),
-        ("unified", ["mAP@50", "NME", "finish macro-F1", "finish: recall", "star"]),
     ],
 )
 def test_it_fits_tests_reports_and_draws(experiment, told, train, tmp_path):
     printed = train(f"experiment={experiment}", *SMALL_SET, *QUICK)
+    assert_reported_and_drawn(printed, told, tmp_path)
+
+
+def assert_reported_and_drawn(printed, told, folder):
     for part in (*told, "arrived", "expected", "ClassBalancedSampler", "tested: best checkpoint"):
         assert part in printed
     for picture in ("batch.png", "predictions.png"):
-        assert (tmp_path / "run" / picture).stat().st_size > 5000
+        assert (folder / "run" / picture).stat().st_size > 5000
 
 
-def test_balancing_follows_the_attribute_that_is_named(train):
+def test_all_tasks_at_once_do_so_too_and_balancing_follows_the_attribute_that_is_named(train, tmp_path):
     balanced = train("experiment=unified", "sampler.by=finish", *SMALL_SET, *QUICK)
+    told = ["mAP@50", "NME", "finish macro-F1", "finish: recall", "star"]
+    assert_reported_and_drawn(balanced, told, tmp_path)
     (row,) = re.findall(r"hollow +│ +(\S+) +│ +(\S+) +│ +(\S+) +│", balanced[balanced.index("arrived") :])
     natural, expected, _ = (float(share.rstrip("%")) for share in row)
     assert natural == pytest.approx(20, abs=1)

@@ -6,6 +6,8 @@ checkpoints on its way; a run goes on from some of them, in the soak from each.
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -56,55 +58,78 @@ def resumes(
         assert_same(run(ckpt_path=path), whole, num_seen)
 
 
-@pytest.mark.parametrize("hook", [END, BEGIN, "on_train_epoch_end", "on_train_epoch_start", "on_train_start"])
+SETTINGS = {
+    "plain": {},
+    "limit": {"limit_train_batches": 4},
+    "max_steps": STEPS,
+    "estimated steps": {"ask": True},
+    "estimated steps, max_steps": {"ask": True, **STEPS},
+    "reload": {"reload_dataloaders_every_n_epochs": 1},
+}
+
+
+def matrix(*axes, often):
+    """Return all combinations of names; those that are not ``often`` tried are left to the soak."""
+    marks = {True: (), False: pytest.mark.soak}
+    return [pytest.param(*names, marks=marks[often(*names)]) for names in product(*axes)]
+
+
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"limit_train_batches": 4},
-        STEPS,
-        {"ask": True},
-        {"ask": True, **STEPS},
-        {"reload_dataloaders_every_n_epochs": 1},
-    ],
-    ids=["plain", "limit", "max_steps", "estimated steps", "estimated steps, max_steps", "reload"],
+    ("name", "hook"),
+    matrix(
+        SETTINGS,
+        [END, BEGIN, "on_train_epoch_end", "on_train_epoch_start", "on_train_start"],
+        often=lambda name, hook: hook == END or name == "max_steps" or (name, hook) == ("plain", BEGIN),
+    ),
 )
-def test_a_loader_goes_on_from_any_checkpoint(tmp_path, settings, hook, stops):
-    resumes(tmp_path, loader, hook, stops=stops, **settings)
+def test_a_loader_goes_on_from_any_checkpoint(tmp_path, name, hook, stops):
+    resumes(tmp_path, loader, hook, stops=stops, **SETTINGS[name])
 
 
-@pytest.mark.parametrize("mode", ["max_size_cycle", "min_size", "max_size"])
-@pytest.mark.parametrize("settings", [{}, {"limit_train_batches": 6}], ids=["all", "limit"])
-@pytest.mark.parametrize("hook", [END, BEGIN])
-def test_several_loaders_go_on_together(tmp_path, mode, settings, hook, stops):
-    resumes(tmp_path, lambda: CombinedLoader(two(), mode), hook, stops=stops, **settings)
-
-
-@pytest.mark.parametrize("name", ["stream", "stream with state"])
-@pytest.mark.parametrize("hook", [END, BEGIN, "on_train_epoch_end", "on_train_epoch_start"])
 @pytest.mark.parametrize(
-    "settings", [{}, {"limit_train_batches": 4}, STEPS], ids=["all", "limit", "max_steps"]
+    ("mode", "hook", "limit"),
+    matrix(
+        ["max_size_cycle", "min_size", "max_size"],
+        [END, BEGIN],
+        [1.0, 6],
+        often=lambda mode, hook, limit: mode != "min_size" and (hook == END or limit == 1.0),
+    ),
 )
-def test_a_loader_without_a_length_loses_no_batch(tmp_path, name, hook, settings, stops):
-    if name == "stream with state" and "limit_train_batches" in settings:
-        stops = (1, 6)  # its next epoch begins where this one was left, which only who was there knows
-    resumes(tmp_path, lambda: make(name), hook, stops=stops, **settings)
+def test_several_loaders_go_on_together(tmp_path, mode, hook, limit, stops):
+    resumes(tmp_path, lambda: CombinedLoader(two(), mode), hook, stops=stops, limit_train_batches=limit)
 
 
-@pytest.mark.parametrize("hook", ["on_validation_start", "on_validation_batch_end", "on_validation_end"])
-@pytest.mark.parametrize("interval", [3, 0.5, 1.0])
-@pytest.mark.parametrize("settings", [{}, STEPS], ids=["epochs", "max_steps"])
-def test_it_may_be_saved_while_validation_runs(tmp_path, hook, interval, settings):
-    resumes(
-        tmp_path,
-        loader,
-        hook,
-        stops=(3, 7, 13, 17),
-        with_val=True,
-        val_check_interval=interval,
-        limit_val_batches=2,
-        **settings,
-    )
+@pytest.mark.parametrize(
+    ("source", "name", "hook"),
+    matrix(
+        ["stream", "stream with state"],
+        ["plain", "limit", "max_steps"],
+        [END, BEGIN, "on_train_epoch_end", "on_train_epoch_start"],
+        often=lambda source, name, hook: (
+            (name == "plain" and hook in (END, BEGIN)) or (source, hook) == ("stream", END)
+        ),
+    ),
+)
+def test_a_loader_without_a_length_loses_no_batch(tmp_path, source, name, hook, stops):
+    if source == "stream with state" and name == "limit":
+        stops = (0, 1, 6, 11)  # its next epoch begins where this one was left, which only who was there knows
+    resumes(tmp_path, lambda: make(source), hook, stops=stops, **SETTINGS[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "interval", "hook"),
+    matrix(
+        ["plain", "max_steps"],
+        [3, 0.5, 1.0],
+        ["on_validation_start", "on_validation_batch_end", "on_validation_end"],
+        often=lambda name, interval, hook: (
+            (name == "plain" and interval == 3) or (interval, hook) == (1.0, "on_validation_end")
+        ),
+    ),
+)
+def test_it_may_be_saved_while_validation_runs(tmp_path, name, interval, hook):
+    settings = {"val_check_interval": interval, "limit_val_batches": 2, **SETTINGS[name]}
+    resumes(tmp_path, loader, hook, stops=(3, 7, 13, 17), with_val=True, **settings)
 
 
 @pytest.mark.parametrize("interval", [3, 1.0])

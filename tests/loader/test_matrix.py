@@ -180,9 +180,8 @@ class TestTheMatrixFails:
             assert_the_whole_row(OwnAndTorch(), 1, "thread")
 
     def test_when_the_epoch_is_not_in_the_key(self, monkeypatch):
-        claim = EpochCount.claim
         with loader_of(OwnAndTorch(), 2, "thread") as loader:
-            monkeypatch.setattr(EpochCount, "claim", lambda self: (claim(self)[0] * 0, None))
+            monkeypatch.setattr(EpochCount, "claim", lambda self: None)  # every epoch is the first
             found = epoch(loader, 3)
         monkeypatch.undo()
         assert found != inline(OwnAndTorch(), 3)

@@ -245,8 +245,10 @@ class FailingOrders(RandomSampler):
 def test_an_error_of_the_next_epochs_order_is_raised_when_it_is_claimed():
     with loader(Draws(), sampler=FailingOrders(24)) as it:
         assert batches(it) == epoch(0)
-        with pytest.raises(ArithmeticError, match="no order"):
-            next(iter(it))
+        for _ in range(2):  # an epoch that could not be begun is not left out
+            with pytest.raises(ArithmeticError, match="no order"):
+                next(iter(it))
+        it.set_epoch(2)
         assert batches(it) == epoch(2)
 
 

@@ -233,17 +233,17 @@ def test_the_classification_preset():
 
 
 TASKS = {
-    "detection": (DetectionDataModule, {"size": 80, "vflip": 0.5, "photometric": 0.5, "iou_crop": 0.3}),
-    "landmarks": (LandmarkDataModule, {"size": 48, "shift": 0.1, "rotation": 20, "photometric": 0.5}),
-    "unified": (MultiTaskDataModule, {"size": 64, "rotation": 10, "zoom_out": 0.3, "iou_crop": 0.3}),
+    "detection": (DetectionDataModule, {"size": 80, "vflip": 0.5, "photometric": 0.5, "iou_crop": 0.3}, 16),
+    "landmarks": (LandmarkDataModule, {"size": 48, "shift": 0.1, "rotation": 20, "photometric": 0.5}, 40),
+    "unified": (MultiTaskDataModule, {"size": 64, "rotation": 10, "zoom_out": 0.3, "iou_crop": 0.3}, 16),
 }
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_data_module(task, tmp_path):
-    module, transforms = TASKS[task]
+    module, transforms, num_images = TASKS[task]
     source = ShapesSource(
-        num_images={"train": 16, "val": 8, "test": 8}, cache_dir=str(tmp_path), progress=False
+        num_images={"train": num_images, "val": 8, "test": 8}, cache_dir=str(tmp_path), progress=False
     )
 
     def epochs(**workers):

@@ -8,10 +8,6 @@ from multiprocessing.resource_sharer import DupFd
 
 import pytest
 
-from tests.frozen_heap import frozen_heap
-
-__all__ = ["frozen_heap"]
-
 
 @pytest.fixture(scope="session", autouse=True)
 def _shared_heap() -> None:

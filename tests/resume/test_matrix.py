@@ -68,21 +68,17 @@ def test_a_stream_goes_on_where_it_was_stopped(name, backend, stop):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("loading", BACKENDS)
-@pytest.mark.parametrize("saving", BACKENDS)
 @pytest.mark.parametrize("epoch", [0, LAST])
 @pytest.mark.parametrize("name", SAMPLERS + FOREIGN)
-def test_the_whole_matrix_of_samplers(name, epoch, saving, loading):
+def test_the_whole_matrix_of_samplers(name, epoch, loading):
     for stop in STOPS:
-        check(name, saving, loading, epoch, stop)
+        check(name, (2, "fork"), loading, epoch, stop)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("loading", BACKENDS)
-@pytest.mark.parametrize("saving", BACKENDS)
 @pytest.mark.parametrize("epoch", [0, LAST])
 @pytest.mark.parametrize("name", list(STREAMS))
-def test_the_whole_matrix_of_streams(name, epoch, saving, loading):
-    if saving[0] != loading[0]:
-        pytest.skip("a stream is its workers'")
+def test_the_whole_matrix_of_streams(name, epoch, loading):
     for stop in STOPS:
-        check(name, saving, loading, epoch, stop)
+        check(name, (loading[0], "fork") if loading[0] else INLINE, loading, epoch, stop)

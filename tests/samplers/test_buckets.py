@@ -57,17 +57,45 @@ def test_ratios_are_parted_where_nothing_is():
     assert groups.tolist() == [0] * 3 + [1] * 9
 
 
-def test_sizes_are_halved_at_the_median_of_the_wider_side_of_the_costliest_bucket():
-    # heights spread most: split there first; then the lower three, whose widths spread more than the upper's
-    images = [(10, 10), (20, 10), (40, 10), (10, 200), (11, 200), (12, 200)]
-    assert size_buckets(*np.array(images).T, 2).tolist() == [0, 0, 0, 1, 1, 1]
-    assert size_buckets(*np.array(images).T, 3).tolist() == [0, 1, 1, 2, 2, 2]
-    assert size_buckets(*np.array(images).T, 4).tolist() == [0, 1, 2, 3, 3, 3]
+def test_sizes_are_parted_where_nothing_is():
+    """The median would cut through the small ones, which are nine in twelve."""
+    small, large = [(100, 100)] * 5 + [(102, 100), (98, 100), (100, 103), (101, 99)], [(900, 880)] * 3
+    assert size_buckets(*np.array(small + large).T, 2).tolist() == [0] * 9 + [1] * 3
 
 
-def test_the_median_counts_images_and_not_sizes():
-    images = [(10, 10)] * 7 + [(20, 10), (30, 10), (40, 10)]
-    assert size_buckets(*np.array(images).T, 2).tolist() == [0] * 7 + [1] * 3
+def test_sizes_are_cut_along_widths_heights_areas_and_ratios():
+    wide, square, narrow = (400, 100), (200, 200), (100, 400)  # one area
+    groups = size_buckets(*np.array([wide, narrow, square, square, narrow, wide]).T, 3).tolist()
+    assert groups[0] == groups[5] != groups[1] == groups[4] != groups[2] == groups[3] != groups[0]
+    # Two uprights and two landscapes along one diagonal: no width or height parts them, a ratio does.
+    upright, landscape = [(100, 150), (400, 600)] * 9, [(150, 100), (600, 400)] * 9
+    groups = size_buckets(*np.array(upright + landscape).T, 4)
+    assert len(set(groups[:18].tolist()) & set(groups[18:].tolist())) == 0
+
+
+def brute_force(sizes, counts):
+    """Return by how much the best of all cuts of a group lowers the spread, and its two parts."""
+    logs, weight = np.log(np.array(sizes, dtype=float)), np.array(counts)
+    along = np.column_stack([logs, logs.sum(axis=1), logs[:, 0] - logs[:, 1]]).round(9)
+
+    def spread(own):
+        return weight[own].sum() * sum(
+            np.sqrt(np.cov(side[own], fweights=weight[own], ddof=0)) for side in logs.T
+        )
+
+    cuts = [axis <= value for axis in along.T for value in np.unique(axis)[:-1]]
+    return max(
+        (spread(weight > 0) - spread(low) - spread(~low), frozenset(np.flatnonzero(low))) for low in cuts
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_first_cut_is_the_best_of_all(seed):
+    rng = np.random.default_rng(seed)
+    sizes = np.unique(rng.integers(20, 400, (12, 2)), axis=0)
+    counts = rng.integers(1, 9, len(sizes))
+    groups = size_buckets(*np.repeat(sizes, counts, axis=0).T, 2)[np.cumsum(counts) - 1]
+    assert frozenset(np.flatnonzero(groups == 0)) == brute_force(sizes, counts)[1]
 
 
 @BOTH

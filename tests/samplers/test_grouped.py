@@ -206,10 +206,19 @@ def test_it_survives_pickle_and_deepcopy(inner):
         np.testing.assert_array_equal(copied[:], wanted)
 
 
+class Pairs(RandomSampler):
+    """A user's own that says what a batch holds."""
+
+    def batch_order(self, *, seed, epoch, global_batch):
+        return SequentialSampler(len(self)).order(seed=seed, epoch=epoch)
+
+
 def test_what_does_not_fit_is_refused_by_name():
     groups = GroupedSampler(RandomSampler(3), [0, 1, 1])
     with pytest.raises(TypeError, match="GroupedSampler says itself what every batch holds"):
         GroupedSampler(groups, [0, 1, 1])
+    with pytest.raises(TypeError, match="Pairs says itself what every batch holds"):
+        GroupedSampler(Pairs(3), [0, 1, 1])
     with pytest.raises(TypeError, match="MixedSourceSampler says itself"):
         GroupedSampler(MixedSourceSampler([2, 1], [1, 1]), [0, 1, 1])
     with pytest.raises(TypeError, match=r"got RandomSampler.*lit_loader\.samplers"):

@@ -166,3 +166,18 @@ def test_the_logarithm_is_exact_to_the_last_bits():
     numbers = np.random.default_rng(0).random(100_000) + 2.0**-53
     numbers = np.concatenate([numbers, numbers * 2.0**-40, 1 - numbers * 2.0**-40])
     np.testing.assert_allclose(_minus_log(numbers), -np.log(numbers), rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        ["1", "2"],
+        np.array([b"1", b"2"]),
+        np.array([1 + 2j, 1]),
+        np.array(["2020-01-01"], dtype="datetime64[D]"),
+    ],
+    ids=["text", "bytes", "complex", "dates"],
+)
+def test_what_numpy_would_read_as_numbers_and_is_none_is_refused(weights):
+    with pytest.raises(TypeError, match="`weights` must be one number an index: got "):
+        WeightedRandomSampler(weights)

@@ -1,0 +1,94 @@
+"""Kill a training run in mid-epoch, resume it with other workers, and prove that nothing was lost, doubled or changed.
+
+    python examples/resume.py
+
+Trains a small detector three times on the embedded scenes: with two worker processes, until SIGKILL hits it in the
+middle of the second epoch; from its last checkpoint, with one worker thread; and without a break, with no worker.
+Prints where each was, and whether every batch (image numbers and pixels, augmentation included) and the final weights
+are the same bits. Ends with 1 if they are not.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from lit_loader import DetectionDataModule
+from lit_loader.datamodules import ClassBalancedSampling
+from lit_loader.datasets import ShapesSource
+from lit_loader.recipes import DetectionModule
+
+KILL_AT, LAST = (
+    17,
+    15,
+)  # the step, of 36, at which it is killed; its last checkpoint, one is saved every 5 steps
+
+
+class Recorded(DetectionModule):
+    """Writes down each batch that it is trained on, and may be killed at one."""
+
+    record: Path
+    kill_at: int | None
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        """Train on a batch."""
+        if self.global_step == self.kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        images, targets = batch
+        pixels = blake2b(b"".join(image.numpy().tobytes() for image in images), digest_size=8).hexdigest()
+        with self.record.open("a") as file:
+            file.write(f"{[int(target['image_id']) for target in targets]} {pixels}\n")
+        return super().training_step(batch, batch_idx)
+
+
+def train(record: Path, *, kill_at: int | None = None, ckpt_path: Path | None = None, **workers: Any) -> Any:
+    """Train, from the beginning or from a checkpoint, and return the final weights."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)  # the first weights; batches do not depend on it
+    source = ShapesSource(num_images={"train": 96, "val": 8, "test": 8}, image_size=64, progress=False)
+    sampler = ClassBalancedSampling()
+    datamodule = DetectionDataModule(source, batch_size=8, train_sampler=sampler, seed=1, **workers)
+    datamodule.prepare_data()
+    small: Any = {"channels": 8, "head_channels": 32, "warmup_steps": 3}
+    model = Recorded(class_names=datamodule.class_names, **small)
+    model.record, model.kill_at = record, kill_at
+    saves = ModelCheckpoint(record.with_suffix(""), every_n_train_steps=5, save_top_k=-1, filename="{step}")
+    quiet: Any = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = Trainer(accelerator="cpu", max_epochs=3, callbacks=[saves], limit_val_batches=0, **quiet)
+    trainer.fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
+    return model.state_dict()
+
+
+def main(folder: Path) -> bool:
+    """Run all three, print what came of it, and return whether they are equal."""
+    records = [folder / f"{name}.txt" for name in ("killed", "resumed", "unbroken")]
+    settings = {"kill_at": KILL_AT, "num_workers": 2}
+    child = multiprocessing.get_context("fork").Process(target=train, args=records[:1], kwargs=settings)
+    child.start()
+    child.join()
+    ckpt_path = folder / "killed" / f"step={LAST}.ckpt"
+    resumed = train(records[1], ckpt_path=ckpt_path, num_workers=1, worker_method="thread")
+    unbroken = train(records[2])
+    first, second, whole = (record.read_text().splitlines() for record in records)
+    print(f"killed:   exit code {child.exitcode} after {len(first)} steps, last checkpoint at step {LAST}")
+    print(f"resumed:  {len(second)} steps, the first one on images {second[0]}")
+    print(f"unbroken: {len(whole)} steps, number {LAST + 1} on images {whole[LAST]}")
+    same_batches = first[:LAST] + second == whole
+    same_weights = all(torch.equal(resumed[name], value) for name, value in unbroken.items())
+    print(f"every batch is the same: {same_batches}\nthe final weights are the same: {same_weights}")
+    return same_batches and same_weights
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        sys.exit(0 if main(Path(temporary)) else 1)

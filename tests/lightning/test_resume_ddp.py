@@ -1,0 +1,79 @@
+"""Guarantee: a run saved on one rank goes on exactly on several, and what those save goes on on one.
+
+Indices and augmentation bits are written down inside ``training_step``. One process group runs all cases.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lit_loader import DataLoader
+from lit_loader.callbacks import ResumeLoaders
+from lit_loader.datamodules import LoaderDataModule
+from lit_loader.samplers import RandomSampler
+from tests.lightning.ranks import on_ranks
+from tests.lightning.resuming import Learner, Save, fitted
+from tests.resume.sets import SIZE, Numbers, chosen
+
+SAMPLERS = ("plain", "weighted", "class-balanced", "grouped", "weighted grouped")
+CASES = [*SAMPLERS, "estimated steps", "data module"]
+FIRST, SECOND = 3, 7  # batches before a checkpoint, both in the middle of an epoch
+
+
+class NumbersModule(LoaderDataModule):
+    def _split_data(self, stage):
+        return [(Numbers(), RandomSampler(SIZE))]
+
+    def _collate_fn(self, stage):
+        return None
+
+
+def run(case, global_batch, world_size, *, callbacks=(), ckpt_path=None):
+    """Return what this rank saw."""
+    cut = {"batch_size": global_batch // world_size, "drop_last": True}
+    settings = {"max_epochs": 4, "callbacks": list(callbacks), "ckpt_path": ckpt_path}
+    if case == "data module":
+        return fitted(Learner(), datamodule=NumbersModule(seed=3, **cut), **settings).seen
+    name = case if case in SAMPLERS else "plain"
+
+    def make():
+        return DataLoader(Numbers(), seed=3, **{**chosen(name), **cut})
+
+    settings["callbacks"].append(ResumeLoaders())
+    return fitted(Learner(make, ask=case == "estimated steps"), **settings).seen
+
+
+def go_on(folder, global_batch, world_size):
+    """Go on, on each rank, from what one process saved, and save again."""
+    found = {}
+    for case in CASES:
+        save = Save(folder / case / "second")
+        path = folder / case / "first" / f"{FIRST - 1}.ckpt"
+        found[case] = run(case, global_batch, world_size, callbacks=[save], ckpt_path=path)
+    torch.save(found, folder / f"{torch.distributed.get_rank()}.pt")
+
+
+def check(folder, world_size):
+    global_batch = 12 // (world_size - 1)
+    whole = {}
+    for case in CASES:
+        whole[case] = run(case, global_batch, 1, callbacks=[Save(folder / case / "first")])
+    on_ranks(world_size, folder, go_on, folder, global_batch, world_size)
+    ranks = [torch.load(folder / f"{rank}.pt") for rank in range(world_size)]
+    for case in CASES:
+        together = [torch.cat(parts) for parts in zip(*(seen[case] for seen in ranks), strict=True)]
+        assert len(together) == len(whole[case]) - FIRST
+        same(together, whole[case][FIRST:])
+        path = folder / case / "second" / f"{SECOND - FIRST - 1}.ckpt"
+        same(run(case, global_batch, 1, ckpt_path=path), whole[case][SECOND:])
+
+
+def same(found, expected):
+    assert len(found) == len(expected)
+    assert all(torch.equal(mine, other) for mine, other in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.soak)])
+def test_one_rank_to_several_and_back(tmp_path, world_size):
+    check(tmp_path, world_size)
