@@ -22,6 +22,8 @@ __all__ = ["CocoCategory", "CocoHead", "CocoId", "CocoImage", "coco_id", "pixels
 
 CocoId = int | str
 _MAX_PIXELS: Final = 2**31 - 1
+_LISTS: Final = ("images", "annotations", "categories")
+_MOST_STRANGERS: Final = 10_000  # each of them is reported, and a file may be full of them
 _MAX_PATH_CHARS: Final = 4_096
 
 
@@ -87,10 +89,12 @@ def read_coco_head(root: Path, name: str, *, malformed: Callable[[str, Entry], N
         malformed: Called with a message and the entry for each that is not as the format asks.
 
     Raises:
-        AnnotationError: If the file is no such JSON, or has more images than a table may have.
+        AnnotationError: If the file is no such JSON, has more images than a table may have, or too many entries that
+            are not even objects.
     """
     head = CocoHead()
     seen: set[str] = set()
+    num_strangers = 0
     for entry in read_entries(root, name):
         seen.add(entry.key)
         try:
@@ -110,6 +114,12 @@ def read_coco_head(root: Path, name: str, *, malformed: Callable[[str, Entry], N
             if isinstance(error, AnnotationError):
                 raise
             malformed(str(error), entry)
+        num_strangers += entry.key in _LISTS and not isinstance(entry.value, dict)
+        if num_strangers > _MOST_STRANGERS:
+            message = (
+                f"more than {_MOST_STRANGERS} entries are no objects; the lists of a COCO file hold objects"
+            )
+            raise AnnotationError(message, path=root / name, line=entry.line)
         if len(head.images) > MAX_ROWS:
             message = f"there are more than {MAX_ROWS} images; split the data set"
             raise AnnotationError(message, path=root / name, line=entry.line)

@@ -77,5 +77,6 @@ MODULES = [name for name in datamodules.__all__ if name.endswith("DataModule") a
 def test_every_data_module_explains_its_settings(name, run):
     done = run("fit", f"--data.help=lit_loader.datamodules.{name}")
     assert done.returncode == 0, done.stderr
-    for keyword in ("source", "train_sampler", "train_transforms", "batch_size", "num_workers", "seed"):
+    own = ("train_dataset",) if name == "DatasetsDataModule" else ("source", "train_transforms")
+    for keyword in (*own, "train_sampler", "batch_size", "num_workers", "seed"):
         assert f"--data.{keyword}" in done.stdout

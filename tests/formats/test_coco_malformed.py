@@ -156,3 +156,12 @@ def test_a_table_far_larger_than_its_file_is_refused(coco, monkeypatch):
     ):
         coco.read()
     assert coco.read(keypoints=False).num_objects == 9
+
+
+@pytest.mark.parametrize("key", ["images", "annotations", "categories"])
+def test_a_file_full_of_what_is_no_object_is_given_up(coco, key):
+    coco.add()
+    coco.more = {key: [1] * 10_001}
+    coco.write()
+    with pytest.raises(AnnotationError, match="more than 10000 entries are no objects"):
+        coco.read(malformed="drop")
