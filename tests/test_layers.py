@@ -11,6 +11,20 @@ import lit_loader
 
 PACKAGE = Path(__file__).parents[1] / "lit_loader"
 
+LOADER = [
+    "injection",
+    "arguments",
+    "resume",
+    "planning",
+    "epochs",
+    "passes",
+    "reporting",
+    "iterator",
+    "states",
+    "standing",
+    "device",
+    "loader",
+]
 LAYERS = [
     ["batch_memory", "errors", "types", "forkserver", "configs", "resources"],
     ["seeding"],
@@ -18,20 +32,7 @@ LAYERS = [
     ["formats"],
     ["samplers", "collate", "transforms", "transport"],
     ["engine"],
-    [
-        "injection",
-        "arguments",
-        "resume",
-        "planning",
-        "epochs",
-        "passes",
-        "reporting",
-        "iterator",
-        "states",
-        "standing",
-        "device",
-        "loader",
-    ],
+    LOADER,
     ["datasets"],
     ["datamodules", "callbacks"],
     ["recipes", "tuning"],
@@ -40,20 +41,7 @@ LAYERS = [
 # Within a layer only these may import each other, from left to right.
 ORDERED_WITHIN = [
     ["errors", "types"],
-    [
-        "injection",
-        "arguments",
-        "resume",
-        "planning",
-        "epochs",
-        "passes",
-        "reporting",
-        "iterator",
-        "states",
-        "standing",
-        "device",
-        "loader",
-    ],
+    LOADER,
     ["datamodules", "callbacks"],
 ]
 MAY_NAME = {

@@ -46,27 +46,15 @@ class WorkerSpec:
 
     def fetcher(self, worker: int = 0, *, aim: Aim = seed_process, place: Placer = keep) -> Fetcher:
         """Return a fetcher for one of the workers; ``aim`` seeds its generators, ``place`` gets its samples."""
+        settings: dict[str, Any] = {
+            "batched": self.batched,
+            "collate_fn": self.collate_fn,
+            "aim": aim,
+            "place": place,
+        }
         if self.on_bad_sample != "raise":
-            return TolerantFetcher(
-                self.dataset, batched=self.batched, collate_fn=self.collate_fn, aim=aim, place=place
-            )
+            return TolerantFetcher(self.dataset, **settings)
+        settings |= {"drop_last": self.drop_last, "worker": worker}
         if self.stream_state is not None:
-            return TrackedStream(
-                self.dataset,
-                with_state=self.stream_state,
-                batched=self.batched,
-                collate_fn=self.collate_fn,
-                drop_last=self.drop_last,
-                worker=worker,
-                aim=aim,
-                place=place,
-            )
-        return make_fetcher(
-            self.dataset,
-            batched=self.batched,
-            collate_fn=self.collate_fn,
-            drop_last=self.drop_last,
-            worker=worker,
-            aim=aim,
-            place=place,
-        )
+            return TrackedStream(self.dataset, with_state=self.stream_state, **settings)
+        return make_fetcher(self.dataset, **settings)
