@@ -29,7 +29,7 @@ def test_a_collection_in_a_worker_leaves_what_it_inherited_alone():
     made = [[] for _ in range(10_000)]
     (count,) = DataLoader(Frozen(), num_workers=1, collate_fn=int_of)
     assert count > before + len(made) // 2  # and what else is there, less what is freed meanwhile
-    assert gc.get_freeze_count() == before
+    assert gc.get_freeze_count() <= before  # nothing more is frozen here; of what was, some may be gone
 
 
 def int_of(samples):
