@@ -26,12 +26,8 @@ from lit_loader.samplers import OrderSampler, RandomSampler, SequentialSampler, 
 __all__ = ["settle_rebuilding", "taken_as_ours", "unwrapped"]
 
 _RECORD = "__pl_attrs_record"
-_KEPT = {
-    "self",
-    "sampler",
-    "batch_size",
-    "drop_last",
-}  # the arguments Lightning can hand to a batch sampler's class
+# the arguments that Lightning can hand to a batch sampler's class
+_KEPT = {"self", "sampler", "batch_size", "drop_last"}
 
 
 def taken_as_ours(sampler: Any, batch_sampler: Any) -> tuple[Any, Any]:

@@ -32,9 +32,8 @@ class Standing:
         self._progress: Progress | None = None
         self._point: ResumePoint | None = None
         self._meanwhile: ResumePoint | None = None  # what a signal's handler is told while a pass begins
-        self._stream_before: tuple[Any] | None = (
-            None  # the state of an iterable dataset before its first pass here
-        )
+        # the state of an iterable dataset of this process, as it was before its first pass here
+        self._stream_before: tuple[Any] | None = None
         # two threads' passes are two epochs; a signal's handler may save a checkpoint in the middle of either
         self._lock = threading.RLock()
 

@@ -148,9 +148,8 @@ class LoaderDataModule(LightningDataModule):
         self.timeout, self.drop_last = timeout, drop_last
         self._seed = seed
         self._data: dict[Stage, list[SplitData]] = {}
-        self._loaders: list[
-            weakref.ref[DataLoader[Any]]
-        ] = []  # one that is used no more ends with its workers
+        # weakly: one that is used no more ends with its workers
+        self._loaders: list[weakref.ref[DataLoader[Any]]] = []
         self._train_state: dict[str, Any] | None = None
 
     # -- what a subclass gives ----------------------------------------------------------------------------
