@@ -339,7 +339,8 @@ class DataLoader(TorchDataLoader[T_co]):
 
         Once: the iterator after that begins the next epoch. An iterator that lives goes on as it was, unless it has not
         begun. With a sampler of ours it takes as long as beginning an epoch, wherever the state was taken, and the
-        number and kind of workers, their start method, and rank and world size (with the same global batch) may be others.
+        number and kind of workers, their start method, and rank and world size (with the same global batch) may be
+        others.
 
         Args:
             state_dict: What `state_dict` gave.
