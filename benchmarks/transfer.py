@@ -5,6 +5,7 @@ Needs a GPU, and says so where there is none: ``python -m benchmarks.transfer --
 
 from __future__ import annotations
 
+import mmap
 import random
 import time
 from collections.abc import Callable
@@ -18,10 +19,12 @@ from torch.utils.data import Dataset
 
 from benchmarks.rounds import Pass, compare, judge, run
 from lit_loader import DataLoader
+from lit_loader.device import CudaPageLock
 
 BATCH, NUM_BATCHES, STEP_S = 64, 60, 0.02
 WORKERS: dict[str, Any] = {"batch_size": BATCH, "num_workers": 4, "persistent_workers": True}
-RACE_BATCHES, RACE_SHAPE = 100_000, (3, 64, 64)
+RACE_BATCHES, RACE_BATCH = 100_000, 4
+RACE_SIZES = (32, 200, 64, 80, 33, 128, 48)
 
 
 class Images(Dataset[Tensor]):
@@ -38,7 +41,10 @@ class Images(Dataset[Tensor]):
 
 
 class Numbered(Dataset[tuple[Tensor, int]]):
-    """Samples that hold one number everywhere, so that a sum says whether they arrived as they left."""
+    """Samples that hold one number everywhere, so that a sum says whether they arrived as they left.
+
+    The batches of `RACE_BATCH` neighbours are of varying sizes.
+    """
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -47,8 +53,8 @@ class Numbered(Dataset[tuple[Tensor, int]]):
         return self.length
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        number = index % 251
-        return torch.full(RACE_SHAPE, number, dtype=torch.uint8), number
+        number, size = index % 251, RACE_SIZES[index // RACE_BATCH % len(RACE_SIZES)]
+        return torch.full((3, size, size), number, dtype=torch.uint8), number
 
 
 def copying(source: Tensor, *, times: int = 20) -> Pass:
@@ -63,12 +69,14 @@ def copying(source: Tensor, *, times: int = 20) -> Pass:
     return work
 
 
-def locked_batch(loader: DataLoader[Any]) -> Tensor:
-    """Return a batch that lies in a slot of a worker process, in page-locked memory."""
-    batch: Tensor = next(iter(loader))
-    if not batch.is_pinned():
-        raise RuntimeError("the slots of the worker processes are not page-locked; see the warning above")
-    return batch
+def locked_slot(batch: Tensor) -> Tensor:
+    """Return a batch in shared memory that is page-locked as the slots of worker processes are."""
+    memory = mmap.mmap(-1, batch.nbytes)
+    found = torch.frombuffer(memory, dtype=torch.uint8).view(batch.dtype).view(batch.shape)
+    found.copy_(batch)
+    if not CudaPageLock(torch.device("cuda")).lock(found.data_ptr(), found.nbytes):
+        raise RuntimeError("memory cannot be page-locked here; see the warning above")
+    return found
 
 
 def a_step() -> Callable[[Tensor], None]:
@@ -129,25 +137,30 @@ def _itself(loader: Any) -> Any:
     return loader
 
 
-def race(num_batches: int = RACE_BATCHES) -> int:
+def race(num_batches: int = RACE_BATCHES, *, own_stream: bool) -> int:
     """Return how many samples arrived on the GPU otherwise than they left, over a consumer that is often late.
 
     Args:
-        num_batches: How many batches of four are looked at.
+        num_batches: How many batches are looked at.
+        own_stream: Whether the consumer copies them itself, on a stream of its own, and drops each at once.
     """
     chance = random.Random(0)
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
-    num_values = RACE_SHAPE[0] * RACE_SHAPE[1] * RACE_SHAPE[2]
     held: list[Any] = []
-    dataset, settings = Numbered(4 * num_batches), {"batch_size": 4, "num_workers": 4, "pin_memory": True}
+    cuda: Any = torch.cuda
+    stream = cuda.Stream() if own_stream else cuda.current_stream()
+    settings: dict[str, Any] = {"batch_size": RACE_BATCH, "num_workers": 4, "pin_memory": True}
+    settings |= {} if own_stream else {"device": "cuda"}
     made: Any = DataLoader
-    with made(dataset, shuffle=True, seed=0, device="cuda", **settings) as loader:
+    with made(Numbered(RACE_BATCH * num_batches), seed=0, **settings) as loader, torch.cuda.stream(stream):
         for images, numbers in loader:
             if chance.random() < 0.2:
                 torch.cuda._sleep(chance.randrange(2_000_000))  # type: ignore[no-untyped-call] # about a millisecond
             if chance.random() < 0.01:
                 time.sleep(0.002)  # workers come to wait for slots
-            wrong += (images.sum(dim=(1, 2, 3), dtype=torch.int64) != numbers * num_values).sum()
+            images = images.to("cuda", non_blocking=True)  # on the user's own stream the batch is dropped here
+            numbers = numbers.to("cuda", non_blocking=True)
+            wrong += (images != numbers.to(torch.uint8).view(-1, 1, 1, 1)).sum()
             held = [*held, images][-chance.randrange(1, 4) :]
     return int(wrong)
 
@@ -157,29 +170,29 @@ def main(rounds: int) -> None:
     if not torch.cuda.is_available():
         print("benchmarks.transfer needs a GPU and finds none here: nothing was measured")
         return
-    with DataLoader(Images(), seed=0, pin_memory=True, num_workers=1, batch_size=BATCH) as loader:
-        locked = locked_batch(loader)
-        contenders = {
-            "the bus: 256 MB, pinned by torch": copying(torch.empty(1 << 28, dtype=torch.uint8).pin_memory()),
-            "a batch, pinned by torch": copying(locked.clone().pin_memory()),
-            "a batch in a page-locked slot": copying(locked),
-            "a batch, not page-locked": copying(locked.clone()),
-        }
-        found = compare("copies to the GPU", contenders, rounds=rounds, unit="GB")
-        bus, *_ = contenders
-        judge(
-            "page-locked slots, of the bus's rate",
-            found.rate_ratio("a batch in a page-locked slot", bus),
-            at_least=0.9,
-        )
+    batch = torch.stack([Images()[0]] * BATCH)
+    contenders = {
+        "the bus: 256 MB, pinned by torch": copying(torch.empty(1 << 28, dtype=torch.uint8).pin_memory()),
+        "a batch, pinned by torch": copying(batch.pin_memory()),
+        "a batch in a page-locked slot": copying(locked_slot(batch)),
+        "a batch, not page-locked": copying(batch),
+    }
+    found = compare("copies to the GPU", contenders, rounds=rounds, unit="GB")
+    bus, *_ = contenders
+    judge(
+        "page-locked slots, of the bus's rate",
+        found.rate_ratio("a batch in a page-locked slot", bus),
+        at_least=0.9,
+    )
     found = compare(f"steps of {STEP_S * 1e3:.0f} ms", feeding(), rounds=rounds, unit="step")
     judge("a step fed by the loader", found.ratio("ours, device", "cached batch"), at_most=1.03)
-    begin = time.perf_counter()
-    wrong = race()
-    verdict = "met" if wrong == 0 else "MISSED"
-    print(
-        f"  -> race: {wrong} wrong samples in {RACE_BATCHES} batches, {time.perf_counter() - begin:.0f} s: {verdict}"
-    )
+    for own_stream in (False, True):
+        begin = time.perf_counter()
+        wrong = race(own_stream=own_stream)
+        verdict = "met" if wrong == 0 else "MISSED"
+        how = "copied on the user's own stream" if own_stream else "copied by the loader"
+        took_s = time.perf_counter() - begin
+        print(f"  -> race, {how}: {wrong} wrong values in {RACE_BATCHES} batches, {took_s:.0f} s: {verdict}")
 
 
 if __name__ == "__main__":

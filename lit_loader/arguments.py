@@ -16,7 +16,6 @@ __all__ = [
     "check_batch_sampler",
     "check_iterable_now",
     "check_replacement",
-    "check_sharing",
     "check_worker_method",
 ]
 
@@ -78,17 +77,6 @@ def check_worker_method(worker_method: Any, multiprocessing_context: Any) -> Non
         raise ValueError(
             f"multiprocessing_context={multiprocessing_context!r} would have no effect on worker threads; leave it "
             'out, or use worker_method="multiprocessing"'
-        )
-
-
-def check_sharing(share_batches: Any, possible: bool) -> None:
-    """Refuse to share batches where workers cannot."""
-    if share_batches is not None and not isinstance(share_batches, bool):
-        raise TypeError(f"share_batches={share_batches!r} should be True, False or None")
-    if share_batches and not possible:
-        raise ValueError(
-            "share_batches=True needs seed=, batches of a map dataset without __getitems__, and a collate function "
-            "of lit_loader's (or torch's default); leave it at None to share where that is possible"
         )
 
 

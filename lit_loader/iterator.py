@@ -11,11 +11,13 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from torch._C._autograd import _profiler_enabled as profiler_enabled
 from torch.autograd import profiler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from lit_loader.engine import TIMED_OUT, EndOfPass
+from lit_loader.engine import BatchTimeoutError, EndOfPass
+from lit_loader.engine.bad_samples import Run as EngineRun
 from lit_loader.resume import Progress
 
-__all__ = ["LengthClaim", "LoaderIterator", "Run"]
+__all__ = ["EngineRun", "LengthClaim", "LoaderIterator", "Run"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -23,7 +25,7 @@ _AGAIN_S = 0.01
 
 
 class Run(Protocol):
-    """A pass of the engine."""
+    """A pass, as it is delivered."""
 
     def next_batch(self) -> Any:
         """Return the next batch or raise EndOfPass."""
@@ -69,13 +71,10 @@ def _close_when_collected(run: Run) -> None:
         threading.Timer(_AGAIN_S, signal.pthread_kill, (main, signal.SIGINT)).start()
 
 
-def _may_still_come(error: Exception) -> bool:
-    """Whether an error says that a batch was waited for in vain, and not that there is none."""
-    return type(error) is RuntimeError and bool(error.args) and str(error.args[0]).startswith(TIMED_OUT)
-
-
-class LoaderIterator(Generic[T_co], Iterator[T_co]):
+class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
     """One pass over a loader.
+
+    An instance of torch's base class, since Lightning drops those, and no others, when it is pickled in iteration.
 
     Args:
         start: Starts the pass, and says where its progress is counted; called now, or at the first ``next()`` if
@@ -83,6 +82,7 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
         deliver: Makes of a pass one whose batches are page-locked or on a device; None: they are returned as they
             come.
         num_batches: Gives the number of batches, for ``len()``.
+        has_workers: Whether the loader has workers.
         label: Name of the step in torch's profiler.
         claim: The length that an iterable dataset told; None: it was not asked.
 
@@ -92,33 +92,38 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
 
     def __init__(
         self,
-        start: Callable[[], tuple[Run, Progress]],
+        start: Callable[[], tuple[EngineRun, Progress]],
         *,
         lazy: bool,
         deliver: Callable[[Run], Run] | None,
         num_batches: Callable[[], int],
+        has_workers: bool,
         label: str,
         claim: LengthClaim | None,
     ) -> None:
+        # not torch's own constructor, which starts its own engine
         self._deliver, self._num_batches, self._label = deliver, num_batches, label
+        self._has_workers = has_workers
+        self._source: EngineRun | None = None  # the pass as the engine gives it
         self._run: Run | None = None
         self._closer: weakref.finalize[..., Any] | None = None
         self.restart(start, lazy=lazy, claim=claim)
 
     def restart(
-        self, start: Callable[[], tuple[Run, Progress]], *, lazy: bool, claim: LengthClaim | None
+        self, start: Callable[[], tuple[EngineRun, Progress]], *, lazy: bool, claim: LengthClaim | None
     ) -> None:
         """Begin another pass, dropping what is left of this one (torch's persistent workers do so)."""
         self.close()
         self._ended = False
-        self._start: Callable[[], tuple[Run, Progress]] | None = start
+        self._start: Callable[[], tuple[EngineRun, Progress]] | None = start
         self._claim = claim
         if not lazy:
             self._begin()
 
     def _begin(self) -> Run:
         assert self._start is not None
-        run, self._progress = self._start()
+        self._source, self._progress = self._start()
+        run: Run = self._source
         if not self._progress.resumed:
             self._start = None  # it refers to the loader, which may refer to this iterator
         if self._deliver is not None:
@@ -134,10 +139,20 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
         self._drop_run()
 
     def _drop_run(self) -> None:
-        run, self._run = self._run, None
+        run, self._run, self._source = self._run, None, None
         closer, self._closer = self._closer, None
         if run is not None and closer is not None and closer.detach() is not None:
             run.close()
+
+    @property
+    def _workers(self) -> list[Any]:
+        """The workers as torch's iterator shows them: processes, with pid, is_alive, join and exitcode, or threads.
+
+        There is no such attribute without workers, as in torch, and there are none before a pass begins.
+        """
+        if not self._has_workers:
+            raise AttributeError(f"{type(self).__name__} has no _workers with num_workers=0")
+        return [] if self._source is None else self._source.workers
 
     def __iter__(self) -> LoaderIterator[T_co]:
         return self
@@ -165,9 +180,12 @@ class LoaderIterator(Generic[T_co], Iterator[T_co]):
                 return self._next()
             self.close()
             raise StopIteration from None
-        except Exception as error:
-            if not _may_still_come(error):
-                progress.failed()
+        except BatchTimeoutError as error:
+            # Not counted as failed: the same batch may still come. Raised as torch's type, so that the timeout of a
+            # loader inside of a dataset is to the loader around it an error of a sample like any other.
+            raise RuntimeError(str(error)) from None
+        except Exception:
+            progress.failed()
             raise
         progress.received()
         if self._claim is not None:

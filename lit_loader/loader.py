@@ -24,15 +24,16 @@ from lit_loader.arguments import (
     check_batch_sampler,
     check_iterable_now,
     check_replacement,
-    check_sharing,
     check_worker_method,
 )
 from lit_loader.device import CudaPageLock, checked_device, delivery, find_page_lock
 from lit_loader.engine import BadSample, BadSampleLog, OnBadSample
-from lit_loader.injection import settle_rebuilding, taken_as_ours
-from lit_loader.iterator import LengthClaim, LoaderIterator, Run
-from lit_loader.passes import Passes, can_share
-from lit_loader.planning import Cut, find_cut
+from lit_loader.global_batches import GlobalBatches, find_global_batches
+from lit_loader.injection import settle_rebuilding, taken_as_ours, unwrapped
+from lit_loader.iterator import EngineRun, LengthClaim, LoaderIterator
+from lit_loader.passes import Passes
+from lit_loader.planning import Cut, find_cut, index_sampler
+from lit_loader.rank_agreement import Gather
 from lit_loader.reporting import check_bad_samples, reporting_run
 from lit_loader.resume import Progress
 from lit_loader.samplers import RandomSampler, SequentialSampler, num_batches
@@ -61,12 +62,24 @@ class DataLoader(TorchDataLoader[T_co]):
         shuffle: Draw a new order each epoch.
         sampler: A sampler of ours (`lit_loader.samplers`) or any iterable of indices. With a seed, torch's own
             ``SequentialSampler`` and ``RandomSampler`` (without replacement, num_samples or generator) are taken as
-            ours: they know neither seed nor rank, and Lightning puts the first in others' place to overfit.
-        batch_sampler: Any iterable of containers of indices. With a seed, torch's ``BatchSampler`` over a sampler of
-            ours is cut like ``batch_size``. Its own sampler is shown as ``loader.sampler``, for Lightning to see.
+            ours: they know neither seed nor rank, and Lightning puts the first in others' place to overfit. With a seed
+            and several ranks, any other sampler is iterated as a whole by every rank, with draws keyed by seed and
+            epoch, and each rank takes its part of every global batch, as of an order of ours. One that gives each rank
+            its own part is taken as it is: a ``DistributedSampler``, or one that shows the number of ranks and the rank
+            as ints (``num_replicas`` and ``rank``; ``world_size``, ``num_shards``, ... are known too). In the first
+            ``next()`` of a loader's first epoch the ranks of the process group compare the number of batches and a hash
+            of the epoch's indices; all ranks must come there, and one that differs is refused on all of them. Of a
+            sampler without a length, or with a ``state_dict``, only the first global batch is compared; of one that
+            gives each rank its own part, only the number of batches. Without a seed every rank gets what it would with
+            torch's loader; where Lightning replaces the sampler and that is not what it gives, one warning says so.
+        batch_sampler: Any iterable of containers of indices. With a seed, torch's ``BatchSampler`` is cut like
+            ``batch_size``. Of any other, ``world_size`` consecutive batches make a global batch, of which each rank
+            takes one; an incomplete last one is filled up with the first batches, marked as duplicates. What is shown
+            as ``loader.sampler`` beside it is there for Lightning to see.
         num_workers: Workers; 0: batches are made in this process and thread.
         collate_fn: Makes a batch of a list of samples.
-        pin_memory: Copy tensors to page-locked memory before they are returned.
+        pin_memory: Copy tensors to page-locked memory before they are returned, as torch does. With ``device``, the
+            shared memory that worker processes write to is page-locked instead.
         drop_last: Leave out the last batch if it is not full.
         timeout: Seconds to wait for a batch from workers; 0: for ever.
         worker_init_fn: Called in each worker with its number, after the worker's seeding. With a seed, what it
@@ -80,9 +93,6 @@ class DataLoader(TorchDataLoader[T_co]):
             their own, which pays where samples are long calls that let go of the GIL. Each has a worker info and a
             seed of its own, and torch's draws in it are its own. A dataset that draws from the generators of ``random``
             or ``numpy.random``, which threads share, is refused if there is a seed.
-        share_batches: With a seed: whether workers may make one batch together, in pieces; needs a collate
-            function of ours and a map dataset without ``__getitems__``. None: where that holds and samples take
-            long enough; True: always; False: never.
         max_worker_restarts: With a seed and a map dataset: how many worker processes that ended (out of memory,
             killed, crashed) are replaced in an epoch, with a warning; what they had in hand is made again, the same
             bits. None: 3. One more, or any without a seed, raises `lit_loader.errors.WorkerDiedError`, as in torch.
@@ -106,13 +116,14 @@ class DataLoader(TorchDataLoader[T_co]):
         pin_memory_device: Deprecated by torch, and ignored as torch does.
         in_order: Deliver batches in order.
         resume: What `load_state_dict` does with a state that does not fit. "exact": refuse it. "same_sample": take one
-            of another global batch size, and go on from the same sample. "restart": leave it aside, with a warning.
+            of another global batch size, and go on from the same sample. "restart": leave it aside, with a warning, as
+            every loader without a seed does.
 
     Raises:
         TypeError: If the dataset is a DataPipe, ``seed`` is no int, or ``device`` is of another type.
         ValueError: As torch does, and for a rank outside of its world, a generator beside a seed, a context
-            beside worker threads, an unknown ``worker_method``, batches that cannot be shared, a policy on bad samples
-            that cannot be kept, or a device that is not here.
+            beside worker threads, an unknown ``worker_method``, a policy on bad samples that cannot be kept,
+            or a device that is not here.
 
     Determinism: see NOTE [Two regimes] in this module. Outside the promise: generators that a dataset owns
         privately, and sums whose bits depend on the number of intra-op threads.
@@ -123,7 +134,6 @@ class DataLoader(TorchDataLoader[T_co]):
     rank: int | None
     world_size: int | None
     worker_method: Literal["multiprocessing", "thread"]
-    share_batches: bool | None
     max_worker_restarts: int | None
     hang_timeout_s: float | None
     on_bad_sample: OnBadSample
@@ -151,7 +161,6 @@ class DataLoader(TorchDataLoader[T_co]):
         rank: int | None = None,
         world_size: int | None = None,
         worker_method: Literal["multiprocessing", "thread"] = "multiprocessing",
-        share_batches: bool | None = None,
         max_worker_restarts: int | None = None,
         hang_timeout_s: float | None = None,
         on_bad_sample: OnBadSample = "raise",
@@ -166,7 +175,7 @@ class DataLoader(TorchDataLoader[T_co]):
         check_arguments(dataset, seed, rank, world_size, generator)
         check_worker_method(worker_method, multiprocessing_context)
         self.seed, self.rank, self.world_size = seed, rank, world_size
-        self.worker_method, self.share_batches = worker_method, share_batches
+        self.worker_method = worker_method
         self.max_worker_restarts, self.hang_timeout_s = max_worker_restarts, hang_timeout_s
         self.on_bad_sample, self.max_bad_samples = on_bad_sample, max_bad_samples
         self._bad_sample_log: BadSampleLog | None = None
@@ -175,6 +184,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self.resume = resume
         self._passes = Passes()
         self._standing = Standing()
+        self._alike = False
         ours = seed is not None and sampler is None and batch_sampler is None
         if ours and not isinstance(dataset, IterableDataset):
             sampler = RandomSampler(dataset) if shuffle else SequentialSampler(dataset)  # type: ignore[arg-type] # has a length
@@ -202,7 +212,6 @@ class DataLoader(TorchDataLoader[T_co]):
             in_order=in_order,
         )
         settle_rebuilding(self, sampler, batch_sampler)
-        check_sharing(share_batches, can_share(self))
         check_bad_samples(self)
         check_replacement(
             max_worker_restarts,
@@ -245,12 +254,31 @@ class DataLoader(TorchDataLoader[T_co]):
             return dist.get_rank(), dist.get_world_size()
         return 0, 1
 
+    @property
+    def _global_batches(self) -> GlobalBatches | None:
+        """What a rank's part of a user's sampler is cut from; None: it is taken as it is."""
+        if self.seed is None or self._cut is not None or isinstance(self.dataset, IterableDataset):
+            return None
+        return find_global_batches(self.sampler, unwrapped(self.batch_sampler), self._place[1])
+
+    @property
+    def _gather(self) -> Gather | None:
+        """What the ranks compare a user's sampler by; None: they have, or are not those of the process group."""
+        if self._alike or not (dist.is_available() and dist.is_initialized()):
+            return None
+        ranks = dist.get_world_size()
+        return _gathered if ranks > 1 and self._place == (dist.get_rank(), ranks) else None
+
+    def _ranks_compared(self) -> None:
+        self._alike = True
+
     def __len__(self) -> int:
-        return super().__len__() if self._cut is None else self._count_batches()()
+        cut = self._cut is not None or self._global_batches is not None
+        return self._count_batches()() if cut else super().__len__()
 
     def _count_batches(self) -> Callable[[], int]:
         """Return what counts the batches of a pass, without a reference to the loader."""
-        cut, indices, world_size = self._cut, self._index_sampler, self._place[1]
+        cut, indices, world_size = self._cut, index_sampler(self), self._place[1]
         if cut is None:
             return lambda: len(indices)
         size = cut.batch_size or 1
@@ -260,51 +288,52 @@ class DataLoader(TorchDataLoader[T_co]):
 
     # -- iteration ----------------------------------------------------------------------------------------
 
-    def __iter__(self) -> LoaderIterator[T_co]:  # type: ignore[override] # never torch's iterator
+    def __iter__(self) -> LoaderIterator[T_co]:
         """Return an iterator over one epoch."""
         if self.seed is not None or not self.persistent_workers or self.num_workers == 0:
             return self._get_iterator()
         iterator: Any = self._iterator
         if iterator is None:
-            iterator = self._iterator = self._get_iterator()  # type: ignore[assignment] # torch types it as its own
+            iterator = self._iterator = self._get_iterator()
         else:  # torch's persistent iterator is one object, started again by each iter()
-            again = partial(self._start_unseeded, again=True)
+            again = partial(self._start_pass, again=True)
             iterator.restart(again, lazy=False, claim=self._length_claim())
         return cast("LoaderIterator[T_co]", iterator)
 
-    def _get_iterator(self) -> LoaderIterator[T_co]:  # type: ignore[override] # as above
+    def _get_iterator(self) -> LoaderIterator[T_co]:
         check_iterable_now(
             num_workers=self.num_workers, prefetch_factor=self.prefetch_factor, timeout=self.timeout
         )
         if self.num_workers > 0:
             self.check_worker_number_rationality()
-        seeded = self.seed is not None
         return LoaderIterator(
-            self._start_seeded if seeded else self._start_unseeded,
-            lazy=seeded,
+            self._start_pass,
+            lazy=self.seed is not None,
+            has_workers=self.num_workers > 0,
             deliver=delivery(
-                pin_memory=self.pin_memory, pin_memory_device=self.pin_memory_device, device=self.device
+                pin_memory=self.pin_memory,
+                pin_memory_device=self.pin_memory_device,
+                device=self.device,
+                from_slots=self._page_lock is not None and self.num_workers > 0,
             ),
             num_batches=self._count_batches(),
             label=_WORKERS_LABEL if self.num_workers else _INLINE_LABEL,
             claim=self._length_claim(),
         )
 
-    def _start_unseeded(self, *, again: bool = False) -> tuple[Run, Progress]:
-        run = self._passes.start_unseeded(self, again=again)
-        progress, _ = self._standing.claim(self)
-        return self._reporting(run, progress), progress
-
-    def _start_seeded(self) -> tuple[Run, Progress]:
+    def _start_pass(self, *, again: bool = False) -> tuple[EngineRun, Progress]:
         progress, point = self._standing.claim(self)
         try:
-            run = self._passes.start_seeded(self, progress, point)
+            if self.seed is None:
+                run = self._passes.start_unseeded(self, progress, point, again=again)
+            else:
+                run = self._passes.start_seeded(self, progress, point)
         except BaseException:
             self._standing.give_back(progress, point)
             raise
         return self._reporting(run, progress), progress
 
-    def _reporting(self, run: Run, progress: Progress) -> Run:
+    def _reporting(self, run: EngineRun, progress: Progress) -> EngineRun:
         """Return the pass with its bad samples recorded; with "raise" there are none, and it is returned as it is."""
         self._bad_sample_log = None
         if self.on_bad_sample != "raise":
@@ -326,8 +355,9 @@ class DataLoader(TorchDataLoader[T_co]):
 
         Returns:
             A small dict of plain values: JSON, and loadable under ``weights_only=True``; the same on every rank. A
-            loader that cannot be resumed (without a seed, say) gives ``{"resumable": False, "reason": ...}`` and warns
-            (`lit_loader.errors.NotResumableWarning`).
+            loader that cannot be resumed (with ``in_order=False``, say) gives ``{"resumable": False, "reason": ...}``
+            and warns (`lit_loader.errors.NotResumableWarning`). Without a seed the state of a shuffled epoch holds
+            that of torch's generator, 7 KB.
 
         Raises:
             ValueError: If ``num_held`` is out of range.
@@ -340,7 +370,7 @@ class DataLoader(TorchDataLoader[T_co]):
         Once: the iterator after that begins the next epoch. An iterator that lives goes on as it was, unless it has not
         begun. With a sampler of ours it takes as long as beginning an epoch, wherever the state was taken, and the
         number and kind of workers, their start method, and rank and world size (with the same global batch) may be
-        others.
+        others. Without a seed the same indices follow, and what the dataset draws is not repeated; one warning says so.
 
         Args:
             state_dict: What `state_dict` gave.
@@ -382,4 +412,11 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         # a live iterator stays with this process; a copy makes its own
-        return {**self.__dict__, "_iterator": None, "_bad_sample_log": None}
+        return {**self.__dict__, "_iterator": None, "_bad_sample_log": None, "_alike": False}
+
+
+def _gathered(value: Any) -> list[Any]:
+    """Return the values of all ranks of the process group."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values

@@ -26,7 +26,6 @@ from lit_loader.collate.default import default_collate, default_convert
 from lit_loader.collate.own import is_own_collate
 from lit_loader.engine import (
     DirectedRun,
-    Fetcher,
     InlineRun,
     IterableFetcher,
     Pool,
@@ -35,8 +34,6 @@ from lit_loader.engine import (
     Task,
     ThreadPool,
     WorkerSpec,
-    is_stateful,
-    unwrap_subset,
 )
 from lit_loader.engine.bad_samples import Run
 from lit_loader.forkserver import start_forkserver
@@ -44,13 +41,14 @@ from lit_loader.planning import (
     Cut,
     Loader,
     is_watched,
-    plan_foreign,
     plan_seeded,
+    plan_stream,
+    plan_unseeded,
 )
 from lit_loader.resume import Progress, ResumePoint, StreamDetail, StreamRun
 from lit_loader.seeding import key64
 
-__all__ = ["MAX_WORKER_RESTARTS", "Passes", "can_share", "stream_state"]
+__all__ = ["MAX_WORKER_RESTARTS", "Passes", "stream_state"]
 
 MAX_WORKER_RESTARTS: Final = 3
 """How many workers are replaced in an epoch, unless the loader is told another number."""
@@ -63,24 +61,16 @@ class _Ahead(NamedTuple):
     run: SharedRun
 
 
-def can_share(loader: Loader) -> bool:
-    """Whether several workers may make one batch: samples one by one, with keys, and a collate function of ours."""
-    if loader.seed is None or loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
-        return False
-    dataset, _ = unwrap_subset(loader.dataset, [])
-    return not getattr(dataset, "__getitems__", None) and is_own_collate(loader.collate_fn)
-
-
 def stream_state(loader: Loader) -> bool | None:
-    """Return whether the batches of an iterable dataset are to say where their worker is; True: with its state.
+    """Return whether the batches of an iterable dataset come with its state, or None if it is a map dataset.
 
     A dataset that worker threads share has one state for all of them, and one state is not that of every rank: there
     samples are counted.
     """
-    if loader.seed is None or not isinstance(loader.dataset, IterableDataset):
+    if not isinstance(loader.dataset, IterableDataset):
         return None
     shared = loader.worker_method == "thread" and loader.num_workers > 1
-    return is_stateful(loader.dataset) and not shared and loader._place[1] == 1
+    return not shared and loader._place[1] == 1
 
 
 class Passes:
@@ -111,33 +101,51 @@ class Passes:
 
     def forget_workers(self) -> None:
         """Let the next pass have workers of its own: those that there are have the dataset as it was."""
-        self._kept_for = ()
+        self._kept = None
 
     # -- unseeded: torch to the letter ----------------------------------------------------------------------
 
-    def start_unseeded(self, loader: Loader, *, again: bool) -> InlineRun | DirectedRun:
+    def start_unseeded(
+        self, loader: Loader, progress: Progress, point: ResumePoint | None, *, again: bool
+    ) -> Run:
         """Start a pass as torch does, draw for draw.
 
         Args:
             loader: Whose pass it is.
+            progress: What the consumer receives of it.
+            point: Where an epoch is gone on with, or None at its beginning.
             again: Whether an iterator over persistent workers begins another pass.
         """
-        indices = iter(loader._index_sampler)
+        if isinstance(loader.dataset, IterableDataset):
+            return self._start_unseeded_stream(loader, progress, point, again=again)
+        indices, plan = plan_unseeded(loader, progress, point)
         pool = self._usable(loader)
         if not again or pool is None:
-            base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
-            if loader.num_workers > 0:
-                pool = pool or self._new_pool(loader, base_seed)
-                indices = iter(loader._index_sampler)  # torch asks twice for an iterator's first pass
-            elif not isinstance(loader.dataset, IterableDataset):
-                return InlineRun(plan_foreign(indices), _spec(loader, base_seed).fetcher())
-            else:
+            base_seed = _draw_base_seed(loader)
+            if loader.num_workers == 0:
+                return InlineRun(plan, _spec(loader, base_seed).fetcher())
+            pool = pool or self._new_pool(loader, base_seed)
+            indices.restart()  # torch asks twice for an iterator's first pass
+        return self._directed(loader, pool, plan, in_turns=loader.in_order, eager=False)
+
+    def _start_unseeded_stream(
+        self, loader: Loader, progress: Progress, point: ResumePoint | None, *, again: bool
+    ) -> StreamRun:
+        detail = StreamDetail.start(loader.num_workers) if point is None else point.detail
+        plan = plan_stream(loader._index_sampler, places=None if point is None else detail.places)
+        eager = point is None  # as in torch; a state is loaded before ``iter(dataset)``, with the first task
+        pool = self._usable(loader)
+        if not again or pool is None:
+            base_seed = _draw_base_seed(loader)
+            if loader.num_workers == 0:
                 fetcher = _spec(loader, base_seed).fetcher()
                 assert isinstance(fetcher, IterableFetcher)
-                fetcher.start(None)
-                return InlineRun(plan_foreign(indices), fetcher)
-        assert pool is not None
-        return self._directed(loader, pool, plan_foreign(indices), in_turns=loader.in_order, eager=True)
+                if eager:
+                    fetcher.start(None)
+                return StreamRun(InlineRun(plan, fetcher), progress, detail)
+            pool = pool or self._new_pool(loader, base_seed)
+        run = self._directed(loader, pool, plan, in_turns=loader.in_order, eager=eager, turn=detail.turn)
+        return StreamRun(run, progress, detail)
 
     # -- seeded ---------------------------------------------------------------------------------------------
 
@@ -201,7 +209,7 @@ class Passes:
             (epoch, loader.seed, *loader._place, self._usable(loader)),
             (cut.sampler, cut.sampler.revision, cut.sampler.seed, len(cut.sampler), cut.sampler.num_indices),
             (cut.batch_size, cut.drop_last),
-            (loader.in_order, loader.timeout, loader.prefetch_factor, loader.share_batches),
+            (loader.in_order, loader.timeout, loader.prefetch_factor),
         )
 
     # -- workers --------------------------------------------------------------------------------------------
@@ -213,8 +221,6 @@ class Passes:
             pool,
             plan,
             prefetch_factor=loader.prefetch_factor,
-            share=loader.share_batches if can_share(loader) else False,
-            join=partial(_join, _spec(loader, 0).fetcher()),
             in_order=loader.in_order,
             timeout_s=loader.timeout,
             owns_pool=pool is not self._kept,
@@ -276,6 +282,11 @@ class Passes:
         return pool
 
 
+def _draw_base_seed(loader: Loader) -> int:
+    """Draw the workers' seed as torch does."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
+
+
 def _made_with(loader: Loader) -> tuple[Any, ...]:
     """Return what workers are made with and a user may change afterwards."""
     functions = loader.collate_fn, loader.worker_init_fn, loader.on_bad_sample
@@ -317,11 +328,3 @@ def _spec(loader: Loader, base_seed: int) -> WorkerSpec:
         on_bad_sample=loader.on_bad_sample,
         stream_state=stream_state(loader),
     )
-
-
-def _join(fetcher: Fetcher, samples: Any) -> Any:
-    """Collate, in the consumer's process, a batch that worker processes made in pieces.
-
-    Only a collate function of ours comes here. It draws nothing, so the consumer's generators are left alone.
-    """
-    return fetcher.collate(samples, None)

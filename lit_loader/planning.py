@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import count
+from functools import partial
+from itertools import chain, count, islice
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -11,8 +12,17 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset
 
 from lit_loader.engine import NUM_SPARES, BatchKey, OnBadSample, StreamPlace, Task
+from lit_loader.global_batches import GlobalBatches, rank_part
 from lit_loader.injection import unwrapped
-from lit_loader.resume import Progress, ResumePoint, find_stateful, foreign_indices
+from lit_loader.rank_agreement import Gather, check_equal_lengths, checked_alike
+from lit_loader.resume import (
+    Progress,
+    ReplayedSampler,
+    ResumePoint,
+    find_stateful,
+    foreign_indices,
+    generators_of,
+)
 from lit_loader.samplers import OrderSampler, num_batches, rank_batch
 from lit_loader.seeding import hash_u64, key64
 from lit_loader.transport import PageLock
@@ -23,12 +33,15 @@ __all__ = [
     "Loader",
     "begin_seen_indices",
     "find_cut",
+    "index_sampler",
     "is_watched",
-    "plan_foreign",
+    "plan_global_batches",
     "plan_keyed_foreign",
     "plan_order",
     "plan_seeded",
     "plan_stream",
+    "plan_unseeded",
+    "sampler_generators",
     "seen_indices",
     "users_sampler",
 ]
@@ -58,7 +71,6 @@ class Loader(Protocol):
     persistent_workers: bool
     in_order: bool
     seed: int | None
-    share_batches: bool | None
     max_worker_restarts: int | None
     hang_timeout_s: float | None
     on_bad_sample: OnBadSample
@@ -93,6 +105,17 @@ class Loader(Protocol):
     @property
     def _place(self) -> tuple[int, int]:
         """Rank and world size."""
+
+    @property
+    def _global_batches(self) -> GlobalBatches | None:
+        """What a rank's part of a user's sampler is cut from; None: it is taken as it is."""
+
+    @property
+    def _gather(self) -> Gather | None:
+        """What the ranks compare a user's sampler by; None: they need not, or have done so."""
+
+    def _ranks_compared(self) -> None:
+        """Note that they have."""
 
 
 def find_cut(sampler: Any, batch_sampler: Any) -> Cut | None:
@@ -183,9 +206,32 @@ def _spares(order: Order, positions: range, *, seed: int, epoch: int) -> list[li
     return [indices[n : n + NUM_SPARES] for n in range(0, len(indices), NUM_SPARES)]
 
 
-def plan_foreign(indices: Iterable[Any]) -> Iterator[Task]:
-    """Yield what a sampler gives, as torch would: one that raised may be asked again."""
-    return map(_numbered, indices, count())
+def plan_unseeded(
+    loader: Loader, progress: Progress, point: ResumePoint | None
+) -> tuple[ReplayedSampler, Iterator[Task]]:
+    """Return what the sampler of a loader without a seed gives, and the tasks of it.
+
+    As torch's loader does, a sampler that raised may be asked again.
+
+    Args:
+        loader: The loader.
+        progress: Where it is noted how to go on.
+        point: Where the epoch is gone on with, or None at its beginning.
+    """
+    indices = ReplayedSampler(
+        loader._index_sampler,
+        name=type(users_sampler(loader)).__name__,
+        stateful=find_stateful(loader.batch_sampler, loader.sampler),
+        own=sampler_generators(loader),
+        progress=progress,
+        point=point,
+    )
+    return indices, map(_numbered, indices, count(0 if point is None else point.position))
+
+
+def sampler_generators(loader: Loader) -> list[torch.Generator]:
+    """Return the torch generators of a loader's own that its sampler may draw from."""
+    return generators_of(loader.batch_sampler, loader.sampler, loader)
 
 
 def _numbered(index: Any, number: int) -> Task:
@@ -203,8 +249,8 @@ def plan_keyed_foreign(
 ) -> Iterator[Task]:
     """Yield what a foreign sampler gives, see `foreign_indices`, with keys, ``before`` batches into the epoch.
 
-    Its place in a global order is not known, so positions are counted as they come, and the ranks count
-    in blocks far apart.
+    On several ranks it is one that gives each its own part: its place in a global order is not known, so positions are
+    counted as they come, and the ranks count in blocks far apart.
     """
     for number, (samples_before, index) in enumerate(indices, start=before):
         first = (rank << 48) + samples_before
@@ -212,11 +258,40 @@ def plan_keyed_foreign(
         yield Task(index=index, key=key, number=number)
 
 
+def plan_global_batches(
+    indices: Iterable[tuple[int, list[Any]]],
+    batches: GlobalBatches,
+    *,
+    seed: int,
+    epoch: int,
+    rank: int,
+    before: int = 0,
+    seen: list[list[Any]] | None = None,
+) -> Iterator[Task]:
+    """Yield a rank's parts of the global batches of a user's sampler, ``before`` of them into the epoch.
+
+    ``indices`` are the global batches as `foreign_indices` gives them, ``seen`` is that of `plan_order`.
+    """
+    if seen is not None:
+        seen.extend([] for _ in range(before))
+    for number, (samples_before, units) in enumerate(indices, start=before):
+        part = rank_part(batches, units, rank=rank)
+        key = BatchKey(
+            seed=seed,
+            epoch=epoch,
+            batch=number * batches.world_size + rank,
+            first=samples_before + part.samples_before,
+            num_positions=None if part.num_samples is None else samples_before + part.num_samples,
+        )
+        if seen is not None:
+            seen.append(part.index)
+        yield Task(index=part.index, key=key, number=number)
+
+
 def plan_stream(
-    indices: Iterable[Any], *, seed: int, epoch: int, rank: int, places: tuple[StreamPlace, ...] | None = None
+    indices: Iterable[Any], *, key: BatchKey | None = None, places: tuple[StreamPlace, ...] | None = None
 ) -> Iterator[Task]:
     """Yield requests to an iterable dataset; its own end is the end. ``places``: where each worker begins."""
-    key = BatchKey(seed=seed, epoch=epoch, rank=rank)
     num_told = 0 if places is None else len(places)
     for number, index in enumerate(indices):
         yield Task(index=index, key=key, places=list(places) if places and number < num_told else None)
@@ -243,7 +318,8 @@ def plan_seeded(
     place = {"seed": loader.seed, "epoch": epoch, "rank": rank, "world_size": world_size}
     if isinstance(loader.dataset, IterableDataset):
         places = None if point is None else point.detail.places
-        return plan_stream(loader._index_sampler, seed=loader.seed, epoch=epoch, rank=rank, places=places)
+        key = BatchKey(seed=loader.seed, epoch=epoch, rank=rank)
+        return plan_stream(loader._index_sampler, key=key, places=places)
     if cut is None:
         return _plan_users_sampler(loader, progress or Progress(epoch, None), point, place)
     order_seed = loader.seed if cut.sampler.seed is None else cut.sampler.seed
@@ -268,18 +344,57 @@ def users_sampler(loader: Loader) -> Any:
     )
 
 
+def index_sampler(loader: Loader) -> Any:
+    """Return what gives the indices, in the batches of one rank or in global ones; its length is the loader's."""
+    batches = loader._global_batches
+    return loader._index_sampler if batches is None else batches
+
+
 def _plan_users_sampler(
     loader: Loader, progress: Progress, point: ResumePoint | None, place: dict[str, int]
 ) -> Iterator[Task]:
+    batches, before = loader._global_batches, 0 if point is None else point.position
+    name = type(users_sampler(loader)).__name__
+    stateful = find_stateful(loader.batch_sampler, loader.sampler)
+    gather = loader._gather
+    compared = None
+    if gather is not None and batches is None:
+        check_equal_lengths(name, progress.num_batches, gather)
+    elif gather is not None:
+        left = progress.num_batches
+        compared = partial(
+            checked_alike,
+            name=name,
+            num_batches=left if left is None or stateful is not None else before + left,  # one is asked anew
+            whole=stateful is None,  # what has a state would be at the epoch's end
+            gather=gather,
+        )
     indices = foreign_indices(
-        loader._index_sampler,
-        name=type(users_sampler(loader)).__name__,
-        stateful=find_stateful(loader.batch_sampler, loader.sampler),
+        loader._index_sampler if batches is None else batches,
+        name=name,
+        stateful=stateful,
         batched=loader.batch_sampler is not None,
         seed=place["seed"],
         epoch=place["epoch"],
         progress=progress,
         point=point,
-        digested=place["world_size"] == 1,
+        digested=place["world_size"] == 1 or batches is not None,
+        compared=compared,
     )
-    return plan_keyed_foreign(indices, before=0 if point is None else point.position, **place)
+    if compared is not None:
+        # All ranks come here in the first next() of a loader's first epoch, where the plan is made, whatever their
+        # workers: so they meet in the collective, and it ends before a batch is asked for.
+        indices = chain(list(islice(indices, 1)), indices)
+    if gather is not None:
+        loader._ranks_compared()
+    if batches is None:
+        return plan_keyed_foreign(indices, before=before, **place)
+    return plan_global_batches(
+        indices,
+        batches,
+        seed=place["seed"],
+        epoch=place["epoch"],
+        rank=place["rank"],
+        before=before,
+        seen=begin_seen_indices(loader.batch_sampler),
+    )

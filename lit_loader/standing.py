@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from lit_loader.engine import is_stateful
 from lit_loader.epochs import EpochCount
-from lit_loader.planning import Cut
-from lit_loader.resume import MOST_HELD, Progress, ResumePoint, SamplerDetail, beginning
+from lit_loader.planning import Cut, index_sampler
+from lit_loader.resume import MOST_HELD, Progress, ResumePoint, SamplerDetail, StreamDetail, beginning
 from lit_loader.samplers import num_batches
-from lit_loader.states import Resumable, known_length, resume_point, saved_state
+from lit_loader.states import Resumable, known_length, resume_point, saved_state, stream_dataset_state
 
 __all__ = ["Standing"]
 
@@ -32,8 +30,9 @@ class Standing:
         self._progress: Progress | None = None
         self._point: ResumePoint | None = None
         self._meanwhile: ResumePoint | None = None  # what a signal's handler is told while a pass begins
-        # the state of an iterable dataset of this process, as it was before its first pass here
-        self._stream_before: tuple[Any] | None = None
+        self._dataset_before: Any = (
+            None  # the state of an iterable dataset before the pass that was begun last
+        )
         # two threads' passes are two epochs; a signal's handler may save a checkpoint in the middle of either
         self._lock = threading.RLock()
 
@@ -51,11 +50,13 @@ class Standing:
     def claim(self, loader: Resumable) -> tuple[Progress, ResumePoint | None]:
         """Return the progress of the pass that begins now, and where it begins, and move on to the next epoch."""
         with self._lock:
-            self._meanwhile = self._next(loader, 0)
+            here = self._meanwhile = self._next(loader, 0)
             try:
                 point, epochs = self._pending(loader), self.epochs
-                self._remember_stream(loader)
-                progress = _begin_progress(loader, loader._cut, epochs.next, epochs.named, point)
+                self._dataset_before = stream_dataset_state(loader)
+                # persistent workers go on with the datasets that the epoch before left; not if it was broken off
+                first = here.detail if here.position == 0 else None
+                progress = _begin_progress(loader, loader._cut, epochs.next, epochs.named, point, first)
                 self._progress, self._point = progress, None
                 epochs.claim()
                 return progress, point
@@ -74,7 +75,11 @@ class Standing:
         if not 0 <= num_held <= MOST_HELD:
             raise ValueError(f"num_held={num_held} must lie in 0 to {MOST_HELD}")
         with self._lock:
-            return saved_state(loader, self._next(loader, num_held))
+            point, progress = self._next(loader, num_held), self._progress
+            pending = self._meanwhile is not None or self._pending(loader) is not None
+            begun = not pending and progress is not None and point.epoch == progress.epoch
+            before = self._dataset_before if begun else stream_dataset_state(loader)
+            return saved_state(loader, point, begun=begun, dataset_before=before)
 
     def load(self, loader: Resumable, state: Any) -> None:
         """Go on from a state, see `lit_loader.DataLoader.load_state_dict`."""
@@ -87,22 +92,8 @@ class Standing:
             self.epochs.hear(**_samplers(loader))
             self.epochs.resume(point.epoch, point.named)
             self._point, self._progress = point, None
-            if self._stream_before is not None:  # a pass that was dropped has left it in its middle
-                loader.dataset.load_state_dict(copy.deepcopy(self._stream_before[0]))
         if "dataset_state" in state or isinstance(loader.dataset, IterableDataset):
             loader._passes.forget_workers()
-
-    def _remember_stream(self, loader: Resumable) -> None:
-        """Note how an iterable dataset of this process is before it is iterated here, to put it back by `load`."""
-        here = loader.num_workers == 0 or loader.worker_method == "thread"
-        if loader.seed is None or not here or self._stream_before is not None:
-            return
-        dataset: Any = loader.dataset
-        if isinstance(dataset, IterableDataset) and is_stateful(dataset):
-            try:
-                self._stream_before = (copy.deepcopy(dataset.state_dict()),)  # type: ignore[attr-defined] # it has one
-            except Exception:  # a pass must not end because nobody could go on with it
-                return
 
     def _pending(self, loader: Resumable) -> ResumePoint | None:
         """Return the point that was loaded, if no other epoch was named since."""
@@ -124,9 +115,10 @@ class Standing:
         if progress is None or epochs.renamed:
             return ResumePoint(epochs.next, 0, epochs.named)
         position, detail, complete = progress.reached(held=num_held)
+        if not complete and loader.seed is None and not num_held and position:
+            complete = position == known_length(loader._index_sampler)  # not asked before: torch does not
         if complete:
-            keeps = isinstance(detail, SamplerDetail) and detail.state is not None
-            return ResumePoint(epochs.next, 0, progress.named, detail._replace(samples=0) if keeps else None)
+            return ResumePoint(epochs.next, 0, progress.named, _detail_of_next(loader, detail))
         return ResumePoint(progress.epoch, position, progress.named, detail)
 
 
@@ -134,14 +126,36 @@ def _samplers(loader: Resumable) -> dict[str, Any]:
     return {"cut": loader._cut, "sampler": loader.sampler, "batch_sampler": loader.batch_sampler}
 
 
+def _detail_of_next(loader: Resumable, detail: Any) -> Any:
+    """Return what it takes to begin the epoch after one that ended with this detail."""
+    if isinstance(detail, SamplerDetail) and detail.state is not None:
+        return SamplerDetail(state=detail.state)
+    # other workers' datasets are made anew for each epoch, and without workers it is the loader's own dataset
+    keeps = loader.persistent_workers and loader.num_workers > 0
+    return detail.next_epoch() if isinstance(detail, StreamDetail) and keeps else None
+
+
 def _begin_progress(
-    loader: Resumable, cut: Cut | None, epoch: int, named: int | None, point: ResumePoint | None
+    loader: Resumable, cut: Cut | None, epoch: int, named: int | None, point: ResumePoint | None, first: Any
 ) -> Progress:
-    """Return the progress of a pass that begins now, at a point or at the epoch's beginning."""
+    """Return the progress of a pass that begins now, at a point or at the epoch's beginning.
+
+    Args:
+        loader: The loader.
+        cut: How it slices an order, if it does.
+        epoch: The epoch.
+        named: The epoch that was named last.
+        point: Where it is gone on with, or None.
+        first: What is known of the epoch's beginning.
+    """
+    start = 0 if point is None else point.position
     if loader.seed is None:  # torch asks nobody's length
         counted = loader.on_bad_sample != "raise"
-        return Progress(epoch, named, num_batches=known_length(loader._index_sampler) if counted else None)
-    start = 0 if point is None else point.position
+        total = known_length(loader._index_sampler) if counted else None
+        left = None if total is None or total <= start else total - start
+        return Progress(
+            epoch, named, start=start, num_batches=left, first=first if point is None else point.detail
+        )
     if cut is not None:
         size, world_size = cut.batch_size or 1, loader._place[1]
         of_order = num_batches(
@@ -155,10 +169,10 @@ def _begin_progress(
             num_batches=of_order,
             first=cut.sampler.revision,
         )
-    first = None if point is None else point.detail
+    first = first if point is None else point.detail
     if isinstance(loader.dataset, IterableDataset):
         return Progress(epoch, named, start=start, first=first)
-    total = known_length(loader._index_sampler)
+    total = known_length(index_sampler(loader))
     left = None if total is None or total <= start else total - start  # a user's length may be an estimate
     first = first or beginning(loader.batch_sampler, loader.sampler)
     return Progress(epoch, named, start=start, num_batches=left, first=first)

@@ -10,24 +10,39 @@ from torch.utils.data import IterableDataset
 
 from lit_loader.engine import is_stateful
 from lit_loader.errors import NotResumableWarning, ResumeWarning
+from lit_loader.global_batches import shards_itself
+from lit_loader.injection import is_called_by_lightning
 from lit_loader.passes import stream_state
-from lit_loader.planning import Cut, Loader, users_sampler
+from lit_loader.planning import Cut, Loader, sampler_generators, users_sampler
 from lit_loader.resume import (
     NoStateError,
     ResumePoint,
     SamplerDetail,
     StreamDetail,
+    checked_start,
     checked_state,
     find_stateful,
+    index_values,
     is_one_shot,
+    is_plain,
+    own_start,
     own_state,
     sealed,
+    start_fields,
     stream_detail,
     stream_fields,
 )
 from lit_loader.samplers import OrderSampler
 
-__all__ = ["Resumable", "Resume", "check_resume", "known_length", "resume_point", "saved_state"]
+__all__ = [
+    "Resumable",
+    "Resume",
+    "check_resume",
+    "known_length",
+    "resume_point",
+    "saved_state",
+    "stream_dataset_state",
+]
 
 Resume: TypeAlias = Literal["exact", "same_sample", "restart"]
 """What becomes of a state that does not fit: see `lit_loader.DataLoader`."""
@@ -60,8 +75,31 @@ def known_length(thing: Any) -> int | None:
 # -- saving -----------------------------------------------------------------------------------------------
 
 
-def saved_state(loader: Resumable, point: ResumePoint) -> dict[str, Any]:
-    """Return the state of a loader whose next batch is at a point."""
+def stream_dataset_state(loader: Resumable) -> Any:
+    """Return the state of an iterable dataset of this process as it is now, or None if there is none to be had.
+
+    A dataset may count its epochs: from it the workers of an epoch are made. Not on several ranks: one rank's state is
+    not that of the others.
+    """
+    dataset: Any = loader.dataset
+    if not isinstance(dataset, IterableDataset) or not is_stateful(dataset) or loader._place[1] > 1:
+        return None
+    try:
+        state = own_state(dataset)
+    except NoStateError:  # its samples are counted
+        return None
+    return state if is_plain(state) else None
+
+
+def saved_state(loader: Resumable, point: ResumePoint, *, begun: bool, dataset_before: Any) -> dict[str, Any]:
+    """Return the state of a loader whose next batch is at a point.
+
+    Args:
+        loader: The loader.
+        point: The point.
+        begun: Whether a pass over the point's epoch has begun.
+        dataset_before: The state of an iterable dataset before that epoch, or None.
+    """
     reason = _why_not_resumable(loader) or _why_changed(loader, point)
     if reason is not None:
         return _not_resumable(reason)
@@ -74,9 +112,11 @@ def saved_state(loader: Resumable, point: ResumePoint) -> dict[str, Any]:
             "named": point.named,
             "position": point.position,
             "dataset_length": _dataset_length(loader),
-            **_fields(loader, point),
+            **_fields(loader, point, begun),
         }
-        if not isinstance(loader.dataset, IterableDataset) and is_stateful(loader.dataset):
+        if dataset_before is not None:
+            fields["dataset_state"] = dataset_before
+        elif not isinstance(loader.dataset, IterableDataset) and is_stateful(loader.dataset):
             fields["dataset_state"] = own_state(loader.dataset)
     except NoStateError as error:
         return _not_resumable(str(error))
@@ -94,8 +134,6 @@ def _not_resumable(reason: str) -> dict[str, Any]:
 
 
 def _why_not_resumable(loader: Resumable) -> str | None:
-    if loader.seed is None:
-        return "without seed= it draws from generators of the process, as torch's does; give a seed"
     if not loader.in_order and loader.num_workers > 0:
         return "with in_order=False what was delivered is no beginning of the epoch; leave in_order at True"
     if loader._cut is None and is_one_shot(loader.sampler, loader.batch_sampler):
@@ -124,7 +162,7 @@ def _dataset_length(loader: Loader) -> int | None:
     return None if isinstance(loader.dataset, IterableDataset) else known_length(loader.dataset)
 
 
-def _fields(loader: Resumable, point: ResumePoint) -> dict[str, Any]:
+def _fields(loader: Resumable, point: ResumePoint, begun: bool) -> dict[str, Any]:
     """Return the fields that the kind of state has of its own."""
     cut, kind = loader._cut, _kind(loader)
     if cut is not None:
@@ -136,11 +174,21 @@ def _fields(loader: Resumable, point: ResumePoint) -> dict[str, Any]:
     detail = point.detail or SamplerDetail()
     stateful = find_stateful(loader.batch_sampler, loader.sampler)
     given = users_sampler(loader)
-    fields |= {"sampler": type(given).__name__, "samples": detail.samples}
+    start = None
+    if loader.seed is None:
+        start = detail.generators or own_start(sampler_generators(loader), begun=begun)
+    fields |= {
+        "sampler": type(given).__name__,
+        "samples": detail.samples,
+        "generators": start_fields(start),
+    }
     if stateful is None:
-        alone = loader._place[1] == 1  # other ranks' batches may be of other sizes; each counts its own again
-        return {**fields, "samples": detail.samples if alone else 0, "digest": detail.digest}
+        # a sampler that shards itself may have other sizes on other ranks; each counts its own again
+        alike = loader._place[1] == 1 or loader._global_batches is not None
+        return {**fields, "samples": detail.samples if alike else 0, "digest": detail.digest}
     if detail.state is not None:
+        if detail.start is not None and point.position > 0:
+            fields["start"] = index_values(detail.start)
         return {**fields, "sampler_state": copy.deepcopy(detail.state)}
     state = own_state(stateful)
     if point.position > 0:
@@ -163,19 +211,32 @@ def _order_fields(loader: Loader, cut: Cut) -> dict[str, Any]:
 
 
 def resume_point(loader: Resumable, state: Any) -> ResumePoint | None:
-    """Return where a loader goes on by a state; None: the state is left aside, as ``resume="restart"`` asks for.
+    """Return where a loader goes on by a state, or None if the state is left aside and the epoch begins anew.
 
     Raises:
-        ValueError: If the state is none, cannot be resumed, or does not fit the loader.
+        ValueError: If the state is none, cannot be resumed, or does not fit the loader: with a seed, unless the loader
+            has ``resume="restart"``, or Lightning loads a state that says that it cannot be resumed.
     """
-    state = checked_state(state)
+    if loader.seed is not None:
+        checked_state(state)  # damaged: refused, whatever ``resume`` says
     try:
-        return _fitting_point(loader, state)
+        return _fitting_point(loader, checked_state(state))
     except ValueError as error:
-        if loader.resume != "restart":
+        # torch's loader begins the epoch anew in these cases, and a run that worked with it must not end here
+        as_torch = loader.seed is None or (_is_not_resumable(state) and is_called_by_lightning())
+        if loader.resume != "restart" and not as_torch:
             raise
-        warnings.warn(f'resume="restart": a state was left aside. {error}', ResumeWarning, stacklevel=3)
+        warnings.warn(
+            f"a loader's state was left aside, and its epoch begins anew. {error}",
+            ResumeWarning,
+            stacklevel=3,
+        )
         return None
+
+
+def _is_not_resumable(state: Any) -> bool:
+    """Whether a state says of itself that it cannot be resumed."""
+    return isinstance(state, dict) and state.get("resumable") is False
 
 
 def _fitting_point(loader: Resumable, state: dict[str, Any]) -> ResumePoint:
@@ -191,6 +252,8 @@ def _fitting_point(loader: Resumable, state: dict[str, Any]) -> ResumePoint:
             f"sampler; give those it was saved with. {_AFRESH}"
         )
     here = {"seed": loader.seed, "dataset_length": _dataset_length(loader), **_compared(loader)}
+    if _cuts_the_same(loader, state):
+        here |= {name: state[name] for name in ("batch_size", "world_size")}
     _refuse_differences(loader, {name: (state[name], value) for name, value in here.items()})
     epoch, position = state["epoch"], state["position"]
     limit = None if loader._cut is None else len(loader._cut.sampler)
@@ -214,6 +277,19 @@ def _compared(loader: Resumable) -> dict[str, Any]:
         return {**fields, "num_workers": loader.num_workers}
     given = users_sampler(loader)
     return {**fields, "sampler": type(given).__name__}
+
+
+def _cuts_the_same(loader: Resumable, state: dict[str, Any]) -> bool:
+    """Whether another number of ranks cuts the state's global batches from a user's sampler, which is replayed."""
+    if state["kind"] != "replay" or loader.batch_size is None or state["batch_size"] is None:
+        return False
+    itself = shards_itself(loader.sampler, loader.batch_sampler)
+    return not itself and state["batch_size"] * state["world_size"] == loader.batch_size * loader._place[1]
+
+
+def _needs_start(loader: Resumable) -> bool:
+    batches = loader._global_batches
+    return batches is not None and batches.keeps_start
 
 
 def _refuse_differences(loader: Resumable, values: dict[str, tuple[Any, Any]]) -> None:
@@ -242,21 +318,9 @@ def _detail(loader: Resumable, state: dict[str, Any]) -> Any:
     kind = state["kind"]
     if kind == "order":
         return None
-    if kind == "sampler":
-        if state["sampler_state"] is None and state["position"]:
-            raise ValueError(
-                f"sampler_state=None in the state says nothing of how {state['sampler']} goes on at "
-                f"position={state['position']}. {_AFRESH}"
-            )
-        return SamplerDetail(state["samples"], state["sampler_state"])
     where = f"epoch {state['epoch']}"
-    if kind == "replay":
-        if position := state["position"]:
-            _warn(
-                f"{state['sampler']} has no state_dict: it is iterated anew and its first {position} batches of "
-                f"{where} are dropped, on the assumption that it gives the same indices again"
-            )
-        return SamplerDetail(state["samples"], None, state["digest"])
+    if kind in ("sampler", "replay"):
+        return _sampler_detail(loader, state, where)
     detail = stream_detail(state, with_state=bool(stream_state(loader)))
     num_samples = sum(place.samples for place in detail.places if place.state is None and not place.ended)
     if num_samples:
@@ -265,6 +329,35 @@ def _detail(loader: Resumable, state: dict[str, Any]) -> Any:
             "are made again and dropped; give it state_dict and load_state_dict to save that time"
         )
     return detail
+
+
+def _sampler_detail(loader: Resumable, state: dict[str, Any], where: str) -> SamplerDetail:
+    position, stateful = state["position"], state["kind"] == "sampler"
+    generators = checked_start(state["generators"], sampler_generators(loader))
+    if stateful and state["sampler_state"] is None and position:
+        raise ValueError(
+            f"sampler_state=None in the state says nothing of how {state['sampler']} goes on at position={position}. "
+            f"{_AFRESH}"
+        )
+    if stateful and position and "start" not in state and _needs_start(loader):
+        raise ValueError(
+            f"the state lacks `start`, the first indices of the epoch, by which its end is filled up on "
+            f"world_size={loader._place[1]} ranks. {_AFRESH}"
+        )
+    if position and loader.seed is None:
+        _warn(
+            f"without seed= this loader goes on after batch {position} of {where} as torchdata's does: the same "
+            "indices follow, what the dataset draws is not repeated; give seed= for the same bits"
+        )
+    elif position and not stateful:
+        _warn(
+            f"{state['sampler']} has no state_dict: it is iterated anew and its first {position} batches of {where} "
+            "are dropped, on the assumption that it gives the same indices again"
+        )
+    if stateful:
+        first = state.get("start")
+        return SamplerDetail(state["samples"], state["sampler_state"], start=first, generators=generators)
+    return SamplerDetail(state["samples"], None, state["digest"], generators=generators)
 
 
 def _warn(text: str) -> None:
@@ -279,4 +372,10 @@ def _load_dataset_state(loader: Loader, state: dict[str, Any]) -> None:
             f"the state holds one of the dataset's own, and {type(loader.dataset).__name__} has no load_state_dict; "
             f"give the dataset that it was saved with. {_AFRESH}"
         )
-    loader.dataset.load_state_dict(copy.deepcopy(state["dataset_state"]))
+    try:
+        loader.dataset.load_state_dict(copy.deepcopy(state["dataset_state"]))
+    except Exception as error:
+        raise ValueError(
+            f"{type(loader.dataset).__name__}.load_state_dict() raised {type(error).__name__}: {error}; give the "
+            f"dataset that the state was saved with. {_AFRESH}"
+        ) from error

@@ -19,14 +19,8 @@ BACKENDS: dict[str, dict[str, Any]] = {
     "forkserver": {"num_workers": 2, "multiprocessing_context": "forkserver"},
     "thread": {"num_workers": 2, "worker_method": "thread"},
 }
-IN_PIECES = {
-    f"{name} in pieces": {**BACKENDS[name], "share_batches": True}
-    for name in ("fork", "forkserver", "thread")
-}
-SEEDED = BACKENDS | IN_PIECES
 # How a process was started makes no difference to most of what is counted and named.
 FEW = {name: way for name, way in BACKENDS.items() if not name.startswith("forkserver")}
-FEW_SEEDED = {name: way for name, way in SEEDED.items() if not name.startswith("forkserver")}
 
 
 class Faulty(Dataset):

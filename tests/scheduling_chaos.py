@@ -57,7 +57,6 @@ class Life:
             num_workers=draw.choice([1, 2, 3]),
             prefetch_factor=draw.choice([1, 2, 9]),
             persistent_workers=draw.random() < 0.7,
-            share_batches=draw.choice([None, True, False]),
             in_order=draw.random() < 0.7,
             worker_method=self.method,
             **self.common,

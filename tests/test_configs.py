@@ -192,7 +192,7 @@ def test_the_trainers_schema_names_only_what_lightning_knows():
             ["workers.worker_method=threads"],
             ["workers.worker_method='threads' should be 'multiprocessing' or 'thread'"],
         ),
-        (["workers.share_batches=maybe"], ["workers.share_batches='maybe'", "bool"]),
+        (["workers.persistent_workers=maybe"], ["workers.persistent_workers='maybe'", "bool"]),
         (["datamodule.batch_size=abc"], ["datamodule.batch_size='abc'", "int"]),
         (
             ["+datamodule.batchsize=8"],

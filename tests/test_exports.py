@@ -35,6 +35,22 @@ def test_the_lazy_names_are_the_exported_ones():
         _ = lit_loader.nope
 
 
+def test_the_loader_has_imported_what_its_workers_need():
+    """Else each forked worker imports it anew, and in a worker thread an import may lose a Ctrl-C."""
+    code = (
+        "import sys, threading\n"
+        "from lit_loader import DataLoader\n"
+        "found = []\n"
+        "def hook(event, args):\n"
+        "    if event == 'import' and threading.current_thread() is not threading.main_thread():\n"
+        "        found.append(args[0])\n"
+        "sys.addaudithook(hook)\n"
+        "list(DataLoader(range(8), batch_size=2, seed=1, num_workers=2, worker_method='thread'))\n"
+        "assert found == [], found\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_importing_the_package_imports_no_torch_and_starts_nothing():
     code = (
         "import sys, threading, lit_loader, lit_loader.configs;"

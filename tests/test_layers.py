@@ -14,7 +14,9 @@ PACKAGE = Path(__file__).parents[1] / "lit_loader"
 LOADER = [
     "injection",
     "arguments",
+    "global_batches",
     "resume",
+    "rank_agreement",
     "planning",
     "epochs",
     "passes",

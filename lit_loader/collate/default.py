@@ -24,7 +24,7 @@ from lit_loader.collate.columns import (
     collate_tensors,
 )
 
-__all__ = ["default_collate", "default_convert", "has_torchs_table", "use_own_stacking"]
+__all__ = ["default_collate", "default_convert", "has_torchs_table"]
 
 _Functions = dict[type | tuple[type, ...], Callable[..., Any]]
 
@@ -67,9 +67,12 @@ _AS_IT_IS = frozenset({torch.Tensor, int, float, bool, str, bytes, type(None)})
 def default_collate(batch: Any) -> Any:
     """Return what ``torch.utils.data.default_collate`` returns for a list of samples.
 
-    Everything is stacked in the process's own memory, in workers too; torch's would write to new shared
-    memory there, and fail where /dev/shm is small. Entries that the user put into torch's
-    ``default_collate_fn_map`` are honoured.
+    A loader takes it in the place of torch's. Call it, and not torch's, inside of a collate function of your own
+    (``from lit_loader.collate import default_collate``): in a worker torch's stacks tensors in new shared memory of
+    its own, from which a worker process's batch is copied once more, and fails where /dev/shm is too small; this one
+    stacks in the process's own memory, or where the samples lie already.
+
+    Entries that the user put into torch's ``default_collate_fn_map`` are honoured.
 
     Args:
         batch: Samples: tensors, numpy arrays, numbers, strings, nested in mappings and sequences.
@@ -93,16 +96,6 @@ def default_collate(batch: Any) -> Any:
 def has_torchs_table() -> bool:
     """Whether torch's ``default_collate_fn_map`` is as torch fills it, without entries of the user's."""
     return torch_collate.default_collate_fn_map == _TORCHS
-
-
-def use_own_stacking() -> None:
-    """Have torch's own default collation stack tensors as ours does, in this process, a worker.
-
-    Torch's would write to shared memory of its own there. An entry of the user's stays.
-    """
-    table = torch_collate.default_collate_fn_map
-    if table.get(torch.Tensor) is _TORCHS[torch.Tensor]:
-        table[torch.Tensor] = _TORCHS[torch.Tensor] = collate_tensors
 
 
 def _collate(batch: Any) -> Any:

@@ -58,6 +58,8 @@ def run_with_hints(main: Callable[[], Any]) -> None:
 
 
 def _reader_left() -> bool:
+    if not hasattr(select, "poll"):
+        return True  # it cannot be asked there; a broken pipe of a command is nearly always its output
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))

@@ -63,8 +63,6 @@ class LoaderDataModule(LightningDataModule):
         prefetch_factor: Batches that each worker makes ahead; None: torch's default.
         persistent_workers: Keep workers from epoch to epoch; None: if there are any.
         multiprocessing_context: Start method of worker processes; None: the platform's.
-        share_batches: Several workers make the pieces of one batch, see `lit_loader.DataLoader`; None: when
-            samples are slow enough to gain by it.
         max_worker_restarts: How many worker processes that ended are replaced in an epoch, see `lit_loader.DataLoader`;
             None: 3.
         hang_timeout_s: Seconds that a worker process may be at one sample before it is replaced; None: for ever.
@@ -102,7 +100,6 @@ class LoaderDataModule(LightningDataModule):
         prefetch_factor: int | None = None,
         persistent_workers: bool | None = None,
         multiprocessing_context: str | None = None,
-        share_batches: bool | None = None,
         max_worker_restarts: int | None = None,
         hang_timeout_s: float | None = None,
         pin_memory: bool | None = None,
@@ -140,7 +137,7 @@ class LoaderDataModule(LightningDataModule):
                 _checked_size(f"{name}_batch_size", size)
         self.num_workers, self.worker_method = num_workers, worker_method
         self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
-        self.multiprocessing_context, self.share_batches = multiprocessing_context, share_batches
+        self.multiprocessing_context = multiprocessing_context
         self.max_worker_restarts, self.hang_timeout_s = max_worker_restarts, hang_timeout_s
         self._auto_workers = AutoWorkers()
         self.pin_memory = torch.accelerator.is_available() if pin_memory is None else pin_memory
@@ -283,7 +280,6 @@ class LoaderDataModule(LightningDataModule):
             multiprocessing_context=self.multiprocessing_context,
             timeout=self.timeout,
             worker_method=self.worker_method,
-            share_batches=self.share_batches,
             max_worker_restarts=self.max_worker_restarts,
             hang_timeout_s=self.hang_timeout_s,
         )

@@ -77,7 +77,6 @@ def loader_arguments(
     multiprocessing_context: str | None,
     timeout: float,
     worker_method: WorkerMethod,
-    share_batches: bool | None,
     max_worker_restarts: int | None,
     hang_timeout_s: float | None,
 ) -> dict[str, Any]:
@@ -91,7 +90,6 @@ def loader_arguments(
         "multiprocessing_context": multiprocessing_context,
         "timeout": timeout,
         "worker_method": worker_method,
-        "share_batches": share_batches,
         "max_worker_restarts": max_worker_restarts,
         "hang_timeout_s": hang_timeout_s,
     }

@@ -7,17 +7,16 @@ temporary folder beside its place and renamed, under a lock that the system drop
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from rich.progress import Progress
 
 from lit_loader.datasets.scene_objects import (
@@ -114,7 +113,7 @@ def draw_shapes(
     if (target / _SETTINGS_FILE).is_file():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(target.with_name(f".{target.name}.lock")):
+    with FileLock(target.with_name(f".{target.name}.lock")):  # its file stays: to remove it would race
         if (target / _SETTINGS_FILE).is_file():  # another process drew it while this one waited
             return target
         for abandoned in target.parent.glob(f".{target.name}.*.tmp"):
@@ -236,11 +235,3 @@ def _dealt(total: int, shares: Sequence[float], rng: np.random.Generator) -> Ind
     """Return the kind of each of ``total`` objects."""
     quota = share_out(total, shares)
     return np.repeat(np.arange(len(quota)), quota)[np.argsort(rng.random(total), kind="stable")]
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock that ends with the process; the file stays, since removing it would race."""
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

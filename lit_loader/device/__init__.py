@@ -2,8 +2,7 @@
 
 Problem: a step that waits for its batch to be copied wastes the device. Mechanism: worker processes' slots are
 page-locked once (`CudaPageLock`), the next batch is copied on a side stream while this one is used, and events say
-when a slot may be written and a batch read (`AheadRun`). Not covered: streams of the user's own; whoever copies out
-of a batch on another stream than the current one waits for it before the batch dies.
+when a slot may be written and a batch read (`AheadRun`).
 
 One process drives one device, as Lightning's strategies have it. Nothing here runs in a worker.
 """

@@ -16,6 +16,7 @@ NOTE [No further than the device]
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from typing import Any, Final
@@ -33,6 +34,8 @@ MAX_QUEUED: Final = 2
 # What a fork has copies of, never freed there: to free page-locked memory and events takes the device, which is the
 # parent's alone.
 _of_parents: list[Any] = []
+# Sources of passes that were dropped while a graph was captured, until their copies have ended.
+_unfinished: list[Moving] = []
 
 
 class AheadRun:
@@ -42,13 +45,15 @@ class AheadRun:
         run: The pass.
         pinner: Pins what is not page-locked yet, before it is copied.
         backend: The device.
+        from_slots: Whether batches may lie in page-locked slots.
 
     Runs in: the consumer's process and thread.
     Owns: the pass; a batch that was taken and not handed over; sources until their copies have ended.
     """
 
-    def __init__(self, run: Run, pinner: Pinner, backend: Backend) -> None:
+    def __init__(self, run: Run, pinner: Pinner, backend: Backend, *, from_slots: bool = False) -> None:
         self._run, self._pinner, self._backend = run, pinner, backend
+        self._from_slots = from_slots
         self._taken: deque[Moving | Exception] = deque()
         self._leaving: deque[Moving] = deque()
         self._queued: deque[Event] = deque()
@@ -88,15 +93,28 @@ class AheadRun:
         """Drop the pass, and what was taken from it when its copy has ended."""
         try:
             if os.getpid() == self._pid:
-                for moving in (*self._taken, *self._leaving):
-                    if isinstance(moving, Moving):
-                        moving.wait_until_left()
+                self._finish_copies()
         finally:
             self._forget()
             self._run.close()
 
+    def _finish_copies(self) -> None:
+        """Wait until every copy that was begun has ended, or keep its source until it has.
+
+        A finalizer may call this, in the middle of anything.
+        """
+        begun = [moving for moving in (*self._taken, *self._leaving) if isinstance(moving, Moving)]
+        if self._backend.is_capturing():
+            _unfinished.extend(begun)  # to wait for an event would end the capture with an error
+            return
+        with contextlib.suppress(RuntimeError):  # a device that has failed copies nothing more
+            for moving in (*begun, *_unfinished):
+                moving.wait_until_left()
+        _unfinished.clear()
+
     def _take(self) -> Moving:
-        moving = Moving(self._pinner(self._run.next_batch()), self._backend)
+        batch = self._pinner(self._run.next_batch())
+        moving = Moving(batch, self._backend, from_slots=self._from_slots)
         self._leaving.append(moving)
         return moving
 

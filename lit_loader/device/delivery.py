@@ -42,7 +42,7 @@ class PlainRun:
 
 
 def delivery(
-    *, pin_memory: bool, pin_memory_device: str, device: torch.device | None
+    *, pin_memory: bool, pin_memory_device: str, device: torch.device | None, from_slots: bool = False
 ) -> Callable[[Run], Run] | None:
     """Return what makes a pass deliver its batches as a loader is asked to; None: they are returned as they come.
 
@@ -52,12 +52,13 @@ def delivery(
         pin_memory: The loader's.
         pin_memory_device: The loader's.
         device: The loader's, as `checked_device` returned it.
+        from_slots: Whether batches may lie in page-locked slots of worker processes.
     """
     pinner = Pinner(pin_memory, pin_memory_device)
     if device is not None and device.type != "cpu":
         backend = find_backend(device)
         if backend is not None:
-            return lambda run: AheadRun(run, pinner, backend)
+            return lambda run: AheadRun(run, pinner, backend, from_slots=from_slots)
         exact = exact_device(device)
         return lambda run: PlainRun(run, exact)
     return (lambda run: PinnedRun(run, pinner)) if pinner.active else None

@@ -6,10 +6,16 @@ NOTE [Aside or late]
     tensors, and for objects that have ``to()`` and ``record_stream()``. Anything else that has a ``to()``, sparse
     and nested tensors, tensors of another device, a batch type that hides its tensors, is moved as a whole when
     the batch is handed over, on the consumer's own stream: right, and without overlap.
+
+NOTE [What is not moved]
+    An object without a ``to()`` stays on the CPU. If its memory were a page-locked slot, the user could copy out of it
+    without our knowledge, and the slot would be written again in the middle of that copy. So such an object is copied
+    to memory of its own.
 """
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -39,18 +45,20 @@ class Moving:
     Args:
         batch: The source; kept until `has_left`.
         backend: The device.
+        from_slots: Whether the source may lie in page-locked slots: see NOTE [What is not moved].
 
     Owns: the source, and the memory on the device until it is handed over.
     """
 
-    def __init__(self, batch: Any, backend: Backend) -> None:
+    def __init__(self, batch: Any, backend: Backend, *, from_slots: bool = False) -> None:
         self._backend = backend
+        other = copy.deepcopy if from_slots else None
         self._source: Any = batch
         self._aside: list[Any] = []
         self._some_late = False
         with backend.aside():
             try:
-                self._result = rebuilt(batch, self._begin, dataclasses=True)
+                self._result = rebuilt(batch, self._begin, dataclasses=True, other=other)
             except BaseException:
                 backend.record().synchronize()  # what was begun before the error is under way
                 raise
@@ -63,9 +71,9 @@ class Moving:
             if data.device == self._backend.device:
                 return data
             if data.device.type == "cpu" and data.layout is torch.strided and not data.is_nested:
-                copy = self._backend.copied(data)
-                self._aside.append(copy)
-                return copy
+                found = self._backend.copied(data)
+                self._aside.append(found)
+                return found
         elif callable(getattr(type(data), "record_stream", None)):
             found = _to(data, self._backend.device)
             self._aside.append(found)
@@ -80,7 +88,10 @@ class Moving:
         for value in self._aside:
             backend.keep(value)
         result, self._result, self._aside = self._result, None, []
-        return moved(result, backend.device) if self._some_late else result
+        if self._some_late:
+            result = moved(result, backend.device)
+            self._copied = backend.record()  # on this stream, which waited for the other: after every copy
+        return result
 
     @property
     def has_left(self) -> bool:

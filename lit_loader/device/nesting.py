@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, Final
 
 __all__ = ["NO_LEAF", "rebuilt"]
@@ -18,32 +19,38 @@ NO_LEAF: Final = object()
 """What a leaf function returns for an object whose parts, if it has any, are to be looked at."""
 
 
-def rebuilt(data: Any, leaf: Callable[[Any], Any], *, dataclasses: bool = False) -> Any:
-    """Return nested data with every leaf replaced; what is neither leaf nor container stays as it is.
+def rebuilt(
+    data: Any,
+    leaf: Callable[[Any], Any],
+    *,
+    dataclasses: bool = False,
+    other: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Return nested data with every leaf replaced.
 
     Args:
         data: Any nesting of containers.
         leaf: Returns what replaces an object, or `NO_LEAF`. It is asked for containers too, before their parts.
         dataclasses: Whether the fields of dataclasses are parts; the copy is a shallow one.
+        other: Returns what replaces an object that is neither leaf nor container, or None if those stay.
     """
     found = leaf(data)
     if found is not NO_LEAF:
         return found
     if isinstance(data, str | bytes):
         return data
+    again = partial(rebuilt, leaf=leaf, dataclasses=dataclasses, other=other)
     if isinstance(data, Mapping):
-        return _mapping(
-            data, {key: rebuilt(part, leaf, dataclasses=dataclasses) for key, part in data.items()}
-        )
+        return _mapping(data, {key: again(part) for key, part in data.items()})
     if isinstance(data, Sequence):
-        return _sequence(data, [rebuilt(part, leaf, dataclasses=dataclasses) for part in data])
+        return _sequence(data, [again(part) for part in data])
     if dataclasses and is_dataclass(data) and not isinstance(data, type):
         clone = copy.copy(data)
         for field in fields(data):
-            part = rebuilt(getattr(data, field.name), leaf, dataclasses=True)
+            part = again(getattr(data, field.name))
             object.__setattr__(clone, field.name, part)  # frozen ones too: nobody else has the clone yet
         return clone
-    return data
+    return data if other is None else other(data)
 
 
 def _mapping(data: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
-from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-
-from lit_loader.device.choice import exact_device
-from lit_loader.device.streams import side_streams
 
 __all__ = ["CudaPageLock", "find_page_lock"]
 
@@ -25,14 +21,14 @@ class CudaPageLock:
     tried, and batches are used unpinned.
 
     Args:
-        device: Whose streams `fence` looks at; None or without a number: the process's current one.
+        device: The device that copies out of it.
 
     Runs in: the process that made it, in any thread; in a fork it does nothing, since CUDA may not be touched there.
     Owns: the registrations, until `unlock`.
     """
 
-    def __init__(self, device: torch.device | None = None) -> None:
-        self._device = torch.device("cuda") if device is None else device
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._pid = os.getpid()
         self._locked: set[int] = set()
         self._failed = False
@@ -76,16 +72,6 @@ class CudaPageLock:
             if int(error) != 0:
                 self._clear_error()
 
-    def fence(self) -> Callable[[], bool] | None:
-        """Return a test whether every copy out of locked memory that was queued until now has completed.
-
-        It looks at this thread's current stream, the default one and the side stream. A copy that was queued on any
-        other stream is waited for by whoever queued it, before the batch dies. None: there is nothing to wait for.
-        """
-        if not self._locked or not self._is_usable():
-            return None
-        return _Fence(self._device)
-
     def _is_usable(self) -> bool:
         return os.getpid() == self._pid
 
@@ -95,59 +81,22 @@ class CudaPageLock:
             torch.zeros(1, device=self._device)
 
 
-class _Fence:
-    """Whether the device has come to where its streams were when this was made.
-
-    While a CUDA graph is captured no event can be asked, and none be recorded that is not the graph's; then it is
-    made up for later, and the answer is no until then.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._events: list[Any] | None = None
-        self._streams: list[Any] = []
-        self._broken = False
-        try:
-            device = exact_device(device)
-            current, default = torch.cuda.current_stream(device), torch.cuda.default_stream(device)
-            self._streams = list(dict.fromkeys([current, default, *side_streams(device)]))
-            self._mark()
-        except RuntimeError:  # the device has failed, or goes down with the interpreter
-            self._broken = True
-
-    def _mark(self) -> bool:
-        """Record the events, if they can be recorded now."""
-        if self._events is None and not torch.cuda.is_current_stream_capturing():
-            self._events = []
-            for stream in self._streams:
-                event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-                event.record(stream)
-                self._events.append(event)
-        return self._events is not None
-
-    def __call__(self) -> bool:
-        """Return whether it has; never again for a device that has failed."""
-        try:
-            if self._broken or not self._mark() or torch.cuda.is_current_stream_capturing():
-                return False
-            return all(event.query() for event in self._events or ())
-        except RuntimeError:
-            self._broken = True
-            return False
-
-
 def find_page_lock(pin_memory: bool, device: torch.device | None) -> CudaPageLock | None:
-    """Return what page-locks the slots of a loader's worker processes; None: they stay as they are.
+    """Return what page-locks the slots of a loader's worker processes, or None if they stay as they are.
+
+    NOTE [Whose page-locked memory]
+        A slot is written again when its batch has died and every copy out of it has completed. Only of the copies that
+        the loader makes itself is that known: a user may copy on any stream, and no call tells which streams read a
+        piece of memory. So slots are locked where the loader moves batches to the device. Without ``device=``, batches
+        are copied to memory of torch's own pinned allocator, which records the streams that its memory is used on.
 
     Args:
         pin_memory: The loader's; without it nothing is locked.
         device: The loader's.
     """
-    if not pin_memory or not torch.accelerator.is_available():
+    if not pin_memory or device is None or device.type != "cuda":
         return None
-    accelerator = torch.accelerator.current_accelerator()
-    if accelerator is None or accelerator.type != "cuda":
-        return None
-    return CudaPageLock(device if device is not None and device.type == "cuda" else None)
+    return CudaPageLock(device)
 
 
 def _cudart() -> Any:

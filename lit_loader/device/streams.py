@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lit_loader.device.choice import exact_device
 
-__all__ = ["Backend", "Event", "StreamBackend", "find_backend", "side_streams"]
+__all__ = ["Backend", "Event", "StreamBackend", "find_backend"]
 
 
 class Event(Protocol):
@@ -50,6 +50,9 @@ class Backend(Protocol):
 
     def keep(self, value: Any) -> None:
         """Keep the memory of a tensor of the side stream while the current stream uses it (``record_stream``)."""
+
+    def is_capturing(self) -> bool:
+        """Whether the current stream captures a graph, in which no event may be asked or waited for."""
 
 
 class StreamBackend:
@@ -95,21 +98,17 @@ class StreamBackend:
         """Keep the memory of a tensor of the side stream while the current stream uses it (``record_stream``)."""
         value.record_stream(self._current())
 
+    def is_capturing(self) -> bool:
+        """Whether the current stream captures a graph, in which no event may be asked or waited for."""
+        capturing = getattr(self._module, "is_current_stream_capturing", None)
+        return capturing is not None and bool(capturing())
+
     def _current(self) -> Any:
         return self._module.current_stream(self.device)
 
 
 # One side stream for each device: freed memory is used again only by the stream that it was made on.
 _side: dict[torch.device, Any] = {}
-
-
-def side_streams(device: torch.device) -> tuple[Any, ...]:
-    """Return the side stream of a device, if batches were ever copied on it.
-
-    Args:
-        device: With its number.
-    """
-    return (_side[device],) if device in _side else ()
 
 
 def find_backend(device: torch.device) -> Backend | None:

@@ -14,17 +14,17 @@ from lit_loader.engine.fetch import Fetcher, IterableFetcher, unwrap_subset
 from lit_loader.engine.inline import InlineRun
 from lit_loader.engine.pool import Pool
 from lit_loader.engine.process_pool import ProcessPool
-from lit_loader.engine.run import TIMED_OUT
 from lit_loader.engine.shared_run import SharedRun
 from lit_loader.engine.spec import WorkerSpec
 from lit_loader.engine.stream_state import Placed, is_stateful
-from lit_loader.engine.task import BatchKey, EndOfPass, StreamPlace, Task
+from lit_loader.engine.task import BatchKey, BatchTimeoutError, EndOfPass, StreamPlace, Task
 from lit_loader.engine.thread_pool import ThreadPool
 
 __all__ = [
     "BadSample",
     "BadSampleLog",
     "BatchKey",
+    "BatchTimeoutError",
     "DirectedRun",
     "EndOfPass",
     "Fetcher",
@@ -38,7 +38,6 @@ __all__ = [
     "ReportingRun",
     "SharedRun",
     "StreamPlace",
-    "TIMED_OUT",
     "Task",
     "ThreadPool",
     "WorkerSpec",

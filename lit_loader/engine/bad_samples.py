@@ -173,6 +173,10 @@ class Run(Protocol):
     def next_batch(self) -> Any:
         """Return the next batch or raise EndOfPass."""
 
+    @property
+    def workers(self) -> list[Any]:
+        """The worker processes or threads."""
+
     def poll(self) -> bool:
         """Whether `next_batch` would return or raise at once."""
 
@@ -229,6 +233,11 @@ class ReportingRun:
         replaced = {failure.row: failure.replaced_by for failure in failures}
         indices = [replaced.get(row, index) for row, index in enumerate(self._seen[number])]
         self._seen[number] = [index for index in indices if index is not None]
+
+    @property
+    def workers(self) -> list[Any]:
+        """The worker processes or threads."""
+        return self._run.workers
 
     def poll(self) -> bool:
         """Whether `next_batch` would return or raise at once."""

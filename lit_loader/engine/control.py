@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Callable
 from typing import NamedTuple
 
 from lit_loader.engine.inbox import Inbox
 from lit_loader.engine.messages import Header, Kind, unpack_header
-from lit_loader.transport import FrameReader
+from lit_loader.transport import READABLE, FrameReader, Poller, new_poller
 
 __all__ = ["Control", "MainProcess"]
 
@@ -52,9 +51,9 @@ class Control:
 
     def listen(self) -> None:
         """Do what the main process says until it says STOP or is gone."""
-        poller = select.poll()
+        poller = new_poller()
         os.set_blocking(self._reader.fd, False)
-        poller.register(self._reader.fd, select.POLLIN)
+        poller.register(self._reader.fd, READABLE)
         orphaned = self._watch_main(poller)
         while not self.inbox.stopping:
             events = poller.poll(_ORPHAN_POLL_MS if orphaned is not None else None)
@@ -66,13 +65,13 @@ class Control:
             except EOFError:
                 self.inbox.stop()
 
-    def _watch_main(self, poller: select.poll) -> Callable[[], bool] | None:
+    def _watch_main(self, poller: Poller) -> Callable[[], bool] | None:
         """Register the main process's end with the poller, or return a test of it where that cannot be."""
         pid = self._main.pid
         if self._main.is_parent and os.getppid() != pid:
             os._exit(_ORPHAN_EXIT_CODE)
         try:
-            poller.register(os.pidfd_open(pid), select.POLLIN)
+            poller.register(os.pidfd_open(pid), READABLE)
         except ProcessLookupError:
             os._exit(_ORPHAN_EXIT_CODE)
         except (AttributeError, OSError):

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from lit_loader.engine.messages import Header
-from lit_loader.engine.pool import Pool, Unjoined
-from lit_loader.engine.run import PoolRun, Slot
+from lit_loader.engine.messages import Header, Kind
+from lit_loader.engine.pool import Pool
+from lit_loader.engine.run import PoolRun
 from lit_loader.engine.task import Task
 
 __all__ = ["DirectedRun"]
@@ -45,23 +45,29 @@ class DirectedRun(PoolRun):
         self._busy = [0] * pool.num_workers
         self._active = [True] * pool.num_workers  # not yet at the end of its iterable dataset
         self._turn = turn
+        self._ends: list[Any] = []
         with pool.lock:
             for _ in range(prefetch_factor * pool.num_workers):  # each batch delivered deals one more
                 self._deal()
 
-    def receive(self, worker: int, header: Header, payload: Any) -> Unjoined | None:
+    def receive(self, worker: int, header: Header, payload: Any) -> None:
         """Take what the pool brings."""
-        if header.number in self._slots:
+        if header.number in self._pending:
             self._busy[worker] -= 1
-        return super().receive(worker, header, payload)
+        super().receive(worker, header, payload)
 
-    def _worker_ended(self, worker: int) -> None:
+    def ends(self) -> list[Any]:
+        """Return what the workers that came to the end of their iterable dataset told with it."""
+        return [self._pool.open(payload, Kind.RESULT) for payload in self._ends]
+
+    def _worker_ended(self, worker: int, payload: Any) -> None:
         """Forget the tasks that a worker, at the end of its iterable dataset, will not do."""
+        self._ends.append(payload)
         self._active[worker] = False
         self._busy[worker] = 0
-        undone = [n for n, slot in self._slots.items() if slot.worker == worker and not slot.complete]
+        undone = [n for n, batch in self._pending.items() if batch.worker == worker and batch.answer is None]
         for number in undone:
-            del self._slots[number]
+            del self._pending[number]
         for _ in undone:
             self._deal()
 
@@ -73,7 +79,7 @@ class DirectedRun(PoolRun):
         task = self._next_task()
         if task is None:
             return
-        if self._submit(self._num_sent, Slot(worker, task), [task]):
+        if self._submit(self._num_sent, task, worker=worker):
             self._busy[worker] += 1
         if self._in_turns:
             self._turn = (worker + 1) % len(self._active)

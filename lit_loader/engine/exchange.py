@@ -66,7 +66,7 @@ class Exchange:
         if self._queue is not None and len(message) <= MAX_TASK_BYTES:
             self._queue.put(message)
         else:
-            worker = (header.number + header.piece) % len(self._workers)
+            worker = header.number % len(self._workers)
             post(self._workers[worker], unpack_frame(message))
 
     def polling(self) -> tuple[Polling, float]:

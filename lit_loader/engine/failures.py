@@ -16,6 +16,7 @@ __all__ = [
     "name_batch",
     "name_sample",
     "name_sample_before",
+    "no_end",
 ]
 
 OnBadSample: TypeAlias = Literal["raise", "skip", "substitute"]
@@ -128,6 +129,23 @@ def name_batch(error: Exception, indices: Any) -> None:
         return
     more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
     _note(error, f"one of the samples {', '.join(map(_shown, named[:_MOST_NAMED]))}{more}")
+
+
+def no_end(error: StopIteration, source: str) -> RuntimeError:
+    """Return what is raised in the place of a StopIteration that would end the epoch, as in generators (PEP 479).
+
+    Args:
+        error: What was raised; the caller chains it.
+        source: Whose code raised it.
+    """
+    told = RuntimeError(
+        f"{source} raised StopIteration, which would end the epoch here without a word; catch it, as from a bare "
+        "next(), or raise another error"
+    )
+    notes = getattr(error, "__notes__", None)
+    for note in notes if isinstance(notes, list) else ():
+        _note(told, str(note))
+    return told
 
 
 def _note(error: Exception, text: str) -> None:

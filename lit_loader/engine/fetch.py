@@ -2,6 +2,11 @@
 
 Where the generators are seeded is decided here and nowhere else: before each sample, and before the collate
 function. How they are seeded is handed in (`Aim`): a process's own generators, or a thread's.
+
+NOTE [StopIteration]
+    Only ``next()`` of an iterable dataset's iterator may end an epoch. With a key, a StopIteration that the user's code
+    raises elsewhere is an error, as one rank would end its epoch early and the others would wait for it. Without a key
+    it ends the loop, as with torch's loader.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 from torch.utils.data import IterableDataset, Subset
 
-from lit_loader.engine.failures import name_batch, name_sample, name_sample_before
+from lit_loader.engine.failures import name_batch, name_sample, name_sample_before, no_end
 from lit_loader.engine.task import BatchKey, Task
 from lit_loader.seeding import EpochKeys, Moment, seed_process
 from lit_loader.types import CollateFn
@@ -107,7 +112,10 @@ class MapFetcher:
         """Return the samples that the task names: a list, or the one sample where nothing is batched."""
         index, key = task.index, task.key
         if key is not None:
-            return self._keyed(index, key)
+            try:
+                return self._keyed(index, key)
+            except StopIteration as error:  # see NOTE [StopIteration]
+                raise no_end(error, f"dataset {type(self._dataset).__name__}") from error
         dataset, place = self._dataset, self._place
         if not self._batched:
             return _made(dataset, index, index)
@@ -124,9 +132,10 @@ class MapFetcher:
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
         """Return the batch of these samples."""
-        if key is not None:
-            self._aim(self._epoch_keys(key), Moment.BATCH, key.batch)
-        return self._collate_fn(samples)
+        if key is None:
+            return self._collate_fn(samples)
+        self._aim(self._epoch_keys(key), Moment.BATCH, key.batch)
+        return _collated_with_key(self._collate_fn, samples)
 
     def _keyed(self, index: Any, key: BatchKey) -> Any:
         keys, aim = self._epoch_keys(key), self._aim
@@ -177,6 +186,13 @@ def _made_together(dataset: Any, indices: Any, given: Any) -> Any:
         raise
 
 
+def _collated_with_key(collate_fn: CollateFn, samples: Any) -> Any:
+    try:
+        return collate_fn(samples)
+    except StopIteration as error:  # see NOTE [StopIteration]
+        raise no_end(error, "collate_fn") from error
+
+
 def unwrap_subset(dataset: Any, index: Any) -> tuple[Any, Any]:
     """Return the dataset under torch's `Subset` and the indices into it.
 
@@ -210,6 +226,7 @@ class IterableFetcher:
     ) -> None:
         self._dataset, self._batched, self._collate_fn = dataset, batched, collate_fn
         self._drop_last, self._worker, self._aim, self._place = drop_last, worker, aim, place
+        self._stream = worker  # with a key, the worker's number over all ranks
         self._samples: Iterator[Any] | None = None
         self._keys: EpochKeys | None = None
         self._count = self._num_batches = 0
@@ -219,9 +236,14 @@ class IterableFetcher:
         """Begin the pass: ``iter(dataset)``."""
         if key is not None:
             self._keys = EpochKeys(key.seed, key.epoch)
-            self._worker += key.rank << 32  # ranks' workers are told apart
-            self._aim(self._keys, Moment.STREAM_START, self._worker)
-        self._samples = iter(self._dataset)
+            self._stream = self._worker + (key.rank << 32)
+            self._aim(self._keys, Moment.STREAM_START, self._stream)
+        try:
+            self._samples = iter(self._dataset)
+        except StopIteration as error:  # see NOTE [StopIteration]
+            if key is None:
+                raise
+            raise no_end(error, f"__iter__ of dataset {type(self._dataset).__name__}") from error
 
     def samples(self, task: Task) -> Any:
         """Return the next samples, as many as ``task.index`` is long; one where nothing is batched."""
@@ -242,16 +264,21 @@ class IterableFetcher:
             raise StopIteration
         return data
 
+    def end(self) -> Any:
+        """Return what is told of the end of the stream: nothing."""
+        return None
+
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
         """Return the batch of these samples."""
-        if self._keys is not None:
-            self._aim(self._keys, Moment.STREAM_BATCH, self._worker, self._num_batches)
-            self._num_batches += 1
-        return self._collate_fn(samples)
+        if self._keys is None:
+            return self._collate_fn(samples)
+        self._aim(self._keys, Moment.STREAM_BATCH, self._stream, self._num_batches)
+        self._num_batches += 1
+        return _collated_with_key(self._collate_fn, samples)
 
     def _next_sample(self) -> Any:
         if self._keys is not None:
-            self._aim(self._keys, Moment.STREAM, self._worker, self._count)
+            self._aim(self._keys, Moment.STREAM, self._stream, self._count)
         assert self._samples is not None
         sample = next(self._samples)
         self._count += 1

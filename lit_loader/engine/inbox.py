@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 
 from lit_loader.engine.messages import unpack_frame
 from lit_loader.engine.task_queue import take
-from lit_loader.transport import Frame, FrameReader
+from lit_loader.transport import READABLE, Frame, FrameReader, new_poller
 
 __all__ = ["Inbox"]
 
@@ -29,9 +28,9 @@ class Inbox:
         self._reader, self._queue = FrameReader(tasks_fd), queue
         self._awake, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
-        self._poller = select.poll()
+        self._poller = new_poller()
         for fd in (tasks_fd, self._awake, *(() if queue is None else (queue.fileno(),))):
-            self._poller.register(fd, select.POLLIN)
+            self._poller.register(fd, READABLE)
         self.stopping = False
 
     def stop(self) -> None:

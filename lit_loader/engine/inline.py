@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from lit_loader.engine.fetch import Fetcher
+from lit_loader.engine.fetch import Fetcher, IterableFetcher
 from lit_loader.engine.task import EndOfPass, Task
 from lit_loader.seeding import preserved_generators
 
@@ -28,7 +28,7 @@ class InlineRun:
 
         Raises:
             EndOfPass: When the plan has ended.
-            StopIteration: When an iterable dataset has ended, or a sample raises it.
+            StopIteration: When an iterable dataset has ended, or without a key when the user's code raises it.
         """
         task = next(self._plan, None)
         if task is None:
@@ -38,6 +38,16 @@ class InlineRun:
             return fetcher.collate(fetcher.samples(task), None)
         with preserved_generators():
             return fetcher.collate(fetcher.samples(task), task.key)
+
+    def ends(self) -> list[Any]:
+        """Return what is told of the end of an iterable dataset."""
+        assert isinstance(self._fetcher, IterableFetcher)
+        return [self._fetcher.end()]
+
+    @property
+    def workers(self) -> list[Any]:
+        """None: there are no workers."""
+        return []
 
     def poll(self) -> bool:
         """Return False: a batch is made when it is asked for."""

@@ -3,8 +3,8 @@
 Main to worker: `BEGIN` a run, do a `TASK` of a run, `END` a run, `REPORT` when all that was taken is answered,
 `STOP`; the last and `END` on a pipe of orders, heard at once, and `END` among the tasks too. Worker to main, one
 for each task: its `RESULT`, `ERROR` instead of a result, `ENDED`: the worker's iterable dataset has no more,
-`SKIPPED`: the run had ended; and `REPORTED`. The first buffer is a header. In a task and in a result the layout of
-rows follows, if there is something to tell, and then the task or the result as the transport encodes it.
+`SKIPPED`: the run had ended; and `REPORTED`. The first buffer is a header; the task or the result follows, as the
+transport encodes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "unpack_task",
 ]
 
-_HEADER = struct.Struct("<BQQIIid")
+_HEADER = struct.Struct("<BQQi")
 _COUNT = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
 
@@ -58,32 +58,18 @@ class Header(NamedTuple):
         kind: Its kind.
         run: Number of the run.
         number: Number of the batch within the run.
-        piece: Number of the piece within the batch.
-        num_pieces: Pieces that the batch was cut into.
         slot: Where the result goes; -1: it comes along.
-        seconds: How long the piece's samples took to make.
     """
 
     kind: Kind
     run: int = 0
     number: int = 0
-    piece: int = 0
-    num_pieces: int = 1
     slot: int = -1
-    seconds: float = 0.0
 
 
-def pack_header(
-    kind: Kind,
-    run: int = 0,
-    number: int = 0,
-    piece: int = 0,
-    num_pieces: int = 1,
-    slot: int = -1,
-    seconds: float = 0.0,
-) -> bytes:
+def pack_header(kind: Kind, run: int = 0, number: int = 0, slot: int = -1) -> bytes:
     """Return a header as bytes."""
-    return _HEADER.pack(kind, run, number, piece, num_pieces, slot, seconds)
+    return _HEADER.pack(kind, run, number, slot)
 
 
 def unpack_header(buffer: Buffer) -> Header:
@@ -92,25 +78,20 @@ def unpack_header(buffer: Buffer) -> Header:
     return Header(_KINDS[kind], *rest)
 
 
-def pack_task(header: Header, task: Task, layout: bytes = b"") -> list[Buffer]:
+def pack_task(header: Header, task: Task) -> list[Buffer]:
     """Return the frame of a task.
-
-    Args:
-        header: Its header.
-        task: The task.
-        layout: What the main process knows of the layout of rows.
 
     Raises:
         Exception: Whatever pickling the index raises.
     """
     # as plain tuples: a pickle of our own classes takes four times as long
     key = None if task.key is None else tuple(task.key)
-    return [pack_header(*header), layout, *encode((task.index, key, *task[2:]))]
+    return [pack_header(*header), *encode((task.index, key, *task[2:]))]
 
 
 def unpack_task(frame: Frame) -> Task:
     """Return the task in a frame that `pack_task` made."""
-    index, key, *rest = decode(frame[2:])
+    index, key, *rest = decode(frame[1:])
     return Task(index, None if key is None else BatchKey(*key), *rest)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import threading
 from collections.abc import Sequence
 
-from lit_loader.transport import Buffer, FrameWriter
+from lit_loader.transport import WRITABLE, Buffer, FrameWriter, new_poller
 
 __all__ = ["Outbox"]
 
@@ -38,8 +37,8 @@ class Outbox:
             self._left.release()
 
     def _write_rest(self) -> None:
-        poller = select.poll()
-        poller.register(self._writer.fd, select.POLLOUT)
+        poller = new_poller()
+        poller.register(self._writer.fd, WRITABLE)
         with contextlib.suppress(BrokenPipeError):
             while True:
                 self._left.acquire()

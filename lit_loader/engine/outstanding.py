@@ -18,13 +18,13 @@ from lit_loader.engine.messages import Header
 
 __all__ = ["Outstanding", "TaskName", "name_of"]
 
-TaskName: TypeAlias = tuple[int, int, int]
-"""Run, number and piece."""
+TaskName: TypeAlias = tuple[int, int]
+"""Run and number."""
 
 
 def name_of(header: Header) -> TaskName:
     """Return which task a message is about."""
-    return header.run, header.number, header.piece
+    return header.run, header.number
 
 
 class Outstanding:

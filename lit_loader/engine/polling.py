@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import select
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from lit_loader.engine.process import WorkerProcess, is_running
 from lit_loader.engine.task_queue import TaskQueue
+from lit_loader.transport import READABLE, WRITABLE, new_poller
 
 __all__ = ["News", "Polling"]
 
@@ -36,21 +36,21 @@ class Polling:
     """
 
     def __init__(self, workers: Sequence[WorkerProcess], queue: TaskQueue | None) -> None:
-        self._poller = select.poll()
+        self._poller = new_poller()
         self._senders: dict[int, WorkerProcess] = {}
         self._watched: dict[int, WorkerProcess] = {}
         self._unwatched = [worker for worker in workers if not worker.watch]
         for worker in workers:
-            self._poller.register(worker.reader.fd, select.POLLIN)
+            self._poller.register(worker.reader.fd, READABLE)
             self._senders[worker.reader.fd] = worker
             for fd in worker.watch:
-                self._poller.register(fd, select.POLLIN)
+                self._poller.register(fd, READABLE)
                 self._watched[fd] = worker
             for writer in (worker.order_writer, worker.writer):
                 if writer.waiting:
-                    self._poller.register(writer.fd, select.POLLOUT)
+                    self._poller.register(writer.fd, WRITABLE)
         if queue is not None and queue.waiting:
-            self._poller.register(queue.fd, select.POLLOUT)
+            self._poller.register(queue.fd, WRITABLE)
 
     def wait(self, timeout_s: float) -> News:
         """Wait for something, at most so long."""

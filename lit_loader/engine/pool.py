@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import threading
 from queue import SimpleQueue
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from lit_loader.batch_memory import BatchMemory
 from lit_loader.engine.messages import Header, Kind
-from lit_loader.engine.pace import Pace
-from lit_loader.engine.task import BatchKey, Task
+from lit_loader.engine.task import Task
 
-__all__ = ["Pool", "Receiver", "Unjoined"]
-
-
-class Unjoined(NamedTuple):
-    """A batch whose pieces are all there: its samples (a `Flawed`, if some failed) and the key of its collation."""
-
-    samples: Any
-    key: BatchKey
+__all__ = ["Pool", "Receiver"]
 
 
 class Receiver(Protocol):
@@ -36,11 +27,8 @@ class Receiver(Protocol):
     def deliverable(self) -> bool:
         """Whether its consumer can go on: with a batch, or because there are no more."""
 
-    def receive(self, worker: int, header: Header, payload: Any) -> Unjoined | None:
-        """Take what a worker made; return the batch that the worker is to collate now, if there is one."""
-
-    def joined(self, number: int, kind: Kind, payload: Any) -> None:
-        """Take the batch that a worker collated."""
+    def receive(self, worker: int, header: Header, payload: Any) -> None:
+        """Take what a worker made."""
 
 
 class Pool(Protocol):
@@ -49,18 +37,14 @@ class Pool(Protocol):
     Attributes:
         num_workers: How many.
         lock: Guards the runs: any thread may bring what another one waits for.
-        pace: How long samples take here.
-        joins: Whether a worker puts the pieces of a batch together; else the consumer does.
     """
 
     num_workers: int
     lock: threading.RLock
-    pace: Pace
-    joins: bool
 
     @property
-    def memory(self) -> BatchMemory | None:
-        """Where the pieces lie that the consumer puts together; None: in ordinary memory."""
+    def workers(self) -> list[Any]:
+        """The processes or threads, as they are now."""
 
     @property
     def owned(self) -> bool:
@@ -80,6 +64,9 @@ class Pool(Protocol):
 
     def begin(self, run: Receiver, *, eager: bool) -> int:
         """Announce a run and return its number; ``eager``: an iterable dataset is iterated at once."""
+
+    def claim(self) -> None:
+        """Note that a consumer claims an epoch: what is counted by epoch begins anew."""
 
     def end(self, number: int) -> None:
         """Drop what is held of a run; a finalizer may call this at any moment."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,15 +27,6 @@ class Parcel(NamedTuple):
     number: int = 0
 
 
-@dataclass(slots=True)
-class _Out:
-    """A batch that is out."""
-
-    ticket: Ticket
-    missing: int  # answers to its pieces
-    layout: bytes  # of its rows, the same for all of its pieces
-
-
 class Post:
     """Packs tasks and opens results; every task is answered, so every slot comes back.
 
@@ -48,8 +38,7 @@ class Post:
 
     def __init__(self, slots: Slots | None) -> None:
         self.slots = slots
-        self._out: dict[tuple[int, int], _Out] = {}
-        self._layout = b""  # of samples, as a worker told it
+        self._tickets: dict[tuple[int, int], Ticket] = {}  # by run and number of the task that is out
 
     @property
     def file(self) -> MemoryFile | None:
@@ -63,33 +52,28 @@ class Post:
             Exception: Whatever pickling the index raises.
         """
         key = (header.run, header.number)
-        out = self._out.get(key)
-        if out is None and header.piece == 0 and self.slots is not None:
-            ticket = self.slots.ticket()
-            if ticket is not None:
-                layout = self._layout if header.num_pieces > 1 else b""
-                out = self._out[key] = _Out(ticket, header.num_pieces, layout)
+        ticket = None if self.slots is None else self.slots.ticket()
+        if ticket is None:
+            return pack_task(header, task)
+        self._tickets[key], header = ticket, header._replace(slot=ticket.number)
+        del ticket  # an error that is kept until its turn keeps this frame
         try:
-            if out is None:
-                return pack_task(header, task)
-            return pack_task(header._replace(slot=out.ticket.number), task, out.layout)
+            return pack_task(header, task)
         except BaseException:
-            self._answered(key, header.num_pieces - header.piece)  # nor will those that follow it be sent
+            del self._tickets[key]
             raise
 
     def drop(self, header: Header) -> None:
         """Forget a task that will not be answered."""
-        self._answered((header.run, header.number), 1)
+        self._tickets.pop((header.run, header.number), None)
 
     def unpack(self, frame: Frame) -> tuple[Header, Parcel]:
         """Return what a worker's message says."""
         header = unpack_header(frame[0])
         if header.kind is Kind.REPORTED:
             return header, Parcel([], None)
-        ticket = self._answered((header.run, header.number), 1)
-        if header.kind is Kind.RESULT and frame[1].nbytes:
-            self._layout = bytes(frame[1])
-        return header, Parcel(frame[2:], ticket if header.kind is Kind.RESULT else None, header.number)
+        ticket = self._tickets.pop((header.run, header.number), None)
+        return header, Parcel(frame[1:], ticket if header.kind is Kind.RESULT else None, header.number)
 
     def open(self, parcel: Parcel) -> Any:
         """Return the object that was sent.
@@ -107,15 +91,6 @@ class Post:
 
     def close(self) -> None:
         """Give the slots back; batches that the consumer holds stay."""
-        self._out.clear()
+        self._tickets.clear()
         if self.slots is not None:
             self.slots.close()
-
-    def _answered(self, key: tuple[int, int], count: int) -> Ticket | None:
-        out = self._out.get(key)
-        if out is None:
-            return None
-        out.missing -= count
-        if out.missing <= 0:
-            del self._out[key]
-        return out.ticket

@@ -6,9 +6,7 @@ Owns: nothing; the pool owns what `start_worker` returns and gives it to `end_wo
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import select
 import signal
 import socket
 import threading
@@ -25,7 +23,12 @@ from lit_loader.engine.forked import WORKER_NAME
 from lit_loader.engine.messages import Kind, pack_header
 from lit_loader.engine.spec import WorkerSpec
 from lit_loader.engine.worker import worker_main
-from lit_loader.transport import Buffer, FrameReader, FrameWriter, MemoryFile
+from lit_loader.transport import READABLE, WRITABLE, Buffer, FrameReader, FrameWriter, MemoryFile, new_poller
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 __all__ = [
     "WorkerProcess",
@@ -198,17 +201,17 @@ def end_workers(workers: list[WorkerProcess], owner_pid: int) -> None:
             watch, worker.watch = worker.watch, ()
             for fd in watch:
                 os.close(fd)
-            with contextlib.suppress(ValueError):  # a process that not even SIGKILL has ended yet
-                worker.process.close()
+            # Not `Process.close`: who was shown the process may still read its exit code. Its descriptors are closed
+            # all the same: an error that is kept would keep the process and them.
+            worker.process.join(0)
+            popen: Any = worker.process._popen  # type: ignore[attr-defined] # there is no other way to them
+            popen.close()
         workers.clear()
 
 
 def is_running(worker: WorkerProcess) -> bool:
     """Whether a worker has not ended."""
-    try:
-        return worker.process.exitcode is None
-    except ValueError:  # it was closed, by another thread perhaps
-        return False
+    return worker.process.exitcode is None
 
 
 def await_exit(workers: Sequence[WorkerProcess], timeout_s: float) -> None:
@@ -219,13 +222,13 @@ def await_exit(workers: Sequence[WorkerProcess], timeout_s: float) -> None:
         left = deadline - time.monotonic()
         if not alive or left <= 0:
             return
-        poller = select.poll()
+        poller = new_poller()
         for worker in alive:
             for fd in worker.watch:
-                poller.register(fd, select.POLLIN)
+                poller.register(fd, READABLE)
             for writer in (worker.order_writer, worker.writer):
                 if writer.waiting:
-                    poller.register(writer.fd, select.POLLOUT)
+                    poller.register(writer.fd, WRITABLE)
         poller.poll(min(left, _POLL_S) * 1000)
         for worker in alive:
             flush(worker)

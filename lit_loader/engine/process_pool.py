@@ -13,19 +13,16 @@ import contextlib
 import os
 import pickle
 import threading
-import time
 import warnings
 import weakref
 from functools import partial
 from typing import Any
 
-from lit_loader.batch_memory import BatchMemory
 from lit_loader.engine.desk import Desk
 from lit_loader.engine.exchange import Exchange
 from lit_loader.engine.forked import disown_workers_in_forks
 from lit_loader.engine.hang_watch import HangWatch
 from lit_loader.engine.messages import Header, Kind, pack_header
-from lit_loader.engine.pace import Pace
 from lit_loader.engine.pool import Receiver
 from lit_loader.engine.post import Post
 from lit_loader.engine.process import (
@@ -38,7 +35,7 @@ from lit_loader.engine.process import (
 )
 from lit_loader.engine.recovery import Recovery
 from lit_loader.engine.remote import RemoteError
-from lit_loader.engine.shortage import check_descriptors, explained
+from lit_loader.engine.shortage import check_descriptors, shortages_explained
 from lit_loader.engine.spec import WorkerSpec
 from lit_loader.engine.task import Task
 from lit_loader.engine.task_queue import TaskQueue
@@ -48,7 +45,6 @@ from lit_loader.transport import PageLock, open_slots
 __all__ = ["ProcessPool"]
 
 _SHARED_POLL_S = 0.02  # how often a thread looks whether another one has read its results
-_WAIT_S = 0.001  # less than that is not waiting for a batch, but for the rest of one that is being read
 _LOOK_UP_S = 1.0  # how often one looks whether another has ended the pass or the pool
 
 
@@ -65,6 +61,7 @@ class ProcessPool:
             as hung; None: for ever.
 
     Raises:
+        NotImplementedError: If the platform has no pipes that can be polled.
         OSError: If there are no descriptors, processes or memory for the workers; see `lit_loader.engine.shortage`.
         Exception: What pickling the spec raises, under a start method that pickles it.
     """
@@ -81,12 +78,16 @@ class ProcessPool:
     ) -> None:
         self.num_workers = spec.num_workers
         self.lock = threading.RLock()  # guards the runs too: any thread may read another one's results
-        self.pace, self.joins = Pace(), False
         self._queue: TaskQueue | None = None
         self._death: str | None = None
         self._next_run = 0
         self._workers: list[WorkerProcess] = []
         self._owner_pid = os.getpid()
+        if not hasattr(os, "readv"):  # Windows
+            raise NotImplementedError(
+                f"num_workers={spec.num_workers} processes need pipes that can be polled, which this platform does not "
+                'have; use worker_method="thread" or num_workers=0'
+            )
         check_descriptors(spec.num_workers)
         disown_workers_in_forks()
         if shared:
@@ -99,9 +100,8 @@ class ProcessPool:
             self, _end, self._workers, self._queue, self._post, desk, self._owner_pid
         )
         theirs = None if self._queue is None else self._queue.theirs
-        start = explained(
-            partial(start_worker, spec, context=context, queue=theirs, memory=self._post.file, desk=desk),
-            spec.num_workers,
+        start = shortages_explained(spec.num_workers)(
+            partial(start_worker, spec, context=context, queue=theirs, memory=self._post.file, desk=desk)
         )
         self._recovery: Recovery | None = None
         if max_restarts:
@@ -127,6 +127,11 @@ class ProcessPool:
         except BaseException:
             self._close()
             raise
+
+    @property
+    def workers(self) -> list[Any]:
+        """The processes, as they are now; none after `close`."""
+        return [worker.process for worker in list(self._workers)]
 
     @property
     def closed(self) -> bool:
@@ -160,11 +165,17 @@ class ProcessPool:
             number = self._next_run
             self._next_run += 1
             self._exchange.runs[number] = run
-            if self._recovery is not None:
-                self._recovery.begin_epoch()
             for worker in self._workers:
                 post(worker, [pack_header(Kind.BEGIN, number, int(eager))])
             return number
+
+    def claim(self) -> None:
+        """Let the count of restarts begin anew.
+
+        Not when a run begins: the next epoch's first batches are made while this one's are delivered.
+        """
+        if self._recovery is not None:
+            self._recovery.begin_epoch()
 
     def end(self, number: int) -> None:
         """Tell the workers to drop what they hold of a run; what they still send is dropped here.
@@ -190,11 +201,6 @@ class ProcessPool:
             error: RemoteError = made
             error.reraise()
         return made
-
-    @property
-    def memory(self) -> BatchMemory | None:
-        """Where the pieces lie that the consumer puts together."""
-        return self._post.slots
 
     def look(self, run: Receiver) -> None:
         """Take in what has come, without waiting for more; what is wrong is told by `wait`."""
@@ -232,10 +238,7 @@ class ProcessPool:
             longest_s = min(longest_s, _LOOK_UP_S if timeout_s is None else timeout_s)
             if len(self._exchange.runs) > 1:
                 longest_s = min(longest_s, _SHARED_POLL_S)
-        start = time.perf_counter()
         news = polling.wait(longest_s)
-        if time.perf_counter() - start > _WAIT_S:
-            self.pace.note_wait()
         with self.lock:
             self.check_usable()
             try:

@@ -1,6 +1,6 @@
 """One pass over a pool: what every pass does, whichever way its tasks are dealt.
 
-A batch that is out is a slot; it is delivered when it is complete and its turn has come.
+A pending batch was given to the workers; it is delivered when it came back and its turn has come.
 """
 
 from __future__ import annotations
@@ -8,40 +8,32 @@ from __future__ import annotations
 import abc
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
+from lit_loader.engine.failures import no_end
 from lit_loader.engine.messages import Header, Kind
-from lit_loader.engine.pool import Pool, Unjoined
-from lit_loader.engine.task import EndOfPass, Task
+from lit_loader.engine.pool import Pool
+from lit_loader.engine.task import BatchTimeoutError, EndOfPass, Task
 
-__all__ = ["PoolRun", "Slot", "TIMED_OUT"]
-
-TIMED_OUT: Final = "DataLoader timed out after"
-"""How the message of an error begins after which the same batch may still come; torch's words, and its type."""
+__all__ = ["PendingBatch", "PoolRun"]
 
 
 @dataclass(slots=True)
-class Slot:
-    """A batch that is out, and what came back for it.
+class PendingBatch:
+    """A batch that was given to the workers.
 
     Attributes:
-        worker: Whose task it is; None: anybody's.
-        task: The batch.
-        sizes: Samples in each piece.
-        parts: What came back for each piece: kind and payload.
-        missing: Pieces that have not come back.
-        complete: Whether it can be delivered.
+        worker: The worker that has its task, or None if any worker may take it.
+        keyed: Whether its samples have keys.
+        answer: What came back for it, kind and payload, or None before.
     """
 
     worker: int | None
-    task: Task
-    sizes: list[int] = field(default_factory=lambda: [0])
-    parts: list[tuple[Kind, Any] | None] = field(default_factory=lambda: [None])
-    missing: int = 1
-    complete: bool = False
+    keyed: bool
+    answer: tuple[Kind, Any] | None = None
 
 
 class PoolRun(abc.ABC):
@@ -68,8 +60,8 @@ class PoolRun(abc.ABC):
     ) -> None:
         self._pool, self._plan = pool, plan
         self._in_order, self._timeout_s, self._owns_pool = in_order, timeout_s, owns_pool
-        self._slots: dict[int, Slot] = {}
-        self._arrived: deque[int] = deque()  # complete batches in order of arrival, where that is their order
+        self._pending: dict[int, PendingBatch] = {}
+        self._arrived: deque[int] = deque()  # what came back, in order of arrival, where that is their order
         self._num_sent = self._next = 0
         self._plan_error: Exception | None = None
         self.num_waiting = 0
@@ -81,7 +73,7 @@ class PoolRun(abc.ABC):
 
         Raises:
             EndOfPass: After the last one.
-            RuntimeError: If nothing came for ``timeout_s``; the iteration may go on.
+            BatchTimeoutError: If nothing came for ``timeout_s``; the iteration may go on.
             WorkerDiedError: If a worker ended.
             Exception: What the dataset or the collate function raised, with its own type.
         """
@@ -91,21 +83,24 @@ class PoolRun(abc.ABC):
         last_news = time.monotonic() if timeout_s else 0.0
         while True:
             with pool.lock:
-                if self._slots:
+                if self._pending:
                     pool.check_usable()
-                slot = self._take()
-                waits = slot is None and len(self._slots) > 0
+                pending = self._take()
+                waits = pending is None and len(self._pending) > 0
                 self.num_waiting += waits
-                if slot is not None:
-                    pool.pace.note_delivery()
-            if slot is not None:
-                return self._open(slot)
+            if pending is not None:
+                return self._open(pending)
             if not waits:
                 self._end_of_plan()
             if pool.wait(self, timeout_s or None):
                 last_news = time.monotonic() if timeout_s else 0.0
             elif timeout_s and time.monotonic() - last_news >= timeout_s:
-                raise RuntimeError(f"{TIMED_OUT} {timeout_s} seconds")
+                raise BatchTimeoutError(f"DataLoader timed out after {timeout_s} seconds")
+
+    @property
+    def workers(self) -> list[Any]:
+        """The worker processes or threads."""
+        return self._pool.workers
 
     def poll(self) -> bool:
         """Return whether `next_batch` would return or raise at once."""
@@ -119,30 +114,17 @@ class PoolRun(abc.ABC):
     @property
     def deliverable(self) -> bool:
         """Whether the consumer can go on."""
-        return not self._slots or self._ready() is not None
+        return not self._pending or self._ready() is not None
 
-    def receive(self, worker: int, header: Header, payload: Any) -> Unjoined | None:
+    def receive(self, worker: int, header: Header, payload: Any) -> None:
         """Take what the pool brings; called under the pool's lock, by whichever thread has it."""
-        slot = self._slots.get(header.number)
-        if slot is None or slot.complete:
-            return None  # a worker that had ended its iterable dataset, or a batch that failed or was dropped
+        pending = self._pending.get(header.number)
+        if pending is None or pending.answer is not None:
+            return  # a worker that had ended its iterable dataset, or a batch that failed or was dropped
         if header.kind is Kind.ENDED:
-            self._worker_ended(worker)
-            return None
-        if slot.parts[header.piece] is not None:
-            return None
-        if header.kind is Kind.RESULT:
-            self._pool.pace.note(slot.sizes[header.piece], header.seconds)
-        slot.parts[header.piece] = (header.kind, payload)
-        slot.missing -= 1
-        return None if slot.missing else self._all_here(header.number, slot)
-
-    def joined(self, number: int, kind: Kind, payload: Any) -> None:
-        """Take the batch that a worker put together; called under the pool's lock."""
-        slot = self._slots.get(number)
-        if slot is not None:
-            slot.parts = [(kind, payload)]
-            self._complete(number, slot)
+            self._worker_ended(worker, payload)
+        else:
+            self._complete(header.number, header.kind, payload)
 
     def close(self) -> None:
         """Drop the pass; workers that serve it alone are ended.
@@ -152,7 +134,7 @@ class PoolRun(abc.ABC):
         """
         if not self._pool.owned:
             return  # a fork collects its copy
-        self._plan, self._slots = iter(()), {}
+        self._plan, self._pending = iter(()), {}
         for _ in range(self.num_waiting):
             self.signal.put(None)
         if self._owns_pool:
@@ -164,44 +146,40 @@ class PoolRun(abc.ABC):
     def _deal(self) -> None:
         """Give the next batch of the plan to the workers, if there is one."""
 
-    def _open(self, slot: Slot) -> Any:
-        """Return the batch of a complete slot, or raise what was raised instead."""
-        part = slot.parts.pop()
-        assert part is not None
-        kind, payload = part
+    def _open(self, pending: PendingBatch) -> Any:
+        """Return a batch that came back, or raise what was raised instead."""
+        assert pending.answer is not None
+        (kind, payload), pending.answer = pending.answer, None
         if kind is Kind.ERROR and isinstance(payload, Exception):  # raised here, not in a worker
             try:
                 raise payload
             finally:
-                del part, payload  # see `RemoteError.reraise`
-        return self._pool.open(payload, kind)
+                del payload  # see `RemoteError.reraise`
+        try:
+            return self._pool.open(payload, kind)
+        except StopIteration as error:
+            if not pending.keyed:
+                raise
+            # of worker_init_fn, say: see NOTE [StopIteration]
+            raise no_end(error, "a worker") from error
 
-    def _submit(self, number: int, slot: Slot, tasks: Sequence[Task]) -> bool:
-        """Give a batch's tasks to the workers; return False if that fails, which is raised in the batch's turn."""
-        self._slots[number] = slot
+    def _submit(self, number: int, task: Task, *, worker: int | None) -> bool:
+        """Give a task to the workers; return False if that fails, which is raised in the batch's turn."""
+        self._pending[number] = PendingBatch(worker, task.key is not None)
         self._num_sent += 1
         try:
-            for piece, task in enumerate(tasks):
-                self._pool.submit(
-                    Header(Kind.TASK, self._number, number, piece, len(tasks)), task, worker=slot.worker
-                )
+            self._pool.submit(Header(Kind.TASK, self._number, number), task, worker=worker)
         except Exception as error:  # an index that cannot be pickled, say
-            slot.parts = [(Kind.ERROR, error)]
-            self._complete(number, slot)
+            self._complete(number, Kind.ERROR, error)
             return False
         return True
 
-    def _all_here(self, number: int, slot: Slot) -> Unjoined | None:
-        """Note that a batch can be delivered, or return what is to be collated first."""
-        self._complete(number, slot)
-        return None
-
-    def _complete(self, number: int, slot: Slot) -> None:
-        slot.complete = True
+    def _complete(self, number: int, kind: Kind, payload: Any) -> None:
+        self._pending[number].answer = kind, payload
         if not self._in_order:
             self._arrived.append(number)
 
-    def _worker_ended(self, worker: int) -> None:
+    def _worker_ended(self, worker: int, payload: Any) -> None:
         """Note that a worker came to the end of its iterable dataset."""
         raise AssertionError("only a pass over an iterable dataset hears of its end")
 
@@ -226,18 +204,18 @@ class PoolRun(abc.ABC):
     def _ready(self) -> int | None:
         """Return the number of a batch that can be delivered now."""
         if not self._in_order:
-            while self._arrived and self._arrived[0] not in self._slots:
+            while self._arrived and self._arrived[0] not in self._pending:
                 self._arrived.popleft()  # it was delivered, or dropped with the pass
             return self._arrived[0] if self._arrived else None
-        while self._next < self._num_sent and self._next not in self._slots:
+        while self._next < self._num_sent and self._next not in self._pending:
             self._next += 1  # it was delivered, or its worker's iterable dataset ended before it
-        slot = self._slots.get(self._next)
-        return self._next if slot is not None and slot.complete else None
+        pending = self._pending.get(self._next)
+        return self._next if pending is not None and pending.answer is not None else None
 
-    def _take(self) -> Slot | None:
+    def _take(self) -> PendingBatch | None:
         """Take the batch that can be delivered now, if there is one, and deal another task for it."""
         number = self._ready()
-        slot = None if number is None else self._slots.pop(number, None)
-        if slot is not None:
+        pending = None if number is None else self._pending.pop(number, None)
+        if pending is not None:
             self._deal()
-        return slot
+        return pending

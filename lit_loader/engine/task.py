@@ -1,14 +1,21 @@
-"""What a fetcher is asked for: one batch or a piece of one, by index, with the key of its randomness."""
+"""What a fetcher is asked for: one batch, by index, with the key of its randomness."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["BatchKey", "EndOfPass", "StreamPlace", "Task"]
+__all__ = ["BatchKey", "BatchTimeoutError", "EndOfPass", "StreamPlace", "Task"]
 
 
 class EndOfPass(Exception):
     """A pass has no more batches."""
+
+
+class BatchTimeoutError(RuntimeError):
+    """No batch came for ``timeout`` seconds; the same batch may still come.
+
+    The iterator raises it to the user as a RuntimeError, as torch does.
+    """
 
 
 class BatchKey(NamedTuple):
@@ -38,26 +45,25 @@ class StreamPlace(NamedTuple):
         samples: How many it took.
         batches: How many batches it made of them.
         ended: Whether it found the end of its stream.
-        state: What the dataset's own ``state_dict()`` gave there, pickled; None: the samples are counted off.
+        state: What the dataset's and its iterator's ``state_dict()`` gave there, as a pickled pair of plain values, or
+            None if the samples are counted off.
+        first: The digest of that pair after the epoch's first sample, or None if there is none.
     """
 
     samples: int
     batches: int
     ended: bool = False
     state: bytes | None = None
+    first: str | None = None
 
 
 class Task(NamedTuple):
-    """One batch to make, or a piece of one.
+    """One batch to make.
 
     Attributes:
         index: What the sampler gave: an index or a container of indices; for an iterable dataset None, or a
             container as long as the batch.
         key: The key of its randomness, if the loader is seeded.
-        whole: Whether the samples are to be collated: False for a piece, whose batch is collated when all
-            of its pieces are there.
-        row: For a piece: which sample of the batch is its first.
-        num_rows: For a piece: samples in the batch.
         number: Number of the batch in this rank's epoch.
         spares: For each sample, the indices that stand in for it if it is bad, in turn; None: none do.
         places: For an iterable dataset: where each worker begins, told with its first task; None: at the beginning.
@@ -65,27 +71,6 @@ class Task(NamedTuple):
 
     index: Any
     key: BatchKey | None = None
-    whole: bool = True
-    row: int = 0
-    num_rows: int = 0
     number: int = 0
     spares: list[list[int]] | None = None
     places: list[StreamPlace] | None = None
-
-    def pieces(self, size: int) -> list[Task]:
-        """Return the batch cut into pieces of ``size`` samples; itself if it is no larger."""
-        if len(self.index) <= size:
-            return [self]
-        assert self.key is not None
-        first, indices = self.key.first, list(self.index)  # a foreign sampler's may be a set
-        return [
-            self._replace(
-                index=indices[n : n + size],
-                key=self.key._replace(first=first + n),
-                whole=False,
-                row=n,
-                num_rows=len(indices),
-                spares=None if self.spares is None else self.spares[n : n + size],
-            )
-            for n in range(0, len(indices), size)
-        ]

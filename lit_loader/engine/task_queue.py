@@ -31,10 +31,10 @@ class TaskQueue:
     """
 
     def __init__(self) -> None:
-        kind = getattr(socket, "SOCK_SEQPACKET", None)
-        if kind is None:
-            raise NotImplementedError("this platform has no sockets that keep messages apart")
-        self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, kind)
+        try:
+            self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except (AttributeError, OSError) as error:  # macOS has the name, and no such sockets
+            raise NotImplementedError("this platform has no sockets that keep messages apart") from error
         self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         self._ours.setblocking(False)
         self.theirs.setblocking(False)

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 
 from lit_loader.engine.messages import Header, Kind
-from lit_loader.engine.pace import Pace
 from lit_loader.engine.pool import Receiver
 from lit_loader.engine.remote import RemoteError
 from lit_loader.engine.spec import WorkerSpec
@@ -41,17 +40,14 @@ class ThreadPool:
         keyed: Whether tasks have keys, so that drawing from generators that threads share is refused.
     """
 
-    joins = True
-
     def __init__(self, spec: WorkerSpec, *, shared: bool, keyed: bool) -> None:
         self.num_workers = spec.num_workers
-        self.pace = Pace()
         self._shared = shared
         self._shop = Shop(spec.num_workers, shared=shared, check_draws=keyed)
         self.lock = self._shop.lock
         self._next_run = 0
         self._owner_pid = os.getpid()
-        threads = [
+        threads = self._threads = [
             threading.Thread(
                 target=work, args=(self._shop, spec, number), name=f"lit_loader-worker-{number}", daemon=True
             )
@@ -65,6 +61,11 @@ class ThreadPool:
             for _ in threads:
                 self._shop.started.acquire()
             _restore_intra_op(self._shop.intra_op)
+
+    @property
+    def workers(self) -> list[Any]:
+        """The threads."""
+        return list(self._threads)
 
     @property
     def closed(self) -> bool:
@@ -95,6 +96,9 @@ class ThreadPool:
             if eager:
                 self._tell_all(Header(Kind.BEGIN, number))
             return number
+
+    def claim(self) -> None:
+        """Do nothing: threads cannot be replaced, so nothing is counted by epoch."""
 
     def end(self, number: int) -> None:
         """Drop what is held of a run; a finalizer may call this at any moment."""
@@ -130,10 +134,6 @@ class ThreadPool:
             shop.num_waiting -= 1
         self.check_usable()
         return came
-
-    @property
-    def memory(self) -> None:
-        """None: samples lie where the threads made them."""
 
     def look(self, run: Receiver) -> None:
         """Do nothing: the threads bring what they make."""
@@ -193,7 +193,8 @@ def _forget_at_fork(pool: ThreadPool) -> None:
 
 @cache
 def _register() -> None:
-    os.register_at_fork(after_in_child=_after_fork)
+    if hasattr(os, "register_at_fork"):  # else there is no fork
+        os.register_at_fork(after_in_child=_after_fork)
 
 
 def _after_fork() -> None:

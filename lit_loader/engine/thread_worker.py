@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 import weakref
+from contextlib import ExitStack
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeAlias
@@ -19,8 +19,7 @@ from lit_loader.engine.pool import Receiver
 from lit_loader.engine.remote import RemoteError
 from lit_loader.engine.spec import WorkerSpec
 from lit_loader.engine.task import Task
-from lit_loader.engine.worker_info import set_thread_worker_info
-from lit_loader.seeding import ThreadScope, WorkerRng
+from lit_loader.seeding import ThreadScope, WorkerRng, functions_answer_for_threads, set_worker_info
 
 __all__ = ["Shop", "work"]
 
@@ -82,11 +81,13 @@ def work(shop: Shop, spec: WorkerSpec, worker_id: int) -> None:
     Runs in: a worker thread, as its target.
     """
     try:
-        try:
-            scope = _set_up(shop, spec, worker_id)
-        finally:
-            shop.started.release()
-        _ThreadWorker(shop, spec, worker_id, scope).serve()
+        with ExitStack() as until_the_end:
+            try:
+                until_the_end.enter_context(functions_answer_for_threads())
+                scope = _set_up(shop, spec, worker_id)
+            finally:
+                shop.started.release()
+            _ThreadWorker(shop, spec, worker_id, scope).serve()
     except BaseException as error:
         shop.fail(error)
 
@@ -102,7 +103,7 @@ def _set_up(shop: Shop, spec: WorkerSpec, worker_id: int) -> ThreadScope:
     torch.set_num_threads(1)
     seed = spec.base_seed + worker_id
     scope = ThreadScope(seed)
-    set_thread_worker_info(
+    set_worker_info(
         id=worker_id,
         num_workers=spec.num_workers,
         seed=seed,
@@ -173,49 +174,37 @@ class _ThreadWorker:
         shop, fetcher = self._shop, self._fetcher(header.run)
         failed = self._init_error or self._failed.get(header.run)
         if failed is not None:
-            self._hand_over(Header(Kind.ERROR, *header[1:]), failed, fetcher)
+            self._hand_over(header._replace(kind=Kind.ERROR), failed)
             return
-        _, run, number, piece, *_ = header
         make = partial(self._make, fetcher, task)
         try:
             check = shop.check
-            made, seconds = make() if check is None or check.over else check.watch(make)
-            done = Header(Kind.RESULT, run, number, piece, seconds=seconds)
+            made = make() if check is None or check.over else check.watch(make)
+            kind = Kind.RESULT
         except BaseException as error:
             if isinstance(error, StopIteration) and self._map_fetcher is None:
-                self._finished.add(run)
-                done, made = Header(Kind.ENDED, run, number, piece), None
+                self._finished.add(header.run)
+                assert isinstance(fetcher, IterableFetcher)
+                kind, made = Kind.ENDED, fetcher.end()
             else:
-                done, made = Header(Kind.ERROR, run, number, piece), RemoteError.of(error, self._where)
-        self._hand_over(done, made, fetcher)
+                kind, made = Kind.ERROR, RemoteError.of(error, self._where)
+        self._hand_over(header._replace(kind=kind), made)
 
-    def _make(self, fetcher: Fetcher, task: Task) -> tuple[Any, float]:
-        """Return a task's batch, or its samples if it is a piece, and how many seconds the samples took."""
-        start = time.perf_counter()
+    def _make(self, fetcher: Fetcher, task: Task) -> Any:
+        """Return a task's batch."""
         with self._scope:
             samples = fetcher.samples(task)
-            seconds = time.perf_counter() - start
-            if task.whole and not self._spec.own_collate:
-                return fetcher.collate(samples, task.key), seconds
-        return (fetcher.collate(samples, task.key) if task.whole else samples), seconds
+            if not self._spec.own_collate:
+                return fetcher.collate(samples, task.key)
+        return fetcher.collate(samples, task.key)  # draws nothing, and is slower under the scope
 
-    def _hand_over(self, header: Header, made: Any, fetcher: Fetcher) -> None:
-        """Give the pass what was made of a task, and collate the batch if that was its last piece."""
+    def _hand_over(self, header: Header, made: Any) -> None:
+        """Give the pass what was made of a task."""
         shop = self._shop
         with shop.lock:
             run = shop.runs.get(header.run)
             if run is None:
                 return
-            unjoined = run.receive(self._id, header, made)
-            if run.num_waiting and run.deliverable:
-                wake(run)
-        if unjoined is None:
-            return
-        try:  # by a function of ours, as only such batches are shared: it draws nothing, and needs no scope
-            kind, made = Kind.RESULT, fetcher.collate(*unjoined)
-        except BaseException as error:
-            kind, made = Kind.ERROR, RemoteError.of(error, self._where)
-        with shop.lock:
-            run.joined(header.number, kind, made)
+            run.receive(self._id, header, made)
             if run.num_waiting and run.deliverable:
                 wake(run)

@@ -67,9 +67,8 @@ class TolerantFetcher(MapFetcher):
                     name_sample(error, dataset, inner, index)
                     raise
                 error.__traceback__ = None  # whoever keeps the error is not to keep the other samples
-                batch, at = task.number, task.row + row
                 failed.append(
-                    failure_of(error, dataset, inner, index, batch=batch, row=at, position=position)
+                    failure_of(error, dataset, inner, index, batch=task.number, row=row, position=position)
                 )
             else:
                 samples.append(self._place(sample))

@@ -17,16 +17,14 @@ _REMEDY = (
 
 
 def not_sent(made: Any, header: Header, error: BaseException) -> UnsendableBatchError:
-    """Return the error of a batch, or a piece of one, that cannot be pickled in the worker.
+    """Return the error of a batch that cannot be pickled in the worker.
 
     Args:
-        made: The batch, or the samples of the piece.
+        made: The batch.
         header: Of the task.
         error: What pickling it raised.
     """
     batch = f"batch {header.number} (counted from 0)"
-    if header.num_pieces > 1:
-        batch = f"piece {header.piece} of {batch}"
     try:
         culprit = describe_unsendable(made)
     except Exception:  # of a mapping of the user's, say

@@ -15,7 +15,6 @@ import faulthandler
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -25,7 +24,6 @@ from torch.utils.data import IterableDataset
 from torch.utils.data._utils import worker as torch_worker
 
 from lit_loader import batch_memory
-from lit_loader.collate.default import use_own_stacking
 from lit_loader.engine.control import Control, MainProcess
 from lit_loader.engine.desk import Desk
 from lit_loader.engine.fetch import Fetcher, IterableFetcher
@@ -38,16 +36,7 @@ from lit_loader.engine.task import Task
 from lit_loader.engine.unsendable import not_sent
 from lit_loader.engine.worker_memory import keep_freed_memory, leave_inherited_memory
 from lit_loader.seeding import EpochKeys, Moment, seed_process, seed_worker
-from lit_loader.transport import (
-    Buffer,
-    Frame,
-    Layout,
-    MemoryFile,
-    Place,
-    Placing,
-    SlotWriter,
-    encode,
-)
+from lit_loader.transport import Buffer, Frame, MemoryFile, Place, Placing, SlotWriter, encode
 
 __all__ = ["worker_main"]
 
@@ -88,7 +77,6 @@ def worker_main(
     torch.set_num_threads(1)
     keep_freed_memory()
     leave_inherited_memory()
-    use_own_stacking()
     control = Control(orders.fileno(), main, Inbox(tasks.fileno(), queue))
     threading.Thread(target=control.listen, name="lit_loader-control", daemon=True).start()
     outbox = Outbox(results.fileno())
@@ -120,7 +108,6 @@ class _Worker:
         self._where = f"in DataLoader worker process {worker_id}"
         self._writer = None if memory is None else SlotWriter(memory, joins=spec.own_collate)
         self._placing = None if self._writer is None else Placing(self._writer)
-        self._told = b""  # the layout that the main process has
         self._map_fetcher = None if isinstance(spec.dataset, IterableDataset) else self._new_fetcher()
         self._streams: dict[int, IterableFetcher] = {}  # one for each pass over an iterable dataset
         self._failed: dict[int, RemoteError] = {}  # passes whose ``iter(dataset)`` failed
@@ -196,7 +183,9 @@ class _Worker:
             if header.slot < 0 or self._writer is None or self._placing is None:
                 return self._make(header, task)
             try:
-                self._open(header, task, frame)
+                rows = task.index
+                num_rows = len(rows) if isinstance(rows, (list, tuple, range)) else 0
+                self._placing.open(Place(header.slot, num_rows))
                 with batch_memory.using(self._writer):
                     return self._make(header, task)
             finally:
@@ -204,29 +193,18 @@ class _Worker:
         except StopIteration as error:
             if self._map_fetcher is None:
                 self._finished.add(header.run)
-                return [pack_header(Kind.ENDED, *header[1:])]
+                return [pack_header(Kind.ENDED, *header[1:]), *encode(self._streams[header.run].end())]
             return _error(header, RemoteError.of(error, self._where))
         except Exception as error:
             return _error(header, RemoteError.of(error, self._where))
 
-    def _open(self, header: Header, task: Task, frame: Frame) -> None:
-        """Begin to write to the slot of a task."""
-        assert self._placing is not None
-        num_rows = task.num_rows or (len(task.index) if isinstance(task.index, (list, tuple, range)) else 0)
-        told = Layout.unpack(frame[1]) if frame[1].nbytes else None
-        place = Place(header.slot, header.piece, header.num_pieces, task.row, num_rows)
-        self._placing.open(place, told)
-
     def _make(self, header: Header, task: Task) -> list[Buffer]:
         """Return the answer to a task that has a result."""
         fetcher: Fetcher = self._map_fetcher or self._streams[header.run]
-        start = time.perf_counter()
         with batch_memory.using(None if self._map_fetcher is None else batch_memory.current()):
-            samples = fetcher.samples(
-                task
-            )  # a generator would hold on to its last sample, and so to the slot
-        seconds = time.perf_counter() - start
-        made = fetcher.collate(samples, task.key) if task.whole else samples
+            # a generator would hold on to its last sample, and so to the slot
+            samples = fetcher.samples(task)
+        made = fetcher.collate(samples, task.key)
         del samples
         try:
             answer = encode(made, None if header.slot < 0 or self._writer is None else self._writer.name)
@@ -234,16 +212,8 @@ class _Worker:
             raise
         except Exception as error:
             raise not_sent(made, header, error) from error
-        return [pack_header(Kind.RESULT, *header[1:6], seconds), self._news(), *answer]
-
-    def _news(self) -> bytes:
-        """Return the layout of samples, if the main process does not know it."""
-        layout = None if self._placing is None or not self._spec.own_collate else self._placing.layout
-        if layout is None or (packed := layout.pack()) == self._told:
-            return b""
-        self._told = packed
-        return packed
+        return [pack_header(Kind.RESULT, *header[1:]), *answer]
 
 
 def _error(header: Header, error: RemoteError) -> list[Buffer]:
-    return [pack_header(Kind.ERROR, *header[1:6]), b"", *encode(error)]
+    return [pack_header(Kind.ERROR, *header[1:]), *encode(error)]

@@ -5,13 +5,13 @@ NOTE [A user's sampler]
     from one batch to the next, so that an epoch of it is the same whatever else the process draws. To come back to
     a place, its own ``load_state_dict`` is called with what its ``state_dict`` gave there, if it has them; if not, it
     is iterated anew and what it gave before is dropped. A digest of that tells whether it was the same; without one,
-    with more than one rank or with indices that are no numbers and strings, it is taken to be.
+    with a sampler that gives each rank its own part or with indices that are no numbers and strings, it is taken to be.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from itertools import chain
 from typing import Any, NamedTuple
@@ -20,11 +20,22 @@ import numpy as np
 import torch
 
 from lit_loader.engine import is_stateful
+from lit_loader.global_batches import GlobalBatches
 from lit_loader.resume.own_state import NoStateError, own_state
 from lit_loader.resume.progress import Progress, ResumePoint
 from lit_loader.seeding import EpochKeys, KeyedGenerators, Moment
 
-__all__ = ["SamplerDetail", "beginning", "find_stateful", "foreign_indices", "is_one_shot"]
+__all__ = [
+    "IndexDigest",
+    "SamplerDetail",
+    "beginning",
+    "find_stateful",
+    "foreign_indices",
+    "index_digest",
+    "index_values",
+    "is_one_shot",
+    "state_of",
+]
 
 
 class SamplerDetail(NamedTuple):
@@ -34,11 +45,15 @@ class SamplerDetail(NamedTuple):
         samples: How many samples those batches had.
         state: The sampler's own state there; None: it has none, or none that could be had.
         digest: The digest of the indices before; None: it has a state, or none is kept.
+        generators: Without a seed, how the generators were when it began: see `lit_loader.resume.unseeded`.
+        start: The epoch's first indices or batches, if several ranks cut it: see `lit_loader.global_batches`.
     """
 
     samples: int = 0
     state: Any = None
     digest: str | None = None
+    generators: Any = None
+    start: Any = None
 
 
 def find_stateful(batch_sampler: Any, sampler: Any) -> Any:
@@ -51,7 +66,8 @@ def find_stateful(batch_sampler: Any, sampler: Any) -> Any:
 
 def is_one_shot(*samplers: Any) -> bool:
     """Whether one of them is an iterator, which cannot be asked again for what it gave."""
-    return any(hasattr(sampler, "__next__") for sampler in samplers)
+    inner = (getattr(sampler, "sampler", None) for sampler in samplers)
+    return any(hasattr(sampler, "__next__") for sampler in (*samplers, *inner))
 
 
 def foreign_indices(
@@ -65,13 +81,14 @@ def foreign_indices(
     progress: Progress,
     point: ResumePoint | None,
     digested: bool,
+    compared: Callable[[Iterator[Any]], Iterator[Any]] | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """Yield what a user's sampler gives in an epoch, from a point on: see NOTE [A user's sampler].
 
-    Each item comes with the number of samples before it, in the epoch and on this rank.
+    Each item comes with the number of samples before it, in the epoch and on this rank, or on all if they cut it.
 
     Args:
-        sampler: What is iterated: a sampler, or a batch sampler if ``batched``.
+        sampler: What is iterated: a sampler, or a batch sampler if ``batched``, or the `GlobalBatches` of either.
         name: What the user calls it, for the message.
         stateful: The one with a state, as `find_stateful` returns it.
         batched: Whether it gives containers of indices.
@@ -80,33 +97,34 @@ def foreign_indices(
         progress: Where it is noted, for each batch, how to go on after it: a `SamplerDetail`.
         point: Where to go on, with a `SamplerDetail`; None: at the beginning.
         digested: Whether a digest is kept.
+        compared: Takes the items of the epoch and returns an equal iterator, when all ranks were found to get the
+            same; None: nobody compares.
 
     Raises:
         ValueError: If it gives something else than it gave before, or less.
     """
     generators = KeyedGenerators(EpochKeys(seed, epoch).key(Moment.SAMPLER, 0))
     detail = SamplerDetail() if point is None or point.detail is None else point.detail
-    loads = stateful is not None and detail.state is not None
-    if loads:
-        stateful.load_state_dict(copy.deepcopy(detail.state))
-    with generators:
-        items = iter(sampler)
-    first = next(_keyed(items, generators), _END)
-    if first is _END and loads and point is not None and point.position == 0:
-        with generators:  # its state was saved at its end, and it now begins anew
-            items = iter(sampler)
-        first = next(_keyed(items, generators), _END)
-    digest = _Digest() if digested and stateful is None else None
+    cut = sampler if isinstance(sampler, GlobalBatches) else None
+    if cut is not None:
+        cut.start = detail.start if stateful is not None and point is not None and point.position else None
+    every = _from_state(sampler, generators, stateful, detail, anew=point is not None and point.position == 0)
+    if compared is not None:
+        every = compared(every)
+    digest = IndexDigest() if digested and stateful is None else None
     before = 0 if point is None or stateful is not None else point.position
     samples = detail.samples if before == 0 else 0
     number = 0
-    for item in () if first is _END else chain((first,), _keyed(items, generators)):
+    for item in every:
         given = list(item) if batched and not hasattr(item, "__len__") else item
-        samples_before, samples = samples, samples + (len(given) if batched else 1)
+        more = cut.num_samples(given) if cut is not None else len(given) if batched else 1
+        samples_before, samples = samples, samples + more
         if digest is not None:
             digest.add(given)
         number += 1
-        found = SamplerDetail(samples, _state_of(stateful), None if digest is None else digest.hex())
+        start = None if cut is None or stateful is None or not cut.keeps_start else cut.start
+        hexed = None if digest is None else digest.hex()
+        found = SamplerDetail(samples, state_of(stateful), hexed, start=start)
         if number > before:
             progress.note(found)
             yield samples_before, given
@@ -119,12 +137,29 @@ def foreign_indices(
         )
 
 
+def _from_state(
+    sampler: Any, generators: KeyedGenerators, stateful: Any, detail: SamplerDetail, *, anew: bool
+) -> Iterator[Any]:
+    """Yield a sampler's items, from its own state on if there is one; ``anew``: it may have been saved at its end."""
+    loads = stateful is not None and detail.state is not None
+    if loads:
+        stateful.load_state_dict(copy.deepcopy(detail.state))
+    with generators:
+        items = iter(sampler)
+    first = next(_keyed(items, generators), _END)
+    if first is _END and loads and anew:
+        with generators:
+            items = iter(sampler)
+        first = next(_keyed(items, generators), _END)
+    yield from () if first is _END else chain((first,), _keyed(items, generators))
+
+
 def beginning(batch_sampler: Any, sampler: Any) -> SamplerDetail:
     """Return what it takes to begin a pass again that begins now."""
-    return SamplerDetail(0, _state_of(find_stateful(batch_sampler, sampler)))
+    return SamplerDetail(0, state_of(find_stateful(batch_sampler, sampler)))
 
 
-def _state_of(stateful: Any) -> Any:
+def state_of(stateful: Any) -> Any:
     """Return a sampler's own state, as it is now; None: it has none, or none that can be had."""
     try:
         return None if stateful is None else own_state(stateful)
@@ -155,7 +190,27 @@ def _check(found: SamplerDetail, expected: SamplerDetail, what: str) -> None:
         )
 
 
-class _Digest:
+def index_values(units: Iterable[Any]) -> list[Any]:
+    """Return indices, or batches of them, as plain values.
+
+    Raises:
+        NoStateError: If there is one whose value cannot be told.
+    """
+    try:
+        return [tuple(map(_value, unit)) if isinstance(unit, tuple) else _value(unit) for unit in units]
+    except TypeError as error:
+        raise NoStateError(f"the first indices of the epoch cannot be saved: {error}") from None
+
+
+def index_digest(items: Iterable[Any]) -> str | None:
+    """Return a digest of indices or batches of them; None if there is one whose value cannot be told."""
+    digest = IndexDigest()
+    for item in items:
+        digest.add(item)
+    return digest.hex()
+
+
+class IndexDigest:
     """A running digest of indices; None once there is one whose value cannot be told."""
 
     def __init__(self) -> None:

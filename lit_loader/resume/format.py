@@ -7,11 +7,11 @@ NOTE [State]
                    "sampler"  the user's sampler has a state of its own
                    "replay"   the user's sampler is asked again for what it gave
                    "stream"   an iterable dataset
-    seed, epoch    the loader's seed; the epoch of the next batch
+    seed, epoch    the loader's seed, or None; the epoch of the next batch
     named          the epoch that was named last before it began (``set_epoch``), or None
     position       what was received of the epoch: positions of the global order, or batches of a rank
     dataset_length `len(dataset)`, or None
-    dataset_state  what the dataset's own ``state_dict()`` gave, if it has one
+    dataset_state  what the dataset's own ``state_dict()`` gave, if it has one; an iterable dataset's before its pass
     check          a sum over all of this: what was damaged or edited is refused
     and what the kind needs: see `FIELDS`.
 
@@ -41,10 +41,6 @@ def _count_or_none(value: Any) -> str | None:
 
 def _integer_or_none(value: Any) -> str | None:
     return None if value is None or type(value) is int else "an int or None"
-
-
-def _integer(value: Any) -> str | None:
-    return None if type(value) is int else "an int"
 
 
 def _text(value: Any) -> str | None:
@@ -79,11 +75,15 @@ def _states(value: Any) -> str | None:
     return None if value is None or type(value) in (list, tuple) else "a list, or None"
 
 
+def _start(value: Any) -> str | None:
+    return None if type(value) in (list, tuple) and is_plain(value) else "a list of indices or batches"
+
+
 _Rule = Callable[[Any], str | None]
 
 _COMMON: dict[str, _Rule] = {
     "kind": _text,
-    "seed": _integer,
+    "seed": _integer_or_none,
     "epoch": _count,
     "named": _count_or_none,
     "position": _count,
@@ -94,6 +94,7 @@ _FOREIGN: dict[str, _Rule] = {
     "batch_size": _count_or_none,
     "world_size": _count,
     "samples": _count,
+    "generators": _plain,
 }
 _OF_KIND: dict[str, dict[str, _Rule]] = {
     "order": {
@@ -110,6 +111,7 @@ _OF_KIND: dict[str, dict[str, _Rule]] = {
         "num_workers": _count,
         "workers": _workers,
         "states": _states,
+        "firsts": _states,
         "turn": _count,
     },
 }
@@ -161,6 +163,10 @@ def checked_state(state: Any) -> dict[str, Any]:
         rules = dict(FIELDS[kind])
         if "dataset_state" in state:
             rules["dataset_state"] = _plain
+        if (
+            kind == "sampler" and "start" in state
+        ):  # with several ranks, which fill up the epoch's end from it
+            rules["start"] = _start
     _check_fields(state, rules)
     return state
 
@@ -190,15 +196,19 @@ def _check_fields(state: dict[str, Any], rules: dict[str, _Rule]) -> None:
 def _check_workers(state: dict[str, Any]) -> None:
     """Refuse a stream's state whose fields speak of different workers."""
     count = max(1, state["num_workers"])
-    states = state["states"]
-    if (
-        len(state["workers"]) != count
-        or (states is not None and len(states) != count)
-        or state["turn"] >= count
-    ):
+    states, firsts = state["states"], state["firsts"]
+    lists = [state["workers"], *(given for given in (states, firsts) if given is not None)]
+    fits = all(len(given) == count for given in lists) and (states is None) == (firsts is None)
+    fits = fits and state["turn"] < count
+    fits = fits and all(
+        given is None or (type(given) in (list, tuple) and len(given) == 2) for given in states or ()
+    )
+    fits = fits and all(given is None or type(given) is str for given in firsts or ())
+    if not fits:
         raise ValueError(
             f"num_workers={state['num_workers']} of a loader's state does not go with its workers="
-            f"{_shown(state['workers'])}, states={_shown(states)} and turn={state['turn']}; {_AFRESH}"
+            f"{_shown(state['workers'])}, states={_shown(states)}, firsts={_shown(firsts)} and turn={state['turn']}; "
+            f"{_AFRESH}"
         )
 
 

@@ -60,6 +60,7 @@ class Progress:
 
     Attributes:
         resumed: Whether it began in the middle of the epoch.
+        end_detail: The detail of its end, or None if that is the last one noted.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Progress:
         self._num_received = self._num_failed = self._num_returned = self._num_noted = 0
         self.resumed = start > 0
         self._ended = False
+        self.end_detail: Any = None
         self._notes: deque[tuple[int, Any]] = deque()
 
     def received(self) -> None:
@@ -94,6 +96,10 @@ class Progress:
         """There are no more batches."""
         self._ended = True
 
+    def begin(self, detail: Any) -> None:
+        """Set the detail of the beginning, which may be known only when the first batch is planned."""
+        self._first = detail
+
     @property
     def num_returned(self) -> int:
         """Batches of this pass that were returned; those that raised are not among them."""
@@ -109,11 +115,11 @@ class Progress:
         ended, received = self._ended, self._num_received
         counted = max(0, received - held)
         known = [detail for number, detail in tuple(self._notes) if number <= counted]
-        return Reached(
-            self._start + counted * self._stride,
-            known[-1] if known else self._first,
-            not held and (ended or received == self.num_batches),
-        )
+        detail = known[-1] if known else self._first
+        complete = not held and (ended or received == self.num_batches)
+        if complete and self.end_detail is not None:
+            detail = self.end_detail
+        return Reached(self._start + counted * self._stride, detail, complete)
 
     def note(self, detail: Any) -> None:
         """Keep what it takes to go on after the next batch that was not noted yet; the pass may be ahead of us."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from typing import Any, NamedTuple
 
-from lit_loader.engine import TIMED_OUT, EndOfPass, Placed, StreamPlace
-from lit_loader.engine.bad_samples import Run
+from lit_loader.engine import BatchTimeoutError, DirectedRun, EndOfPass, InlineRun, Placed, StreamPlace
+from lit_loader.errors import ResumeWarning
 from lit_loader.resume.plain import is_plain
 from lit_loader.resume.progress import Progress
 
@@ -29,9 +30,13 @@ class StreamDetail(NamedTuple):
         """Return the beginning."""
         return cls((StreamPlace(0, 0),) * max(1, num_workers), 0)
 
+    def next_epoch(self) -> StreamDetail:
+        """Return the beginning of the next epoch, with what the workers' datasets are at the end of this one."""
+        return StreamDetail(tuple(StreamPlace(0, 0, state=place.state) for place in self.places), 0)
+
 
 def stream_fields(detail: StreamDetail) -> dict[str, Any]:
-    """Return the fields of a state: ``workers``, ``states`` and ``turn``."""
+    """Return the fields of a state: ``workers``, ``states``, ``firsts`` and ``turn``."""
     states: list[Any] | None = [
         None if place.state is None else pickle.loads(place.state) for place in detail.places
     ]
@@ -40,17 +45,19 @@ def stream_fields(detail: StreamDetail) -> dict[str, Any]:
     return {
         "workers": [[place.samples, place.batches, place.ended] for place in detail.places],
         "states": states,
+        "firsts": None if states is None else [place.first for place in detail.places],
         "turn": detail.turn,
     }
 
 
 def stream_detail(fields: dict[str, Any], *, with_state: bool) -> StreamDetail:
     """Return where a stream goes on by these fields, which were checked."""
-    workers = fields["workers"]
-    states = fields["states"] if with_state and fields["states"] is not None else [None] * len(workers)
+    none = [None] * len(fields["workers"])
+    states = fields["states"] if with_state and fields["states"] is not None else none
+    firsts = fields["firsts"] if with_state and fields["firsts"] is not None else none
     places = tuple(
-        StreamPlace(samples, batches, ended, None if state is None else pickle.dumps(state))
-        for (samples, batches, ended), state in zip(workers, states, strict=True)
+        StreamPlace(samples, batches, ended, None if state is None else pickle.dumps(state), first)
+        for (samples, batches, ended), state, first in zip(fields["workers"], states, firsts, strict=True)
     )
     return StreamDetail(places, fields["turn"])
 
@@ -64,26 +71,46 @@ class StreamRun:
         detail: Where the pass began.
     """
 
-    def __init__(self, run: Run, progress: Progress, detail: StreamDetail) -> None:
+    def __init__(self, run: InlineRun | DirectedRun, progress: Progress, detail: StreamDetail) -> None:
         self._run, self._progress, self._detail = run, progress, detail
 
     def next_batch(self) -> Any:
         """Return the next batch or raise EndOfPass."""
         try:
             placed = self._run.next_batch()
-        except StopIteration:  # of the dataset itself, without workers
+        except (EndOfPass, StopIteration):  # the second of the dataset itself, without workers
+            for end in self._run.ends():
+                self._take(end)
+            self._progress.end_detail = self._detail
             raise EndOfPass from None
-        except Exception as error:
-            if not isinstance(error, EndOfPass) and not str(error).startswith(TIMED_OUT):
-                self._progress.note(self._detail)  # a batch that raised counts too
+        except BatchTimeoutError:
+            raise
+        except Exception:
+            self._progress.note(self._detail)  # a batch that raised counts too
             raise
         if type(placed) is not Placed:
             raise TypeError(f"a batch of a stream came as {type(placed).__name__}, without its place")
+        self._take(placed)
+        self._progress.note(self._detail)
+        if placed.began_anew:
+            warnings.warn(
+                "the dataset's __iter__ resets what its load_state_dict loaded, so worker "
+                f"{placed.worker} made the samples before again and dropped them; have __iter__ go on from the "
+                "loaded state, or give the iterator a state_dict and a load_state_dict",
+                ResumeWarning,
+                stacklevel=4,
+            )
+        return placed.batch
+
+    def _take(self, placed: Placed) -> None:
         places = list(self._detail.places)
         places[placed.worker] = placed.place
         self._detail = StreamDetail(tuple(places), (placed.worker + 1) % len(places))
-        self._progress.note(self._detail)
-        return placed.batch
+
+    @property
+    def workers(self) -> list[Any]:
+        """The worker processes or threads."""
+        return self._run.workers
 
     def poll(self) -> bool:
         """Whether `next_batch` would return or raise at once."""

@@ -21,6 +21,7 @@ from lit_loader.seeding.process import (
 )
 from lit_loader.seeding.scope import ThreadScope
 from lit_loader.seeding.shared_draws import SharedDraws, cpu_times_of_others, others_want_to_run
+from lit_loader.seeding.thread_functions import functions_answer_for_threads, set_worker_info
 from lit_loader.seeding.worker_rng import WorkerRng
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "ThreadScope",
     "WorkerRng",
     "cpu_times_of_others",
+    "functions_answer_for_threads",
     "hash_u64",
     "is_duplicate",
     "key64",
@@ -42,6 +44,7 @@ __all__ = [
     "seed_generators",
     "seed_process",
     "seed_worker",
+    "set_worker_info",
     "uniform",
     "worker_words",
 ]

@@ -47,7 +47,11 @@ class SampleRng:
 
 
 class Scope(Protocol):
-    """A thread's own torch generator, as this module needs to know it."""
+    """A thread's own torch generator, as the modules that ask `current` need to know it."""
+
+    @property
+    def generator(self) -> torch.Generator:
+        """The generator."""
 
     def save(self) -> Any:
         """Return where it is in its stream."""
@@ -62,10 +66,12 @@ class Current(threading.local):
     Attributes:
         moment: Keys of the epoch, kind of moment and its two numbers; None: at none.
         scope: What torch's draws in this thread come from; None: torch's default generator.
+        worker_info: What ``get_worker_info()`` returns in this thread, or None if it is no worker thread.
     """
 
     moment: tuple[EpochKeys, Moment, int, int] | None = None
     scope: Scope | None = None
+    worker_info: Any = None
     _keyed: tuple[Any, Key] = (None, Key(0, 0, 0, 0))  # the moment whose key was computed last, and that key
     _drawn: tuple[Any, SampleRng | None] = (None, None)
 

@@ -6,8 +6,11 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
+
+# Here, or numpy would import it at its first use: in every forked worker anew, and in a worker thread, where its import
+# calls eval(), by which CPython forgets a Ctrl-C that is just ending the main thread.
+from numpy import random as numpy_random
 
 from lit_loader.seeding.current import current
 from lit_loader.seeding.keys import EpochKeys, Key, Moment
@@ -18,7 +21,7 @@ __all__ = ["preserved_generators", "seed_generators", "seed_process", "seed_work
 def seed_generators(key: Key) -> None:
     """Seed the process-wide generators of torch (CPU), numpy and random from a key."""
     torch.default_generator.manual_seed(key.torch)
-    np.random.seed(key.numpy)
+    numpy_random.seed(key.numpy)
     random.seed(key.python)
 
 
@@ -47,13 +50,13 @@ def preserved_generators() -> Iterator[None]:
             current.restore(outer)
         return
     torch_state = torch.default_generator.get_state()
-    numpy_state = np.random.get_state()
+    numpy_state = numpy_random.get_state()
     python_state = random.getstate()
     try:
         yield
     finally:
         torch.default_generator.set_state(torch_state)
-        np.random.set_state(numpy_state)
+        numpy_random.set_state(numpy_state)
         random.setstate(python_state)
         current.restore(outer)
 
@@ -61,7 +64,7 @@ def preserved_generators() -> Iterator[None]:
 def worker_words(base_seed: int, worker_id: int) -> list[int]:
     """Return the four 32-bit words that seed numpy's generator in a worker (``SeedSequence``, as torch has it)."""
     entropy = [worker_id, base_seed & 0xFFFFFFFF, base_seed >> 32, 0]
-    words: list[int] = np.random.SeedSequence(entropy).generate_state(4).tolist()
+    words: list[int] = numpy_random.SeedSequence(entropy).generate_state(4).tolist()
     return words
 
 
@@ -73,6 +76,6 @@ def seed_worker(base_seed: int, worker_id: int) -> int:
     seed = base_seed + worker_id
     random.seed(seed)
     torch.manual_seed(seed)
-    np.random.seed(worker_words(base_seed, worker_id))
+    numpy_random.seed(worker_words(base_seed, worker_id))
     current.moment = None
     return seed

@@ -4,7 +4,7 @@ Problem: the generators of torch, numpy and random belong to the process, and th
 same time would take each other's numbers. Mechanism: a ``TorchFunctionMode``, which torch keeps per thread,
 passes a ``generator=`` to every function that draws; it is seeded when the first draw of a sample asks for it,
 so that a sample that draws nothing costs nothing. The bits are those of seeding the default generator. Torch's
-``manual_seed``, ``fork_rng`` and their kin reach the same generator (`lit_loader.seeding.default_generator`).
+``manual_seed``, ``fork_rng`` and their kin reach the same generator (`lit_loader.seeding.thread_functions`).
 Refused: what cannot be told which generator to draw from (dropout, ``torch.ops``). A function compiled by
 ``torch.compile`` runs as it was written; with ``fullgraph=True`` the compiler raises an error of its own.
 Not covered: the process-wide generators of numpy and random, and draws of torch that are made without its Python
@@ -14,8 +14,6 @@ first samples (`SharedDraws`); generators of devices other than the CPU, which n
 
 from __future__ import annotations
 
-import os
-from functools import cache
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -23,7 +21,6 @@ from torch.overrides import TorchFunctionMode
 
 from lit_loader.errors import SharedGeneratorError
 from lit_loader.seeding.current import current
-from lit_loader.seeding.default_generator import speak_for_threads
 from lit_loader.seeding.draws import DRAWS, LIKE, draws_unheard, is_listed, on_cpu
 from lit_loader.seeding.keys import EpochKeys, Moment
 
@@ -51,7 +48,6 @@ class ThreadScope(TorchFunctionMode):
         self._generator = torch.Generator()
         self._generator.manual_seed(seed)
         self._seeded_for: Any = None  # the moment that the generator was seeded for
-        _prepare_process()
 
     def __enter__(self) -> Self:
         current.scope = self
@@ -123,14 +119,3 @@ class ThreadScope(TorchFunctionMode):
         elif given is self._generator:
             self.generator  # noqa: B018  # seeded by being asked for
         return LIKE.get(func, func)(*args, **kwargs)
-
-
-@cache
-def _prepare_process() -> None:
-    """Do what is done once, when the first scope is made."""
-    speak_for_threads()
-    os.register_at_fork(after_in_child=_leave)
-
-
-def _leave() -> None:
-    current.scope = None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from lit_loader.transport.frames import Buffer, Frame, FrameReader, FrameWriter
-from lit_loader.transport.layout import Layout
 from lit_loader.transport.memory_file import MemoryFile
 from lit_loader.transport.page_lock import PageLock
 from lit_loader.transport.pickled import RebuildError, decode, encode, pickle_small
 from lit_loader.transport.placing import Placing
+from lit_loader.transport.poller import READABLE, WRITABLE, Poller, new_poller
 from lit_loader.transport.slot_writer import Place, SlotWriter
 from lit_loader.transport.slots import Slots, Ticket, open_slots
 from lit_loader.transport.unsendable import describe_unsendable
@@ -17,18 +17,21 @@ __all__ = [
     "Frame",
     "FrameReader",
     "FrameWriter",
-    "Layout",
     "MemoryFile",
     "PageLock",
     "Place",
     "Placing",
+    "Poller",
+    "READABLE",
     "RebuildError",
     "SlotWriter",
     "Slots",
     "Ticket",
+    "WRITABLE",
     "decode",
     "describe_unsendable",
     "encode",
+    "new_poller",
     "open_slots",
     "pickle_small",
 ]

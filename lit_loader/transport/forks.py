@@ -3,7 +3,8 @@
 NOTE [Forks]
     A forked process sees the batches that its parent holds, and the parent cannot know for how long. So before a fork
     the memory of every batch that is held becomes the parent's own, at the same addresses, and is copied on write as
-    all memory is; its slot is free from then on. Between that and the fork no thread can take hold of another batch.
+    all memory is; its slot is free from then on. Where there is no memory for that copy, the slot is never used again.
+    Between that and the fork no thread can take hold of another batch.
     A fork by other means than ``os.fork`` (in C, without Python's hooks) is not noticed.
 
 Runs in: the thread that forks.
@@ -11,13 +12,15 @@ Runs in: the thread that forks.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import weakref
-from typing import Protocol
+from typing import Final, Protocol
 
-__all__ = ["make_private_before_forks"]
+__all__ = ["FORKS_ARE_NOTICED", "make_private_before_forks"]
+
+FORKS_ARE_NOTICED: Final = hasattr(os, "register_at_fork")
+"""Whether `make_private_before_forks` does anything."""
 
 
 class Holder(Protocol):
@@ -30,11 +33,7 @@ class Holder(Protocol):
     lock: threading.RLock
 
     def make_private(self) -> None:
-        """Make what is held this process's own.
-
-        Raises:
-            MemoryError: If there is no memory for the copies.
-        """
+        """Make what is held this process's own."""
 
 
 # References without callbacks: in one of Python's own, Ctrl-C would be printed and lost.
@@ -58,8 +57,7 @@ def _before() -> None:
             continue
         holder.lock.acquire()
         _forking.append(holder)
-        with contextlib.suppress(MemoryError):  # then there is none to fork either, as will be told
-            holder.make_private()
+        holder.make_private()
 
 
 def _after() -> None:
@@ -68,5 +66,5 @@ def _after() -> None:
     _turn.release()
 
 
-if hasattr(os, "register_at_fork"):
+if FORKS_ARE_NOTICED:
     os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -43,13 +41,3 @@ class Layout:
         for size in self.sizes:
             starts.append(starts[-1] + aligned(size * num_rows))
         return starts
-
-    def pack(self) -> bytes:
-        """Return the layout as bytes."""
-        return pickle.dumps([(dtype, tuple(shape)) for dtype, shape in self.leaves], protocol=5)
-
-    @classmethod
-    def unpack(cls, data: bytes | memoryview) -> Layout:
-        """Return the layout that `pack` packed, in a process of this loader."""
-        leaves: Sequence[Leaf] = pickle.loads(data)
-        return cls(tuple(leaves))

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from lit_loader.batch_memory import LARGE_BYTES
-from lit_loader.transport.intervals import Intervals
 from lit_loader.transport.layout import ALIGNMENT
 from lit_loader.transport.mapping import Mapping
 from lit_loader.transport.memory_file import WINDOW_BYTES
@@ -29,13 +28,11 @@ class Lease(np.ndarray[Any, Any]):
         mapping: Keeps the bytes where they are.
         ticket: Keeps the slot, for a reader; None: there is no need to.
         stretches: Start and end of what a reader uses.
-        stacked: Where the stacks are that were given out.
     """
 
     mapping: Mapping
     ticket: Any
     stretches: list[tuple[int, int]]
-    stacked: Intervals
 
     def holds(self, address: int) -> bool:
         """Whether an address is one of these bytes'."""
@@ -46,7 +43,7 @@ def lease_of(mapping: Mapping) -> Lease:
     """Return the bytes of a mapping of `WINDOW_BYTES`."""
     window: Any = _Window.from_address(mapping.address)
     lease: Lease = np.frombuffer(window, np.uint8).view(Lease)
-    lease.mapping, lease.ticket, lease.stretches, lease.stacked = mapping, None, [], Intervals()
+    lease.mapping, lease.ticket, lease.stretches = mapping, None, []
     return lease
 
 

@@ -2,7 +2,7 @@
 
 ``mmap.mmap`` keeps a descriptor of its own for every mapping, so the system calls are made here.
 
-Runs in: every process. Linux; elsewhere nothing here is called.
+Runs in: every process. Linux; elsewhere, or in a C library without these calls, no memory can be mapped here.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def _find_libc() -> Any:
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None, use_errno=True)
+    if not all(hasattr(libc, name) for name in ("mmap", "mremap", "munmap", "madvise")):
+        return None
     address, size, flag = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     libc.mmap.restype = libc.mremap.restype = address
     libc.mmap.argtypes = (address, size, flag, flag, flag, ctypes.c_int64)
@@ -55,6 +57,7 @@ class Mapping:
 
     Attributes:
         address: Where it lies in this process.
+        offset: Where it begins in the file.
         num_bytes: Its length.
 
     Raises:
@@ -64,7 +67,7 @@ class Mapping:
     """
 
     def __init__(self, fd: int, offset: int, num_bytes: int) -> None:
-        self.num_bytes = num_bytes
+        self.offset, self.num_bytes = offset, num_bytes
         self.address = _map(num_bytes, mmap.MAP_SHARED, fd, offset)
         self._touched = bytearray(num_bytes // CHUNK_BYTES)
 
@@ -92,31 +95,44 @@ class Mapping:
         _libc.madvise(self.address, self.num_bytes, _MADV_REMOVE)
         self._touched = bytearray(len(self._touched))
 
-    def make_private(self, stretches: Iterable[tuple[int, int]]) -> None:
+    def make_private(self, fd: int, stretches: Iterable[tuple[int, int]]) -> None:
         """Turn stretches into memory of this process alone, at the same addresses and with the same contents.
 
-        What another thread writes to them in this very moment may be lost.
+        NOTE [Private without a lost write]
+            The stretch is mapped a second time, copied on write, and the new mapping is moved to the place of the old
+            one. That is one step for every other thread: what they wrote before is in the file, which both mappings
+            show, and what they write afterwards is copied first. Then every page is copied at once, so that the
+            file's may be used for something else. Kernels before 5.14 cannot be asked to do so; there one byte of
+            each page is written to itself, and a write of another thread to that byte in this very instant is lost.
 
         Args:
+            fd: The file.
             stretches: Start and end of each, in bytes.
 
         Raises:
-            MemoryError: If there is no memory for the copy.
+            MemoryError: If there is no memory for the copy. The contents are the same, and writes are private, but
+                the file's pages must not be written to for as long as this process or a fork of it lives. A stretch
+                for which there is not even a mapping stays shared.
         """
-        for first, last in _pages(stretches):
+        shortage = ""
+        for first, last in _pages(stretches):  # all of them, though one fails
             size, target = last - first, self.address + first
             try:
-                copy = _map(size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+                private = _map(size, mmap.MAP_PRIVATE, fd, self.offset + first)
             except OSError as error:
-                raise MemoryError(
-                    f"no memory for a copy of {size} bytes of a batch: {error.strerror}"
-                ) from error
-            ctypes.memmove(copy, target, size)
-            # one step for every other thread: they see the shared pages or the copy
-            if _libc.mremap(copy, size, size, _MREMAP_MAYMOVE_FIXED, target) == _FAILED:
-                code = ctypes.get_errno()
-                _munmap(copy, size)
-                raise MemoryError(f"a batch of {size} bytes cannot be moved: {os.strerror(code)}")
+                shortage = f"{size} bytes of a batch cannot be mapped: {error.strerror}"
+                continue
+            if _libc.mremap(private, size, size, _MREMAP_MAYMOVE_FIXED, target) == _FAILED:
+                shortage = f"{size} bytes of a batch cannot be moved: {os.strerror(ctypes.get_errno())}"
+                _munmap(private, size)
+            elif _libc.madvise(target, size, _MADV_POPULATE_WRITE) != 0:
+                if ctypes.get_errno() in _NO_MEMORY:
+                    shortage = f"no memory for a copy of {size} bytes of a batch"
+                    continue
+                for page in range(target, target + size, mmap.PAGESIZE):
+                    ctypes.memmove(page, page, 1)
+        if shortage:
+            raise MemoryError(shortage)
 
     def __del__(self) -> None:
         if (address := getattr(self, "address", None)) is not None and _munmap is not None:
@@ -139,6 +155,8 @@ def _pages(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _map(num_bytes: int, flags: int, fd: int, offset: int) -> int:
+    if _libc is None:
+        raise OSError(errno.ENOSYS, "this platform cannot share memory as batches need it")
     address = _libc.mmap(None, num_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, offset)
     if address == _FAILED:
         code = ctypes.get_errno()

@@ -9,7 +9,7 @@ NOTE [One file, far apart]
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing import reduction
 from typing import Any
 
@@ -59,6 +59,14 @@ class MemoryFile:
             OSError: If this process may not map so much.
         """
         return Mapping(self._fd, slot * _DISTANCE, WINDOW_BYTES)
+
+    def make_private(self, mapping: Mapping, stretches: Iterable[tuple[int, int]]) -> None:
+        """Turn stretches of a slot that `map` mapped into memory of this process: see `Mapping.make_private`.
+
+        Raises:
+            MemoryError: If there is no memory for the copy, or the file is closed.
+        """
+        mapping.make_private(self._fd, stretches)
 
     def read(self, slot: int, offset: int, num_bytes: int) -> memoryview:
         """Return a copy of bytes of a slot.

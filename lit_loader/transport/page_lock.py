@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 __all__ = ["PageLock"]
@@ -16,6 +15,3 @@ class PageLock(Protocol):
 
     def unlock(self, address: int) -> None:
         """Undo that, before the memory is unmapped, moved or grown."""
-
-    def fence(self) -> Callable[[], bool] | None:
-        """Return a test whether all copies begun until now have completed; None: there are none."""

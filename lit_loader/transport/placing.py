@@ -37,7 +37,7 @@ class Placing:
         writer: Gives the memory.
 
     Attributes:
-        layout: What all samples of the task so far have in common; None: nothing, or nothing large.
+        layout: What all samples of the task so far have in common, or None if there is nothing large.
     """
 
     def __init__(self, writer: SlotWriter) -> None:
@@ -46,14 +46,9 @@ class Placing:
         self._active = self._first = False
         self._num_moved = self._num_wasted = 0
 
-    def open(self, place: Place, told: Layout | None) -> None:
-        """Begin a task.
-
-        Args:
-            place: Its part of a slot.
-            told: The layout of a shared batch's rows, as the main process knows it; of no meaning for a whole one.
-        """
-        self._writer.open(place, self.layout if place.num_parts == 1 else told)
+    def open(self, place: Place) -> None:
+        """Begin a task, whose samples will probably be laid out as those of the one before."""
+        self._writer.open(place, self.layout)
         self._active = self._first = self._writer.is_open and self._num_wasted < _MOST_WASTED
         self._num_moved = 0
         self.layout = None
@@ -70,7 +65,7 @@ class Placing:
             self._first = False
             self._active = bool(leaves)
             self.layout = Layout(tuple(leaves)) if leaves else None
-            if self.layout is not None and self._writer.layout is None:
+            if self.layout is not None and self._writer.layout != self.layout:
                 self._writer.lay_out(self.layout)
         elif self.layout is not None and tuple(leaves) != self.layout.leaves:
             self.layout = None

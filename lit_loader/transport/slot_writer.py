@@ -2,10 +2,8 @@
 
 NOTE [Where things are in a slot]
     rows    If the samples of a batch hold large tensors of the same shapes (`Layout`), those of one field lie one
-            behind the other, sample for sample: when the last of them is there, so is their stack. Several workers
-            may fill rows of one batch, if the main process has told them the layout.
-    rest    Everything else, in the order in which it is made. Each piece of a shared batch has a part of the slot for
-            itself; the rows are in the first one.
+            behind the other, sample for sample: when the last of them is there, so is their stack.
+    rest    Everything else, in the order in which it is made.
 
 NOTE [Who keeps what]
     A collate function or a dataset may keep what it was given or gave, in this process and for longer than the batch.
@@ -20,7 +18,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import mmap
 import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -38,24 +35,16 @@ from lit_loader.transport.memory_file import WINDOW_BYTES, MemoryFile
 
 __all__ = ["Place", "SlotWriter"]
 
-_WINDOW_PAGES = WINDOW_BYTES // mmap.PAGESIZE
-
 
 class Place(NamedTuple):
     """Where a task's samples go.
 
     Attributes:
         slot: The slot.
-        part: Which part of it is this task's.
-        num_parts: Of how many.
-        first_row: Row of the task's first sample.
-        num_rows: Samples of the whole batch.
+        num_rows: How many samples; 0 if that is not known.
     """
 
     slot: int
-    part: int = 0
-    num_parts: int = 1
-    first_row: int = 0
     num_rows: int = 0
 
 
@@ -85,38 +74,32 @@ class SlotWriter:
         """Begin a task.
 
         Args:
-            place: Its part of a slot.
-            layout: Of rows at the beginning of the slot; None: of no rows yet.
+            place: Its slot.
+            layout: Of the rows that its samples will probably fill, or None if that is not known.
         """
-        self.row, self.num_found, self._place = place.first_row, 0, place
+        self.row, self.num_found, self._place = 0, 0, place
         try:
             self._mapping = self._mappings.get(place.slot) or self._file.map(place.slot)
         except OSError:
             return  # the batch goes by pipe
         self._mappings[place.slot] = self._mapping
         self._lease = lease_of(self._mapping)
-        part_bytes = _WINDOW_PAGES // place.num_parts * mmap.PAGESIZE
-        self._first = self._top = place.part * part_bytes
-        self._end = self._first + part_bytes
+        self._top = 0
         self._layout: Layout | None = None
         self._starts: list[int] = []  # of each leaf's rows
         self._claimed: set[int] = set()  # offsets of the rows that were given out
         self._named = Intervals()
         if layout is not None:
-            self._begin_rows(layout, 0)
+            self.lay_out(layout)
 
     def lay_out(self, layout: Layout) -> None:
-        """Have rows of this layout from now on, behind what is in the slot already."""
-        if self._place.num_parts == 1:
-            self._begin_rows(layout, self._top)
-
-    def _begin_rows(self, layout: Layout, at: int) -> None:
-        starts = [at + start for start in layout.starts(self._place.num_rows)]
-        if starts[-1] > _WINDOW_PAGES // self._place.num_parts * mmap.PAGESIZE:
-            return  # they would reach into the next part
-        self._layout, self._starts = layout, starts
-        if self._place.part == 0:
-            self._top = starts[-1]
+        """Have rows of this layout from now on, behind what is in the slot already; once a row is filled it stays."""
+        self._forget_rows()
+        if self._layout is not None:
+            return
+        starts = [self._top + start for start in layout.starts(self._place.num_rows)]
+        if starts[-1] <= WINDOW_BYTES:
+            self._layout, self._starts, self._top = layout, starts, starts[-1]
 
     @property
     def layout(self) -> Layout | None:
@@ -182,18 +165,11 @@ class SlotWriter:
         held, self._lease = weakref.ref(self._lease), None
         if (lease := held()) is not None:
             del self._mappings[self._place.slot]  # first: see `Slots.make_private`
-            lease.mapping.make_private(self._used())
-
-    def _used(self) -> list[tuple[int, int]]:
-        place, used = self._place, [(self._first, self._top)]
-        if self._layout is not None and place.part:
-            for start, size in zip(self._starts, self._layout.sizes, strict=False):
-                used.append((start + place.first_row * size, start + place.num_rows * size))
-        return used
+            self._file.make_private(lease.mapping, [(0, self._top)])
 
     def _allocate(self, num_bytes: int) -> int | None:
         offset = self._top
-        if offset + num_bytes > self._end or not self._mapping.touch(offset, num_bytes):
+        if offset + num_bytes > WINDOW_BYTES or not self._mapping.touch(offset, num_bytes):
             return None
         self._top = offset + aligned(num_bytes)
         return offset
@@ -207,7 +183,13 @@ class SlotWriter:
             if leaf == (dtype, shape) and offset not in self._claimed:
                 self._claimed.add(offset)
                 return offset if self._mapping.touch(offset, size) else None
+        self._forget_rows()
         return None
+
+    def _forget_rows(self) -> None:
+        """Give up rows that nothing was written to: they would be a hole in the slot, page-locked with the rest."""
+        if self._layout is not None and not self._claimed and self._top == self._starts[-1]:
+            self._layout, self._top = None, self._starts[0]
 
     def _tensor(self, offset: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         memory: Any = self._lease

@@ -3,13 +3,19 @@
 NOTE [When a slot is free]
     A batch goes into a slot whose `Ticket` the main process made. Whoever needs the slot holds the ticket: the pool
     while the batch is out, what came back and is not yet opened, and, through the `Lease`, every tensor and array that
-    lies in it. With its last holder the ticket is gone, and the slot is free; if its memory is page-locked, once the
-    copies to a device that were begun by then have completed too.
+    lies in it. With its last holder the ticket is gone, and the slot is free. A slot is page-locked only where the
+    loader itself copies its batches to a device, and whoever copies holds the batch until the copy has completed.
 
 NOTE [What is kept]
     Slots that are free keep their memory for the next batch: as many as were ever out at one time. What a consumer
     keeps beyond that may take ``KEPT_BYTES``; later batches are copied out of their slots. A slot that growth added
     gives its memory back when it is free.
+
+NOTE [What is page-locked]
+    From the first to the last byte that a batch uses of a slot, rounded up to a power of two, so that batches that grow
+    are seldom registered again: at most twice the bytes that the batch uses, and 2 MiB. A batch with larger holes in
+    it, as one may be while a worker learns what its samples look like, is not locked; its tensors are copied to
+    page-locked memory when it is delivered. A slot stays locked as the largest of its batches needed it.
 
 Owns: the file and the mappings of its slots.
 """
@@ -17,22 +23,19 @@ Owns: the file and the mappings of its slots.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import sys
 import threading
-import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from lit_loader.transport.forks import make_private_before_forks
-from lit_loader.transport.lease import Lease, lease_of, merged, stack_of_rows
+from lit_loader.transport.forks import FORKS_ARE_NOTICED, make_private_before_forks
+from lit_loader.transport.lease import Lease, lease_of, merged
 from lit_loader.transport.mapping import CHUNK_BYTES, Mapping
-from lit_loader.transport.memory_file import MAX_SLOTS, MemoryFile
+from lit_loader.transport.memory_file import MAX_SLOTS, WINDOW_BYTES, MemoryFile
 from lit_loader.transport.page_lock import PageLock
 
 __all__ = ["KEPT_BYTES", "Slots", "Ticket", "open_slots"]
@@ -40,9 +43,8 @@ __all__ = ["KEPT_BYTES", "Slots", "Ticket", "open_slots"]
 KEPT_BYTES = 1 << 30
 """What batches that the consumer keeps may take in slots before further ones are copied."""
 
-_LOCKED_BYTES = 1 << 21  # page-locked memory grows in steps of at least this
+_LOCKED_BYTES = 1 << 21  # page-locked at least: to register a small batch takes as long
 _IN_HAND = 4  # batches that a consumer works with, and hardly more
-_FENCE_S, _FENCE_POLL_S = 60.0, 0.0005  # a device that takes longer to copy a batch has hung
 
 
 class Ticket:
@@ -83,11 +85,10 @@ class Slots:
         self._page_lock, self._kept_limit = page_lock, kept_bytes
         self._pid = os.getpid()
         self._free: deque[int] = deque()  # the last ones were used last, and are in the caches
-        self._fenced: deque[tuple[int, Callable[[], bool]]] = deque()
         self._mappings: dict[int, Mapping] = {}
-        self._locked: dict[int, int] = {}  # page-locked bytes at the beginning of a slot
+        self._locked: dict[int, tuple[int, int]] = {}  # start and end of what is page-locked of a slot
         self._leases: weakref.WeakValueDictionary[int, Lease] = weakref.WeakValueDictionary()
-        self._latest: weakref.ref[Lease] | None = None
+        self._retired: set[int] = set()  # a fork may read them for as long as it lives
         self._num_slots = self._most_out = self._kept = 0
         self._let_go: deque[int] = deque()  # bytes that are not kept any more; counted under the lock
         self._closed = False
@@ -109,11 +110,10 @@ class Slots:
     @property
     def _num_out(self) -> int:
         """Slots of batches that are out, or came back and were not opened."""
-        return self._num_slots - len(self._free) - len(self._fenced) - len(self._leases)
+        return self._num_slots - len(self._free) - len(self._retired) - len(self._leases)
 
     def ticket(self) -> Ticket | None:
         """Return the right to a free slot; None: there is none, and the batch goes another way."""
-        self._look_at_fences()
         try:
             number = self._free.pop()
         except IndexError:
@@ -138,7 +138,7 @@ class Slots:
             ticket.kept_bytes += size
             self._kept += size
             if self._page_lock is not None and stretches:
-                self._lock_pages(ticket.number, lease.mapping, max(end for _, end in stretches))
+                self._lock_pages(self._page_lock, ticket.number, lease.mapping, stretches)
             return lease
 
     def read(self, ticket: Ticket, places: Sequence[tuple[int, int]]) -> list[Any]:
@@ -161,24 +161,6 @@ class Slots:
             return [view[offset : offset + length] for offset, length in places]
         return [self.file.read(ticket.number, offset, length) for offset, length in places]
 
-    # -- as memory of batches that are collated here, from pieces -----------------------------------------------
-
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-        """Return None: this process writes to no slot."""
-        return None
-
-    def rows(self, addresses: Sequence[int], shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-        """Return the stack of values that lie in rows of one slot; None: they do not."""
-        lease = None if self._latest is None else self._latest()  # nearly always
-        if lease is None or not lease.holds(addresses[0]):
-            lease = next((one for one in list(self._leases.values()) if one.holds(addresses[0])), None)
-        stack = None if lease is None else stack_of_rows(lease, addresses, shape, dtype)
-        if lease is None or stack is None:
-            return None
-        first = addresses[0] - lease.mapping.address
-        # a sample may hold a tensor twice, and its two stacks are not one
-        return stack if lease.stacked.add(first, first + stack.nbytes) else None
-
     def _lease_of(self, ticket: Ticket) -> Lease:
         lease = None if ticket.lease is None else ticket.lease()
         if lease is None:
@@ -188,7 +170,6 @@ class Slots:
             lease = lease_of(mapping)
             lease.ticket, ticket.lease = ticket, weakref.ref(lease)
             self._leases[ticket.number] = lease
-        self._latest = ticket.lease
         return lease
 
     def free(self, number: int, kept_bytes: int) -> None:
@@ -196,90 +177,87 @@ class Slots:
         if os.getpid() != self._pid or sys.is_finalizing():
             return  # a fork's copy, or too late
         self._let_go.append(kept_bytes)
-        if self._locked.get(number) and self._page_lock is not None:
-            fence = self._page_lock.fence()
-            if fence is not None:
-                self._fenced.append((number, fence))
-                if self._closed:
-                    self._await_fences()
-                return
         self._reuse(number)
 
     def _reuse(self, number: int) -> None:
         if self._closed:
-            self._drop(number)
+            if number not in self._retired:
+                self._drop(number)
+            self._close_file()
+        elif number in self._retired:
+            return
         elif len(self._free) + self._num_out < self._most_out + _IN_HAND:
             self._free.append(number)
         else:
             self._drop(number)
             self._free.appendleft(number)  # used again when there is no other
 
-    def _look_at_fences(self) -> None:
-        with contextlib.suppress(IndexError):  # taken out before it is looked at: other threads look too
-            while True:
-                number, has_passed = fenced = self._fenced.popleft()
-                if not has_passed():
-                    self._fenced.appendleft(fenced)
-                    return
-                self._reuse(number)
+    def _lock_pages(
+        self, page_lock: PageLock, number: int, mapping: Mapping, stretches: Sequence[tuple[int, int]]
+    ) -> None:
+        """Page-lock what a batch uses of a slot, if it is not: see NOTE [What is page-locked].
 
-    def _lock_pages(self, number: int, mapping: Mapping, end: int) -> None:
-        assert self._page_lock is not None
-        held = self._locked.get(number)
-        if held is not None and (held >= end or held == 0):
-            return  # enough, or it could not be
-        if held:
-            self._page_lock.unlock(mapping.address)
-        size = max(_LOCKED_BYTES, 1 << (end - 1).bit_length())
-        self._locked[number] = size if self._page_lock.lock(mapping.address, size) else 0
+        One range a slot: a copy to a device fails if its source lies in two that were registered apart.
+        """
+        first, end = min(start for start, _ in stretches), max(end for _, end in stretches)
+        locked = self._locked.get(number)
+        if locked is not None and locked[0] <= first and end <= locked[1]:
+            return
+        self._unlock_pages(number, mapping)  # nothing is copied out of a slot whose batch is only now opened
+        first = first // mmap.PAGESIZE * mmap.PAGESIZE
+        most = 2 * sum(end - start for start, end in stretches) + _LOCKED_BYTES
+        if end - first > most:
+            return
+        size = min(max(_LOCKED_BYTES, 1 << (end - first - 1).bit_length()), most, WINDOW_BYTES - first)
+        if page_lock.lock(mapping.address + first, size):
+            self._locked[number] = (first, first + size)
+
+    def _unlock_pages(self, number: int, mapping: Mapping) -> None:
+        locked = self._locked.pop(number, None)
+        if locked is not None and self._page_lock is not None:
+            self._page_lock.unlock(mapping.address + locked[0])
 
     def _drop(self, number: int) -> None:
         """Unmap a slot that is not used any more, and free its memory whoever else has it mapped."""
         mapping = self._mappings.pop(number, None)
-        if mapping is not None and self._locked.pop(number, 0) and self._page_lock is not None:
-            self._page_lock.unlock(mapping.address)
-        # a slot that was never opened has none, nor one that was made private before a fork
+        if mapping is not None:
+            self._unlock_pages(number, mapping)
+        # a slot that was never opened has no mapping, nor one that was made private before a fork
         with contextlib.suppress(OSError):
             (mapping or self.file.map(number)).give_back()
 
     def make_private(self) -> None:
-        """Make the memory of every batch that is held this process's own; see `lit_loader.transport.forks`.
-
-        Raises:
-            MemoryError: If there is no memory for the copies.
-        """
+        """Make the memory of every batch that is held this process's own; see `lit_loader.transport.forks`."""
         for number, lease in list(self._leases.items()):
             ticket = lease.ticket
-            if ticket is None:
-                continue
-            if self._locked.get(number) and self._page_lock is not None:
-                self._page_lock.unlock(lease.mapping.address)
-            self._mappings.pop(number, None)  # first: of no use to another batch if only a part were copied
-            lease.mapping.make_private(lease.stretches)
+            if ticket is None or number in self._locked:
+                continue  # a page-locked one is held by the loader alone, while it is copied to a device
+            self._mappings.pop(number, None)  # first: of no use to another batch if only a part were private
+            try:
+                self.file.make_private(lease.mapping, lease.stretches)
+            except MemoryError:
+                self._retired.add(number)  # what the fork sees stays as it is
             self._leases.pop(number, None)
-            ticket.lease = None  # another piece of the batch, not opened yet, is still in the slot
-            lease.ticket = None
-            del ticket  # a device may be reading its memory still: it counts as locked until this is fenced
-            self._locked.pop(number, None)
+            ticket.lease = lease.ticket = None
+            del ticket
 
     def close(self) -> None:
         """Free all slots; those that are held still, when they are not held any more."""
         self._closed = True
-        self._await_fences()
         while self._free:
             self._drop(self._free.pop())
-        self.file.close()
+        self._close_file()
 
-    def _await_fences(self) -> None:
-        deadline = time.monotonic() + _FENCE_S
-        while self._fenced and time.monotonic() < deadline:
-            self._look_at_fences()
-            if self._fenced:
-                time.sleep(_FENCE_POLL_S)
+    def _close_file(self) -> None:
+        # a fork makes those that are held private, which takes the file; one that is just dying is still listed
+        if all(lease() is None for lease in self._leases.valuerefs()):
+            self.file.close()
 
 
 def open_slots(page_lock: PageLock | None = None) -> Slots | None:
     """Return slots for a pool of worker processes; None where they cannot be had, and batches go by pipe."""
+    if not FORKS_ARE_NOTICED:  # a fork would see later batches in the place of those that its parent holds
+        return None
     try:
         file = MemoryFile()
     except OSError:

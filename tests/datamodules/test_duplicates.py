@@ -27,7 +27,7 @@ TASKS = {
 BACKENDS = {
     "inline": {},
     "processes": {"num_workers": 2},
-    "threads, pieces": {"num_workers": 2, "worker_method": "thread", "share_batches": True},
+    "threads": {"num_workers": 2, "worker_method": "thread"},
 }
 
 

@@ -155,8 +155,8 @@ def test_workers_persist_unless_it_is_forbidden_or_there_are_none(shapes, num_wo
     "settings",
     [
         {"worker_method": "thread", "prefetch_factor": 3},
-        {"worker_method": "multiprocessing", "multiprocessing_context": "spawn", "share_batches": False},
-        {"share_batches": None, "timeout": 7.0},
+        {"worker_method": "multiprocessing", "multiprocessing_context": "spawn"},
+        {"hang_timeout_s": 60.0, "timeout": 7.0},
     ],
     ids=str,
 )
@@ -198,7 +198,7 @@ def batches(datamodule):
         pytest.param(
             {"num_workers": 2, "worker_method": "thread", "prefetch_factor": 1}, marks=pytest.mark.soak
         ),
-        {"num_workers": 2, "share_batches": False},
+        {"num_workers": 2},
     ],
     ids=str,
 )
@@ -215,7 +215,7 @@ def test_batches_do_not_depend_on_the_worker_method(shapes, settings):
     [
         ("auto", {"num_workers": "auto", "worker_method": "multiprocessing"}),
         ("threads", {"num_workers": 2, "worker_method": "thread"}),
-        ("inline", {"num_workers": 0, "share_batches": None}),
+        ("inline", {"num_workers": 0, "worker_method": "multiprocessing"}),
     ],
 )
 def test_the_groups_options_arrive(option, settings):
@@ -225,6 +225,6 @@ def test_the_groups_options_arrive(option, settings):
 
 def test_auto_is_a_word_of_the_command_line():
     for kind in ("detection", "landmarks", "classification", "multi_task"):
-        words = [f"datamodule={kind}", "workers.num_workers=auto", "workers.share_batches=false"]
+        words = [f"datamodule={kind}", "workers.num_workers=auto"]
         datamodule = build_datamodule(compose_config(overrides=words))
-        assert (datamodule.num_workers, datamodule.share_batches) == ("auto", False)
+        assert datamodule.num_workers == "auto"

@@ -37,10 +37,12 @@ class SimulatedEvent:
         self.device, self.done = device, False
 
     def query(self):
+        assert not self.device.capturing, "an event is asked while a graph is captured"
         self.device.pass_time()
         return self.done
 
     def synchronize(self):
+        assert not self.device.capturing, "an event is waited for while a graph is captured"
         self.device.run_until(lambda: self.done)
 
 
@@ -60,7 +62,7 @@ class SimulatedDevice:
         self.current = "main"
         self.num_blocks = 0
         self._free, self._pending, self._kept = [], [], set()
-        self.copies = 0
+        self.copies, self.capturing = 0, False
 
     # -- what a Backend does ------------------------------------------------------------------------------
 
@@ -92,6 +94,9 @@ class SimulatedDevice:
 
     def keep(self, value):
         self._kept.add(value.data_ptr())
+
+    def is_capturing(self):
+        return self.capturing
 
     # -- time ---------------------------------------------------------------------------------------------
 

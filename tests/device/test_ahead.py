@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 
+import numpy as np
 import pytest
 import torch
 
@@ -193,13 +194,34 @@ def test_to_close_waits_for_the_copy_of_the_batch_ahead_and_lets_it_go():
     assert slots.closed
 
 
-def test_the_pass_is_closed_if_the_device_has_failed(monkeypatch):
+def test_a_device_that_has_failed_is_not_waited_for(monkeypatch):
     run, slots, _ = run_over(script())
     run.next_batch()
-    monkeypatch.setattr(Moving, "wait_until_left", lambda moving: [][1])
-    with pytest.raises(IndexError):
-        run.close()
+    asked = []
+
+    def fails(moving):
+        asked.append(1)
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(Moving, "wait_until_left", fails)
+    run.close()
     assert slots.closed
+    assert len(asked) == 1
+    assert ahead._unfinished == []
+
+
+def test_while_a_graph_is_captured_close_asks_no_event_and_keeps_the_sources_until_later():
+    run, slots, device = run_over(script(), device=SimulatedDevice(pace=0.0))
+    run.next_batch()
+    device.capturing = True
+    run.close()
+    assert slots.closed
+    assert slots.slots_out == 2  # the copies out of them may be under way
+    device.capturing = False
+    other, others, _ = run_over(script(), device=device)
+    other.next_batch()
+    other.close()
+    assert (slots.slots_out, others.slots_out) == (0, 0)
 
 
 def test_a_fork_leaves_the_device_and_the_batch_ahead_to_its_parent(monkeypatch):
@@ -262,6 +284,37 @@ def test_a_type_that_can_say_how_its_memory_is_used_is_moved_ahead():
     assert batch.moved_to == [device.device]
     assert moving.hand_over() == [batch]
     assert kept == [batch]
+
+
+class Opaque:
+    """Shows neither its tensor nor a way to move it."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+@pytest.mark.parametrize("from_slots", [False, True])
+def test_what_is_not_moved_has_memory_of_its_own_if_the_batch_lies_in_slots(from_slots):
+    hidden, array = torch.ones(2), np.ones(2)
+    batch = {"image": torch.ones(3), "meta": Opaque(hidden), "array": array, "name": "a", "none": None}
+    found = Moving(batch, SimulatedDevice(), from_slots=from_slots).hand_over()
+    assert (found["meta"].tensor is not hidden) is from_slots
+    assert (found["array"] is not array) is from_slots
+    assert torch.equal(found["meta"].tensor, hidden)
+    assert (found["name"], found["none"]) == ("a", None)
+
+
+def test_a_source_is_kept_until_what_was_moved_late_has_left_too(monkeypatch):
+    device = SimulatedDevice(pace=0.0)
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *_: tensor)
+    moving = Moving({"plain": torch.ones(2), "hiding": Whole()}, device)
+    moving.hand_over()
+    assert device.streams["main"]  # among them the event behind the late copies
+    while device._advance("side"):
+        pass
+    assert not moving.has_left
+    device.drain()
+    assert moving.has_left
 
 
 def test_what_was_begun_before_an_error_has_ended_when_the_error_comes():

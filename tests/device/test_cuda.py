@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import random
+import time
 
 import pytest
 import torch
@@ -70,18 +71,47 @@ def test_no_batch_is_read_early_or_overwritten_under_a_consumer_that_is_late():
     assert int(wrong) == 0
 
 
+def test_a_batch_that_is_dropped_at_once_is_not_overwritten_under_a_copy_on_a_users_own_stream():
+    stream, wrong = torch.cuda.Stream(), torch.zeros((), dtype=torch.int64, device="cuda")
+    with DataLoader(Numbered(4000), batch_size=4, seed=0, num_workers=2, pin_memory=True) as loader:
+        for images, numbers in loader:
+            expected = numbers.to(torch.uint8).view(-1, 1, 1, 1)
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(500_000)  # the copy begins when the batch is long gone
+                found, expected = images.to("cuda", non_blocking=True), expected.to("cuda", non_blocking=True)
+                del images
+                wrong += (found != expected).sum()
+        stream.synchronize()
+    assert int(wrong) == 0
+
+
+def test_to_close_while_a_graph_is_captured_neither_stalls_nor_ends_the_capture():
+    loader = DataLoader(Numbered(40), batch_size=4, seed=0, num_workers=2, pin_memory=True, device="cuda")
+    iterator = iter(loader)
+    next(iterator)
+    static, graph = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        begin = time.monotonic()
+        iterator.close()
+        took_s = time.monotonic() - begin
+        result = static * 2
+    graph.replay()
+    torch.cuda.synchronize()
+    assert result.tolist() == [2.0] * 4
+    assert took_s < 10
+    loader.close()
+
+
 def test_registered_memory_is_page_locked_until_it_is_given_back():
     memory = mmap.mmap(-1, 1 << 20)
     tensor = torch.frombuffer(memory, dtype=torch.uint8)
-    lock = CudaPageLock()
-    assert lock.fence() is None
+    lock = CudaPageLock(torch.device("cuda"))
     assert lock.lock(tensor.data_ptr(), tensor.nbytes)
     assert tensor.is_pinned()
     assert tensor[1000:2000].is_pinned()
     copy = tensor.to("cuda", non_blocking=True)
-    passed = lock.fence()
     torch.cuda.synchronize()
-    assert passed()
     assert int(copy.sum()) == 0
     lock.unlock(tensor.data_ptr())
     assert not tensor.is_pinned()
@@ -90,7 +120,7 @@ def test_registered_memory_is_page_locked_until_it_is_given_back():
 def test_a_refusal_leaves_no_error_behind_for_the_next_kernel():
     memory = mmap.mmap(-1, 1 << 20)
     tensor = torch.frombuffer(memory, dtype=torch.uint8)
-    lock, other = CudaPageLock(), CudaPageLock()
+    lock, other = CudaPageLock(torch.device("cuda")), CudaPageLock(torch.device("cuda"))
     assert lock.lock(tensor.data_ptr(), tensor.nbytes)
     with pytest.warns(UserWarning, match="could not be page-locked"):
         assert not other.lock(tensor.data_ptr(), tensor.nbytes)  # it is registered already

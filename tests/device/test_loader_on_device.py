@@ -123,9 +123,6 @@ class Locked:
     def unlock(self, address):
         pass
 
-    def fence(self):
-        return None
-
 
 def test_slots_of_worker_processes_are_kept_until_late_copies_out_of_them_have_ended(monkeypatch):
     device, page_lock, wrong = present(monkeypatch, SimulatedDevice, pace=0.3), Locked(), []

@@ -7,7 +7,6 @@ from typing import Any
 
 from lit_loader.engine import BatchKey, DirectedRun, EndOfPass, SharedRun, Task
 from lit_loader.engine.messages import Header, Kind
-from lit_loader.engine.pace import Pace
 
 
 class Failure:
@@ -20,14 +19,14 @@ class Failure:
 class FakePool:
     """Tasks lie in `tasks` until `do` does one; a consumer that has to wait has the oldest one done."""
 
-    def __init__(self, num_workers: int = 2, *, joins: bool = False, bad: dict[Any, Exception] | None = None):
-        self.num_workers, self.joins, self.bad = num_workers, joins, bad or {}
-        self.lock, self.pace = threading.RLock(), Pace()
+    def __init__(self, num_workers: int = 2, *, bad: dict[Any, Exception] | None = None):
+        self.num_workers, self.bad = num_workers, bad or {}
+        self.lock = threading.RLock()
         self.owned, self.death = True, None
-        self.memory = None
         self.tasks: list[tuple[Header, Any, int | None]] = []
         self.runs: dict[int, Any] = {}
         self.ended: list[int] = []
+        self.num_claims = 0
         self.closed = False
 
     @property
@@ -43,6 +42,9 @@ class FakePool:
     def begin(self, run: Any, *, eager: bool) -> int:
         self.runs[len(self.runs)] = run
         return len(self.runs) - 1
+
+    def claim(self) -> None:
+        self.num_claims += 1
 
     def end(self, number: int) -> None:
         self.ended.append(number)
@@ -68,21 +70,16 @@ class FakePool:
     def close(self) -> None:
         self.closed = True
 
-    def do(self, at: int = 0, *, kind: Kind | None = None, seconds: float = 0.0) -> None:
-        """Do a task: samples are their indices; a whole batch is a tuple of them."""
+    def do(self, at: int = 0, *, kind: Kind | None = None) -> None:
+        """Do a task: samples are their indices, and a batch is a tuple of them."""
         header, task, worker = self.tasks.pop(at)
         indices = task.index if isinstance(task.index, list) else [task.index]
         error = next((self.bad[i] for i in indices if i in self.bad), None)
         if error is not None:
             kind, made = Kind.ERROR, Failure(error)
         else:
-            kind, made = kind or Kind.RESULT, tuple(indices) if task.whole else list(indices)
-        run = self.runs[header.run]
-        unjoined = run.receive(
-            worker or 0, Header(kind, header.run, header.number, header.piece, seconds), made
-        )
-        if unjoined is not None:
-            run.joined(header.number, Kind.RESULT, ("joined by a worker", *unjoined.samples))
+            kind, made = kind or Kind.RESULT, tuple(indices)
+        self.runs[header.run].receive(worker or 0, header._replace(kind=kind), made)
 
 
 def plan(num_batches, size=4, *, epoch=0):
@@ -90,15 +87,11 @@ def plan(num_batches, size=4, *, epoch=0):
         yield Task(list(range(n * size, (n + 1) * size)), BatchKey(0, epoch, n, first=n * size))
 
 
-def shared(
-    pool, tasks, *, share=False, prefetch_factor=2, in_order=True, claim=True, following=None, **options
-):
+def shared(pool, tasks, *, prefetch_factor=2, in_order=True, claim=True, following=None, **options):
     run = SharedRun(
         pool,
         iter(tasks),
         prefetch_factor=prefetch_factor,
-        share=share,
-        join=lambda samples: ("joined by the consumer", *samples),
         in_order=in_order,
         timeout_s=0,
         owns_pool=False,

@@ -17,7 +17,7 @@ from lit_loader.engine.messages import (
     unpack_header,
     unpack_task,
 )
-from lit_loader.engine.task import BatchKey, Task
+from lit_loader.engine.task import BatchKey, StreamPlace, Task
 
 NUMBERS = st.integers(0, 2**32)
 
@@ -28,10 +28,7 @@ NUMBERS = st.integers(0, 2**32)
         st.sampled_from(Kind),
         NUMBERS,
         NUMBERS,
-        st.integers(0, 2**31),
-        st.integers(1, 2**31),
         st.integers(-1, 2**31 - 1),
-        st.floats(0, 1e6, allow_nan=False),
     )
 )
 def test_headers(header):
@@ -48,10 +45,12 @@ def test_frames(buffers):
 @given(
     index=st.one_of(st.lists(st.integers()), st.text(), st.tuples(st.integers(), st.integers()), st.none()),
     key=st.none() | st.builds(BatchKey, *[st.integers(0, 2**60)] * 5),
-    whole=st.booleans(),
+    number=NUMBERS,
+    spares=st.none() | st.lists(st.lists(st.integers()), max_size=3),
+    places=st.none() | st.lists(st.builds(StreamPlace, NUMBERS, NUMBERS, st.booleans()), max_size=3),
 )
-def test_tasks(index, key, whole):
-    task = Task(index, key, whole)
+def test_tasks(index, key, number, spares, places):
+    task = Task(index, key, number, spares, places)
     found = unpack_task(unpack_frame(pack_frame(pack_task(Header(Kind.TASK), task))))
     assert found == task
     assert type(found) is Task
@@ -66,19 +65,3 @@ def test_an_index_may_be_a_tensor():
 def test_an_index_that_cannot_be_pickled_raises():
     with pytest.raises(Exception, match="pickle"):
         pack_task(Header(Kind.TASK), Task(lambda: 0))
-
-
-@pytest.mark.parametrize(
-    "index", [range(5), (0, 1, 2, 3, 4), {0, 1, 2, 3, 4}, {0: "a", 1: "b", 2: "", 3: "", 4: ""}]
-)
-def test_any_container_of_indices_is_cut_into_pieces(index):
-    pieces = Task(index, BatchKey(7, 1, 2, first=100)).pieces(2)
-    assert [piece.index for piece in pieces] == [[0, 1], [2, 3], [4]]
-    assert [piece.key.first for piece in pieces] == [100, 102, 104]
-    assert {piece.key.batch for piece in pieces} == {2}
-    assert not any(piece.whole for piece in pieces)
-
-
-def test_a_batch_no_larger_than_a_piece_stays_whole():
-    task = Task([1, 2], BatchKey(0, 0))
-    assert task.pieces(2) == [task]

@@ -8,8 +8,8 @@ from lit_loader.engine.messages import Header, Kind
 from lit_loader.engine.outstanding import Outstanding, name_of
 
 
-def header(number, piece=0):
-    return Header(Kind.TASK, 1, number, piece, 4)
+def header(number):
+    return Header(Kind.TASK, 1, number)
 
 
 def given(*numbers):

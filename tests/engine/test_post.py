@@ -1,14 +1,13 @@
-"""Every task is answered, so every slot comes back: whole batches, pieces, errors, ends, tasks that cannot be sent."""
+"""Every task is answered, so every slot comes back: results, errors, ends, tasks that cannot be sent."""
 
 from __future__ import annotations
 
 import pytest
-import torch
 
 from lit_loader.engine.messages import Header, Kind, pack_header, unpack_header
 from lit_loader.engine.post import Parcel, Post
 from lit_loader.engine.task import BatchKey, Task
-from lit_loader.transport import Layout, Place, SlotWriter, encode, open_slots
+from lit_loader.transport import Place, SlotWriter, encode, open_slots
 from tests.transport.link import carried, large
 
 
@@ -19,28 +18,28 @@ def post():
     post.close()
 
 
-def task_header(number=0, piece=0, num_pieces=1, run=1):
-    return Header(Kind.TASK, run, number, piece, num_pieces)
+def task_header(number=0, run=1):
+    return Header(Kind.TASK, run, number)
 
 
-def sent(post, number=0, piece=0, num_pieces=1, run=1):
+def sent(post, number=0, run=1):
     """Return the header that a worker gets."""
-    frame = post.pack(task_header(number, piece, num_pieces, run), Task([1, 2], BatchKey(1, 2)))
+    frame = post.pack(task_header(number, run), Task([1, 2], BatchKey(1, 2)))
     return unpack_header(frame[0])
 
 
-def answer(header, kind, data=None, *, layout=b"", writer=None):
+def answer(header, kind, data=None, *, writer=None):
     """Return a worker's answer to a task."""
-    header = pack_header(kind, *header[1:6])
+    header = pack_header(kind, *header[1:])
     if kind in (Kind.ENDED, Kind.SKIPPED):
         return carried([header])
-    return carried([header, layout, *encode(data, writer.name if writer else None)])
+    return carried([header, *encode(data, writer.name if writer else None)])
 
 
 def made(post, header, data):
     """Return the parcel of a result that is in its slot."""
     writer = SlotWriter(post.file, joins=True)
-    writer.open(Place(header.slot, header.piece, header.num_pieces, 0, 1), None)
+    writer.open(Place(header.slot, 1), None)
     frame = answer(header, Kind.RESULT, data, writer=writer)
     writer.close()
     return post.unpack(frame)[1]
@@ -71,22 +70,24 @@ def test_an_answer_without_a_result_gives_the_slot_back(post, kind):
     assert free_slots(post) == [0]
 
 
-def test_pieces_share_a_slot_which_is_kept_until_the_last_is_answered_and_let_go(post):
-    headers = [sent(post, 0, piece, 3) for piece in range(3)]
-    assert {header.slot for header in headers} == {0}
-    first = made(post, headers[2], large(2))
-    assert float(post.open(first).mean()) == 2
-    del first
-    post.unpack(answer(headers[0], Kind.ERROR, "error"))
+def test_a_slot_is_kept_until_its_batch_is_answered_opened_and_let_go(post):
+    header = sent(post)
     assert free_slots(post) == []
-    last = made(post, headers[1], large(1))
-    assert post._out == {}
+    parcel = made(post, header, large(2))
+    assert post._tickets == {}
     assert free_slots(post) == []
-    tensor = post.open(last)
-    del last
+    tensor = post.open(parcel)
+    del parcel
     assert free_slots(post) == []
-    assert float(tensor.mean()) == 1
+    assert float(tensor.mean()) == 2
     del tensor
+    assert free_slots(post) == [0]
+
+
+def test_a_task_that_will_not_be_answered_gives_its_slot_back(post):
+    sent(post)
+    post.drop(task_header())
+    assert post._tickets == {}
     assert free_slots(post) == [0]
 
 
@@ -104,29 +105,12 @@ def test_a_result_that_nobody_opens_gives_its_slot_back(post):
     assert free_slots(post) == [0]
 
 
-@pytest.mark.parametrize("piece", [0, 1, 2])
-def test_a_task_that_cannot_be_sent_gives_back_the_slot_when_the_pieces_before_it_are_answered(post, piece):
-    headers = [sent(post, 0, number, 3) for number in range(piece)]
-    with pytest.raises(Exception, match=r"pickle|local"):
-        post.pack(task_header(0, piece, 3), Task([lambda: None]))
-    for header in headers:
-        assert free_slots(post) == []
-        post.unpack(answer(header, Kind.SKIPPED))
-    assert post._out == {}
+def test_a_task_that_cannot_be_sent_gives_its_slot_back(post):
+    with pytest.raises(Exception, match=r"pickle|local") as kept:  # with its frames, as a pass keeps it
+        post.pack(task_header(), Task([lambda: None]))
+    assert post._tickets == {}
     assert free_slots(post) == [0]
-
-
-def test_a_layout_that_a_worker_told_goes_to_those_that_share_a_batch(post):
-    told = Layout(((torch.float32, (64, 100)),)).pack()
-    post.unpack(answer(sent(post), Kind.RESULT, 1, layout=told))
-    shared = post.pack(task_header(1, 0, 2), Task([1]))
-    whole = post.pack(task_header(2), Task([1]))
-    assert bytes(shared[1]) == told
-    assert bytes(whole[1]) == b""
-    later = Layout(((torch.float32, (3,)),)).pack()
-    post.unpack(answer(sent(post, 3), Kind.RESULT, 1, layout=later))
-    post.unpack(answer(sent(post, 4), Kind.RESULT, 1))
-    assert bytes(post.pack(task_header(5, 0, 2), Task([1]))[1]) == later
+    del kept
 
 
 def test_without_slots_results_come_along():
@@ -140,19 +124,22 @@ def test_without_slots_results_come_along():
     post.close()
 
 
-def test_when_slots_run_out_a_batch_and_all_its_pieces_come_along(post, monkeypatch):
+def test_when_slots_run_out_a_batch_comes_along(post, monkeypatch):
     monkeypatch.setattr("lit_loader.transport.slots.MAX_SLOTS", 1)
-    taken = sent(post)
-    without = sent(post, 1, 0, 2)
-    parcel = made(post, taken, large(1))
-    del parcel  # a slot is free again, but a batch has one for all of its pieces or none
-    assert [taken.slot, without.slot, sent(post, 1, 1, 2).slot] == [0, -1, -1]
+    taken, without = sent(post), sent(post, 1)
+    assert [taken.slot, without.slot] == [0, -1]
+    _, parcel = post.unpack(answer(without, Kind.RESULT, large(3)))
+    assert parcel.ticket is None
+    assert float(post.open(parcel).mean()) == 3
+    del parcel
+    made(post, taken, large(1))
+    assert sent(post, 2).slot == 0
 
 
 def test_a_closed_post_lets_go_of_all_and_leaves_what_is_held(post):
     tensor = post.open(made(post, sent(post), large(4)))
     sent(post, 1)
     post.close()
-    assert post._out == {}
+    assert post._tickets == {}
     assert sent(post, 2).slot == -1
     assert (tensor == 4).all()

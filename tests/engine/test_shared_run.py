@@ -1,4 +1,4 @@
-"""A pass that any worker serves, over a pool whose every step the test decides: order, bounds, errors, pieces."""
+"""A pass that any worker serves, over a pool whose every step the test decides: order, bounds, errors, ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from lit_loader.engine import BatchKey, EndOfPass, Task
-from lit_loader.engine.messages import Kind
 from tests.engine.fake_pool import FakePool, batch, numbers, plan, rest, shared
 
 
@@ -38,52 +37,31 @@ class TestSharedRun:
             pool.do(at)
         assert rest(run) == [batch(n) for n in (4, 2, 0, 3, 1)]
 
-    def test_pieces_make_a_batch_in_the_order_of_its_samples(self):
-        pool = FakePool(2)
-        run = shared(pool, plan(2, 5), share=True)
-        assert [(header.number, header.piece) for header, _, _ in pool.tasks] == [
-            (0, 0),
-            (0, 1),
-            (1, 0),
-            (1, 1),
-        ]
-        assert [task.key.first for _, task, _ in pool.tasks] == [0, 3, 5, 8]
-        for at in (3, 1, 1, 0):
-            pool.do(at)
-        assert rest(run) == [("joined by the consumer", *batch(n, 5)) for n in range(2)]
-
-    def test_the_last_worker_joins_the_pieces_where_workers_do(self):
-        pool = FakePool(2, joins=True)
-        run = shared(pool, plan(1), share=True)
-        assert rest(run) == [("joined by a worker", *batch(0))]
-
-    @pytest.mark.parametrize("joins", [False, True])
-    def test_of_several_errors_in_a_batch_the_first_by_position_is_raised_and_iteration_goes_on(self, joins):
-        bad = {1: KeyError("first"), 6: KeyError("second")}
+    def test_an_error_is_raised_in_its_batchs_turn_and_iteration_goes_on(self):
         for order in ((0, 0, 0), (2, 1, 0), (1, 0, 0)):
-            pool = FakePool(3, joins=joins, bad=bad)
-            run = shared(pool, plan(2, 9), share=True)
+            pool = FakePool(3, bad={6: KeyError("of the second")})
+            run = shared(pool, plan(3))
             for at in order:
                 pool.do(at)
-            with pytest.raises(KeyError, match="first"):
+            assert run.next_batch() == batch(0)
+            with pytest.raises(KeyError, match="of the second"):
                 run.next_batch()
-            assert run.next_batch()[1:] == batch(1, 9)
+            assert rest(run) == [batch(2)]
 
     def test_a_result_that_comes_twice_counts_once(self):
         pool = FakePool(2)
-        run = shared(pool, plan(1), share=True)
+        run = shared(pool, plan(2))
         pool.tasks.insert(0, pool.tasks[0])
         for _ in range(3):
             pool.do()
-        assert rest(run) == [("joined by the consumer", *batch(0))]
+        assert rest(run) == [batch(0), batch(1)]
 
-    @pytest.mark.parametrize("share", [False, True])
     @pytest.mark.parametrize("in_order", [False, True])
-    def test_an_index_that_cannot_be_sent_is_raised_in_its_turn(self, share, in_order):
+    def test_an_index_that_cannot_be_sent_is_raised_in_its_turn(self, in_order):
         tasks = list(plan(4))
         tasks[1] = Task([0, 1, 2, "unpicklable"], BatchKey(0, 0, 1, first=4))
         pool = FakePool()
-        run = shared(pool, tasks, share=share, in_order=in_order)
+        run = shared(pool, tasks, in_order=in_order)
         found = []
         while len(found) < 4:
             try:
@@ -132,13 +110,22 @@ class TestSharedRun:
         with pytest.raises(RuntimeError, match="closed"):
             run.claim(None)
 
+    def test_a_pass_is_counted_as_an_epoch_when_it_is_claimed_and_not_when_it_is_begun(self):
+        pool = FakePool()
+        run = shared(pool, plan(3), claim=False)
+        assert pool.num_claims == 0
+        assert run.claim(None)
+        assert pool.num_claims == 1
+        assert not run.claim(None)
+        assert pool.num_claims == 1
+
     def test_an_empty_plan_ends_at_once(self):
         pool = FakePool()
         assert rest(shared(pool, [])) == []
         assert pool.ended == [0]
 
     def test_an_empty_batch_is_a_batch(self):
-        assert rest(shared(FakePool(), [Task([], BatchKey(0, 0))], share=True)) == [()]
+        assert rest(shared(FakePool(), [Task([], BatchKey(0, 0))])) == [()]
 
     def test_closing_wakes_a_consumer_that_waits_and_ends_its_pass(self):
         pool, waiting = FakePool(), threading.Event()
@@ -181,12 +168,11 @@ class TestSharedRun:
         assert pool.ended == [0]
 
     def test_results_of_a_closed_pass_are_dropped(self):
-        pool = FakePool(joins=True)
-        run = shared(pool, plan(3), share=True)
+        pool = FakePool()
+        run = shared(pool, plan(3))
         run.close()
         while pool.tasks:
             pool.do()
-        run.joined(0, Kind.RESULT, "late")
         assert rest(run) == []
 
     def test_a_fork_is_refused_without_the_lock(self):
@@ -197,14 +183,3 @@ class TestSharedRun:
             run.next_batch()
         run.close()
         assert pool.ended == []
-
-    @pytest.mark.parametrize(
-        ("keeps_up", "joins", "cut"), [(False, False, True), (True, False, False), (True, True, True)]
-    )
-    def test_a_consumer_that_need_not_wait_gets_no_pieces_to_collate(self, keeps_up, joins, cut):
-        pool = FakePool(joins=joins)
-        pool.pace.note(1, 0.1)
-        for _ in range(9 if keeps_up else 0):
-            pool.pace.note_delivery()
-        shared(pool, plan(1), share=None)
-        assert (len(pool.tasks) > 1) is cut

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import gc
+import os
 import resource
 import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset
 from torch.utils.data import default_collate as torch_default_collate
+from torch.utils.data._utils import collate as torch_collate
 
 from lit_loader import DataLoader
+from lit_loader.collate import default_collate
+from lit_loader.engine import worker_memory
 
 
 class Frozen(Dataset):
@@ -57,9 +63,86 @@ def test_a_worker_keeps_the_memory_of_freed_images_for_the_next_ones():
     assert faults < 20 * 6 * 100  # an image has 938 pages
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "is_kept"),
+    [
+        ("MALLOC_TRIM_THRESHOLD_", "131072", False),
+        ("MALLOC_MMAP_THRESHOLD_", "131072", False),
+        ("MALLOC_TOP_PAD_", "0", False),
+        ("GLIBC_TUNABLES", "glibc.rtld.nns=4:glibc.malloc.trim_threshold=131072", False),
+        ("GLIBC_TUNABLES", "glibc.rtld.nns=4", True),
+        ("MALLOC_ARENA_MAX", "2", True),  # says nothing of what is kept
+    ],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="the C library is told so on Linux alone")
+def test_a_variable_of_glibcs_own_leaves_the_allocator_to_the_user(name, value, is_kept, monkeypatch):
+    told = []
+    libc = SimpleNamespace(mallopt=lambda *knob: told.append(knob))
+    monkeypatch.setattr(worker_memory.ctypes, "CDLL", lambda _: libc)
+    monkeypatch.setenv(name, value)
+    worker_memory.keep_freed_memory()
+    assert bool(told) is is_kept
+    monkeypatch.delenv(name)
+    told.clear()
+    worker_memory.keep_freed_memory()
+    assert len(told) == 2
+
+
 def shares_of(samples):
-    return torch_default_collate(samples).is_shared()
+    return torch_default_collate(samples).is_shared(), default_collate(samples).is_shared()
 
 
-def test_torchs_default_collation_called_by_the_user_takes_no_shared_memory_in_a_worker():
-    assert list(DataLoader([torch.zeros(3)] * 4, 2, num_workers=1, collate_fn=shares_of)) == [False, False]
+def test_default_collation_takes_no_shared_memory_in_a_worker_and_torchs_table_is_left_alone():
+    """Where the user's collate function calls it: torch's own does, as in torch's workers."""
+    table = dict(torch_collate.default_collate_fn_map)
+    dataset = [torch.zeros(3)] * 4
+    assert list(DataLoader(dataset, 2, num_workers=1, collate_fn=shares_of)) == [(True, False)] * 2
+    (found,) = DataLoader(dataset, 4, num_workers=1, collate_fn=lambda _: is_torchs_table())
+    assert found
+    assert torch_collate.default_collate_fn_map == table
+
+
+def is_torchs_table():
+    return torch_collate.default_collate_fn_map[torch.Tensor] is torch_collate.collate_tensor_fn
+
+
+class Images(Dataset):
+    """Large tensors and small ones, and how many descriptors the worker has open."""
+
+    def __len__(self):
+        return 80
+
+    def __getitem__(self, index):
+        return {
+            "image": torch.full((3, 128, 128), float(index)),
+            "index": index,
+            "array": np.full(5, index),
+            "descriptors": len(os.listdir("/proc/self/fd")),
+        }
+
+
+def by_torchs(samples):
+    return torch_default_collate(samples)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells of Linux alone")
+@pytest.mark.parametrize("by_pipe", [False, True], ids=["slots", "pipe"])
+@pytest.mark.parametrize("seed", [None, 0])
+def test_what_torchs_default_collation_stacked_in_its_own_shared_memory_arrives_and_leaves_nothing(
+    seed, by_pipe, monkeypatch
+):
+    if by_pipe:
+        monkeypatch.delattr(os, "memfd_create")
+    before = set(os.listdir("/dev/shm"))
+    with DataLoader(
+        Images(), 4, num_workers=2, seed=seed, collate_fn=by_torchs, persistent_workers=True
+    ) as loader:
+        kept = [batch for _ in range(3) for batch in loader]
+        assert set(os.listdir("/dev/shm")) == before
+    for number, batch in enumerate(kept):
+        indices = torch.arange(4) + number % 20 * 4
+        assert torch.equal(batch["index"], indices)
+        assert torch.equal(batch["array"], indices[:, None].expand(4, 5))
+        assert (batch["image"] == indices[:, None, None, None]).all()
+    counts = torch.cat([batch["descriptors"] for batch in kept])
+    assert counts.max() <= counts.min() + 30  # three a batch that waits to be sent; a leak would be 90

@@ -13,13 +13,12 @@ from torch.utils.data import Subset
 from lit_loader import ClassBalancedSampler, DataLoader, SequentialSampler, WeightedRandomSampler
 from lit_loader.engine import tolerant
 from lit_loader.errors import BadBatchError, BadSamplesWarning
-from tests.faulty_set import BACKENDS, SEEDED, Faulty, FaultyFiles, indices, loader_of, order_of, outcomes
+from tests.faulty_set import BACKENDS, Faulty, FaultyFiles, indices, loader_of, order_of, outcomes
 
 pytestmark = pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
 BAD = {3: ValueError("three"), 4: OSError(5, "broken", "/x/four.jpg"), 17: KeyError("k"), 18: StopIteration()}
 BACKEND = pytest.mark.parametrize("workers", BACKENDS.values(), ids=BACKENDS)
-SOME = ("inline", "fork", "thread in pieces")
-SEEDED_BACKEND = pytest.mark.parametrize("workers", SEEDED.values(), ids=SEEDED)
+SOME = ("inline", "fork", "thread")
 
 
 def epochs(dataset, count=2, **arguments):
@@ -28,7 +27,7 @@ def epochs(dataset, count=2, **arguments):
 
 
 @pytest.mark.parametrize("policy", ["skip", "substitute"])
-@SEEDED_BACKEND
+@BACKEND
 def test_batches_and_records_do_not_depend_on_the_backend(workers, policy):
     inline = epochs(FaultyFiles(BAD), on_bad_sample=policy)
     assert sum(len(records) for _, records in inline) >= 8
@@ -37,7 +36,7 @@ def test_batches_and_records_do_not_depend_on_the_backend(workers, policy):
         assert found == inline
 
 
-@SEEDED_BACKEND
+@BACKEND
 def test_skipping_shrinks_the_batches_and_leaves_the_others_bits_alone(workers):
     whole = outcomes(loader_of(Faulty({}), on_bad_sample="raise"))
     ((found, records),) = epochs(Faulty(BAD), 1, **workers)
@@ -65,16 +64,6 @@ def test_a_batch_of_which_nothing_is_left_is_an_error_in_its_turn(workers, seed)
         BadBatchError, match=r"batch 1 of epoch 1 on rank 0 has no sample left, all 4 are bad"
     ):
         list(loader)
-
-
-@pytest.mark.parametrize(
-    "workers", [SEEDED["fork in pieces"], SEEDED["thread in pieces"]], ids=["fork", "thread"]
-)
-def test_a_piece_of_which_nothing_is_left_is_no_error(workers):
-    """Batches of four on two workers come in pieces of one or two."""
-    bad = dict.fromkeys([4, 5, 6, 12, 14], ValueError("no"))
-    found = outcomes(loader_of(Faulty(bad, 16), shuffle=False, **workers))
-    assert indices(found) == [[0, 1, 2, 3], [7], [8, 9, 10, 11], [13, 15]]
 
 
 @pytest.mark.parametrize("in_order", [True, False])
@@ -204,7 +193,7 @@ def test_plans_hold_no_spares_where_nobody_needs_them():
         assert [task.spares for task in tasks_of(loader_of(range(24), on_bad_sample=policy))] == [None] * 6
 
 
-@pytest.mark.parametrize("workers", [SEEDED[name] for name in SOME], ids=SOME)
+@pytest.mark.parametrize("workers", [BACKENDS[name] for name in SOME], ids=SOME)
 def test_a_sample_whose_replacements_are_bad_too_fails_its_batch_and_all_tries_are_named(workers):
     bad = dict.fromkeys(range(1, 24), ValueError("no"))
     loader = loader_of(Faulty(bad), on_bad_sample="substitute", max_bad_samples=1000, **workers)

@@ -11,16 +11,15 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from lit_loader import BadSample, DataLoader, append_bad_samples
-from lit_loader.engine import EndOfPass, ReportingRun, Task
+from lit_loader.engine import EndOfPass, ReportingRun
 from lit_loader.engine.bad_samples import BadSampleLog
 from lit_loader.engine.failures import Failure, Flawed
 from lit_loader.errors import BadSamplesWarning, LitLoaderError, TooManyBadSamplesError
-from tests.faulty_set import FEW, FEW_SEEDED, Faulty, FaultyFiles, loader_of, outcomes
+from tests.faulty_set import FEW, Faulty, FaultyFiles, loader_of, outcomes
 
 SILENT = pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
 BAD = {3: ValueError("three"), 4: OSError(5, "broken", "/x/four.jpg"), 17: KeyError("k")}
 BACKEND = pytest.mark.parametrize("workers", FEW.values(), ids=FEW)
-SEEDED_BACKEND = pytest.mark.parametrize("workers", FEW_SEEDED.values(), ids=FEW_SEEDED)
 
 
 @SILENT
@@ -44,7 +43,7 @@ def test_a_record_says_where_what_and_why(workers):
 
 
 @SILENT
-@SEEDED_BACKEND
+@BACKEND
 def test_the_bound_is_passed_at_the_same_batch_everywhere(workers):
     loader = loader_of(
         Faulty({i: ValueError(f"no {i}") for i in range(0, 24, 3)}), max_bad_samples=4, **workers
@@ -94,7 +93,7 @@ def test_zero_allows_none():
 
 
 @SILENT
-@SEEDED_BACKEND
+@BACKEND
 def test_each_epoch_counts_for_itself_with_the_next_one_made_ahead(workers):
     persistent = {"persistent_workers": True, "prefetch_factor": 4} if workers else {}
     with loader_of(Faulty(BAD), max_bad_samples=3, **workers, **persistent) as loader:
@@ -125,7 +124,7 @@ def test_what_was_made_and_not_delivered_does_not_count():
         iterator = iter(loader)
         next(iterator)
         run = iterator._run._run
-        while not all(slot.complete for slot in run._slots.values()):
+        while not all(pending.answer is not None for pending in run._pending.values()):
             run._pool.wait(run, 0.01)
         assert [record.index for record in loader.bad_samples] == [3]
         list(iterator)
@@ -278,12 +277,3 @@ def test_the_list_of_what_each_batch_holds_follows_the_batch():
     run = ReportingRun(Batches(made), log, num_batches=None, seen=seen)
     assert [run.next_batch() for _ in range(3)] == ["first", "second", "third"]
     assert seen == [[5, 6, 7], [9], [0, 4, 2]]
-
-
-def test_pieces_hold_the_spares_of_their_samples_and_the_batchs_number():
-    from lit_loader.engine import BatchKey
-
-    task = Task([5, 6, 7], BatchKey(0, 0, 4, first=12), number=4, spares=[[1], [2], [3]])
-    pieces = task.pieces(2)
-    assert [piece.spares for piece in pieces] == [[[1], [2]], [[3]]]
-    assert {piece.number for piece in pieces} == {4}

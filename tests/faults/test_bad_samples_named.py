@@ -8,11 +8,10 @@ from torch.utils.data import Dataset, Subset
 
 from lit_loader import DataLoader
 from lit_loader.errors import SharedGeneratorError
-from tests.faulty_set import FEW, FEW_SEEDED, Faulty, FaultyFiles, loader_of, outcomes
+from tests.faulty_set import FEW, Faulty, FaultyFiles, loader_of, outcomes
 from tests.toys import DrawingBatches, Stream
 
 BACKEND = pytest.mark.parametrize("workers", FEW.values(), ids=FEW)
-SEEDED_BACKEND = pytest.mark.parametrize("workers", FEW_SEEDED.values(), ids=FEW_SEEDED)
 
 
 def raised(loader, kind=Exception):
@@ -32,7 +31,7 @@ ERRORS = {
 
 def named_errors():
     """Every error inline, and on each backend one that the dataset names and one that names itself."""
-    for backend, workers in FEW_SEEDED.items():
+    for backend, workers in FEW.items():
         for name, (error, told) in ERRORS.items():
             is_quick = backend == "inline" or name in ("sample_path", "filename")
             marks = () if is_quick else pytest.mark.soak
@@ -42,8 +41,6 @@ def named_errors():
 @pytest.mark.parametrize(("workers", "error", "told"), [*named_errors()])
 @pytest.mark.parametrize("batch_size", [4, None])
 def test_a_seeded_error_names_sample_and_file(workers, error, told, batch_size):
-    if batch_size is None:
-        workers = {name: value for name, value in workers.items() if name != "share_batches"}
     text = raised(
         loader_of(FaultyFiles({17: error}), batch_size, on_bad_sample="raise", **workers), type(error)
     )
@@ -146,7 +143,7 @@ def test_errors_of_naming_hide_nothing(workers, error):
 
 
 @pytest.mark.parametrize("policy", ["skip", "substitute"])
-@SEEDED_BACKEND
+@BACKEND
 def test_no_memory_is_no_bad_sample(workers, policy):
     loader = loader_of(FaultyFiles({17: MemoryError("large")}), on_bad_sample=policy, **workers)
     assert "sample 17, file /pictures/17.jpg" in raised(loader, MemoryError)

@@ -1,4 +1,4 @@
-"""Guarantee: batches that shrank, or hold replacements, are whole in shared memory, whoever made their pieces."""
+"""Guarantee: batches that shrank, or hold replacements, are whole in shared memory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from lit_loader import batch_memory
-from tests.faulty_set import IN_PIECES, SEEDED, Faulty, loader_of
+from tests.faulty_set import BACKENDS, Faulty, loader_of
 from tests.loader.slot_sets import slots_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
 SHAPE = (64, 100)  # 25 kB: large enough to be moved
 BAD = {index: ValueError("no") for index in (0, 3, 4, 13)}
-PROCESSES = {name: workers for name, workers in SEEDED.items() if "fork" in name}
+PROCESSES = {name: workers for name, workers in BACKENDS.items() if "fork" in name}
 
 
 class Large(Faulty):
@@ -71,8 +71,7 @@ def test_batches_in_slots_are_whole(workers, kind, policy):
 
 def test_what_is_read_lies_in_a_slot():
     """The transport was used: a shrunk batch's memory is that of a slot's mapping."""
-    workers = {**IN_PIECES["fork in pieces"], "share_batches": False}
-    with loader_of(Large(BAD, 32, SHAPE), 8, persistent_workers=True, **workers) as loader:
+    with loader_of(Large(BAD, 32, SHAPE), 8, persistent_workers=True, **BACKENDS["fork"]) as loader:
         batch = max(loader, key=lambda batch: len(BAD) - len(batch[0]))
         with open("/proc/self/maps") as lines:
             ranges = [line.split()[0].split("-") for line in lines if "/memfd:lit_loader" in line]

@@ -52,8 +52,8 @@ def checksum(batch):
     return (batch["index"].tolist(), *(float(value) for value in values))
 
 
-def run_chaos(tmp_path, *, method, share, num_batches, pause_s, seed):
-    dataset = Dying(BATCH * BATCHES_AN_EPOCH, tmp_path, side=70 if share else 20)
+def run_chaos(tmp_path, *, method, side, num_batches, pause_s, seed):
+    dataset = Dying(BATCH * BATCHES_AN_EPOCH, tmp_path, side=side)
     settings = {"batch_size": BATCH, "shuffle": True, "seed": seed}
     epochs = -(-num_batches // BATCHES_AN_EPOCH)
     plain = DataLoader(dataset, **settings)
@@ -61,7 +61,6 @@ def run_chaos(tmp_path, *, method, share, num_batches, pause_s, seed):
         dataset,
         num_workers=2,
         persistent_workers=True,
-        share_batches=share,
         multiprocessing_context=method,
         max_worker_restarts=10_000,
         **settings,
@@ -88,27 +87,27 @@ def run_chaos(tmp_path, *, method, share, num_batches, pause_s, seed):
 
 
 @pytest.mark.parametrize(
-    ("method", "share"),
+    ("method", "side"),
     [
-        pytest.param("fork", False, id="fork-whole", marks=pytest.mark.soak),
-        pytest.param("fork", True, id="fork-in pieces"),
-        pytest.param("forkserver", False, id="forkserver-whole"),
-        pytest.param("forkserver", True, id="forkserver-in pieces", marks=pytest.mark.soak),
+        pytest.param("fork", 20, id="fork-small", marks=pytest.mark.soak),
+        pytest.param("fork", 70, id="fork-large"),
+        pytest.param("forkserver", 20, id="forkserver-small"),
+        pytest.param("forkserver", 70, id="forkserver-large", marks=pytest.mark.soak),
     ],
 )
-def test_workers_killed_at_random_moments(tmp_path, method, share):
-    killed, replaced = run_chaos(tmp_path, method=method, share=share, num_batches=400, pause_s=0.05, seed=7)
+def test_workers_killed_at_random_moments(tmp_path, method, side):
+    killed, replaced = run_chaos(tmp_path, method=method, side=side, num_batches=400, pause_s=0.05, seed=7)
     assert killed > 0
     assert 0 < replaced <= killed
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("share", [False, True], ids=["whole", "in pieces"])
+@pytest.mark.parametrize("side", [20, 70], ids=["small", "large"])
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_ten_thousand_batches_of_chaos(tmp_path, method, share):
+def test_ten_thousand_batches_of_chaos(tmp_path, method, side):
     killed, replaced = run_chaos(
-        tmp_path, method=method, share=share, num_batches=10_000, pause_s=0.05, seed=11
+        tmp_path, method=method, side=side, num_batches=10_000, pause_s=0.05, seed=11
     )
     assert killed > 100
     assert 0 < replaced <= killed

@@ -41,10 +41,9 @@ LOST_BY_PYTHON = re.compile(r"Exception ignored in: .*(/_weakrefset|/weakref)\.p
 VARIANTS = [
     Variant({}),
     Variant({"persistent_workers": True}),
-    Variant({"share_batches": True, "persistent_workers": True}),
     Variant({}, "break", 0.5),
     Variant({"worker_method": "thread"}, together=False),
-    Variant({**FORKSERVER, "share_batches": True}, seconds=5.0, together=False),
+    Variant(FORKSERVER, seconds=5.0, together=False),
 ]
 
 

@@ -36,8 +36,6 @@ def use(draw, number):
     if workers and draw.random() < 0.5:
         workers["persistent_workers"] = True
     seed = draw.choice([None, number])
-    if seed is not None and workers and draw.random() < 0.5:
-        workers["share_batches"] = True
     loader = DataLoader(Large(80), batch_size=4, seed=seed, **workers)
     iterator, held = iter(loader), []
     for _ in range(draw.randrange(25)):

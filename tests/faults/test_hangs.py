@@ -79,9 +79,7 @@ def test_a_slow_batch_is_no_hang(tmp_path):
             time.sleep(0.15)
             return super().__getitem__(index)
 
-    loader = DataLoader(
-        Slow(tmp_path, -1), batch_size=8, seed=5, num_workers=2, hang_timeout_s=0.9, share_batches=False
-    )
+    loader = DataLoader(Slow(tmp_path, -1), batch_size=8, seed=5, num_workers=2, hang_timeout_s=0.9)
     assert len(list(loader)) == 4  # each batch takes 1.2 s, each sample 0.15
 
 

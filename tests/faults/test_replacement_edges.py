@@ -47,10 +47,9 @@ class OneList:
             yield batch
 
 
-@pytest.mark.parametrize("share", [False, True], ids=["whole", "in pieces"])
-def test_lost_work_is_done_again_as_it_was_given_out(tmp_path, share):
+def test_lost_work_is_done_again_as_it_was_given_out(tmp_path):
     dataset = Dying(SIZE, tmp_path, {9: "kill", 30: "kill"})
-    loader = make_loader(dataset, batch_sampler=OneList(), share_batches=share)
+    loader = make_loader(dataset, batch_sampler=OneList())
     with loader, warnings.catch_warnings():
         warnings.simplefilter("ignore", WorkerRestartWarning)
         found = [batch["index"].tolist() for batch in loader]
@@ -141,7 +140,7 @@ def test_a_poll_outlives_the_workers_it_looks_at(tmp_path, monkeypatch):
 
 def test_nothing_is_kept_of_tasks_that_died_with_workers_and_dropped_passes(tmp_path):
     dataset = Dying(SIZE, tmp_path, side=70)
-    arguments = {"batch_size": BATCH, "share_batches": True, "max_worker_restarts": 100}
+    arguments = {"batch_size": BATCH, "max_worker_restarts": 100}
     with make_loader(dataset, **arguments) as loader, warnings.catch_warnings():
         warnings.simplefilter("ignore", WorkerRestartWarning)
         for most in (1, 5, 2, None):
@@ -155,9 +154,9 @@ def test_nothing_is_kept_of_tasks_that_died_with_workers_and_dropped_passes(tmp_
         if ahead is not None:
             ahead.run.close()
         deadline = time.monotonic() + 60
-        while (pool._post._out or pool._recovery.tasks._tasks) and time.monotonic() < deadline:
+        while (pool._post._tickets or pool._recovery.tasks._tasks) and time.monotonic() < deadline:
             assert ahead is None or pool.wait(ahead.run, 1.0) is not None
-        assert not pool._post._out
+        assert not pool._post._tickets
         assert not pool._recovery.tasks._tasks
         assert pool._post.slots._num_out == 0
 
@@ -220,7 +219,7 @@ def test_a_worker_that_does_not_report_when_another_has_died_hangs(tmp_path, mon
     monkeypatch.setattr(hang_watch, "_SILENT_S", 0.5)
     monkeypatch.setattr("sys.stderr", None)  # a process without one has its workers replaced too
     dataset = Waiting(SIZE, tmp_path)
-    loader = make_loader(dataset, batch_size=BATCH, share_batches=False, hang_timeout_s=0.3)
+    loader = make_loader(dataset, batch_size=BATCH, hang_timeout_s=0.3)
     with loader:
         batches = iter(loader)
         found = [next(batches)]

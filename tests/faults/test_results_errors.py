@@ -18,15 +18,14 @@ WORKERS = {
     "spawn": {"num_workers": 2, "multiprocessing_context": "spawn"},
     "threads": {"num_workers": 2, "worker_method": "thread"},
 }
-WAYS = {"unseeded": {}, "seeded": {"seed": 1}, "in pieces": {"seed": 1, "share_batches": True}}
+WAYS = {"unseeded": {}, "seeded": {"seed": 1}}
 
 
 def ways():
     for workers in WORKERS:
         for way in WAYS:
-            if (workers, way) != ("inline", "in pieces"):
-                marks = pytest.mark.soak if workers == "spawn" else ()
-                yield pytest.param(WORKERS[workers], WAYS[way], id=f"{workers}, {way}", marks=marks)
+            marks = pytest.mark.soak if workers == "spawn" else ()
+            yield pytest.param(WORKERS[workers], WAYS[way], id=f"{workers}, {way}", marks=marks)
 
 
 def delivered(loader):

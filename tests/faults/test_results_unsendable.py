@@ -17,12 +17,7 @@ from tests.odd_things import RESULTS, ResultsAndNumbers, ResultsInAStream, as_li
 from tests.toys import Point
 
 CONTEXTS = ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.soak)]
-WAYS = {
-    "unseeded": {"collate_fn": as_list},
-    "seeded": {"seed": 1, "collate_fn": as_list},
-    "in pieces": {"seed": 1, "share_batches": True},
-}
-EACH_WAY = pytest.mark.parametrize("way", WAYS)
+EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
 
 
 def delivered(loader):
@@ -38,26 +33,25 @@ def delivered(loader):
             )  # its frames hold the list, and so this would be a circle
 
 
-@EACH_WAY
+@EACH_SEED
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_the_error_comes_in_its_turn_and_names_the_batch_the_part_and_the_remedy(context, way):
+def test_the_error_comes_in_its_turn_and_names_the_batch_the_part_and_the_remedy(context, seed):
     loader = DataLoader(
         ResultsAndNumbers(),
         batch_size=2,
         num_workers=2,
         timeout=60,
         multiprocessing_context=context,
-        **WAYS[way],
+        seed=seed,
+        collate_fn=as_list,
     )
     found = delivered(loader)
     assert len(found) == 2 * len(RESULTS)
     for number, batch in enumerate(found):
         first = 2 * number
         if number % 2:
-            indices = batch["index"].tolist() if way == "in pieces" else [one["index"] for one in batch]
-            images = batch["image"] if way == "in pieces" else torch.stack([one["image"] for one in batch])
-            assert indices == [first, first + 1]
-            assert images[:, 5, 7].tolist() == [float(first), float(first + 1)]
+            assert [one["index"] for one in batch] == [first, first + 1]
+            assert [float(one["image"][5, 7]) for one in batch] == [first, first + 1]
             continue
         name, (_, told) = list(RESULTS.items())[number // 2]
         text = str(batch)
@@ -69,7 +63,7 @@ def test_the_error_comes_in_its_turn_and_names_the_batch_the_part_and_the_remedy
             assert "in DataLoader worker process" in text, name
 
 
-@pytest.mark.parametrize("seed", [None, 1])
+@EACH_SEED
 @pytest.mark.parametrize(
     "workers", [{}, {"num_workers": 2, "worker_method": "thread"}], ids=["inline", "threads"]
 )
@@ -79,7 +73,7 @@ def test_what_is_not_sent_need_not_be_sendable(workers, seed):
     assert all("odd" in batch[1] for batch in batches[::2])
 
 
-@pytest.mark.parametrize("seed", [None, 1])
+@EACH_SEED
 def test_an_error_of_pickling_does_not_end_a_stream(seed):
     found = delivered(DataLoader(ResultsInAStream(), batch_size=None, num_workers=1, seed=seed))
     assert len(found) == 4 * len(RESULTS)
@@ -88,9 +82,9 @@ def test_an_error_of_pickling_does_not_end_a_stream(seed):
     )
 
 
-@EACH_WAY
-def test_slots_come_back(way):
-    arguments = {"num_workers": 2, "persistent_workers": True, **WAYS[way]}
+@EACH_SEED
+def test_slots_come_back(seed):
+    arguments = {"num_workers": 2, "persistent_workers": True, "seed": seed, "collate_fn": as_list}
     with DataLoader(ResultsAndNumbers(), batch_size=2, **arguments) as loader:
         for _ in range(6):
             iterator, num_errors = iter(loader), 0

@@ -16,18 +16,16 @@ from lit_loader.transport.frames import memory_for
 from tests.loader.slot_sets import Large, is_right, loader_of, slots_of
 
 BIG_BYTES = 256 << 20
-EACH_WAY = pytest.mark.parametrize(
-    "arguments", [{}, {"seed": 1, "share_batches": True}], ids=["whole", "in pieces"]
-)
+EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
 
 
-@EACH_WAY
+@EACH_SEED
 @pytest.mark.parametrize("num_bytes", [0, 300_000, 1 << 20, (1 << 36) + (1 << 18)])
-def test_a_file_in_memory_that_cannot_grow_ends_no_worker(arguments, num_bytes, monkeypatch):
+def test_a_file_in_memory_that_cannot_grow_ends_no_worker(seed, num_bytes, monkeypatch):
     """As the kernel tells a process that writes where it has no page to give: SIGBUS, unless it was asked before."""
     shrink = os.ftruncate
     monkeypatch.setattr(memory_file.os, "ftruncate", lambda fd, _: shrink(fd, num_bytes))
-    with loader_of(Large(96), **arguments) as loader:
+    with loader_of(Large(96), seed=seed) as loader:
         kept = [batch for _ in range(2) for batch in loader]
         assert len(kept) == 48
         assert all(is_right(batch) for batch in kept)
@@ -43,9 +41,9 @@ def limit_address_space(worker):
     resource.setrlimit(resource.RLIMIT_AS, (mapped_bytes() + (1 << 30),) * 2)
 
 
-@EACH_WAY
-def test_workers_that_may_map_no_slot_send_by_pipe(arguments):
-    with loader_of(Large(96), worker_init_fn=limit_address_space, **arguments) as loader:
+@EACH_SEED
+def test_workers_that_may_map_no_slot_send_by_pipe(seed):
+    with loader_of(Large(96), worker_init_fn=limit_address_space, seed=seed) as loader:
         kept = [batch for _ in range(2) for batch in loader]
         assert len(kept) == 48
         assert all(is_right(batch) for batch in kept)

@@ -56,17 +56,16 @@ def run(loader, expected, *, restarts):
     return texts
 
 
-@pytest.mark.parametrize("share", [False, True], ids=["whole", "in pieces"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("deaths", "restarts"),
     [({17: "kill"}, 1), ({0: "term", 40: "exit", 41: "kill"}, 3), ({1: "kill", 2: "kill"}, 2)],
     ids=["one", "three ways", "two at once"],
 )
-def test_a_worker_that_dies_in_getitem_is_replaced(tmp_path, expected, method, share, deaths, restarts):
+def test_a_worker_that_dies_in_getitem_is_replaced(tmp_path, expected, method, deaths, restarts):
     dataset = Dying(SIZE, tmp_path, deaths)
-    arguments = {"multiprocessing_context": method, "share_batches": share}
-    texts = run(make_loader(dataset, persistent_workers=True, **arguments), expected, restarts=restarts)
+    loader = make_loader(dataset, persistent_workers=True, multiprocessing_context=method)
+    texts = run(loader, expected, restarts=restarts)
     ways = {"kill": "killed by signal SIGKILL", "term": "killed by signal SIGTERM", "exit": "exit code 7"}
     for how in deaths.values():
         assert any(ways[how] in text for text in texts)
@@ -88,14 +87,14 @@ def _poison(poison, marks, after, worker_id):
 
 def places_to_die():
     """Every point and moment with forks; of the fork server's workers, which die the same way, one of each point."""
-    for after, point, method, share in product((0, 3), ("init", "slot", "pipe"), METHODS, (False, True)):
-        is_quick = method == "fork" if after == 3 else (method == "fork") != share
-        name = f"{after}-{point}-{method}-{'in pieces' if share else 'whole'}"
-        yield pytest.param(method, share, point, after, id=name, marks=() if is_quick else pytest.mark.soak)
+    for after, point, method in product((0, 3), ("init", "slot", "pipe"), METHODS):
+        is_quick = method == "fork" or after == 0
+        marks = () if is_quick else pytest.mark.soak
+        yield pytest.param(method, point, after, id=f"{after}-{point}-{method}", marks=marks)
 
 
-@pytest.mark.parametrize(("method", "share", "point", "after"), [*places_to_die()])
-def test_a_worker_may_die_anywhere(tmp_path, expected, method, share, point, after):
+@pytest.mark.parametrize(("method", "point", "after"), [*places_to_die()])
+def test_a_worker_may_die_anywhere(tmp_path, expected, method, point, after):
     init = {
         "init": partial(_kill_in_init, tmp_path),
         "slot": partial(_poison, poison_slot, tmp_path, after),
@@ -105,7 +104,6 @@ def test_a_worker_may_die_anywhere(tmp_path, expected, method, share, point, aft
         Dying(SIZE, tmp_path, side=70),
         worker_init_fn=init,
         multiprocessing_context=method,
-        share_batches=share,
         persistent_workers=True,
     )
     without = make_loader(Dying(SIZE, tmp_path, side=70), num_workers=0)
@@ -139,7 +137,7 @@ def test_the_consumer_may_keep_and_change_what_it_got(tmp_path, expected):
     dataset = Dying(SIZE, tmp_path, {9: "kill", 30: "kill", 50: "kill"}, side=70)
     without = make_loader(Dying(SIZE, tmp_path, side=70), num_workers=0)
     kept = []
-    with warnings.catch_warnings(), make_loader(dataset, share_batches=True) as loader:
+    with warnings.catch_warnings(), make_loader(dataset) as loader:
         warnings.simplefilter("ignore", WorkerRestartWarning)
         for batch, other in zip(loader, without, strict=True):
             assert torch.equal(batch["noise"], other["noise"])
@@ -166,6 +164,56 @@ def test_the_restarts_are_counted_anew_in_each_epoch(tmp_path, expected):
         (tmp_path / "death-5").unlink(missing_ok=True)
         with pytest.warns(WorkerRestartWarning, match="restart 1 of max_worker_restarts=1"):
             assert_same(list(loader), epoch)
+
+
+class Waiting(Dying):
+    """One sample waits for a file, and then ends its worker."""
+
+    def __getitem__(self, index):
+        if index == SIZE - 2 and first_time(self.marks, "waits"):
+            while not (self.marks / "go").exists():
+                time.sleep(0.001)
+            die()
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_pass_that_is_made_ahead_gives_this_epoch_no_more_restarts(tmp_path, most):
+    dataset = Waiting(SIZE, tmp_path, dict.fromkeys((9, 17, 25)[:most], "kill"))
+    loader = make_loader(
+        dataset, shuffle=False, num_workers=1, persistent_workers=True, max_worker_restarts=most
+    )
+    with loader, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", WorkerRestartWarning)
+        batches = iter(loader)
+        for _ in range(SIZE // BATCH - 2):
+            next(batches)
+        assert len(caught) == most
+        assert len(loader._passes._ahead.run._pending) >= 1, (
+            "the next epoch is begun, and this one is not over"
+        )
+        (tmp_path / "go").touch()
+        with pytest.raises(WorkerDiedError, match=f"max_worker_restarts={most} were used up"):
+            list(batches)
+    assert len(caught) == most
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_epoch_that_was_made_ahead_has_all_its_restarts_when_it_is_claimed(tmp_path, expected, method):
+    loader = make_loader(
+        Dying(SIZE, tmp_path), persistent_workers=True, multiprocessing_context=method, max_worker_restarts=1
+    )
+    with loader:
+        for number, epoch in enumerate(expected):
+            assert (loader._passes._ahead is not None) is (number > 0)
+            batches = iter(loader)
+            found = [flat(next(batches))]
+            process = loader._passes._kept._workers[0].process
+            process.kill()
+            process.join()
+            with pytest.warns(WorkerRestartWarning, match="restart 1 of max_worker_restarts=1"):
+                found += [flat(batch) for batch in batches]
+            assert_same(found, epoch)
 
 
 def test_without_a_seed_a_death_raises_as_in_torch(tmp_path):

@@ -1,6 +1,7 @@
 """Guarantee: on real ranks our loader in a user's own module gives what the samplers' pure functions say.
 
-One process group runs all: every family of samplers, in every stage, with ``use_distributed_sampler`` on and off.
+One process group runs all: every family of samplers and users' own ones, in every stage, with
+``use_distributed_sampler`` on and off.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch.utils.data import BatchSampler
 from torch.utils.data import RandomSampler as TorchRandomSampler
 
 from lit_loader import DataLoader, samplers
+from tests.lightning import users_on_ranks
 from tests.lightning.ranks import on_ranks, trainer
 
 LENGTH, BATCH_SIZE, NUM_EPOCHS, SEED = 23, 3, 2, 7
@@ -98,7 +100,14 @@ def run_all(folder):
     warnings.filterwarnings(
         "error", message="Using `DistributedSampler`"
     )  # of unmarked duplicates: not with ours
-    for name, _, make in cases():
+    users = {name: make for name, (make, _) in users_on_ranks.USERS.items()}
+    users |= {
+        name: lambda make=make: {"sampler": make(), "batch_size": BATCH_SIZE}
+        for name, make in users_on_ranks.PARTS.items()
+    }
+    for name, make in [*((name, make) for name, _, make in cases()), *users.items()]:
+        if name in users:  # Lightning warns before it makes the loader, which puts the user's sampler back
+            warnings.filterwarnings("ignore", message="Using `DistributedSampler`")
         for use in (True, False):
             model = Own(make)
             runner = trainer(use_distributed_sampler=use, max_epochs=NUM_EPOCHS, num_sanity_val_steps=0)
@@ -107,6 +116,8 @@ def run_all(folder):
             runner.test(model, verbose=False)
             runner.predict(model, return_predictions=False)
             found[f"{name}, {use}"] = model.seen
+    found["refused"] = users_on_ranks.run_refused()
+    found["wrongly resumed"] = users_on_ranks.run_resumed(folder)
     (folder / f"{torch.distributed.get_rank()}.json").write_text(json.dumps(found))
 
 
@@ -122,11 +133,18 @@ def planned(sampler, rank, world_size, epochs):
     return rows
 
 
-@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.soak)])
-def test_every_family_in_every_stage_gives_each_rank_what_was_planned(world_size, tmp_path):
-    on_ranks(world_size, tmp_path, run_all, tmp_path)
-    for rank in range(world_size):
-        found = json.loads((tmp_path / f"{rank}.json").read_text())
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.soak)])
+def ran(request, tmp_path_factory):
+    """Return what each rank found, and each with its number and that of all."""
+    folder, world_size = tmp_path_factory.mktemp("ranks"), request.param
+    on_ranks(world_size, folder, run_all, folder)
+    return [
+        (rank, world_size, json.loads((folder / f"{rank}.json").read_text())) for rank in range(world_size)
+    ]
+
+
+def test_every_family_in_every_stage_gives_each_rank_what_was_planned(ran):
+    for rank, world_size, found in ran:
         for name, family, _ in cases():
             sampler = FAMILIES[family]()
             for use in (True, False):
@@ -135,3 +153,31 @@ def test_every_family_in_every_stage_gives_each_rank_what_was_planned(world_size
                     epochs = range(NUM_EPOCHS) if stage in ("fit", "val") else [NUM_EPOCHS]
                     expected = planned(sampler, rank, world_size, epochs)
                     assert seen[stage] == expected, (rank, name, use, stage)
+
+
+@pytest.mark.parametrize("name", users_on_ranks.USERS)
+def test_a_users_sampler_is_cut_by_rank_in_every_stage(name, ran):
+    for rank, world_size, found in ran:
+        for use in (True, False):
+            for stage in STAGES:
+                expected = users_on_ranks.expected(name, rank, world_size, stage, NUM_EPOCHS)
+                assert found[f"{name}, {use}"][stage] == expected, (rank, use, stage)
+
+
+@pytest.mark.parametrize("name", users_on_ranks.PARTS)
+def test_a_users_sampler_that_gives_each_rank_its_part_is_taken_as_it_is(name, ran):
+    for rank, world_size, found in ran:
+        for use in (True, False):
+            for stage in STAGES:
+                given = [index for _, *batch in found[f"{name}, {use}"][stage] for index in batch]
+                own = list(range(rank, LENGTH - LENGTH % world_size, world_size))
+                assert given == own * (NUM_EPOCHS if stage in ("fit", "val") else 1), (rank, use, stage)
+
+
+def test_ranks_that_get_other_things_from_a_users_sampler_are_refused_on_every_rank(ran):
+    for rank, world_size, found in ran:
+        users_on_ranks.check_refused(found["refused"], rank, world_size)
+
+
+def test_runs_with_a_users_sampler_go_on_exactly_in_mid_epoch(ran):
+    assert [found["wrongly resumed"] for _, _, found in ran] == [[]] * len(ran)

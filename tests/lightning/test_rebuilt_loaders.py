@@ -11,6 +11,7 @@ import pytest
 import torch
 from lightning.fabric.utilities.data import _update_dataloader as fabrics_update
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SubsetRandomSampler
+from torch.utils.data import DataLoader as TorchDataLoader
 
 from lit_loader import DataLoader, samplers
 from tests.lightning.as_lightning import as_lightning
@@ -44,7 +45,7 @@ def test_prediction_on_one_process_gives_what_the_sampler_gives(which, kind):
         for in_hook in (True, False):
 
             def make(seed=seed):
-                return loader(seed, **over(WRONG[which][0](), kind, **further))
+                return loader(seed, **over(WRONG[which](), kind, **further))
 
             torch.manual_seed(4)
             expected = batches(make())
@@ -59,9 +60,14 @@ def test_prediction_drops_nothing():
         given = over(Backwards(), kind, drop_last=True)
         made = as_lightning(lambda given=given: loader(**given), PREDICT, world_size=1)
         assert flat(made) == list(DATA[::-1])
+    given = over(Backwards(), Buckets, drop_last=True)
     with pytest.raises(ValueError, match="batch_sampler=Buckets has drop_last=True"):
-        given = over(Backwards(), Buckets, drop_last=True)
-        as_lightning(lambda: loader(**given), PREDICT, world_size=1)
+        as_lightning(lambda: loader(3, **given), PREDICT, world_size=1, in_hook=False)
+    with pytest.warns(
+        UserWarning, match="batch_sampler=Buckets has drop_last=True"
+    ):  # torch's loader goes on
+        made = as_lightning(lambda: loader(**given), PREDICT, world_size=1, in_hook=False)
+    assert flat(made) == [index for batch in given["batch_sampler"] for index in batch]
 
 
 # -- overfitting ------------------------------------------------------------------------------------------
@@ -83,7 +89,7 @@ def test_overfitting_gives_ours_the_same_batches_each_epoch(which, kind):
     for use in (True, False):
         for in_hook in (True, False):
             left, right = overfitted(
-                lambda rank: loader(3, rank=rank, world_size=2, share_batches=True, **given),
+                lambda rank: loader(3, rank=rank, world_size=2, **given),
                 use_distributed_sampler=use,
                 in_hook=in_hook,
             )
@@ -136,22 +142,35 @@ def test_overfitting_keeps_whole_batches_that_a_sampler_gives():
 def test_overfitting_refuses_a_batch_sampler_that_may_go_on_shuffling():
     for given in (Plainer(Backwards(), 4, False), Buckets(OwnRandom(DATA), 4, False)):
         with pytest.raises(ValueError, match=f"batch_sampler={type(given).__name__} may go on shuffling"):
-            as_lightning(lambda given=given: loader(batch_sampler=given), world_size=1, overfit_batches=2)
-    with pytest.raises(
-        TypeError, match="can't inject"
-    ):  # by Lightning, which is shown that it is not in order
-        as_lightning(lambda: loader(batch_sampler=Bare()), world_size=1, overfit_batches=2)
-    fixed = loader(batch_sampler=[[3, 1], [2]])
+            as_lightning(lambda given=given: loader(3, batch_sampler=given), world_size=1, overfit_batches=2)
+    with pytest.raises(TypeError, match="can't inject"):  # by Lightning, to which it is not shown as in order
+        as_lightning(lambda: loader(3, batch_sampler=Bare()), world_size=1, overfit_batches=2)
+    fixed = loader(3, batch_sampler=[[3, 1], [2]])
     assert as_lightning(lambda: fixed, world_size=1, overfit_batches=2) is fixed
+
+
+@pytest.mark.parametrize(
+    "given", [lambda: Plainer(Backwards(), 4, False), lambda: Buckets(OwnRandom(DATA), 4, False), Bare, list]
+)
+def test_without_a_seed_overfitting_leaves_a_users_batch_sampler_as_it_leaves_torchs(given):
+    for kind in (TorchDataLoader, DataLoader):
+        made = kind(DATA, batch_sampler=given())
+        assert as_lightning(lambda made=made: made, world_size=1, overfit_batches=2) is made
 
 
 # -- the mechanism ----------------------------------------------------------------------------------------
 
 
 def test_fabric_is_held_to_the_same():
-    with pytest.raises(ValueError, match="sampler=WeightedRandomSampler would be replaced"):
-        made = loader(sampler=WRONG["weighted"][0]())
-        fabrics_update(made, DistributedSampler(DATA, num_replicas=2, rank=0))
+    theirs = DistributedSampler(DATA, num_replicas=2, rank=0)
+    made = loader(sampler=WRONG["weighted"]())
+    with pytest.warns(UserWarning, match="sampler=WeightedRandomSampler was replaced"):
+        rebuilt = fabrics_update(made, theirs)
+    assert rebuilt.sampler is theirs
+    made = loader(3, rank=0, world_size=2, sampler=Backwards(), batch_size=4)
+    rebuilt = fabrics_update(made, theirs)
+    assert rebuilt.sampler is made.sampler
+    assert batches(rebuilt) == batches(made)
 
 
 def test_a_loader_with_a_record_is_collected_at_once_and_copied():
@@ -165,5 +184,5 @@ def test_a_loader_with_a_record_is_collected_at_once_and_copied():
     finally:
         gc.enable()
     for one in copied:
-        with pytest.raises(ValueError, match="sampler=Backwards"):
+        with pytest.warns(UserWarning, match="sampler=Backwards was replaced"):
             as_lightning(lambda one=one: one)

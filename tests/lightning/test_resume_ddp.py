@@ -5,18 +5,21 @@ Indices and augmentation bits are written down inside ``training_step``. One pro
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
 from lit_loader import DataLoader
 from lit_loader.callbacks import ResumeLoaders
 from lit_loader.datamodules import LoaderDataModule
+from lit_loader.errors import ResumeWarning
 from lit_loader.samplers import RandomSampler
 from tests.lightning.ranks import on_ranks
 from tests.lightning.resuming import Learner, Save, fitted
 from tests.resume.sets import SIZE, Numbers, chosen
 
-SAMPLERS = ("plain", "weighted", "class-balanced", "grouped", "weighted grouped")
+SAMPLERS = ("plain", "weighted", "class-balanced", "grouped", "weighted grouped", "foreign")
 CASES = [*SAMPLERS, "estimated steps", "data module"]
 FIRST, SECOND = 3, 7  # batches before a checkpoint, both in the middle of an epoch
 
@@ -41,7 +44,9 @@ def run(case, global_batch, world_size, *, callbacks=(), ckpt_path=None):
         return DataLoader(Numbers(), seed=3, **{**chosen(name), **cut})
 
     settings["callbacks"].append(ResumeLoaders())
-    return fitted(Learner(make, ask=case == "estimated steps"), **settings).seen
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResumeWarning)  # of a user's sampler, which is replayed
+        return fitted(Learner(make, ask=case == "estimated steps"), **settings).seen
 
 
 def go_on(folder, global_batch, world_size):

@@ -1,4 +1,7 @@
-"""Guarantee: what Lightning would make of a sampler or batch sampler wrongly is put right, or refused by name."""
+"""Guarantee: with a seed every rank gets its part of what a sampler gives, whatever Lightning would make of it.
+
+What a loader without a seed gets is in test_unseeded_like_torch.py.
+"""
 
 from __future__ import annotations
 
@@ -32,67 +35,119 @@ from tests.lightning.foreign import (
 TRAIN, VALIDATE, _, PREDICT = STAGES
 
 
-# -- refused ----------------------------------------------------------------------------------------------
+# -- with a seed: put back --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [None, 3])
+def kept(given, stage, **settings):
+    """Return what the ranks get with ``use_distributed_sampler`` on, after it was seen to be the same with it off."""
+    outcomes = []
+    for use in (True, False):
+        ranks = []
+        for rank in (0, 1):
+            made = as_lightning(
+                lambda rank=rank: loader(3, rank=rank, world_size=2, **given()),
+                stage,
+                rank=rank,
+                use_distributed_sampler=use,
+                **settings,
+            )
+            ranks.append(batches(made))
+            if stage is PREDICT:
+                assert made.batch_sampler.seen_batch_indices == ranks[-1]
+            assert len(made) == len(ranks[-1])
+        outcomes.append(ranks)
+    assert outcomes[0] == outcomes[1]
+    return outcomes[0]
+
+
+def together(ranks):
+    """Return the indices of all ranks, global batch by global batch."""
+    return [index for parts in zip(*ranks, strict=True) for part in parts for index in part]
+
+
+@pytest.mark.parametrize("kind", [None, BatchSampler, Plainer, Buckets])
 @pytest.mark.parametrize("which", WRONG)
-def test_a_sampler_that_lightning_would_replace_is_refused_by_name(which, seed):
-    make, remedy = WRONG[which]
+def test_with_a_seed_a_users_sampler_is_cut_by_rank_in_every_stage(which, kind):
+    further = {"upwards": True} if kind is Buckets else {}
+    alone = batches(loader(3, **over(WRONG[which](), kind, **further)))
+    expected = [index for batch in alone for index in batch]
     for settings in SETTINGS:
-        with pytest.raises(ValueError, match=r"use_distributed_sampler=False\)") as refused:
-            as_lightning(lambda: loader(seed, **over(make())), **settings)
-        assert f"sampler={type(make()).__name__} would be replaced" in str(refused.value)
-        assert f"use {remedy}" in str(refused.value)
+        ranks = kept(lambda: over(WRONG[which](), kind, **further), **settings)
+        assert len(ranks[0]) == len(ranks[1]) == -(-len(alone) // 2)
+        assert together(ranks)[: len(expected)] == expected
+        whole = alone[: len(alone) // 2 * 2 - 2]  # the last global batch may be cut otherwise
+        assert [part for parts in zip(*ranks, strict=True) for part in parts][: len(whole)] == whole
 
 
-@pytest.mark.parametrize("kind", [BatchSampler, Plainer, Buckets])
-@pytest.mark.parametrize("which", WRONG)
-def test_so_is_a_batch_sampler_over_it(which, kind):
-    make, remedy = WRONG[which]
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda: Hidden(Backwards(), 4, False),
+        lambda: NamedBuckets(Backwards(), 4, False),
+        lambda: [[n, n + 1] for n in range(6)],
+        Bare,
+        NamedEpochs,
+    ],
+)
+def test_with_a_seed_so_is_any_batch_sampler(given):
     for settings in SETTINGS:
-        for seed in (None, 3):
-            given = over(make(), kind)
-            with pytest.raises(
-                ValueError, match=f"inside of batch_sampler={kind.__name__}, would be repl.*{remedy}"
-            ):
-                as_lightning(lambda seed=seed, given=given: loader(seed, **given), **settings)
+        if settings["stage"] is PREDICT and isinstance(given(), list):
+            continue  # Lightning's wrapper reads the __dict__ of what it predicts by, which a list lacks
+        ranks = kept(lambda: {"batch_sampler": given()}, **settings)
+        alone = batches(loader(3, batch_sampler=given()))
+        assert ranks == [(alone + alone[: len(alone) % 2])[rank::2] for rank in (0, 1)]
+
+
+class OwnPart(Backwards):
+    """One that gives each rank its own part, and shows it."""
+
+    def __init__(self, rank, num_replicas=2):
+        super().__init__()
+        self.rank, self.num_replicas = rank, num_replicas
+
+    def __len__(self):
+        return 11
+
+    def __iter__(self):
+        return iter(range(self.rank, 22, self.num_replicas))
+
+
+@pytest.mark.parametrize("kind", [None, BatchSampler, Plainer])
+@pytest.mark.parametrize("own", [OwnPart, lambda rank: DistributedSampler(DATA, 2, rank, shuffle=False)])
+def test_with_a_seed_a_sampler_that_shards_by_itself_is_taken_as_it_is(own, kind):
+    for settings in SETTINGS:
+        for use in (True, False):
+            for rank in (0, 1):
+                made = as_lightning(
+                    lambda rank=rank: loader(3, rank=rank, world_size=2, **over(own(rank), kind)),
+                    **settings,
+                    rank=rank,
+                    use_distributed_sampler=use,
+                )
+                assert flat(made) == list(DATA[rank::2])
+
+
+def test_what_a_seed_cannot_put_right_is_refused_by_name():
+    def make(seed=3):
+        return loader(seed, rank=0, world_size=2, **over(Backwards(), Buckets, drop_last=True))
+
+    with pytest.raises(ValueError, match="batch_sampler=Buckets has drop_last=True, by which predictions"):
+        as_lightning(make, PREDICT)
+    with pytest.raises(TypeError, match=r"can't inject .*use_distributed_sampler=False"):  # by Lightning
+        as_lightning(lambda: loader(batch_sampler=Bare()))
+    for seed in (None, 3):
+        predicting = as_lightning(lambda seed=seed: loader(seed, batch_sampler=Bare()), PREDICT, world_size=1)
+        assert flat(predicting) == [3, 1, 2]
 
 
 @pytest.mark.parametrize("which", WRONG)
 def test_with_use_distributed_sampler_off_they_are_left_alone(which):
     for kind in (None, BatchSampler, Buckets):
-        sampler = WRONG[which][0]()
-        made = loader(**over(sampler, kind))
-        assert as_lightning(lambda made=made: made, use_distributed_sampler=False) is made
-        assert made.sampler is sampler
-
-
-def test_further_arguments_of_a_batch_sampler_are_kept_or_it_is_refused():
-    def make():
-        return loader(**over(SequentialSampler(DATA), Buckets, upwards=True))
-
-    for stage in STAGES:
-        ranks = [as_lightning(make, stage, rank=rank) for rank in (0, 1)]
-        assert all(batch == sorted(batch) for rank in ranks for batch in batches(rank))
-        assert sorted(flat(*ranks)) == list(DATA)
-        with pytest.raises(
-            ValueError, match=r"batch_sampler=Buckets would be rebuilt .* without its further arg"
-        ):
-            as_lightning(make, stage, in_hook=False)
-
-
-def test_a_batch_sampler_that_hides_its_sampler_is_refused():
-    given = Hidden(Backwards(), 4, False)
-    for stage in (TRAIN, PREDICT):
-        with pytest.raises(ValueError, match=r"batch_sampler=Hidden would be rebuilt .* attribute `sampler`"):
-            as_lightning(lambda: loader(batch_sampler=given), stage)
-
-
-def test_one_with_nothing_of_a_batch_samplers_is_refused_by_lightning_itself():
-    with pytest.raises(TypeError, match=r"can't inject .*use_distributed_sampler=False"):
-        as_lightning(lambda: loader(batch_sampler=Bare()))
-    assert flat(as_lightning(lambda: loader(batch_sampler=Bare()), PREDICT, world_size=1)) == [3, 1, 2]
+        for seed in (None, 3):
+            sampler = WRONG[which]()
+            made = loader(seed, **over(sampler, kind))
+            assert as_lightning(lambda made=made: made, use_distributed_sampler=False) is made
+            assert (made.sampler if kind is None else made.batch_sampler.sampler) is sampler
 
 
 def test_without_a_seed_ours_refuse_to_give_every_rank_everything(monkeypatch):
@@ -106,43 +161,7 @@ def test_without_a_seed_ours_refuse_to_give_every_rank_everything(monkeypatch):
             list(made)
 
 
-# -- right ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", [None, BatchSampler, Plainer])
-def test_torchs_sequential_sampler_stays_in_order(kind):
-    for settings in SETTINGS:
-        given = over(SequentialSampler(DATA), kind)
-        ranks = [as_lightning(lambda given=given: loader(**given), **settings, rank=rank) for rank in (0, 1)]
-        assert [flat(rank) for rank in ranks] == [list(DATA[0::2]), list(DATA[1::2])]
-        assert [len(batch) for batch in batches(ranks[0])] == [4, 4, 3]
-        assert ranks[0].batch_sampler.batch_size == 4
-
-
-@pytest.mark.parametrize("kind", [None, BatchSampler, Plainer])
-def test_torchs_random_sampler_is_shared_by_the_ranks_in_batches_of_the_same_size(kind):
-    for settings in SETTINGS:
-        if settings["stage"] is PREDICT:
-            continue
-        given = over(RandomSampler(DATA), kind, drop_last=True)
-        ranks = [as_lightning(lambda given=given: loader(**given), **settings, rank=rank) for rank in (0, 1)]
-        assert len(set(flat(*ranks))) == len(flat(*ranks)) == 16
-        assert flat(ranks[0]) != sorted(flat(ranks[0]))
-        assert {len(batch) for rank in ranks for batch in batches(rank)} == {4}
-
-
-def test_predicting_in_torchs_random_order_is_refused_on_several_ranks():
-    """Lightning lets each rank draw an order of its own, and gives it a part of that."""
-    with pytest.raises(
-        ValueError, match=r"sampler=RandomSampler would .* use lit_loader.samplers.RandomSampler"
-    ):
-        as_lightning(lambda: loader(sampler=RandomSampler(DATA)), PREDICT)
-
-
-def test_a_list_of_indices_is_shared_in_its_order():
-    given = list(range(20, 0, -1))
-    ranks = [as_lightning(lambda: loader(sampler=given, batch_size=5), rank=rank) for rank in (0, 1)]
-    assert [flat(rank) for rank in ranks] == [given[0::2], given[1::2]]
+# -- ours -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [None, BatchSampler])
@@ -201,13 +220,6 @@ def test_lightning_sees_whether_a_loader_is_shuffled():
         assert isinstance(made.sampler, SequentialSampler) is not shuffled
 
 
-def test_a_users_distributed_sampler_is_left_alone_in_a_batch_sampler_too():
-    own = DistributedSampler(DATA, num_replicas=2, rank=1, shuffle=False)
-    made = loader(**over(own, BatchSampler))
-    assert as_lightning(lambda: made) is made
-    assert flat(made) == list(DATA[1::2])
-
-
 @pytest.mark.parametrize("given", [NamedEpochs(), NamedBuckets(SequentialSampler(DATA), 4, False)])
 def test_epochs_are_named_to_a_batch_sampler(given):
     for seed in (None, 3):
@@ -218,5 +230,3 @@ def test_epochs_are_named_to_a_batch_sampler(given):
         expected = batches(made)
         assert batches(as_lightning(lambda made=made: made, PREDICT, world_size=1, epoch=6)) == expected
         assert given.epoch == 6
-    with pytest.raises((TypeError, ValueError), match="use_distributed_sampler=False"):
-        as_lightning(lambda: made)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
+import os
 import socket
 
 import pytest
@@ -25,11 +27,6 @@ def test_an_unknown_worker_method_is_refused():
 def test_a_start_method_for_threads_is_refused(context):
     with pytest.raises(ValueError, match="no effect on worker threads"):
         DataLoader(range(3), num_workers=1, worker_method="thread", multiprocessing_context=context)
-
-
-def test_whether_batches_are_shared_is_a_flag_or_none():
-    with pytest.raises(TypeError, match="share_batches=1 should be True, False or None"):
-        DataLoader(range(3), seed=0, share_batches=1)
 
 
 class MoreDetection(DetectionCollate):
@@ -64,14 +61,35 @@ def test_an_entry_of_the_users_in_torchs_table_may_draw_by_the_batchs_key(method
         return [plain(batch) for batch in DataLoader(AllMarked(), batch_size=4, seed=3, **workers)]
 
     assert batches(num_workers=2, worker_method=method) == batches()
-    with pytest.raises(ValueError, match="share_batches=True needs"):
-        DataLoader(AllMarked(), batch_size=4, seed=3, share_batches=True)
 
 
-def test_where_sockets_do_not_keep_messages_apart_tasks_are_dealt_to_workers(monkeypatch):
+def refuse_sockets(*_):
+    raise OSError(errno.EPROTONOSUPPORT, "Protocol not supported")
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        lambda patch: patch.delattr(socket, "SOCK_SEQPACKET"),
+        lambda patch: patch.delattr(socket, "AF_UNIX"),
+        lambda patch: patch.setattr("lit_loader.engine.task_queue.socket.socketpair", refuse_sockets),
+    ],
+    ids=["no name", "no family", "refused"],
+)
+def test_where_sockets_do_not_keep_messages_apart_tasks_are_dealt_to_workers(missing, monkeypatch):
     def batches(**workers):
         return [plain(batch) for batch in DataLoader(Drawing(), batch_size=4, seed=3, **workers)]
 
     expected = batches()
-    monkeypatch.delattr(socket, "SOCK_SEQPACKET")
-    assert batches(num_workers=2, share_batches=True) == expected
+    missing(monkeypatch)
+    assert batches(num_workers=2) == expected
+
+
+def test_worker_processes_are_refused_where_pipes_cannot_be_polled(monkeypatch):
+    """Windows has no readv, and no poll for its pipes."""
+    monkeypatch.delattr(os, "readv")
+    with pytest.raises(
+        NotImplementedError, match=r'num_workers=2 processes need pipes.*worker_method="thread"'
+    ):
+        next(iter(DataLoader(Drawing(), batch_size=4, num_workers=2)))
+    assert len(list(DataLoader(Drawing(), batch_size=4, num_workers=2, worker_method="thread"))) > 0

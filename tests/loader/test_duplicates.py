@@ -18,8 +18,6 @@ BACKENDS = {
     "inline": {},
     "processes": PROCESSES,
     "threads": THREADS,
-    "processes, pieces": {**PROCESSES, "share_batches": True},
-    "threads, pieces": {**THREADS, "share_batches": True},
 }
 
 
@@ -81,7 +79,7 @@ def real(ranks):
     ("backend", "world_size", "length"),
     [
         *((backend, 2, 13) for backend in BACKENDS),
-        *((backend, 3, 19) for backend in ("inline", "threads", "threads, pieces")),
+        *((backend, 3, 19) for backend in ("inline", "threads")),
         *((backend, 8, 27) for backend in ("inline", "processes", "threads")),
     ],
 )
@@ -114,7 +112,7 @@ def test_a_set_of_fewer_samples_than_ranks_goes_round_several_times(length):
     assert [len(rank) for rank in ranks] == [1] * 8
 
 
-@pytest.mark.parametrize("backend", ["inline", "threads", "processes, pieces"])
+@pytest.mark.parametrize("backend", ["inline", "threads", "processes"])
 def test_the_mark_is_of_the_position_in_training_too(backend):
     """An index that is drawn several times is a duplicate only where it fills up."""
     sampler = WeightedRandomSampler([1.0, 1.0, 8.0], num_samples=9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+import torch
 from torch.utils.data import Dataset
 
 from lit_loader import DataLoader
@@ -114,3 +115,29 @@ def test_an_exception_that_a_sample_returns_is_delivered_and_not_raised(workers,
     found = list(DataLoader(Exceptions(), batch_size=None, seed=seed, **workers))
     assert [type(error) for error in found] == [LookupError] * 4
     assert [error.args for error in found] == [(0,), (1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize(
+    "workers", [{}, {"num_workers": 3}, {"num_workers": 3, "worker_method": "thread"}], ids=str
+)
+@pytest.mark.parametrize("first", [0, 3])
+def test_of_several_errors_in_a_batch_the_first_is_raised_and_the_iteration_goes_on(workers, first):
+    dataset = Failing({first: KeyError("first"), first + 2: ValueError("second")}, 12)
+    iterator = iter(DataLoader(dataset, batch_size=6, seed=0, **workers))
+    with pytest.raises(KeyError, match="first"):
+        next(iterator)
+    assert next(iterator).tolist() == list(range(6, 12))
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+@pytest.mark.parametrize(
+    "workers", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}], ids=str
+)
+def test_an_error_of_a_collate_function_of_ours_has_its_own_type(workers):
+    ragged = [torch.zeros(2), torch.zeros(3), torch.zeros(2), torch.zeros(2)]
+    iterator = iter(DataLoader(ragged, batch_size=2, seed=0, **workers))
+    with pytest.raises(RuntimeError, match="size"):
+        next(iterator)
+    assert next(iterator).shape == (2, 2)
+    del iterator

@@ -58,12 +58,17 @@ def test_a_kept_worker_uses_the_keys_of_each_epoch():
             ]
 
 
-def test_foreign_samplers_of_ranks_share_no_keys():
+@pytest.mark.parametrize(
+    "sampler",
+    [lambda rank: [0, 1, 2, 3] * 2, lambda rank: DistributedSampler(range(8), 2, rank, shuffle=False)],
+    ids=["cut by the loader", "shards by itself"],
+)
+def test_foreign_samplers_of_ranks_share_no_keys(sampler):
     def draws(rank):
         loader = DataLoader(
             Draws(),
             batch_size=2,
-            sampler=[0, 1, 2, 3],
+            sampler=sampler(rank),
             seed=1,
             rank=rank,
             world_size=2,

@@ -1,4 +1,4 @@
-"""Guarantee: with a seed, every backend, number of workers, delivery and way to share batches gives the same bits."""
+"""Guarantee: with a seed, every backend, number of workers and delivery gives the same bits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from lit_loader.standing import Standing
 from tests.toys import plain
 
 NUM_BATCHES = 6
-COMBINATIONS = [(in_order, share) for in_order in (True, False) for share in (True, False)]
 
 
 class OwnAndTorch(Dataset):
@@ -87,18 +86,18 @@ def without_process_wide(batches):
 
 
 def assert_the_whole_row(dataset, num_workers, method, epochs=(0, 3)):
-    """One loader, its workers kept, serves every delivery and way to share, in several epochs."""
+    """One loader, its workers kept, serves both deliveries, in several epochs."""
     expected = {number: inline(dataset, number) for number in epochs}
     with loader_of(dataset, num_workers, method) as loader:
         for number in epochs:
-            for in_order, share in COMBINATIONS:
-                loader.in_order, loader.share_batches = in_order, share
+            for in_order in (True, False):
+                loader.in_order = in_order
                 found = epoch(loader, number)
                 if not in_order:
                     found, wanted = by_indices(found), by_indices(expected[number])
                 else:
                     wanted = expected[number]
-                assert found == wanted, (num_workers, method, number, in_order, share)
+                assert found == wanted, (num_workers, method, number, in_order)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +141,7 @@ class TestTheMatrixFails:
         dataset = OwnAndTorch()
         expected = inline(dataset, 0)
         monkeypatch.setattr(fetch.MapFetcher, "_keyed", by_place_in_batch)
-        with loader_of(dataset, 2, method, share_batches=True) as loader:
+        with loader_of(dataset, 2, method) as loader:
             assert epoch(loader, 0) != expected
 
     def test_when_processes_do_not_seed(self, monkeypatch):

@@ -111,10 +111,9 @@ class TestTheNextEpochIsDropped:
     def test_when_the_sampler_is_told_another_as_lightning_does(self, method):
         assert self.jump(method, lambda it: it.sampler.set_epoch(5)) == (epoch(5), epoch(6))
 
-    @pytest.mark.parametrize("share", [None, True])
-    def test_when_the_collate_function_changed(self, method, share):
-        ours = partial(default_collate)  # shared batches may be collated in another place than whole ones
-        with loader(list(range(8)), worker_method=method, collate_fn=ours, share_batches=share) as it:
+    def test_when_the_collate_function_changed(self, method):
+        ours = partial(default_collate)
+        with loader(list(range(8)), worker_method=method, collate_fn=ours) as it:
             assert batches(it) == [["torch.int64", [2], [n, n + 1]] for n in range(0, 8, 2)]
             it.collate_fn = partial(default_convert)
             assert list(it) == [[n, n + 1] for n in range(0, 8, 2)]
@@ -139,7 +138,7 @@ class TestTheNextEpochIsDropped:
             ahead = it._passes._ahead.run
             setattr(it, name, value)
             assert sorted(i for batch in it for i in batch.tolist()) == list(range(16))
-            assert ahead._slots == {}
+            assert ahead._pending == {}
             assert it._passes._ahead.run is not ahead
 
     def test_when_the_loop_is_broken_off_the_next_gets_its_own_epoch(self, method):

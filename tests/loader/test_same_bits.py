@@ -10,8 +10,19 @@ import torch
 from torch.utils.data import Subset, random_split
 
 from lit_loader import ClassBalancedSampler, DataLoader, RandomSampler, WeightedRandomSampler
+from lit_loader.collate import default_collate
 from lit_loader.seeding import process
+from tests.scheduled_set import Draws as DrawsInThreads
 from tests.toys import Drawing, DrawingBatches, Stream, collate_with_draw, plain
+
+
+class DrawnTogether(DrawsInThreads):
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+def collate_with_torch_draw(samples):
+    return default_collate(samples), torch.rand(2)
 
 
 def epochs(dataset=None, *, count=2, **arguments):
@@ -98,6 +109,39 @@ def test_a_dataset_with_getitems_has_a_key_for_the_batch():
     inline = epochs(DrawingBatches())
     assert epochs(DrawingBatches(), num_workers=2) == inline
     assert inline != epochs(Drawing())
+
+
+@pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+@pytest.mark.parametrize("num_workers", [1, 3])
+@pytest.mark.parametrize(
+    ("dataset", "arguments"),
+    [
+        (Subset(DrawsInThreads(), [4, 2, 9, 7, 1]), {}),
+        (DrawsInThreads(), {"batch_size": None}),
+        (DrawsInThreads(), {"collate_fn": collate_with_torch_draw}),
+        (DrawnTogether(), {}),
+        (Subset(DrawnTogether(), range(3, 12)), {}),
+    ],
+    ids=["split", "no batches", "a collate function of the user's", "getitems", "getitems below"],
+)
+def test_every_way_to_ask_a_dataset_gives_the_inline_batches(dataset, arguments, num_workers, method):
+    arguments = {"shuffle": False, **arguments}
+    inline = epochs(dataset, **arguments)
+    assert epochs(dataset, num_workers=num_workers, worker_method=method, **arguments) == inline
+
+
+@pytest.mark.parametrize("method", ["multiprocessing", "thread"])
+def test_a_collate_function_of_ours_may_be_exchanged_for_one_that_draws(method):
+    arguments = {"batch_size": 4, "seed": 7}
+
+    def exchanged(**workers):
+        with DataLoader(DrawsInThreads(), **arguments, **workers) as loader:
+            list(loader)
+            loader.collate_fn = collate_with_torch_draw
+            return [plain(batch) for batch in loader]
+
+    kept = {"num_workers": 2, "persistent_workers": True, "worker_method": method}
+    assert exchanged(**kept) == exchanged()
 
 
 def test_subset_is_unwrapped_so_that_a_split_keeps_keys_for_each_sample():

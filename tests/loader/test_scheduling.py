@@ -1,4 +1,4 @@
-"""Who makes what and when: idle workers take the next piece, order of delivery, bounds, faults."""
+"""Who makes what and when: idle workers take the next batch, order of delivery, bounds, faults."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ def event(method):
 
 
 @METHODS
-@pytest.mark.parametrize("share", [True, False])
 class TestOneWorkerIsStuckInASample:
-    def test_and_the_others_make_all_that_may_be_held(self, method, share, tmp_path):
+    def test_and_the_others_make_all_that_may_be_held(self, method, tmp_path):
         gate = event(method)
 
         class Stuck(Counted):
@@ -36,23 +35,18 @@ class TestOneWorkerIsStuckInASample:
                 return super().__getitem__(index)
 
         dataset = Stuck(tmp_path / "made", 32)
-        loader = DataLoader(
-            dataset, batch_size=2, num_workers=2, seed=0, worker_method=method, share_batches=share
-        )
+        loader = DataLoader(dataset, batch_size=2, num_workers=2, seed=0, worker_method=method)
         iterator, found = iter(loader), []
         consumer = threading.Thread(target=lambda: found.append(next(iterator).tolist()))
         consumer.start()
-        expected = (
-            11 if share else 10
-        )  # six batches, of which the stuck one's other sample is free if it is shared
-        assert dataset.settled(expected) == expected
+        assert dataset.settled(10) == 10  # six batches, but for the one that is stuck
         assert found == []
         gate.set()
         consumer.join(20)
         assert found == [[0, 1]]
         assert [batch.tolist() for batch in iterator] == [[n, n + 1] for n in range(2, 32, 2)]
 
-    def test_and_out_of_order_the_others_are_delivered(self, method, share):
+    def test_and_out_of_order_the_others_are_delivered(self, method):
         gate = event(method)
         loader = DataLoader(
             Gated({2: gate}, 16),
@@ -60,7 +54,6 @@ class TestOneWorkerIsStuckInASample:
             num_workers=2,
             seed=0,
             worker_method=method,
-            share_batches=share,
             in_order=False,
         )
         iterator = iter(loader)
@@ -97,10 +90,7 @@ class Barrier(Dataset):
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "thread"])
 @pytest.mark.parametrize("seed", [None, 0])
-@pytest.mark.parametrize("share", [None, True])
-def test_workers_that_wait_for_each_other_at_their_first_sample_all_get_one(method, seed, share):
-    if share and seed is None:
-        pytest.skip("batches are shared with a seed alone")
+def test_workers_that_wait_for_each_other_at_their_first_sample_all_get_one(method, seed):
     context = torch.multiprocessing.get_context(None if method == "thread" else method)
     here = [threading.Event() if method == "thread" else context.Event() for _ in range(3)]
     loader = DataLoader(
@@ -108,11 +98,62 @@ def test_workers_that_wait_for_each_other_at_their_first_sample_all_get_one(meth
         batch_size=2,
         num_workers=3,
         seed=seed,
-        share_batches=share,
         worker_method="thread" if method == "thread" else "multiprocessing",
         multiprocessing_context=None if method == "thread" else context,
     )
     assert [batch.tolist() for batch in loader] == [[n, n + 1] for n in range(0, 12, 2)]
+
+
+class Makers(Dataset):
+    """Who made each sample: process and thread."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        time.sleep(0.005)
+        return os.getpid() % 100_000 * 100_000 + threading.get_ident() % 99_991
+
+
+@METHODS
+def test_a_batch_is_made_by_one_worker(method):
+    with DataLoader(Makers(), batch_size=16, num_workers=2, seed=0, worker_method=method) as loader:
+        makers = [set(batch.tolist()) for batch in loader]
+    assert {len(found) for found in makers} == {1}
+
+
+class Counting:
+    """A collate function of ours, as far as its home says, that counts its calls in this process."""
+
+    __module__ = "lit_loader.collate.counting"
+    calls = 0
+
+    def __call__(self, samples):
+        type(self).calls += 1
+        return list(samples)
+
+
+@pytest.mark.parametrize(("method", "calls"), [("multiprocessing", 0), ("thread", 3)])
+def test_a_batch_is_collated_once_and_whole_by_its_worker(method, calls, monkeypatch):
+    monkeypatch.setattr(Counting, "calls", 0)
+    arguments = {"batch_size": 4, "seed": 5, "num_workers": 2, "worker_method": method}
+    loader = DataLoader(list(range(12)), collate_fn=Counting(), **arguments)
+    assert list(loader) == [[n, n + 1, n + 2, n + 3] for n in (0, 4, 8)]
+    assert Counting.calls == calls  # none of worker processes' by the consumer
+
+
+@METHODS
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_foreign_sampler_may_name_a_batch_by_any_container(method, num_workers):
+    loader = DataLoader(
+        list(range(100, 112)),
+        batch_sampler=[{0, 1, 2}, (3, 4), range(5, 9), dict.fromkeys((9, 10)), torch.tensor([11, 0])],
+        num_workers=num_workers,
+        seed=0,
+        worker_method=method,
+    )
+    expected = [[100, 101, 102], [103, 104], [105, 106, 107, 108], [109, 110], [111, 100]]
+    assert [batch.tolist() for batch in loader] == expected
 
 
 @METHODS
@@ -144,7 +185,6 @@ def test_an_index_that_cannot_be_pickled_fails_its_batch_alone(method, seed):
         num_workers=2,
         seed=seed,
         worker_method=method,
-        share_batches=None,
     )
     iterator = iter(loader)
     assert next(iterator).tolist() == [0, 1]
@@ -199,7 +239,7 @@ def test_tasks_of_many_ended_passes_are_not_done_by_a_worker_that_was_stuck_mean
         for _ in range(100):  # each has three tasks in the queue
             abandoned = iter(loader)
             abandoned.close()
-            run, _ = loader._start_seeded()
+            run, _ = loader._start_pass()
             run.close()
         gate.set()
         assert int(next(iterators[0])) == 100

@@ -20,7 +20,6 @@ from tests.loader.slot_sets import Large, is_right, loader_of, num_mappings, slo
 WAYS = {
     "whole": {},
     "seeded": {"seed": 1},
-    "in pieces": {"seed": 1, "share_batches": True},
     "in order of arrival": {"in_order": False},
 }
 each_way = pytest.mark.parametrize("arguments", WAYS.values(), ids=WAYS)
@@ -46,7 +45,7 @@ def test_loops_that_are_broken_off_give_back_what_was_not_delivered(arguments):
             assert is_right(batch)
         del batch
         post = loader._passes._kept._post
-        assert len(post._out) <= 12  # of the epoch that is made ahead
+        assert len(post._tickets) <= 12  # of the epoch that is made ahead
         assert counts[-1][0] < 120  # of more than 400 that were dealt
         assert len({fds for _, fds in counts[3:]}) == 1
         gc.collect()
@@ -74,11 +73,11 @@ def unpicklable_sometimes(samples):
     "arguments",
     [
         {"dataset": Failing(200)},
-        {"dataset": Failing(200), "seed": 1, "share_batches": True},
+        {"dataset": Failing(200), "seed": 1},
         {"dataset": Large(200), "collate_fn": fail_sometimes},
         {"dataset": Large(200), "collate_fn": unpicklable_sometimes},
     ],
-    ids=["sample", "sample of a piece", "collate function", "result"],
+    ids=["sample", "sample, seeded", "collate function", "result"],
 )
 def test_errors_give_their_slots_back(arguments):
     with loader_of(**arguments) as loader:
@@ -119,7 +118,7 @@ def test_an_index_that_cannot_be_sent_gives_its_slot_back():
                 bad += 1
         assert (good, bad) == (20, 20)
         assert slots_of(loader).num_slots <= 10
-        assert loader._passes._kept._post._out == {}
+        assert loader._passes._kept._post._tickets == {}
 
 
 class Deadly(Large):
@@ -184,7 +183,7 @@ def test_streams_that_end_early_give_back_the_slots_of_what_they_did_not_make():
 
 
 def test_threads_that_share_a_loader_get_right_batches_each():
-    with loader_of(Large(120), seed=4, share_batches=True) as loader:
+    with loader_of(Large(120), seed=4) as loader:
         next(iter(loader))
         wrong, counts = [], []
 

@@ -25,13 +25,12 @@ from tests.loader.slot_sets import (
     used_bytes,
 )
 
-SHARED = [{}, {"seed": 1, "share_batches": True}]
-each_way = pytest.mark.parametrize("arguments", SHARED, ids=["whole", "in pieces"])
+EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
 
 
-@each_way
-def test_an_epoch_that_is_kept_stays_as_it_is_and_is_all_in_slots(arguments):
-    with loader_of(Large(), **arguments) as loader:
+@EACH_SEED
+def test_an_epoch_that_is_kept_stays_as_it_is_and_is_all_in_slots(seed):
+    with loader_of(Large(), seed=seed) as loader:
         kept = list(loader)
         assert all(is_right(batch) for batch in kept)
         assert slots_of(loader).num_slots >= 16
@@ -45,10 +44,10 @@ def test_an_epoch_that_is_kept_stays_as_it_is_and_is_all_in_slots(arguments):
     assert is_right(batch)
 
 
-@each_way
-def test_what_is_kept_beyond_the_bound_is_copied_and_right(arguments, monkeypatch):
+@EACH_SEED
+def test_what_is_kept_beyond_the_bound_is_copied_and_right(seed, monkeypatch):
     monkeypatch.setitem(Slots.__init__.__kwdefaults__, "kept_bytes", 5 << 19)
-    with loader_of(Large(120), **arguments) as loader:
+    with loader_of(Large(120), seed=seed) as loader:
         kept = list(loader)
         slots = slots_of(loader)
         assert slots.kept_bytes <= 5 << 19
@@ -81,11 +80,11 @@ def test_slots_and_memory_come_back_when_batches_are_let_go():
         assert used_bytes(slots) <= 2 * memory
 
 
-@pytest.mark.parametrize("arguments", [{}, {"seed": 3, "share_batches": True}], ids=["whole", "in pieces"])
-def test_two_thousand_batches_of_random_lives_with_edits_in_place_none_wrong_and_all_flat(arguments):
+@EACH_SEED
+def test_two_thousand_batches_of_random_lives_with_edits_in_place_none_wrong_and_all_flat(seed):
     draw, held, wrong, facts = random.Random(0), [], 0, []
-    with loader_of(Large(1000), batch_size=2, **arguments) as loader:
-        for _ in range(2 if arguments else 3):
+    with loader_of(Large(1000), batch_size=2, seed=seed) as loader:
+        for _ in range(3):
             for batch in loader:
                 wrong += not is_right(batch)
                 kept = draw.choice([batch, [batch[0].view(-1).view(batch[0].shape), *batch[1:]], None])
@@ -108,9 +107,9 @@ def test_two_thousand_batches_of_random_lives_with_edits_in_place_none_wrong_and
     assert facts[0][2]
 
 
-@each_way
-def test_a_fork_of_the_consumer_sees_what_it_held_after_hundreds_of_further_batches(arguments):
-    with loader_of(Large(400), batch_size=2, **arguments) as loader:
+@EACH_SEED
+def test_a_fork_of_the_consumer_sees_what_it_held_after_hundreds_of_further_batches(seed):
+    with loader_of(Large(400), batch_size=2, seed=seed) as loader:
         iterator = iter(loader)
         held = [next(iterator) for _ in range(5)]
         to_child, go = os.pipe()

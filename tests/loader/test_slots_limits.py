@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import subprocess
 import sys
@@ -13,15 +14,13 @@ import pytest
 from lit_loader.transport import slot_writer, slots
 from tests.loader.slot_sets import Large, is_right, loader_of, slots_of, used_bytes
 
-EACH_WAY = pytest.mark.parametrize(
-    "arguments", [{}, {"seed": 1, "share_batches": True}], ids=["whole", "in pieces"]
-)
+EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
 
 
-@EACH_WAY
-def test_with_few_slots_the_rest_goes_by_pipe(arguments, monkeypatch):
+@EACH_SEED
+def test_with_few_slots_the_rest_goes_by_pipe(seed, monkeypatch):
     monkeypatch.setattr(slots, "MAX_SLOTS", 3)
-    with loader_of(Large(120), **arguments) as loader:
+    with loader_of(Large(120), seed=seed) as loader:
         kept = list(loader)
         assert slots_of(loader).num_slots == 3
         assert all(is_right(batch) for batch in kept)
@@ -29,16 +28,16 @@ def test_with_few_slots_the_rest_goes_by_pipe(arguments, monkeypatch):
         assert all(is_right(batch) for batch in loader)
 
 
-@EACH_WAY
+@EACH_SEED
 @pytest.mark.parametrize("num_pages", [1, 8, 40, 150])
-def test_what_does_not_fit_into_a_slot_goes_by_pipe(arguments, num_pages, monkeypatch):
+def test_what_does_not_fit_into_a_slot_goes_by_pipe(seed, num_pages, monkeypatch):
     """One of a batch's twelve tensors takes 7 pages or 13: none of them fits, some of them, all."""
-    monkeypatch.setattr(slot_writer, "_WINDOW_PAGES", num_pages)
-    with loader_of(Large(60), **arguments) as loader:
+    monkeypatch.setattr(slot_writer, "WINDOW_BYTES", num_pages * mmap.PAGESIZE)
+    with loader_of(Large(60), seed=seed) as loader:
         kept = [batch for _ in range(2) for batch in loader]
         assert len(kept) == 30
         assert all(is_right(batch) for batch in kept)
-        assert (used_bytes(slots_of(loader)) > 0) is (num_pages // (2 if arguments else 1) >= 7)
+        assert (used_bytes(slots_of(loader)) > 0) is (num_pages >= 7)
 
 
 def in_a_process(text, *, timeout_s=120):
@@ -61,8 +60,8 @@ for limit in (
     pid = os.fork()
     if pid == 0:
         resource.setrlimit(limit[0], (limit[1],) * 2)
-        for arguments in ({}, {"seed": 1, "share_batches": True}):
-            with loader_of(Large(80), **arguments) as loader:
+        for seed in (None, 1):
+            with loader_of(Large(80), seed=seed) as loader:
                 kept = [batch for _ in range(2) for batch in loader]
                 has_slots = loader._passes._kept._post.slots is not None
                 print(len(kept), all(map(is_right, kept)), has_slots, flush=True)

@@ -1,4 +1,4 @@
-"""Guarantee: large random samples are the same bits whichever way they come: slots, pipe, pieces, start method."""
+"""Guarantee: large random samples are the same bits whichever way they come: slots, pipe, start method."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ def assert_same_bits(found, inline):
 
 
 @pytest.mark.parametrize("pipe", [False, True], ids=["slots", "pipe"])
-@pytest.mark.parametrize("share", [False, True], ids=["whole", "in pieces"])
 @pytest.mark.parametrize("num_workers", [1, 2, 5])
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_every_way_gives_the_inline_bits(method, num_workers, share, pipe, inline, monkeypatch):
+def test_every_way_gives_the_inline_bits(method, num_workers, pipe, inline, monkeypatch):
     if pipe:
         monkeypatch.delattr(os, "memfd_create")
     with loader_of(
@@ -40,7 +39,6 @@ def test_every_way_gives_the_inline_bits(method, num_workers, share, pipe, inlin
         num_workers=num_workers,
         seed=5,
         shuffle=True,
-        share_batches=share,
         multiprocessing_context=method,
     ) as loader:
         assert_same_bits(epochs(loader), inline)

@@ -10,9 +10,7 @@ from lit_loader import DataLoader, batch_memory
 from lit_loader.collate import default_collate
 from tests.loader.slot_sets import SHAPE, Large, is_right, loader_of, slots_of
 
-EACH_WAY = pytest.mark.parametrize(
-    "arguments", [{}, {"seed": 1, "share_batches": True}], ids=["whole", "in pieces"]
-)
+EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
 
 
 class Keeping(Large):
@@ -38,10 +36,10 @@ class Keeping(Large):
         return {"sample": sample, "changed": changed}
 
 
-@EACH_WAY
+@EACH_SEED
 @pytest.mark.parametrize("spoils", [False, True])
-def test_a_dataset_that_keeps_its_samples(spoils, arguments):
-    with loader_of(Keeping(spoils=spoils), **arguments) as loader:
+def test_a_dataset_that_keeps_its_samples(spoils, seed):
+    with loader_of(Keeping(spoils=spoils), seed=seed) as loader:
         held = []
         for batch in loader:
             assert batch["changed"].sum() == 0
@@ -72,9 +70,9 @@ class InOurMemory(Large):
         return tensor, changed, index
 
 
-@EACH_WAY
-def test_a_dataset_that_keeps_what_it_wrote_in_place(arguments):
-    with loader_of(InOurMemory(), **arguments) as loader:
+@EACH_SEED
+def test_a_dataset_that_keeps_what_it_wrote_in_place(seed):
+    with loader_of(InOurMemory(), seed=seed) as loader:
         received = []
         for batch, changed, index in loader:
             assert changed.sum() == 0
@@ -172,9 +170,9 @@ class Stored(Large):
         return self.data[index], same, same, bool((self.data[index] == index).all() and (same == 1).all())
 
 
-@EACH_WAY
-def test_views_of_a_stored_tensor_and_one_tensor_for_all_samples(arguments):
-    with loader_of(Stored(), shuffle=False, **arguments) as loader:
+@EACH_SEED
+def test_views_of_a_stored_tensor_and_one_tensor_for_all_samples(seed):
+    with loader_of(Stored(), shuffle=False, seed=seed) as loader:
         for _ in range(2):
             for number, (batch, one, other, intact) in enumerate(loader):
                 assert intact.all()
@@ -200,14 +198,11 @@ class Uneven:
         return 8
 
 
-@pytest.mark.parametrize(
-    ("dataset", "arguments"),
-    [(Large(), {}), (Large(), {"seed": 1, "share_batches": True}), (Batches(), {}), (Batches(), {"seed": 1})],
-    ids=["whole", "in pieces", "made at once", "made at once, seeded"],
-)
-def test_uneven_batches(dataset, arguments):
+@EACH_SEED
+@pytest.mark.parametrize("dataset", [Large(), Batches()], ids=["one by one", "made at once"])
+def test_uneven_batches(dataset, seed):
     with DataLoader(
-        dataset, batch_sampler=Uneven(), num_workers=2, persistent_workers=True, **arguments
+        dataset, batch_sampler=Uneven(), num_workers=2, persistent_workers=True, seed=seed
     ) as loader:
         for _ in range(3):
             kept = list(loader)
@@ -244,10 +239,10 @@ class Twice(Large):
         return {"one": tensor, "other": tensor, "index": index}
 
 
-@EACH_WAY
-def test_a_tensor_that_a_sample_holds_twice_becomes_two_stacks(arguments):
-    """Also where the consumer's process puts the pieces together: an edit of one is no edit of the other."""
-    with loader_of(Twice(), **arguments) as loader:
+@EACH_SEED
+def test_a_tensor_that_a_sample_holds_twice_becomes_two_stacks(seed):
+    """An edit of one is no edit of the other."""
+    with loader_of(Twice(), seed=seed) as loader:
         for _ in range(2):
             for batch in loader:
                 batch["one"] += 100

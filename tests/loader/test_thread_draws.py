@@ -66,12 +66,11 @@ def threads(dataset, **arguments):
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 @pytest.mark.parametrize("in_order", [True, False])
-@pytest.mark.parametrize("share", [True, False])
 @pytest.mark.parametrize(
     ("name", "draw"), [("random", random.random), ("numpy", np.random.rand), ("numpy", seed_numpy)]
 )
-def test_a_dataset_that_draws_is_refused_at_the_first_batch(name, draw, share, in_order, num_workers):
-    loader = threads(Draws(draw), num_workers=num_workers, in_order=in_order, share_batches=share)
+def test_a_dataset_that_draws_is_refused_at_the_first_batch(name, draw, in_order, num_workers):
+    loader = threads(Draws(draw), num_workers=num_workers, in_order=in_order)
     for _ in range(2):
         with pytest.raises(SharedGeneratorError, match=rf"generator of {name}.*sample_rng"):
             next(iter(loader))

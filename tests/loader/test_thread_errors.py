@@ -20,7 +20,6 @@ class TwoArgumentError(Exception):
 
 
 @seeds
-@pytest.mark.parametrize("share", [None, False, True])
 @pytest.mark.parametrize(
     "error",
     [
@@ -33,11 +32,9 @@ class TwoArgumentError(Exception):
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_keeps_its_type_and_names_the_thread(error, seed, share):
-    if seed is None and share:
-        share = None
+def test_an_error_keeps_its_type_and_names_the_thread(error, seed):
     collate = torch_data.default_collate
-    loader = threads(Failing({5: error}), batch_size=3, seed=seed, share_batches=share, collate_fn=collate)
+    loader = threads(Failing({5: error}), batch_size=3, seed=seed, collate_fn=collate)
     iterator = iter(loader)
     assert next(iterator).tolist() == [0, 1, 2]
     with pytest.raises(type(error)) as caught:

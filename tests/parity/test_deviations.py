@@ -31,11 +31,15 @@ def test_datapipes_are_refused():
         DataLoader(IterableWrapper([1, 2]))
 
 
-def test_beside_a_batch_sampler_the_sampler_shown_is_its_own():
+def test_beside_a_batch_sampler_that_shuffles_the_sampler_shown_is_not_a_sequential_one():
     """Torch's loader shows one in order, by which Lightning is misled; see `lit_loader.injection`."""
-    own = BatchSampler(RandomSampler(Numbers()), 2, False)
-    assert type(TorchDataLoader(Numbers(), batch_sampler=own).sampler) is SequentialSampler
-    assert DataLoader(Numbers(), batch_sampler=own).sampler is own.sampler
+    own = BatchSampler(RandomSampler(Numbers(), num_samples=3), 2, False)
+    torchs = TorchDataLoader(Numbers(), batch_sampler=own).sampler
+    assert type(torchs) is SequentialSampler
+    assert DataLoader(Numbers(), batch_sampler=own, seed=1).sampler is own.sampler
+    shown = DataLoader(Numbers(), batch_sampler=own).sampler
+    assert isinstance(shown, RandomSampler)
+    assert (list(shown), len(shown)) == (list(torchs), len(torchs))
 
 
 def fails(worker):

@@ -115,7 +115,9 @@ def test_an_unknown_policy():
 def test_restart_leaves_a_state_aside_that_does_not_fit_and_takes_one_that_does():
     full = epochs(make("plain"), 1)[0]
     loader = make("plain", resume="restart")
-    with pytest.warns(ResumeWarning, match='resume="restart": a state was left aside. .*seed=4'):
+    with pytest.warns(
+        ResumeWarning, match="a loader's state was left aside, and its epoch begins anew. .*seed=4"
+    ):
         loader.load_state_dict(stopped(make("plain", seed=4), 0, 2))
     assert_same([list(loader)], [full])
     with warnings.catch_warnings():

@@ -189,7 +189,6 @@ def test_states_may_be_taken_while_another_thread_iterates():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"seed": None}, "without seed="),
         ({"in_order": False, "num_workers": 2, "seed": 1}, "in_order=False"),
         ({"sampler": iter(range(26)), "seed": 1}, "its sampler is an iterator"),
     ],

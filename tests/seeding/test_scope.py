@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torchvision import tv_tensors
 
 from lit_loader.errors import SharedGeneratorError
-from lit_loader.seeding import Moment, SharedDraws, ThreadScope
+from lit_loader.seeding import Moment, SharedDraws, ThreadScope, functions_answer_for_threads
 from lit_loader.seeding.current import current
 from tests.seeding.moments import KEYS, scoped, seeded, several
 
@@ -187,7 +187,7 @@ def test_a_fork_of_the_thread_has_torchs_default_generator_again():
     torch.manual_seed(3)
     expected = several()
     torch.manual_seed(3)
-    with ThreadScope(0) as scope:
+    with functions_answer_for_threads(), ThreadScope(0) as scope:
         scope.aim(KEYS, Moment.SAMPLE, 0)
         pid = os.fork()
         if pid == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,7 +12,17 @@ import torch
 
 from lit_loader import batch_memory
 from lit_loader.collate import default_collate
-from lit_loader.transport import Layout, MemoryFile, Place, Placing, Slots, SlotWriter, Ticket, decode, encode
+from lit_loader.transport import (
+    MemoryFile,
+    Place,
+    Placing,
+    Slots,
+    SlotWriter,
+    Ticket,
+    decode,
+    encode,
+    mapping,
+)
 
 
 def num_maps(inode: int | None = None) -> int:
@@ -21,25 +32,39 @@ def num_maps(inode: int | None = None) -> int:
     return sum(inode is None or int(number) == inode for number in found)
 
 
+def refuse_to_populate(monkeypatch: Any, code: int) -> list[int]:
+    """Have the kernel refuse to bring pages in, with an error of its own; return a list of the sizes it was asked."""
+    libc, asked = mapping._libc, []
+
+    class Refusing:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(libc, name)
+
+        def madvise(self, address: int, size: int, advice: int) -> int:
+            if advice != mapping._MADV_POPULATE_WRITE:
+                return libc.madvise(address, size, advice)
+            asked.append(size)
+            ctypes.set_errno(code)
+            return -1
+
+    monkeypatch.setattr(mapping, "_libc", Refusing())
+    return asked
+
+
 class Link:
-    """A file of slots with its reader and writers.
+    """A file of slots with its reader and its writer.
 
     Args:
-        num_writers: Workers.
         joins: Whether rows may serve as their stack.
         options: For `Slots`.
     """
 
-    def __init__(self, *, num_writers: int = 1, joins: bool = True, **options: Any) -> None:
+    def __init__(self, *, joins: bool = True, **options: Any) -> None:
         self.file = MemoryFile()
         self.inode = os.fstat(self.file._fd).st_ino
         self.slots = Slots(self.file, **options)
-        self.writers = [SlotWriter(self.file, joins=joins) for _ in range(num_writers)]
-        self.placings = [Placing(writer) for writer in self.writers]
-
-    @property
-    def writer(self) -> SlotWriter:
-        return self.writers[0]
+        self.writer = SlotWriter(self.file, joins=joins)
+        self.placing = Placing(self.writer)
 
     @property
     def used_bytes(self) -> int:
@@ -62,26 +87,11 @@ class Link:
 
     def write(self, ticket: Ticket, make: Callable[[Placing], Any], num_rows: int = 1) -> list[memoryview]:
         """Return the frame of what a worker makes in a slot, as a pipe brings it."""
-        self.placings[0].open(Place(ticket.number, num_rows=num_rows), None)
+        self.placing.open(Place(ticket.number, num_rows=num_rows))
         try:
-            return carried(encode(make(self.placings[0]), self.writer.name))
+            return carried(encode(make(self.placing), self.writer.name))
         finally:
-            self.placings[0].close()
-
-    def write_piece(
-        self, ticket: Ticket, part: int, samples: list[Any], layout: Layout | None, num_rows: int
-    ) -> list[memoryview]:
-        """Return the frame of one of the pieces of a batch, all of them as long as this one."""
-        place = Place(ticket.number, part, len(self.writers), part * len(samples), num_rows)
-        placing, writer = self.placings[part], self.writers[part]
-        placing.open(place, layout)
-        try:
-            placed = [placing(sample) for sample in samples]
-            frame = carried(encode(placed, writer.name))
-            del placed
-            return frame
-        finally:
-            placing.close()
+            self.placing.close()
 
     def read(self, ticket: Ticket, frame: list[memoryview]) -> Any:
         return decode(frame, partial(self.slots.read, ticket))

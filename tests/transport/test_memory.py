@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import itertools
 import mmap
 import os
@@ -12,13 +13,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lit_loader.transport import Layout, MemoryFile, mapping
+from lit_loader.transport import MemoryFile, mapping
 from lit_loader.transport.intervals import Intervals
-from lit_loader.transport.layout import ALIGNMENT
+from lit_loader.transport.layout import ALIGNMENT, Layout
 from lit_loader.transport.lease import merged
 from lit_loader.transport.mapping import CHUNK_BYTES
 from lit_loader.transport.memory_file import MAX_SLOTS, WINDOW_BYTES
-from tests.transport.link import num_maps
+from tests.transport.link import num_maps, refuse_to_populate
 
 PAGE = mmap.PAGESIZE
 
@@ -79,7 +80,7 @@ def test_stretches_made_private_keep_address_and_contents_and_are_shared_no_more
     one, other = file.map(0), file.map(0)
     for start in (0, 3 * PAGE, 9 * PAGE):
         bytes_at(one, start, 10).value = b"before"
-    one.make_private([(3 * PAGE + 1, 3 * PAGE + 5), (0, 10), (4, 20)])
+    file.make_private(one, [(3 * PAGE + 1, 3 * PAGE + 5), (0, 10), (4, 20)])
     for start in (0, 3 * PAGE, 9 * PAGE):
         assert bytes_at(one, start, 10).value == b"before"
         bytes_at(other, start, 10).value = b"after"
@@ -92,14 +93,14 @@ def test_stretches_made_private_keep_address_and_contents_and_are_shared_no_more
 def test_a_stretch_of_nothing_takes_nothing(file):
     one = file.map(0)
     before = num_maps()
-    one.make_private([(0, 0), (7, 7), (PAGE, PAGE)])
+    file.make_private(one, [(0, 0), (7, 7), (PAGE, PAGE)])
     assert num_maps() == before
 
 
 def test_a_mapping_goes_with_its_object_private_stretches_too(file):
     before = num_maps()
     one = file.map(0)
-    one.make_private([(PAGE, 2 * PAGE), (5 * PAGE, 6 * PAGE)])
+    file.make_private(one, [(PAGE, 2 * PAGE), (5 * PAGE, 6 * PAGE)])
     assert num_maps() > before
     address = one.address
     del one
@@ -109,17 +110,69 @@ def test_a_mapping_goes_with_its_object_private_stretches_too(file):
     assert not any(start <= address + PAGE < end for start, end in starts)
 
 
-def test_no_memory_for_a_copy_is_told_and_what_was_not_copied_stays_shared(file, monkeypatch):
+def test_what_was_written_before_and_is_written_after_is_in_memory_of_ones_own(file):
+    """Whoever wrote it: pages that were never touched here too."""
     one, other = file.map(0), file.map(0)
-    monkeypatch.setattr(mapping, "_map", refuse)
+    bytes_at(other, 5 * PAGE, 10).value = b"before"
+    file.make_private(one, [(0, 8 * PAGE)])
+    bytes_at(other, 5 * PAGE, 10).value = bytes_at(other, PAGE, 10).value = b"after"
+    assert bytes_at(one, 5 * PAGE, 10).value == b"before"
+    assert bytes_at(one, PAGE, 10).value == b""
+    other.give_back()
+    assert bytes_at(one, 5 * PAGE, 10).value == b"before"
+
+
+def test_no_memory_for_a_mapping_is_told_and_only_that_stretch_stays_shared(file, monkeypatch):
+    one, other, real = file.map(0), file.map(0), mapping._map
+    sizes = []
+
+    def refuse_the_first(num_bytes, *rest):
+        sizes.append(num_bytes)
+        if len(sizes) == 1:
+            raise OSError(errno.ENOMEM, "no memory")
+        return real(num_bytes, *rest)
+
+    monkeypatch.setattr(mapping, "_map", refuse_the_first)
     with pytest.raises(MemoryError, match=f"{PAGE} bytes"):
-        one.make_private([(0, 10)])
-    bytes_at(other, 0, 10).value = b"after"
+        file.make_private(one, [(0, 10), (3 * PAGE, 5 * PAGE)])
+    assert sizes == [PAGE, 2 * PAGE]
+    bytes_at(other, 0, 10).value = bytes_at(other, 3 * PAGE, 10).value = b"after"
     assert bytes_at(one, 0, 10).value == b"after"
+    assert bytes_at(one, 3 * PAGE, 10).value == b""
 
 
-def refuse(num_bytes, flags, fd, offset):
-    raise OSError(12, "no memory")
+@pytest.mark.parametrize("code", [errno.ENOMEM, errno.EFAULT, errno.ENOSPC])
+def test_no_memory_for_a_copy_is_told_and_every_stretch_is_still_ones_own_to_write_to(
+    file, monkeypatch, code
+):
+    one, other = file.map(0), file.map(0)
+    for start in (0, 3 * PAGE):
+        bytes_at(one, start, 10).value = b"before"
+    refuse_to_populate(monkeypatch, code)
+    with pytest.raises(MemoryError, match="no memory for a copy"):
+        file.make_private(one, [(0, 10), (3 * PAGE, 3 * PAGE + 10)])
+    for start in (0, 3 * PAGE):
+        assert bytes_at(one, start, 10).value == b"before"
+        bytes_at(one, start, 10).value = b"mine"
+        assert bytes_at(other, start, 10).value == b"before"
+
+
+def test_a_kernel_that_cannot_populate_copies_every_page_all_the_same(file, monkeypatch):
+    one, other = file.map(0), file.map(0)
+    for page in range(20):
+        bytes_at(one, page * PAGE, 10).value = b"before"
+    refuse_to_populate(monkeypatch, errno.EINVAL)
+    file.make_private(one, [(0, 20 * PAGE)])
+    for page in range(20):
+        bytes_at(other, page * PAGE, 10).value = b"after"
+    assert {bytes_at(one, page * PAGE, 10).value for page in range(20)} == {b"before"}
+
+
+def test_a_closed_file_can_give_no_memory_of_ones_own(file):
+    one = file.map(0)
+    file.close()
+    with pytest.raises(MemoryError, match="cannot be mapped"):
+        file.make_private(one, [(0, 10)])
 
 
 def test_a_file_costs_one_descriptor_whatever_is_mapped(file):
@@ -162,16 +215,13 @@ def test_merged_stretches_hold_every_place_are_apart_and_no_larger_than_they_nee
     assert all(start in edges[0] and end in edges[1] for start, end in stretches)
 
 
-def test_a_layout_leaves_room_for_every_row_of_every_leaf_and_comes_back_from_bytes():
+def test_a_layout_leaves_room_for_every_row_of_every_leaf():
     layout = Layout(((torch.float32, (3, 5)), (torch.uint8, (7,)), (torch.complex64, ())))
     assert layout.sizes == (60, 7, 8)
     starts = layout.starts(9)
     assert all(start % ALIGNMENT == 0 for start in starts)
     for start, end, size in zip(starts, starts[1:], layout.sizes, strict=False):
         assert 0 <= end - start - 9 * size < ALIGNMENT
-    again = Layout.unpack(memoryview(layout.pack()))
-    assert again == layout
-    assert again.starts(9) == starts
 
 
 def test_a_window_is_a_whole_number_of_chunks():

@@ -1,17 +1,17 @@
-"""A worker's side of a slot: rows by several workers, what user code keeps there, what does not fit."""
+"""A worker's side of a slot: rows, what user code keeps there, what does not fit."""
 
 from __future__ import annotations
 
 import gc
+import mmap
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import default_collate as torch_default_collate
 
-from lit_loader import batch_memory
-from lit_loader.collate import default_collate
-from lit_loader.transport import Layout, Place
+from lit_loader.transport import Place
+from lit_loader.transport.layout import Layout
 from lit_loader.transport.placing import find_leaves
 from tests.transport.link import Link, collate_in, large, num_maps
 
@@ -21,44 +21,6 @@ def link():
     link = Link()
     yield link
     link.close()
-
-
-class TestPieces:
-    @pytest.mark.parametrize("known", [False, True])
-    @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-    def test_pieces_of_a_batch_by_several_workers_are_one_stack_if_the_layout_was_known(self, known, order):
-        link = Link(num_writers=3)
-        layout = Layout(tuple(find_leaves(large(0)))) if known else None
-        for number in range(3):
-            ticket = link.slots.ticket()
-            frames = {}
-            for part in order:
-                samples = [{"x": large(10 * part + n + number), "n": n} for n in range(2)]
-                frames[part] = link.write_piece(ticket, part, samples, layout, 6)
-            samples = [sample for part in range(3) for sample in link.read(ticket, frames[part])]
-            with batch_memory.using(link.slots):
-                batch = default_collate(samples)
-            assert (batch["x"].data_ptr() == samples[0]["x"].data_ptr()) is known
-            assert [float(row.mean()) for row in batch["x"]] == [number + n for n in (0, 1, 10, 11, 20, 21)]
-            del samples, ticket
-            batch["x"] += 1
-            assert float(batch["x"][-1].mean()) == 22 + number
-        link.close()
-
-    def test_a_tensor_twice_in_a_sample_of_a_piece_makes_two_stacks(self):
-        link = Link(num_writers=2)
-        layout = Layout(tuple(find_leaves(large(0))))
-        ticket = link.slots.ticket()
-        frames = [
-            link.write_piece(ticket, part, [(tensor, tensor)], layout, 2)
-            for part, tensor in enumerate((large(1), large(2)))
-        ]
-        samples = [sample for frame in frames for sample in link.read(ticket, frame)]
-        with batch_memory.using(link.slots):
-            one, other = default_collate(samples)
-        one += 5
-        assert [float(row.mean()) for row in other] == [1, 2]
-        link.close()
 
 
 class TestWhatAWorkerKeeps:
@@ -101,7 +63,7 @@ class TestWhatAWorkerKeeps:
 
     def test_would_change_without_the_copy(self, link, monkeypatch):
         """The mechanism taken away."""
-        monkeypatch.setattr("lit_loader.transport.mapping.Mapping.make_private", lambda self, stretches: None)
+        monkeypatch.setattr("lit_loader.transport.mapping.Mapping.make_private", lambda *_: None)
         kept = []
         link.collate([large(1)], lambda samples: kept.append(samples[0]) or list(samples))
         link.collate([large(2)], list)
@@ -110,7 +72,7 @@ class TestWhatAWorkerKeeps:
 
 class TestRoom:
     def test_what_does_not_fit_into_a_window_comes_along(self, monkeypatch):
-        monkeypatch.setattr("lit_loader.transport.slot_writer._WINDOW_PAGES", 64)  # of 4 GiB
+        monkeypatch.setattr("lit_loader.transport.slot_writer.WINDOW_BYTES", 64 * mmap.PAGESIZE)
         link = Link()
         for count in (3, 30, 5):
             batch = link.collate([large(n) for n in range(count)], list)
@@ -163,4 +125,30 @@ def test_a_row_is_given_out_once_and_scratch_memory_takes_nobody_elses(link):
     assert second.data_ptr() - first.data_ptr() == first.nbytes
     assert [float(t.mean()) for t in (first, again, second, other)] == [0, 1, 2, 3]
     del first, again, second, other, tensor
+    link.writer.close()
+
+
+def test_rows_that_nothing_was_written_to_leave_no_hole(link):
+    """The first sample is laid out otherwise than those of the batch before."""
+    layout = Layout(tuple(find_leaves(large(0, 1 << 18))))
+    ticket = link.slots.ticket()
+    link.writer.open(Place(ticket.number, num_rows=8), layout)
+    tensor = link.writer.empty((64, 100), torch.float32)
+    assert tensor.data_ptr() == link.writer._mapping.address
+    del tensor
+    link.writer.close()
+
+
+def test_rows_that_something_was_written_to_stay_for_the_samples_that_fit(link):
+    layout = Layout(tuple(find_leaves(large(0))))
+    ticket = link.slots.ticket()
+    link.writer.open(Place(ticket.number, num_rows=3), layout)
+    first = link.writer.empty((64, 100), torch.float32)
+    link.writer.row += 1
+    other = link.writer.empty((100, 64), torch.float32)
+    link.writer.row += 1
+    third = link.writer.empty((64, 100), torch.float32)
+    assert third.data_ptr() - first.data_ptr() == 2 * first.nbytes
+    assert other.data_ptr() - first.data_ptr() == 3 * first.nbytes
+    del first, other, third
     link.writer.close()

@@ -29,7 +29,6 @@ class WorkersConfig:
     prefetch_factor: Optional[int] = None
     persistent_workers: Optional[bool] = None
     multiprocessing_context: Optional[str] = None
-    share_batches: Optional[bool] = None
     max_worker_restarts: Optional[int] = None
     hang_timeout_s: Optional[float] = None
     pin_memory: Optional[bool] = None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import BaseFileLock, FileLock, Timeout
 from rich.console import Console
 
 __all__ = ["building", "remove_leftovers", "temporary_prefix"]
@@ -34,12 +33,12 @@ def building(folder: Path, name: str, *, progress: bool) -> Iterator[None]:
     Raises:
         OSError: The folder cannot be written.
     """
-    descriptor = _lock(folder, name, progress=progress)
-    assert descriptor is not None  # it waited
+    lock = _lock(folder, name, progress=progress)
+    assert lock is not None  # it waited
     try:
         yield
     finally:
-        _unlock(folder, name, descriptor)
+        _unlock(folder, name, lock)
 
 
 def temporary_prefix(name: str) -> str:
@@ -58,53 +57,30 @@ def remove_leftovers(folder: Path, *, own: str) -> None:
         entry.name[1:].split(".")[0] for kind in (_SUFFIX, ".lock") for entry in folder.glob(f".*{kind}")
     }:
         with suppress(OSError):  # another user's
-            descriptor = None if name == own else _lock(folder, name, wait=False)
-            if name != own and descriptor is None:
+            lock = None if name == own else _lock(folder, name, wait=False)
+            if name != own and lock is None:
                 continue  # it is being built
             for leftover in folder.glob(f"{temporary_prefix(name)}*{_SUFFIX}"):
                 leftover.unlink(missing_ok=True)
-            if descriptor is not None:
-                _unlock(folder, name, descriptor)
+            if lock is not None:
+                _unlock(folder, name, lock)
 
 
-def _lock(folder: Path, name: str, *, wait: bool = True, progress: bool = False) -> int | None:
-    path = folder / f".{name}.lock"
-    told = not progress
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            if not _flock(descriptor, wait=False):
-                if not wait:
-                    os.close(descriptor)
-                    return None
-                if not told:
-                    told = True
-                    Console(stderr=True).print("Waiting for another process that decodes these images ...")
-                _flock(descriptor, wait=True)
-            if _is_still(path, descriptor):
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)  # its last holder deleted it: not the file that others lock by now
-
-
-def _flock(descriptor: int, *, wait: bool) -> bool:
+def _lock(folder: Path, name: str, *, wait: bool = True, progress: bool = False) -> BaseFileLock | None:
+    lock = FileLock(folder / f".{name}.lock", mode=0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        lock.acquire(blocking=False)
+    except Timeout:
+        if not wait:
+            return None
+        if progress:
+            Console(stderr=True).print("Waiting for another process that decodes these images ...")
+        lock.acquire()
+    return lock
 
 
-def _is_still(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
-
-
-def _unlock(folder: Path, name: str, descriptor: int) -> None:
-    (folder / f".{name}.lock").unlink(missing_ok=True)
-    fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked meanwhile holds the descriptor too
-    os.close(descriptor)
+def _unlock(folder: Path, name: str, lock: BaseFileLock) -> None:
+    # Deleted while it is held: who waits for this file takes it for gone (filelock looks), and makes another.
+    with suppress(OSError):  # Windows deletes no open file
+        (folder / f".{name}.lock").unlink()
+    lock.release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -17,6 +16,11 @@ from lit_loader.datasets.decoded.wanted import Wanted
 from lit_loader.errors import CacheError
 
 __all__ = ["block_in_memory"]
+
+try:
+    import fcntl
+except ImportError:  # then a block cannot be sealed against writing; readers open it to read only
+    fcntl = None  # type: ignore[assignment]
 
 # NOTE [finding memory]
 # A block is an anonymous memory file (memfd). Its record in the cache folder names the process that made it, when
@@ -71,8 +75,9 @@ def _made(wanted: Wanted) -> PixelBlock:
     try:
         wanted.filling(descriptor).run(key=wanted.key)
         wanted.check_unchanged()
-        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        if fcntl is not None:
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
     except BaseException:
         os.close(descriptor)
         raise

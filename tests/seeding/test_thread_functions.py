@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lit_loader.seeding import ThreadScope
-from lit_loader.seeding import default_generator as spoken
+from lit_loader.seeding import functions_answer_for_threads, thread_functions
 from tests.seeding.moments import scoped, seeded
+
+
+@pytest.fixture(autouse=True)
+def _in_a_worker_thread():
+    with functions_answer_for_threads():
+        yield
 
 
 def reseeding():
@@ -39,7 +44,6 @@ def test_seeding_at_random_in_a_sample_moves_only_its_own():
 
 
 def test_outside_of_worker_threads_torchs_functions_do_what_they_did():
-    ThreadScope(0)
     generator = torch.manual_seed(seed=12)
     assert generator is torch.default_generator
     assert torch.initial_seed() == torch.random.initial_seed() == 12
@@ -61,10 +65,9 @@ def test_a_seed_of_a_sample_does_not_reach_the_devices_of_the_process(monkeypatc
     assert reached == [4]
 
 
-def test_without_the_exchange_a_seed_would_move_the_process(monkeypatch):
+def test_without_the_exchange_a_seed_would_move_the_process():
     """The mechanism disabled."""
-    ThreadScope(0)
-    monkeypatch.setattr(torch.random, spoken._NAME, lambda name, *args: spoken._original[name](*args))
+    torch.random.manual_seed.__code__ = thread_functions._original["manual_seed"].__code__
     before = torch.manual_seed(5).get_state()
     scoped(0, lambda: torch.manual_seed(3))
     assert not torch.equal(torch.get_rng_state(), before)

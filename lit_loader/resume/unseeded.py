@@ -1,0 +1,336 @@
+"""A sampler in a pass without a seed: what it takes to have it give the same indices again.
+
+NOTE [Replayed, not keyed]
+    Without a seed a sampler draws from torch's default generator, from one of its own, or from those of numpy and
+    random, as in torch's loader. To come back to a place, the generators are set to how they were when the epoch's
+    sampler was first asked, it is iterated anew, and what it gave before is dropped; then the process-wide generators
+    are given back. So the same indices follow, as with torchdata's ``StatefulDataLoader``. What the dataset draws is
+    not repeated. Torch's own samplers draw at their first index, from torch's generators alone. Of a user's sampler it
+    is also noted how the generators were before ``iter(sampler)``, if that draws, and a digest of what it gave.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import random
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Generator
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+from lit_loader.errors import ResumeWarning
+from lit_loader.injection import unwrapped
+from lit_loader.resume.foreign import IndexDigest, SamplerDetail, state_of
+from lit_loader.resume.progress import Progress, ResumePoint
+
+__all__ = ["ReplayedSampler", "SamplerStart", "checked_start", "generators_of", "own_start", "start_fields"]
+
+_WITHOUT_DRAWS = (SequentialSampler, DistributedSampler)  # the second has a generator for each epoch
+_OF_TORCH = (*_WITHOUT_DRAWS, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+
+
+class GeneratorStates(NamedTuple):
+    """How the generators were that a sampler may draw from.
+
+    Attributes:
+        torch: Of torch's default generator, uint8, or None if it was not noted.
+        own: Of the sampler's own torch generators, in the order of `generators_of`.
+        numpy: Of ``numpy.random``, or None.
+        python: Of ``random``, or None.
+    """
+
+    torch: torch.Tensor | None
+    own: tuple[torch.Tensor, ...]
+    numpy: Any = None
+    python: Any = None
+
+    @classmethod
+    def now(cls, own: Sequence[Generator], *, torch_alone: bool) -> GeneratorStates:
+        """Return how they are."""
+        states = torch.default_generator.get_state(), tuple(generator.get_state() for generator in own)
+        return cls(*states) if torch_alone else cls(*states, np.random.get_state(), random.getstate())
+
+    def restore(self, own: Sequence[Generator]) -> None:
+        """Set the generators to these states, which `check` has found to fit."""
+        for generator, state in zip(own, self.own, strict=False):
+            generator.set_state(state)
+        if self.torch is not None:
+            torch.default_generator.set_state(self.torch)
+        if self.numpy is not None:
+            np.random.set_state(self.numpy)
+        if self.python is not None:
+            random.setstate(self.python)
+
+    def check(self, own: Sequence[Generator]) -> None:
+        """Try the states on generators made for it.
+
+        Raises:
+            ValueError: As `restore` does.
+        """
+        try:
+            for generator, state in zip(own, self.own, strict=True):
+                Generator(generator.device).set_state(state)
+            if self.torch is not None:
+                Generator().set_state(self.torch)
+            if self.numpy is not None:
+                np.random.RandomState().set_state(self.numpy)
+            if self.python is not None:
+                random.Random().setstate(self.python)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(f"the state of a generator does not fit: {error}") from error
+
+    def fields(self) -> dict[str, Any]:
+        """Return the states as plain values."""
+        numpy = None
+        if self.numpy is not None:
+            _, keys, position, has_gauss, gauss = self.numpy
+            numpy = [_text(np.asarray(keys, "<u4").tobytes()), int(position), int(has_gauss), float(gauss)]
+        python = None
+        if self.python is not None:
+            _, words, gauss = self.python
+            python = [_text(np.asarray(words, "<u4").tobytes()), gauss]
+        return {
+            "torch": None if self.torch is None else _text(self.torch.numpy().tobytes()),
+            "own": [_text(state.numpy().tobytes()) for state in self.own],
+            "numpy": numpy,
+            "python": python,
+        }
+
+    @classmethod
+    def of(cls, fields: Any) -> GeneratorStates:
+        """Return the states of what `fields` gave.
+
+        Raises:
+            ValueError: If it is something else.
+        """
+        try:
+            numpy = python = None
+            if fields["numpy"] is not None:
+                keys, position, has_gauss, gauss = fields["numpy"]
+                numpy = ("MT19937", np.frombuffer(_bytes(keys), "<u4"), position, has_gauss, gauss)
+            if fields["python"] is not None:
+                words, gauss = fields["python"]
+                python = (random.getstate()[0], tuple(np.frombuffer(_bytes(words), "<u4").tolist()), gauss)
+            default = None if fields["torch"] is None else _tensor(fields["torch"])
+            return cls(default, tuple(map(_tensor, fields["own"])), numpy, python)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{error!r} in the states of the generators") from error
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
+
+
+def _bytes(text: Any) -> bytes:
+    if type(text) is not str:
+        raise TypeError(f"base64 text is a str, got {type(text).__name__}")
+    return base64.b64decode(text, validate=True)
+
+
+def _tensor(text: Any) -> torch.Tensor:
+    return torch.frombuffer(bytearray(_bytes(text)), dtype=torch.uint8)
+
+
+class SamplerStart(NamedTuple):
+    """How the generators were when an epoch's sampler began.
+
+    Attributes:
+        iterated: Before ``iter(sampler)``, or None if that draws nothing. Without the state of torch's default
+            generator: those of the sampler's own between two epochs.
+        asked: Before its first index, or None if it was not asked yet.
+    """
+
+    iterated: GeneratorStates | None = None
+    asked: GeneratorStates | None = None
+
+
+def start_fields(start: SamplerStart | None) -> dict[str, Any] | None:
+    """Return a start as plain values."""
+    if start is None:
+        return None
+    return {name: None if states is None else states.fields() for name, states in start._asdict().items()}
+
+
+def checked_start(fields: Any, own: Sequence[Generator]) -> SamplerStart | None:
+    """Return the start of what `start_fields` gave.
+
+    Args:
+        fields: From wherever they came.
+        own: The sampler's own torch generators.
+
+    Raises:
+        ValueError: If it is something else, or does not fit the generators.
+    """
+    if fields is None:
+        return None
+    if type(fields) is not dict or set(fields) != set(SamplerStart._fields):
+        raise ValueError(
+            f"generators={str(fields)[:200]!r} of a loader's state should be states of generators"
+        )
+    start = SamplerStart(
+        **{name: None if given is None else GeneratorStates.of(given) for name, given in fields.items()}
+    )
+    for states in start:
+        if states is not None:
+            states.check(own)
+    return start
+
+
+def own_start(own: Sequence[Generator], *, begun: bool) -> SamplerStart | None:
+    """Return what is known of a sampler's own generators while its sampler was not asked, or None if it has none.
+
+    Args:
+        own: The generators.
+        begun: Whether a pass has begun; else it is between two epochs.
+    """
+    if not own:
+        return None
+    states = GeneratorStates(None, tuple(generator.get_state() for generator in own))
+    return SamplerStart(asked=states) if begun else SamplerStart(iterated=states)
+
+
+def generators_of(*things: Any) -> list[Generator]:
+    """Return the torch generators that objects show as ``generator``, each once.
+
+    Args:
+        things: A batch sampler, a sampler, a loader.
+    """
+    shown = [getattr(thing, "generator", None) for thing in things]
+    found: list[Generator] = []
+    for generator in shown:
+        if isinstance(generator, Generator) and not any(generator is known for known in found):
+            found.append(generator)
+    return found
+
+
+class ReplayedSampler(Iterator[Any]):
+    """What an index sampler gives in a pass without a seed: see NOTE [Replayed, not keyed].
+
+    As torch's loader does, it may be asked again after an error.
+
+    Args:
+        index_sampler: The sampler or batch sampler that is iterated.
+        name: What the user calls it, for the message.
+        stateful: The one of them that has a state of its own, or None.
+        own: The sampler's own torch generators.
+        progress: Where it is noted, for each batch of a user's sampler, how to go on after it.
+        point: Where to go on, with a `SamplerDetail`, or None to begin.
+    """
+
+    def __init__(
+        self,
+        index_sampler: Any,
+        *,
+        name: str,
+        stateful: Any,
+        own: Sequence[Generator],
+        progress: Progress,
+        point: ResumePoint | None,
+    ) -> None:
+        self._sampler, self._name, self._stateful = index_sampler, name, stateful
+        self._own, self._progress = own, progress
+        given = unwrapped(index_sampler)
+        kind = type(given.sampler if type(given) is BatchSampler else given)
+        self._of_torch, self._draws = kind in _OF_TORCH, kind not in _WITHOUT_DRAWS
+        self._digest = None if self._of_torch or stateful is not None else IndexDigest()
+        detail = SamplerDetail() if point is None or point.detail is None else point.detail
+        self._resumed: SamplerDetail | None = detail if point is not None else None
+        self._start: SamplerStart = detail.generators or SamplerStart()
+        self._num_before = 0 if point is None else point.position
+        iterated, asked = self._start
+        if iterated is not None and iterated.torch is None and asked is None:
+            iterated.restore(own)  # saved between two epochs: the next one begins
+            self._resumed, self._start = None, SamplerStart()
+        if stateful is not None and detail.state is not None:
+            stateful.load_state_dict(detail.state)
+            self._num_before = 0
+        self._asked = False
+        self.restart()
+
+    def restart(self) -> None:
+        """Iterate the sampler anew, as torch does twice for an iterator over workers."""
+        if self._of_torch:
+            self._items = iter(self._sampler)
+        elif self._resumed is not None:
+            with _replaced(self._start.iterated, self._own):
+                self._items = iter(self._sampler)
+        else:
+            before = GeneratorStates.now(self._own, torch_alone=False)
+            self._items = iter(self._sampler)
+            drew = before.fields() != GeneratorStates.now(self._own, torch_alone=False).fields()
+            self._start = SamplerStart(iterated=before if drew else None)
+
+    def __next__(self) -> Any:
+        if self._asked:
+            return self._take()
+        self._asked = True
+        if self._resumed is not None:
+            return self._go_on(self._resumed)
+        if self._draws:
+            asked = GeneratorStates.now(self._own, torch_alone=self._of_torch)
+            self._start = self._start._replace(asked=asked)
+            self._progress.begin(SamplerDetail(generators=self._start))
+        return self._take()
+
+    def _go_on(self, resumed: SamplerDetail) -> Any:
+        """Return the first index of a resumed pass."""
+        self._progress.begin(resumed)
+        with _replaced(self._start.asked, self._own):
+            for _ in range(self._num_before):
+                self._add_to_digest(next(self._items))
+            self._warn_of_others(resumed)
+            return self._take()
+
+    def _warn_of_others(self, resumed: SamplerDetail) -> None:
+        expected = resumed.digest
+        if expected is None or self._digest is None or self._digest.hex() in (None, expected):
+            return
+        warnings.warn(
+            f"{self._name} gave other indices in the first {self._num_before} batches than when the "
+            "state was saved, so some samples of this epoch come twice and others never; give it a state_dict and a "
+            "load_state_dict, or give seed= to the loader",
+            ResumeWarning,
+            stacklevel=2,
+        )
+
+    def _take(self) -> Any:
+        item = next(self._items)
+        if not self._of_torch:
+            self._add_to_digest(item)
+            digest = None if self._digest is None else self._digest.hex()
+            detail = SamplerDetail(state=state_of(self._stateful), digest=digest, generators=self._start)
+            self._progress.note(detail)
+        return item
+
+    def _add_to_digest(self, item: Any) -> None:
+        if self._digest is not None:
+            self._digest.add(item)
+
+
+@contextlib.contextmanager
+def _replaced(states: GeneratorStates | None, own: Sequence[Generator]) -> Iterator[None]:
+    """Set the generators to these states, and give the process-wide ones back afterwards.
+
+    The sampler's own generators stay where the sampler left them, as in the run that was saved.
+    """
+    if states is None:
+        yield
+        return
+    outer = GeneratorStates.now((), torch_alone=False)
+    try:
+        states.restore(own)
+        yield
+    finally:
+        outer.restore(())

@@ -1,0 +1,132 @@
+"""Guarantee: page-locked are at most twice the bytes that batches use of their slots, and 2 MiB a slot; then none."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from lit_loader import DataLoader
+from lit_loader.device import page_lock
+from lit_loader.transport import Slots
+from tests.device.simulated import present
+from tests.device.test_page_lock import Cuda
+
+MIB = 1 << 20
+NUM_BATCHES, BATCH = 10, 4
+
+# elements (uint8) of each sample of a batch, by the batch's number
+SHAPES = {
+    "small": lambda number: 20_000,
+    "of 400 KB": lambda number: 100_000,
+    "large": lambda number: MIB + 5,
+    "growing": lambda number: 30_000 * (number + 1) ** 2,
+    "shrinking": lambda number: 30_000 * (NUM_BATCHES - number) ** 2,
+    "varying": lambda number: random.Random(number).choice([16_384, 50_000, 400_000, 2 * MIB, 4 * MIB]),
+}
+
+
+class Sized(Dataset):
+    """A large tensor, full of the sample's number, the number, and perhaps a mask."""
+
+    def __init__(self, num_elements, mask=False):
+        self.num_elements, self.mask = num_elements, mask
+
+    def __len__(self):
+        return NUM_BATCHES * BATCH
+
+    def __getitem__(self, index):
+        count = SHAPES[self.num_elements](index // BATCH)
+        sample = {"image": torch.full((count,), index % 251, dtype=torch.uint8), "number": index % 251}
+        if self.mask:
+            sample["mask"] = torch.zeros(count, dtype=torch.uint8)
+        return sample
+
+
+def as_list(samples):
+    return samples
+
+
+def padded(samples):
+    """Copies what was moved into the slot already, and leaves the masks out."""
+    images = torch.nn.utils.rnn.pad_sequence([sample["image"] for sample in samples], batch_first=True)
+    return {"image": images, "number": torch.tensor([sample["number"] for sample in samples])}
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """A loader's device is simulated, and so is the CUDA runtime; what slots are used for is written down."""
+    present(monkeypatch)
+    found = Cuda()
+    monkeypatch.setattr(page_lock, "_cudart", lambda: found)
+    found.peaks, found.most = {}, 0
+    keep = Slots._keep
+
+    def kept(slots, ticket, stretches):
+        slot, used = (id(slots), ticket.number), sum(end - start for start, end in stretches)
+        found.peaks[slot] = max(found.peaks.get(slot, 0), used)
+        lease = keep(slots, ticket, stretches)
+        locked = sum(found.registered.values())
+        found.most = max(found.most, locked)
+        assert locked <= sum(2 * peak + 2 * MIB for peak in found.peaks.values())
+        return lease
+
+    monkeypatch.setattr(Slots, "_keep", kept)
+    return found
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator")
+
+
+@pytest.mark.parametrize("collate_fn", [None, as_list, padded], ids=["stacked", "listed", "padded"])
+@pytest.mark.parametrize("sizes", SHAPES)
+def test_locked_bytes_are_bounded_and_all_are_unlocked_at_the_end(cuda, sizes, collate_fn):
+    dataset = Sized(sizes, mask=collate_fn is padded)
+    loader = DataLoader(
+        dataset,
+        batch_size=BATCH,
+        seed=1,
+        num_workers=2,
+        persistent_workers=True,
+        pin_memory=True,
+        device="cuda",
+        collate_fn=collate_fn,
+    )
+    with loader:
+        for _ in range(2):
+            for number, batch in enumerate(loader):
+                images = [sample["image"] for sample in batch] if collate_fn is as_list else batch["image"]
+                for row, image in enumerate(images):
+                    assert (image == (number * BATCH + row) % 251).all()
+        del batch, images, image
+    assert cuda.most > 0
+    assert cuda.registered == {}
+
+
+def test_eight_workers_lock_no_more_for_each_slot(cuda):
+    arguments = {"batch_size": BATCH, "seed": 1, "num_workers": 8, "pin_memory": True, "device": "cuda"}
+    with DataLoader(Sized("of 400 KB"), **arguments) as loader:
+        assert len(list(loader)) == NUM_BATCHES
+    assert 0 < cuda.most <= 2 * MIB * len(cuda.peaks)
+    assert cuda.registered == {}
+
+
+def test_a_pass_that_is_broken_off_leaves_nothing_locked(cuda):
+    arguments = {"batch_size": BATCH, "seed": 1, "num_workers": 2, "pin_memory": True, "device": "cuda"}
+    loader = DataLoader(Sized("large"), **arguments)
+    iterator = iter(loader)
+    next(iterator)
+    assert cuda.registered != {}
+    del iterator
+    loader.close()
+    assert cuda.registered == {}
+
+
+def test_batches_that_the_user_copies_lie_in_no_locked_slot(cuda, monkeypatch):
+    """Without a device nobody knows on which streams: torch's own allocator pins them."""
+    arguments = {"batch_size": BATCH, "seed": 1, "num_workers": 2, "pin_memory": True}
+    with DataLoader(Sized("of 400 KB"), **arguments) as loader:
+        list(loader)
+    assert cuda.calls == []

@@ -1,0 +1,35 @@
+"""Guarantee: where a part of the platform is missing the package imports, and the batches are the same bits."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.portability.without import PARTS
+
+ROOT = Path(__file__).parents[2]
+EVERY = "+".join(PARTS)
+
+
+def run(tmp_path, *words):
+    """Return the exit code and what was written to standard error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.portability.without", str(tmp_path), *words],
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def test_without_each_part_and_without_all_of_them(tmp_path):
+    assert run(tmp_path, *PARTS, EVERY) == (0, "")
+
+
+def test_workers_that_are_spawned_import_everything_without_them(tmp_path):
+    assert run(tmp_path, EVERY, "spawn") == (0, "")

@@ -1,0 +1,262 @@
+"""Iterable datasets with a state go on as torchdata's loader lets them, and what is not restored is noticed."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from lit_loader import DataLoader
+from lit_loader.errors import ResumeWarning
+from tests.resume.sets import assert_same, epochs, resumed, stopped
+
+SIZE = 23
+BACKENDS = {
+    "inline": {},
+    "processes": {"num_workers": 2},
+    "persistent": {"num_workers": 2, "persistent_workers": True},
+    "one thread": {"num_workers": 1, "worker_method": "thread"},
+    "threads": {"num_workers": 2, "worker_method": "thread"},
+}
+SEEDS = [None, 4]
+
+
+def worker():
+    info = get_worker_info()
+    return 0 if info is None else info.id
+
+
+class SelfIterating(IterableDataset):
+    """Is its own iterator, and begins anew in ``__iter__``."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        self.at = 0
+        return self
+
+    def __next__(self):
+        if self.at == SIZE:
+            raise StopIteration
+        self.at += 1
+        return torch.tensor([100 * worker() + self.at])
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Iterator:
+    def __init__(self, epoch):
+        self.at, self.epoch = 0, epoch
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at == SIZE:
+            raise StopIteration
+        self.at += 1
+        return torch.tensor([1000 * self.epoch + 100 * worker() + self.at])
+
+    def state_dict(self):
+        return {"at": self.at, "epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        self.at, self.epoch = state["at"], state["epoch"]
+
+
+class StatefulIterator(IterableDataset):
+    """Has no state of its own; its iterators have."""
+
+    def __iter__(self):
+        return Iterator(0)
+
+
+class CountsEpochs(IterableDataset):
+    """Gives other samples in each epoch, which it counts; its iterators have their own state."""
+
+    def __init__(self):
+        self.epoch = 0
+
+    def __iter__(self):
+        self.epoch += 1
+        return Iterator(self.epoch)
+
+    def state_dict(self):
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state):
+        self.epoch = state["epoch"]
+
+
+class CountsAtTheEnd(IterableDataset):
+    """A generator that goes on from its state, and counts the epoch when it has ended."""
+
+    def __init__(self):
+        self.epoch = self.at = 0
+
+    def __iter__(self):
+        while self.at < SIZE:
+            self.at += 1
+            yield torch.tensor([1000 * self.epoch + 100 * worker() + self.at])
+        self.epoch, self.at = self.epoch + 1, 0
+
+    def state_dict(self):
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state):
+        self.epoch, self.at = state["epoch"], state["at"]
+
+
+class Resetting(IterableDataset):
+    """A generator that undoes what was loaded when its first sample is asked for."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        self.at = 0
+        while self.at < SIZE:
+            self.at += 1
+            yield torch.tensor([100 * worker() + self.at, int(torch.randint(1000, ()))])
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+def loader_of(dataset, seed, **arguments):
+    return DataLoader(dataset(), batch_size=4, seed=seed, **arguments)
+
+
+STREAMS = [SelfIterating, StatefulIterator, CountsEpochs, CountsAtTheEnd]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("backend", ["inline", "processes", "persistent", "one thread"])
+@pytest.mark.parametrize("dataset", STREAMS)
+def test_it_goes_on_in_the_middle_at_the_beginning_and_between_epochs(dataset, backend, seed):
+    def loader():
+        return loader_of(dataset, seed, **BACKENDS[backend])
+
+    with loader() as whole:
+        full = epochs(whole, 3)
+    for epoch, batches in ((0, 3), (1, 0), (1, len(full[1])), (2, 2)):
+        with loader() as saving:
+            state = json.loads(json.dumps(stopped(saving, epoch, batches)))
+        rest = full[epoch][batches:]
+        with loader() as going_on:
+            expected = (([rest] if rest else []) + full[epoch + 1 :])[:2]
+            assert_same(resumed(going_on, state, len(expected)), expected)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("backend", ["inline", "persistent"])
+def test_between_epochs_is_after_the_end_was_found(backend, seed):
+    """The consumer has come to the end of the loop, not only to its last batch."""
+
+    def loader():
+        return loader_of(CountsAtTheEnd, seed, **BACKENDS[backend])
+
+    with loader() as whole:
+        full = epochs(whole, 3)
+    with loader() as saving:
+        epochs(saving, 2)
+        state = saving.state_dict()
+    with loader() as going_on:
+        assert_same(resumed(going_on, state, 1), full[2:])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("backend", ["inline", "processes", "one thread"])
+def test_a_dataset_that_begins_anew_is_noticed_and_counted_off(backend, seed):
+    def loader():
+        return loader_of(Resetting, seed, **BACKENDS[backend])
+
+    with loader() as whole:
+        full = epochs(whole, 1)[0]
+    with loader() as saving:
+        state = stopped(saving, 0, 3)
+    with loader() as going_on:
+        going_on.load_state_dict(state)
+        with pytest.warns(ResumeWarning, match="__iter__ resets what its load_state_dict loaded"):
+            found = list(going_on)
+    if seed is None:  # what is drawn is not promised
+        found, full = [batch[:, 0] for batch in found], [batch[:, 0] for batch in full]
+    assert_same([found], [full[3:]])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_threads_that_share_a_dataset_go_on_from_what_it_was_before_the_epoch(seed):
+    class PerEpoch(CountsEpochs):
+        def __iter__(self):
+            return iter([torch.tensor([1000 * self.epoch + 100 * worker() + n]) for n in range(SIZE)])
+
+    def loader():
+        return loader_of(PerEpoch, seed, **BACKENDS["threads"])
+
+    with loader() as whole:
+        whole.dataset.epoch = 7
+        full = epochs(whole, 1)[0]
+    with loader() as saving:
+        saving.dataset.epoch = 7
+        state = stopped(saving, 0, 2)
+    with loader() as going_on:
+        assert_same(resumed(going_on, state, 1), [full[2:]])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("backend", ["inline", "persistent"])
+def test_a_state_loaded_into_a_loader_that_was_used_puts_its_dataset_back(backend, seed):
+    with loader_of(CountsEpochs, seed, **BACKENDS[backend]) as loader:
+        state = stopped(loader, 1, 2)
+        rest = [batch.clone() for batch in loader]
+        assert len(rest)
+        epochs(loader, 2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            loader.load_state_dict(state)
+        found = epochs(loader, 1)[0]
+    with loader_of(CountsEpochs, seed, **BACKENDS[backend]) as whole:
+        assert_same([found], [epochs(whole, 2)[1][2:]])
+
+
+class Plain(IterableDataset):
+    def __iter__(self):
+        return iter([torch.tensor([100 * worker() + n]) for n in range(SIZE)])
+
+
+@pytest.mark.parametrize("backend", ["inline", "processes", "threads"])
+def test_without_seed_or_state_samples_are_counted_off_at_the_same_worker_count(backend):
+    def loader():
+        return loader_of(Plain, None, **BACKENDS[backend])
+
+    full = epochs(loader(), 1)[0]
+    with loader() as saving:
+        state = stopped(saving, 0, 3)
+    with loader() as going_on:
+        with pytest.warns(ResumeWarning, match="made again and dropped"):
+            going_on.load_state_dict(state)
+        assert_same(epochs(going_on, 2), [full[3:], full])
+
+
+@pytest.mark.parametrize("other", [{"num_workers": 2}, {"num_workers": 1, "in_order": False}])
+def test_without_a_seed_another_worker_count_or_order_begins_the_epoch_anew(other):
+    state = stopped(loader_of(Plain, None), 0, 3)
+    with loader_of(Plain, None, **other) as loader:
+        with pytest.warns(
+            ResumeWarning, match=r"its epoch begins anew.*(num_workers=|in_order=False)"
+        ) as told:
+            loader.load_state_dict(state)
+        assert len(told) == 1
+        with loader_of(Plain, None, **other) as fresh:
+            assert_same(epochs(loader, 1), epochs(fresh, 1))

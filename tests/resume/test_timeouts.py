@@ -1,0 +1,86 @@
+"""Guarantee: a timeout is told from an error of the user's by its type, not by its message, in what a state counts."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from torch.utils.data import Dataset, IterableDataset
+
+from lit_loader import DataLoader
+
+WORDS = "DataLoader timed out after 3 tries of the object store"
+WORKERS = [{}, {"num_workers": 1}, {"num_workers": 1, "worker_method": "thread"}]
+
+
+class Numbers(Dataset):
+    """Sample 1 raises an error that begins as torch's timeout does."""
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        if index == 1:
+            raise RuntimeError(WORDS)
+        return index
+
+
+class Stream(IterableDataset):
+    """Its batches are collated by `collate`, which raises for the second one."""
+
+    def __iter__(self):
+        return iter(range(5))
+
+
+def collate(samples):
+    if samples == [1]:
+        raise RuntimeError(WORDS)
+    return samples[0]
+
+
+@pytest.mark.filterwarnings("ignore:Stream has no state to go on from")
+@pytest.mark.parametrize("workers", WORKERS, ids=str)
+@pytest.mark.parametrize("dataset", [Numbers(), Stream()], ids=["map", "iterable"])
+def test_a_users_error_in_the_words_of_a_timeout_counts_as_a_failed_batch(dataset, workers):
+    loader = DataLoader(dataset, 1, seed=0, collate_fn=collate, **workers)
+    iterator = iter(loader)
+    assert next(iterator) == 0
+    with pytest.raises(RuntimeError, match="timed out after 3 tries"):
+        next(iterator)
+    assert next(iterator) == 2
+    later = DataLoader(dataset, 1, seed=0, collate_fn=collate, **workers)
+    later.load_state_dict(loader.state_dict())
+    assert list(later) == [3, 4]
+
+
+class Late(Dataset):
+    """Sample 0 takes longer than the timeout."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        time.sleep(0.5 if index == 0 else 0)
+        return index
+
+
+@pytest.mark.parametrize("workers", WORKERS[1:], ids=str)
+def test_a_timeout_is_torchs_type_and_counts_no_batch(workers):
+    loader = DataLoader(Late(), 1, seed=0, timeout=0.2, collate_fn=collate_late, **workers)
+    iterator = iter(loader)
+    with pytest.raises(RuntimeError, match=r"^DataLoader timed out after 0\.2 seconds$") as caught:
+        next(iterator)
+    assert type(caught.value) is RuntimeError
+    while True:
+        try:
+            assert next(iterator) == 0
+            break
+        except RuntimeError:
+            continue
+    later = DataLoader(Late(), 1, seed=0, collate_fn=collate_late)
+    later.load_state_dict(loader.state_dict())
+    assert list(later) == [1, 2]
+
+
+def collate_late(samples):
+    return samples[0]
