@@ -158,7 +158,9 @@ def race(num_batches: int = RACE_BATCHES, *, own_stream: bool) -> int:
                 torch.cuda._sleep(chance.randrange(2_000_000))  # type: ignore[no-untyped-call] # about a millisecond
             if chance.random() < 0.01:
                 time.sleep(0.002)  # workers come to wait for slots
-            images = images.to("cuda", non_blocking=True)  # on the user's own stream the batch is dropped here
+            images = images.to(
+                "cuda", non_blocking=True
+            )  # on the user's own stream the batch is dropped here
             numbers = numbers.to("cuda", non_blocking=True)
             wrong += (images != numbers.to(torch.uint8).view(-1, 1, 1, 1)).sum()
             held = [*held, images][-chance.randrange(1, 4) :]

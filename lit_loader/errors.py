@@ -79,7 +79,7 @@ class NotResumableWarning(UserWarning):
 
 
 class ResumeWarning(UserWarning):
-    """A loader goes on from a state on an assumption, at a cost, or not at all as it was told to."""
+    """A loader goes on from a state on an assumption or at a cost, or left the state aside."""
 
 
 class SharedGeneratorError(LitLoaderError, RuntimeError):

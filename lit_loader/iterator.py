@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -16,12 +14,11 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from lit_loader.engine import BatchTimeoutError, EndOfPass
 from lit_loader.engine.bad_samples import Run as EngineRun
 from lit_loader.resume import Progress
+from lit_loader.transport import interrupt_again
 
 __all__ = ["EngineRun", "LengthClaim", "LoaderIterator", "Run"]
 
 T_co = TypeVar("T_co", covariant=True)
-
-_AGAIN_S = 0.01
 
 
 class Run(Protocol):
@@ -62,13 +59,11 @@ class LengthClaim(NamedTuple):
 
 
 def _close_when_collected(run: Run) -> None:
-    """Close a pass in a finalizer, whose exceptions are printed and lost: Ctrl-C comes again when that is over."""
+    """Close a pass in a finalizer."""
     try:
         run.close()
     except KeyboardInterrupt:
-        main = threading.main_thread().ident
-        assert main is not None
-        threading.Timer(_AGAIN_S, signal.pthread_kill, (main, signal.SIGINT)).start()
+        interrupt_again()
 
 
 class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
@@ -105,6 +100,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         self._deliver, self._num_batches, self._label = deliver, num_batches, label
         self._has_workers = has_workers
         self._source: EngineRun | None = None  # the pass as the engine gives it
+        self._shown_workers: list[Any] = []
         self._run: Run | None = None
         self._closer: weakref.finalize[..., Any] | None = None
         self.restart(start, lazy=lazy, claim=claim)
@@ -123,6 +119,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
     def _begin(self) -> Run:
         assert self._start is not None
         self._source, self._progress = self._start()
+        self._shown_workers = self._source.workers
         run: Run = self._source
         if not self._progress.resumed:
             self._start = None  # it refers to the loader, which may refer to this iterator
@@ -148,11 +145,14 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
     def _workers(self) -> list[Any]:
         """The workers as torch's iterator shows them: processes, with pid, is_alive, join and exitcode, or threads.
 
-        There is no such attribute without workers, as in torch, and there are none before a pass begins.
+        There is no such attribute without workers, as in torch. Before a pass begins there are none; after its end they
+        are those that it began with.
         """
         if not self._has_workers:
             raise AttributeError(f"{type(self).__name__} has no _workers with num_workers=0")
-        return [] if self._source is None else self._source.workers
+        if self._source is not None:
+            self._shown_workers = self._source.workers or self._shown_workers
+        return self._shown_workers
 
     def __iter__(self) -> LoaderIterator[T_co]:
         return self

@@ -10,6 +10,7 @@ NOTE [Two regimes]
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal, Self, TypeVar, cast
@@ -28,6 +29,7 @@ from lit_loader.arguments import (
 )
 from lit_loader.device import CudaPageLock, checked_device, delivery, find_page_lock
 from lit_loader.engine import BadSample, BadSampleLog, OnBadSample
+from lit_loader.errors import ResumeWarning
 from lit_loader.global_batches import GlobalBatches, find_global_batches
 from lit_loader.injection import settle_rebuilding, taken_as_ours, unwrapped
 from lit_loader.iterator import EngineRun, LengthClaim, LoaderIterator
@@ -35,7 +37,7 @@ from lit_loader.passes import Passes
 from lit_loader.planning import Cut, find_cut, index_sampler
 from lit_loader.rank_agreement import Gather
 from lit_loader.reporting import check_bad_samples, reporting_run
-from lit_loader.resume import Progress
+from lit_loader.resume import Progress, StateRefusedError
 from lit_loader.samplers import RandomSampler, SequentialSampler, num_batches
 from lit_loader.standing import Standing
 from lit_loader.states import Resume, check_resume
@@ -233,10 +235,6 @@ class DataLoader(TorchDataLoader[T_co]):
         self._standing.name(self, epoch)
 
     @property
-    def _samplers(self) -> dict[str, Any]:
-        return {"cut": self._cut, "sampler": self.sampler, "batch_sampler": self.batch_sampler}
-
-    @property
     def _next_epoch(self) -> int:
         return self._standing.epochs.next
 
@@ -328,6 +326,12 @@ class DataLoader(TorchDataLoader[T_co]):
                 run = self._passes.start_unseeded(self, progress, point, again=again)
             else:
                 run = self._passes.start_seeded(self, progress, point)
+        except (
+            StateRefusedError
+        ) as error:  # only without a seed, where a state is never in the way of an epoch
+            self._standing.give_back(progress, None)
+            warnings.warn(f"the epoch begins anew: {error}", ResumeWarning, stacklevel=4)
+            return self._start_pass(again=again)
         except BaseException:
             self._standing.give_back(progress, point)
             raise
@@ -354,7 +358,8 @@ class DataLoader(TorchDataLoader[T_co]):
                 unused (Lightning's fetcher holds one of a loader without a length).
 
         Returns:
-            A small dict of plain values: JSON, and loadable under ``weights_only=True``; the same on every rank. A
+            A small dict of plain values: JSON, and loadable under ``weights_only=True``; with a seed the same on every
+            rank. A
             loader that cannot be resumed (with ``in_order=False``, say) gives ``{"resumable": False, "reason": ...}``
             and warns (`lit_loader.errors.NotResumableWarning`). Without a seed the state of a shuffled epoch holds
             that of torch's generator, 7 KB.
@@ -376,7 +381,9 @@ class DataLoader(TorchDataLoader[T_co]):
             state_dict: What `state_dict` gave.
 
         Raises:
-            ValueError: If it is no such state, cannot be resumed, or does not fit this loader; see ``resume``.
+            ValueError: With a seed, if it is malformed, cannot be resumed or does not fit this loader; see ``resume``.
+                Not if Lightning loads a state that says that it cannot be resumed. Where it is not raised, the state
+                is left aside with a `lit_loader.errors.ResumeWarning`, and the epoch begins anew.
         """
         self._standing.load(self, state_dict)
 

@@ -231,7 +231,8 @@ def plan_unseeded(
 
 def sampler_generators(loader: Loader) -> list[torch.Generator]:
     """Return the torch generators of a loader's own that its sampler may draw from."""
-    return generators_of(loader.batch_sampler, loader.sampler, loader)
+    given = [unwrapped(loader.batch_sampler), loader.sampler]
+    return generators_of(*given, *(getattr(sampler, "sampler", None) for sampler in given), loader)
 
 
 def _numbered(index: Any, number: int) -> Task:

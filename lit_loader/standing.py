@@ -55,7 +55,7 @@ class Standing:
                 point, epochs = self._pending(loader), self.epochs
                 self._dataset_before = stream_dataset_state(loader)
                 # persistent workers go on with the datasets that the epoch before left; not if it was broken off
-                first = here.detail if here.position == 0 else None
+                first = here.detail if here.position == 0 and isinstance(here.detail, StreamDetail) else None
                 progress = _begin_progress(loader, loader._cut, epochs.next, epochs.named, point, first)
                 self._progress, self._point = progress, None
                 epochs.claim()
@@ -79,12 +79,15 @@ class Standing:
             pending = self._meanwhile is not None or self._pending(loader) is not None
             begun = not pending and progress is not None and point.epoch == progress.epoch
             before = self._dataset_before if begun else stream_dataset_state(loader)
-            return saved_state(loader, point, begun=begun, dataset_before=before)
+            # of an iterator over persistent workers torch draws a base seed once, before its first pass
+            drawn = begun or (progress is not None and loader.persistent_workers and loader.num_workers > 0)
+            return saved_state(loader, point, base_seed_drawn=drawn, dataset_before=before)
 
     def load(self, loader: Resumable, state: Any) -> None:
         """Go on from a state, see `lit_loader.DataLoader.load_state_dict`."""
         point = resume_point(loader, state)
         if point is None:
+            self._point = None  # the epoch begins anew, also if a state that fitted was loaded before
             return
         with self._lock:
             if loader._cut is None and point.named is not None:

@@ -11,7 +11,7 @@ from torch.utils.data import IterableDataset
 from lit_loader.engine import is_stateful
 from lit_loader.errors import NotResumableWarning, ResumeWarning
 from lit_loader.global_batches import shards_itself
-from lit_loader.injection import is_called_by_lightning
+from lit_loader.injection import is_called_by_lightning, unwrapped
 from lit_loader.passes import stream_state
 from lit_loader.planning import Cut, Loader, sampler_generators, users_sampler
 from lit_loader.resume import (
@@ -21,6 +21,7 @@ from lit_loader.resume import (
     StreamDetail,
     checked_start,
     checked_state,
+    draws,
     find_stateful,
     index_values,
     is_one_shot,
@@ -91,13 +92,15 @@ def stream_dataset_state(loader: Resumable) -> Any:
     return state if is_plain(state) else None
 
 
-def saved_state(loader: Resumable, point: ResumePoint, *, begun: bool, dataset_before: Any) -> dict[str, Any]:
+def saved_state(
+    loader: Resumable, point: ResumePoint, *, base_seed_drawn: bool, dataset_before: Any
+) -> dict[str, Any]:
     """Return the state of a loader whose next batch is at a point.
 
     Args:
         loader: The loader.
         point: The point.
-        begun: Whether a pass over the point's epoch has begun.
+        base_seed_drawn: Whether the next pass draws no base seed of its workers any more.
         dataset_before: The state of an iterable dataset before that epoch, or None.
     """
     reason = _why_not_resumable(loader) or _why_changed(loader, point)
@@ -112,7 +115,7 @@ def saved_state(loader: Resumable, point: ResumePoint, *, begun: bool, dataset_b
             "named": point.named,
             "position": point.position,
             "dataset_length": _dataset_length(loader),
-            **_fields(loader, point, begun),
+            **_fields(loader, point, base_seed_drawn),
         }
         if dataset_before is not None:
             fields["dataset_state"] = dataset_before
@@ -136,9 +139,19 @@ def _not_resumable(reason: str) -> dict[str, Any]:
 def _why_not_resumable(loader: Resumable) -> str | None:
     if not loader.in_order and loader.num_workers > 0:
         return "with in_order=False what was delivered is no beginning of the epoch; leave in_order at True"
+    if loader.seed is None and loader._place[1] > 1 and _draws_for_itself(loader):
+        return (
+            "without seed= each rank draws for itself, and a state holds what one of them draws; give a seed"
+        )
     if loader._cut is None and is_one_shot(loader.sampler, loader.batch_sampler):
         return "its sampler is an iterator, which cannot be asked again for what it gave; give something iterable"
     return None
+
+
+def _draws_for_itself(loader: Resumable) -> bool:
+    if isinstance(loader.dataset, IterableDataset):
+        return False
+    return find_stateful(loader.batch_sampler, loader.sampler) is None and draws(loader._index_sampler)
 
 
 def _why_changed(loader: Loader, point: ResumePoint) -> str | None:
@@ -158,16 +171,21 @@ def _kind(loader: Loader) -> str:
     return "replay" if find_stateful(loader.batch_sampler, loader.sampler) is None else "sampler"
 
 
+def _batch_size(loader: Loader) -> int | None:
+    size = getattr(unwrapped(loader.batch_sampler), "batch_size", loader.batch_size)
+    return size if type(size) is int and size >= 0 else None
+
+
 def _dataset_length(loader: Loader) -> int | None:
     return None if isinstance(loader.dataset, IterableDataset) else known_length(loader.dataset)
 
 
-def _fields(loader: Resumable, point: ResumePoint, begun: bool) -> dict[str, Any]:
+def _fields(loader: Resumable, point: ResumePoint, base_seed_drawn: bool) -> dict[str, Any]:
     """Return the fields that the kind of state has of its own."""
     cut, kind = loader._cut, _kind(loader)
     if cut is not None:
         return _order_fields(loader, cut)
-    fields: dict[str, Any] = {"batch_size": loader.batch_size, "world_size": loader._place[1]}
+    fields: dict[str, Any] = {"batch_size": _batch_size(loader), "world_size": loader._place[1]}
     if kind == "stream":
         detail = point.detail or StreamDetail.start(loader.num_workers)
         return {**fields, "num_workers": loader.num_workers, **stream_fields(detail)}
@@ -176,7 +194,7 @@ def _fields(loader: Resumable, point: ResumePoint, begun: bool) -> dict[str, Any
     given = users_sampler(loader)
     start = None
     if loader.seed is None:
-        start = detail.generators or own_start(sampler_generators(loader), begun=begun)
+        start = detail.generators or own_start(sampler_generators(loader), base_seed_drawn=base_seed_drawn)
     fields |= {
         "sampler": type(given).__name__,
         "samples": detail.samples,
@@ -214,8 +232,8 @@ def resume_point(loader: Resumable, state: Any) -> ResumePoint | None:
     """Return where a loader goes on by a state, or None if the state is left aside and the epoch begins anew.
 
     Raises:
-        ValueError: If the state is none, cannot be resumed, or does not fit the loader: with a seed, unless the loader
-            has ``resume="restart"``, or Lightning loads a state that says that it cannot be resumed.
+        ValueError: If the state is malformed, cannot be resumed, or does not fit the loader: with a seed, unless the
+            loader has ``resume="restart"``, or Lightning loads a state that says that it cannot be resumed.
     """
     if loader.seed is not None:
         checked_state(state)  # damaged: refused, whatever ``resume`` says
@@ -272,7 +290,7 @@ def _compared(loader: Resumable) -> dict[str, Any]:
     cut = loader._cut
     if cut is not None:
         return _order_fields(loader, cut)
-    fields: dict[str, Any] = {"batch_size": loader.batch_size, "world_size": loader._place[1]}
+    fields: dict[str, Any] = {"batch_size": _batch_size(loader), "world_size": loader._place[1]}
     if _kind(loader) == "stream":
         return {**fields, "num_workers": loader.num_workers}
     given = users_sampler(loader)

@@ -19,7 +19,7 @@ class ResumeLoaders(ResumeStates):
     iterable dataset. What Lightning would do without it stands in ``lit_loader/datamodules/resuming.py``.
 
     Raises:
-        ValueError: At the start of training, if a state does not fit its loader.
+        ValueError: At the start of training, if a state does not fit its loader, which has a seed.
     """
 
     def __init__(self) -> None:

@@ -66,7 +66,7 @@ class ResumeStates(Callback):
         states: What is loaded then, once; a list as long as there are loaders of ours.
 
     Raises:
-        ValueError: At the start of training, if a state does not fit its loader.
+        ValueError: At the start of training, if a state does not fit its loader, which has a seed.
     """
 
     def __init__(self) -> None:

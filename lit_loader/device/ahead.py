@@ -16,7 +16,6 @@ NOTE [No further than the device]
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import deque
 from typing import Any, Final
@@ -34,7 +33,7 @@ MAX_QUEUED: Final = 2
 # What a fork has copies of, never freed there: to free page-locked memory and events takes the device, which is the
 # parent's alone.
 _of_parents: list[Any] = []
-# Sources of passes that were dropped while a graph was captured, until their copies have ended.
+# Sources of passes that were dropped when their copies could not be waited for: looked at again by later passes.
 _unfinished: list[Moving] = []
 
 
@@ -99,23 +98,28 @@ class AheadRun:
             self._run.close()
 
     def _finish_copies(self) -> None:
-        """Wait until every copy that was begun has ended, or keep its source until it has.
+        """Wait until every copy that was begun has ended, or keep its source.
 
-        A finalizer may call this, in the middle of anything.
+        A finalizer may call this, in the middle of anything. While a graph is captured no event may be waited for, and
+        a device that has failed answers with an error.
         """
-        begun = [moving for moving in (*self._taken, *self._leaving) if isinstance(moving, Moving)]
-        if self._backend.is_capturing():
-            _unfinished.extend(begun)  # to wait for an event would end the capture with an error
-            return
-        with contextlib.suppress(RuntimeError):  # a device that has failed copies nothing more
-            for moving in (*begun, *_unfinished):
-                moving.wait_until_left()
-        _unfinished.clear()
+        begun = {moving for moving in (*self._taken, *self._leaving) if isinstance(moving, Moving)}
+        while _unfinished:
+            begun.add(_unfinished.pop())
+        for moving in begun:
+            try:
+                if not self._backend.is_capturing():
+                    moving.wait_until_left()
+                    continue
+            except RuntimeError:
+                pass
+            _unfinished.append(moving)
 
     def _take(self) -> Moving:
         batch = self._pinner(self._run.next_batch())
         moving = Moving(batch, self._backend, from_slots=self._from_slots)
-        self._leaving.append(moving)
+        self._leaving.append(moving)  # first: whatever interrupts the rest, the source is kept
+        moving.begin()
         return moving
 
     def _look_ahead(self) -> None:

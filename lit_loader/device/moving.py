@@ -8,13 +8,15 @@ NOTE [Aside or late]
     the batch is handed over, on the consumer's own stream: right, and without overlap.
 
 NOTE [What is not moved]
-    An object without a ``to()`` stays on the CPU. If its memory were a page-locked slot, the user could copy out of it
-    without our knowledge, and the slot would be written again in the middle of that copy. So such an object is copied
-    to memory of its own.
+    An object without a ``to()`` stays on the CPU, and one with a ``to()`` may leave a part of it there. If that lay in
+    a page-locked slot, the user could copy out of it without the loader's knowledge, and the slot would be written
+    again in the middle of that copy. So only the tensors in a batch's containers are moved out of the slot itself;
+    every other object, and what a container carries besides its parts, is first copied to memory of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from typing import Any
 
@@ -22,7 +24,7 @@ import torch
 from torch import Tensor
 
 from lit_loader.device.nesting import NO_LEAF, rebuilt
-from lit_loader.device.streams import Backend
+from lit_loader.device.streams import Backend, Event
 
 __all__ = ["Moving", "moved"]
 
@@ -51,20 +53,30 @@ class Moving:
     """
 
     def __init__(self, batch: Any, backend: Backend, *, from_slots: bool = False) -> None:
-        self._backend = backend
-        other = copy.deepcopy if from_slots else None
+        self._backend, self._from_slots = backend, from_slots
         self._source: Any = batch
         self._aside: list[Any] = []
         self._some_late = False
-        with backend.aside():
-            try:
-                self._result = rebuilt(batch, self._begin, dataclasses=True, other=other)
-            except BaseException:
-                backend.record().synchronize()  # what was begun before the error is under way
-                raise
-            self._copied = backend.record()
+        self._copied: Event | None = None
+        self._copies: dict[int, Any] = {}  # of what is not moved: an object that comes twice stays one
 
-    def _begin(self, data: Any) -> Any:
+    def begin(self) -> None:
+        """Queue the copies. If this fails halfway, those that were queued have ended when the error comes."""
+        with self._backend.aside():
+            other = self._own if self._from_slots else None
+            try:
+                self._result = rebuilt(self._source, self._leaf, dataclasses=True, other=other)
+                self._copied = self._backend.record()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # of a device that has failed
+                    self.wait_until_left()
+                raise
+
+    def _own(self, data: Any) -> Any:
+        """Return a copy in memory of its own: see NOTE [What is not moved]."""
+        return copy.deepcopy(data, self._copies)
+
+    def _leaf(self, data: Any) -> Any:
         if not _is_movable(data):
             return NO_LEAF
         if isinstance(data, Tensor):
@@ -74,7 +86,9 @@ class Moving:
                 found = self._backend.copied(data)
                 self._aside.append(found)
                 return found
-        elif callable(getattr(type(data), "record_stream", None)):
+        if self._from_slots and not isinstance(data, Tensor):
+            data = self._own(data)
+        if not isinstance(data, Tensor) and callable(getattr(type(data), "record_stream", None)):
             found = _to(data, self._backend.device)
             self._aside.append(found)
             return found
@@ -84,6 +98,7 @@ class Moving:
     def hand_over(self) -> Any:
         """Return the batch on the device; work that is queued on the current stream from now on may use it."""
         backend = self._backend
+        assert self._copied is not None
         backend.wait(self._copied)
         for value in self._aside:
             backend.keep(value)
@@ -96,10 +111,13 @@ class Moving:
     @property
     def has_left(self) -> bool:
         """Whether every copy has ended, so that the source may go."""
-        return self._copied.query()
+        return self._copied is not None and self._copied.query()
 
     def wait_until_left(self) -> None:
-        """Wait, in this thread, until every copy has ended."""
+        """Wait, in this thread, until every copy that was queued has ended."""
+        if self._copied is None:
+            with self._backend.aside():
+                self._copied = self._backend.record()
         self._copied.synchronize()
 
 

@@ -32,7 +32,8 @@ def rebuilt(
         data: Any nesting of containers.
         leaf: Returns what replaces an object, or `NO_LEAF`. It is asked for containers too, before their parts.
         dataclasses: Whether the fields of dataclasses are parts; the copy is a shallow one.
-        other: Returns what replaces an object that is neither leaf nor container, or None if those stay.
+        other: Returns what replaces an object that is neither leaf nor container, and what a container carries besides
+            its parts; or None if those stay.
     """
     found = leaf(data)
     if found is not NO_LEAF:
@@ -41,11 +42,11 @@ def rebuilt(
         return data
     again = partial(rebuilt, leaf=leaf, dataclasses=dataclasses, other=other)
     if isinstance(data, Mapping):
-        return _mapping(data, {key: again(part) for key, part in data.items()})
+        return _mapping(data, {key: again(part) for key, part in data.items()}, other)
     if isinstance(data, Sequence):
-        return _sequence(data, [again(part) for part in data])
+        return _sequence(data, [again(part) for part in data], other)
     if dataclasses and is_dataclass(data) and not isinstance(data, type):
-        clone = copy.copy(data)
+        clone = _clone(data, other)
         for field in fields(data):
             part = again(getattr(data, field.name))
             object.__setattr__(clone, field.name, part)  # frozen ones too: nobody else has the clone yet
@@ -53,10 +54,19 @@ def rebuilt(
     return data if other is None else other(data)
 
 
-def _mapping(data: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
+def _clone(data: Any, other: Callable[[Any], Any] | None) -> Any:
+    """Return a shallow copy, which keeps what a container carries besides its parts."""
+    clone = copy.copy(data)
+    if other is not None:
+        for name, value in list(getattr(clone, "__dict__", {}).items()):
+            object.__setattr__(clone, name, other(value))
+    return clone
+
+
+def _mapping(data: Mapping[Any, Any], parts: dict[Any, Any], other: Callable[[Any], Any] | None) -> Any:
     try:
         if isinstance(data, MutableMapping):
-            clone = copy.copy(data)  # keeps what the mapping carries besides its items
+            clone = _clone(data, other)
             clone.update(parts)
             return clone
         return type(data)(parts)  # type: ignore[call-arg] # as far as it can be known
@@ -64,12 +74,12 @@ def _mapping(data: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
         return parts
 
 
-def _sequence(data: Sequence[Any], parts: list[Any]) -> Any:
+def _sequence(data: Sequence[Any], parts: list[Any], other: Callable[[Any], Any] | None) -> Any:
     if isinstance(data, tuple):
         return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
     try:
         if isinstance(data, MutableSequence):
-            clone = copy.copy(data)
+            clone = _clone(data, other)
             for place, part in enumerate(parts):
                 clone[place] = part
             return clone

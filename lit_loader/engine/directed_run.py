@@ -57,7 +57,7 @@ class DirectedRun(PoolRun):
         super().receive(worker, header, payload)
 
     def ends(self) -> list[Any]:
-        """Return what the workers that came to the end of their iterable dataset told with it."""
+        """Return where the workers are that came to the end of their iterable dataset."""
         return [self._pool.open(payload, Kind.RESULT) for payload in self._ends]
 
     def _worker_ended(self, worker: int, payload: Any) -> None:

@@ -16,7 +16,7 @@ __all__ = [
     "name_batch",
     "name_sample",
     "name_sample_before",
-    "no_end",
+    "stop_iteration_as_error",
 ]
 
 OnBadSample: TypeAlias = Literal["raise", "skip", "substitute"]
@@ -131,7 +131,7 @@ def name_batch(error: Exception, indices: Any) -> None:
     _note(error, f"one of the samples {', '.join(map(_shown, named[:_MOST_NAMED]))}{more}")
 
 
-def no_end(error: StopIteration, source: str) -> RuntimeError:
+def stop_iteration_as_error(error: StopIteration, source: str) -> RuntimeError:
     """Return what is raised in the place of a StopIteration that would end the epoch, as in generators (PEP 479).
 
     Args:

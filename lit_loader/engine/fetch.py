@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 from torch.utils.data import IterableDataset, Subset
 
-from lit_loader.engine.failures import name_batch, name_sample, name_sample_before, no_end
+from lit_loader.engine.failures import name_batch, name_sample, name_sample_before, stop_iteration_as_error
 from lit_loader.engine.task import BatchKey, Task
 from lit_loader.seeding import EpochKeys, Moment, seed_process
 from lit_loader.types import CollateFn
@@ -115,7 +115,7 @@ class MapFetcher:
             try:
                 return self._keyed(index, key)
             except StopIteration as error:  # see NOTE [StopIteration]
-                raise no_end(error, f"dataset {type(self._dataset).__name__}") from error
+                raise stop_iteration_as_error(error, f"dataset {type(self._dataset).__name__}") from error
         dataset, place = self._dataset, self._place
         if not self._batched:
             return _made(dataset, index, index)
@@ -190,7 +190,7 @@ def _collated_with_key(collate_fn: CollateFn, samples: Any) -> Any:
     try:
         return collate_fn(samples)
     except StopIteration as error:  # see NOTE [StopIteration]
-        raise no_end(error, "collate_fn") from error
+        raise stop_iteration_as_error(error, "collate_fn") from error
 
 
 def unwrap_subset(dataset: Any, index: Any) -> tuple[Any, Any]:
@@ -243,7 +243,9 @@ class IterableFetcher:
         except StopIteration as error:  # see NOTE [StopIteration]
             if key is None:
                 raise
-            raise no_end(error, f"__iter__ of dataset {type(self._dataset).__name__}") from error
+            raise stop_iteration_as_error(
+                error, f"__iter__ of dataset {type(self._dataset).__name__}"
+            ) from error
 
     def samples(self, task: Task) -> Any:
         """Return the next samples, as many as ``task.index`` is long; one where nothing is batched."""
@@ -265,7 +267,7 @@ class IterableFetcher:
         return data
 
     def end(self) -> Any:
-        """Return what is told of the end of the stream: nothing."""
+        """Return where the stream is at its end: None, as it is not tracked."""
         return None
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:

@@ -40,7 +40,7 @@ class InlineRun:
             return fetcher.collate(fetcher.samples(task), task.key)
 
     def ends(self) -> list[Any]:
-        """Return what is told of the end of an iterable dataset."""
+        """Return where an iterable dataset is at its end."""
         assert isinstance(self._fetcher, IterableFetcher)
         return [self._fetcher.end()]
 

@@ -58,7 +58,7 @@ class Header(NamedTuple):
         kind: Its kind.
         run: Number of the run.
         number: Number of the batch within the run.
-        slot: Where the result goes; -1: it comes along.
+        slot: Where the result goes. -1: it comes along; in the answer to a task that had a slot: the worker keeps it.
     """
 
     kind: Kind

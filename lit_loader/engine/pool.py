@@ -65,8 +65,8 @@ class Pool(Protocol):
     def begin(self, run: Receiver, *, eager: bool) -> int:
         """Announce a run and return its number; ``eager``: an iterable dataset is iterated at once."""
 
-    def claim(self) -> None:
-        """Note that a consumer claims an epoch: what is counted by epoch begins anew."""
+    def claim(self, number: int) -> None:
+        """Note that a consumer has claimed a run: what is counted by epoch begins anew, if no other one is alive."""
 
     def end(self, number: int) -> None:
         """Drop what is held of a run; a finalizer may call this at any moment."""

@@ -73,6 +73,8 @@ class Post:
         if header.kind is Kind.REPORTED:
             return header, Parcel([], None)
         ticket = self._tickets.pop((header.run, header.number), None)
+        if ticket is not None and header.slot < 0:
+            ticket.retire()
         return header, Parcel(frame[1:], ticket if header.kind is Kind.RESULT else None, header.number)
 
     def open(self, parcel: Parcel) -> Any:

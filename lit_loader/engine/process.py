@@ -204,8 +204,9 @@ def end_workers(workers: list[WorkerProcess], owner_pid: int) -> None:
             # Not `Process.close`: who was shown the process may still read its exit code. Its descriptors are closed
             # all the same: an error that is kept would keep the process and them.
             worker.process.join(0)
-            popen: Any = worker.process._popen  # type: ignore[attr-defined] # there is no other way to them
-            popen.close()
+            if worker.process.exitcode is not None:
+                popen: Any = worker.process._popen  # type: ignore[attr-defined] # there is no other way to them
+                popen.close()
         workers.clear()
 
 

@@ -81,6 +81,7 @@ class ProcessPool:
         self._queue: TaskQueue | None = None
         self._death: str | None = None
         self._next_run = 0
+        self._claimed: set[int] = set()  # runs that are alive
         self._workers: list[WorkerProcess] = []
         self._owner_pid = os.getpid()
         if not hasattr(os, "readv"):  # Windows
@@ -169,13 +170,14 @@ class ProcessPool:
                 post(worker, [pack_header(Kind.BEGIN, number, int(eager))])
             return number
 
-    def claim(self) -> None:
-        """Let the count of restarts begin anew.
+    def claim(self, number: int) -> None:
+        """Let the count of restarts begin anew, unless another claimed run is alive, whose restarts it counts too.
 
         Not when a run begins: the next epoch's first batches are made while this one's are delivered.
         """
-        if self._recovery is not None:
+        if self._recovery is not None and not self._claimed:
             self._recovery.begin_epoch()
+        self._claimed.add(number)
 
     def end(self, number: int) -> None:
         """Tell the workers to drop what they hold of a run; what they still send is dropped here.
@@ -183,6 +185,7 @@ class ProcessPool:
         A finalizer may call this at any moment, in the middle of another call too.
         """
         self._exchange.runs.pop(number, None)
+        self._claimed.discard(number)
         if self.usable:
             for worker in list(self._workers):
                 order(worker, [pack_header(Kind.END, number)])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, NoReturn
 
-from lit_loader.engine.failures import no_end
+from lit_loader.engine.failures import stop_iteration_as_error
 from lit_loader.engine.messages import Header, Kind
 from lit_loader.engine.pool import Pool
 from lit_loader.engine.task import BatchTimeoutError, EndOfPass, Task
@@ -160,8 +160,8 @@ class PoolRun(abc.ABC):
         except StopIteration as error:
             if not pending.keyed:
                 raise
-            # of worker_init_fn, say: see NOTE [StopIteration]
-            raise no_end(error, "a worker") from error
+            # see NOTE [StopIteration] in `lit_loader.engine.fetch`
+            raise stop_iteration_as_error(error, "code of a worker (its worker_init_fn, say)") from error
 
     def _submit(self, number: int, task: Task, *, worker: int | None) -> bool:
         """Give a task to the workers; return False if that fails, which is raised in the batch's turn."""

@@ -49,7 +49,7 @@ class SharedRun(PoolRun):
             if self._claimed:
                 return False
             self._claimed, self._following = True, following
-            self._pool.claim()
+            self._pool.claim(self._number)
             while len(self._pending) + self._num_ahead < self._bound and self._deal_one():
                 pass
             return True

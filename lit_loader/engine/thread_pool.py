@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from lit_loader.engine.forked import WORKER_NAME
 from lit_loader.engine.messages import Header, Kind
 from lit_loader.engine.pool import Receiver
 from lit_loader.engine.remote import RemoteError
@@ -49,7 +50,7 @@ class ThreadPool:
         self._owner_pid = os.getpid()
         threads = self._threads = [
             threading.Thread(
-                target=work, args=(self._shop, spec, number), name=f"lit_loader-worker-{number}", daemon=True
+                target=work, args=(self._shop, spec, number), name=f"{WORKER_NAME}-{number}", daemon=True
             )
             for number in range(spec.num_workers)
         ]
@@ -97,7 +98,7 @@ class ThreadPool:
                 self._tell_all(Header(Kind.BEGIN, number))
             return number
 
-    def claim(self) -> None:
+    def claim(self, number: int) -> None:
         """Do nothing: threads cannot be replaced, so nothing is counted by epoch."""
 
     def end(self, number: int) -> None:
@@ -162,8 +163,9 @@ def _end(shop: Shop, threads: list[threading.Thread], owner_pid: int) -> None:
     if os.getpid() != owner_pid:
         return
     shop.stop()
-    if threading.current_thread() in threads:  # collected in a worker, for which another may be waiting
-        return
+    current = threading.current_thread()
+    if any(current in workers for workers in (threads, *(pool._threads for pool in _pools if pool.owned))):
+        return  # collected in a worker, for which other workers may be waiting
     deadline = time.monotonic() + _GRACE_S
     for thread in threads:
         if thread.ident is not None:

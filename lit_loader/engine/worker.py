@@ -36,7 +36,7 @@ from lit_loader.engine.task import Task
 from lit_loader.engine.unsendable import not_sent
 from lit_loader.engine.worker_memory import keep_freed_memory, leave_inherited_memory
 from lit_loader.seeding import EpochKeys, Moment, seed_process, seed_worker
-from lit_loader.transport import Buffer, Frame, MemoryFile, Place, Placing, SlotWriter, encode
+from lit_loader.transport import Buffer, Frame, MemoryFile, Place, Placing, SlotKeptError, SlotWriter, encode
 
 __all__ = ["worker_main"]
 
@@ -190,6 +190,10 @@ class _Worker:
                     return self._make(header, task)
             finally:
                 self._placing.close()
+        except SlotKeptError as error:
+            return _error(
+                header._replace(slot=-1), RemoteError.of(error, self._where)
+            )  # it is not given back
         except StopIteration as error:
             if self._map_fetcher is None:
                 self._finished.add(header.run)

@@ -15,12 +15,13 @@ NOTE [State]
     check          a sum over all of this: what was damaged or edited is refused
     and what the kind needs: see `FIELDS`.
 
-The same on every rank: nothing in it speaks of one.
+With a seed it is the same on every rank: nothing in it speaks of one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from reprlib import Repr
 from typing import Any, Final
 
 from lit_loader.resume.plain import check_sum, is_plain
@@ -142,10 +143,16 @@ def checked_state(state: Any) -> dict[str, Any]:
     """
     if not isinstance(state, dict):
         raise ValueError(f"a loader's state is a dict, got {type(state).__name__}; {_AFRESH}")
+    for name, value in state.items():
+        if not is_plain(value):
+            raise ValueError(
+                f"{name}={_shown(value)} of a loader's state must be made of plain values; {_AFRESH}"
+            )
     version = state.get("version")
     if type(version) is not int or version < 1:
         raise ValueError(
-            f"version={_shown(version)} is no version of a loader's state, which has {_names(state)}; {_AFRESH}"
+            f"version={_shown(version)} of a loader's state should be 1; got a dict with the keys {_names(state)}; "
+            f"{_AFRESH}"
         )
     if version > VERSION:
         raise ValueError(
@@ -218,7 +225,12 @@ def _names(state: dict[Any, Any]) -> str:
 
 def _shown(value: Any) -> str:
     try:
-        text = repr(value)
+        text = _repr.repr(value)
     except Exception:
         text = f"a {type(value).__name__}"
     return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+_repr = Repr()  # bounded: lists that share their parts would unfold in a plain repr
+_repr.maxlevel, _repr.maxlist, _repr.maxdict, _repr.maxtuple = 4, 20, 20, 20
+_repr.maxstring = _repr.maxother = 200

@@ -11,20 +11,40 @@ from torch import Tensor
 
 __all__ = ["check_sum", "is_plain"]
 
-_DEEPEST = 32
+_DEEPEST, _MOST_VALUES = 32, 10**6
 
 
-def is_plain(value: Any, depth: int = 0) -> bool:
-    """Whether a value is made of None, bool, int, float, str, tensors, lists, tuples and dicts with str or int keys."""
-    if value is None or type(value) in (bool, int, float, str) or type(value) is Tensor:
-        return True
-    if depth == _DEEPEST:
+def is_plain(value: Any) -> bool:
+    """Whether a value is made of None, bool, int, float, str, tensors, lists, tuples and dicts with str or int keys.
+
+    At most 32 levels deep and a million values: lists that share their parts are as many values as they unfold to.
+    """
+    num_values, left = 0, [(value, 0)]
+    while left:
+        part, depth = left.pop()
+        num_values += 1
+        if part is None or type(part) in (bool, int, float, str):
+            continue
+        if type(part) is Tensor:
+            if _is_dense(part):
+                continue
+            return False
+        if depth == _DEEPEST or num_values + len(left) > _MOST_VALUES:
+            return False
+        if type(part) is dict and all(type(key) in (str, int) for key in part):
+            left.extend((item, depth + 1) for item in part.values())
+        elif type(part) in (list, tuple):
+            left.extend((item, depth + 1) for item in part)
+        else:
+            return False
+    return True
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor has a value for each of its bytes, and does not unfold to more than it holds."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
         return False
-    if type(value) in (list, tuple):
-        return all(is_plain(item, depth + 1) for item in value)
-    return type(value) is dict and all(
-        type(key) in (str, int) and is_plain(item, depth + 1) for key, item in value.items()
-    )
+    return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
 
 
 def check_sum(state: dict[str, Any]) -> str:
@@ -42,8 +62,8 @@ def check_sum(state: dict[str, Any]) -> str:
 
 
 def _tensor(value: Any) -> Any:
-    if type(value) is not Tensor:
-        raise TypeError(f"a state holds plain values, and {type(value).__name__} is none")
+    if type(value) is not Tensor or not _is_dense(value):
+        raise TypeError(f"a state holds plain values, and a {type(value).__name__} of this kind is none")
     values = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return [
         str(value.dtype),

@@ -92,17 +92,16 @@ class StreamRun:
             raise TypeError(f"a batch of a stream came as {type(placed).__name__}, without its place")
         self._take(placed)
         self._progress.note(self._detail)
-        if placed.began_anew:
-            warnings.warn(
-                "the dataset's __iter__ resets what its load_state_dict loaded, so worker "
-                f"{placed.worker} made the samples before again and dropped them; have __iter__ go on from the "
-                "loaded state, or give the iterator a state_dict and a load_state_dict",
-                ResumeWarning,
-                stacklevel=4,
-            )
         return placed.batch
 
     def _take(self, placed: Placed) -> None:
+        if placed.notice is not None:
+            warnings.warn(
+                f"the iterable dataset of worker {placed.worker} could not go on from its state, and its samples were "
+                f"counted off: {placed.notice}",
+                ResumeWarning,
+                stacklevel=5,
+            )
         places = list(self._detail.places)
         places[placed.worker] = placed.place
         self._detail = StreamDetail(tuple(places), (placed.worker + 1) % len(places))

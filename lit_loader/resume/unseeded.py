@@ -5,14 +5,17 @@ NOTE [Replayed, not keyed]
     random, as in torch's loader. To come back to a place, the generators are set to how they were when the epoch's
     sampler was first asked, it is iterated anew, and what it gave before is dropped; then the process-wide generators
     are given back. So the same indices follow, as with torchdata's ``StatefulDataLoader``. What the dataset draws is
-    not repeated. Torch's own samplers draw at their first index, from torch's generators alone. Of a user's sampler it
-    is also noted how the generators were before ``iter(sampler)``, if that draws, and a digest of what it gave.
+    not repeated. Torch's own samplers draw at their first index, from torch's generators alone. A user's sampler may
+    draw in ``iter(sampler)``, from any generator: then the generators' states before that are kept too. A digest of its
+    indices tells whether it gave the same again. On several ranks each draws for itself, and one state cannot hold the
+    draws of all, so only a sampler that draws nothing or has a state of its own can go on there.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import copy
 import random
 import warnings
 from collections.abc import Iterator, Sequence
@@ -34,9 +37,21 @@ from lit_loader.errors import ResumeWarning
 from lit_loader.injection import unwrapped
 from lit_loader.resume.foreign import IndexDigest, SamplerDetail, state_of
 from lit_loader.resume.progress import Progress, ResumePoint
+from lit_loader.samplers import OrderSampler
 
-__all__ = ["ReplayedSampler", "SamplerStart", "checked_start", "generators_of", "own_start", "start_fields"]
+__all__ = [
+    "ReplayedSampler",
+    "SamplerStart",
+    "StateRefusedError",
+    "checked_start",
+    "draws",
+    "generators_of",
+    "own_start",
+    "start_fields",
+]
 
+_NUM_WORDS = 624  # of a Mersenne twister
+_END = object()
 _WITHOUT_DRAWS = (SequentialSampler, DistributedSampler)  # the second has a generator for each epoch
 _OF_TORCH = (*_WITHOUT_DRAWS, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
@@ -58,9 +73,11 @@ class GeneratorStates(NamedTuple):
 
     @classmethod
     def now(cls, own: Sequence[Generator], *, torch_alone: bool) -> GeneratorStates:
-        """Return how they are."""
+        """Return how they are; numpy's only if it is of the kind that numpy has by itself."""
         states = torch.default_generator.get_state(), tuple(generator.get_state() for generator in own)
-        return cls(*states) if torch_alone else cls(*states, np.random.get_state(), random.getstate())
+        if torch_alone:
+            return cls(*states)
+        return cls(*states, np.random.get_state() if _has_twister() else None, random.getstate())
 
     def restore(self, own: Sequence[Generator]) -> None:
         """Set the generators to these states, which `check` has found to fit."""
@@ -68,7 +85,7 @@ class GeneratorStates(NamedTuple):
             generator.set_state(state)
         if self.torch is not None:
             torch.default_generator.set_state(self.torch)
-        if self.numpy is not None:
+        if self.numpy is not None and _has_twister():
             np.random.set_state(self.numpy)
         if self.python is not None:
             random.setstate(self.python)
@@ -77,7 +94,7 @@ class GeneratorStates(NamedTuple):
         """Try the states on generators made for it.
 
         Raises:
-            ValueError: As `restore` does.
+            ValueError: If there are fewer or more than generators, or one does not fit its generator.
         """
         try:
             for generator, state in zip(own, self.own, strict=True):
@@ -88,7 +105,7 @@ class GeneratorStates(NamedTuple):
                 np.random.RandomState().set_state(self.numpy)
             if self.python is not None:
                 random.Random().setstate(self.python)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except (OverflowError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(f"the state of a generator does not fit: {error}") from error
 
     def fields(self) -> dict[str, Any]:
@@ -119,14 +136,25 @@ class GeneratorStates(NamedTuple):
             numpy = python = None
             if fields["numpy"] is not None:
                 keys, position, has_gauss, gauss = fields["numpy"]
-                numpy = ("MT19937", np.frombuffer(_bytes(keys), "<u4"), position, has_gauss, gauss)
+                if type(position) is not int or not 0 <= position <= _NUM_WORDS or has_gauss not in (0, 1):
+                    raise ValueError(
+                        f"position={position!r}, has_gauss={has_gauss!r}"
+                    )  # numpy checks neither
+                numpy = ("MT19937", np.frombuffer(_bytes(keys), "<u4"), position, has_gauss, float(gauss))
             if fields["python"] is not None:
                 words, gauss = fields["python"]
+                gauss = None if gauss is None else float(gauss)
                 python = (random.getstate()[0], tuple(np.frombuffer(_bytes(words), "<u4").tolist()), gauss)
             default = None if fields["torch"] is None else _tensor(fields["torch"])
             return cls(default, tuple(map(_tensor, fields["own"])), numpy, python)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{error!r} in the states of the generators") from error
+
+
+def _has_twister() -> bool:
+    """Whether ``numpy.random`` draws from the kind of generator that it has by itself; a user may give it another."""
+    state: Any = np.random.get_state(legacy=False)
+    return bool(state["bit_generator"] == "MT19937")
 
 
 def _text(data: bytes) -> str:
@@ -188,17 +216,17 @@ def checked_start(fields: Any, own: Sequence[Generator]) -> SamplerStart | None:
     return start
 
 
-def own_start(own: Sequence[Generator], *, begun: bool) -> SamplerStart | None:
+def own_start(own: Sequence[Generator], *, base_seed_drawn: bool) -> SamplerStart | None:
     """Return what is known of a sampler's own generators while its sampler was not asked, or None if it has none.
 
     Args:
         own: The generators.
-        begun: Whether a pass has begun; else it is between two epochs.
+        base_seed_drawn: Whether the workers' base seed, which is drawn from the loader's generator, is drawn already.
     """
     if not own:
         return None
     states = GeneratorStates(None, tuple(generator.get_state() for generator in own))
-    return SamplerStart(asked=states) if begun else SamplerStart(iterated=states)
+    return SamplerStart(asked=states) if base_seed_drawn else SamplerStart(iterated=states)
 
 
 def generators_of(*things: Any) -> list[Generator]:
@@ -215,6 +243,20 @@ def generators_of(*things: Any) -> list[Generator]:
     return found
 
 
+def _inner(index_sampler: Any) -> Any:
+    given = unwrapped(index_sampler)
+    return given.sampler if type(given) is BatchSampler else given
+
+
+def draws(index_sampler: Any) -> bool:
+    """Whether a sampler may draw from a generator: torch's own in order, and its ``DistributedSampler``, do not."""
+    return type(_inner(index_sampler)) not in _WITHOUT_DRAWS
+
+
+class StateRefusedError(ValueError):
+    """A sampler's own ``load_state_dict`` raised."""
+
+
 class ReplayedSampler(Iterator[Any]):
     """What an index sampler gives in a pass without a seed: see NOTE [Replayed, not keyed].
 
@@ -227,6 +269,9 @@ class ReplayedSampler(Iterator[Any]):
         own: The sampler's own torch generators.
         progress: Where it is noted, for each batch of a user's sampler, how to go on after it.
         point: Where to go on, with a `SamplerDetail`, or None to begin.
+
+    Raises:
+        StateRefusedError: If the sampler does not take its own state.
     """
 
     def __init__(
@@ -241,9 +286,9 @@ class ReplayedSampler(Iterator[Any]):
     ) -> None:
         self._sampler, self._name, self._stateful = index_sampler, name, stateful
         self._own, self._progress = own, progress
-        given = unwrapped(index_sampler)
-        kind = type(given.sampler if type(given) is BatchSampler else given)
-        self._of_torch, self._draws = kind in _OF_TORCH, kind not in _WITHOUT_DRAWS
+        inner = _inner(index_sampler)
+        self._of_torch = type(inner) in _OF_TORCH or isinstance(inner, OrderSampler)
+        self._draws = draws(index_sampler)
         self._digest = None if self._of_torch or stateful is not None else IndexDigest()
         detail = SamplerDetail() if point is None or point.detail is None else point.detail
         self._resumed: SamplerDetail | None = detail if point is not None else None
@@ -254,7 +299,12 @@ class ReplayedSampler(Iterator[Any]):
             iterated.restore(own)  # saved between two epochs: the next one begins
             self._resumed, self._start = None, SamplerStart()
         if stateful is not None and detail.state is not None:
-            stateful.load_state_dict(detail.state)
+            try:
+                stateful.load_state_dict(copy.deepcopy(detail.state))
+            except Exception as error:
+                raise StateRefusedError(
+                    f"{type(stateful).__name__}.load_state_dict() raised {type(error).__name__}: {error}"
+                ) from error
             self._num_before = 0
         self._asked = False
         self.restart()
@@ -281,15 +331,21 @@ class ReplayedSampler(Iterator[Any]):
         if self._draws:
             asked = GeneratorStates.now(self._own, torch_alone=self._of_torch)
             self._start = self._start._replace(asked=asked)
-            self._progress.begin(SamplerDetail(generators=self._start))
+            beginning = SamplerDetail(state=state_of(self._stateful), generators=self._start)
+            self._progress.begin(beginning)
         return self._take()
 
     def _go_on(self, resumed: SamplerDetail) -> Any:
         """Return the first index of a resumed pass."""
         self._progress.begin(resumed)
         with _replaced(self._start.asked, self._own):
-            for _ in range(self._num_before):
-                self._add_to_digest(next(self._items))
+            for number in range(self._num_before):
+                if (item := next(self._items, _END)) is _END:
+                    self._warn(
+                        f"gave {number} batches, and the state was saved after {self._num_before}: the epoch is over"
+                    )
+                    raise StopIteration
+                self._add_to_digest(item)
             self._warn_of_others(resumed)
             return self._take()
 
@@ -297,13 +353,14 @@ class ReplayedSampler(Iterator[Any]):
         expected = resumed.digest
         if expected is None or self._digest is None or self._digest.hex() in (None, expected):
             return
-        warnings.warn(
-            f"{self._name} gave other indices in the first {self._num_before} batches than when the "
-            "state was saved, so some samples of this epoch come twice and others never; give it a state_dict and a "
-            "load_state_dict, or give seed= to the loader",
-            ResumeWarning,
-            stacklevel=2,
+        self._warn(
+            f"gave other indices in the first {self._num_before} batches than when the state was saved: some samples "
+            "of this epoch come twice and others never"
         )
+
+    def _warn(self, what: str) -> None:
+        remedy = "give it a state_dict and a load_state_dict, or give seed= to the loader"
+        warnings.warn(f"{self._name} {what}; {remedy}", ResumeWarning, stacklevel=2)
 
     def _take(self) -> Any:
         item = next(self._items)

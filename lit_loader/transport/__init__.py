@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from lit_loader.transport.frames import Buffer, Frame, FrameReader, FrameWriter
+from lit_loader.transport.interrupts import interrupt_again
 from lit_loader.transport.memory_file import MemoryFile
 from lit_loader.transport.page_lock import PageLock
 from lit_loader.transport.pickled import RebuildError, decode, encode, pickle_small
 from lit_loader.transport.placing import Placing
 from lit_loader.transport.poller import READABLE, WRITABLE, Poller, new_poller
-from lit_loader.transport.slot_writer import Place, SlotWriter
+from lit_loader.transport.slot_writer import Place, SlotKeptError, SlotWriter
 from lit_loader.transport.slots import Slots, Ticket, open_slots
 from lit_loader.transport.unsendable import describe_unsendable
 
@@ -24,6 +25,7 @@ __all__ = [
     "Poller",
     "READABLE",
     "RebuildError",
+    "SlotKeptError",
     "SlotWriter",
     "Slots",
     "Ticket",
@@ -31,6 +33,7 @@ __all__ = [
     "decode",
     "describe_unsendable",
     "encode",
+    "interrupt_again",
     "new_poller",
     "open_slots",
     "pickle_small",

@@ -33,7 +33,7 @@ from lit_loader.transport.lease import Lease, lease_of, stack_of_rows
 from lit_loader.transport.mapping import Mapping
 from lit_loader.transport.memory_file import WINDOW_BYTES, MemoryFile
 
-__all__ = ["Place", "SlotWriter"]
+__all__ = ["Place", "SlotKeptError", "SlotWriter"]
 
 
 class Place(NamedTuple):
@@ -46,6 +46,10 @@ class Place(NamedTuple):
 
     slot: int
     num_rows: int = 0
+
+
+class SlotKeptError(MemoryError):
+    """What user code of a worker keeps of a slot could not be copied: the slot must not be written to again."""
 
 
 class SlotWriter:
@@ -165,7 +169,10 @@ class SlotWriter:
         held, self._lease = weakref.ref(self._lease), None
         if (lease := held()) is not None:
             del self._mappings[self._place.slot]  # first: see `Slots.make_private`
-            self._file.make_private(lease.mapping, [(0, self._top)])
+            try:
+                self._file.make_private(lease.mapping, [(0, self._top)])
+            except MemoryError as error:
+                raise SlotKeptError(f"{error}, which the dataset or the collate function keeps") from error
 
     def _allocate(self, num_bytes: int) -> int | None:
         offset = self._top

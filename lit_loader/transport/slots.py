@@ -15,7 +15,8 @@ NOTE [What is page-locked]
     From the first to the last byte that a batch uses of a slot, rounded up to a power of two, so that batches that grow
     are seldom registered again: at most twice the bytes that the batch uses, and 2 MiB. A batch with larger holes in
     it, as one may be while a worker learns what its samples look like, is not locked; its tensors are copied to
-    page-locked memory when it is delivered. A slot stays locked as the largest of its batches needed it.
+    page-locked memory when it is delivered. A slot stays locked as its largest batch needed it, until one comes that is
+    not locked.
 
 Owns: the file and the mappings of its slots.
 """
@@ -33,6 +34,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lit_loader.transport.forks import FORKS_ARE_NOTICED, make_private_before_forks
+from lit_loader.transport.interrupts import interrupt_again
 from lit_loader.transport.lease import Lease, lease_of, merged
 from lit_loader.transport.mapping import CHUNK_BYTES, Mapping
 from lit_loader.transport.memory_file import MAX_SLOTS, WINDOW_BYTES, MemoryFile
@@ -54,15 +56,23 @@ class Ticket:
         number: The slot's.
     """
 
-    __slots__ = ("__weakref__", "_slots", "kept_bytes", "lease", "number")
+    __slots__ = ("__weakref__", "_slots", "kept_bytes", "number")
 
     def __init__(self, slots: Slots, number: int) -> None:
         self._slots, self.number = slots, number
-        self.lease: weakref.ref[Lease] | None = None
         self.kept_bytes = 0  # by its lease
 
+    def retire(self) -> None:
+        """Let the slot never be used again: another process may read it for as long as it lives."""
+        self._slots._retired.add(self.number)
+
     def __del__(self) -> None:
-        self._slots.free(self.number, self.kept_bytes)
+        try:
+            self._slots.free(self.number, self.kept_bytes)
+        except (
+            KeyboardInterrupt
+        ):  # not tried again, as it may have been freed: at worst a slot is never used again
+            interrupt_again()
 
 
 class Slots:
@@ -88,7 +98,7 @@ class Slots:
         self._mappings: dict[int, Mapping] = {}
         self._locked: dict[int, tuple[int, int]] = {}  # start and end of what is page-locked of a slot
         self._leases: weakref.WeakValueDictionary[int, Lease] = weakref.WeakValueDictionary()
-        self._retired: set[int] = set()  # a fork may read them for as long as it lives
+        self._retired: set[int] = set()  # never used again: see `Ticket.retire`
         self._num_slots = self._most_out = self._kept = 0
         self._let_go: deque[int] = deque()  # bytes that are not kept any more; counted under the lock
         self._closed = False
@@ -134,8 +144,8 @@ class Slots:
             lease = self._lease_of(ticket)
             for start, end in stretches:
                 lease.mapping.touch(start, end - start)
-            lease.stretches += stretches
-            ticket.kept_bytes += size
+            lease.stretches = list(stretches)
+            ticket.kept_bytes = size
             self._kept += size
             if self._page_lock is not None and stretches:
                 self._lock_pages(self._page_lock, ticket.number, lease.mapping, stretches)
@@ -143,6 +153,8 @@ class Slots:
 
     def read(self, ticket: Ticket, places: Sequence[tuple[int, int]]) -> list[Any]:
         """Return the bytes at places of a slot, each offset and length: where they are, or copied if too much is kept.
+
+        Called once for each ticket.
 
         Raises:
             RuntimeError: If the slots were closed.
@@ -162,14 +174,11 @@ class Slots:
         return [self.file.read(ticket.number, offset, length) for offset, length in places]
 
     def _lease_of(self, ticket: Ticket) -> Lease:
-        lease = None if ticket.lease is None else ticket.lease()
-        if lease is None:
-            mapping = self._mappings.get(ticket.number)
-            if mapping is None:
-                mapping = self._mappings[ticket.number] = self.file.map(ticket.number)
-            lease = lease_of(mapping)
-            lease.ticket, ticket.lease = ticket, weakref.ref(lease)
-            self._leases[ticket.number] = lease
+        mapping = self._mappings.get(ticket.number)
+        if mapping is None:
+            mapping = self._mappings[ticket.number] = self.file.map(ticket.number)
+        lease = self._leases[ticket.number] = lease_of(mapping)
+        lease.ticket = ticket
         return lease
 
     def free(self, number: int, kept_bytes: int) -> None:
@@ -236,9 +245,9 @@ class Slots:
             try:
                 self.file.make_private(lease.mapping, lease.stretches)
             except MemoryError:
-                self._retired.add(number)  # what the fork sees stays as it is
+                ticket.retire()
             self._leases.pop(number, None)
-            ticket.lease = lease.ticket = None
+            lease.ticket = None
             del ticket
 
     def close(self) -> None:

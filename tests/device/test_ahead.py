@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -194,19 +195,25 @@ def test_to_close_waits_for_the_copy_of_the_batch_ahead_and_lets_it_go():
     assert slots.closed
 
 
-def test_a_device_that_has_failed_is_not_waited_for(monkeypatch):
-    run, slots, _ = run_over(script())
+@pytest.mark.parametrize("question", ["is_capturing", "wait"])
+def test_a_device_that_has_failed_is_not_waited_for_and_its_sources_are_kept(monkeypatch, question):
+    run, slots, device = run_over(script())
     run.next_batch()
-    asked = []
 
-    def fails(moving):
-        asked.append(1)
+    def fails(*_):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr(Moving, "wait_until_left", fails)
-    run.close()
+    with monkeypatch.context() as patch:
+        if question == "wait":
+            patch.setattr(Moving, "wait_until_left", fails)
+        else:
+            patch.setattr(device, "is_capturing", fails)
+        run.close()
     assert slots.closed
-    assert len(asked) == 1
+    assert slots.slots_out > 0
+    other, _, _ = run_over(script(), device=device)
+    other.close()  # it was another thread's capture, say, and the device is well
+    assert slots.slots_out == 0
     assert ahead._unfinished == []
 
 
@@ -262,10 +269,16 @@ class WholeAside(Whole):
         raise AssertionError("the backend does this")
 
 
+def begun(batch, device, **settings):
+    moving = Moving(batch, device, **settings)
+    moving.begin()
+    return moving
+
+
 def test_types_that_hide_their_tensors_are_moved_when_they_are_handed_over(monkeypatch):
     device = SimulatedDevice()
     hiding, sparse = Whole(), torch.eye(2).to_sparse()
-    moving = Moving({"hiding": hiding, "sparse": sparse, "plain": torch.ones(2)}, device)
+    moving = begun({"hiding": hiding, "sparse": sparse, "plain": torch.ones(2)}, device)
     assert hiding.moved_to == []
     assert device.copies == 1
     late = []
@@ -280,7 +293,7 @@ def test_a_type_that_can_say_how_its_memory_is_used_is_moved_ahead():
     device, kept = SimulatedDevice(), []
     device.keep = kept.append
     batch = WholeAside()
-    moving = Moving([batch], device)
+    moving = begun([batch], device)
     assert batch.moved_to == [device.device]
     assert moving.hand_over() == [batch]
     assert kept == [batch]
@@ -293,21 +306,74 @@ class Opaque:
         self.tensor = tensor
 
 
+class Carrying(dict):
+    """A mapping with an attribute beside its items."""
+
+
+@dataclass
+class Fields:
+    image: torch.Tensor
+
+
+class Forgetful(Whole):
+    """Leaves an array on the CPU when it moves."""
+
+    def __init__(self):
+        super().__init__()
+        self.array = np.ones(2)
+
+
 @pytest.mark.parametrize("from_slots", [False, True])
-def test_what_is_not_moved_has_memory_of_its_own_if_the_batch_lies_in_slots(from_slots):
-    hidden, array = torch.ones(2), np.ones(2)
-    batch = {"image": torch.ones(3), "meta": Opaque(hidden), "array": array, "name": "a", "none": None}
-    found = Moving(batch, SimulatedDevice(), from_slots=from_slots).hand_over()
-    assert (found["meta"].tensor is not hidden) is from_slots
-    assert (found["array"] is not array) is from_slots
-    assert torch.equal(found["meta"].tensor, hidden)
+def test_what_is_not_moved_has_memory_of_its_own_if_the_batch_lies_in_slots(from_slots, monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *_: tensor)
+    hidden, array, forgetful = Opaque(torch.ones(2)), np.ones(2), Forgetful()
+    carrying, fields = Carrying(image=torch.ones(3)), Fields(torch.ones(3))
+    carrying.extra, fields.extra = np.ones(2), np.ones(2)
+    batch = {
+        "again": hidden,
+        "meta": hidden,
+        "array": array,
+        "carrying": carrying,
+        "fields": fields,
+        "forgetful": forgetful,
+        "name": "a",
+        "none": None,
+    }
+    found = begun(batch, SimulatedDevice(), from_slots=from_slots).hand_over()
+    for mine, given in (
+        (found["meta"].tensor, hidden.tensor),
+        (found["array"], array),
+        (found["carrying"].extra, carrying.extra),
+        (found["fields"].extra, fields.extra),
+        (found["forgetful"].array, forgetful.array),
+    ):
+        assert (mine is not given) is from_slots
+        assert (np.asarray(mine) == 1).all()
+    assert found["again"] is found["meta"]
     assert (found["name"], found["none"]) == ("a", None)
+
+
+def test_a_source_is_not_lost_by_an_interrupt_while_its_copies_are_queued():
+    run, slots, device = run_over(script(), device=SimulatedDevice(pace=0.0))
+    record, interrupts = device.record, [KeyboardInterrupt()]
+
+    def interrupted():
+        if interrupts:
+            raise interrupts.pop()
+        return record()
+
+    device.record = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        run.next_batch()
+    assert not device.streams["side"]  # what was queued has been waited for
+    run.close()
+    assert slots.slots_out == 0
 
 
 def test_a_source_is_kept_until_what_was_moved_late_has_left_too(monkeypatch):
     device = SimulatedDevice(pace=0.0)
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *_: tensor)
-    moving = Moving({"plain": torch.ones(2), "hiding": Whole()}, device)
+    moving = begun({"plain": torch.ones(2), "hiding": Whole()}, device)
     moving.hand_over()
     assert device.streams["main"]  # among them the event behind the late copies
     while device._advance("side"):
@@ -324,5 +390,5 @@ def test_what_was_begun_before_an_error_has_ended_when_the_error_comes():
 
     device = SimulatedDevice(pace=0.0)
     with pytest.raises(ValueError, match="cannot be moved"):
-        Moving([torch.ones(2), Refusing()], device)
+        begun([torch.ones(2), Refusing()], device)
     assert not device.streams["side"]

@@ -43,7 +43,7 @@ class FakePool:
         self.runs[len(self.runs)] = run
         return len(self.runs) - 1
 
-    def claim(self) -> None:
+    def claim(self, number: int) -> None:
         self.num_claims += 1
 
     def end(self, number: int) -> None:

@@ -138,7 +138,9 @@ def test_what_torchs_default_collation_stacked_in_its_own_shared_memory_arrives_
         Images(), 4, num_workers=2, seed=seed, collate_fn=by_torchs, persistent_workers=True
     ) as loader:
         kept = [batch for _ in range(3) for batch in loader]
-        assert set(os.listdir("/dev/shm")) == before
+    assert (
+        set(os.listdir("/dev/shm")) == before
+    )  # while workers make the next epoch's batches, names come and go
     for number, batch in enumerate(kept):
         indices = torch.arange(4) + number % 20 * 4
         assert torch.equal(batch["index"], indices)

@@ -198,6 +198,19 @@ def test_a_pass_that_is_made_ahead_gives_this_epoch_no_more_restarts(tmp_path, m
     assert len(caught) == most
 
 
+def test_another_iterator_gives_an_epoch_that_goes_on_no_more_restarts(tmp_path):
+    dataset = Dying(SIZE, tmp_path, {9: "kill", 25: "kill"})
+    loader = make_loader(
+        dataset, shuffle=False, num_workers=1, persistent_workers=True, max_worker_restarts=1
+    )
+    with loader, warnings.catch_warnings():
+        warnings.simplefilter("ignore", WorkerRestartWarning)
+        batches = iter(loader)
+        with pytest.raises(WorkerDiedError, match="max_worker_restarts=1 were used up"):
+            for _ in batches:
+                next(iter(loader))  # a look at another epoch
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_an_epoch_that_was_made_ahead_has_all_its_restarts_when_it_is_claimed(tmp_path, expected, method):
     loader = make_loader(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import _thread
 import signal
 import threading
+import time
 
 import pytest
 
 from lit_loader import DataLoader
-from lit_loader.transport import FrameReader
+from lit_loader.transport import FrameReader, Slots
+from tests.loader.slot_sets import Large, loader_of
 from tests.scheduled_set import Draws
 from tests.toys import Slow, plain
 
@@ -57,3 +59,26 @@ def test_ctrl_c_while_a_batch_is_waited_for_keeps_the_workers_and_loses_nothing(
             signal.signal(signal.SIGINT, handler)
         assert [int(batch) for batch in iterator] == [1, 2, 3, 4, 5]
         assert int(next(iter(loader))) == 0
+
+
+def test_ctrl_c_while_a_batch_gives_its_slot_back_comes_again(monkeypatch):
+    """Python would print it and lose it: a slot is given back by a finalizer."""
+    free, left = Slots.free, [KeyboardInterrupt()]
+
+    def interrupted(slots, number, kept_bytes):
+        if left:
+            raise left.pop()
+        free(slots, number, kept_bytes)
+
+    with loader_of(Large(40), num_workers=1) as loader:
+        iterator = iter(loader)
+        batch = next(iterator)
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+        monkeypatch.setattr(Slots, "free", interrupted)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                del batch
+                time.sleep(5)
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        assert len(list(iterator)) == 9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 
@@ -67,7 +68,28 @@ def test_worker_processes_are_shown(seed):
         worker.join(10)
         assert not worker.is_alive()
         assert worker.exitcode == 0
-    assert iterator._workers == []
+    assert iterator._workers == workers
+
+
+def test_what_is_shown_keeps_no_descriptor():
+    shown, counts = [], []
+    for _ in range(4):
+        with DataLoader(list(range(8)), seed=1, num_workers=2) as loader:
+            iterator = iter(loader)
+            next(iterator)
+            shown += iterator._workers
+        counts.append(len(os.listdir("/proc/self/fd")))
+    assert counts[1] == counts[-1]
+    assert all(worker.exitcode == 0 for worker in shown)
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_workers_that_live_on_are_shown_after_the_end_of_a_pass(seed):
+    with DataLoader(list(range(8)), seed=seed, num_workers=2, persistent_workers=True) as loader:
+        iterator = iter(loader)
+        list(iterator)
+        assert len(iterator._workers) == 2
+        assert all(worker.is_alive() for worker in iterator._workers)
 
 
 def test_a_worker_that_was_replaced_is_shown_as_the_new_one():

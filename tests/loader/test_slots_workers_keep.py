@@ -8,6 +8,7 @@ import torch
 
 from lit_loader import DataLoader, batch_memory
 from lit_loader.collate import default_collate
+from lit_loader.transport import MemoryFile
 from tests.loader.slot_sets import SHAPE, Large, is_right, loader_of, slots_of
 
 EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
@@ -247,3 +248,39 @@ def test_a_tensor_that_a_sample_holds_twice_becomes_two_stacks(seed):
             for batch in loader:
                 batch["one"] += 100
                 assert (batch["other"] == batch["index"].view(-1, 1, 1)).all()
+
+
+def no_memory_once(_):
+    """Let the first batch that is kept in this worker find no memory for a copy of its own."""
+    make_private, left = MemoryFile.make_private, [1]
+
+    def refuse(file, mapping, stretches):
+        if left:
+            left.pop()
+            raise MemoryError("no memory for a copy")
+        make_private(file, mapping, stretches)
+
+    MemoryFile.make_private = refuse
+
+
+KEPT = []
+
+
+def keep_first(samples):
+    KEPT.append(samples)
+    values = [int(sample[0].flatten()[0]) for sample in KEPT[0]]
+    same = all(bool((sample[0] == value).all()) for sample, value in zip(KEPT[0], values, strict=True))
+    return {"batch": default_collate(samples), "values": values, "same": same}
+
+
+@EACH_SEED
+def test_what_a_worker_keeps_and_cannot_copy_is_never_overwritten(seed):
+    with loader_of(
+        Large(200), num_workers=1, collate_fn=keep_first, worker_init_fn=no_memory_once, seed=seed
+    ) as loader:
+        iterator, found = iter(loader), []
+        with pytest.raises(MemoryError, match="which the dataset or the collate function keeps"):
+            next(iterator)
+        found = list(iterator)
+    assert len(found) > 10
+    assert all(batch["same"] and batch["values"] == found[0]["values"] for batch in found)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lit_loader import DataLoader, RandomSampler
-from lit_loader.errors import NotResumableWarning
+from lit_loader.errors import NotResumableWarning, ResumeWarning
 from tests.resume.sets import SAMPLERS, Numbers, assert_same, chosen, epochs, make, resumed, stopped
 
 
@@ -242,3 +242,55 @@ def test_a_states_cost_does_not_depend_on_the_position():
     state = loader.state_dict()
     assert state["position"] == 4
     assert len(first) == 4
+
+
+def test_workers_that_live_on_get_the_state_of_a_map_data_set_too():
+    def loader():
+        return DataLoader(Remembering(), batch_size=4, seed=3, num_workers=2, persistent_workers=True)
+
+    with loader() as saving:
+        saving.dataset.offset = 100
+        state = saving.state_dict()
+        expected = [batch.clone() for batch in saving]
+    with loader() as going_on:
+        list(going_on)  # its workers have the data set as it was
+        going_on.load_state_dict(state)
+        found = list(going_on)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        lambda: torch.eye(2).to_sparse(),
+        lambda: torch.empty(2, device="meta"),
+        lambda: torch.zeros(1).expand(2**44),
+    ],
+    ids=["sparse", "meta", "expanded"],
+)
+def test_tensors_that_hold_no_values_are_not_saved_and_not_loaded(odd, seed):
+    class Odd(Remembering):
+        def state_dict(self):
+            return {"odd": odd()}
+
+    with pytest.warns(NotResumableWarning, match="plain values"):
+        assert DataLoader(Odd(), seed=seed).state_dict()["resumable"] is False
+    state = DataLoader(Remembering(), seed=seed).state_dict()
+    state["dataset_state"] = {"odd": odd()}
+    loader = DataLoader(Remembering(), seed=seed)
+    if seed is None:
+        with pytest.warns(ResumeWarning, match=r"(?s)dataset_state=.*plain values"):
+            loader.load_state_dict(state)
+    else:
+        with pytest.raises(ValueError, match=r"(?s)dataset_state=.*plain values"):
+            loader.load_state_dict(state)
+
+
+def test_lists_that_share_their_parts_are_as_large_as_they_unfold_to():
+    nested = [1]
+    for _ in range(28):
+        nested = [nested, nested]
+    state = DataLoader(Numbers(), seed=1).state_dict()
+    with pytest.raises(ValueError, match="plain values"):
+        DataLoader(Numbers(), seed=1).load_state_dict({**state, "reason": nested})

@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from lit_loader import DataLoader
 from lit_loader.errors import ResumeWarning
+from lit_loader.resume import sealed
 from tests.resume.sets import assert_same, epochs, resumed, stopped
 
 SIZE = 23
@@ -115,6 +116,69 @@ class CountsAtTheEnd(IterableDataset):
         self.epoch, self.at = state["epoch"], state["at"]
 
 
+class Flagged(IterableDataset):
+    """Goes on once from what was loaded, and is left at its end."""
+
+    def __init__(self):
+        self.at, self.resume = 0, False
+
+    def __iter__(self):
+        first, self.resume = self.at if self.resume else 0, False
+        for number in range(first, SIZE):
+            self.at = number + 1
+            yield torch.tensor([100 * worker() + number])
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at, self.resume = state["at"], True
+
+
+class FlaggedWithIterator(Flagged):
+    """Its iterator has a state too, and ``__iter__`` uses the flag up at once."""
+
+    def __iter__(self):
+        first, self.resume = self.at if self.resume else 0, False
+        found = Iterator(0)
+        found.at = first
+        return found
+
+    def state_dict(self):
+        return {"at": 0}
+
+
+class Cycling(IterableDataset):
+    """Without an end: its state comes back every eight samples."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        for _ in range(SIZE):
+            self.at = (self.at + 1) % 8
+            yield torch.tensor([100 * worker() + self.at])
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Coarse(IterableDataset):
+    """Has a state that says nothing of where it is."""
+
+    def __iter__(self):
+        yield from (torch.tensor([100 * worker() + n, int(torch.randint(1000, ()))]) for n in range(SIZE))
+
+    def state_dict(self):
+        return {"version": 1}
+
+    def load_state_dict(self, state):
+        pass
+
+
 class Resetting(IterableDataset):
     """A generator that undoes what was loaded when its first sample is asked for."""
 
@@ -138,7 +202,7 @@ def loader_of(dataset, seed, **arguments):
     return DataLoader(dataset(), batch_size=4, seed=seed, **arguments)
 
 
-STREAMS = [SelfIterating, StatefulIterator, CountsEpochs, CountsAtTheEnd]
+STREAMS = [SelfIterating, StatefulIterator, CountsEpochs, CountsAtTheEnd, Flagged, FlaggedWithIterator]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -178,9 +242,10 @@ def test_between_epochs_is_after_the_end_was_found(backend, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("backend", ["inline", "processes", "one thread"])
-def test_a_dataset_that_begins_anew_is_noticed_and_counted_off(backend, seed):
+@pytest.mark.parametrize("dataset", [Resetting, Coarse])
+def test_a_dataset_that_begins_anew_is_noticed_and_counted_off(dataset, backend, seed):
     def loader():
-        return loader_of(Resetting, seed, **BACKENDS[backend])
+        return loader_of(dataset, seed, **BACKENDS[backend])
 
     with loader() as whole:
         full = epochs(whole, 1)[0]
@@ -192,6 +257,63 @@ def test_a_dataset_that_begins_anew_is_noticed_and_counted_off(backend, seed):
             found = list(going_on)
     if seed is None:  # what is drawn is not promised
         found, full = [batch[:, 0] for batch in found], [batch[:, 0] for batch in full]
+    assert_same([found], [full[3:]])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("stop", [1, 2, 3, 4])
+def test_a_stream_that_repeats_itself_is_not_taken_for_one_that_begins_anew(stop, seed):
+    full = epochs(loader_of(Cycling, seed), 1)[0]
+    state = stopped(loader_of(Cycling, seed), 0, stop)
+    loader = loader_of(Cycling, seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader.load_state_dict(state)
+        found = list(loader)
+    assert len(found[0]) == 4
+    # its own end is not part of its state: as far as the batches of the unbroken run go
+    assert_same([found[: len(full) - stop - 1]], [full[stop:-1]])
+
+
+class Shrunk(IterableDataset):
+    size = SIZE
+
+    def __iter__(self):
+        return iter([torch.tensor([n]) for n in range(self.size)])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stream_that_has_become_shorter_says_so(seed, monkeypatch):
+    state = stopped(loader_of(Shrunk, seed), 0, 3)
+    monkeypatch.setattr(Shrunk, "size", 5)
+    loader = loader_of(Shrunk, seed)
+    with pytest.warns(ResumeWarning, match="made again and dropped"):
+        loader.load_state_dict(state)
+    with pytest.warns(ResumeWarning, match="fewer than the 12 samples"):
+        next(iter(loader))
+
+
+class Refusing(CountsAtTheEnd):
+    def load_state_dict(self, state):
+        raise KeyError("no such state")
+
+
+@pytest.mark.parametrize("backend", ["processes"])
+def test_without_a_seed_a_worker_whose_dataset_refuses_its_state_counts_off(backend, monkeypatch):
+    def loader():
+        return loader_of(Refusing, None, **BACKENDS[backend])
+
+    with loader() as whole:
+        full = epochs(whole, 1)[0]
+    with loader() as saving:
+        state = stopped(saving, 0, 3)
+    state = sealed(
+        {name: part for name, part in state.items() if name not in ("dataset_state", "version", "check")}
+    )
+    with loader() as going_on:
+        going_on.load_state_dict(state)
+        with pytest.warns(ResumeWarning, match="load_state_dict raised KeyError"):
+            found = list(going_on)
     assert_same([found], [full[3:]])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import warnings
@@ -56,6 +57,11 @@ class Eagerly(Lazily):
         return iter(list(super().__iter__()))
 
 
+class InOrder(Lazily):
+    def __iter__(self):
+        return iter(range(SIZE))
+
+
 class Lists:
     """Batches of any size, drawn when they are iterated."""
 
@@ -79,6 +85,13 @@ SAMPLERS = {
     "weighted": lambda: {"batch_size": BATCH, "sampler": TorchWeightedRandomSampler(range(1, SIZE), 20)},
     "subset": lambda: {"batch_size": BATCH, "sampler": SubsetRandomSampler(range(3, 20)), "drop_last": True},
     "distributed": lambda: {"batch_size": BATCH, "sampler": DistributedSampler(Indices(), 2, 1)},
+    "batch sampler with a generator": lambda: {
+        "batch_sampler": BatchSampler(TorchRandomSampler(Indices(), generator=own_generator()), 5, False)
+    },
+    "batches as samples": lambda: {
+        "batch_size": None,
+        "sampler": BatchSampler(TorchRandomSampler(Indices(), generator=own_generator()), 5, False),
+    },
     "batch sampler": lambda: {"batch_sampler": BatchSampler(TorchRandomSampler(Indices()), 5, False)},
     "user's, lazily": lambda: {"batch_size": BATCH, "sampler": Lazily()},
     "user's, eagerly": lambda: {"batch_size": BATCH, "sampler": Eagerly()},
@@ -147,9 +160,10 @@ def test_the_process_wide_generators_are_left_as_they_were(name):
     assert found[2] == random.random()
 
 
-def test_with_a_generator_of_its_own_the_next_epochs_follow_too():
+@pytest.mark.parametrize("workers", [INLINE, WORKERS, PERSISTENT], ids=str)
+def test_with_a_generator_of_its_own_the_next_epochs_follow_too(workers):
     def loader():
-        return DataLoader(Indices(), **SAMPLERS["shuffle with a generator"]())
+        return DataLoader(Indices(), **SAMPLERS["shuffle with a generator"](), **workers)
 
     whole = loader()
     full = [plain(whole) for _ in range(4)]
@@ -234,12 +248,22 @@ def test_generators_of_a_hostile_state_are_refused_when_it_is_loaded():
     with DataLoader(Indices(), **SAMPLERS["user's, lazily"]()) as loader:
         _, _, state = stop(loader, 2)
     states = state["generators"]["asked"]
-    for key, value in {
-        "torch": "AAAA",
-        "numpy": ["AAAA", 1, 0, 0.0],
-        "python": ["????", None],
-        "own": ["AAAA"],
-    }.items():
+    words, position, has_gauss, gauss = states["numpy"]
+    python = states["python"]
+    many = base64.b64encode(b"\xff" * 2500).decode()
+    for key, value in [
+        ("torch", "AAAA"),
+        ("torch", base64.b64encode(b"\xff" * 5056).decode()),
+        ("numpy", ["AAAA", 1, 0, 0.0]),
+        ("numpy", [words, 2**31 - 1, has_gauss, gauss]),  # numpy itself would crash
+        ("numpy", [words, -7, has_gauss, gauss]),
+        ("numpy", [words, 2**80, has_gauss, gauss]),
+        ("numpy", [words, position, 7, gauss]),
+        ("python", ["????", None]),
+        ("python", [many, None]),
+        ("python", [python[0], "boo"]),
+        ("own", ["AAAA"]),
+    ]:
         bad = {name: part for name, part in state.items() if name not in ("version", "check")}
         bad["generators"] = {"iterated": None, "asked": {**states, key: value}}
         loader = DataLoader(Indices(), **SAMPLERS["user's, lazily"]())
@@ -248,6 +272,127 @@ def test_generators_of_a_hostile_state_are_refused_when_it_is_loaded():
             loader.load_state_dict(sealed(bad))
         assert torch.equal(torch.get_rng_state(), before)
         assert len(list(loader)) == 7
+
+
+@pytest.mark.parametrize("workers", [INLINE, PERSISTENT], ids=str)
+def test_a_sampler_with_a_state_goes_on_from_before_its_first_batch(workers):
+    with DataLoader(Indices(), batch_size=BATCH, sampler=StatefulSampler(), **workers) as loader:
+        next(iter(loader))  # broken off
+        iterator = iter(loader)
+        state = loader.state_dict()
+        expected = plain(iterator)
+    with DataLoader(Indices(), batch_size=BATCH, sampler=StatefulSampler(), **workers) as loader:
+        loader.load_state_dict(state)
+        assert plain(loader) == expected
+
+
+class Adopting(StatefulSampler):
+    """Keeps the dict that it is given, and changes it."""
+
+    def __init__(self):
+        super().__init__()
+        self.state = {"taken": 0, "round": 0}
+
+    def __iter__(self):
+        order = np.random.default_rng(self.state["round"]).permutation(self.size)
+        while self.state["taken"] < self.size:
+            self.state["taken"] += 1
+            yield int(order[self.state["taken"] - 1])
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.state = state
+
+
+def test_a_sampler_that_keeps_its_state_changes_nobody_elses():
+    with DataLoader(Indices(), batch_size=BATCH, sampler=Adopting()) as loader:
+        _, rest, state = stop(loader, 2)
+    before = json.dumps(state)
+    with DataLoader(Indices(), batch_size=BATCH, sampler=Adopting(), **WORKERS) as loader:
+        with pytest.warns(ResumeWarning, match="without seed="):
+            loader.load_state_dict(state)
+        assert plain(loader) == rest
+    assert json.dumps(state) == before
+
+
+class Picky(StatefulSampler):
+    def load_state_dict(self, state):
+        raise KeyError("no such state")
+
+
+def test_a_sampler_that_refuses_its_state_begins_its_epoch_anew():
+    with DataLoader(Indices(), batch_size=BATCH, sampler=Picky()) as loader:
+        _, _, state = stop(loader, 2)
+    loader = DataLoader(Indices(), batch_size=BATCH, sampler=Picky())
+    with pytest.warns(ResumeWarning, match="without seed="):
+        loader.load_state_dict(state)
+    with pytest.warns(
+        ResumeWarning, match=r"the epoch begins anew: Picky\.load_state_dict\(\) raised KeyError"
+    ):
+        iterator = iter(loader)
+    assert len(list(iterator)) == 7
+
+
+def test_a_sampler_that_has_become_shorter_says_so():
+    with DataLoader(range(SIZE), batch_size=BATCH, shuffle=True) as loader:
+        _, _, state = stop(loader, 5)
+    state = sealed({**{k: v for k, v in state.items() if k not in ("version", "check")}, "dataset_length": 9})
+    loader = DataLoader(range(9), batch_size=BATCH, shuffle=True)
+    with pytest.warns(ResumeWarning, match="without seed="):
+        loader.load_state_dict(state)
+    with pytest.warns(
+        ResumeWarning, match="gave 3 batches, and the state was saved after 5: the epoch is over"
+    ):
+        assert len(list(loader)) == 3  # of the next epoch
+
+
+def test_batches_of_another_size_begin_the_epoch_anew():
+    def loader(size):
+        return DataLoader(Indices(), batch_sampler=BatchSampler(TorchRandomSampler(Indices()), size, False))
+
+    _, _, state = stop(loader(4), 3)
+    later = loader(8)
+    with pytest.warns(ResumeWarning, match=r"its epoch begins anew\. .*batch_size=4 in the state, 8 here"):
+        later.load_state_dict(state)
+    assert len(list(later)) == 4
+
+
+def test_a_misfit_after_a_fit_begins_the_epoch_anew_too():
+    loader = DataLoader(Indices(), batch_size=BATCH)
+    _, _, state = stop(DataLoader(Indices(), batch_size=BATCH), 2)
+    with pytest.warns(ResumeWarning, match="without seed="):
+        loader.load_state_dict(state)
+    with pytest.warns(ResumeWarning, match="its epoch begins anew"):
+        loader.load_state_dict({})
+    assert len(list(loader)) == 7
+
+
+def test_numpys_generator_may_be_another_one():
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(3))
+    try:
+        with DataLoader(Indices(), batch_size=BATCH, sampler=InOrder()) as loader:
+            assert len(list(loader)) == 7
+            assert loader.state_dict()["resumable"]
+    finally:
+        np.random.set_bit_generator(before)
+
+
+def test_on_several_ranks_what_a_rank_draws_is_not_resumed(monkeypatch):
+    def loader(sampler):
+        return DataLoader(Indices(), batch_size=BATCH, sampler=sampler)
+
+    monkeypatch.setattr(DataLoader, "_place", (1, 2))
+    with pytest.warns(NotResumableWarning, match="each rank draws for itself"):
+        assert loader(TorchRandomSampler(Indices())).state_dict()["resumable"] is False
+    sharded = loader(DistributedSampler(Indices(), 2, 1))
+    _, rest, state = stop(sharded, 2)
+    later = loader(DistributedSampler(Indices(), 2, 1))
+    with pytest.warns(ResumeWarning, match="without seed="):
+        later.load_state_dict(state)
+    assert plain(later) == rest
 
 
 def test_torchs_samplers_are_asked_for_no_length_and_no_digest():
@@ -260,3 +405,6 @@ def test_torchs_samplers_are_asked_for_no_length_and_no_digest():
     state = loader.state_dict()
     assert state["digest"] is None
     assert len(json.dumps(state)) < 10_000
+    ours = DataLoader(Indices(), batch_size=BATCH, sampler=samplers.RandomSampler(SIZE))
+    next(iter(ours))
+    assert len(json.dumps(ours.state_dict())) < 10_000
