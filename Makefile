@@ -19,7 +19,7 @@ $(READY): pyproject.toml
 demo: $(READY) ## draw the embedded data set, fit and test a detector on it
 	$(PY) examples/train.py
 
-test: $(READY) ## the whole suite, in two halves at once, under 15 minutes on two cores
+test: $(READY) ## the whole suite, in two halves at once, about 7 minutes on two cores
 	@halves=$$(mktemp -d); trap 'rm -rf "$$halves"' EXIT; \
 	$(PY) -m pytest -m 'not soak' -o cache_dir=.pytest_cache/workers $(WORKERS) > "$$halves/workers" 2>&1 & workers=$$!; \
 	$(PY) -m pytest -m 'not soak' $(WORKERS:%=--ignore=%); rest=$$?; \

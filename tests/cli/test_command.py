@@ -95,7 +95,13 @@ def test_a_conversion_that_is_ended_leaves_nothing(command, faces, read, tmp_pat
         os.kill(os.getpid(), number)
 
     monkeypatch.setattr("lit_loader.cli.placing.os.link", end)
-    command("convert", "points_list", "faces", "train.txt", "--to", "voc", "--out", "new", *read, code=code)
+    # a shell's background job ignores them
+    interrupts = signal.signal(signal.SIGINT, signal.default_int_handler)
+    words = ["convert", "points_list", "faces", "train.txt", "--to", "voc", "--out", "new", *read]
+    try:
+        command(*words, code=code)
+    finally:
+        signal.signal(signal.SIGINT, interrupts)
     assert command.err == "lit-loader: error: stopped; nothing was left behind\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "faces"]
     assert signal.getsignal(signal.SIGTERM) == handler
