@@ -30,9 +30,8 @@ class Standing:
         self._progress: Progress | None = None
         self._point: ResumePoint | None = None
         self._meanwhile: ResumePoint | None = None  # what a signal's handler is told while a pass begins
-        self._dataset_before: Any = (
-            None  # the state of an iterable dataset before the pass that was begun last
-        )
+        # the state of an iterable dataset before the pass that was begun last
+        self._dataset_before: Any = None
         # two threads' passes are two epochs; a signal's handler may save a checkpoint in the middle of either
         self._lock = threading.RLock()
 

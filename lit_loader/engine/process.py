@@ -28,7 +28,7 @@ from lit_loader.transport import READABLE, WRITABLE, Buffer, FrameReader, FrameW
 try:
     import fcntl
 except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment] # a module elsewhere
 
 __all__ = [
     "WorkerProcess",

@@ -24,7 +24,7 @@ from lit_loader.resources import read_resources
 try:
     import resource
 except ImportError:  # Windows: nothing is counted, and errors stay as they are
-    resource = None  # type: ignore[assignment]
+    resource = None  # type: ignore[assignment] # a module elsewhere
 
 __all__ = ["check_descriptors", "count_descriptors", "shortages_explained"]
 
@@ -67,7 +67,7 @@ def shortages_explained(num_workers: int) -> Iterator[None]:
 
 
 def _explain(number: int | None, num_workers: int) -> str | None:
-    """Return what a shortage of this errno is told as, or None if it is none."""
+    """Return the message for a shortage of this errno, or None if the error is another one."""
     needed = count_descriptors(num_workers)
     if number == errno.EMFILE:
         limit = _limit("RLIMIT_NOFILE")

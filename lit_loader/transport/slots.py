@@ -113,11 +113,6 @@ class Slots:
             return self._kept
 
     @property
-    def num_slots(self) -> int:
-        """Slots that were ever in use."""
-        return self._num_slots
-
-    @property
     def _num_out(self) -> int:
         """Slots of batches that are out, or came back and were not opened."""
         return self._num_slots - len(self._free) - len(self._retired) - len(self._leases)

@@ -95,7 +95,7 @@ def test_slots_come_back(seed):
                     num_errors += 1
             assert num_errors == len(RESULTS)
         gc.collect()
-        assert slots_of(loader).num_slots <= 20  # of 108
+        assert slots_of(loader)._num_slots <= 20  # of 108
         assert slots_of(loader).kept_bytes == 0
 
 

@@ -33,7 +33,7 @@ def test_an_epoch_that_is_kept_stays_as_it_is_and_is_all_in_slots(seed):
     with loader_of(Large(), seed=seed) as loader:
         kept = list(loader)
         assert all(is_right(batch) for batch in kept)
-        assert slots_of(loader).num_slots >= 16
+        assert slots_of(loader)._num_slots >= 16
         for batch in loader:
             batch[0].fill_(-1)
             batch[1].fill_(-1)
@@ -51,7 +51,7 @@ def test_what_is_kept_beyond_the_bound_is_copied_and_right(seed, monkeypatch):
         kept = list(loader)
         slots = slots_of(loader)
         assert slots.kept_bytes <= 5 << 19
-        assert slots.num_slots <= 20
+        assert slots._num_slots <= 20
         assert len(kept) == 30
         assert all(is_right(batch) for batch in kept)
         for batch in kept:
@@ -65,17 +65,17 @@ def test_slots_and_memory_come_back_when_batches_are_let_go():
         for batch in loader:
             assert is_right(batch)
         slots = slots_of(loader)
-        steady, memory = slots.num_slots, used_bytes(slots)
+        steady, memory = slots._num_slots, used_bytes(slots)
         assert steady <= 10
         kept = list(loader)
         assert used_bytes(slots) > 2 * memory
-        most = slots.num_slots
+        most = slots._num_slots
         kept.clear()
         for _ in range(3):
             for batch in loader:
                 assert is_right(batch)
         del batch
-        assert slots.num_slots == most
+        assert slots._num_slots == most
         assert slots.kept_bytes == 0
         assert used_bytes(slots) <= 2 * memory
 
@@ -99,7 +99,7 @@ def test_two_thousand_batches_of_random_lives_with_edits_in_place_none_wrong_and
                     wrong += not (was_right and is_right(old))
                 del batch, kept
             facts.append(
-                (slots_of(loader).num_slots < 40, len(os.listdir("/proc/self/fd")), num_mappings() < 40)
+                (slots_of(loader)._num_slots < 40, len(os.listdir("/proc/self/fd")), num_mappings() < 40)
             )
     assert wrong == 0
     assert len(set(facts)) == 1

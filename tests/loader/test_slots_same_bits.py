@@ -45,7 +45,7 @@ def test_every_way_gives_the_inline_bits(method, num_workers, pipe, inline, monk
         if pipe:
             assert loader._passes._kept._post.slots is None
         else:
-            assert slots_of(loader).num_slots > 0
+            assert slots_of(loader)._num_slots > 0
 
 
 def test_spawned_workers_write_to_the_same_slots(inline):
@@ -54,7 +54,7 @@ def test_spawned_workers_write_to_the_same_slots(inline):
     ) as loader:
         assert_same_bits(epochs(loader), inline)
         assert slots_of(loader).kept_bytes == 0
-        assert slots_of(loader).num_slots > 0
+        assert slots_of(loader)._num_slots > 0
 
 
 def test_the_draws_differ_from_sample_to_sample(inline):

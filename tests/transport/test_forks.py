@@ -90,7 +90,7 @@ def test_the_slots_of_what_was_held_are_free_after_a_fork_and_their_memory_too(l
     assert link.used_bytes <= 8 << 20
     assert link.slots.kept_bytes == 0
     more = [link.send(large(n, 1 << 18)) for n in range(40)]
-    assert link.slots.num_slots == 40
+    assert link.slots._num_slots == 40
     assert all((t == n).all() for n, t in enumerate(held))
     assert all((t == n).all() for n, t in enumerate(more))
 
@@ -116,7 +116,7 @@ def test_memory_stays_flat_over_many_forks(link):
         os.waitpid(pid, 0)
         held.append(link.send(large(number + 3, 1 << 16)))
         assert float(held.pop(0)[7]) == number
-        used.append((link.used_bytes, link.slots.num_slots, num_maps()))
+        used.append((link.used_bytes, link.slots._num_slots, num_maps()))
     assert len({used[n] for n in range(5, 25)}) == 1
 
 
@@ -260,7 +260,7 @@ class TestWithoutMemoryForTheCopy:
         assert link.slots.kept_bytes == 0
         for number in range(50):
             link.send(large(number))
-        assert link.slots.num_slots == 4
+        assert link.slots._num_slots == 4
 
     def test_a_fork_would_see_later_batches_if_the_slot_were_used_again(self, link, monkeypatch):
         """The mechanism taken away."""

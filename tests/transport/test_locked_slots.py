@@ -111,7 +111,7 @@ def test_memory_that_cannot_be_locked_is_used_as_it_is():
     for number in range(5):
         assert (link.send(large(number)) == number).all()
     assert lock.locked == {}
-    assert link.slots.num_slots == 1
+    assert link.slots._num_slots == 1
     link.close()
 
 

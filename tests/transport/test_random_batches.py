@@ -95,7 +95,7 @@ def check_loader(num_examples, *, told, **arguments):
         check()
         for one, other in held:
             assert_same(one, other)
-        num_slots = loader._passes._kept._post.slots.num_slots
+        num_slots = loader._passes._kept._post.slots._num_slots
     for one, other in held:
         assert_same(one, other)
     assert seen["large"] > seen["batches"] / 5

@@ -101,7 +101,7 @@ class TestRoom:
             with pytest.raises(ArithmeticError):
                 link.collate([large(number)], fail)
             assert (link.collate([large(number + 5)], collate_in(link)) == number + 5).all()
-        assert link.slots.num_slots <= 2
+        assert link.slots._num_slots <= 2
 
     def test_torchs_own_collation_of_moved_samples_is_right_too(self):
         link = Link(joins=False)

@@ -30,10 +30,10 @@ def test_a_slot_that_was_let_go_is_used_again_and_one_that_is_held_is_not(link):
     first = link.send(large(1))
     address = first.data_ptr()
     second = link.send(large(2))
-    assert link.slots.num_slots == 2
+    assert link.slots._num_slots == 2
     del first
     third = link.send(large(3))
-    assert link.slots.num_slots == 2
+    assert link.slots._num_slots == 2
     assert third.data_ptr() == address
     assert (second == 2).all()
 
@@ -82,12 +82,12 @@ def test_everything_made_of_a_tensor_without_copying_keeps_its_slot(link, name):
     for number in range(10):
         link.send(large(number + 2))
     assert values(held) == before
-    assert link.slots.num_slots == 2
+    assert link.slots._num_slots == 2
     del held
     gc.collect()
     assert {link.send(large(5)).data_ptr() for _ in range(3)}
     both = [link.send(large(6)), link.send(large(7))]
-    assert link.slots.num_slots == 2
+    assert link.slots._num_slots == 2
     assert [float(t[0, 0]) for t in both] == [6, 7]
 
 
@@ -103,7 +103,7 @@ COPIES = {
 @pytest.mark.parametrize("name", COPIES)
 def test_a_copy_of_a_tensor_lets_its_slot_go(link, name):
     copies = [COPIES[name](link.send(large(number))) for number in range(5)]
-    assert link.slots.num_slots == 1
+    assert link.slots._num_slots == 1
     for number, copied in enumerate(copies):
         assert torch.equal(copied, COPIES[name](large(number)))
 
@@ -114,7 +114,7 @@ def test_one_of_many_tensors_of_a_batch_keeps_the_slot_of_all(link):
     del batch
     link.send(large(9))
     assert (kept == 3).all()
-    assert link.slots.num_slots == 2
+    assert link.slots._num_slots == 2
 
 
 def test_edits_of_a_batch_show_in_no_later_one(link):
@@ -130,7 +130,7 @@ class TestTheBoundOnWhatIsKept:
     def test_beyond_it_batches_are_copied_and_right(self):
         link = Link(kept_bytes=3 << 18)
         kept = [link.send([large(n), large(n + 0.5)]) for n in range(12)]
-        assert link.slots.num_slots == 4  # three that are kept, and one to copy from
+        assert link.slots._num_slots == 4  # three that are kept, and one to copy from
         for number, (one, other) in enumerate(kept):
             assert (one == number).all()
             assert (other == number + 0.5).all()
@@ -162,7 +162,7 @@ class TestTheBoundOnWhatIsKept:
         kept.clear()
         assert link.used_bytes <= 8 << 20
         kept = [link.send(large(n, 1 << 18)) for n in range(40)]
-        assert link.slots.num_slots == 40
+        assert link.slots._num_slots == 40
         assert link.used_bytes == grown
         assert all((t == n).all() for n, t in enumerate(kept))
 
@@ -182,7 +182,7 @@ def test_many_tickets_that_are_never_opened_come_back(link):
     assert link.used_bytes >= 30 << 18
     tickets.clear()
     assert len({link.slots.ticket().number for _ in range(3)}) == 1
-    assert link.slots.num_slots == 30
+    assert link.slots._num_slots == 30
     link.close()
     assert_nothing_is_left(link)
 
