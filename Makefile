@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.installed
-# The half of the tests that runs workers; `make test` runs the other one beside it.
-WORKERS := $(addprefix tests/,device engine faults loader parity resume transport)
+# The half of the tests that runs workers, and others until both take as long; `make test` runs the rest beside it.
+WORKERS := $(addprefix tests/,device engine faults loader parity portability resume samplers seeding shared_memory)
 
 .PHONY: demo test soak lint bench clean
 .DELETE_ON_ERROR:

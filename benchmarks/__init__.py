@@ -1,1 +1,1 @@
-"""Benchmarks: one question a file, ours beside torch's in the same run, printed as a ratio with its spread."""
+"""Benchmarks: one question a file, lit_loader beside torch in the same run, printed as a ratio with its spread."""

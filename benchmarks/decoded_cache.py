@@ -1,7 +1,7 @@
 """How fast are classification batches from decoded images? JPEG 500x375, RandomResizedCrop(224), flip, batch 64.
 
-torch's loader decodes and gives float32, as torchvision's recipe does; ours reads the decoded cache and gives uint8,
-which the device turns into floats. Exact: the image is copied, then transformed; fast: the crop is read from the
+torch's loader decodes and gives float32, as torchvision's recipe does; lit_loader's reads the decoded cache and gives
+uint8, which the device turns into floats. Exact: the image is copied, then transformed; fast: the crop is read from the
 cache. The pixels are the same. A unit is an image.
 """
 

@@ -102,7 +102,7 @@ def draw_images(folder: Path) -> None:
 
 
 def bare(make: Callable[..., Any], dataset: Detection) -> int:
-    """Make all batches in two threads or processes that hand nothing to anybody."""
+    """Make all batches in two threads or processes that send their batches nowhere."""
     halves = [make(target=_make_batches, args=(dataset, part)) for part in range(2)]
     for half in halves:
         half.start()

@@ -1,7 +1,7 @@
 """How long does an epoch's order take, and how much memory? Weighted draws with replacement, beside torch's sampler.
 
-Torch's sampler is iterated and nothing more, which is the least that its loader does with it; ours is read in slices of
-4096. Memory and the figures of the picture are each taken in a fresh process, from before the sampler is made.
+Torch's sampler is iterated and nothing more, which is the least that its loader does with it; lit_loader's is read in
+slices of 4096. Memory and the figures of the picture are taken in a fresh process, from before the sampler is made.
 ``torch.multinomial`` refuses more than 2**24 weights, so torch's lines end there.
 """
 

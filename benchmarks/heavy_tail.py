@@ -34,7 +34,7 @@ class Tailed(Dataset[int]):
 
 
 def contenders(dataset: Tailed, batch_size: int) -> dict[str, Pass]:
-    """Return passes over torch's loader, in order and not, and ours in order."""
+    """Return epochs of torch's loader, in order and not, and of lit_loader's in order."""
     ours: Any = DataLoader
     loaders = passes(
         {
@@ -49,7 +49,7 @@ def contenders(dataset: Tailed, batch_size: int) -> dict[str, Pass]:
 
 
 def bare(dataset: Tailed, batch_size: int) -> int:
-    """Make all samples in two threads that take one after the other and hand nothing to anybody."""
+    """Make all samples in two threads that take one after the other and send their batches nowhere."""
     with ThreadPoolExecutor(2) as pool:
         for _ in range(EPOCHS):
             pool.map(dataset.__getitem__, range(len(dataset)))

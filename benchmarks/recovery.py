@@ -56,7 +56,7 @@ def measure(start_method: str, kills: int) -> tuple[list[float], list[float]]:
     ) as loader:
         batches = iter(loader)
         longest_wait_s(batches)
-        pool: Any = loader._passes._live[-1]()
+        pool: Any = loader._worker_manager._backends[-1]()
         for number in range(kills):
             undisturbed.append(longest_wait_s(batches))
             time.sleep(SAMPLE_S * (number % 10) / 10)
@@ -66,7 +66,7 @@ def measure(start_method: str, kills: int) -> tuple[list[float], list[float]]:
 
 
 def main(rounds: int) -> None:
-    """Kill workers at various moments of their samples."""
+    """Kill workers at various times in their samples."""
     warnings.simplefilter("ignore", WorkerRestartWarning)
     print(f"a worker of {NUM_WORKERS} is killed; {BATCH_SIZE} samples of {SAMPLE_S * 1e3:g} ms a batch")
     for start_method in ("fork", "forkserver"):

@@ -45,11 +45,11 @@ def ours(size: int) -> DataLoader[int]:
 
 
 def our_state(size: int, part: float) -> dict[str, Any]:
-    """Return the state at a part of an epoch; to come there, the loader is told so."""
+    """Return the state at a part of an epoch, by setting the number of batches that were received."""
     loader = ours(size)
     iterator = iter(loader)
     next(iterator)
-    progress: Any = loader._standing._progress
+    progress: Any = loader._epochs._progress
     progress._num_received = int(len(loader) * part)
     return loader.state_dict()
 

@@ -3,9 +3,9 @@
 A figure is the median over the rounds; a ratio is made within a round, and its spread is printed beside it.
 
 NOTE [A fair start]
-    A seeded loader of ours makes the first batches of the next epoch before they are asked for. Left alone it
-    would do that while another contender is timed, and have them for nothing when its own turn comes. So a
-    turn begins when all processes are idle, and a pass of a seeded loader in an epoch that nobody expected.
+    lit_loader's loader with a seed makes the first batches of the next epoch before they are asked for. Left alone it
+    would do that while another contender is timed, and would have them at no cost when it is timed itself. So a
+    round begins when all processes are idle, and a loader with a seed is set to an epoch that it has not begun.
 """
 
 from __future__ import annotations

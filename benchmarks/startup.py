@@ -1,6 +1,6 @@
 """How long until the first batch comes, in a script that imports torch and torchvision? Second loader of the process.
 
-Every figure is of a fresh process, so that nobody finds a server or an import that another one left.
+Every figure is of a fresh process, so that none finds a server or an import of another one.
 """
 
 from __future__ import annotations

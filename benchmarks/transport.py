@@ -27,7 +27,7 @@ class Fresh(Dataset[tuple[torch.Tensor, int]]):
 
 
 def contenders(dataset: Dataset[Any], batch_size: int) -> dict[str, Pass]:
-    """Return passes over torch's loader and ours."""
+    """Return epochs of torch's loader and of lit_loader's."""
     ours: Any = DataLoader
     return passes(
         {

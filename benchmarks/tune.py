@@ -17,12 +17,12 @@ from lit_loader.configs import build_datamodule, compose_config
 from lit_loader.resources import count_cores
 from lit_loader.tuning import (
     Candidate,
-    Figures,
     LoaderMeter,
+    Measurement,
     default_method,
     full_grid,
+    median,
     search_settings,
-    typical,
 )
 
 ROUNDS = 5
@@ -47,11 +47,11 @@ def main(words: list[str] | None = None) -> None:
         num_workers=sorted({1, 2, 3, 4, cores, 2 * cores}), methods=methods, prefetch_factors=[2, 4]
     )
     grid += [] if tuned.best in grid else [tuned.best]
-    measured: dict[Candidate, list[Figures]] = {candidate: [] for candidate in grid}
+    measured: dict[Candidate, list[Measurement]] = {candidate: [] for candidate in grid}
     for number in range(ROUNDS):
         for candidate in grid if number % 2 == 0 else grid[::-1]:
             measured[candidate].append(meter(candidate, WINDOW_S))
-    rates = {candidate: typical(each).samples_per_s for candidate, each in measured.items()}
+    rates = {candidate: median(each).samples_per_s for candidate, each in measured.items()}
     for candidate in sorted(rates, key=lambda each: -rates[each]):
         own = [each.samples_per_s for each in measured[candidate]]
         mark = "  <- picked" if candidate == tuned.best else ""

@@ -1,10 +1,10 @@
-"""Memory for what goes into a batch: a worker process's slot of shared memory, or ordinary memory elsewhere.
+"""Memory for batches: shared memory in a worker process that is making a batch, ordinary memory elsewhere.
 
-Who makes a tensor that becomes (part of) a batch asks here. In a worker process that is making a batch the answer
-lies in the memory that the main process reads, so that nothing is copied on the way; anywhere else it is
-``torch.empty``. The values are the same either way.
+Code that makes a tensor of a batch (a transform, a collate function) takes its memory from `empty`. In a worker
+process that memory is shared with the main process, so that the batch is not copied on its way; anywhere else it is
+that of ``torch.empty``. The values are the same either way.
 
-Runs in: every process and thread; each thread has its own source.
+Runs in: every process and thread; each thread has its own `BatchMemory`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from torch import Tensor
 __all__ = ["BatchMemory", "LARGE_BYTES", "current", "empty", "using"]
 
 LARGE_BYTES = 1 << 14
-"""Smaller tensors are copied as often as it takes; to touch a page of shared memory for them would cost more."""
+"""Smaller tensors are copied instead, which costs less than a page of shared memory for each."""
 
 
 class BatchMemory(Protocol):
-    """Gives memory for batches."""
+    """A source of memory for batches, such as a worker's part of the shared memory."""
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-        """Return a contiguous CPU tensor whose values are not set; None: there is no more memory of this kind."""
+        """Return a contiguous CPU tensor whose values are not set, or None if this memory has no room for it."""
 
     def rows(self, addresses: Sequence[int], shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-        """Return the batch of values that lie one behind the other in this memory; None: they do not.
+        """Return the stack of values as a view if they lie one after the other in this memory, or None.
 
         Args:
-            addresses: Where each value begins, all contiguous and of one shape.
+            addresses: Address of each value; all are contiguous and of one shape.
             shape: Of one value.
             dtype: Of its elements.
         """
@@ -47,13 +47,13 @@ _current = _Current()
 
 
 def current() -> BatchMemory | None:
-    """Return where this thread takes memory for batches; None: ordinary memory."""
+    """Return this thread's memory for batches, or None for ordinary memory."""
     return _current.memory
 
 
 @contextlib.contextmanager
 def using(memory: BatchMemory | None) -> Iterator[None]:
-    """Take memory for batches from ``memory`` in this thread."""
+    """Take this thread's memory for batches from ``memory``, or from ordinary memory if it is None."""
     before, _current.memory = _current.memory, memory
     try:
         yield

@@ -27,12 +27,12 @@ class LitLoaderError(Exception):
 
 
 class AnnotationError(LitLoaderError, ValueError):
-    """An annotation file says something that cannot be used.
+    """An annotation file holds a value that cannot be used.
 
     Args:
         message: What was found, the rule, the remedy.
-        path: The annotation file.
-        line: Line in the file, counted from 1, where it is known.
+        path: The annotation file, or None if there is none.
+        line: Line in the file, counted from 1, or None if the format has no lines.
     """
 
     def __init__(self, message: str, *, path: Path | str | None = None, line: int | None = None) -> None:
@@ -63,36 +63,36 @@ class ImageError(LitLoaderError, OSError):
 
 
 class BadBatchError(LitLoaderError, RuntimeError):
-    """A batch cannot be delivered: all of its samples are bad, or one is and so are those that were to replace it."""
+    """A batch has no sample left: all of its samples are bad, or one is and so are all of its replacements."""
 
 
 class BadSamplesWarning(UserWarning):
-    """Samples could not be made in an epoch that has ended; the message sums them up."""
+    """An epoch that has ended had bad samples; the message sums them up."""
 
 
 class TooManyBadSamplesError(LitLoaderError, RuntimeError):
-    """More samples of an epoch could not be made than the loader is to put up with."""
+    """An epoch had more bad samples than ``max_bad_samples`` allows."""
 
 
 class NotResumableWarning(UserWarning):
-    """A loader's state was asked for, and it will not be possible to go on from it."""
+    """A loader's ``state_dict()`` returned a state that cannot be resumed; the message gives the reason."""
 
 
 class ResumeWarning(UserWarning):
-    """A loader goes on from a state on an assumption or at a cost, or left the state aside."""
+    """A loader resumes from a state on an assumption or at a cost, or ignored the state."""
 
 
 class SharedGeneratorError(LitLoaderError, RuntimeError):
-    """Worker threads would draw from a generator that they share, and a seed promised otherwise."""
+    """Worker threads draw from a generator that they share, so a seed could not fix what they draw."""
 
 
 class UnsendableBatchError(LitLoaderError, RuntimeError):
-    """A batch cannot get from its worker process to the main one, because it cannot be pickled or unpickled."""
+    """A batch cannot be sent from its worker process to the main one: it cannot be pickled or unpickled."""
 
 
 class WorkerDiedError(LitLoaderError, RuntimeError):
-    """A worker process ended without having been asked to."""
+    """A worker process ended unexpectedly."""
 
 
 class WorkerRestartWarning(RuntimeWarning):
-    """A worker process ended without having been asked to, and was replaced."""
+    """A worker process ended unexpectedly and was replaced."""

@@ -1,9 +1,9 @@
-"""The fork server of multiprocessing, made useful: it imports torch and this package once, not every worker.
+"""The fork server of multiprocessing, with torch and this package imported once in it and not in every worker.
 
-Problem: under forkserver each worker imports everything again, ten seconds with torch and torchvision, unless the
-server was told what to import before it started. Mechanism: it is told, just before the first loader that needs
-it, or by `start_forkserver` at the top of a script, so that it imports while the script does. One server serves
-all loaders of the process. Never at import of this package.
+Problem: under forkserver each worker imports everything again, ten seconds with torch and torchvision, unless the list
+of modules to preload was set before the server started. Mechanism: it is set just before the first loader that needs
+it, or by `start_forkserver` at the top of a script, so that the server imports while the script does. One server serves
+all loaders of the process. The import of this package alone never starts it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ def start_forkserver(*modules: str) -> bool:
     """Start the fork server with torch and this package imported, and return at once.
 
     Call it at the top of a script whose loaders use ``multiprocessing_context="forkserver"``: the server then
-    imports while the script does. A loader that finds no server running starts it in the same way, with what
-    the process has imported of torchvision and Lightning. What `multiprocessing.set_forkserver_preload` was told
-    is kept.
+    imports while the script does. A loader that finds no server running starts it in the same way, with those of
+    torchvision and Lightning that the process has imported. Modules that were set with
+    `multiprocessing.set_forkserver_preload` are imported too.
 
     Args:
         modules: Names of further modules to import there, those of the dataset and its libraries for instance.
-            They must be safe to import in another process and start no threads. A module that cannot be
-            imported is passed over by the server.
+            They must be safe to import in another process and start no threads. The server ignores a module that
+            cannot be imported.
 
     Returns:
-        Whether this call started it; False: it was running already, and imports what it was told then.
+        Whether this call started the server. If it was running already, ``modules`` have no effect.
 
     Raises:
         TypeError: If a name is not a str.
@@ -49,14 +49,15 @@ def start_forkserver(*modules: str) -> bool:
     server = forkserver._forkserver
     if _is_running(server):
         return False
-    told: Sequence[str] = getattr(server, "_preload_modules", ("__main__",))
+    preloaded: Sequence[str] = getattr(server, "_preload_modules", ("__main__",))
     imported = [name for name in _IF_IMPORTED if name in sys.modules]
-    multiprocessing.set_forkserver_preload(list(dict.fromkeys([*_ALWAYS, *imported, *modules, *told])))
+    multiprocessing.set_forkserver_preload(list(dict.fromkeys([*_ALWAYS, *imported, *modules, *preloaded])))
     resource_tracker.ensure_running()
     forkserver.ensure_running()
     return True
 
 
 def _is_running(server: object) -> bool:
-    """Whether the server runs; what tells it is private, and without it the settings are made in vain at worst."""
+    """Whether the server runs."""
+    # A private attribute. Should it be gone, the modules are set for a server that may run already: without effect.
     return getattr(server, "_forkserver_pid", None) is not None

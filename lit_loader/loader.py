@@ -1,11 +1,12 @@
-"""The loader: torch's constructor and attributes, in front of an engine of our own.
+"""The loader: torch's constructor and attributes, in front of lit_loader's engine.
 
 NOTE [Two regimes]
-    ``seed=None``   torch to the letter: a base seed drawn from ``generator``, worker w seeded with base + w,
-                    whole batches dealt to workers in turns, the sampler iterated when ``iter()`` is called
-    ``seed=int``    every sample has a key of its own (seed, epoch, position), so that a batch is the same
-                    bits whichever worker makes it, and any idle one does; orders of ours are cut into global
-                    batches by slicing; an iterator claims its epoch at its first ``next()``
+    ``seed=None``   The same as torch's loader, draw for draw: a base seed is drawn from ``generator``, worker w is
+                    seeded with base + w, the workers make whole batches in turns, and the sampler is iterated when
+                    ``iter()`` is called.
+    ``seed=int``    Every sample has its own key (seed, epoch, position), so a batch is the same bits whichever worker
+                    makes it, and any idle worker does. Global batches are slices of an `OrderSampler`'s order. An
+                    iterator claims its epoch at its first ``next()``.
 """
 
 from __future__ import annotations
@@ -13,35 +14,47 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, Final, Literal, Self, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from lit_loader.arguments import (
     check_arguments,
+    check_bad_samples,
     check_batch_sampler,
     check_iterable_now,
     check_replacement,
+    check_resume,
     check_worker_method,
 )
-from lit_loader.device import CudaPageLock, checked_device, delivery, find_page_lock
-from lit_loader.engine import BadSample, BadSampleLog, OnBadSample
+from lit_loader.collate.default import is_builtin_collate, replace_torch_collate
+from lit_loader.device import CudaPageLock, checked_device, find_page_lock, make_transfer
+from lit_loader.engine import (
+    BadSample,
+    BadSampleLog,
+    Batches,
+    BatchSlicing,
+    FetchSpec,
+    LoaderSpec,
+    OnBadSample,
+    Resume,
+)
 from lit_loader.errors import ResumeWarning
-from lit_loader.global_batches import GlobalBatches, find_global_batches
-from lit_loader.injection import settle_rebuilding, taken_as_ours, unwrapped
-from lit_loader.iterator import EngineRun, LengthClaim, LoaderIterator
-from lit_loader.passes import Passes
-from lit_loader.planning import Cut, find_cut, index_sampler
-from lit_loader.rank_agreement import Gather
-from lit_loader.reporting import check_bad_samples, reporting_run
-from lit_loader.resume import Progress, StateRefusedError
-from lit_loader.samplers import RandomSampler, SequentialSampler, num_batches
-from lit_loader.standing import Standing
-from lit_loader.states import Resume, check_resume
+from lit_loader.iterator import LoaderIterator, ReportedLength
+from lit_loader.lightning_compat import (
+    register_rebuild_hook,
+    replace_torch_samplers,
+    seen_indices,
+    unwrapped,
+)
+from lit_loader.resume import EpochState, Progress, StateRefusedError
+from lit_loader.samplers import OrderSampler, RandomSampler, SequentialSampler
+from lit_loader.samplers.custom_ranks import find_global_batches
 from lit_loader.types import CollateFn, WorkerInitFn
+from lit_loader.worker_manager import WorkerManager
 
 __all__ = ["DataLoader"]
 
@@ -51,84 +64,90 @@ T_co = TypeVar("T_co", covariant=True)
 _INLINE_LABEL = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 _WORKERS_LABEL = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
+MAX_BAD_SAMPLES: Final = 100
+"""How many bad samples an epoch may have on each rank, unless the loader is given another number."""
+
 
 class DataLoader(TorchDataLoader[T_co]):
-    """torch's ``DataLoader`` with the same bits everywhere, on an engine of our own.
+    """torch's ``DataLoader`` whose batches, with a seed, are the same bits on any number and kind of workers.
 
-    Every argument of ``torch.utils.data.DataLoader`` is taken with torch's meaning; see torch's
-    documentation for those. With ``seed=None`` (the default) the loader behaves as torch's does.
+    Every argument of ``torch.utils.data.DataLoader`` has torch's meaning; see torch's documentation for those. With
+    ``seed=None`` (the default) the loader behaves as torch's does.
 
     Args:
         dataset: A map or an iterable dataset.
-        batch_size: Samples a batch, on each rank; None: no batching.
+        batch_size: Samples a batch, on each rank, or None for no batching.
         shuffle: Draw a new order each epoch.
-        sampler: A sampler of ours (`lit_loader.samplers`) or any iterable of indices. With a seed, torch's own
-            ``SequentialSampler`` and ``RandomSampler`` (without replacement, num_samples or generator) are taken as
-            ours: they know neither seed nor rank, and Lightning puts the first in others' place to overfit. With a seed
-            and several ranks, any other sampler is iterated as a whole by every rank, with draws keyed by seed and
-            epoch, and each rank takes its part of every global batch, as of an order of ours. One that gives each rank
-            its own part is taken as it is: a ``DistributedSampler``, or one that shows the number of ranks and the rank
-            as ints (``num_replicas`` and ``rank``; ``world_size``, ``num_shards``, ... are known too). In the first
-            ``next()`` of a loader's first epoch the ranks of the process group compare the number of batches and a hash
-            of the epoch's indices; all ranks must come there, and one that differs is refused on all of them. Of a
-            sampler without a length, or with a ``state_dict``, only the first global batch is compared; of one that
-            gives each rank its own part, only the number of batches. Without a seed every rank gets what it would with
-            torch's loader; where Lightning replaces the sampler and that is not what it gives, one warning says so.
-        batch_sampler: Any iterable of containers of indices. With a seed, torch's ``BatchSampler`` is cut like
-            ``batch_size``. Of any other, ``world_size`` consecutive batches make a global batch, of which each rank
-            takes one; an incomplete last one is filled up with the first batches, marked as duplicates. What is shown
-            as ``loader.sampler`` beside it is there for Lightning to see.
-        num_workers: Workers; 0: batches are made in this process and thread.
+        sampler: One of lit_loader's samplers (`lit_loader.samplers`) or any iterable of indices. With a seed, torch's
+            own ``SequentialSampler`` and ``RandomSampler`` (without replacement, num_samples or generator) are replaced
+            by lit_loader's: torch's take neither seed nor rank, and Lightning sets a ``SequentialSampler`` for
+            ``overfit_batches``. With a seed and several ranks, every rank iterates all of any other sampler, with draws
+            keyed by seed and epoch, and takes its part of every global batch, as with an `OrderSampler`. A sampler that
+            gives each rank its own part is used as it is: a ``DistributedSampler``, or one with the number of ranks and
+            the rank as int attributes (``num_replicas`` and ``rank``, or ``world_size``, ``num_shards``, ...). In the
+            first ``next()`` of a loader's first epoch the ranks of the process group compare the number of batches and
+            a hash of the epoch's indices; all ranks must call it, and if one differs, every rank raises. For a sampler
+            without a length, or with a ``state_dict``, only the first global batch is compared; for one that gives each
+            rank its own part, only the number of batches. Without a seed every rank gets what it would with torch's
+            loader; if Lightning replaces the sampler by one that gives something else, there is one warning.
+        batch_sampler: Any iterable of containers of indices. With a seed, torch's ``BatchSampler`` is sliced like
+            ``batch_size``. With any other, ``world_size`` consecutive batches make a global batch, of which each rank
+            takes one; an incomplete last one is filled up with the first batches, marked as duplicates. Beside a batch
+            sampler, ``loader.sampler`` only serves Lightning, which looks at it.
+        num_workers: Number of workers, or 0 to make batches in this process and thread.
         collate_fn: Makes a batch of a list of samples.
         pin_memory: Copy tensors to page-locked memory before they are returned, as torch does. With ``device``, the
             shared memory that worker processes write to is page-locked instead.
         drop_last: Leave out the last batch if it is not full.
-        timeout: Seconds to wait for a batch from workers; 0: for ever.
+        timeout: Seconds to wait for a batch from workers, or 0 for no limit.
         worker_init_fn: Called in each worker with its number, after the worker's seeding. With a seed, what it
             seeds is overridden for each sample.
         multiprocessing_context: A start method or a context.
         generator: Draws the base seed and torch's shuffled order; refused with a seed, which replaces it.
-        seed: Makes batch b of epoch e a function of (seed, e, b, dataset, sampler, global batch size).
-        rank: This process's number; None: from the initialised process group, else 0.
-        world_size: How many ranks share the order; None: from the initialised process group, else 1.
-        worker_method: "multiprocessing" or "thread". Threads share the dataset object and need no memory of
-            their own, which pays where samples are long calls that let go of the GIL. Each has a worker info and a
-            seed of its own, and torch's draws in it are its own. A dataset that draws from the generators of ``random``
-            or ``numpy.random``, which threads share, is refused if there is a seed.
+        seed: Makes batch b of epoch e a function of (seed, e, b, dataset, sampler, global batch size), or None to draw
+            as torch's loader does.
+        rank: This process's rank, or None for that of the initialised process group, else 0.
+        world_size: How many ranks share the order, or None for the size of the initialised process group, else 1.
+        worker_method: "multiprocessing" or "thread". Threads share the dataset object and need no copy of it, which
+            pays where samples are long calls that release the GIL. Each thread has its own worker info, seed and torch
+            generator. A dataset that draws from the generators of ``random`` or ``numpy.random``, which threads share,
+            is refused if there is a seed.
         max_worker_restarts: With a seed and a map dataset: how many worker processes that ended (out of memory,
-            killed, crashed) are replaced in an epoch, with a warning; what they had in hand is made again, the same
-            bits. None: 3. One more, or any without a seed, raises `lit_loader.errors.WorkerDiedError`, as in torch.
-        hang_timeout_s: Seconds that a worker process may be at one sample (without a seed, or with ``__getitems__``:
-            one batch), while a batch is waited for. The Python stacks of one that takes longer are printed to standard
-            error, it is killed, and counts as ended. None: for ever.
-        on_bad_sample: What becomes of a sample whose ``dataset[index]`` raises an ``Exception``, but for MemoryError.
-            "raise": it is raised, the sample named. "skip": the batch goes without it; a batch that nothing is left of
-            raises `lit_loader.errors.BadBatchError`, and is never left out. "substitute", with a seed and a sampler of
-            ours: another index of the sampler's order takes its place, drawn from the sample's own key, at most three
-            tries. The last two need a map dataset without ``__getitems__``; see `bad_samples` for what is told.
-        max_bad_samples: How many samples may be bad in an epoch on each rank: the batch that brings more raises
-            `lit_loader.errors.TooManyBadSamplesError`. None: 100.
-        device: Where batches are when they are returned; None: where they were made. The next batch is copied on a
-            side stream while this one is used, if workers have it ready; ``pin_memory=True`` lets such a copy run
-            beside everything else. "cpu": nothing is copied. Tensors are moved wherever they stand in tuples, lists,
-            mappings, named tuples and dataclasses, and any object that has a ``to()`` as a whole.
-        prefetch_factor: Batches that each worker makes ahead; with a seed, besides the one in its hand.
-        persistent_workers: Keep the workers from epoch to epoch. With a seed and an order of ours, the next
-            epoch's first batches are made before this one ends.
+            killed, crashed) are replaced in an epoch, each with a warning, or None for 3. The batches that such a
+            worker was making are made again, the same bits. One more, or any without a seed, raises
+            `lit_loader.errors.WorkerDiedError`, as in torch.
+        hang_timeout_s: Seconds that a worker process may take for one sample (without a seed, or with
+            ``__getitems__``: for one batch) while a batch is waited for, or None for no limit. The Python stacks of one
+            that takes longer are printed to standard error; it is killed and replaced like one that ended.
+        on_bad_sample: What happens if ``dataset[index]`` raises an ``Exception`` other than MemoryError. "raise": it is
+            raised and names the sample. "skip": the batch is made without the sample; a batch without any sample left
+            raises `lit_loader.errors.BadBatchError` and is never left out. "substitute", with a seed and one of
+            lit_loader's samplers: another index of the sampler's order, drawn from the sample's own key, takes its
+            place, in at most three tries. The last two need a map dataset without ``__getitems__``; `bad_samples`
+            lists the samples that failed.
+        max_bad_samples: How many samples may be bad in an epoch on each rank, or None for 100. The batch that exceeds
+            it raises `lit_loader.errors.TooManyBadSamplesError`.
+        device: Where batches are when they are returned, or None for where they were made. The next batch is copied on
+            a side stream while this one is used, if workers have it ready; ``pin_memory=True`` makes that copy
+            asynchronous. "cpu" copies nothing. Tensors in tuples, lists, mappings, named tuples and dataclasses are
+            moved, and any object that has a ``to()`` as a whole.
+        prefetch_factor: Batches that each worker makes ahead; with a seed, in addition to the one that it is making.
+        persistent_workers: Keep the workers from epoch to epoch. With a seed and one of lit_loader's samplers, the
+            next epoch's first batches are made before this one ends.
         pin_memory_device: Deprecated by torch, and ignored as torch does.
         in_order: Deliver batches in order.
-        resume: What `load_state_dict` does with a state that does not fit. "exact": refuse it. "same_sample": take one
-            of another global batch size, and go on from the same sample. "restart": leave it aside, with a warning, as
+        resume: What `load_state_dict` does with a state that does not fit. "exact": refuse it. "same_sample": accept
+            one of another global batch size, and continue at the same sample. "restart": ignore it with a warning, as
             every loader without a seed does.
 
     Raises:
-        TypeError: If the dataset is a DataPipe, ``seed`` is no int, or ``device`` is of another type.
-        ValueError: As torch does, and for a rank outside of its world, a generator beside a seed, a context
-            beside worker threads, an unknown ``worker_method``, a policy on bad samples that cannot be kept,
-            or a device that is not here.
+        TypeError: If the dataset is a DataPipe, ``seed`` is not an int, or ``device`` is of another type.
+        ValueError: As torch does, and for a rank outside of the world size, a generator beside a seed, a context
+            beside worker threads, an unknown ``worker_method``, a policy on bad samples that is not possible here, or a
+            device that is not available.
 
-    Determinism: see NOTE [Two regimes] in this module. Outside the promise: generators that a dataset owns
-        privately, and sums whose bits depend on the number of intra-op threads.
+    Determinism: see NOTE [Two regimes] in this module. Not covered: generators that a dataset owns privately, and sums
+        whose bits depend on the number of intra-op threads.
     Owns: persistent workers, until `close`, until it is collected, or until the interpreter exits.
     """
 
@@ -184,16 +203,14 @@ class DataLoader(TorchDataLoader[T_co]):
         self.device = checked_device(device)
         check_resume(resume)
         self.resume = resume
-        self._passes = Passes()
-        self._standing = Standing()
-        self._alike = False
-        ours = seed is not None and sampler is None and batch_sampler is None
-        if ours and not isinstance(dataset, IterableDataset):
+        self._worker_manager, self._epochs = WorkerManager(), EpochState()
+        is_default = seed is not None and sampler is None and batch_sampler is None
+        if is_default and not isinstance(dataset, IterableDataset):
             sampler = RandomSampler(dataset) if shuffle else SequentialSampler(dataset)  # type: ignore[arg-type] # has a length
             shuffle = None
         if seed is not None:
             check_batch_sampler(batch_sampler)
-            sampler, batch_sampler = taken_as_ours(sampler, batch_sampler)
+            sampler, batch_sampler = replace_torch_samplers(sampler, batch_sampler)
         super().__init__(
             dataset,
             batch_size,
@@ -213,8 +230,15 @@ class DataLoader(TorchDataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        settle_rebuilding(self, sampler, batch_sampler)
-        check_bad_samples(self)
+        register_rebuild_hook(self, sampler, batch_sampler)
+        check_bad_samples(
+            on_bad_sample,
+            max_bad_samples,
+            dataset,
+            batched=self.batch_sampler is not None,
+            seeded=seed is not None,
+            sliced=self._slicing is not None,
+        )
         check_replacement(
             max_worker_restarts,
             hang_timeout_s,
@@ -222,29 +246,69 @@ class DataLoader(TorchDataLoader[T_co]):
             keyed=seed is not None and not isinstance(dataset, IterableDataset),
         )
 
-    # -- epochs, ranks, length ----------------------------------------------------------------------------
+    # -- the specification ----------------------------------------------------------------------------------
 
-    def set_epoch(self, epoch: int) -> None:
-        """Name the epoch that the next iterator claims; a sampler that has ``set_epoch`` hears it too.
-
-        Without a seed that is all it does: torch's samplers know no epochs.
-
-        Raises:
-            ValueError: If ``epoch`` is negative.
-        """
-        self._standing.name(self, epoch)
+    def _spec(self) -> LoaderSpec:
+        """Return the loader's settings as they are now; no other module gets the loader itself."""
+        rank, world_size = self._rank_and_world_size()
+        is_iterable, slicing = isinstance(self.dataset, IterableDataset), self._slicing
+        fetch = FetchSpec(
+            dataset=self.dataset,
+            batched=self.batch_sampler is not None,
+            collate_fn=replace_torch_collate(self.collate_fn),
+            builtin_collate=is_builtin_collate(self.collate_fn),
+            drop_last=self.drop_last,
+            on_bad_sample=self.on_bad_sample,
+            # A state cannot be split where worker threads share the dataset, and on several ranks the saved one is that
+            # of one rank. In both cases samples are counted instead.
+            stream_state=(self.worker_method != "thread" or self.num_workers <= 1) and world_size == 1
+            if is_iterable
+            else None,
+        )
+        global_batches = None
+        if self.seed is not None and slicing is None and not is_iterable:
+            global_batches = find_global_batches(self.sampler, unwrapped(self.batch_sampler), world_size)
+        return LoaderSpec(
+            fetch=fetch,
+            sampler=self.sampler,
+            batch_sampler=self.batch_sampler,
+            index_sampler=self._index_sampler,
+            batch_size=self.batch_size,
+            slicing=slicing,
+            global_batches=global_batches,
+            seed=self.seed,
+            rank=rank,
+            world_size=world_size,
+            gather=self._find_gather(rank, world_size),
+            num_workers=self.num_workers,
+            worker_method=self.worker_method,
+            multiprocessing_context=self.multiprocessing_context,
+            worker_init_fn=self.worker_init_fn,
+            generator=self.generator,
+            prefetch_factor=self.prefetch_factor,
+            persistent_workers=self.persistent_workers,
+            in_order=self.in_order,
+            timeout_s=self.timeout,
+            max_worker_restarts=self.max_worker_restarts,
+            hang_timeout_s=self.hang_timeout_s,
+            max_bad_samples=self.max_bad_samples,
+            page_lock=self._page_lock,
+            resume=self.resume,
+        )
 
     @property
-    def _next_epoch(self) -> int:
-        return self._standing.epochs.next
+    def _slicing(self) -> BatchSlicing | None:
+        """How batches are sliced from the order of an `OrderSampler`, or None if a sampler is iterated, as in torch."""
+        if self.seed is None:
+            return None
+        if self.batch_sampler is None:
+            return BatchSlicing(self.sampler, None, False) if isinstance(self.sampler, OrderSampler) else None
+        batches = unwrapped(self.batch_sampler)
+        if type(batches) is BatchSampler and isinstance(batches.sampler, OrderSampler):
+            return BatchSlicing(batches.sampler, batches.batch_size, batches.drop_last)
+        return None
 
-    @property
-    def _cut(self) -> Cut | None:
-        """How batches are sliced from an order of ours; None: an index sampler is iterated, as in torch."""
-        return None if self.seed is None else find_cut(self.sampler, self.batch_sampler)
-
-    @property
-    def _place(self) -> tuple[int, int]:
+    def _rank_and_world_size(self) -> tuple[int, int]:
         """Return rank and world size: as given, else the process group's, else 0 of 1."""
         if self.rank is not None and self.world_size is not None:
             return self.rank, self.world_size
@@ -252,39 +316,39 @@ class DataLoader(TorchDataLoader[T_co]):
             return dist.get_rank(), dist.get_world_size()
         return 0, 1
 
-    @property
-    def _global_batches(self) -> GlobalBatches | None:
-        """What a rank's part of a user's sampler is cut from; None: it is taken as it is."""
-        if self.seed is None or self._cut is not None or isinstance(self.dataset, IterableDataset):
+    def _find_gather(self, rank: int, world_size: int) -> Callable[[Any], list[Any]] | None:
+        """Return the collective by which the ranks compare a custom sampler, or None.
+
+        It is None if they have compared it already, or if rank and world size are not those of the process group.
+        """
+        if self._worker_manager.ranks_compared or not (dist.is_available() and dist.is_initialized()):
             return None
-        return find_global_batches(self.sampler, unwrapped(self.batch_sampler), self._place[1])
+        here = (dist.get_rank(), dist.get_world_size())
+        return _gather if world_size > 1 and (rank, world_size) == here else None
 
     @property
-    def _gather(self) -> Gather | None:
-        """What the ranks compare a user's sampler by; None: they have, or are not those of the process group."""
-        if self._alike or not (dist.is_available() and dist.is_initialized()):
-            return None
-        ranks = dist.get_world_size()
-        return _gathered if ranks > 1 and self._place == (dist.get_rank(), ranks) else None
+    def _page_lock(self) -> CudaPageLock | None:
+        """The page lock of the memory that worker processes write batches to, or None if it is not page-locked."""
+        return find_page_lock(self.pin_memory, self.device)
 
-    def _ranks_compared(self) -> None:
-        self._alike = True
+    # -- epochs and length ----------------------------------------------------------------------------------
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch that the next iterator claims, also on a sampler that has ``set_epoch``.
+
+        Without a seed only the sampler's is set: nothing else depends on an epoch there.
+
+        Raises:
+            ValueError: If ``epoch`` is negative.
+        """
+        self._epochs.set_epoch(self._spec(), epoch)
 
     def __len__(self) -> int:
-        cut = self._cut is not None or self._global_batches is not None
-        return self._count_batches()() if cut else super().__len__()
+        spec = self._spec()
+        is_cut = spec.slicing is not None or spec.global_batches is not None
+        return spec.count_batches() if is_cut else super().__len__()
 
-    def _count_batches(self) -> Callable[[], int]:
-        """Return what counts the batches of a pass, without a reference to the loader."""
-        cut, indices, world_size = self._cut, index_sampler(self), self._place[1]
-        if cut is None:
-            return lambda: len(indices)
-        size = cut.batch_size or 1
-        return lambda: num_batches(
-            len(cut.sampler), batch_size=size, world_size=world_size, drop_last=cut.drop_last
-        )
-
-    # -- iteration ----------------------------------------------------------------------------------------
+    # -- iteration ------------------------------------------------------------------------------------------
 
     def __iter__(self) -> LoaderIterator[T_co]:
         """Return an iterator over one epoch."""
@@ -293,9 +357,9 @@ class DataLoader(TorchDataLoader[T_co]):
         iterator: Any = self._iterator
         if iterator is None:
             iterator = self._iterator = self._get_iterator()
-        else:  # torch's persistent iterator is one object, started again by each iter()
-            again = partial(self._start_pass, again=True)
-            iterator.restart(again, lazy=False, claim=self._length_claim())
+        else:  # as in torch, where each iter() restarts the one iterator of persistent workers
+            again = partial(self._start_epoch, again=True)
+            iterator.restart(again, lazy=False, reported=self._reported_length())
         return cast("LoaderIterator[T_co]", iterator)
 
     def _get_iterator(self) -> LoaderIterator[T_co]:
@@ -305,106 +369,102 @@ class DataLoader(TorchDataLoader[T_co]):
         if self.num_workers > 0:
             self.check_worker_number_rationality()
         return LoaderIterator(
-            self._start_pass,
+            self._start_epoch,
             lazy=self.seed is not None,
             has_workers=self.num_workers > 0,
-            deliver=delivery(
+            transfer=make_transfer(
                 pin_memory=self.pin_memory,
                 pin_memory_device=self.pin_memory_device,
                 device=self.device,
                 from_slots=self._page_lock is not None and self.num_workers > 0,
             ),
-            num_batches=self._count_batches(),
+            num_batches=self._spec().count_batches,
             label=_WORKERS_LABEL if self.num_workers else _INLINE_LABEL,
-            claim=self._length_claim(),
+            reported=self._reported_length(),
         )
 
-    def _start_pass(self, *, again: bool = False) -> tuple[EngineRun, Progress]:
-        progress, point = self._standing.claim(self)
+    def _start_epoch(self, *, again: bool = False) -> tuple[Batches, Progress]:
+        """Claim the next epoch and start it; return its batches and the progress that counts them."""
+        spec, epochs = self._spec(), self._epochs
+        progress, point = epochs.claim(spec)
         try:
-            if self.seed is None:
-                run = self._passes.start_unseeded(self, progress, point, again=again)
-            else:
-                run = self._passes.start_seeded(self, progress, point)
-        except (
-            StateRefusedError
-        ) as error:  # only without a seed, where a state is never in the way of an epoch
-            self._standing.give_back(progress, None)
+            batches = self._worker_manager.start(spec, progress, point, again=again, is_next=epochs.is_next)
+        except StateRefusedError as error:  # only without a seed, where a state never prevents an epoch
+            epochs.unclaim(progress, None)
             warnings.warn(f"the epoch begins anew: {error}", ResumeWarning, stacklevel=4)
-            return self._start_pass(again=again)
+            return self._start_epoch(again=again)
         except BaseException:
-            self._standing.give_back(progress, point)
+            epochs.unclaim(progress, point)
             raise
-        return self._reporting(run, progress), progress
-
-    def _reporting(self, run: EngineRun, progress: Progress) -> EngineRun:
-        """Return the pass with its bad samples recorded; with "raise" there are none, and it is returned as it is."""
         self._bad_sample_log = None
-        if self.on_bad_sample != "raise":
-            run, self._bad_sample_log = reporting_run(self, run, progress)
-        return run
+        if spec.fetch.on_bad_sample != "raise":
+            batches = self._bad_sample_log = BadSampleLog(
+                batches,
+                epoch=progress.epoch,
+                rank=spec.rank,
+                max_bad_samples=MAX_BAD_SAMPLES if spec.max_bad_samples is None else spec.max_bad_samples,
+                num_batches=progress.num_batches,
+                seen=seen_indices(spec.batch_sampler),
+            )
+        return batches, progress
 
-    # -- state --------------------------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------------------
 
     def state_dict(self, *, num_held: int = 0) -> dict[str, Any]:
-        """Return where the consumer is: what it takes to go on with the next batch, in this process or another.
+        """Return the state from which a loader, in this process or another, continues with the next batch.
 
-        It counts what was received, of the pass that was begun last, so it may be taken at any moment: before, between
-        and after batches and epochs, and while workers are ahead. After an epoch's last batch it says: the next epoch.
-        No worker is started and nothing is iterated. See `load_state_dict` for what may change until it is loaded.
+        It counts the batches that were received of the epoch that was begun last, so it may be called at any time:
+        before, between and after batches and epochs, and while workers are ahead. After an epoch's last batch the state
+        is that of the beginning of the next epoch. No worker is started and nothing is iterated. See `load_state_dict`
+        for what may change until it is loaded.
 
         Args:
-            num_held: How many of the batches received last are not to count, at most 4: the consumer has them in hand,
-                unused (Lightning's fetcher holds one of a loader without a length).
+            num_held: How many of the batches received last do not count, at most 4, because the consumer has not used
+                them yet (Lightning's fetcher holds one of a loader without a length).
 
         Returns:
             A small dict of plain values: JSON, and loadable under ``weights_only=True``; with a seed the same on every
-            rank. A
-            loader that cannot be resumed (with ``in_order=False``, say) gives ``{"resumable": False, "reason": ...}``
-            and warns (`lit_loader.errors.NotResumableWarning`). Without a seed the state of a shuffled epoch holds
-            that of torch's generator, 7 KB.
+            rank. A loader that cannot be resumed (because of ``in_order=False``, for example) returns
+            ``{"resumable": False, "reason": ...}`` and warns (`lit_loader.errors.NotResumableWarning`). Without a seed
+            the state of a shuffled epoch holds that of torch's generator, 7 KB.
 
         Raises:
             ValueError: If ``num_held`` is out of range.
         """
-        return self._standing.state(self, num_held)
+        return self._epochs.state_dict(self._spec(), num_held)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state: the next iterator's first batch is the one that the saving loader's consumer had not got.
+        """Continue from a state: the next iterator's first batch is the first one that was not received before.
 
-        Once: the iterator after that begins the next epoch. An iterator that lives goes on as it was, unless it has not
-        begun. With a sampler of ours it takes as long as beginning an epoch, wherever the state was taken, and the
-        number and kind of workers, their start method, and rank and world size (with the same global batch) may be
-        others. Without a seed the same indices follow, and what the dataset draws is not repeated; one warning says so.
+        This holds for one iterator; the one after it begins the next epoch. An iterator that has begun is not affected.
+        With one of lit_loader's samplers it takes as long as beginning an epoch, wherever the state was saved, and the
+        number and kind of workers, their start method, and rank and world size (with the same global batch) may
+        differ. Without a seed the same indices follow, the dataset's draws are not repeated, and there is one warning.
 
         Args:
-            state_dict: What `state_dict` gave.
+            state_dict: What `state_dict` returned.
 
         Raises:
-            ValueError: With a seed, if it is malformed, cannot be resumed or does not fit this loader; see ``resume``.
-                Not if Lightning loads a state that says that it cannot be resumed. Where it is not raised, the state
-                is left aside with a `lit_loader.errors.ResumeWarning`, and the epoch begins anew.
+            ValueError: With a seed, if the state is malformed, cannot be resumed or does not fit this loader; see
+                ``resume``. Not if Lightning loads a state that cannot be resumed. Where it is not raised, the state is
+                ignored with a `lit_loader.errors.ResumeWarning`, and the epoch begins anew.
         """
-        self._standing.load(self, state_dict)
+        if self._epochs.load_state_dict(self._spec(), state_dict):
+            self._worker_manager.forget_workers()
 
     @property
     def bad_samples(self) -> tuple[BadSample, ...]:
-        """The bad samples of the epoch that was begun last, as far as its batches were delivered.
+        """The bad samples in the batches that were delivered of the epoch that was begun last.
 
-        They stay until another iterator begins an epoch; of two that live it is the later one's. At an epoch's end a
-        `lit_loader.errors.BadSamplesWarning` sums them up. `lit_loader.append_bad_samples` writes them to a file.
+        They are kept until another iterator begins an epoch. At an epoch's end a `lit_loader.errors.BadSamplesWarning`
+        sums them up. `lit_loader.append_bad_samples` writes them to a file.
         """
         return () if self._bad_sample_log is None else tuple(self._bad_sample_log.records)
-
-    @property
-    def _page_lock(self) -> CudaPageLock | None:
-        """What page-locks the memory that worker processes write batches to."""
-        return find_page_lock(self.pin_memory, self.device)
 
     def close(self) -> None:
         """End the loader's workers; its live iterators end with them. The loader can be iterated again."""
         self._iterator = None
-        self._passes.close()
+        self._worker_manager.close()
 
     def __enter__(self) -> Self:
         return self
@@ -412,17 +472,17 @@ class DataLoader(TorchDataLoader[T_co]):
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _length_claim(self) -> LengthClaim | None:
-        """Return the length an iterable dataset told, if it was asked, to warn as torch does if more comes."""
-        told: int | None = self._IterableDataset_len_called
-        return None if told is None else LengthClaim(told, str(self.dataset), self.num_workers > 0)
+    def _reported_length(self) -> ReportedLength | None:
+        """Return the length that an iterable dataset reported, or None if it was not asked."""
+        length: int | None = self._IterableDataset_len_called
+        return None if length is None else ReportedLength(length, str(self.dataset), self.num_workers > 0)
 
     def __getstate__(self) -> dict[str, Any]:
-        # a live iterator stays with this process; a copy makes its own
-        return {**self.__dict__, "_iterator": None, "_bad_sample_log": None, "_alike": False}
+        # iterators and workers belong to this process; a copy makes its own
+        return {**self.__dict__, "_iterator": None, "_bad_sample_log": None}
 
 
-def _gathered(value: Any) -> list[Any]:
+def _gather(value: Any) -> list[Any]:
     """Return the values of all ranks of the process group."""
     values: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(values, value)

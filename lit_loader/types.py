@@ -1,4 +1,4 @@
-"""Types that more than one layer speaks of."""
+"""Types that more than one layer uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Order(Protocol):
     """The dataset indices of one epoch as a random-access sequence.
 
     ``order[a:b]`` gives positions a to b as an int64 array of shape ``(b - a,)`` and equals
-    ``order[0:len(order)][a:b]``; a step other than 1 is not asked for.
+    ``order[0:len(order)][a:b]``. No step other than 1 is used.
     """
 
     def __len__(self) -> int: ...

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from lit_loader.transport import FrameWriter
-from lit_loader.transport.slot_writer import SlotWriter
+from lit_loader.engine.channels import FrameWriter
+from lit_loader.shared_memory import SlotWriter
 
 __all__ = ["Dying", "first_time", "poison_pipe", "poison_slot"]
 
 
 def first_time(marks: Path, name: str) -> bool:
-    """Return whether nobody asked this before, in any process."""
+    """Return whether this is the first call, over all processes."""
     try:
         os.close(os.open(marks / name, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -61,16 +61,16 @@ class Dying(Dataset):
 
 def poison_slot(marks: Path, after: int) -> None:
     """Let the worker that calls this die in the middle of writing to shared memory, with wrong values in place."""
-    take_in, count = SlotWriter.take_in, iter(range(10**9))
+    empty, count = SlotWriter.empty, iter(range(10**9))
 
     def dying(self: SlotWriter, *arguments: object) -> object:
-        taken = take_in(self, *arguments)
-        if taken is not None and next(count) == after and first_time(marks, "slot"):
-            taken.view(torch.uint8).view(-1)[: taken.nbytes // 2] = 255
+        given = empty(self, *arguments)
+        if given is not None and next(count) == after and first_time(marks, "slot"):
+            given.view(torch.uint8).view(-1)[: given.nbytes // 2] = 255
             die()
-        return taken
+        return given
 
-    SlotWriter.take_in = dying
+    SlotWriter.empty = dying
 
 
 def poison_pipe(marks: Path, after: int) -> None:

@@ -41,7 +41,7 @@ class NumberError(Exception):
 
 
 class MuteError(Exception):
-    """It forgets what it is told."""
+    """Its ``load_state_dict`` has no effect."""
 
     def __init__(self, code: Any) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ class Counted(Dataset):
         return self.path.stat().st_size
 
     def settled(self, expected: int, within_s: float = 10.0) -> int:
-        """Wait until as many as expected are made, and a moment more; return how many are."""
+        """Wait until as many as expected are made, and a short time more; return how many are."""
         deadline = time.monotonic() + within_s
         while self.made < expected and time.monotonic() < deadline:
             time.sleep(0.01)

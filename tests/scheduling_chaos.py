@@ -101,7 +101,7 @@ class Life:
             self.live.pop(draw.randrange(len(self.live)))
         elif action < 0.10:
             cycle: list[Any] = [self.live.pop(draw.randrange(len(self.live)))]
-            cycle.append(cycle)  # collected at any moment
+            cycle.append(cycle)  # collected at any time
         elif action < 0.12:
             self.next_epoch = draw.randrange(6)
             draw.choice([self.loader, self.loader.sampler]).set_epoch(self.next_epoch)

@@ -22,6 +22,8 @@ MODULES = sorted(
 @pytest.mark.parametrize("name", MODULES)
 def test_all_is_sorted_and_true(name):
     module = importlib.import_module(name)
+    if not hasattr(module, "__path__") and not hasattr(module, "__all__"):
+        return  # a private module, imported by its own package or by lit_loader alone
     exported = module.__all__
     assert list(exported) == sorted(exported)
     for item in exported:

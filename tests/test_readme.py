@@ -31,7 +31,7 @@ SMALLER = {
 
 @pytest.fixture(scope="module")
 def scripts():
-    """Forks with what others wrote imported, and nothing of ours."""
+    """Forks with third-party packages imported, and without lit_loader."""
     found = ForkedScripts("lightning.pytorch", "torchmetrics", "torchvision.transforms.v2")
     yield found
     found.close()
@@ -84,6 +84,26 @@ def test_make_has_every_target_that_is_named():
 def test_every_file_that_is_named_exists():
     for name in re.findall(r"`((?:tests|lit_loader|conf|examples)/[\w./]*)`", README):
         assert (ROOT / name).exists(), name
+
+
+def test_the_life_of_a_batch_names_what_there_is():
+    """Every file, class, function and NOTE that ``lit_loader/engine/README.md`` names is in the package."""
+    package = ROOT / "lit_loader"
+    text = (package / "engine" / "README.md").read_text()
+    source = "\n".join(path.read_text() for path in package.rglob("*.py"))
+    names = re.findall(r"`([\w./]+)`", text)
+    assert len(names) > 80
+    for name in names:
+        if name.endswith(".py"):
+            assert any(
+                (folder / name).is_file()
+                for folder in (package, package / "engine", package / "shared_memory")
+            )
+            continue
+        for part in name.split("."):
+            assert re.search(rf"\b{part}\b", source), name
+    for title in re.findall(r"NOTE \[[\w ]+\]", text):
+        assert f"{title}\n" in source, title
 
 
 @pytest.mark.parametrize(("python", "overrides"), COMMANDS, ids=[overrides for _, overrides in COMMANDS])

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import CombinedLoader, rank_zero_info, rank_zero_warn
 
 from lit_loader.engine import BadSample, BadSampleLog, append_bad_samples
-from lit_loader.engine.bad_samples import summary_of
+from lit_loader.engine.bad_samples import summarize
 from lit_loader.loader import DataLoader
 
 __all__ = ["BadSampleReport"]
@@ -86,7 +86,7 @@ class BadSampleReport(Callback):
                 _METRICS[stage], float(len(records)), on_epoch=True, sync_dist=True, reduce_fx="max"
             )
         if records and trainer.is_global_zero:
-            rank_zero_info(f"{stage}, epoch {trainer.current_epoch}, all ranks: {summary_of(records)}")
+            rank_zero_info(f"{stage}, epoch {trainer.current_epoch}, all ranks: {summarize(records)}")
             self._write(stage, found)
 
     def _write(self, stage: str, found: list[tuple[int, BadSample]]) -> None:
@@ -98,7 +98,7 @@ class BadSampleReport(Callback):
         except OSError as error:  # a full disk is no reason to end the training
             rank_zero_warn(f"the bad samples of {stage} were not written to {self.path}: {error}")
 
-    # -- Lightning's hooks --------------------------------------------------------------------------------
+    # -- Lightning's hooks ----------------------------------------------------------------------------------
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Look which loaders there are."""

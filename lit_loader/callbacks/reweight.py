@@ -87,7 +87,7 @@ class ReweightClasses(Callback):
         self._last_epoch = -1  # the epoch after which they were asked for
         self._target: _Target | None = None
 
-    # -- state --------------------------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return the weights in force, and the epoch after which they were set."""
@@ -105,7 +105,7 @@ class ReweightClasses(Callback):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_target": None}  # found again where a trainer is
 
-    # -- Lightning's hooks --------------------------------------------------------------------------------
+    # -- Lightning's hooks ----------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find the sampler.
@@ -153,7 +153,7 @@ class ReweightClasses(Callback):
         """Let go of the sampler; a checkpoint that is tested after training changes nothing of it."""
         self._target = None
 
-    # -- weights ------------------------------------------------------------------------------------------
+    # -- weights --------------------------------------------------------------------------------------------
 
     def _ask(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._last_epoch == trainer.current_epoch:

@@ -25,10 +25,10 @@ from lit_loader.resources import PROCESS_BYTES, Resources, read_resources
 from lit_loader.tuning import (
     METHODS,
     Candidate,
-    Figures,
     Host,
     LoaderMeter,
-    Tuned,
+    Measurement,
+    TuningResult,
     Verdict,
     default_method,
     diagnose,
@@ -85,7 +85,7 @@ def tune(arguments: argparse.Namespace) -> None:
                 budget_s=budget_s,
                 draw=not arguments.no_progress,
             )
-    figures = tuned.typical()
+    figures = tuned.medians()
     verdicts = diagnose(figures, tuned.best, host)
     words = [
         worker_override(cfg, name, value) for name, value in _changed(tuned.best, given, own_method).items()
@@ -132,7 +132,7 @@ def _most_workers(resources: Resources) -> int:
     return max(1, min(most, resources.available_bytes // 2 // PROCESS_BYTES))
 
 
-def _search(meter: LoaderMeter, *, budget_s: float, draw: bool, **settings: Any) -> Tuned:
+def _search(meter: LoaderMeter, *, budget_s: float, draw: bool, **settings: Any) -> TuningResult:
     """Search with a progress bar, drawn on standard error by this thread: no other one lives when workers fork."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False, disable=not draw) as bar:
@@ -161,7 +161,7 @@ def _changed(best: Candidate, given: dict[str, Any], own_method: str) -> dict[st
 
 
 def _tell(
-    tuned: Tuned, figures: Sequence[Figures], verdicts: Sequence[Verdict], words: str, plot: Path
+    tuned: TuningResult, figures: Sequence[Measurement], verdicts: Sequence[Verdict], words: str, plot: Path
 ) -> None:
     """Print for a person."""
     rows = [_row(each, tuned) for each in figures]
@@ -183,7 +183,7 @@ def _tell(
     print_lines("", f"picture: {plot}", f"best: {tuned.best!s}; to use it:", "", f"  {words}")
 
 
-def _row(figures: Figures, tuned: Tuned) -> tuple[str, ...]:
+def _row(figures: Measurement, tuned: TuningResult) -> tuple[str, ...]:
     rates = [each.samples_per_s for each in tuned.measured[figures.candidate]]
     mark = "* " if figures.candidate == tuned.best else "  "
     memory = "" if figures.memory_bytes is None else f"{figures.memory_bytes / 2**20:.0f}"
@@ -200,7 +200,7 @@ def _row(figures: Figures, tuned: Tuned) -> tuple[str, ...]:
 
 
 def _tell_json(
-    tuned: Tuned, figures: Sequence[Figures], verdicts: Sequence[Verdict], words: str, plot: Path
+    tuned: TuningResult, figures: Sequence[Measurement], verdicts: Sequence[Verdict], words: str, plot: Path
 ) -> None:
     """Print for a program."""
     told = {

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from lit_loader.collate.access import batch_duplicates, batch_images, batch_labels, batch_targets
+from torch.utils.data import default_convert
+
+from lit_loader.collate.batches import batch_duplicates, batch_images, batch_labels, batch_targets
 from lit_loader.collate.classification import ClassificationBatch, ClassificationCollate
-from lit_loader.collate.default import default_collate, default_convert
+from lit_loader.collate.default import default_collate
 from lit_loader.collate.detection import DetectionCollate, PaddedBatch, detection_collate
 from lit_loader.collate.landmarks import LandmarkBatch, LandmarkCollate
 from lit_loader.collate.multi_task import MultiTaskBatch, MultiTaskCollate

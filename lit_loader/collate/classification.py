@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lit_loader.collate.duplicates import duplicate_column
-from lit_loader.collate.images import plain_images, stack_images
-from lit_loader.collate.samples import transpose_samples
+from lit_loader.collate.samples import duplicate_mask, stack_images, transpose_samples
 
-__all__ = ["ClassificationBatch", "ClassificationCollate"]
+_ONE_SIZE = (
+    "let the transforms end with one size, as lit_loader.transforms.classification_transforms(size=...) does"
+)
 
 
 class ClassificationBatch(NamedTuple):
@@ -50,24 +50,18 @@ class ClassificationCollate:
 
         Args:
             batch: Samples ``(image, label, image_id, is_duplicate)``; a label is a whole number, or a vector
-                ``(num_labels,)`` of 0 and 1; the last is a bool, what `lit_loader.is_duplicate` says.
+                ``(num_labels,)`` of 0 and 1; ``is_duplicate`` is the bool of `lit_loader.is_duplicate`.
 
         Raises:
-            TypeError: A sample is no tuple, an image no tensor, or a label not what ``multi_label`` says.
-            ValueError: The batch is empty, or its images or labels do not go together.
+            TypeError: If a sample is not a tuple, an image not a tensor, or a label not of the kind of ``multi_label``.
+            ValueError: If the batch is empty, or its images differ in size or its labels in length.
         """
         pixels, labels, image_ids, marks = transpose_samples(batch, num_elements=4)
-        sizes = [tuple(image.shape[1:]) for image in plain_images(pixels)]
-        if len(set(sizes)) > 1:
-            raise ValueError(
-                f"images of different sizes (H, W) {sizes} make no batch; let the transforms end with one size, "
-                "as lit_loader.transforms.classification_transforms(size=...) does."
-            )
         return ClassificationBatch(
-            images=stack_images(pixels),
+            images=stack_images(pixels, remedy=_ONE_SIZE),
             labels=_multi_hot(labels) if self.multi_label else _ids(labels),
             image_ids=torch.tensor([int(image_id) for image_id in image_ids], dtype=torch.int64),
-            is_duplicate=duplicate_column(marks),
+            is_duplicate=duplicate_mask(marks),
         )
 
 
@@ -76,7 +70,7 @@ def _ids(labels: Sequence[Any]) -> Tensor:
     for label in ids:
         if label.ndim != 0 or label.is_floating_point():
             raise TypeError(
-                f"a label is {label.dtype} of shape {tuple(label.shape)}; the rule is one whole number, or "
+                f"a label is {label.dtype} of shape {tuple(label.shape)}; expected one whole number, or "
                 "multi_label=True with a vector of 0 and 1."
             )
     return torch.stack([label.to(torch.int64) for label in ids])
@@ -87,12 +81,12 @@ def _multi_hot(labels: Sequence[Any]) -> Tensor:
     for row in rows:
         if row.ndim != 1:
             raise TypeError(
-                f"a label is {row.dtype} of shape {tuple(row.shape)}; with multi_label=True the rule is a vector "
-                "of 0 and 1, one number a class."
+                f"a label is {row.dtype} of shape {tuple(row.shape)}; with multi_label=True expected a vector "
+                "of 0 and 1, one number per class."
             )
     lengths = sorted({len(row) for row in rows})
     if len(lengths) > 1:
         raise ValueError(
-            f"multi-hot labels of a batch have lengths {lengths}; the rule is one for each class."
+            f"multi-hot labels of a batch have lengths {lengths}; expected one number per class in each."
         )
     return torch.stack([row.to(torch.float32) for row in rows])

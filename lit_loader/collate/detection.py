@@ -6,14 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from lit_loader.collate.default import default_collate
-from lit_loader.collate.images import pad_images, plain_images, stack_images
-from lit_loader.collate.samples import transpose_samples
-from lit_loader.collate.targets import convert_targets, pad_fields_of
+from lit_loader.collate.samples import (
+    field_rows,
+    pad_images,
+    pad_rows,
+    plain_images,
+    row_mask,
+    stack_images,
+    transpose_samples,
+)
 
-__all__ = ["DetectionCollate", "PaddedBatch", "detection_collate"]
+_CLASSIC_COLUMNS = 5  # x1, y1, x2, y2, class
+
+_ONE_SIZE = 'resize them in the dataset\'s transforms, or collate with images="list" or images="pad"'
 
 
 class PaddedBatch(NamedTuple):
@@ -38,7 +48,7 @@ class PaddedBatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionCollate:
-    """A collate function for ``(image, target, ...)`` samples; picklable, so any worker start method serves.
+    """A collate function for ``(image, target, ...)`` samples; picklable, so any start method of workers can be used.
 
     Images are ``(C, H, W)`` tensors and come out as plain tensors: ``torch.stack`` cannot keep the type
     ``tv_tensors.Image``. Targets are kept whole, one per sample: a dict stays the dict it is, with its
@@ -49,7 +59,7 @@ class DetectionCollate:
     - ``list``: ``(list of (C, H, W), targets, *extras)``, for torchvision's detectors.
     - ``pad``: ``PaddedBatch(images, targets, mask, sizes, extras)``, for models that take one tensor.
 
-    The shape of the result follows from the arguments and never from what a batch happens to hold.
+    The shape of the result depends on the arguments and not on the contents of a batch.
 
     Runs in: workers and the main process. Determinism: no randomness.
 
@@ -85,7 +95,7 @@ class DetectionCollate:
                 f"size_divisor={self.size_divisor} and pad_value={self.pad_value} have no effect with "
                 f'images={self.images!r}; leave them out or give images="pad".'
             )
-        # A plain dict: what a configuration library hands over may not pickle.
+        # A plain dict, since a configuration library's mapping may not pickle.
         object.__setattr__(self, "pad_fields", dict(self.pad_fields))
 
     def __call__(self, batch: Sequence[Any]) -> tuple[Any, ...]:
@@ -98,51 +108,41 @@ class DetectionCollate:
             See the class.
 
         Raises:
-            TypeError: A sample is no tuple or list, or holds something else than promised.
-            ValueError: The batch is empty, or its samples do not go together; sizes are shown.
+            TypeError: If a sample is not a tuple or list, an image not a tensor, or a field to pad not a tensor.
+            ValueError: If the batch is empty, its images cannot be put together, or its targets cannot be padded.
         """
         pixels, given, *further = transpose_samples(batch)
-        rows = convert_targets(given)
-        targets = pad_fields_of(rows, self.pad_fields) if self.pad_fields else rows
-        extras = tuple(self._collate_extra(place, values) for place, values in enumerate(further, start=2))
+        rows = _convert_targets(given)
+        targets = _pad_fields(rows, self.pad_fields) if self.pad_fields else rows
+        extras = tuple(
+            self._collate_extra(position, values) for position, values in enumerate(further, start=2)
+        )
         if self.images == "pad":
             padded, mask, sizes = pad_images(pixels, size_divisor=self.size_divisor, pad_value=self.pad_value)
             return PaddedBatch(padded, targets, mask, sizes, extras)
-        images = stack_images(pixels) if self.images == "stack" else plain_images(pixels)
+        images = stack_images(pixels, remedy=_ONE_SIZE) if self.images == "stack" else plain_images(pixels)
         return (images, targets, *extras)
 
-    def _collate_extra(self, place: int, values: list[Any]) -> Any:
+    def _collate_extra(self, position: int, values: list[Any]) -> Any:
         if self.extras == "list":
             return values
         try:
             return default_collate(values)
         except (RuntimeError, TypeError) as error:
             error.add_note(
-                f'element {place} of the samples cannot be collated; extras="list" keeps it as a list'
+                f'element {position} of the samples cannot be collated; extras="list" keeps it as a list'
             )
             raise
 
 
-def detection_collate(
-    batch: Sequence[Any],
-    *,
-    images: Literal["stack", "list", "pad"] = "stack",
-    size_divisor: int = 1,
-    pad_value: float = 0,
-    pad_fields: Mapping[str, float] | None = None,
-    extras: Literal["collate", "list"] = "collate",
-) -> tuple[Any, ...]:
-    """Collate detection samples; as it is, the classic function: stacked images and a list of targets.
+def detection_collate(batch: Sequence[Any], **settings: Any) -> tuple[Any, ...]:
+    """Collate detection samples; without settings the classic function: stacked images and a list of targets.
 
-    For other modes as a ``collate_fn``, use ``DetectionCollate(images="list")`` and so on, which this calls.
+    As a ``collate_fn`` with settings use ``DetectionCollate(images="list")`` and so on, which this calls.
 
     Args:
         batch: Samples ``(image, target, ...)``.
-        images: See ``DetectionCollate``, as for all that follow.
-        size_divisor: For ``images="pad"``.
-        pad_value: For ``images="pad"``.
-        pad_fields: Ragged target fields to pad.
-        extras: What happens to further elements.
+        settings: Arguments of `DetectionCollate`; any others are refused.
 
     Returns:
         See ``DetectionCollate``.
@@ -150,11 +150,67 @@ def detection_collate(
     Raises:
         TypeError, ValueError: As ``DetectionCollate``.
     """
-    collate = DetectionCollate(
-        images=images,
-        size_divisor=size_divisor,
-        pad_value=pad_value,
-        pad_fields=pad_fields or {},
-        extras=extras,
-    )
-    return collate(batch)
+    return DetectionCollate(**settings)(batch)
+
+
+def _convert_targets(targets: Sequence[Any]) -> list[Any]:
+    """Return one target per sample: dicts as they are, rows of numbers as float32 tensors ``(N, K)``.
+
+    An empty list has K columns too, as many as the batch's other targets, or 5.
+    """
+    rows = [target if isinstance(target, Mapping) else _as_rows(target) for target in targets]
+    widths = [len(row[0]) for row in rows if isinstance(row, Tensor) and row.ndim == 2 and len(row)]
+    width = widths[0] if widths else _CLASSIC_COLUMNS
+    return [
+        row.reshape(0, width) if isinstance(row, Tensor) and row.ndim == 1 and not len(row) else row
+        for row in rows
+    ]
+
+
+def _as_rows(target: Any) -> Tensor:
+    if isinstance(target, Tensor):
+        rows = target.as_subclass(Tensor).to(torch.float32)
+    else:  # np.array copies: the batch must not share memory with an array that the data set keeps
+        rows = torch.from_numpy(np.array(target, dtype=np.float32))
+    if rows.ndim != 2 and rows.shape != (0,):
+        raise ValueError(
+            f"a target has shape {tuple(rows.shape)}; expected N x K numbers, one row per object, or a "
+            "dict. For one label per image use torch's default_collate."
+        )
+    return rows
+
+
+def _pad_fields(targets: Sequence[Any], pad_fields: Mapping[str, float]) -> dict[str, Any]:
+    """Return targets as a dict of columns, some of them padded and with a ``<field>_mask`` beside them."""
+    for target in targets:
+        if not isinstance(target, Mapping):
+            raise TypeError(
+                f"pad_fields={dict(pad_fields)} names fields of dict targets, but a target is a "
+                f"{type(target).__name__}; leave pad_fields out or give dicts."
+            )
+        if target.keys() != targets[0].keys():
+            raise ValueError(
+                f"targets of a batch have different fields: {sorted(targets[0])} and {sorted(target)}; "
+                "columns need the same fields in every sample."
+            )
+    missing = [name for name in pad_fields if name not in targets[0]]
+    if missing:
+        raise ValueError(f"pad_fields names {missing}, the targets have {sorted(targets[0])}.")
+    columns: dict[str, Any] = {}
+    for name in targets[0]:
+        if name not in pad_fields:
+            columns[name] = [target[name] for target in targets]
+            continue
+        mask_name = f"{name}_mask"
+        if mask_name in targets[0]:
+            raise ValueError(f"the targets have a field {mask_name!r}, which padding {name!r} would replace.")
+        rows = [field_rows(target, name) for target in targets]
+        kinds = {(str(row.dtype), tuple(row.shape[1:])) for row in rows}
+        if len(kinds) > 1:
+            raise ValueError(
+                f"field {name!r} of pad_fields differs over the batch in (dtype, shape of a row): "
+                f"{sorted(kinds)}; only the number of rows may differ."
+            )
+        columns[name] = pad_rows(rows, value=pad_fields[name])
+        columns[mask_name] = row_mask([len(row) for row in rows])
+    return columns

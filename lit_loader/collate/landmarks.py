@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lit_loader.collate.duplicates import duplicate_column, duplicate_marks
-from lit_loader.collate.images import plain_images, stack_images
-from lit_loader.collate.rows import check_attribute_names, field_rows
-from lit_loader.collate.samples import transpose_samples
+from lit_loader.collate.samples import (
+    check_attribute_names,
+    duplicate_marks,
+    duplicate_mask,
+    field_rows,
+    stack_images,
+    target_field,
+    transpose_samples,
+)
 
-__all__ = ["LandmarkBatch", "LandmarkCollate"]
+_ONE_SIZE = (
+    "let the transforms end with one size, as lit_loader.transforms.landmark_transforms(size=...) does"
+)
+_CROPPED = "cut the object out with lit_loader.transforms.CropToObjects, which writes the region there"
 
 
 class LandmarkBatch(NamedTuple):
-    """A batch of B object crops with K points each; one object a sample.
+    """A batch of B object crops with K points each; one object per sample.
 
     Attributes:
         images: ``(B, 3, H, W)``.
@@ -52,7 +60,7 @@ class LandmarkCollate:
     Runs in: workers and the main process. Determinism: no randomness.
 
     Args:
-        keypoints: The targets hold ``keypoints`` and ``visibility``; if not, a batch has K = 0 points.
+        keypoints: Whether the targets hold ``keypoints`` and ``visibility``; without them a batch has K = 0 points.
         attributes: Names of the attributes that the targets hold.
     """
 
@@ -71,51 +79,41 @@ class LandmarkCollate:
                 ``is_duplicate`` a bool.
 
         Raises:
-            TypeError: A sample is no tuple, an image no tensor or a target no mapping.
-            ValueError: The batch is empty, images differ in size, a field is missing or does not have one row.
+            TypeError: If a sample is not a tuple, an image not a tensor or a target not a mapping.
+            ValueError: If the batch is empty, images differ in size, a field is missing or does not have one row.
         """
         pixels, targets = transpose_samples(batch, num_elements=2)
-        sizes = [tuple(image.shape[1:]) for image in plain_images(pixels)]
-        if len(set(sizes)) > 1:
-            raise ValueError(
-                f"object crops of different sizes (H, W) {sizes} make no batch; let the transforms end with one "
-                "size, as lit_loader.transforms.landmark_transforms(size=...) does."
-            )
-        one = [_of_one_object(target) for target in targets]
+        images = stack_images(pixels, remedy=_ONE_SIZE)
+        for target in targets:
+            _check_one_object(target)
         if self.keypoints:
-            keypoints = _column(one, "keypoints", dtype=torch.float32)
-            visibility = _column(one, "visibility", dtype=torch.uint8)
+            keypoints = _column(targets, "keypoints", dtype=torch.float32)
+            visibility = _column(targets, "visibility", dtype=torch.uint8)
         else:
-            keypoints = torch.zeros((len(one), 0, 2))
-            visibility = torch.zeros((len(one), 0), dtype=torch.uint8)
+            keypoints = torch.zeros((len(targets), 0, 2))
+            visibility = torch.zeros((len(targets), 0), dtype=torch.uint8)
         return LandmarkBatch(
-            images=stack_images(pixels),
+            images=images,
             keypoints=keypoints,
             visibility=visibility,
             mask=visibility > 0,
-            boxes=_column(one, "boxes", dtype=torch.float32),
-            labels=_column(one, "labels", dtype=torch.int64),
-            attributes={name: _column(one, name, dtype=torch.int64) for name in self.attributes},
-            crops=_column(one, "crop", dtype=torch.float32),
+            boxes=_column(targets, "boxes", dtype=torch.float32),
+            labels=_column(targets, "labels", dtype=torch.int64),
+            attributes={name: _column(targets, name, dtype=torch.int64) for name in self.attributes},
+            crops=_column(targets, "crop", dtype=torch.float32),
             image_ids=torch.tensor([int(target["image_id"]) for target in targets], dtype=torch.int64),
-            is_duplicate=duplicate_column(duplicate_marks(targets)),
+            is_duplicate=duplicate_mask(duplicate_marks(targets)),
         )
 
 
-def _of_one_object(target: Any) -> Mapping[str, Any]:
+def _check_one_object(target: Any) -> None:
     rows = len(field_rows(target, "boxes"))
     if rows != 1:
         raise ValueError(
-            f"a landmark sample has {rows} objects; the rule is one. Give the data set one row an object "
+            f"a landmark sample has {rows} objects; expected one. Give the data set one row per object "
             "(LandmarkDataset does), and no transform that drops objects, such as SanitizeObjects."
         )
-    if "crop" not in target:
-        raise ValueError(
-            f"a landmark sample has no field 'crop', only {sorted(target)}; cut the object out with "
-            "lit_loader.transforms.CropToObjects, which notes the region there."
-        )
-    found: Mapping[str, Any] = target
-    return found
+    target_field(target, "crop", remedy=_CROPPED)
 
 
 def _column(targets: Sequence[Any], name: str, *, dtype: torch.dtype) -> Tensor:
@@ -123,6 +121,6 @@ def _column(targets: Sequence[Any], name: str, *, dtype: torch.dtype) -> Tensor:
     shapes = sorted({tuple(row.shape) for row in rows})
     if len(shapes) > 1 or shapes[0][0] != 1:
         raise ValueError(
-            f"field {name!r} has shapes {shapes} over the batch; the rule is one row, all alike."
+            f"field {name!r} has shapes {shapes} over the batch; expected one row in each sample, all alike."
         )
     return torch.cat([row.to(dtype) for row in rows])

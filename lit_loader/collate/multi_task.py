@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lit_loader.collate.duplicates import duplicate_column, duplicate_marks
-from lit_loader.collate.images import pad_images
-from lit_loader.collate.rows import check_attribute_names, field_rows
-from lit_loader.collate.samples import transpose_samples
-
-__all__ = ["MultiTaskBatch", "MultiTaskCollate"]
+from lit_loader.collate.samples import (
+    check_attribute_names,
+    duplicate_marks,
+    duplicate_mask,
+    field_rows,
+    pad_images,
+    pad_rows,
+    row_mask,
+    transpose_samples,
+)
 
 
 class MultiTaskBatch(NamedTuple):
@@ -31,7 +35,7 @@ class MultiTaskBatch(NamedTuple):
         labels: int64 ``(B, N)``, class id + ``first_label`` of the data set; padding 0.
         keypoints: float32 ``(B, N, K, 2)``, x and y in pixels; padding 0, absent points are anywhere.
         visibility: uint8 ``(B, N, K)``: 0 absent or outside the image, 1 hidden, 2 visible; padding 0.
-        attributes: int64 ``(B, N)`` by name, ids from 0; -1 where the object has none, and padding.
+        attributes: int64 ``(B, N)`` by name, ids from 0; -1 where the object has none, and as padding.
         object_mask: bool ``(B, N)``, True on real rows.
         keypoint_mask: bool ``(B, N, K)``, where a point counts: ``visibility > 0``.
         attribute_masks: bool ``(B, N)`` by name, where the attribute counts: id >= 0.
@@ -60,7 +64,7 @@ class MultiTaskBatch(NamedTuple):
         return [image[:, :height, :width] for image, (height, width) in zip(self.images, sizes, strict=True)]
 
     def target_list(self) -> list[dict[str, Any]]:
-        """Return one dict an image of its real rows, views of the batch.
+        """Return one dict per image of its real rows, views of the batch.
 
         With N objects: ``boxes`` (N, 4), ``labels`` (N,), ``keypoints`` (N, K, 2), ``visibility`` (N, K), every
         attribute by its name (N,), ``iscrowd`` (N,), ``area`` (N,) of the boxes, the int ``image_id`` and the bool
@@ -91,18 +95,18 @@ class MultiTaskBatch(NamedTuple):
 class MultiTaskCollate:
     """A collate function from ``(image, target)`` samples to a `MultiTaskBatch`.
 
-    The shape of the result follows from the arguments and never from what a batch happens to hold.
+    The number of dimensions and fields depends on the arguments and not on the contents of a batch.
 
     Runs in: workers and the main process. Determinism: no randomness.
 
     Args:
-        keypoints: The targets hold ``keypoints`` and ``visibility``; if not, a batch has K = 0 points.
+        keypoints: Whether the targets hold ``keypoints`` and ``visibility``; without them a batch has K = 0 points.
         attributes: Names of the attributes that the targets hold.
         size_divisor: Round the batch's height and width up to a multiple.
         pad_value: Value of padded pixels, in the images' own units.
 
     Raises:
-        ValueError: ``size_divisor`` is below 1, or a name stands twice.
+        ValueError: If ``size_divisor`` is below 1, or a name occurs twice.
     """
 
     keypoints: bool = True
@@ -120,17 +124,17 @@ class MultiTaskCollate:
 
         Args:
             batch: Samples ``(image, target)``; in the target ``boxes``, ``labels``, ``iscrowd``, every attribute
-                and, if wanted, ``keypoints`` and ``visibility`` have one row an object, ``image_id`` is a number and
-                ``is_duplicate`` a bool.
+                and, with ``keypoints=True``, ``keypoints`` and ``visibility`` have one row per object, ``image_id`` is
+                a number and ``is_duplicate`` a bool.
 
         Raises:
-            TypeError: A sample is no tuple, an image no tensor or a target no mapping.
-            ValueError: The batch is empty, a field is missing, or rows do not go together.
+            TypeError: If a sample is not a tuple, an image not a tensor or a target not a mapping.
+            ValueError: If the batch is empty, a field is missing, or fields differ in their number or shape of rows.
         """
         pixels, targets = transpose_samples(batch, num_elements=2)
         images, _, sizes = pad_images(pixels, size_divisor=self.size_divisor, pad_value=self.pad_value)
         counts = [len(field_rows(target, "boxes")) for target in targets]
-        mask = torch.arange(max(counts)) < torch.tensor(counts, dtype=torch.int64)[:, None]
+        mask = row_mask(counts)
         attributes = {name: _padded(targets, name, counts, torch.int64, value=-1) for name in self.attributes}
         if self.keypoints:
             keypoints = _padded(targets, "keypoints", counts, torch.float32)
@@ -151,17 +155,12 @@ class MultiTaskCollate:
             attribute_masks={name: ids >= 0 for name, ids in attributes.items()},
             iscrowd=_padded(targets, "iscrowd", counts, torch.int64),
             image_ids=torch.tensor([int(target["image_id"]) for target in targets], dtype=torch.int64),
-            is_duplicate=duplicate_column(duplicate_marks(targets)),
+            is_duplicate=duplicate_mask(duplicate_marks(targets)),
         )
 
 
 def _padded(
-    targets: Sequence[Mapping[str, Any]],
-    name: str,
-    counts: Sequence[int],
-    dtype: torch.dtype,
-    *,
-    value: float = 0,
+    targets: Sequence[Any], name: str, counts: Sequence[int], dtype: torch.dtype, *, value: float = 0
 ) -> Tensor:
     rows = [field_rows(target, name) for target in targets]
     if [len(row) for row in rows] != list(counts):
@@ -171,10 +170,5 @@ def _padded(
         )
     shapes = sorted({tuple(row.shape[1:]) for row in rows})
     if len(shapes) > 1:
-        raise ValueError(
-            f"rows of field {name!r} have shapes {shapes} over the batch; the rule is one shape."
-        )
-    batch = torch.full((len(rows), max(counts), *shapes[0]), value, dtype=dtype)
-    for target, row in zip(batch, rows, strict=True):
-        target[: len(row)] = row
-    return batch
+        raise ValueError(f"rows of field {name!r} have shapes {shapes} over the batch; expected one shape.")
+    return pad_rows(rows, value=value, dtype=dtype)

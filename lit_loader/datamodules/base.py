@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import Sampler
 
+from lit_loader.arguments import check_policy, check_resume
 from lit_loader.datamodules.held_loaders import held_loaders
 from lit_loader.datamodules.resuming import resume_with, saved_states
 from lit_loader.datamodules.workers import (
@@ -22,11 +23,9 @@ from lit_loader.datamodules.workers import (
     loader_arguments,
 )
 from lit_loader.datasets import Stage
-from lit_loader.engine import OnBadSample
+from lit_loader.engine import OnBadSample, Resume
 from lit_loader.loader import DataLoader
-from lit_loader.reporting import check_policy
 from lit_loader.seeding import key64
-from lit_loader.states import Resume, check_resume
 from lit_loader.types import CollateFn
 
 __all__ = ["LoaderDataModule", "SplitData"]
@@ -149,7 +148,7 @@ class LoaderDataModule(LightningDataModule):
         self._loaders: list[weakref.ref[DataLoader[Any]]] = []
         self._train_state: dict[str, Any] | None = None
 
-    # -- what a subclass gives ----------------------------------------------------------------------------
+    # -- what a subclass gives ------------------------------------------------------------------------------
 
     @abstractmethod
     def _split_data(self, stage: Stage) -> list[SplitData]:
@@ -159,7 +158,7 @@ class LoaderDataModule(LightningDataModule):
     def _collate_fn(self, stage: Stage) -> CollateFn | None:
         """Return the collate function of a stage; None: the default."""
 
-    # -- settings -----------------------------------------------------------------------------------------
+    # -- settings -------------------------------------------------------------------------------------------
 
     @property
     def batch_size(self) -> int:
@@ -186,7 +185,7 @@ class LoaderDataModule(LightningDataModule):
             return self.num_workers
         return self._auto_workers.decide(self.trainer, self.worker_method)
 
-    # -- Lightning's hooks --------------------------------------------------------------------------------
+    # -- Lightning's hooks ----------------------------------------------------------------------------------
 
     def setup(self, stage: str | None = None) -> None:
         """Open the data of a stage, None: of all; what is open already stays.
@@ -264,7 +263,7 @@ class LoaderDataModule(LightningDataModule):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_loaders": []}  # a copy makes its own
 
-    # -- the factory --------------------------------------------------------------------------------------
+    # -- the factory ----------------------------------------------------------------------------------------
 
     def _open(self, stage: Stage) -> list[SplitData]:
         if stage not in self._data:

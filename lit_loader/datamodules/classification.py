@@ -32,7 +32,7 @@ class ClassificationDataModule(TableDataModule):
     """Batches `ClassificationBatch` of images with labels from 0.
 
     A sample whose label is not known is left out, and `summary` says how many; prediction gets every image, or
-    object, with the label -1 where there is none. A sampler balances what its own ``by`` names, so give it the same.
+    object, with the label -1 where there is none. A sampler balances by its own ``balance_by``: give it the same.
 
     Args:
         source: Where the data lies and which split serves which stage.

@@ -90,7 +90,7 @@ class ResumeStates(Callback):
             batches.is_last_batch = False  # it comes again
         for loader, state in zip(loaders, states, strict=True):
             loader.load_state_dict(state)
-            if batches.is_last_batch and state.get("position") and loader._cut is None:
+            if batches.is_last_batch and state.get("position") and loader._slicing is None:
                 loader.set_epoch(state["epoch"] + 1)
         after_batch = fit_loop.epoch_loop.restarted_on_train_batch_end
         if not (batches.is_last_batch and fit_loop.restarted_mid_epoch and not after_batch):

@@ -65,14 +65,14 @@ class WeightedSampling(Sampling):
     """Images drawn by weights that rise with the rarity of the classes, or attribute values, they hold.
 
     Args:
-        by: The attribute whose values are balanced; None: the class.
+        balance_by: The attribute whose values are balanced; None: the class.
         exponent: 0: all classes weigh the same; 1: inversely to their number of objects.
         reduce: How the weights of an image's objects become the image's.
         num_samples: Images an epoch; None: as many as the table has.
         replacement: Whether an image may come twice in an epoch.
     """
 
-    by: str | None = None
+    balance_by: str | None = None
     exponent: float = 1.0
     reduce: Literal["mean", "max", "sum"] = "mean"
     num_samples: int | None = None
@@ -85,10 +85,10 @@ class WeightedSampling(Sampling):
             raise ValueError(f"reduce={self.reduce!r} must be 'mean', 'max' or 'sum'")
 
     def sampler(self, table: AnnotationTable) -> OrderSampler:
-        """Return the sampler for a table; ValueError if no object has a value of ``by``."""
-        _check_known(table, self.by)
-        of_labels = class_weights(label_counts(table, by=self.by), exponent=self.exponent)
-        weights = image_weights(table, of_labels, by=self.by, reduce=self.reduce)
+        """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
+        _check_known(table, self.balance_by)
+        of_labels = class_weights(label_counts(table, by=self.balance_by), exponent=self.exponent)
+        weights = image_weights(table, of_labels, by=self.balance_by, reduce=self.reduce)
         return WeightedRandomSampler(weights, self.num_samples, self.replacement)
 
 
@@ -97,29 +97,29 @@ class ClassBalancedSampling(Sampling):
     """A class, or attribute value, is chosen first, by shares between natural and balanced; then an image with it.
 
     Args:
-        by: The attribute whose values are balanced; None: the class.
-        temperature: 0: classes come as often as they are; 1: all classes come equally often.
+        balance_by: The attribute whose values are balanced; None: the class.
+        exponent: 0: classes come as often as they are; 1: all classes come equally often.
         num_samples: Images an epoch; None: as many as the table has.
         empty_share: Share of images without objects that count; None: their share of the table.
     """
 
-    by: str | None = None
-    temperature: float = 1.0
+    balance_by: str | None = None
+    exponent: float = 1.0
     num_samples: int | None = None
     empty_share: float | None = None
 
     def __post_init__(self) -> None:
-        _check_fraction("temperature", self.temperature)
+        _check_fraction("exponent", self.exponent)
         _check_num_samples(self.num_samples)
         if self.empty_share is not None:
             _check_fraction("empty_share", self.empty_share)
 
     def sampler(self, table: AnnotationTable) -> OrderSampler:
-        """Return the sampler for a table; ValueError if no object has a value of ``by``."""
-        _check_known(table, self.by)
+        """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
+        _check_known(table, self.balance_by)
         return ClassBalancedSampler(
-            image_labels(table, by=self.by),
-            temperature=self.temperature,
+            image_labels(table, by=self.balance_by),
+            exponent=self.exponent,
             num_samples=self.num_samples,
             empty_share=self.empty_share,
         )
@@ -130,12 +130,12 @@ class ClassAwareSampling(Sampling):
     """Classes, or attribute values, take turns, so that every batch is even in them; then the images of each do.
 
     Args:
-        by: The attribute whose values take turns; None: the class.
+        balance_by: The attribute whose values take turns; None: the class.
         num_samples: Images an epoch; None: as many as the table has.
         empty_as_class: Whether images without objects that count are one more class; if not, they never come.
     """
 
-    by: str | None = None
+    balance_by: str | None = None
     num_samples: int | None = None
     empty_as_class: bool = False
 
@@ -143,10 +143,12 @@ class ClassAwareSampling(Sampling):
         _check_num_samples(self.num_samples)
 
     def sampler(self, table: AnnotationTable) -> OrderSampler:
-        """Return the sampler for a table; ValueError if no object has a value of ``by``."""
-        _check_known(table, self.by)
+        """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
+        _check_known(table, self.balance_by)
         return ClassAwareSampler(
-            image_labels(table, by=self.by), num_samples=self.num_samples, empty_as_class=self.empty_as_class
+            image_labels(table, by=self.balance_by),
+            num_samples=self.num_samples,
+            empty_as_class=self.empty_as_class,
         )
 
 
@@ -155,12 +157,12 @@ class RepeatFactorSampling(Sampling):
     """Every image once, and those of rare classes, or attribute values, several times an epoch.
 
     Args:
-        by: The attribute whose rare values are repeated; None: the class.
+        balance_by: The attribute whose rare values are repeated; None: the class.
         repeat_thresh: The share of the images, in (0, 1], below which a class is repeated. The paper's 0.001 is
             for a thousand classes; with few it repeats nothing.
     """
 
-    by: str | None = None
+    balance_by: str | None = None
     repeat_thresh: float = 0.001
 
     def __post_init__(self) -> None:
@@ -168,9 +170,9 @@ class RepeatFactorSampling(Sampling):
             raise ValueError(f"repeat_thresh={self.repeat_thresh} must lie in (0, 1]")
 
     def sampler(self, table: AnnotationTable) -> OrderSampler:
-        """Return the sampler for a table; ValueError if no object has a value of ``by``."""
-        _check_known(table, self.by)
-        labels = image_labels(table, by=self.by)
+        """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
+        _check_known(table, self.balance_by)
+        labels = image_labels(table, by=self.balance_by)
         return RepeatFactorSampler(repeat_factors(labels, repeat_thresh=self.repeat_thresh))
 
 
@@ -179,13 +181,13 @@ class EffectiveNumberSampling(Sampling):
     """Images drawn by the effective number of samples of their rarest class, or attribute value.
 
     Args:
-        by: The attribute whose values are balanced; None: the class.
+        balance_by: The attribute whose values are balanced; None: the class.
         beta: In [0, 1): 0: all images weigh the same; near 1: inversely to the images of the class.
         num_samples: Images an epoch; None: as many as the table has.
         replacement: Whether an image may come twice in an epoch.
     """
 
-    by: str | None = None
+    balance_by: str | None = None
     beta: float = 0.999
     num_samples: int | None = None
     replacement: bool = True
@@ -196,18 +198,18 @@ class EffectiveNumberSampling(Sampling):
         _check_num_samples(self.num_samples)
 
     def sampler(self, table: AnnotationTable) -> OrderSampler:
-        """Return the sampler for a table; ValueError if no object has a value of ``by``."""
-        _check_known(table, self.by)
-        weights = effective_number_image_weights(image_labels(table, by=self.by), beta=self.beta)
+        """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
+        _check_known(table, self.balance_by)
+        weights = effective_number_image_weights(image_labels(table, by=self.balance_by), beta=self.beta)
         return WeightedRandomSampler(weights, self.num_samples, self.replacement)
 
 
-def _check_known(table: AnnotationTable, by: str | None) -> None:
+def _check_known(table: AnnotationTable, balance_by: str | None) -> None:
     """Refuse an attribute that no object has: every image would weigh the same, and nothing would tell."""
-    if by is not None and table.num_images and not label_counts(table, by=by).any():
+    if balance_by is not None and table.num_images and not label_counts(table, by=balance_by).any():
         raise ValueError(
-            f"by={by!r}: none of the {table.num_objects} objects of {table!r} has a value of this attribute, so "
-            "there is nothing to balance; give another attribute, or by=None for the class"
+            f"balance_by={balance_by!r}: none of the {table.num_objects} objects of {table!r} has a value of this "
+            "attribute, so there is nothing to balance; give another attribute, or balance_by=None for the class"
         )
 
 

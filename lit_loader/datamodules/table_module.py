@@ -116,7 +116,7 @@ class TableDataModule(SourceDataModule):
         self._objects: Objects = "image"
         self._samples: dict[Stage, list[SampleTable]] = {}
 
-    # -- what a task gives --------------------------------------------------------------------------------
+    # -- what a task gives ----------------------------------------------------------------------------------
 
     def _samples_of(self, table: AnnotationTable) -> SampleTable:
         """Return the samples that a table gives to any stage but prediction: its images."""
@@ -144,7 +144,7 @@ class TableDataModule(SourceDataModule):
             for by in labels
         ]
 
-    # -- data ---------------------------------------------------------------------------------------------
+    # -- data -----------------------------------------------------------------------------------------------
 
     def tables(self, stage: Stage) -> list[AnnotationTable]:
         """Return the annotation tables of a stage, with one image row for each sample.
@@ -238,14 +238,14 @@ class TableDataModule(SourceDataModule):
 
     def _balanced_by(self) -> list[str]:
         """Return the attributes that samplers balance."""
-        found = [getattr(chosen, "by", None) for chosen in self._samplers.values()]
+        found = [getattr(chosen, "balance_by", None) for chosen in self._samplers.values()]
         return [by for by in found if by is not None]
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Apply the batch transforms of the trainer's stage, on the device."""
         return self._batch_transforms(batch, self.trainer, seed=self.seed, dataloader_idx=dataloader_idx)
 
-    # -- looking at it ------------------------------------------------------------------------------------
+    # -- looking at it --------------------------------------------------------------------------------------
 
     def summaries(self) -> list[SetSummary]:
         """Return counts, imbalance and the expected mix of every set, with no image opened.

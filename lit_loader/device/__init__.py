@@ -1,38 +1,40 @@
-"""Everything that touches an accelerator: page-locked memory, copies on a side stream, a batch's draws on a device.
+"""The accelerator: page-locked memory, copies on a side stream, and seeded generators for transforms of batches.
 
-Problem: a step that waits for its batch to be copied wastes the device. Mechanism: worker processes' slots are
-page-locked once (`CudaPageLock`), the next batch is copied on a side stream while this one is used, and events say
-when a slot may be written and a batch read (`AheadRun`).
+Problem: a step that waits for the copy of its batch leaves the device idle. Mechanism: worker processes' slots are
+page-locked once (`CudaPageLock`), the next batch is copied on a side stream while this one is used, and events order
+the copies, the consumer's work and the reuse of slots (`DevicePrefetcher`).
 
-One process drives one device, as Lightning's strategies have it. Nothing here runs in a worker.
+One process uses one device, as in Lightning's strategies. No module of this package runs in a worker.
 """
 
 from __future__ import annotations
 
-from lit_loader.device.ahead import MAX_QUEUED, AheadRun
-from lit_loader.device.choice import checked_device
-from lit_loader.device.delivery import PlainRun, delivery
-from lit_loader.device.moving import Moving, moved
+from lit_loader.device.nested import Pinner, moved
 from lit_loader.device.page_lock import CudaPageLock, find_page_lock
-from lit_loader.device.pinning import PinnedRun, Pinner
 from lit_loader.device.seeded import seeded_batch
-from lit_loader.device.streams import Backend, Event, StreamBackend, find_backend
+from lit_loader.device.transfer import (
+    MAX_QUEUED,
+    DevicePrefetcher,
+    DeviceStreams,
+    MappedBatches,
+    PendingTransfer,
+    checked_device,
+    find_streams,
+    make_transfer,
+)
 
 __all__ = [
-    "AheadRun",
-    "Backend",
     "CudaPageLock",
-    "Event",
+    "DevicePrefetcher",
+    "DeviceStreams",
     "MAX_QUEUED",
-    "Moving",
-    "PinnedRun",
+    "MappedBatches",
+    "PendingTransfer",
     "Pinner",
-    "PlainRun",
-    "StreamBackend",
     "checked_device",
-    "delivery",
-    "find_backend",
     "find_page_lock",
+    "find_streams",
+    "make_transfer",
     "moved",
     "seeded_batch",
 ]

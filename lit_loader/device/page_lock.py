@@ -1,4 +1,11 @@
-"""Page-locking of memory that this process has already: worker processes' slots, registered with CUDA once."""
+"""Page-locking of existing memory: worker processes' slots, which are registered with CUDA once.
+
+NOTE [Which memory is page-locked]
+    A slot may be written again when its batch is gone and every copy from it has completed. The loader can check that
+    only for its own copies: a user may copy on any stream, and CUDA cannot list the streams that read some memory. So
+    slots are locked only if the loader moves batches to the device. Without ``device=``, batches are copied to memory
+    of torch's own pinned allocator, which records the streams on which its memory is used.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +16,19 @@ from typing import Any, Final
 
 import torch
 
-__all__ = ["CudaPageLock", "find_page_lock"]
-
 _PORTABLE: Final = 1  # cudaHostRegisterPortable: page-locked for every context, not for the current one alone
 
 
 class CudaPageLock:
-    """Registers host memory with CUDA, so that copies out of it run beside everything else.
+    """Registers host memory with CUDA, so that copies from it run asynchronously.
 
-    A tensor in such memory says ``is_pinned()``. Where there is no memory to lock, one warning says so, no more is
-    tried, and batches are used unpinned.
+    ``is_pinned()`` is true for a tensor in such memory. If memory cannot be locked, there is one warning, no further
+    try, and batches are used unpinned.
 
     Args:
-        device: The device that copies out of it.
+        device: The device that copies from it.
 
-    Runs in: the process that made it, in any thread; in a fork it does nothing, since CUDA may not be touched there.
+    Runs in: the process that created it, in any thread; in a fork it does nothing, since CUDA may not be used there.
     Owns: the registrations, until `unlock`.
     """
 
@@ -34,18 +39,13 @@ class CudaPageLock:
         self._failed = False
 
     def lock(self, address: int, num_bytes: int) -> bool:
-        """Page-lock memory; False: it could not be.
-
-        Args:
-            address: Where it begins.
-            num_bytes: How much of it.
-        """
-        if self._failed or not self._is_usable():
+        """Page-lock ``num_bytes`` of memory at an address; return False if that is not possible."""
+        if self._failed or os.getpid() != self._pid:
             return False
         try:
             error = _cudart().cudaHostRegister(address, num_bytes, _PORTABLE)
         except (RuntimeError, AssertionError):
-            # no CUDA after all: torch's own pinning, which follows, says so
+            # CUDA cannot be started. No warning here: torch's own pinning comes next and gives one.
             self._failed = True
             return False
         if int(error) == 0:
@@ -53,45 +53,36 @@ class CudaPageLock:
             return True
         self._failed = True
         self._clear_error()
+        reason = f"CUDA error {int(error)}: {_cudart().cudaGetErrorString(error)}"
         warnings.warn(
-            f"{num_bytes} bytes of shared memory could not be page-locked (CUDA error {int(error)}: "
-            f"{_said(error)}); batches go on unpinned, which is slower to copy and otherwise the same. Raise the "
-            "limit of locked memory (ulimit -l) or of the container's memory, lower prefetch_factor, or give "
-            "pin_memory=False",
+            f"{num_bytes} bytes of shared memory could not be page-locked ({reason}); batches go on unpinned, which is "
+            "slower to copy and otherwise the same. Raise the limit of locked memory (ulimit -l) or of the "
+            "container's memory, lower prefetch_factor, or give pin_memory=False",
             stacklevel=2,
         )
         return False
 
     def unlock(self, address: int) -> None:
-        """Give memory back that `lock` took; called before it is unmapped or moved."""
+        """Undo `lock`; called before the memory is unmapped or moved."""
         if address not in self._locked:
             return
         self._locked.discard(address)
-        if self._is_usable():
-            error = _cudart().cudaHostUnregister(address)
-            if int(error) != 0:
-                self._clear_error()
-
-    def _is_usable(self) -> bool:
-        return os.getpid() == self._pid
+        if os.getpid() == self._pid and int(_cudart().cudaHostUnregister(address)) != 0:
+            self._clear_error()
 
     def _clear_error(self) -> None:
-        """Take back the error that CUDA keeps of a refused call: the next kernel would be blamed for it."""
+        """Clear the error that CUDA keeps after a refused call, because the next kernel launch would raise it."""
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device=self._device)
 
 
 def find_page_lock(pin_memory: bool, device: torch.device | None) -> CudaPageLock | None:
-    """Return what page-locks the slots of a loader's worker processes, or None if they stay as they are.
+    """Return the page lock of a loader's slots, or None if they are not page-locked.
 
-    NOTE [Whose page-locked memory]
-        A slot is written again when its batch has died and every copy out of it has completed. Only of the copies that
-        the loader makes itself is that known: a user may copy on any stream, and no call tells which streams read a
-        piece of memory. So slots are locked where the loader moves batches to the device. Without ``device=``, batches
-        are copied to memory of torch's own pinned allocator, which records the streams that its memory is used on.
+    See NOTE [Which memory is page-locked].
 
     Args:
-        pin_memory: The loader's; without it nothing is locked.
+        pin_memory: The loader's.
         device: The loader's.
     """
     if not pin_memory or device is None or device.type != "cuda":
@@ -101,10 +92,3 @@ def find_page_lock(pin_memory: bool, device: torch.device | None) -> CudaPageLoc
 
 def _cudart() -> Any:
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
-
-
-def _said(error: Any) -> str:
-    try:
-        return str(_cudart().cudaGetErrorString(error))
-    except (RuntimeError, TypeError):
-        return "no description"

@@ -1,47 +1,62 @@
 """The engine: from a plan of tasks to batches in order, inline, on worker processes or on worker threads.
 
-    plan -> run -> pool -> fetch -> collate -> transport -> delivery
-
-It is handed tasks, a collate function and worker settings; it knows no sampler and no Lightning.
+`README.md` beside this file follows a batch from the loader's constructor to the consumer.
 """
 
 from __future__ import annotations
 
-from lit_loader.engine.bad_samples import BadSample, BadSampleLog, ReportingRun, append_bad_samples
-from lit_loader.engine.directed_run import DirectedRun
-from lit_loader.engine.failures import NUM_SPARES, OnBadSample
-from lit_loader.engine.fetch import Fetcher, IterableFetcher, unwrap_subset
-from lit_loader.engine.inline import InlineRun
-from lit_loader.engine.pool import Pool
-from lit_loader.engine.process_pool import ProcessPool
-from lit_loader.engine.shared_run import SharedRun
-from lit_loader.engine.spec import WorkerSpec
-from lit_loader.engine.stream_state import Placed, is_stateful
-from lit_loader.engine.task import BatchKey, BatchTimeoutError, EndOfPass, StreamPlace, Task
-from lit_loader.engine.thread_pool import ThreadPool
+from lit_loader.engine.bad_samples import BadSample, BadSampleLog, append_bad_samples
+from lit_loader.engine.fetch import StreamBatch, is_stateful, unwrap_subset
+from lit_loader.engine.inline import InlineBatches
+from lit_loader.engine.plan import plan_custom, plan_order, plan_stream, plan_unkeyed
+from lit_loader.engine.processes import ProcessBackend
+from lit_loader.engine.scheduler import Backend, Scheduler
+from lit_loader.engine.spec import (
+    Batches,
+    BatchKey,
+    BatchSlicing,
+    BatchTimeoutError,
+    EndOfEpoch,
+    FetchSpec,
+    LoaderSpec,
+    OnBadSample,
+    Resume,
+    StreamPlace,
+    Task,
+    TransferFn,
+    WorkerSpec,
+    WrappedBatches,
+)
+from lit_loader.engine.threads import ThreadBackend
 
 __all__ = [
+    "Backend",
     "BadSample",
     "BadSampleLog",
     "BatchKey",
+    "BatchSlicing",
     "BatchTimeoutError",
-    "DirectedRun",
-    "EndOfPass",
-    "Fetcher",
-    "InlineRun",
-    "IterableFetcher",
-    "NUM_SPARES",
+    "Batches",
+    "EndOfEpoch",
+    "FetchSpec",
+    "InlineBatches",
+    "LoaderSpec",
     "OnBadSample",
-    "Placed",
-    "Pool",
-    "ProcessPool",
-    "ReportingRun",
-    "SharedRun",
+    "ProcessBackend",
+    "Resume",
+    "Scheduler",
+    "StreamBatch",
     "StreamPlace",
     "Task",
-    "ThreadPool",
+    "ThreadBackend",
+    "TransferFn",
     "WorkerSpec",
+    "WrappedBatches",
     "append_bad_samples",
     "is_stateful",
+    "plan_custom",
+    "plan_order",
+    "plan_stream",
+    "plan_unkeyed",
     "unwrap_subset",
 ]

@@ -1,29 +1,33 @@
-"""Bad samples on the consumer's side: what is recorded of an epoch, how many it may have, and the report at its end.
+"""Samples that raise: they are named in their error, or recorded, counted and reported while the epoch goes on.
 
-NOTE [When they count]
-    What failed travels with its batch and counts when the batch is delivered, in the order in which the consumer gets
-    them. So every backend counts the same at every batch, batches of the next epoch that are made ahead count for that
-    one, and what was made and never delivered does not count. A batch that raises something else (its collate function,
-    say) is not delivered, and neither are its records.
+NOTE [When bad samples count]
+    The records of bad samples are sent with their batch and count when it is delivered. So every backend has the same
+    count at every batch, batches that are made ahead count for their own epoch, and batches that are never delivered do
+    not count. A batch whose collate function raises is not delivered, and neither are its records.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import warnings
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from operator import length_hint
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, NamedTuple
 
-from lit_loader.engine.failures import Failure, Flawed
-from lit_loader.engine.task import EndOfPass
+from lit_loader.engine.spec import Batches, EndOfEpoch, WrappedBatches
 from lit_loader.errors import BadBatchError, BadSamplesWarning, TooManyBadSamplesError
 
-__all__ = ["BadSample", "BadSampleLog", "ReportingRun", "append_bad_samples", "summary_of"]
+NUM_SPARES: Final = 3
+"""Indices that replace a bad sample, one after the other, before its batch fails."""
 
-_MOST_SHOWN = 3
-_CONSUMER = 5  # frames up from `BadSampleLog.report`: the run, the iterator's two, and whose loop it is
+_MAX_CHARACTERS = 1000  # of a message that is kept
+_MAX_NAMED = 32  # indices in a note
+_MAX_SHOWN = 3  # samples in a summary
+# Frames from `BadSampleLog._report` up to the consumer's loop: `next_batch`, and the iterator's two.
+_CONSUMER = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,20 +35,22 @@ class BadSample:
     """One call of ``dataset[index]`` that failed and was not raised; a replacement that failed too is another one.
 
     Attributes:
-        epoch: The epoch, from 0.
-        rank: The process that asked for it.
+        epoch: The epoch, from 0; set when the batch is delivered.
+        rank: The rank whose batch it was for; set when the batch is delivered.
         batch: Number of the batch in this rank's epoch, from 0.
-        position: The sample's position in the global order; None without a seed.
-        index: What the loader's dataset was asked for.
-        file: The file that the error names, or that ``dataset.sample_path(index)`` does; None: neither does.
+        row: The sample's place in the batch, from 0.
+        position: Its position in the global order, or None without a seed.
+        index: The index into the loader's dataset.
+        file: The file of the error, or else ``dataset.sample_path(index)``, or None if there is neither.
         error: Name of the error's type.
         message: The error's message, at most 1,000 characters.
-        replaced_by: The index whose sample took its place in the batch; None: none did.
+        replaced_by: The index whose sample took its place in the batch, or None.
     """
 
-    epoch: int
-    rank: int
+    epoch: int = 0
+    rank: int = 0
     batch: int
+    row: int
     position: int | None
     index: Any
     file: str | None
@@ -52,9 +58,153 @@ class BadSample:
     message: str
     replaced_by: Any = None
 
+    @classmethod
+    def of(
+        cls,
+        error: Exception,
+        dataset: Any,
+        inner: Any,
+        index: Any,
+        *,
+        batch: int,
+        row: int,
+        position: int | None,
+    ) -> BadSample:
+        """Return the record of an error.
+
+        Args:
+            error: What ``dataset[inner]`` raised.
+            dataset: The dataset that raised it.
+            inner: The index into that dataset.
+            index: The index into the loader's own dataset, which may be a `Subset` of that one.
+            batch: Number of the batch.
+            row: The sample's place in the batch.
+            position: Its position in the global order, or None.
+        """
+        try:
+            message = str(error)
+        except Exception:
+            message = "(its message cannot be read)"
+        if len(message) > _MAX_CHARACTERS:
+            message = f"{message[:_MAX_CHARACTERS]}..."
+        return cls(
+            batch=batch,
+            row=row,
+            position=position,
+            index=index,
+            file=_file_of(error, dataset, inner),
+            error=type(error).__name__,
+            message=message,
+        )
+
     def __str__(self) -> str:
         file = "" if self.file is None else f", file {self.file}"
         return f"sample {self.index}{file}: {self.error}: {self.message}"
+
+
+class PartialBatch(NamedTuple):
+    """Samples, or a batch, with the records of the samples that failed.
+
+    Attributes:
+        made: The samples that did not fail, or the batch.
+        bad_samples: Records of those that failed.
+        is_lost: Whether no batch can be delivered.
+    """
+
+    made: Any
+    bad_samples: list[BadSample]
+    is_lost: bool
+
+
+# -- naming a sample in its error --------------------------------------------------------------------------
+
+
+def name_sample(error: Exception, dataset: Any, inner: Any, index: Any) -> None:
+    """Add the sample's name to an error as a note; arguments as for `BadSample.of`."""
+    file = _file_of(error, dataset, inner)
+    _note(error, f"sample {_shown(index)}" if file is None else f"sample {_shown(index)}, file {file}")
+
+
+def name_last_sample(
+    error: Exception, dataset: Any, indices: Any, left: Iterator[Any], *, given: Any = None
+) -> None:
+    """Add the name of the sample whose index an iterator gave last to an error, if the iterator shows its position.
+
+    Args:
+        error: What was raised.
+        dataset: What raised it.
+        indices: Of the samples.
+        left: The iterator over ``indices``.
+        given: The indices into the loader's own dataset, or None if they are the same.
+    """
+    try:
+        number = len(indices) - length_hint(left, len(indices)) - 1
+        if number < 0:
+            return  # an iterator without a length hint
+        inner = list(indices)[number]
+        index = inner if given is None else list(given)[number]
+    except Exception:
+        return
+    name_sample(error, dataset, inner, index)
+
+
+def name_batch(error: Exception, indices: Any) -> None:
+    """Add the indices that ``__getitems__`` was called with to its error as a note."""
+    try:
+        named = list(indices)
+    except Exception:
+        return
+    more = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
+    _note(error, f"one of the samples {', '.join(map(_shown, named[:_MAX_NAMED]))}{more}")
+
+
+def stop_iteration_as_error(error: StopIteration, source: str) -> RuntimeError:
+    """Return the RuntimeError that replaces a StopIteration which would end the epoch, as in generators (PEP 479).
+
+    Args:
+        error: The StopIteration; the caller chains it.
+        source: Name of the code that raised it.
+    """
+    raised = RuntimeError(
+        f"{source} raised StopIteration, which would end the epoch here without an error; catch it, as from a bare "
+        "next(), or raise another error"
+    )
+    notes = getattr(error, "__notes__", None)
+    for note in notes if isinstance(notes, list) else ():
+        _note(raised, str(note))
+    return raised
+
+
+def _note(error: Exception, text: str) -> None:
+    """Add a note to an error, once: a dataset may raise the same object again and again."""
+    try:
+        if text not in getattr(error, "__notes__", ()):
+            error.add_note(text)
+    except Exception:  # the error's class defines __notes__ or add_note itself
+        return
+
+
+def _file_of(error: Exception, dataset: Any, index: Any) -> str | None:
+    """Return the error's ``filename``, or else the dataset's ``sample_path(index)``, or None if there is neither."""
+    try:
+        name = getattr(error, "filename", None)
+        if isinstance(name, (str, bytes, os.PathLike)):
+            return os.fsdecode(name)
+        find = getattr(dataset, "sample_path", None)
+        return os.fsdecode(find(index)) if callable(find) else None
+    except Exception:  # raised by user code; its first error is the one to raise
+        return None
+
+
+def _shown(index: Any) -> str:
+    try:
+        text = str(index)
+    except Exception:
+        return f"(a {type(index).__name__})"
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
+
+
+# -- recording and reporting -------------------------------------------------------------------------------
 
 
 def append_bad_samples(path: Path | str, records: Iterable[BadSample], **labels: Any) -> None:
@@ -77,172 +227,123 @@ def append_bad_samples(path: Path | str, records: Iterable[BadSample], **labels:
         file.writelines(lines)
 
 
-def summary_of(records: list[BadSample]) -> str:
+def summarize(records: list[BadSample]) -> str:
     """Return how many samples are bad and what the first ones are."""
     replaced = sum(record.replaced_by is not None for record in records)
     counts = f"{len(records)} bad sample{'s' * (len(records) != 1)} ({replaced} replaced)"
-    more = len(records) - _MOST_SHOWN
-    shown = [str(record) for record in records[:_MOST_SHOWN]] + ([f"and {more} more"] if more > 0 else [])
+    more = len(records) - _MAX_SHOWN
+    shown = [str(record) for record in records[:_MAX_SHOWN]] + ([f"and {more} more"] if more > 0 else [])
     return f"{counts}: {'; '.join(shown)}"
 
 
-class BadSampleLog:
-    """The bad samples of one pass: see NOTE [When they count].
+class BadSampleLog(WrappedBatches):
+    """Batches of one epoch whose bad samples are recorded as they are delivered: see NOTE [When bad samples count].
+
+    They are reported with the epoch's last batch.
 
     Args:
-        epoch: The epoch of the pass.
-        rank: This process's number.
-        max_bad_samples: How many of them the pass may have.
+        batches: The epoch.
+        epoch: Its number.
+        rank: This process's rank.
+        max_bad_samples: How many bad samples the epoch may have.
+        num_batches: How many batches it has, so that the report comes with the last one, after which a consumer may
+            ask for no more. If None, the report comes at the epoch's end.
+        seen: The indices of each batch, which are corrected to those that are delivered, or None if they are not
+            wanted.
 
     Attributes:
-        records: What was delivered so far, in order.
+        records: The bad samples of the batches delivered so far, in order.
     """
 
-    def __init__(self, *, epoch: int, rank: int, max_bad_samples: int) -> None:
+    def __init__(
+        self,
+        batches: Batches,
+        *,
+        epoch: int,
+        rank: int,
+        max_bad_samples: int,
+        num_batches: int | None = None,
+        seen: list[list[Any]] | None = None,
+    ) -> None:
+        super().__init__(batches)
+        self._num_batches, self._seen = num_batches, seen
         self.epoch, self.rank, self.max_bad_samples = epoch, rank, max_bad_samples
         self.records: list[BadSample] = []
-        self._num_reported = 0
+        self._num_delivered = self._num_reported = 0
 
-    def deliver(self, flawed: Flawed) -> Any:
-        """Record what failed, and return the batch.
+    def next_batch(self) -> Any:
+        """Return the next batch.
 
         Raises:
-            TooManyBadSamplesError: If this brings the count over the bound, or it was over it before.
-            BadBatchError: If there is no batch to deliver.
+            EndOfEpoch: After the last one.
+            TooManyBadSamplesError: If there were too many bad samples; the iteration may go on.
+            BadBatchError: If the batch has no sample left; the iteration may go on.
+            Exception: As the wrapped batches do.
         """
-        self.records += [
-            BadSample(
-                epoch=self.epoch,
-                rank=self.rank,
-                batch=failure.batch,
-                position=failure.position,
-                index=failure.index,
-                file=failure.file,
-                error=failure.error,
-                message=failure.message,
-                replaced_by=failure.replaced_by,
-            )
-            for failure in flawed.failures
-        ]
+        try:
+            batch = self._batches.next_batch()
+        except EndOfEpoch:
+            self._report(final=True)
+            raise
+        self._num_delivered += 1
+        if type(batch) is PartialBatch:
+            self._correct_seen(batch.bad_samples)
+            batch = self._record(batch)
+        if self._num_delivered == self._num_batches:
+            try:
+                self._report(final=False)
+            # warnings are errors: raised at the epoch's end, and the batch is not lost
+            except BadSamplesWarning:
+                return batch
+        return batch
+
+    def _record(self, partial: PartialBatch) -> Any:
+        """Record the samples that failed, and return the batch.
+
+        Raises:
+            TooManyBadSamplesError: If the epoch has more bad samples than allowed.
+            BadBatchError: If the batch has no sample left.
+        """
+        bad = [replace(record, epoch=self.epoch, rank=self.rank) for record in partial.bad_samples]
+        self.records += bad
         if len(self.records) > self.max_bad_samples:
             raise TooManyBadSamplesError(
                 f"{len(self.records)} bad samples in epoch {self.epoch} on rank {self.rank}, and max_bad_samples="
                 f"{self.max_bad_samples} is the most; the last: {self.records[-1]}; mend these samples or leave them "
                 "out (loader.bad_samples lists them), or give a larger max_bad_samples"
             )
-        if flawed.lost:
-            raise BadBatchError(self._why_lost(flawed.failures))
-        return flawed.made
-
-    def _why_lost(self, failures: list[Failure]) -> str:
-        recorded = self.records[-len(failures) :]
-        row = next(failure.row for failure in failures if failure.replaced_by is None)
-        tries = [record for record, failure in zip(recorded, failures, strict=True) if failure.row == row]
-        where = f"batch {failures[0].batch} of epoch {self.epoch} on rank {self.rank}"
+        if not partial.is_lost:
+            return partial.made
+        row = next(record.row for record in bad if record.replaced_by is None)
+        tries = [record for record in bad if record.row == row]
+        where = f"batch {bad[0].batch} of epoch {self.epoch} on rank {self.rank}"
         if len(tries) == 1:
-            return (
-                f"{where} has no sample left, all {len(failures)} are bad; the first: {tries[0]}; mend them or leave "
+            raise BadBatchError(
+                f"{where} has no sample left, all {len(bad)} are bad; the first: {tries[0]}; mend them or leave "
                 'them out, give a larger batch_size, or on_bad_sample="substitute"'
             )
-        listed = "; ".join(map(str, tries))
-        return (
-            f"{where}: a sample is bad and so are the {len(tries) - 1} that were to replace it; {listed}; mend them or "
-            'leave them out of the sampler, or give on_bad_sample="skip"'
+        raise BadBatchError(
+            f"{where}: a sample is bad and so are the {len(tries) - 1} that were to replace it; "
+            f"{'; '.join(map(str, tries))}; mend them or leave them out of the sampler, or give "
+            'on_bad_sample="skip"'
         )
 
-    def report(self, *, final: bool) -> None:
-        """Warn of what was not reported yet.
-
-        Args:
-            final: Whether it counts as reported even if the warning is made an error.
-        """
-        if len(self.records) == self._num_reported:
-            return
+    def _report(self, *, final: bool) -> None:
+        """Warn of bad samples that were not reported; with ``final`` only once, also if the warning raises."""
         num_reported = len(self.records)
+        if num_reported == self._num_reported:
+            return
         if final:
             self._num_reported = num_reported
         where = f"epoch {self.epoch}, rank {self.rank}"
-        text = f"{where}: {summary_of(self.records)}; loader.bad_samples lists them all"
+        text = f"{where}: {summarize(self.records)}; loader.bad_samples lists them all"
         warnings.warn(text, BadSamplesWarning, stacklevel=_CONSUMER)
         self._num_reported = num_reported
 
-
-class Run(Protocol):
-    """A pass."""
-
-    def next_batch(self) -> Any:
-        """Return the next batch or raise EndOfPass."""
-
-    @property
-    def workers(self) -> list[Any]:
-        """The worker processes or threads."""
-
-    def poll(self) -> bool:
-        """Whether `next_batch` would return or raise at once."""
-
-    def close(self) -> None:
-        """Drop the pass."""
-
-
-class ReportingRun:
-    """A pass whose bad samples are recorded as its batches are delivered, and reported with the last one.
-
-    Args:
-        run: The pass.
-        log: Its records.
-        num_batches: How many batches it has, as a consumer that knows it asks for no more; None: not known, and the
-            report comes when there are no more.
-        seen: The indices of each batch, which are brought in line with what is delivered; None: nobody reads them.
-    """
-
-    def __init__(
-        self, run: Run, log: BadSampleLog, *, num_batches: int | None, seen: list[list[Any]] | None
-    ) -> None:
-        self._run, self._log, self._num_batches, self._seen = run, log, num_batches, seen
-        self._num_delivered = 0
-
-    def next_batch(self) -> Any:
-        """Return the next batch.
-
-        Raises:
-            EndOfPass: After the last one.
-            TooManyBadSamplesError: If there were too many bad samples; the iteration may go on.
-            BadBatchError: If nothing is left of the batch; the iteration may go on.
-            Exception: As the pass does.
-        """
-        try:
-            batch = self._run.next_batch()
-        except EndOfPass:
-            self._log.report(final=True)
-            raise
-        self._num_delivered += 1
-        if type(batch) is Flawed:
-            self._correct_seen(batch.failures)
-            batch = self._log.deliver(batch)
-        if self._num_delivered == self._num_batches:
-            try:
-                self._log.report(final=False)
-            except BadSamplesWarning:  # warnings are errors here: raised at the end, not in the batch's place
-                return batch
-        return batch
-
-    def _correct_seen(self, failures: list[Failure]) -> None:
-        number = failures[0].batch
+    def _correct_seen(self, bad: list[BadSample]) -> None:
+        number = bad[0].batch
         if self._seen is None or number >= len(self._seen):
             return
-        replaced = {failure.row: failure.replaced_by for failure in failures}
+        replaced = {record.row: record.replaced_by for record in bad}
         indices = [replaced.get(row, index) for row, index in enumerate(self._seen[number])]
         self._seen[number] = [index for index in indices if index is not None]
-
-    @property
-    def workers(self) -> list[Any]:
-        """The worker processes or threads."""
-        return self._run.workers
-
-    def poll(self) -> bool:
-        """Whether `next_batch` would return or raise at once."""
-        return self._run.poll()
-
-    def close(self) -> None:
-        """Drop the pass."""
-        self._run.close()

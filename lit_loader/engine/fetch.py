@@ -1,160 +1,145 @@
 """Fetchers: from a task to samples and from samples to a batch, the same code inline and in every worker.
 
-Where the generators are seeded is decided here and nowhere else: before each sample, and before the collate
-function. How they are seeded is handed in (`Aim`): a process's own generators, or a thread's.
+Only fetchers decide when generators are seeded: before each sample, and before the collate function. How they are
+seeded is an argument (`SeedFn`): the process's generators, or the thread's.
 
 NOTE [StopIteration]
     Only ``next()`` of an iterable dataset's iterator may end an epoch. With a key, a StopIteration that the user's code
-    raises elsewhere is an error, as one rank would end its epoch early and the others would wait for it. Without a key
-    it ends the loop, as with torch's loader.
+    raises elsewhere becomes an error: one rank would end its epoch early and the others would wait for it. Without a
+    key it ends the loop, as with torch's loader.
+
+NOTE [Bad samples]
+    A sample is bad if ``dataset[index]`` raises an ``Exception``. Always raised are MemoryError, which is not the
+    sample's fault, SharedGeneratorError, which lit_loader raises itself, and what is not an ``Exception``. Errors of
+    the collate function are raised too, because they cannot be attributed to a sample. A replacement is the sample of
+    another index at the same position: the plan has chosen the index, and before each try the generators are seeded for
+    the position again. So a batch does not depend on the worker that makes it.
+
+NOTE [Resumed streams]
+    To continue in the middle of an iterable dataset, a worker loads the states of the dataset and of its iterator in
+    the order of torchdata's ``StatefulDataLoader``: the dataset's, then ``iter(dataset)``, then the iterator's. If the
+    dataset's state is another one after that (its ``__iter__`` resets it, or counts the epoch), it is loaded once more.
+    If neither has a state, the samples before are made again and dropped, each with its own key, so that what a dataset
+    keeps (a shuffle buffer, for example) is the same again.
+
+NOTE [Datasets that reset themselves]
+    If ``__iter__`` is a generator function that resets the dataset, the reset comes with the first sample, after
+    ``load_state_dict``, and the dataset would begin at 0 without an error. Therefore every `StreamPlace` holds digests
+    of the state before and after the epoch's first sample. If the first sample of a resumed epoch leaves the state that
+    the epoch's first sample left, the dataset has reset itself, unless the loaded state is that of an epoch's beginning
+    (in a stream that repeats itself). Its samples are then made again and dropped as if it had no state, with a
+    warning. Not noticed: a dataset that begins anew with a state other than the one at the beginning of the epoch.
+
+NOTE [Streams between epochs]
+    A dataset may count its epochs. The state of a worker's copy at the end of an epoch is sent with the end. If the
+    next epoch is resumed, where new workers take the place of persistent ones, that state is loaded before
+    ``iter(dataset)``. Some datasets notice only in ``__iter__`` that they were saved at their end, and give no sample
+    then. So a resumed epoch that has no samples from its beginning is iterated once more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeAlias
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any, NamedTuple, Protocol
 
+from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
 
-from lit_loader.engine.failures import name_batch, name_sample, name_sample_before, stop_iteration_as_error
-from lit_loader.engine.task import BatchKey, Task
-from lit_loader.seeding import EpochKeys, Moment, seed_process
+from lit_loader.engine.bad_samples import (
+    BadSample,
+    PartialBatch,
+    name_batch,
+    name_last_sample,
+    name_sample,
+    stop_iteration_as_error,
+)
+from lit_loader.engine.spec import BatchKey, FetchSpec, StreamPlace, Task
+from lit_loader.errors import SharedGeneratorError
+from lit_loader.seeding import EpochKeys, RngPurpose, seed_process
 from lit_loader.types import CollateFn
 
-__all__ = [
-    "Aim",
-    "Fetcher",
-    "IterableFetcher",
-    "MapFetcher",
-    "Placer",
-    "keep",
-    "make_fetcher",
-    "unwrap_subset",
-]
 
+class SeedFn(Protocol):
+    """Seeds the generators for a purpose."""
 
-class Aim(Protocol):
-    """Brings the generators to a moment."""
-
-    def __call__(self, keys: EpochKeys, moment: Moment, a: int, b: int = 0, /) -> None:
-        """Seed them, or see to it that they are seeded when they are first drawn from."""
-
-
-Placer: TypeAlias = Callable[[Any], Any]
-
-
-def keep(sample: Any) -> Any:
-    """Return the sample as it is."""
-    return sample
+    def __call__(self, keys: EpochKeys, purpose: RngPurpose, a: int, b: int = 0, /) -> None:
+        """Seed them; `RngPurpose` says what ``a`` and ``b`` are."""
 
 
 class Fetcher(Protocol):
     """Makes batches."""
 
     def samples(self, task: Task) -> Any:
-        """Return what is to be collated; raises StopIteration when an iterable dataset has ended."""
+        """Return the samples of a task; raise StopIteration when an iterable dataset has ended."""
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
         """Return the batch."""
 
 
-def make_fetcher(
-    dataset: Any,
-    *,
-    batched: bool,
-    collate_fn: CollateFn,
-    drop_last: bool,
-    worker: int = 0,
-    aim: Aim = seed_process,
-    place: Placer = keep,
-) -> Fetcher:
-    """Return the fetcher for a dataset.
-
-    Args:
-        dataset: A map or an iterable dataset.
-        batched: Whether a task names several samples that are collated, or one that is converted.
-        collate_fn: Called with the list of samples, or with the sample.
-        drop_last: Whether an iterable dataset's last, short batch is dropped.
-        worker: The worker's number, which keys an iterable dataset's samples.
-        aim: Seeds the generators for a moment.
-        place: Called with each sample as soon as it is made; what it returns is collated.
-    """
-    if isinstance(dataset, IterableDataset):
-        return IterableFetcher(
-            dataset,
-            batched=batched,
-            collate_fn=collate_fn,
-            drop_last=drop_last,
-            worker=worker,
-            aim=aim,
-            place=place,
-        )
-    return MapFetcher(dataset, batched=batched, collate_fn=collate_fn, aim=aim, place=place)
+def make_fetcher(spec: FetchSpec, worker: int = 0, *, seed: SeedFn = seed_process) -> Fetcher:
+    """Return the fetcher of a worker; with a seed its number is part of the keys of an iterable dataset's samples."""
+    if isinstance(spec.dataset, IterableDataset):
+        return IterableFetcher(spec, worker, seed=seed)
+    kind = MapFetcher if spec.on_bad_sample == "raise" else SkippingFetcher
+    return kind(spec, seed=seed)
 
 
 class MapFetcher:
     """Fetches from a dataset with ``__getitem__`` or ``__getitems__``."""
 
-    def __init__(
-        self,
-        dataset: Any,
-        *,
-        batched: bool,
-        collate_fn: CollateFn,
-        aim: Aim = seed_process,
-        place: Placer = keep,
-    ) -> None:
-        self._dataset, self._batched, self._collate_fn = dataset, batched, collate_fn
-        self._aim, self._place = aim, place
+    def __init__(self, spec: FetchSpec, *, seed: SeedFn) -> None:
+        self._dataset, self._batched, self._collate_fn = spec.dataset, spec.batched, spec.collate_fn
+        self._seed = seed
         self._keys: EpochKeys | None = None
 
     def samples(self, task: Task) -> Any:
-        """Return the samples that the task names: a list, or the one sample where nothing is batched."""
+        """Return the samples of a task: a list, or one sample without batching."""
         index, key = task.index, task.key
         if key is not None:
             try:
                 return self._keyed(index, key)
             except StopIteration as error:  # see NOTE [StopIteration]
                 raise stop_iteration_as_error(error, f"dataset {type(self._dataset).__name__}") from error
-        dataset, place = self._dataset, self._place
+        dataset = self._dataset
         if not self._batched:
-            return _made(dataset, index, index)
+            return _get(dataset, index, index)
         if getattr(dataset, "__getitems__", None):
-            return _made_together(dataset, index, index)
+            return _get_batch(dataset, index, index)
         left = iter(index)
         try:
-            if place is keep:
-                return [dataset[i] for i in left]
-            return [place(dataset[i]) for i in left]
+            return [dataset[i] for i in left]
         except Exception as error:
-            name_sample_before(error, dataset, index, left)
+            name_last_sample(error, dataset, index, left)
             raise
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
         """Return the batch of these samples."""
         if key is None:
             return self._collate_fn(samples)
-        self._aim(self._epoch_keys(key), Moment.BATCH, key.batch)
-        return _collated_with_key(self._collate_fn, samples)
+        self._seed(self._epoch_keys(key), RngPurpose.BATCH, key.batch)
+        return _collate_with_key(self._collate_fn, samples)
 
     def _keyed(self, index: Any, key: BatchKey) -> Any:
-        keys, aim = self._epoch_keys(key), self._aim
+        keys, seed = self._epoch_keys(key), self._seed
         if not self._batched:
             dataset, (inner,) = unwrap_subset(self._dataset, [index])
-            aim(keys, Moment.SAMPLE, key.first)
-            return _made(dataset, inner, index)
+            seed(keys, RngPurpose.SAMPLE, key.first)
+            return _get(dataset, inner, index)
         dataset, inners = unwrap_subset(self._dataset, index)
         if getattr(dataset, "__getitems__", None):
-            aim(keys, Moment.SAMPLE, key.first)
-            return _made_together(dataset, inners, index)
-        samples, moment, place = [], Moment.SAMPLE, self._place
+            seed(keys, RngPurpose.SAMPLE, key.first)
+            return _get_batch(dataset, inners, index)
+        samples, purpose = [], RngPurpose.SAMPLE
         left = iter(inners)
         try:
             for position, i in enumerate(left, start=key.first):
-                aim(keys, moment, position)
-                samples.append(place(dataset[i]))
+                seed(keys, purpose, position)
+                samples.append(dataset[i])
         except Exception as error:
-            name_sample_before(error, dataset, inners, left, given=index)
+            name_last_sample(error, dataset, inners, left, given=index)
             raise
         return samples
 
@@ -170,7 +155,7 @@ class MapFetcher:
         return keys
 
 
-def _made(dataset: Any, index: Any, given: Any) -> Any:
+def _get(dataset: Any, index: Any, given: Any) -> Any:
     try:
         return dataset[index]
     except Exception as error:
@@ -178,7 +163,7 @@ def _made(dataset: Any, index: Any, given: Any) -> Any:
         raise
 
 
-def _made_together(dataset: Any, indices: Any, given: Any) -> Any:
+def _get_batch(dataset: Any, indices: Any, given: Any) -> Any:
     try:
         return dataset.__getitems__(indices)
     except Exception as error:
@@ -186,7 +171,7 @@ def _made_together(dataset: Any, indices: Any, given: Any) -> Any:
         raise
 
 
-def _collated_with_key(collate_fn: CollateFn, samples: Any) -> Any:
+def _collate_with_key(collate_fn: CollateFn, samples: Any) -> Any:
     try:
         return collate_fn(samples)
     except StopIteration as error:  # see NOTE [StopIteration]
@@ -196,8 +181,8 @@ def _collated_with_key(collate_fn: CollateFn, samples: Any) -> Any:
 def unwrap_subset(dataset: Any, index: Any) -> tuple[Any, Any]:
     """Return the dataset under torch's `Subset` and the indices into it.
 
-    `Subset` has ``__getitems__``, which would give a batch of a split one key; its samples keep their own.
-    A subclass may do more than look up, so only the class itself is unwrapped.
+    `Subset` has ``__getitems__``, so without this a whole batch of a split would have one key; unwrapped, each sample
+    has its own. A subclass may do more than map indices, so only the class itself is unwrapped.
     """
     while type(dataset) is Subset:
         indices = dataset.indices
@@ -206,38 +191,113 @@ def unwrap_subset(dataset: Any, index: Any) -> tuple[Any, Any]:
     return dataset, index
 
 
+class SkippingFetcher(MapFetcher):
+    """Fetches sample by sample, and skips or replaces samples that fail: see NOTE [Bad samples].
+
+    A bad sample of a task with ``spares`` is replaced by the first of them that does not fail; the batch of a task
+    without them shrinks. If anything failed, the result is a `PartialBatch`.
+    """
+
+    def samples(self, task: Task) -> Any:
+        """Return the samples of a task: a list, or one sample without batching."""
+        given = list(task.index) if self._batched else [task.index]
+        samples: list[Any] = []
+        bad: list[BadSample] = []
+        is_lost = False
+        for row in range(len(given)):
+            failed = self._try(samples, task, row, given[row])
+            bad += failed
+            is_lost = is_lost or (task.spares is not None and bool(failed) and failed[-1].replaced_by is None)
+        made: Any = samples
+        if not self._batched:
+            made = samples[0] if samples else None
+        return PartialBatch(made, bad, is_lost) if bad else made
+
+    def _try(self, samples: list[Any], task: Task, row: int, index: Any) -> list[BadSample]:
+        """Append a sample or its replacement to ``samples``; return the samples that failed."""
+        failed: list[BadSample] = []
+        key, position = task.key, None if task.key is None else task.key.first + row
+        for candidate in (index, *(() if task.spares is None else task.spares[row])):
+            dataset, (inner,) = unwrap_subset(self._dataset, [candidate])
+            if key is not None and position is not None:
+                self._seed(self._epoch_keys(key), RngPurpose.SAMPLE, position)
+            try:
+                sample = dataset[inner]
+            except Exception as error:
+                if isinstance(error, (MemoryError, SharedGeneratorError)):
+                    name_sample(error, dataset, inner, candidate)
+                    raise
+                error.__traceback__ = None  # it would keep the other samples alive
+                bad = BadSample.of(
+                    error, dataset, inner, candidate, batch=task.number, row=row, position=position
+                )
+                failed.append(bad)
+            else:
+                samples.append(sample)
+                return [replace(bad, replaced_by=candidate) for bad in failed]
+        return failed
+
+    def collate(self, samples: Any, key: BatchKey | None) -> Any:
+        """Return the batch of these samples, with those that failed; a lost batch if no sample is left."""
+        if type(samples) is not PartialBatch:
+            return super().collate(samples, key)
+        made, bad, is_lost = samples
+        if is_lost or (self._batched and not made):
+            return PartialBatch(None, bad, is_lost=True)
+        return PartialBatch(super().collate(made, key), bad, is_lost=False)
+
+
+def is_stateful(thing: Any) -> bool:
+    """Whether an object has a state of its own that can be saved and loaded."""
+    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
+
+
+class StreamBatch(NamedTuple):
+    """A batch of an iterable dataset, and its worker's position after it.
+
+    Attributes:
+        batch: The batch, or None at the end of the worker's stream.
+        worker: Number of the worker.
+        place: The worker's position.
+        notice: Text of a warning that the consumer is to give, or None.
+    """
+
+    batch: Any
+    worker: int
+    place: StreamPlace
+    notice: str | None = None
+
+
 class IterableFetcher:
-    """Fetches from one pass over an iterable dataset.
+    """Fetches from one epoch of an iterable dataset, and returns `StreamBatch`: see NOTE [Resumed streams].
 
     Determinism: with a key, sample number n is seeded from (seed, epoch, rank, worker, n), and so are
         ``__iter__`` and the collate function.
     """
 
-    def __init__(
-        self,
-        dataset: Any,
-        *,
-        batched: bool,
-        collate_fn: CollateFn,
-        drop_last: bool,
-        worker: int,
-        aim: Aim = seed_process,
-        place: Placer = keep,
-    ) -> None:
-        self._dataset, self._batched, self._collate_fn = dataset, batched, collate_fn
-        self._drop_last, self._worker, self._aim, self._place = drop_last, worker, aim, place
+    def __init__(self, spec: FetchSpec, worker: int, *, seed: SeedFn) -> None:
+        self._dataset, self._batched, self._collate_fn = spec.dataset, spec.batched, spec.collate_fn
+        self._drop_last, self._worker, self._seed = spec.drop_last, worker, seed
         self._stream = worker  # with a key, the worker's number over all ranks
         self._samples: Iterator[Any] | None = None
+        self._key: BatchKey | None = None
         self._keys: EpochKeys | None = None
         self._count = self._num_batches = 0
         self._ended = False
+        self._with_state = bool(spec.stream_state)
+        self._beginning: StreamPlace | None = None  # where a resumed epoch begins
+        self._first: str | None = None  # the digests of NOTE [Datasets that reset themselves]
+        # the loaded position, until the next sample was checked against it
+        self._loaded: StreamPlace | None = None
+        self._notice: str | None = None
 
     def start(self, key: BatchKey | None) -> None:
-        """Begin the pass: ``iter(dataset)``."""
+        """Begin the epoch: ``iter(dataset)``."""
+        self._key = key
         if key is not None:
             self._keys = EpochKeys(key.seed, key.epoch)
             self._stream = self._worker + (key.rank << 32)
-            self._aim(self._keys, Moment.STREAM_START, self._stream)
+            self._seed(self._keys, RngPurpose.STREAM_START, self._stream)
         try:
             self._samples = iter(self._dataset)
         except StopIteration as error:  # see NOTE [StopIteration]
@@ -248,17 +308,19 @@ class IterableFetcher:
             ) from error
 
     def samples(self, task: Task) -> Any:
-        """Return the next samples, as many as ``task.index`` is long; one where nothing is batched."""
+        """Return the next samples, as many as ``task.index`` has entries, or one sample without batching."""
+        if task.places is not None:
+            self._beginning = task.places[self._worker]
+        if self._samples is None and not self._ended:
+            self._begin(task.key)
         if self._ended:
             raise StopIteration
-        if self._samples is None:
-            self.start(task.key)
         if not self._batched:
             return self._next_sample()
         data: list[Any] = []
         for _ in task.index:
             try:
-                data.append(self._place(self._next_sample()))
+                data.append(self._next_sample())
             except StopIteration:
                 self._ended = True
                 break
@@ -266,22 +328,170 @@ class IterableFetcher:
             raise StopIteration
         return data
 
-    def end(self) -> Any:
-        """Return where the stream is at its end: None, as it is not tracked."""
-        return None
-
-    def collate(self, samples: Any, key: BatchKey | None) -> Any:
-        """Return the batch of these samples."""
+    def collate(self, samples: Any, key: BatchKey | None) -> StreamBatch:
+        """Return the batch of these samples, and the worker's position after it."""
         if self._keys is None:
-            return self._collate_fn(samples)
-        self._aim(self._keys, Moment.STREAM_BATCH, self._stream, self._num_batches)
+            return self._with_place(self._collate_fn(samples))
+        self._seed(self._keys, RngPurpose.STREAM_BATCH, self._stream, self._num_batches)
         self._num_batches += 1
-        return _collated_with_key(self._collate_fn, samples)
+        return self._with_place(_collate_with_key(self._collate_fn, samples))
+
+    def end(self) -> StreamBatch:
+        """Return the worker's position at the end of its stream."""
+        self._ended = True
+        return self._with_place(None)
+
+    # -- the beginning of the stream ------------------------------------------------------------------------
+
+    def _begin(self, key: BatchKey | None) -> None:
+        """Begin the epoch, at the position in the first task."""
+        if self._beginning is None:
+            self.start(key)
+            return
+        try:
+            self._begin_at(self._beginning, key)
+        except BaseException as error:
+            self._samples = None  # so that the next call fails too and does not begin at 0
+            if isinstance(error, StopIteration):  # see NOTE [StopIteration]
+                what = f"load_state_dict of {type(self._dataset).__name__} or its iterator"
+                raise stop_iteration_as_error(error, what) from error
+            raise
+
+    def _begin_at(self, place: StreamPlace, key: BatchKey | None) -> None:
+        self._num_batches, self._first, self._key = place.batches, place.first, key
+        try:
+            has_state = self._load(place, key)
+        except Exception as error:
+            if key is not None:
+                raise
+            # without a key nothing raises where torch's loader would go on
+            self._notice = f"load_state_dict raised {type(error).__name__}: {error}"
+            has_state = False
+            self.start(key)
+        if place.ended:
+            self._ended, self._count = True, place.samples
+        elif has_state:
+            self._count, self._loaded = place.samples, place
+        else:
+            self._drop(place.samples)
+
+    def _load(self, place: StreamPlace, key: BatchKey | None) -> bool:
+        """Begin the epoch with the states of a position; return False if samples have to be dropped to get there."""
+        dataset_state, iterator_state = (None, None) if place.state is None else pickle.loads(place.state)
+        has_state = dataset_state is not None and is_stateful(self._dataset)
+        if has_state:
+            self._dataset.load_state_dict(dataset_state)
+        if place.ended and not has_state:
+            return True
+        self.start(key)
+        samples: Any = self._samples
+        if place.ended:
+            # Some datasets notice only when they are iterated that they were saved at their end.
+            next(samples, None)
+            self._load_if_changed(dataset_state)
+            return True
+        if place.samples == 0:
+            return False
+        iterator_has_state = iterator_state is not None and is_stateful(samples)
+        if iterator_has_state:
+            samples.load_state_dict(iterator_state)
+        holds_place = iterator_has_state or samples is self._dataset
+        if has_state and holds_place:
+            self._load_if_changed(dataset_state)
+        return has_state or iterator_has_state
+
+    def _load_if_changed(self, dataset_state: Any) -> None:
+        if _values(self._dataset.state_dict()) != _values(dataset_state):
+            self._dataset.load_state_dict(dataset_state)
+
+    def _drop(self, num_samples: int) -> None:
+        try:
+            for _ in range(num_samples):
+                self._make_sample()
+        except StopIteration:
+            self._ended = True
+            self._notice = f"it gave fewer than the {num_samples} samples that were taken from it before"
 
     def _next_sample(self) -> Any:
+        before = self._digest() if self._count == 0 else None
+        try:
+            sample = self._make_sample()
+        except StopIteration:
+            if self._count or self._beginning is None or self._beginning.samples:
+                raise
+            self._beginning = None
+            self.start(self._key)  # see NOTE [Streams between epochs]
+            sample = self._make_sample()
+        if self._loaded is not None:
+            place, self._loaded = self._loaded, None
+            if self._began_anew(place):
+                self._notice = (
+                    "its __iter__ resets what its load_state_dict loaded; have it go on from the loaded state, or give "
+                    "the iterator a state_dict and a load_state_dict"
+                )
+                self._count = 0
+                self.start(self._key)
+                self._drop(place.samples)
+                if self._ended:
+                    raise StopIteration
+                sample = self._make_sample()
+        elif self._count == 1 and before is not None:
+            self._first = f"{before} {self._digest()}"
+        return sample
+
+    def _began_anew(self, place: StreamPlace) -> bool:
+        """Whether the dataset has just given its first sample again: see NOTE [Datasets that reset themselves]."""
+        if place.first is None or place.state is None:
+            return False
+        before, _, after = place.first.partition(" ")
+        at_beginning = before != after and _digest_of(pickle.loads(place.state)) == before
+        return self._digest() == after and not at_beginning
+
+    def _make_sample(self) -> Any:
         if self._keys is not None:
-            self._aim(self._keys, Moment.STREAM, self._stream, self._count)
+            self._seed(self._keys, RngPurpose.STREAM, self._stream, self._count)
         assert self._samples is not None
         sample = next(self._samples)
         self._count += 1
         return sample
+
+    # -- the state ------------------------------------------------------------------------------------------
+
+    def _with_place(self, batch: Any) -> StreamBatch:
+        states = self._states()
+        state = None if states is None else pickle.dumps(states)
+        place = StreamPlace(self._count, self._num_batches, self._ended, state, self._first)
+        notice, self._notice = self._notice, None
+        return StreamBatch(batch, self._worker, place, notice)
+
+    def _digest(self) -> str | None:
+        states = self._states()
+        return None if states is None else _digest_of(states)
+
+    def _states(self) -> list[Any] | None:
+        """Return the states of the dataset and its iterator, or None if neither has one and samples are counted."""
+        if not self._with_state:
+            return None
+        try:
+            iterator: Any = None if self._samples is self._dataset else self._samples
+            states = [
+                thing.state_dict() if is_stateful(thing) else None for thing in (self._dataset, iterator)
+            ]
+            pickle.dumps(states)
+        except Exception:  # an epoch must not fail because a state cannot be saved
+            self._with_state = False
+            return None
+        return None if all(state is None for state in states) else states
+
+
+def _digest_of(states: Any) -> str:
+    return blake2b(repr(_values(states)).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _values(state: Any) -> Any:
+    """Return a state as values that are equal if the states are, also if one of them was saved as JSON."""
+    if isinstance(state, dict):
+        return {str(key): _values(state[key]) for key in sorted(state, key=str)}
+    if isinstance(state, (list, tuple)):
+        return [_values(part) for part in state]
+    return state.tolist() if isinstance(state, Tensor) else state

@@ -1,58 +1,64 @@
-"""One pass without workers: every batch is made in the consumer's own process when it is asked for."""
+"""An epoch without workers: each batch is made in the consumer's process and thread when it is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from lit_loader.engine.fetch import Fetcher, IterableFetcher
-from lit_loader.engine.task import EndOfPass, Task
+from lit_loader.engine.fetch import IterableFetcher, make_fetcher
+from lit_loader.engine.spec import EndOfEpoch, FetchSpec, Task
 from lit_loader.seeding import preserved_generators
 
-__all__ = ["InlineRun"]
 
-
-class InlineRun:
-    """Fetches the tasks of a plan one after the other.
+class InlineBatches:
+    """Makes the batches of an epoch one by one. It needs no scheduler, because nothing is made ahead.
 
     Args:
-        plan: The tasks of one epoch, in order.
-        fetcher: Makes the batches.
+        tasks: The epoch's tasks in order. After an error of the sampler the next one is asked for, as in torch.
+        spec: How batches are made.
+        iterate: Whether ``iter(dataset)`` is called at once.
     """
 
-    def __init__(self, plan: Iterator[Task], fetcher: Fetcher) -> None:
-        self._plan, self._fetcher = plan, fetcher
+    def __init__(self, tasks: Iterator[Task], spec: FetchSpec, *, iterate: bool) -> None:
+        self._tasks, self._fetcher = tasks, make_fetcher(spec)
+        if iterate and isinstance(self._fetcher, IterableFetcher):
+            self._fetcher.start(None)
 
     def next_batch(self) -> Any:
         """Return the next batch.
 
         Raises:
-            EndOfPass: When the plan has ended.
-            StopIteration: When an iterable dataset has ended, or without a key when the user's code raises it.
+            EndOfEpoch: After the last one.
+            StopIteration: Without a key, if the code of a map dataset raises it: it ends the loop, as in torch.
+            Exception: What the dataset, the collate function or the sampler raised.
         """
-        task = next(self._plan, None)
+        task = next(self._tasks, None)
         if task is None:
-            raise EndOfPass
+            raise EndOfEpoch
         fetcher = self._fetcher
-        if task.key is None:
-            return fetcher.collate(fetcher.samples(task), None)
-        with preserved_generators():
-            return fetcher.collate(fetcher.samples(task), task.key)
+        try:
+            if task.key is None:
+                return fetcher.collate(fetcher.samples(task), None)
+            with preserved_generators():
+                return fetcher.collate(fetcher.samples(task), task.key)
+        except StopIteration:
+            if isinstance(fetcher, IterableFetcher):
+                raise EndOfEpoch from None
+            raise
 
-    def ends(self) -> list[Any]:
-        """Return where an iterable dataset is at its end."""
-        assert isinstance(self._fetcher, IterableFetcher)
-        return [self._fetcher.end()]
+    def stream_ends(self) -> list[Any]:
+        """Return the position at the end of an iterable dataset."""
+        return [self._fetcher.end()] if isinstance(self._fetcher, IterableFetcher) else []
+
+    def poll(self) -> bool:
+        """Return False, because a batch is made only when it is asked for."""
+        return False
 
     @property
     def workers(self) -> list[Any]:
-        """None: there are no workers."""
+        """An empty list."""
         return []
 
-    def poll(self) -> bool:
-        """Return False: a batch is made when it is asked for."""
-        return False
-
     def close(self) -> None:
-        """Drop the pass: a generator of the user's is closed by its last reference."""
-        self._plan = iter(())
+        """Drop the epoch."""
+        self._tasks = iter(())

@@ -1,107 +1,265 @@
-"""Worker processes that ended are replaced, and what they had taken is given out again.
+"""Worker processes that end or hang: lost tasks are found and sent again, hung workers are found.
 
-Samples have keys of their own, so whoever makes them makes the same bits; see `lit_loader.engine.outstanding`.
+Every sample has its own key, so a batch that is made again has the same bits.
+
+NOTE [Lost tasks]
+    Idle workers take tasks from a shared queue, so the main process cannot know which worker has which task. When a
+    worker has died, all tasks that were sent and have no result are suspects, except those that are still in the queue.
+    A message asks each of the other workers for a report. A worker handles its messages in order, so when it reports,
+    it has sent the results of all tasks that it took before. A suspect without a result when all have reported was lost
+    and is sent again, byte for byte, because a sampler may have changed its index meanwhile. So no task is made twice,
+    and as long as no worker dies this costs one dict entry for each task. If another worker dies, a new round begins.
+
+NOTE [Hangs]
+    A worker that hangs cannot report it. Each worker writes the time at which it began a sample into shared memory
+    (`HeartbeatTable`), and a consumer that waits for a batch reads it. Python's own
+    ``faulthandler.dump_traceback_later(exit=True)`` in the worker takes 47 us a sample instead of 0.3, kills every
+    worker that was in the middle of a sample when a stopped job (Ctrl-Z, a debugger) goes on, and does not find a
+    worker that is stopped itself.
+    An idle worker that does not send a report hangs too (it was stopped, or was forked with a lock that no thread
+    holds): after the same time, but at least a minute.
+    Time counts only while the consumer looks regularly: if the main process was stopped, its workers were stopped too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import mmap
 import os
+import signal
+import sys
+import tempfile
+import time
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from multiprocessing import reduction
+from typing import Any, Final
 
-from lit_loader.engine.messages import Header, Kind, pack_header, unpack_frame, unpack_header
-from lit_loader.engine.outstanding import Outstanding, name_of
-from lit_loader.engine.process import (
-    WorkerProcess,
-    end_workers,
-    interrupts_deferred,
-    is_running,
-    post,
-)
-from lit_loader.engine.task_queue import TaskQueue
 from lit_loader.errors import WorkerRestartWarning
 
-__all__ = ["Recovery"]
+_SIGNAL: Final = getattr(signal, "SIGUSR2", None)
+_RESTING: Final = 0.0
+_NOT_REPORTED: Final = -1.0  # idle, and its report has not come
+_PRINTING_S, _STEP_S = 1.0, 0.05
+_REPORT_S = 60.0  # a worker process that is being started may take long to import what it needs
+_MAX_LOOK_S = 3.0  # longer gaps do not count; a waiting consumer looks at least every second
+
+TaskId = tuple[int, int]
+"""Number of the epoch and of the task in it."""
 
 
 class Recovery:
-    """Replaces workers of a pool, a bounded number of times an epoch.
+    """Counts the restarts of an epoch and finds lost tasks: see NOTE [Lost tasks].
 
     Args:
-        workers: The pool's; changed in place.
-        queue: What they take tasks from; None: each has its own.
-        start: Starts the worker of a number.
-        max_restarts: How many in an epoch.
+        max_restarts: How many workers are replaced in an epoch.
 
     Attributes:
-        tasks: What is out.
-        max_restarts: As given.
+        num_restarts: How many were replaced in this epoch.
+        warnings: Messages of restarts, for `warn`.
 
-    Runs in: the main process, under the pool's lock; `tell` without it.
+    Runs in: the main process, under the backend's lock; `warn` without it.
     """
 
-    def __init__(
-        self,
-        workers: list[WorkerProcess],
-        queue: TaskQueue | None,
-        start: Callable[[int], WorkerProcess],
-        *,
-        max_restarts: int,
-    ) -> None:
-        self._workers, self._queue, self._start = workers, queue, start
-        self.max_restarts = max_restarts
-        self.tasks = Outstanding()
-        self._num_restarts = 0
-        self._notices: deque[str] = deque()
+    def __init__(self, max_restarts: int) -> None:
+        self.max_restarts, self.num_restarts = max_restarts, 0
+        self.warnings: deque[str] = deque()
+        self._suspects: set[TaskId] = set()
+        self._unreported: set[int] = set()  # workers whose report of this round has not come
+        self._round = 0
 
-    def begin_epoch(self) -> None:
-        """Let the count of restarts begin anew."""
-        self._num_restarts = 0
-
-    def replace(self, number: int, ending: str) -> bool:
-        """Replace a worker that has ended, and begin to find out what it had taken; return False if it is one too many.
+    def begin_round(self, suspects: set[TaskId], *, living: Collection[int]) -> int:
+        """Begin to look for the tasks of a worker that has died, and return the round's number.
 
         Args:
-            number: The worker's.
-            ending: How it ended, in words.
-
-        Raises:
-            OSError: If no process can be started.
+            suspects: Tasks that were sent, have no result and are not in the queue.
+            living: The workers that are asked to report.
         """
-        if self._num_restarts == self.max_restarts:
-            return False
-        self._num_restarts += 1
-        worker = self._workers[number]
-        pid = worker.process.pid
-        if is_running(worker):  # it closed its pipe, and what it would still do is not wanted
-            worker.process.kill()
-        end_workers([worker], os.getpid())
-        messages = [] if self._queue is None else self._queue.queued()
-        queued = {name_of(unpack_header(unpack_frame(message)[0])) for message in messages}
-        with interrupts_deferred():
-            self._workers[number] = self._start(number)
-        living = [other for other in range(len(self._workers)) if other != number]
-        this_round = self.tasks.begin_round(queued=queued, living=living)
-        for other in living:
-            post(self._workers[other], [pack_header(Kind.REPORT, number=this_round)])
-        self._notices.append(
-            f"DataLoader worker {number} (pid {pid}) ended: {ending}. A new one does its work again, the same bits "
-            f"(restart {self._num_restarts} of max_worker_restarts={self.max_restarts} in this epoch)."
+        self._suspects, self._unreported = suspects, set(living)
+        self._round += 1
+        return self._round
+
+    @property
+    def unreported(self) -> Collection[int]:
+        """The workers whose report has not come."""
+        return self._unreported if self._suspects else ()
+
+    def report(self, worker: int, round_number: int) -> None:
+        """Note that a worker has sent the results of all tasks that it had taken."""
+        if round_number == self._round:
+            self._unreported.discard(worker)
+
+    def take_lost(self, in_flight: Iterable[TaskId]) -> list[TaskId]:
+        """Return the tasks of ``in_flight``, which have no result, that were lost; each is returned once."""
+        if self._unreported or not self._suspects:
+            return []
+        lost = [task for task in in_flight if task in self._suspects]
+        self._suspects = set()
+        return lost
+
+    def note_restart(self, worker: int, pid: int | None, ending: str) -> None:
+        """Count a restart, and keep a message for `warn`."""
+        self.num_restarts += 1
+        self.warnings.append(
+            f"DataLoader worker {worker} (pid {pid}) ended: {ending}. A new one does its work again, the same bits "
+            f"(restart {self.num_restarts} of max_worker_restarts={self.max_restarts} in this epoch)."
         )
-        return True
 
-    def report(self, worker: int, header: Header) -> None:
-        """Take a worker's word that it has answered all it had taken."""
-        self.tasks.report(worker, header.number)
+    def warn(self) -> None:
+        """Warn of restarts; if a warning is raised as an error, the next call warns of the others."""
+        while self.warnings:
+            with contextlib.suppress(IndexError):  # another thread was faster
+                warnings.warn(self.warnings.popleft(), WorkerRestartWarning, stacklevel=2)
 
-    def lost(self) -> list[tuple[Header, bytes]]:
-        """Return the tasks that are to be given out again, as they were."""
-        return self.tasks.lost()
 
-    def tell(self) -> None:
-        """Warn of what was replaced; of the rest the next time if a warning is raised as an error."""
-        while self._notices:
-            with contextlib.suppress(IndexError):  # another thread has told it
-                warnings.warn(self._notices.popleft(), WorkerRestartWarning, stacklevel=2)
+class HeartbeatTable:
+    """The time at which each worker began its sample, in shared memory, and a file for workers' stacks.
+
+    It holds one float64 for each worker: an aligned word of eight bytes is written atomically. The stacks are written
+    to a file by faulthandler in the worker, which may not have the main process's standard error. It can be pickled
+    only while a process is started.
+
+    Args:
+        num_workers: Number of workers.
+
+    Attributes:
+        stacks_fd: Descriptor of the file for stacks.
+
+    Owns: two files without a name, and a mapping of one, until `close`.
+    """
+
+    def __init__(self, num_workers: int) -> None:
+        fd = _nameless_file()
+        os.ftruncate(fd, num_workers * 8)
+        self._open(fd, _nameless_file())
+
+    def _open(self, fd: int, stacks_fd: int) -> None:
+        self._fd, self.stacks_fd = fd, stacks_fd
+        self._memory = mmap.mmap(fd, 0)
+        self._since = memoryview(self._memory).cast("d")
+
+    @classmethod
+    def _of(cls, duplicate: Any, stacks: Any) -> HeartbeatTable:
+        table = cls.__new__(cls)
+        table._open(duplicate.detach(), stacks.detach())
+        return table
+
+    def __reduce__(self) -> tuple[Callable[[Any, Any], HeartbeatTable], tuple[Any, Any]]:
+        return HeartbeatTable._of, (reduction.DupFd(self._fd), reduction.DupFd(self.stacks_fd))
+
+    def write_stacks_on_request(self) -> None:
+        """Let faulthandler write the stacks of this process's threads at SIGUSR2, even if Python code is stuck."""
+        if hasattr(faulthandler, "register"):
+            faulthandler.register(signal.SIGUSR2, file=self.stacks_fd, all_threads=True)
+
+    def begin(self, worker: int) -> None:
+        """Note that a worker begins to run user code."""
+        self._since[worker] = time.monotonic()
+
+    def rest(self, worker: int) -> None:
+        """Note that a worker runs no user code."""
+        self._since[worker] = _RESTING
+
+    def since(self, worker: int) -> float:
+        """Return when a worker began to run user code (its ``time.monotonic()``), or 0 if it runs none."""
+        return self._since[worker]
+
+    def request_stacks(self, pid: int | None) -> str:
+        """Make a worker process write its stacks, and return them when it has finished."""
+        if pid is None or _SIGNAL is None or not hasattr(faulthandler, "register"):
+            return ""
+        os.ftruncate(self.stacks_fd, 0)
+        os.lseek(self.stacks_fd, 0, os.SEEK_SET)  # the workers' position too: they have the same open file
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, _SIGNAL)
+        written, deadline = b"", time.monotonic() + _PRINTING_S
+        while time.monotonic() < deadline:
+            time.sleep(_STEP_S)
+            before, written = written, os.pread(self.stacks_fd, os.fstat(self.stacks_fd).st_size, 0)
+            if written and written == before:
+                break
+        return written.decode(errors="replace")
+
+    def close(self) -> None:
+        """Unmap the memory and close the files."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._since.release()
+            self._memory.close()
+            os.close(fd)
+            os.close(self.stacks_fd)
+
+
+def _nameless_file() -> int:
+    create = getattr(os, "memfd_create", None)
+    if create is not None:
+        fd: int = create("lit_loader heartbeats", os.MFD_CLOEXEC)
+        return fd
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class HangWatch:
+    """Finds workers that take too long for one sample: see NOTE [Hangs].
+
+    Args:
+        num_workers: Number of workers.
+        timeout_s: How long one may take for a sample, or for a batch without a seed.
+
+    Attributes:
+        table: The heartbeats of the workers.
+
+    Runs in: the main process, under the backend's lock.
+    """
+
+    def __init__(self, num_workers: int, timeout_s: float) -> None:
+        self.table = HeartbeatTable(num_workers)
+        self._timeout_s = timeout_s
+        self._began = [_RESTING] * num_workers  # as last seen
+        self._seconds = [0.0] * num_workers
+        self._looked = 0.0
+
+    def look(self, unreported: Collection[int] = ()) -> None:
+        """Update how long each worker has been busy; ``unreported`` are workers whose report has not come."""
+        now = time.monotonic()
+        passed, self._looked = now - self._looked, now
+        for worker, before in enumerate(self._began):
+            resting = _NOT_REPORTED if worker in unreported else _RESTING
+            began = self._began[worker] = self.table.since(worker) or resting
+            if began == _RESTING or began != before:
+                self._seconds[worker] = 0.0
+            elif passed <= _MAX_LOOK_S:
+                self._seconds[worker] += passed
+
+    def seconds_left(self) -> float:
+        """Return how many seconds remain before a worker may count as hung."""
+        left = [self._limit_s(worker) - seconds for worker, seconds in enumerate(self._seconds)]
+        return max(min(left), 0.0)
+
+    def has_hung(self, worker: int) -> bool:
+        """Whether a worker hangs."""
+        return self._seconds[worker] >= self._limit_s(worker)
+
+    def _limit_s(self, worker: int) -> float:
+        return max(self._timeout_s, _REPORT_S) if self._began[worker] == _NOT_REPORTED else self._timeout_s
+
+    def forget(self, worker: int) -> None:
+        """Forget a worker that is being replaced."""
+        self.table.rest(worker)
+        self._began[worker], self._seconds[worker] = _RESTING, 0.0
+
+    def print_stacks(self, worker: int, pid: int | None) -> str:
+        """Print a worker's stacks to standard error, and return what happened, in words."""
+        at = (
+            "did not report"
+            if self._began[worker] == _NOT_REPORTED
+            else "was at one sample (without a seed: one batch)"
+        )
+        what = f"hung: it {at} for longer than hang_timeout_s={self._timeout_s:g}"
+        stacks = self.table.request_stacks(pid) or "  (it printed none: stopped, or not started yet)\n"
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # no standard error, or it was closed
+            sys.stderr.write(f"DataLoader worker {worker} (pid {pid}) {what}. Its stacks:\n{stacks}")
+            sys.stderr.flush()
+        return f"{what}, and was killed"

@@ -1,60 +1,367 @@
-"""What all workers of a pool have in common."""
+"""The engine's data types: specifications of the work, tasks and their keys, messages and results."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from enum import IntEnum
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
-from lit_loader.engine.failures import OnBadSample
-from lit_loader.engine.fetch import Aim, Fetcher, Placer, keep, make_fetcher
-from lit_loader.engine.stream_state import TrackedStream
-from lit_loader.engine.tolerant import TolerantFetcher
-from lit_loader.seeding import seed_process
+import torch
+from torch.utils.data import IterableDataset
+
+from lit_loader.samplers import OrderSampler, num_batches
+from lit_loader.samplers.custom_ranks import Gather, GlobalBatches
+from lit_loader.shared_memory import PageLock
 from lit_loader.types import CollateFn, WorkerInitFn
 
-__all__ = ["WorkerSpec"]
+OnBadSample: TypeAlias = Literal["raise", "skip", "substitute"]
+"""What happens to a sample whose ``dataset[index]`` raises an error."""
+
+Resume: TypeAlias = Literal["exact", "same_sample", "restart"]
+"""What happens to a state that does not fit: see `lit_loader.DataLoader`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSpec:
-    """What all workers of a pool have in common.
+class FetchSpec:
+    """How batches are made: the same inline, in worker threads and in worker processes.
 
     Attributes:
-        dataset: The dataset; a worker process works on its own copy, threads on the same object.
-        batched: Whether tasks name several samples.
-        collate_fn: Makes a batch of samples.
-        own_collate: Whether it is one of ours: it draws nothing, and may run in any process.
-        drop_last: Whether an iterable dataset's short last batch is dropped.
-        worker_init_fn: Called once in each worker, after its seeding.
-        base_seed: Worker w is seeded with ``base_seed + w``.
-        num_workers: Size of the pool.
-        on_bad_sample: What becomes of a sample that cannot be made; an iterable dataset's are always raised.
-        stream_state: For an iterable dataset: whether its batches come with where their worker is (`Placed`), True:
-            and with the dataset's own state; None: they come alone.
+        dataset: The dataset; a worker process has its own copy, threads share the object.
+        batched: Whether a task names several samples, which are collated, or one, which is converted.
+        collate_fn: Called with the list of samples, or with the one sample.
+        builtin_collate: Whether ``collate_fn`` is one of lit_loader's: it draws no random numbers and keeps no sample.
+        drop_last: Whether an iterable dataset's last, short batch is dropped.
+        on_bad_sample: What happens if a sample raises; errors of an iterable dataset are always raised.
+        stream_state: For an iterable dataset, whether its batches come with the dataset's own state (True) or with the
+            number of its samples alone (False); None for a map dataset.
     """
 
     dataset: Any
     batched: bool
     collate_fn: CollateFn
-    own_collate: bool
+    builtin_collate: bool
     drop_last: bool
-    worker_init_fn: WorkerInitFn | None
-    base_seed: int
-    num_workers: int
-    on_bad_sample: OnBadSample = "raise"
-    stream_state: bool | None = None
+    on_bad_sample: OnBadSample
+    stream_state: bool | None
 
-    def fetcher(self, worker: int = 0, *, aim: Aim = seed_process, place: Placer = keep) -> Fetcher:
-        """Return a fetcher for one of the workers; ``aim`` seeds its generators, ``place`` gets its samples."""
-        settings: dict[str, Any] = {
-            "batched": self.batched,
-            "collate_fn": self.collate_fn,
-            "aim": aim,
-            "place": place,
-        }
-        if self.on_bad_sample != "raise":
-            return TolerantFetcher(self.dataset, **settings)
-        settings |= {"drop_last": self.drop_last, "worker": worker}
-        if self.stream_state is not None:
-            return TrackedStream(self.dataset, with_state=self.stream_state, **settings)
-        return make_fetcher(self.dataset, **settings)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """The settings that are the same for all workers of a backend.
+
+    Attributes:
+        fetch: How batches are made.
+        num_workers: Number of workers.
+        base_seed: Worker w is seeded with ``base_seed + w``.
+        worker_init_fn: Called once in each worker, after its seeding.
+        shared_tasks: Whether any idle worker takes the next task, which is possible because tasks have keys. If not,
+            each task is sent to a certain worker.
+        keyed: Whether tasks have keys.
+    """
+
+    fetch: FetchSpec
+    num_workers: int
+    base_seed: int
+    worker_init_fn: WorkerInitFn | None
+    shared_tasks: bool
+    keyed: bool
+
+
+class BatchSlicing(NamedTuple):
+    """How batches are sliced from the order of an `OrderSampler`; ``batch_size=None`` gives single samples."""
+
+    sampler: OrderSampler
+    batch_size: int | None
+    drop_last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoaderSpec:
+    """A loader's settings, created from its attributes for each epoch; no other module uses the loader itself.
+
+    Attributes:
+        fetch: How batches are made.
+        sampler: The loader's.
+        batch_sampler: The loader's; in a prediction under Lightning its wrapper.
+        index_sampler: The batch sampler, or the sampler without batching.
+        batch_size: The loader's.
+        slicing: How batches are sliced from an order, or None if a sampler is iterated.
+        global_batches: The global batches of a custom sampler that is split over ranks, or None if it is not split.
+        seed: The loader's, or None.
+        rank: This process's rank.
+        world_size: Number of ranks.
+        gather: The collective by which the ranks compare a custom sampler, or None if they need not, or have done so.
+        num_workers: Number of workers, or 0 to make batches in the consumer's thread.
+        worker_method: "multiprocessing" or "thread".
+        multiprocessing_context: Creates the processes, or None for the default.
+        worker_init_fn: Called in each worker.
+        generator: Draws the base seed and torch's shuffled order, or None.
+        prefetch_factor: Batches that each worker makes ahead.
+        persistent_workers: Whether workers are kept from epoch to epoch.
+        in_order: Whether batches are delivered in order.
+        timeout_s: Seconds to wait for a batch, or 0 for no limit.
+        max_worker_restarts: How many worker processes that ended are replaced in an epoch, or None for the default.
+        hang_timeout_s: Seconds that a worker process may take for one sample, or None for no limit.
+        max_bad_samples: How many samples of an epoch may be bad, or None for the default.
+        page_lock: Page-locks the slots that batches are written to, or None.
+        resume: What happens to a state that does not fit.
+    """
+
+    fetch: FetchSpec
+    sampler: Any
+    batch_sampler: Any
+    index_sampler: Any
+    batch_size: int | None
+    slicing: BatchSlicing | None
+    global_batches: GlobalBatches | None
+    seed: int | None
+    rank: int
+    world_size: int
+    gather: Gather | None
+    num_workers: int
+    worker_method: Literal["multiprocessing", "thread"]
+    multiprocessing_context: Any
+    worker_init_fn: WorkerInitFn | None
+    generator: torch.Generator | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    in_order: bool
+    timeout_s: float
+    max_worker_restarts: int | None
+    hang_timeout_s: float | None
+    max_bad_samples: int | None
+    page_lock: PageLock | None
+    resume: Resume
+
+    @property
+    def is_iterable(self) -> bool:
+        """Whether the dataset is an iterable one."""
+        return isinstance(self.fetch.dataset, IterableDataset)
+
+    @property
+    def custom_sampler(self) -> Any:
+        """The sampler or batch sampler that the user gave; torch's loader has created the other one."""
+        return (
+            self.sampler if self.batch_size is not None or self.batch_sampler is None else self.batch_sampler
+        )
+
+    @property
+    def counted_sampler(self) -> Any:
+        """The batches (or indices) of this rank, or the global batches; its length is the loader's."""
+        return self.index_sampler if self.global_batches is None else self.global_batches
+
+    def count_batches(self) -> int:
+        """Return the number of batches of an epoch, on this rank.
+
+        Raises:
+            TypeError: If the sampler has no length.
+        """
+        slicing = self.slicing
+        return len(self.counted_sampler) if slicing is None else self.count_sliced(len(slicing.sampler))
+
+    def count_sliced(self, num_positions: int) -> int:
+        """Return the number of batches that this many positions of the order give, on this rank."""
+        slicing = self.slicing
+        assert slicing is not None
+        return num_batches(
+            num_positions,
+            batch_size=slicing.batch_size or 1,
+            world_size=self.world_size,
+            drop_last=slicing.drop_last,
+        )
+
+    @property
+    def worker_settings(self) -> tuple[Any, ...]:
+        """The settings of workers that a user may change after they were started."""
+        return (
+            self.fetch.collate_fn,
+            self.worker_init_fn,
+            self.fetch.on_bad_sample,
+            self.num_workers,
+            self.worker_method,
+            self.max_worker_restarts,
+            self.hang_timeout_s,
+        )
+
+    @property
+    def epoch_settings(self) -> tuple[Any, ...] | None:
+        """The settings that a batch depends on, as they are now, or None without an `OrderSampler`."""
+        if self.slicing is None:
+            return None
+        sampler = self.slicing.sampler
+        return (
+            *(self.seed, self.rank, self.world_size, *self.slicing),
+            *(sampler.revision, sampler.seed, len(sampler), sampler.num_indices),
+            *(self.in_order, self.timeout_s, self.prefetch_factor),
+        )
+
+
+class BatchKey(NamedTuple):
+    """Seeds the generators for a batch and its samples.
+
+    Attributes:
+        seed: The loader's seed.
+        epoch: The epoch, from 0.
+        batch: Number of the batch in the epoch, over all ranks.
+        first: Position of its first sample in the global order; the others follow it.
+        rank: This process's rank, which is part of the keys of an iterable dataset: it has no global order.
+        num_positions: Length of the global order; later positions are duplicates. None if there are none.
+    """
+
+    seed: int
+    epoch: int
+    batch: int = 0
+    first: int = 0
+    rank: int = 0
+    num_positions: int | None = None
+
+
+class StreamPlace(NamedTuple):
+    """A worker's position in its stream of an iterable dataset.
+
+    Attributes:
+        samples: How many samples it has taken.
+        batches: How many batches it has made of them.
+        ended: Whether its stream has ended.
+        state: The dataset's and its iterator's ``state_dict()`` there, as a pickled pair of plain values, or None if
+            samples are counted.
+        first: The digests of that pair before and after the epoch's first sample, or None if there is no state.
+    """
+
+    samples: int
+    batches: int
+    ended: bool = False
+    state: bytes | None = None
+    first: str | None = None
+
+
+class Task(NamedTuple):
+    """One batch to make.
+
+    Attributes:
+        index: The sampler's item: an index or a container of indices; for an iterable dataset None, or a container as
+            long as the batch.
+        key: Seeds the generators, or None in a loader without a seed, where they are not seeded.
+        number: Number of the batch in this rank's epoch.
+        spares: For each sample the indices that may replace it, in order, or None if it is not to be replaced.
+        places: For the first tasks of an iterable dataset, the position at which each worker begins, or None.
+    """
+
+    index: Any
+    key: BatchKey | None = None
+    number: int = 0
+    spares: list[list[int]] | None = None
+    places: list[StreamPlace] | None = None
+
+
+class Kind(IntEnum):
+    """Kinds of message between the main process and a worker; see `lit_loader.engine.worker`."""
+
+    # to a worker
+    ITERATE = 0  # call ``iter(dataset)`` now, not at the epoch's first task
+    TASK = 1
+    END_EPOCH = 2
+    REPORT = 3  # to be answered with REPORTED
+    STOP = 4
+    # from a worker
+    RESULT = 5
+    ERROR = 6
+    STREAM_ENDED = 7  # the worker's iterable dataset has no more samples
+    SKIPPED = 8  # the task's epoch had ended
+    REPORTED = 9
+
+
+class Message(NamedTuple):
+    """A message between the main process and a worker, without its contents.
+
+    Attributes:
+        kind: Its kind.
+        epoch: Number of the epoch on this backend.
+        number: Number of the task in the epoch.
+        slot: Number of the slot that the batch is written to, or -1 if the batch is part of the contents. In the answer
+            to a task that had a slot, -1 means that the slot must not be used again.
+        round: Number of the round, for REPORT and REPORTED.
+    """
+
+    kind: Kind
+    epoch: int = 0
+    number: int = 0
+    slot: int = -1
+    round: int = 0
+
+
+class Result(NamedTuple):
+    """The result of a task; the backend's ``open`` returns the batch, or raises the worker's error.
+
+    Attributes:
+        kind: RESULT, ERROR or STREAM_ENDED.
+        number: Number of the task in its epoch.
+        worker: Number of the worker.
+        payload: The batch or the error, in the backend's own form.
+    """
+
+    kind: Kind
+    number: int
+    worker: int
+    payload: Any
+
+
+class Batches(Protocol):
+    """The batches of one epoch: of the scheduler, or of a wrapper around it.
+
+    The wrappers are `BadSampleLog` (``on_bad_sample``), `StreamBatches` (positions in an iterable dataset), and the
+    transfer to page-locked memory or to a device; each is used only if it is needed.
+    """
+
+    def next_batch(self) -> Any:
+        """Return the next batch.
+
+        Raises:
+            EndOfEpoch: After the last one.
+        """
+
+    def poll(self) -> bool:
+        """Return whether `next_batch` would return or raise at once."""
+
+    @property
+    def workers(self) -> list[Any]:
+        """The worker processes or threads."""
+
+    def close(self) -> None:
+        """Drop the epoch, and end workers that serve it alone."""
+
+
+class WrappedBatches:
+    """Base of wrappers around other `Batches`: a subclass defines ``next_batch``."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    def poll(self) -> bool:
+        """Return whether ``next_batch`` would return or raise at once."""
+        return self._batches.poll()
+
+    @property
+    def workers(self) -> list[Any]:
+        """The worker processes or threads."""
+        return self._batches.workers
+
+    def close(self) -> None:
+        """Drop the epoch."""
+        self._batches.close()
+
+
+TransferFn: TypeAlias = Callable[[Batches], Batches]
+"""Returns the batches page-locked, or on a device."""
+
+
+class EndOfEpoch(Exception):
+    """An epoch has no more batches."""
+
+
+class BatchTimeoutError(RuntimeError):
+    """No batch came for ``timeout`` seconds; the same batch may still come.
+
+    The iterator raises it to the user as a RuntimeError, as torch does.
+    """

@@ -1,223 +1,472 @@
-"""The life of a worker process: take tasks, make batches, send them, and end when told or orphaned.
+"""A worker: receives tasks, makes batches and sends results; one loop for worker threads and worker processes.
 
-NOTE [Three threads of a worker]
-    main     takes tasks, fetches and collates; nothing but the user's code can hold it up
-    control  reads a pipe of its own, so that STOP and END are heard while a sample is being made, and
-             watches the main process: when that is gone, this process goes at once (os._exit), whatever
-             the user's code is doing
-    sender   writes what the pipe of results did not take at once, so that a batch that the consumer has not
-             yet taken does not keep the next one from being made
+NOTE [Three threads of a worker process]
+    main     Receives tasks, fetches and collates. Nothing but user code blocks it for long.
+    control  Reads a pipe of its own, so that STOP and END_EPOCH are received while a sample is being made. It also
+             watches the main process: when that has ended, this process exits at once (os._exit), even in user code.
+    sender   Writes what the pipe of results did not accept at once, so that the next batch is made while the consumer
+             has not read the last one.
+
+NOTE [Freed memory]
+    glibc maps a large block anew each time, and returns the end of the heap to the system as soon as a batch of images
+    is freed: every page of the next batch is then a page fault. A worker process makes images of similar size again and
+    again, so it keeps freed memory; its memory stays at its peak. If a user sets one of glibc's own variables for this
+    (`_GLIBC_VARIABLES`, or a ``glibc.malloc`` tunable), the allocator is left as it is.
+
+NOTE [Inherited memory]
+    A forked worker shares the memory of the main process until one of them writes to it. Garbage collection writes to
+    every object that it visits, so ``gc.freeze`` excludes the objects that existed before the worker began.
 """
 
 from __future__ import annotations
 
-import faulthandler
+import contextlib
+import ctypes
+import gc
+import os
 import signal
 import socket
+import struct
+import sys
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import Connection
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils import worker as torch_worker
 
 from lit_loader import batch_memory
-from lit_loader.engine.control import Control, MainProcess
-from lit_loader.engine.desk import Desk
-from lit_loader.engine.fetch import Fetcher, IterableFetcher
-from lit_loader.engine.inbox import Inbox
-from lit_loader.engine.messages import Header, Kind, pack_header, unpack_header, unpack_task
-from lit_loader.engine.outbox import Outbox
-from lit_loader.engine.remote import RemoteError
-from lit_loader.engine.spec import WorkerSpec
-from lit_loader.engine.task import Task
-from lit_loader.engine.unsendable import not_sent
-from lit_loader.engine.worker_memory import keep_freed_memory, leave_inherited_memory
-from lit_loader.seeding import EpochKeys, Moment, seed_process, seed_worker
-from lit_loader.transport import Buffer, Frame, MemoryFile, Place, Placing, SlotKeptError, SlotWriter, encode
+from lit_loader.engine.channels import (
+    READABLE,
+    WRITABLE,
+    Frame,
+    FrameReader,
+    FrameWriter,
+    new_poller,
+    take,
+    unpack_frame,
+)
+from lit_loader.engine.fetch import Fetcher, IterableFetcher, SeedFn, make_fetcher
+from lit_loader.engine.recovery import HeartbeatTable
+from lit_loader.engine.spec import BatchKey, Kind, Message, Task, WorkerSpec
+from lit_loader.engine.worker_errors import WorkerError, not_sent
+from lit_loader.seeding import EpochKeys, RngPurpose, seed_process, seed_worker
+from lit_loader.shared_memory import Buffer, MemoryFile, SlotKeptError, SlotWriter, decode, encode
 
-__all__ = ["worker_main"]
+_MESSAGE = struct.Struct("<BQQiI")
+_KINDS = tuple(Kind)
+_ORPHAN_EXIT_CODE = 1
+_ORPHAN_POLL_MS = 500  # how often a worker checks for its main process where the kernel has no pidfd
+_MAX_ENDED = 1000  # how many ended epochs are remembered; tasks of earlier ones were all received long ago
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
+_MMAP_BYTES = 32 << 20  # the largest value that glibc accepts
+_TRIM_BYTES = (1 << 31) - 1
+_GLIBC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")
 
 
-def worker_main(
-    spec: WorkerSpec,
-    worker_id: int,
-    main: MainProcess,
-    orders: Connection,
-    tasks: Connection,
-    results: Connection,
-    queue: socket.socket | None,
-    memory: MemoryFile | None,
-    desk: Desk | None,
-) -> None:
-    """Run a worker until it is told to stop.
+# -- the loop ----------------------------------------------------------------------------------------------
+
+
+class WorkerLink(Protocol):
+    """A worker's connection to its backend, and how user code runs in it.
+
+    Attributes:
+        where: For error messages: "in DataLoader worker process 1", for example.
+        caught: Exceptions of user code that are sent to the consumer; others end the worker.
+        seed: Seeds the generators.
+    """
+
+    where: str
+    caught: type[BaseException]
+    seed: SeedFn
+
+    def receive(self) -> tuple[Message, Any] | None:
+        """Wait for the next message and return it with its contents, or None when the worker is to stop."""
+
+    def has_ended(self, epoch: int) -> bool:
+        """Whether the consumer has dropped an epoch."""
+
+    def user_code(self) -> AbstractContextManager[Any]:
+        """Return the context in which user code outside of tasks is called."""
+
+    def ready(self) -> None:
+        """Note that ``worker_init_fn`` is done."""
+
+    def make(self, fetcher: Fetcher, message: Message, contents: Any) -> Any:
+        """Return the batch of a task, in the form that `send` takes."""
+
+    def send(self, kind: Kind, message: Message, contents: Any = None) -> None:
+        """Answer a message."""
+
+
+class Worker:
+    """The loop of a worker.
 
     Args:
-        spec: What all workers have in common.
-        worker_id: This one's number.
-        main: Whose end is this one's.
-        orders: Where the main process says STOP, and END of what this worker may be busy with.
-        tasks: Where it gives this worker tasks of its own.
-        results: Where this worker answers.
-        queue: Where any idle worker takes tasks; None: there is no such place.
-        memory: Where batches go; None: by pipe.
-        desk: Where it notes since when it has been at a sample; None: nobody looks.
+        spec: The same for all workers.
+        worker_id: Number of this worker.
+        link: Its connection.
+
+    Runs in: a worker thread, or the main thread of a worker process.
+    """
+
+    def __init__(self, spec: WorkerSpec, worker_id: int, link: WorkerLink) -> None:
+        self._spec, self._id, self._link = spec, worker_id, link
+        self._map_fetcher = None if isinstance(spec.fetch.dataset, IterableDataset) else self._new_fetcher()
+        self._streams: dict[int, Fetcher] = {}  # by epoch, of an iterable dataset
+        self._ended_streams: set[int] = set()
+        self._init_error: WorkerError | None = None
+        self._iterate_errors: dict[int, WorkerError] = {}  # of ``iter(dataset)``
+
+    def run(self) -> None:
+        """Handle messages until the worker is to stop."""
+        link, init_fn = self._link, self._spec.worker_init_fn
+        if init_fn is not None:
+            try:
+                with link.user_code():
+                    init_fn(self._id)
+            except link.caught as error:
+                self._init_error = WorkerError.of(error, link.where)
+        link.ready()
+        while (received := link.receive()) is not None:
+            message, contents = received
+            if message.kind is Kind.TASK:
+                self._do_task(message, contents)
+            elif message.kind is Kind.ITERATE:
+                self._iterate(message.epoch)
+            elif message.kind is Kind.END_EPOCH:
+                self._streams.pop(message.epoch, None)
+                self._iterate_errors.pop(message.epoch, None)
+                self._ended_streams.discard(message.epoch)
+            # the results of all tasks that were received before are sent already
+            elif message.kind is Kind.REPORT:
+                link.send(Kind.REPORTED, message)
+            del received, contents  # they would be kept while this waits for the next message
+
+    def _do_task(self, message: Message, contents: Any) -> None:
+        link, epoch = self._link, message.epoch
+        if link.has_ended(epoch) or epoch in self._ended_streams:
+            link.send(Kind.SKIPPED, message)
+            return
+        error = self._init_error or self._iterate_errors.get(epoch)
+        if error is not None:
+            link.send(Kind.ERROR, message, error)
+            return
+        fetcher = self._map_fetcher or self._stream(epoch)
+        kind, made = Kind.RESULT, None
+        try:
+            made = link.make(fetcher, message, contents)
+        except link.caught as raised:
+            if isinstance(raised, StopIteration) and isinstance(fetcher, IterableFetcher):
+                self._ended_streams.add(epoch)
+                kind, made = Kind.STREAM_ENDED, fetcher.end()
+            else:
+                kind, made = Kind.ERROR, WorkerError.of(raised, link.where)
+        link.send(kind, message, made)
+
+    def _iterate(self, epoch: int) -> None:
+        """Call ``iter(dataset)`` now, not at the epoch's first task."""
+        if self._map_fetcher is not None or self._init_error is not None:
+            return
+        fetcher = self._stream(epoch)
+        assert isinstance(fetcher, IterableFetcher)
+        try:
+            with self._link.user_code():
+                fetcher.start(None)
+        except self._link.caught as error:
+            self._iterate_errors[epoch] = WorkerError.of(error, self._link.where)
+
+    def _stream(self, epoch: int) -> Fetcher:
+        if epoch not in self._streams:
+            self._streams[epoch] = self._new_fetcher()
+        return self._streams[epoch]
+
+    def _new_fetcher(self) -> Fetcher:
+        return make_fetcher(self._spec.fetch, self._id, seed=self._link.seed)
+
+
+# -- messages as frames ------------------------------------------------------------------------------------
+
+
+def pack_message(message: Message) -> bytes:
+    """Return a message as bytes, the first buffer of its frame; its contents follow."""
+    return _MESSAGE.pack(*message)
+
+
+def unpack_message(buffer: Buffer) -> Message:
+    """Return the message that `pack_message` packed."""
+    kind, *rest = _MESSAGE.unpack(buffer)
+    return Message(_KINDS[kind], *rest)
+
+
+def pack_task(message: Message, task: Task) -> list[Buffer]:
+    """Return the frame of a task.
+
+    Raises:
+        Exception: Whatever pickling the index raises.
+    """
+    # as plain tuples: a pickle of named tuples takes four times as long
+    key = None if task.key is None else tuple(task.key)
+    return [pack_message(message), *encode((task.index, key, *task[2:]))]
+
+
+def unpack_task(frame: Frame) -> Task:
+    """Return the task in a frame that `pack_task` made."""
+    index, key, *rest = decode(frame[1:])
+    return Task(index, None if key is None else BatchKey(*key), *rest)
+
+
+# -- a worker process --------------------------------------------------------------------------------------
+
+
+class MainProcess(NamedTuple):
+    """The process whose end ends the workers.
+
+    Attributes:
+        pid: Its process id.
+        is_parent: Whether it is the parent of the workers, which it is not under forkserver.
+    """
+
+    pid: int
+    is_parent: bool
+
+
+class WorkerEnds(NamedTuple):
+    """A worker process's ends of its connections; can be pickled only while a process is started.
+
+    Attributes:
+        control: Pipe on which the main process sends STOP and END_EPOCH.
+        tasks: Pipe on which it sends messages for this worker alone.
+        results: Pipe on which this worker sends results.
+        queue: Socket from which any idle worker takes tasks, or None.
+        memory: The slots that batches are written to, or None if batches are sent by pipe.
+        heartbeats: Where the worker notes when it began a sample, or None without a hang timeout.
+    """
+
+    control: Any
+    tasks: Any
+    results: Any
+    queue: socket.socket | None
+    memory: MemoryFile | None
+    heartbeats: HeartbeatTable | None
+
+
+def worker_main(spec: WorkerSpec, worker_id: int, main: MainProcess, ends: WorkerEnds) -> None:
+    """Run a worker process until it is to stop or its main process has ended.
 
     Runs in: a worker process, as its target.
     """
-    # Handlers that the main process set (Lightning's among them) are not for this process: the terminal's
-    # Ctrl-C is the main process's to handle, and it tells the workers; a SIGTERM ends this one.
+    # A forked process inherits the handlers of the main process (Lightning's, for example), which are wrong here. On
+    # the terminal's Ctrl-C the main process stops the workers; a SIGTERM ends this process.
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if desk is not None:
-        _write_stacks_on_request(desk.stacks_fd)
-        desk.begin(worker_id)  # with the user's worker_init_fn
+    if ends.heartbeats is not None:
+        ends.heartbeats.write_stacks_on_request()
+        ends.heartbeats.begin(worker_id)
     torch.set_num_threads(1)
-    keep_freed_memory()
-    leave_inherited_memory()
-    control = Control(orders.fileno(), main, Inbox(tasks.fileno(), queue))
-    threading.Thread(target=control.listen, name="lit_loader-control", daemon=True).start()
-    outbox = Outbox(results.fileno())
+    _keep_freed_memory()
+    gc.freeze()  # see NOTE [Inherited memory]
+    link = ProcessLink(spec, worker_id, main, ends)
     seed = seed_worker(spec.base_seed, worker_id)
     torch_worker._worker_info = torch_worker.WorkerInfo(
-        id=worker_id, num_workers=spec.num_workers, seed=seed, dataset=spec.dataset
+        id=worker_id, num_workers=spec.num_workers, seed=seed, dataset=spec.fetch.dataset
     )
-    _Worker(spec, worker_id, outbox.send, memory, desk).serve(control)
+    Worker(spec, worker_id, link).run()
 
 
-def _write_stacks_on_request(fd: int) -> None:
-    """Let faulthandler write the stacks of all threads at SIGUSR2: in C, whatever holds the interpreter up."""
-    if hasattr(faulthandler, "register"):
-        faulthandler.register(signal.SIGUSR2, file=fd, all_threads=True)
+def _keep_freed_memory() -> None:
+    """Let this process keep freed memory: see NOTE [Freed memory]."""
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    is_set_by_user = any(name in os.environ for name in _GLIBC_VARIABLES) or "glibc.malloc." in tunables
+    if sys.platform != "linux" or is_set_by_user:
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not every C library has it
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
-class _Worker:
-    """The main thread of a worker: see NOTE [Three threads of a worker]."""
+class ProcessLink:
+    """The `WorkerLink` of a worker process: see NOTE [Three threads of a worker process].
 
-    def __init__(
-        self,
-        spec: WorkerSpec,
-        worker_id: int,
-        send: Callable[[list[Buffer]], None],
-        memory: MemoryFile | None,
-        desk: Desk | None,
-    ) -> None:
-        self._spec, self._id, self._send, self._desk = spec, worker_id, send, desk
-        self._where = f"in DataLoader worker process {worker_id}"
-        self._writer = None if memory is None else SlotWriter(memory, joins=spec.own_collate)
-        self._placing = None if self._writer is None else Placing(self._writer)
-        self._map_fetcher = None if isinstance(spec.dataset, IterableDataset) else self._new_fetcher()
-        self._streams: dict[int, IterableFetcher] = {}  # one for each pass over an iterable dataset
-        self._failed: dict[int, RemoteError] = {}  # passes whose ``iter(dataset)`` failed
-        self._finished: set[int] = set()  # runs whose iterable dataset has ended here
-        self._init_error: RemoteError | None = None
+    Args:
+        spec: The same for all workers.
+        worker_id: Number of this worker.
+        main: This process exits when that one has ended.
+        ends: Its connections.
+    """
 
-    def serve(self, control: Control) -> None:
-        """Do what comes in until the control thread says that it is over."""
-        if self._spec.worker_init_fn is not None:
-            try:
-                self._spec.worker_init_fn(self._id)
-            except Exception as error:
-                self._init_error = RemoteError.of(error, self._where)
-        self._rest()
-        while (frame := control.inbox.get()) is not None:
-            header = unpack_header(frame[0])
-            if header.kind is Kind.BEGIN:
-                self._begin(header.run, eager=bool(header.number))
-                self._rest()
-            elif header.kind is Kind.END:
-                self._streams.pop(header.run, None)
-                self._failed.pop(header.run, None)
-                self._finished.discard(header.run)
-            elif header.kind is Kind.REPORT:  # all that was taken before is answered
-                self._send([pack_header(Kind.REPORTED, *header[1:])])
-            elif control.has_ended(header.run) or header.run in self._finished:
-                self._send([pack_header(Kind.SKIPPED, *header[1:])])
-            else:
-                if self._desk is not None:
-                    self._desk.begin(self._id)
-                self._send(self._answer(header, frame))
-                self._rest()
-                del frame  # the next one may be long in coming
+    caught: type[BaseException] = (
+        Exception  # a worker process gets no Ctrl-C, and SystemExit ends it, as in torch
+    )
 
-    def _rest(self) -> None:
-        if self._desk is not None:
-            self._desk.rest(self._id)
+    def __init__(self, spec: WorkerSpec, worker_id: int, main: MainProcess, ends: WorkerEnds) -> None:
+        self.where = f"in DataLoader worker process {worker_id}"
+        self._id, self._main, self._heartbeats = worker_id, main, ends.heartbeats
+        self._is_map = not isinstance(spec.fetch.dataset, IterableDataset)
+        self._slots = (
+            None if ends.memory is None else SlotWriter(ends.memory, stacks_rows=spec.fetch.builtin_collate)
+        )
+        self.seed: SeedFn = seed_process if ends.heartbeats is None else self._seed_and_beat
+        self._slot_is_lost = False
+        # received
+        self._control, self._tasks = FrameReader(ends.control.fileno()), FrameReader(ends.tasks.fileno())
+        self._queue, self._ended_epochs = ends.queue, set[int]()
+        self._woken, self._wake = os.pipe()
+        self._poller = new_poller()
+        for fd in (self._tasks.fd, self._woken, *(() if ends.queue is None else (ends.queue.fileno(),))):
+            self._poller.register(fd, READABLE)
+        # sent
+        self._results, self._left = FrameWriter(ends.results.fileno()), threading.Semaphore(0)
+        for fd in (self._control.fd, self._tasks.fd, self._results.fd, self._wake):
+            os.set_blocking(fd, False)
+        self._stopping = False
+        threading.Thread(target=self._listen, name="lit_loader-control", daemon=True).start()
+        threading.Thread(target=self._write_rest, name="lit_loader-sender", daemon=True).start()
 
-    def _aim(self, keys: EpochKeys, moment: Moment, a: int, b: int = 0) -> None:
-        """Seed this process for a sample, which it begins with."""
-        assert self._desk is not None
-        self._desk.begin(self._id)
-        seed_process(keys, moment, a, b)
+    # -- in the main thread ---------------------------------------------------------------------------------
 
-    def _new_fetcher(self) -> Fetcher:
-        settings: dict[str, Any] = {} if self._placing is None else {"place": self._placing}
-        if self._desk is not None:
-            settings["aim"] = self._aim
-        return self._spec.fetcher(self._id, **settings)
+    def receive(self) -> tuple[Message, Any] | None:
+        """Wait for the next message and return it with its frame, or None when the worker is to stop."""
+        while not self._stopping:
+            try:  # before the shared queue: no other worker can handle what is sent to this one alone
+                frame = self._tasks.receive()
+            except EOFError:
+                return None
+            if frame is None and self._queue is not None and (packed := take(self._queue)) is not None:
+                frame = unpack_frame(packed)
+            if frame is not None:
+                return unpack_message(frame[0]), frame
+            self._poller.poll()
+        return None
 
-    def _begin(self, run: int, *, eager: bool) -> None:
-        """Begin a pass; ``eager``: an iterable dataset is iterated now, not at the first task."""
-        if self._map_fetcher is not None:
-            return
-        fetcher = self._new_fetcher()
-        assert isinstance(fetcher, IterableFetcher)
-        self._streams[run] = fetcher
-        if eager and self._init_error is None:
-            if self._desk is not None:
-                self._desk.begin(self._id)
-            try:
-                fetcher.start(None)
-            except Exception as error:
-                self._failed[run] = RemoteError.of(error, self._where)
+    def has_ended(self, epoch: int) -> bool:
+        """Whether the main process has dropped an epoch."""
+        return epoch in self._ended_epochs
 
-    def _answer(self, header: Header, frame: Frame) -> list[Buffer]:
-        """Return the answer to a task."""
-        failed = self._init_error or self._failed.get(header.run)
-        if failed is not None:
-            return _error(header, failed)
+    @contextlib.contextmanager
+    def user_code(self) -> Any:
+        """Note when user code begins and that it has ended."""
+        self._beat()
         try:
-            task = unpack_task(frame)
-            if header.slot < 0 or self._writer is None or self._placing is None:
-                return self._make(header, task)
-            try:
-                rows = task.index
-                num_rows = len(rows) if isinstance(rows, (list, tuple, range)) else 0
-                self._placing.open(Place(header.slot, num_rows))
-                with batch_memory.using(self._writer):
-                    return self._make(header, task)
-            finally:
-                self._placing.close()
-        except SlotKeptError as error:
-            return _error(
-                header._replace(slot=-1), RemoteError.of(error, self._where)
-            )  # it is not given back
-        except StopIteration as error:
-            if self._map_fetcher is None:
-                self._finished.add(header.run)
-                return [pack_header(Kind.ENDED, *header[1:]), *encode(self._streams[header.run].end())]
-            return _error(header, RemoteError.of(error, self._where))
-        except Exception as error:
-            return _error(header, RemoteError.of(error, self._where))
+            yield
+        finally:
+            self.ready()
 
-    def _make(self, header: Header, task: Task) -> list[Buffer]:
-        """Return the answer to a task that has a result."""
-        fetcher: Fetcher = self._map_fetcher or self._streams[header.run]
-        with batch_memory.using(None if self._map_fetcher is None else batch_memory.current()):
-            # a generator would hold on to its last sample, and so to the slot
+    def ready(self) -> None:
+        """Note that no user code is running."""
+        if self._heartbeats is not None:
+            self._heartbeats.rest(self._id)
+
+    def _beat(self) -> None:
+        if self._heartbeats is not None:
+            self._heartbeats.begin(self._id)
+
+    def _seed_and_beat(self, keys: EpochKeys, purpose: RngPurpose, a: int, b: int = 0, /) -> None:
+        """Seed this process and note that a sample begins."""
+        self._beat()
+        seed_process(keys, purpose, a, b)
+
+    def make(self, fetcher: Fetcher, message: Message, contents: Any) -> list[Buffer]:
+        """Return a task's batch, encoded; its large tensors are in the task's slot."""
+        self._beat()
+        task, slots = unpack_task(contents), self._slots
+        if message.slot < 0 or slots is None:
+            return self._encode(fetcher, message, task, None)
+        try:
+            slots.open(message.slot)
+            with batch_memory.using(slots):
+                return self._encode(fetcher, message, task, slots)
+        finally:
+            try:
+                slots.close()
+            except SlotKeptError:
+                self._slot_is_lost = True
+                raise
+
+    def _encode(
+        self, fetcher: Fetcher, message: Message, task: Task, slots: SlotWriter | None
+    ) -> list[Buffer]:
+        # Not for an iterable dataset: the frame of its generator may keep the last sample, and so the slot, alive.
+        with batch_memory.using(slots if self._is_map else None):
             samples = fetcher.samples(task)
-        made = fetcher.collate(samples, task.key)
+        batch = fetcher.collate(samples, task.key)
         del samples
         try:
-            answer = encode(made, None if header.slot < 0 or self._writer is None else self._writer.name)
+            return encode(batch, None if slots is None else slots.name)
         except MemoryError:
             raise
         except Exception as error:
-            raise not_sent(made, header, error) from error
-        return [pack_header(Kind.RESULT, *header[1:]), *answer]
+            raise not_sent(batch, message.number, error) from error
 
+    def send(self, kind: Kind, message: Message, contents: Any = None) -> None:
+        """Answer a message; what the pipe does not accept at once is written by the sender thread."""
+        if contents is not None and kind is not Kind.RESULT:
+            contents = encode(contents)
+        if self._slot_is_lost:
+            self._slot_is_lost, message = False, message._replace(slot=-1)
+        # If the main process has ended, the control thread ends this process.
+        with contextlib.suppress(BrokenPipeError):
+            self._results.send([pack_message(message._replace(kind=kind)), *(contents or ())])
+        if self._results.waiting:
+            self._left.release()
+        self.ready()
 
-def _error(header: Header, error: RemoteError) -> list[Buffer]:
-    return [pack_header(Kind.ERROR, *header[1:]), *encode(error)]
+    # -- in the sender thread -------------------------------------------------------------------------------
+
+    def _write_rest(self) -> None:
+        poller = new_poller()
+        poller.register(self._results.fd, WRITABLE)
+        with contextlib.suppress(BrokenPipeError):
+            while True:
+                self._left.acquire()
+                while self._results.waiting:
+                    poller.poll()
+                    self._results.flush()
+
+    # -- in the control thread ------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        """Handle control messages until STOP, or until the main process has ended."""
+        poller = new_poller()
+        poller.register(self._control.fd, READABLE)
+        is_orphan = self._watch_main(poller)
+        while not self._stopping:
+            events = poller.poll(_ORPHAN_POLL_MS if is_orphan is not None else None)
+            if (is_orphan is not None and is_orphan()) or any(fd != self._control.fd for fd, _ in events):
+                os._exit(_ORPHAN_EXIT_CODE)
+            try:
+                while (frame := self._control.receive()) is not None:
+                    message = unpack_message(frame[0])
+                    if message.kind is Kind.STOP:
+                        self._stop()
+                    else:
+                        self._end_epoch(message.epoch)
+            except EOFError:
+                self._stop()
+
+    def _watch_main(self, poller: Any) -> Callable[[], bool] | None:
+        """Let the poller report the end of the main process, or return a test for it where that is not possible."""
+        pid = self._main.pid
+        if self._main.is_parent and os.getppid() != pid:
+            os._exit(_ORPHAN_EXIT_CODE)
+        try:
+            poller.register(os.pidfd_open(pid), READABLE)
+        except ProcessLookupError:
+            os._exit(_ORPHAN_EXIT_CODE)
+        except (AttributeError, OSError):
+            parent = os.getppid()
+            return lambda: os.getppid() != parent
+        return None
+
+    def _stop(self) -> None:
+        self._stopping = True
+        with contextlib.suppress(BlockingIOError):  # the pipe is full, so `receive` wakes up anyway
+            os.write(self._wake, b"\0")
+
+    def _end_epoch(self, epoch: int) -> None:
+        self._ended_epochs.add(epoch)
+        if len(self._ended_epochs) > 2 * _MAX_ENDED:  # epochs are numbered as they begin
+            self._ended_epochs = {ended for ended in self._ended_epochs if ended > epoch - _MAX_ENDED}

@@ -1,65 +1,25 @@
-"""What it takes to go on where a pass was left: positions, a state's format, foreign samplers and streams.
+"""Resuming a loader: its epochs, how far the consumer is, and its state.
 
-It knows no loader; `lit_loader.states` brings a loader and its state together.
+A loader has one `EpochState`. The other modules resume an epoch: `custom_samplers` with a seed, `replay` without one,
+`streams` for iterable datasets. `state` makes and loads a state, and `state_format` checks its format.
 """
 
 from __future__ import annotations
 
-from lit_loader.resume.foreign import (
-    SamplerDetail,
-    beginning,
-    find_stateful,
-    foreign_indices,
-    index_digest,
-    index_values,
-    is_one_shot,
-)
-from lit_loader.resume.format import FIELDS, KINDS, VERSION, checked_state, sealed
-from lit_loader.resume.own_state import NoStateError, own_state
-from lit_loader.resume.plain import check_sum, is_plain
-from lit_loader.resume.progress import MOST_HELD, Progress, ResumePoint
-from lit_loader.resume.stream import StreamDetail, StreamRun, stream_detail, stream_fields
-from lit_loader.resume.unseeded import (
-    ReplayedSampler,
-    SamplerStart,
-    StateRefusedError,
-    checked_start,
-    draws,
-    generators_of,
-    own_start,
-    start_fields,
-)
+from lit_loader.resume.custom_samplers import custom_tasks
+from lit_loader.resume.epochs import EpochState
+from lit_loader.resume.progress import MAX_HELD, Progress, ResumePoint
+from lit_loader.resume.replay import ReplayedSampler, StateRefusedError
+from lit_loader.resume.streams import StreamBatches, StreamPosition
 
 __all__ = [
-    "FIELDS",
-    "KINDS",
-    "MOST_HELD",
-    "NoStateError",
+    "EpochState",
+    "MAX_HELD",
     "Progress",
     "ReplayedSampler",
     "ResumePoint",
-    "SamplerDetail",
-    "SamplerStart",
     "StateRefusedError",
-    "StreamDetail",
-    "StreamRun",
-    "VERSION",
-    "beginning",
-    "check_sum",
-    "checked_start",
-    "checked_state",
-    "draws",
-    "find_stateful",
-    "foreign_indices",
-    "generators_of",
-    "index_digest",
-    "index_values",
-    "is_one_shot",
-    "is_plain",
-    "own_start",
-    "own_state",
-    "sealed",
-    "start_fields",
-    "stream_detail",
-    "stream_fields",
+    "StreamBatches",
+    "StreamPosition",
+    "custom_tasks",
 ]

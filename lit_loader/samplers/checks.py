@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,6 @@ import numpy.typing as npt
 import torch
 
 from lit_loader.types import IndexArray
-
-__all__ = [
-    "Weights",
-    "checked_flag",
-    "checked_int",
-    "checked_integers",
-    "checked_number",
-    "checked_source",
-    "checked_weights",
-]
 
 Weights = Sequence[float] | npt.NDArray[Any] | torch.Tensor
 
@@ -60,60 +50,77 @@ def checked_flag(name: str, value: Any) -> bool:
     return value
 
 
-def checked_source(data_source: Any) -> Sized:
-    """Return something whose ``len`` is the number of indices: the source itself, or ``range`` of a length.
-
-    Raises:
-        TypeError: If it is neither an int nor has a length.
-        ValueError: If the length is negative.
-    """
-    if isinstance(data_source, Sized):
-        return data_source
-    try:
-        return range(checked_int("data_source", data_source, minimum=0))
-    except TypeError:
-        raise TypeError(
-            f"`data_source` must be a length or have one, got {type(data_source).__name__}; "
-            "give a dataset with `__len__` or an int"
-        ) from None
+def checked_num_samples(num_samples: Any, default: int) -> int:
+    """Return the positions of an epoch: ``num_samples``, at least 1, or the default if it is None."""
+    return default if num_samples is None else checked_int("num_samples", num_samples, minimum=1)
 
 
-def checked_number(name: str, value: Any, *, rule: str) -> float:
+def checked_number(
+    name: str, value: Any, valid: Callable[[float], bool], *, rule: str, remedy: str = ""
+) -> float:
     """Return an argument as a float.
 
     Args:
         name: The argument's name, for the message.
         value: What was given; any real number that is not a bool.
-        rule: Where the number must lie, for the message: "in [0, 1]".
+        valid: Whether a finite number is allowed.
+        rule: What ``valid`` demands, for the message: "lie in [0, 1]".
+        remedy: What to give instead, for the message.
 
     Raises:
         TypeError: If the value is not a number.
-        ValueError: If it is infinite or NaN.
+        ValueError: If it is infinite or NaN, or not valid.
     """
     if isinstance(value, bool) or not isinstance(value, float | int | np.floating | np.integer):
-        raise TypeError(f"`{name}` must be a number {rule}, got {value!r} of type {type(value).__name__}")
-    if not math.isfinite(value):
-        raise ValueError(f"`{name}` must be a number {rule}, got {name}={value}")
+        raise TypeError(f"`{name}` must be a number and {rule}, got {value!r} of type {type(value).__name__}")
+    if not (math.isfinite(value) and valid(float(value))):
+        raise ValueError(f"`{name}` must {rule}, got {name}={value}{remedy and '; ' + remedy}")
     return float(value)
 
 
 def checked_integers(name: str, values: Any) -> IndexArray:
-    """Return integers as an int64 array ``(n,)``, which may be the caller's own.
+    """Return integers as an int64 array ``(n,)``, which may share the caller's memory.
 
     Raises:
         TypeError: If they are not integers.
-        ValueError: If they have not one dimension.
+        ValueError: If they do not have one dimension.
     """
-    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-    if array.ndim != 1:
-        raise ValueError(f"`{name}` must have one dimension, got shape {array.shape}")
+    array = as_array(name, values)
     if array.size and array.dtype.kind not in "iu":
-        raise TypeError(f"`{name}` must be integers, got {array.dtype}")
+        hint = "; for a mask give np.flatnonzero(mask)" if array.dtype.kind == "b" else ""
+        raise TypeError(f"`{name}` must be integers, got {array.dtype}{hint}")
     return array.astype(np.int64, copy=False)
 
 
+def as_array(name: str, values: Any) -> npt.NDArray[Any]:
+    """Return a list, array or tensor as an array of one dimension; ValueError if it has another number of them."""
+    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"`{name}` must have one dimension, got shape {array.shape}")
+    return array
+
+
+def refuse_first(
+    name: str, values: npt.NDArray[Any], wrong: npt.NDArray[np.bool_], *, rule: str, remedy: str = ""
+) -> None:
+    """Raise a ValueError that names the first wrong value, if there is one.
+
+    Args:
+        name: The argument's name.
+        values: What was given, ``(n,)``.
+        wrong: Which values break the rule, ``(n,)``.
+        rule: What the values must do, for the message: "be positive".
+        remedy: How to correct them, for the message.
+    """
+    if wrong.any():
+        first = int(wrong.argmax())
+        raise ValueError(
+            f"`{name}` must {rule}, got {name}[{first}]={values[first]}{remedy and '; ' + remedy}"
+        )
+
+
 def checked_weights(name: str, weights: Weights) -> npt.NDArray[np.float64]:
-    """Return a read-only copy of weights, float64 ``(n,)``: one copy, whatever they come in.
+    """Return a read-only copy of weights, float64 ``(n,)``, made without any further copy.
 
     Args:
         name: The argument's name, for the message.
@@ -121,26 +128,27 @@ def checked_weights(name: str, weights: Weights) -> npt.NDArray[np.float64]:
 
     Raises:
         TypeError: If they are not numbers.
-        ValueError: If one is negative, infinite or NaN (the first is named), all are zero, or the shape
-            is wrong.
+        ValueError: If one is negative, infinite or NaN (the first is named), all are zero, or the shape is wrong.
     """
     values: Any = weights.detach().cpu().numpy() if isinstance(weights, torch.Tensor) else weights
     try:
         given = np.asarray(values) if isinstance(values, list | tuple) else values
         kind = getattr(getattr(given, "dtype", None), "kind", "f")
-        if kind not in "biufO":  # numpy would read text and dates as numbers, and drop an imaginary part
+        if kind not in "biufO":  # numpy would convert text and dates to numbers, and drop an imaginary part
             raise TypeError(f"got {given.dtype}")
         array = np.array(given, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(f"`{name}` must be one number an index: {error}") from error
-    if not array.flags.owndata:  # a chunked Arrow column gives a view of itself where a copy was asked for
+    # a chunked Arrow column returns a view of itself although a copy was asked for
+    if not array.flags.owndata:
         array = array.copy()
     if array.ndim != 1 or len(array) == 0:
         raise ValueError(f"`{name}` must have shape (n,) with n > 0, got shape {array.shape}")
-    smallest, largest = float(array.min()), float(array.max())  # both are NaN where one weight is
+    # Minimum and maximum need no memory, unlike a mask; both are NaN if one weight is.
+    smallest, largest = float(array.min()), float(array.max())
     if not (smallest >= 0 and largest < math.inf):
-        first = int((~(np.isfinite(array) & (array >= 0))).argmax())
-        raise ValueError(f"`{name}` must be finite and not negative, got {name}[{first}]={array[first]}")
+        wrong = ~(np.isfinite(array) & (array >= 0))
+        refuse_first(name, array, wrong, rule="be finite and not negative")
     if largest == 0:
         raise ValueError(f"`{name}` are all zero ({len(array)} of them); at least one must be positive")
     array.flags.writeable = False

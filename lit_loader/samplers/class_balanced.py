@@ -1,94 +1,46 @@
-"""`ClassBalancedSampler`: an exact quota of every epoch for each class, and every image in its turn."""
+"""`ClassBalancedSampler`: an exact quota of every epoch for each class, and shuffled cycles of its images."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from lit_loader.samplers.base import OrderSampler
-from lit_loader.samplers.checks import checked_int, checked_number
-from lit_loader.samplers.class_members import ClassMembers, Labels, class_members
-from lit_loader.samplers.cycles import shuffled_cycles
-from lit_loader.samplers.orders import SliceableOrder, permutation
-from lit_loader.samplers.quotas import class_quotas, class_shares
+from lit_loader.samplers.checks import checked_integers, checked_num_samples, checked_number, refuse_first
+from lit_loader.samplers.order import OrderSampler, SliceableOrder
+from lit_loader.samplers.shuffle import permutation, shuffled_cycles
 from lit_loader.seeding import key64
-from lit_loader.types import IndexArray
+from lit_loader.types import IndexArray, Order
 
-__all__ = ["ClassBalancedSampler"]
+Labels = (
+    Sequence[int]
+    | npt.NDArray[Any]
+    | torch.Tensor
+    | tuple[npt.NDArray[Any] | torch.Tensor, npt.NDArray[Any] | torch.Tensor]
+    | Sequence[Sequence[int]]
+)
+
+_LARGEST_ID = 1_000_000  # or ten ids an image
 
 
-class ClassBalancedSampler(OrderSampler):
-    """Visits classes by quota and the images of a class in shuffled cycles.
+class ClassSampler(OrderSampler):
+    """Base of the samplers that visit classes.
 
-    Class c gets a share of the positions in proportion to ``n_c ** (1 - temperature)``, n_c being the
-    number of images that contain it. In every epoch it is visited exactly ``quotas[c]`` times, at places
-    shuffled anew. Each visit takes the next image of the class's cycle: a shuffle of its images, followed
-    by another when it is through, going on from epoch to epoch. So within a cycle each image comes exactly
-    once, and no image is ever forgotten. An image with several classes takes part in the cycle of each.
-
-    Images without a class are a class of their own, whose share is ``empty_share``.
-
-    At temperature 1 the classes are equal over the epoch, not within a batch; `ClassAwareSampler` deals
-    them in turns, so that every batch holds as many of each as can be.
-
-    An order costs O(num_samples log num_samples) in its epoch's first slice, and 24 bytes a position.
-
-    Args:
-        labels: One class id an image (-1 for none); or ``(offsets, classes)``, int64 ``(N + 1,)`` and
-            ``(offsets[-1],)``, as `AnnotationTable` has them; or one sequence of ids an image. What an
-            image names twice counts once.
-        temperature: In [0, 1]; 0 is the natural share of a class, 1 the same share for all.
-        num_samples: Positions in an epoch; None: the number of images.
-        empty_share: Share of the positions for images without a class, in [0, 1]; None: their natural share
-            of the images. At 0 they are never visited.
-        seed: Seed of ``__iter__``; see `OrderSampler`.
-
-    Attributes:
-        temperature, empty_share: As used; ``empty_share`` is a float.
-        num_classes: Largest class id plus one.
-        class_counts: int64 ``(num_classes,)``, images that contain each class.
-        absent_classes: Ids below ``num_classes`` that no image contains; they get no position.
-        quotas: int64 ``(num_classes,)``, visits of each class in every epoch.
-        empty_quota: Visits of images without a class in every epoch.
-
-    Raises:
-        TypeError: If an argument is of the wrong type.
-        ValueError: If an argument is out of range, ``empty_share`` asks for images that there are not, or
-            there are fewer positions than classes.
-
-    Source:
-        See `lit_loader.samplers.quotas.class_shares`.
+    A subclass sets ``_visits``, shape ``(num_classes + 1,)``: the number of visits of each class in an epoch, in the
+    mean over seeds. The last entry counts the visits of images without a class.
     """
 
-    def __init__(
-        self,
-        labels: Labels,
-        *,
-        temperature: float = 1.0,
-        num_samples: int | None = None,
-        empty_share: float | None = None,
-        seed: int | None = None,
-    ) -> None:
+    _visits: npt.NDArray[Any]
+
+    def __init__(self, labels: Labels, num_samples: int | None, seed: int | None) -> None:
         super().__init__(seed=seed)
-        members = class_members(labels)
-        self.temperature = _checked_fraction("temperature", temperature)
-        self._members = members
-        self._num_samples = (
-            members.num_images if num_samples is None else checked_int("num_samples", num_samples, minimum=1)
-        )
-        empty = _empty_share(members, empty_share)
-        shares = class_shares(members.counts[:-1].tolist(), temperature=self.temperature)
-        self._quotas = class_quotas([share * (1 - empty) for share in shares] + [empty], self._num_samples)
-        self._quotas.flags.writeable = False
-        self.empty_share = float(empty)
-        self.num_classes = members.num_classes
-        self.class_counts = members.counts[:-1]
-        self.absent_classes = tuple(np.flatnonzero(self.class_counts == 0).tolist())
-        self.quotas = self._quotas[:-1]
-        self.empty_quota = int(self._quotas[-1])
+        self._members = class_members(labels)
+        self._num_samples = checked_num_samples(num_samples, self._members.num_images)
 
     def __len__(self) -> int:
         return self._num_samples
@@ -98,59 +50,265 @@ class ClassBalancedSampler(OrderSampler):
         """The number of images."""
         return self._members.num_images
 
-    def order(self, *, seed: int, epoch: int) -> SliceableOrder:
-        """Return the epoch's visits."""
-        return _ClassBalancedOrder(self._members, self._quotas, seed=seed, epoch=epoch)
-
-    def _identity(self) -> tuple[Any, ...]:
-        members = self._members
-        return self._quotas, members.num_images, members.counts, members.members
-
     def expected_visits(self) -> npt.NDArray[np.float64]:
-        """Return the sum over an image's classes of ``quotas[c] / class_counts[c]``."""
+        """Return the sum over an image's classes of the class's visits, divided by the images that contain it."""
         members = self._members
-        rates = self._quotas / np.maximum(members.counts, 1)
-        return np.bincount(
-            members.members, weights=np.repeat(rates, members.counts), minlength=members.num_images
-        ).astype(np.float64, copy=False)
+        rates = np.repeat(self._visits / np.maximum(members.counts, 1), members.counts)
+        visits = np.bincount(members.members, weights=rates, minlength=members.num_images)
+        return visits.astype(np.float64, copy=False)
 
 
-class _ClassBalancedOrder(SliceableOrder):
-    """One epoch: visits stand class after class, a class's are computed when first asked for."""
+class ClassBalancedSampler(ClassSampler):
+    """Visits classes by quota and the images of a class in shuffled cycles.
 
-    def __init__(self, members: ClassMembers, quotas: IndexArray, *, seed: int, epoch: int) -> None:
-        super().__init__(int(quotas.sum()))
-        self._members, self._quotas, self._seed, self._epoch = members, quotas, seed, epoch
-        self._starts = np.append(0, np.cumsum(quotas))
-        self._visits: IndexArray | None = None
-        self._images = np.full(len(self), -1, dtype=np.int64)  # -1: the class was not asked for yet
+    Class c gets a share of the positions in proportion to ``n_c ** (1 - exponent)``, where n_c is the number of images
+    that contain it. In every epoch it is visited exactly ``quotas[c]`` times, at newly shuffled positions. Each visit
+    takes the next image of the class's cycle: a shuffle of its images, after which the next shuffle begins, continued
+    from epoch to epoch. So each image comes exactly once in a cycle, and every image is visited in the end. An image
+    with several classes is in the cycle of each.
 
-    def positions(self, start: int, stop: int) -> IndexArray:
-        if self._visits is None:
-            self._visits = self._place_visits()
-        visits = self._visits[start:stop]
-        images = self._images[visits]
-        if (images < 0).any():
-            missing = np.searchsorted(self._starts, visits[images < 0], side="right") - 1
-            for c in np.unique(missing).tolist():
-                self._images[self._starts[c] : self._starts[c + 1]] = self._images_of(c)
-            images = self._images[visits]
-        return images
+    Images without a class are a class of their own, whose share is ``empty_share``.
 
-    def _place_visits(self) -> IndexArray:
-        """Return the visit at each position: classes are shuffled, the visits of a class are in order."""
-        classes = np.repeat(np.arange(len(self._quotas)), self._quotas)
-        classes = classes[permutation(key64(self._seed, "classes", self._epoch), len(self))]
+    At exponent 1 the classes are equal over the epoch, not within a batch; `ClassAwareSampler` takes
+    them in turns, so that every batch holds equally many of each, as far as possible.
+
+    An order costs O(num_samples log num_samples) when it is made, and 16 bytes a position.
+
+    Args:
+        labels: One class id an image (-1 for none); or ``(offsets, classes)``, int64 ``(N + 1,)`` and
+            ``(offsets[-1],)``, as `AnnotationTable` has them; or one sequence of ids an image. A class that an image
+            has twice counts once.
+        exponent: In [0, 1]; 0 is the natural share of a class, 1 the same share for all.
+        num_samples: Positions in an epoch, or None for the number of images.
+        empty_share: Share of the positions for images without a class, in [0, 1], or None for their natural share
+            of the images. At 0 they are never visited.
+        seed: Seed of ``__iter__``; see `OrderSampler`.
+
+    Attributes:
+        exponent, empty_share: As used; ``empty_share`` is a float.
+        num_classes: Largest class id plus one.
+        class_counts: int64 ``(num_classes,)``, images that contain each class.
+        absent_classes: Ids below ``num_classes`` that no image contains; they get no position.
+        quotas: int64 ``(num_classes,)``, visits of each class in every epoch.
+        empty_quota: Visits of images without a class in every epoch.
+
+    Raises:
+        TypeError: If an argument is of the wrong type.
+        ValueError: If an argument is out of range, ``empty_share`` does not fit the number of images without a class,
+            or there are fewer positions than classes.
+
+    Source:
+        Conneau and Lample 2019, "Cross-lingual language model pretraining" (alpha is 1 - exponent);
+        equal shares: Shen et al. 2016, "Relay backpropagation for effective learning of deep CNNs",
+        class-aware sampling.
+    """
+
+    def __init__(
+        self,
+        labels: Labels,
+        *,
+        exponent: float = 1.0,
+        num_samples: int | None = None,
+        empty_share: float | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(labels, num_samples, seed)
+        self.exponent = _checked_fraction("exponent", exponent)
+        self.num_classes = self._members.num_classes
+        self.class_counts = self._members.counts[:-1]
+        self.absent_classes = tuple(np.flatnonzero(self.class_counts == 0).tolist())
+        empty = _empty_share(self._members, empty_share)
+        self.empty_share = float(empty)
+        shares = class_shares(self.class_counts.tolist(), exponent=self.exponent)
+        quotas = class_quotas([share * (1 - empty) for share in shares] + [empty], self._num_samples)
+        quotas.flags.writeable = False
+        self._visits, self.quotas, self.empty_quota = quotas, quotas[:-1], int(quotas[-1])
+
+    def order(self, *, seed: int, epoch: int) -> Order:
+        """Return the epoch's visits."""
+        # The classes are shuffled; along the order, the visits of one class keep their own order.
+        quotas: IndexArray = self._visits
+        classes = np.repeat(np.arange(len(quotas)), quotas)
+        classes = classes[permutation(key64(seed, "classes", epoch), len(self))]
         visits = np.empty(len(self), dtype=np.int64)
         visits[np.argsort(classes, kind="stable")] = np.arange(len(self))
-        return visits
+        firsts = [epoch * quota for quota in quotas.tolist()]
+        key = seed, "cycles of class"
+        return ClassVisitOrder(self._members, visits, range(len(firsts)), firsts, quotas, key=key)
 
-    def _images_of(self, c: int) -> IndexArray:
-        """Return the images that class c visits in this epoch: a piece of its row of shuffled cycles."""
-        count, quota = int(self._members.counts[c]), int(self._quotas[c])
-        first = self._epoch * quota
-        row = shuffled_cycles(key64(self._seed, "cycles of class", c), count, first, first + quota)
-        return self._members.members[int(self._members.starts[c]) + row]
+    def _identity(self) -> tuple[Any, ...]:
+        return self._visits, *self._members.identity()
+
+
+# -- which images contain which class ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ClassMembers:
+    """The images of each class, ascending, class after class; images without a class come last.
+
+    Attributes:
+        num_images: Number of images.
+        num_classes: Largest class id plus one.
+        counts: int64 ``(num_classes + 1,)``, images that contain each class; the last entry counts the
+            images that contain none.
+        starts: int64 ``(num_classes + 2,)``; class c is ``members[starts[c] : starts[c + 1]]``.
+        members: int64 image indices.
+    """
+
+    num_images: int
+    num_classes: int
+    counts: IndexArray
+    starts: IndexArray
+    members: IndexArray
+
+    def largest(self, values: npt.NDArray[np.float64], *, empty: float) -> npt.NDArray[np.float64]:
+        """Return for each image the largest value of its classes.
+
+        Args:
+            values: float64 ``(num_classes,)``, one for each class, not negative.
+            empty: Value of an image without a class.
+
+        Returns:
+            float64 ``(num_images,)``.
+        """
+        result = np.zeros(self.num_images)
+        np.maximum.at(result, self.members, np.repeat(np.append(values, empty), self.counts))
+        return result
+
+    def identity(self) -> tuple[Any, ...]:
+        """Return what stands for the members in a sampler's fingerprint."""
+        return self.num_images, self.counts, self.members
+
+
+def class_members(labels: Labels) -> ClassMembers:
+    """Return the images of each class.
+
+    Args:
+        labels: One class id an image, shape ``(num_images,)``, -1 for none; or a tuple
+            ``(offsets, classes)``, where image i has ``classes[offsets[i] : offsets[i + 1]]``; or one
+            sequence of class ids an image. A class that an image has twice counts once.
+
+    Raises:
+        TypeError: If the labels are not integers.
+        ValueError: If there are no images, offsets do not fit, or a class id is negative (the first
+            is named) or so large that most ids below it are unused.
+    """
+    images, classes, num_images = _pairs(labels)
+    if num_images == 0:
+        raise ValueError("`labels` names no images; an order of images needs at least one")
+    num_classes = int(classes.max(initial=-1)) + 1
+    largest = max(_LARGEST_ID, 10 * num_images)
+    if num_classes - 1 > largest:
+        raise ValueError(
+            f"class id {num_classes - 1} exceeds {largest}, and every id up to the largest costs memory; "
+            "renumber the classes from 0, for instance by np.unique(classes, return_inverse=True)"
+        )
+    # One number for each pair, sorted by class and image. (np.unique does the same, ten times slower.)
+    pairs = np.sort(classes * num_images + images)
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]  # a class that an image has twice counts once
+    members = pairs % num_images
+    filled = np.zeros(num_images, dtype=np.bool_)
+    filled[members] = True
+    empty = np.flatnonzero(~filled)
+    counts = np.append(np.bincount(pairs // num_images, minlength=num_classes), len(empty)).astype(np.int64)
+    return ClassMembers(
+        num_images=num_images,
+        num_classes=num_classes,
+        counts=counts,
+        starts=np.append(0, np.cumsum(counts)),
+        members=np.concatenate([members, empty]),
+    )
+
+
+def _pairs(labels: Labels) -> tuple[IndexArray, IndexArray, int]:
+    """Return (image, class) pairs in the images' order, and the number of images."""
+    if isinstance(labels, tuple) and len(labels) == 2 and not isinstance(labels[0], int | np.integer):
+        offsets, classes = checked_integers("offsets", labels[0]), checked_integers("classes", labels[1])
+        if (
+            len(offsets) == 0
+            or offsets[0] != 0
+            or offsets[-1] != len(classes)
+            or (np.diff(offsets) < 0).any()
+        ):
+            ends = "nothing" if len(offsets) == 0 else f"{offsets[0]} to {offsets[-1]}"
+            raise ValueError(
+                f"`offsets` must rise from 0 to len(classes)={len(classes)} without falling, got {ends}; a tuple of "
+                "two is (offsets, classes), so give one sequence of ids an image as a list"
+            )
+    elif isinstance(labels, np.ndarray | torch.Tensor) or all(
+        isinstance(label, int | np.integer) for label in labels
+    ):
+        single = checked_integers("labels", labels)
+        refuse_first("labels", single, single < -1, rule="be class ids from 0, or -1 for none")
+        images = np.flatnonzero(single >= 0)
+        return images, single[images], len(single)
+    else:
+        rows = [checked_integers(f"labels[{i}]", row) for i, row in enumerate(labels)]
+        offsets, classes = np.cumsum([0] + [len(row) for row in rows]), np.concatenate(rows)
+    refuse_first("classes", classes, classes < 0, rule="be class ids from 0")
+    num_images = len(offsets) - 1
+    return np.repeat(np.arange(num_images), np.diff(offsets)), classes, num_images
+
+
+# -- shares and quotas -------------------------------------------------------------------------------------
+
+
+def class_shares(counts: Sequence[int], *, exponent: float) -> list[Fraction]:
+    """Return each class's share of the positions, in proportion to ``n_c ** (1 - exponent)``.
+
+    Exponent 0 keeps the natural shares, 1 makes them equal. A class without images gets nothing. The
+    powers are rounded to 12 digits, beyond which machines differ, and exact from there on.
+
+    Args:
+        counts: n_c, the number of images that contain class c.
+        exponent: In [0, 1].
+
+    Returns:
+        Fractions that sum to 1, or all 0 if every count is.
+
+    Source:
+        See `ClassBalancedSampler`.
+    """
+    powers = [
+        Fraction(f"{float(count) ** (1.0 - exponent):.12g}") if count else Fraction(0) for count in counts
+    ]
+    total = sum(powers, Fraction(0))
+    return [power / total for power in powers] if total else powers
+
+
+def class_quotas(shares: Sequence[Fraction], num_samples: int) -> IndexArray:
+    """Return whole numbers of positions near the shares, exact in sum, at least 1 for a share above 0.
+
+    Largest remainder method: every class gets its share rounded down, and the positions left go to the largest
+    remainders, with the lower class id first if they are equal. A class that would get none is then given one position
+    of the largest quota, because a class that is never visited would be missing in training without an error.
+
+    Args:
+        shares: Fractions that sum to 1.
+        num_samples: Positions to divide.
+
+    Returns:
+        int64 array, shape ``(len(shares),)``, sum ``num_samples``.
+
+    Raises:
+        ValueError: If there are more classes with a share than positions.
+    """
+    wanted = [share > 0 for share in shares]
+    if sum(wanted) > num_samples:
+        raise ValueError(
+            f"num_samples={num_samples} is less than the {sum(wanted)} classes that have a share, "
+            f"and some would never be visited; give num_samples={sum(wanted)} or more (without it, num_samples is "
+            "the number of images)"
+        )
+    exact = [share * num_samples for share in shares]
+    quotas = np.array([int(value) for value in exact], dtype=np.int64)
+    by_remainder = sorted(range(len(shares)), key=lambda c: int(exact[c]) - exact[c])
+    quotas[by_remainder[: num_samples - int(quotas.sum())]] += 1
+    for c in np.flatnonzero((quotas == 0) & np.array(wanted, dtype=np.bool_)):
+        quotas[quotas.argmax()] -= 1
+        quotas[c] = 1
+    return quotas
 
 
 def _empty_share(members: ClassMembers, empty_share: float | None) -> Fraction:
@@ -160,15 +318,66 @@ def _empty_share(members: ClassMembers, empty_share: float | None) -> Fraction:
     share = Fraction(_checked_fraction("empty_share", empty_share))
     if share > 0 and num_empty == 0:
         raise ValueError(
-            f"empty_share={empty_share}, but every image has a class; leave it None or set it to 0"
+            f"empty_share={empty_share}, but every image has a class; leave it out or set it to 0"
         )
     if share < 1 and num_empty == members.num_images:
-        raise ValueError(f"empty_share={empty_share}, but no image has a class; leave it None or set it to 1")
+        raise ValueError(f"empty_share={empty_share}, but no image has a class; leave it out or set it to 1")
     return share
 
 
 def _checked_fraction(name: str, value: float) -> float:
-    number = checked_number(name, value, rule="in [0, 1]")
-    if not 0 <= number <= 1:
-        raise ValueError(f"`{name}` must lie in [0, 1], got {name}={value}")
-    return number
+    return checked_number(name, value, lambda number: 0 <= number <= 1, rule="lie in [0, 1]")
+
+
+# -- an epoch ----------------------------------------------------------------------------------------------
+
+
+class ClassVisitOrder(SliceableOrder):
+    """One epoch of visits to classes, each of which takes the next image of its class's shuffled cycles.
+
+    Visits are numbered class after class. A class's images are computed when one of its visits is first read, because
+    the first batch needs only a few of many thousands of classes.
+
+    Args:
+        members: The images of each class.
+        visits: The number of the visit at each position of the epoch, int64 ``(length,)``.
+        classes: The classes that are visited.
+        firsts: How many visits each of them had in the epochs before.
+        num_visits: How many visits are numbered for each of them in this epoch.
+        key: The parts of the key of a class's cycles that precede the class.
+    """
+
+    def __init__(
+        self,
+        members: ClassMembers,
+        visits: IndexArray,
+        classes: Sequence[int],
+        firsts: Sequence[int],
+        num_visits: IndexArray,
+        *,
+        key: tuple[int, str],
+    ) -> None:
+        super().__init__(len(visits))
+        self._members, self._visits, self._key = members, visits, key
+        self._classes, self._firsts = classes, firsts
+        self._starts = np.append(0, np.cumsum(num_visits))
+        self._images = np.full(int(self._starts[-1]), -1, dtype=np.int64)  # -1 where not computed yet
+
+    def positions(self, start: int, stop: int) -> IndexArray:
+        """Return the images of these visits."""
+        visits = self._visits[start:stop]
+        images = self._images[visits]
+        missing = visits[images < 0]
+        if len(missing) == 0:
+            return images
+        for row in np.unique(np.searchsorted(self._starts, missing, side="right") - 1).tolist():
+            self._find_images(row)
+        return self._images[visits]
+
+    def _find_images(self, row: int) -> None:
+        c, first = self._classes[row], self._firsts[row]
+        begin, end = self._starts[row : row + 2].tolist()
+        cycles = shuffled_cycles(
+            key64(*self._key, c), int(self._members.counts[c]), first, first + end - begin
+        )
+        self._images[begin:end] = self._members.members[int(self._members.starts[c]) + cycles]

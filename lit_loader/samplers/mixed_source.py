@@ -8,14 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lit_loader.samplers.base import OrderSampler
-from lit_loader.samplers.checks import checked_int
-from lit_loader.samplers.cycles import ShuffledCycles
-from lit_loader.samplers.orders import SliceableOrder
+from lit_loader.samplers.checks import checked_int, checked_integers, refuse_first
+from lit_loader.samplers.order import OrderSampler, SliceableOrder
+from lit_loader.samplers.shuffle import ShuffledCycles
 from lit_loader.seeding import key64
-from lit_loader.types import IndexArray
-
-__all__ = ["MixedSourceSampler"]
+from lit_loader.types import IndexArray, Order
 
 
 class MixedSourceSampler(OrderSampler):
@@ -25,17 +22,17 @@ class MixedSourceSampler(OrderSampler):
     every rank is one repetition, whatever the world size, and where it is a multiple of that, several; then only a
     last, partial batch that several ranks share can have another mix, and ``drop_last`` leaves that out.
 
-    A source's samples come in shuffled cycles that go on from epoch to epoch: none comes twice before all of them
-    came. A small source is gone through several times an epoch.
+    A source's samples come in shuffled cycles that continue from epoch to epoch: none comes twice before all of them
+    came. A small source is repeated several times an epoch.
 
     Random access: a slice costs its own length and, once for each cycle of a source that it meets, a shuffle of
-    that source, of which the last two are kept (8 bytes a sample; see `ShuffledCycles`, also for very large ones).
+    that source, of which the last two are kept (8 bytes a sample; nothing is stored for a source of more than 2**20).
 
     Args:
         lengths: Number of samples of each source, in the order in which ``torch.utils.data.ConcatDataset`` holds them.
         counts: Samples of each source in a batch.
-        num_samples: Positions in an epoch, a multiple of ``sum(counts)``; None: as many as it takes until every
-            source was gone through at least once, that is, until the source that is largest for its count was.
+        num_samples: Positions in an epoch, a multiple of ``sum(counts)``, or None for as many as are needed to visit
+            every sample of every source.
         seed: Seed of ``__iter__``; see `OrderSampler`.
 
     Attributes:
@@ -44,7 +41,7 @@ class MixedSourceSampler(OrderSampler):
     Raises:
         TypeError: If an argument is of the wrong type.
         ValueError: If a length or a count is not positive (it is named), there are not as many of one as of the
-            other, or ``num_samples`` is no multiple of ``sum(counts)``.
+            other, or ``num_samples`` is not a multiple of ``sum(counts)``.
     """
 
     def __init__(
@@ -67,17 +64,16 @@ class MixedSourceSampler(OrderSampler):
             )
         size = sum(self.counts)
         if num_samples is None:
-            longest = max(
-                -(-length // count) for length, count in zip(self.lengths, self.counts, strict=True)
+            # The source that is largest for its count needs the most repetitions.
+            num_samples = size * max(
+                map(lambda length, count: -(-length // count), self.lengths, self.counts)
             )
-            self._num_samples = longest * size
-        else:
-            self._num_samples = checked_int("num_samples", num_samples, minimum=1)
-            if self._num_samples % size:
-                raise ValueError(
-                    f"num_samples={num_samples} is no multiple of sum(counts)={size}, and the last batch would have "
-                    f"another mix; give {-(-self._num_samples // size) * size}"
-                )
+        self._num_samples = checked_int("num_samples", num_samples, minimum=1)
+        if self._num_samples % size:
+            raise ValueError(
+                f"num_samples={num_samples} is not a multiple of sum(counts)={size}, and the last batch would have "
+                f"another mix; give {-(-self._num_samples // size) * size}"
+            )
 
     def __len__(self) -> int:
         return self._num_samples
@@ -87,7 +83,7 @@ class MixedSourceSampler(OrderSampler):
         """The number of samples of all sources."""
         return sum(self.lengths)
 
-    def order(self, *, seed: int, epoch: int) -> SliceableOrder:
+    def order(self, *, seed: int, epoch: int) -> Order:
         """Return the epoch's repetitions of the pattern."""
         return _MixedSourceOrder(self.lengths, self.counts, self._num_samples, seed=seed, epoch=epoch)
 
@@ -97,50 +93,40 @@ class MixedSourceSampler(OrderSampler):
     def expected_visits(self) -> npt.NDArray[np.float64]:
         """Return for a sample of source s how many positions the source has, over its length."""
         repetitions = self._num_samples // sum(self.counts)
-        rates = [
-            repetitions * count / length for length, count in zip(self.lengths, self.counts, strict=True)
-        ]
-        return np.repeat(rates, self.lengths)
+        return np.repeat(repetitions * np.array(self.counts) / self.lengths, self.lengths)
 
 
 class _MixedSourceOrder(SliceableOrder):
-    """One epoch of a row of repetitions that has no end."""
+    """One epoch: a slice of an endless sequence of repetitions."""
 
     def __init__(
         self, lengths: tuple[int, ...], counts: tuple[int, ...], length: int, *, seed: int, epoch: int
     ) -> None:
         super().__init__(length)
         self._counts = counts
-        self._first = epoch * length  # the epoch's first place in the row, which begins a repetition
+        self._first = epoch * length  # the epoch's first position in the sequence, where a repetition begins
         self._offsets = np.cumsum((0, *lengths)).tolist()
-        self._begins = np.cumsum((0, *counts)).tolist()
+        self._sources = np.repeat(np.arange(len(counts)), counts)  # at each place of a repetition
+        # at each place, how many places of the same source come before it
+        self._within = np.concatenate([np.arange(count) for count in counts])
         self._cycles = [ShuffledCycles(key64(seed, "source", s), n) for s, n in enumerate(lengths)]
 
     def positions(self, start: int, stop: int) -> IndexArray:
-        repetition, place = np.divmod(np.arange(self._first + start, self._first + stop), self._begins[-1])
-        result = np.empty(stop - start, dtype=np.int64)
-        for count, begin, offset, cycles in zip(
-            self._counts, self._begins, self._offsets, self._cycles, strict=False
-        ):
-            here = np.flatnonzero((place >= begin) & (place < begin + count))
+        row = np.arange(self._first + start, self._first + stop)
+        repetitions, places = np.divmod(row, len(self._sources))
+        sources = self._sources[places]
+        for s, (count, cycles) in enumerate(zip(self._counts, self._cycles, strict=True)):
+            here = np.flatnonzero(sources == s)
             if len(here):
-                # A source's visits follow each other along the row, so those of a slice are consecutive.
-                first = int(repetition[here[0]]) * count + int(place[here[0]]) - begin
-                result[here] = offset + cycles.visits(first, first + len(here))
-        return result
+                # A source's visits are in order along the sequence, so those of a slice are consecutive.
+                first = int(repetitions[here[0]]) * count + int(self._within[places[here[0]]])
+                row[here] = self._offsets[s] + cycles.positions(first, first + len(here))
+        return row
 
 
 def _checked_positive(name: str, values: Sequence[int], *, remedy: str) -> tuple[int, ...]:
-    try:
-        numbers = list(values)
-    except TypeError:
-        raise TypeError(
-            f"`{name}` must be one int for each source, got {values!r} of type {type(values).__name__}"
-        ) from None
-    if not numbers:
-        raise ValueError(f"`{name}` is empty, and there must be at least one source")
-    result = tuple(checked_int(f"{name}[{s}]", value) for s, value in enumerate(numbers))
-    for s, number in enumerate(result):
-        if number < 1:
-            raise ValueError(f"`{name}` must be positive, got {name}[{s}]={number}; {remedy}")
-    return result
+    numbers = checked_integers(name, values)
+    if len(numbers) == 0:
+        raise ValueError(f"`{name}` is empty; give at least one source")
+    refuse_first(name, numbers, numbers < 1, rule="be positive", remedy=remedy)
+    return tuple(numbers.tolist())

@@ -1,4 +1,4 @@
-"""The keys of an epoch: one for every sample, batch and stream, each a hash and never a draw from a stream."""
+"""Keys: hashes that generators are seeded with, and random bits by position; the same on every machine."""
 
 from __future__ import annotations
 
@@ -7,39 +7,98 @@ from enum import IntEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
-from lit_loader.seeding.hashing import key64
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["EpochKeys", "Key", "Moment"]
+_U64 = np.uint64
+_GOLDEN = _U64(0x9E3779B97F4A7C15)
+_MIX1 = _U64(0xBF58476D1CE4E5B9)
+_MIX2 = _U64(0x94D049BB133111EB)
 
 
-class Moment(IntEnum):
-    """What a key is for; the numbers after it say which one."""
+def key64(*parts: int | str) -> int:
+    """Return a 64-bit key of the parts; their order, number and types all matter.
+
+    Returns:
+        An int in [0, 2**64).
+
+    Raises:
+        TypeError: If a part is neither an int nor a str.
+    """
+    hasher = blake2b(digest_size=8)
+    for part in parts:
+        if isinstance(part, str):
+            data, tag = part.encode(), b"s"
+        elif isinstance(part, int):
+            data, tag = part.to_bytes(part.bit_length() // 8 + 1, "little", signed=True), b"i"
+        else:
+            raise TypeError(f"a key is made of int and str, got {part!r} of type {type(part).__name__}")
+        # Type and length come first, so that different parts never give the same bytes, also not two short ones for a
+        # long one.
+        hasher.update(tag + len(data).to_bytes(8, "little") + data)
+    return int.from_bytes(hasher.digest(), "little")
+
+
+def hash_u64(key: int, positions: npt.NDArray[np.uint64] | npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """Return 64 random bits for every position, the same on every machine and numpy version.
+
+    Args:
+        key: A 64-bit key, as `key64` gives it.
+        positions: Integers of any shape, not negative.
+
+    Returns:
+        uint64 array of the same shape.
+
+    Source:
+        SplitMix64, Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators".
+    """
+    with np.errstate(over="ignore"):
+        x = positions.astype(_U64, copy=True)
+        x += _U64(1)
+        x *= _GOLDEN
+        x += _U64(key)
+        x ^= x >> _U64(30)
+        x *= _MIX1
+        x ^= x >> _U64(27)
+        x *= _MIX2
+        x ^= x >> _U64(31)
+    return x
+
+
+class RngPurpose(IntEnum):
+    """The purpose of a key; two numbers ``a`` and ``b`` distinguish the keys of one purpose."""
 
     SAMPLE = 0
-    """A sample of a map dataset: its position in the global order."""
+    """A sample of a map dataset, or a batch of its ``__getitems__``; ``a`` is the (first) position in the order."""
     BATCH = 1
-    """The collate function of a batch, or its ``__getitems__``: the batch's number."""
+    """The collate function of a batch; ``a`` is the number of the batch."""
     STREAM = 2
-    """A sample of an iterable dataset: the worker, and how many it gave before."""
+    """A sample of an iterable dataset; ``a`` is the worker, ``b`` the number of its samples before."""
     STREAM_START = 3
-    """The ``__iter__`` of an iterable dataset: the worker."""
+    """The ``__iter__`` of an iterable dataset; ``a`` is the worker."""
     STREAM_BATCH = 4
-    """The collate function of an iterable dataset's batch: the worker, and how many it made before."""
+    """The collate function of an iterable dataset; ``a`` is the worker, ``b`` the number of its batches before."""
     SAMPLER = 5
-    """What a user's own sampler draws in an epoch."""
+    """The draws of a custom sampler in an epoch."""
 
 
 class Key(NamedTuple):
-    """What the generators of one moment are seeded with: 64 bits each, 32 for numpy's.
+    """The seeds of one sample, batch or stream: 64 bits each, 32 for numpy's.
 
-    numpy's global generator takes five times longer to seed from more than 32 bits; the other two keep
-    samples apart that would share numpy's seed.
+    numpy's global generator takes five times longer to seed from more than 32 bits. Samples whose 32 bits are equal by
+    chance still differ in the other seeds.
+
+    Attributes:
+        torch: For torch's generator on the CPU.
+        python: For the generator of ``random``.
+        own: For the generators of `SampleRng`.
+        numpy: For numpy's global generator; of an unseeded worker, the four words that torch seeds it with.
     """
 
     torch: int
     python: int
     own: int
-    numpy: int
+    numpy: int | list[int]
 
 
 class EpochKeys:
@@ -48,17 +107,17 @@ class EpochKeys:
     Args:
         seed: The loader's seed.
         epoch: The epoch, from 0.
-        num_positions: Positions in the epoch's global order; None: not known. No key depends on it.
+        num_positions: Number of positions in the epoch's global order, or None if it has none. No key depends on it.
     """
 
     def __init__(self, seed: int, epoch: int, num_positions: int | None = None) -> None:
         self.seed, self.epoch, self.num_positions = seed, epoch, num_positions
         self._hasher = blake2b(key64(seed, epoch).to_bytes(8, "little"), digest_size=28)
 
-    def key(self, moment: Moment, a: int, b: int = 0) -> Key:
-        """Return the key of a moment; ``a`` and ``b`` are the numbers that `Moment` speaks of."""
+    def key(self, purpose: RngPurpose, a: int, b: int = 0) -> Key:
+        """Return the key for a purpose; ``a`` and ``b`` are the numbers that `RngPurpose` names."""
         hasher = self._hasher.copy()
-        hasher.update(_PARTS.pack(moment, a, b))
+        hasher.update(_PARTS.pack(purpose, a, b))
         return Key(*_KEY.unpack(hasher.digest()))
 
 

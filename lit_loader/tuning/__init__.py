@@ -6,34 +6,35 @@ from lit_loader.tuning.candidates import (
     INLINE,
     METHODS,
     Candidate,
+    Host,
+    Measurement,
     coarse_grid,
     default_method,
     full_grid,
+    median,
     neighbours,
 )
-from lit_loader.tuning.diagnosis import Verdict, diagnose
-from lit_loader.tuning.figures import Figures, Host, typical
 from lit_loader.tuning.meter import LoaderMeter
-from lit_loader.tuning.plot import save_plot
-from lit_loader.tuning.search import Measure, Tuned, pick, search_settings
+from lit_loader.tuning.report import Verdict, diagnose, save_plot
+from lit_loader.tuning.search import Measure, TuningResult, pick, search_settings
 
 __all__ = [
     "Candidate",
-    "Figures",
     "Host",
     "INLINE",
     "LoaderMeter",
     "METHODS",
     "Measure",
-    "Tuned",
+    "Measurement",
+    "TuningResult",
     "Verdict",
     "coarse_grid",
     "default_method",
     "diagnose",
     "full_grid",
+    "median",
     "neighbours",
     "pick",
     "save_plot",
     "search_settings",
-    "typical",
 ]

@@ -1,23 +1,28 @@
-"""Measuring a data module's training loader under given worker settings."""
+"""Measuring a data module's training loader under given worker settings.
+
+What processes have used is read from ``/proc``; where there is none, nothing is reported.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 
 from lit_loader.datamodules import LoaderDataModule
 from lit_loader.resources import read_throttled_s
-from lit_loader.tuning.candidates import Candidate
-from lit_loader.tuning.figures import Figures
-from lit_loader.tuning.processes import Used, busy_cores_s, descendants, memory_bytes, used_by
+from lit_loader.tuning.candidates import Candidate, Measurement
 
-__all__ = ["LoaderMeter"]
+__all__ = ["LoaderMeter", "Used", "busy_cores_s", "descendants", "memory_bytes", "used_by"]
+
+_TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 _SETTLE_S: Final = 0.25
 """Longest pause in which workers fill their queues before memory is read."""
@@ -27,8 +32,8 @@ class LoaderMeter:
     """Measures settings: a loader is made, its first batches are passed over, then whole turns are counted.
 
     A turn is one batch for each worker: with batches that arrive in bursts any other number would count parts of
-    a burst. The batches that were ready before the clock started are passed over, so that the rate is what
-    workers make, not what they had made. Epochs follow each other, as in training.
+    a burst. The batches that were ready before the clock started are passed over, so that the rate is that of
+    making batches, not of taking ready ones. Epochs follow each other, as in training.
 
     Args:
         datamodule: Whose training loader is measured; its worker settings are set, and put back by `restore`.
@@ -42,7 +47,7 @@ class LoaderMeter:
         self._given: dict[str, Any] = {}
         self._memory: dict[Candidate, int | None] = {}
 
-    def __call__(self, candidate: Candidate, seconds: float) -> Figures:
+    def __call__(self, candidate: Candidate, seconds: float) -> Measurement:
         """Measure for about so many seconds; slow batches take longer, since one turn is counted at least."""
         self._apply(candidate)
         before = descendants(os.getpid())
@@ -71,7 +76,7 @@ class LoaderMeter:
 
     def _measured(
         self, candidate: Candidate, batches: Iterator[int], seconds: float, start_s: float, before: set[int]
-    ) -> Figures:
+    ) -> Measurement:
         main, workers = os.getpid(), sorted(descendants(os.getpid()) - before)
         turn = max(1, candidate.num_workers)
         ready, begun = candidate.num_workers * (1 + candidate.prefetch_factor), time.perf_counter()
@@ -93,7 +98,7 @@ class LoaderMeter:
         if candidate not in self._memory:  # once is enough: it does not depend on what else runs
             time.sleep(min(_SETTLE_S, ready * wall_s / samples * self._datamodule.batch_size))
             self._memory[candidate] = memory_bytes([main, *workers])
-        return Figures(
+        return Measurement(
             candidate=candidate,
             samples_per_s=samples / wall_s,
             cpu_s_per_sample=used.cpu_s / samples,
@@ -127,8 +132,8 @@ def _sizes_of_batches(loader: Any, batch_size: int) -> Iterator[int]:
 
 
 def _main_used(pid: int) -> Used:
-    told = used_by([pid])
-    return Used(time.process_time(), told.major_faults, told.read_bytes)  # finer than the kernel's ticks
+    used = used_by([pid])
+    return Used(time.process_time(), used.major_faults, used.read_bytes)  # finer than the kernel's ticks
 
 
 def _compute(seconds: float) -> None:
@@ -145,3 +150,102 @@ def _quiet_about_many_workers() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create .* worker processes in total")
         yield
+
+
+@dataclass(frozen=True)
+class Used:
+    """Totals since the start of one process, or the sum of several.
+
+    Attributes:
+        cpu_s: CPU seconds, in user and kernel mode.
+        major_faults: Page faults that waited for storage.
+        read_bytes: Bytes fetched from storage.
+    """
+
+    cpu_s: float = 0.0
+    major_faults: int = 0
+    read_bytes: int = 0
+
+    def __add__(self, other: Used) -> Used:
+        return Used(
+            self.cpu_s + other.cpu_s,
+            self.major_faults + other.major_faults,
+            self.read_bytes + other.read_bytes,
+        )
+
+    def __sub__(self, other: Used) -> Used:
+        return Used(
+            self.cpu_s - other.cpu_s,
+            self.major_faults - other.major_faults,
+            self.read_bytes - other.read_bytes,
+        )
+
+
+def used_by(pids: Iterable[int], *, proc: Path = Path("/proc")) -> Used:
+    """Return what processes have used; one that is gone adds nothing."""
+    return sum((_used_by(proc / str(pid)) for pid in pids), Used())
+
+
+def memory_bytes(pids: Iterable[int], *, proc: Path = Path("/proc")) -> int | None:
+    """Return the memory of processes, each page divided by the number of processes that share it.
+
+    Returns:
+        Bytes, or None if the kernel does not report them.
+    """
+    sizes = [_proportional_bytes(proc / str(pid)) for pid in pids]
+    known = [size for size in sizes if size is not None]
+    return sum(known) if known else None
+
+
+def descendants(pid: int, *, proc: Path = Path("/proc")) -> set[int]:
+    """Return the processes that a process started, and those that these started, as long as they live."""
+    parents: dict[int, int] = {}
+    for folder in proc.glob("[0-9]*"):
+        words = _stat(folder)
+        if words:
+            parents[int(folder.name)] = int(words[1])
+    found: set[int] = set()
+    new = {pid}
+    while new:
+        new = {child for child, parent in parents.items() if parent in new} - found
+        found |= new
+    return found
+
+
+def busy_cores_s(*, proc: Path = Path("/proc")) -> float | None:
+    """Return the seconds for which this host's cores have been busy, all together, or None if it is not reported."""
+    for line in _text(proc / "stat").splitlines():
+        if line.startswith("cpu "):
+            ticks = [int(word) for word in line.split()[1:9]]  # what guests used is in the first two
+            user_to_steal, idle_and_waiting = sum(ticks), sum(ticks[3:5])
+            return (user_to_steal - idle_and_waiting) / _TICKS_A_SECOND
+    return None
+
+
+def _used_by(folder: Path) -> Used:
+    words = _stat(folder)
+    if not words:
+        return Used()
+    read = [line for line in _text(folder / "io").splitlines() if line.startswith("read_bytes:")]
+    ticks = int(words[11]) + int(words[12])
+    return Used(ticks / _TICKS_A_SECOND, int(words[9]), int(read[0].split()[1]) if read else 0)
+
+
+def _proportional_bytes(folder: Path) -> int | None:
+    for name in ("smaps_rollup", "smaps"):
+        shares = [line for line in _text(folder / name).splitlines() if line.startswith("Pss:")]
+        if shares:
+            return sum(int(line.split()[1]) << 10 for line in shares)
+    return None
+
+
+def _stat(folder: Path) -> list[str]:
+    """Return the fields of ``stat`` that stand behind the name, which may hold anything; the first is the state."""
+    return _text(folder / "stat").rpartition(")")[2].split()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # gone, or another user's
+        return ""

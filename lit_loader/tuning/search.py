@@ -12,13 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from lit_loader.tuning.candidates import INLINE, Candidate, coarse_grid, neighbours
-from lit_loader.tuning.figures import Figures, typical
+from lit_loader.tuning.candidates import (
+    INLINE,
+    Candidate,
+    Measurement,
+    coarse_grid,
+    median,
+    neighbours,
+)
 
-__all__ = ["Measure", "Tuned", "pick", "search_settings"]
+__all__ = ["Measure", "TuningResult", "pick", "search_settings"]
 
-Measure = Callable[[Candidate, float], Figures]
-"""Measures settings for about so many seconds; what it raises means that the settings cannot be used."""
+Measure = Callable[[Candidate, float], Measurement]
+"""Measures settings for about so many seconds; raises if the settings cannot be used."""
 
 _COARSE_SHARE: Final = 0.15
 """Share of the budget for the coarse grid; the rest is for measuring the best again."""
@@ -46,8 +52,8 @@ _INLINE_MARGIN: Final = 0.03
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """What was found.
+class TuningResult:
+    """The result of a search.
 
     Attributes:
         best: The settings to use.
@@ -56,12 +62,12 @@ class Tuned:
     """
 
     best: Candidate
-    measured: Mapping[Candidate, Sequence[Figures]]
+    measured: Mapping[Candidate, Sequence[Measurement]]
     refused: Mapping[Candidate, str]
 
-    def typical(self) -> list[Figures]:
+    def medians(self) -> list[Measurement]:
         """Return the medians of all settings, in the order of workers, method, prefetch factor."""
-        return [typical(self.measured[candidate]) for candidate in sorted(self.measured)]
+        return [median(self.measured[candidate]) for candidate in sorted(self.measured)]
 
 
 def search_settings(
@@ -73,22 +79,22 @@ def search_settings(
     budget_s: float,
     clock: Callable[[], float] = time.monotonic,
     progress: Callable[[Candidate, float], None] = lambda candidate, elapsed_s: None,
-) -> Tuned:
+) -> TuningResult:
     """Find the settings with the highest rate.
 
     Args:
         measure: Measures one candidate.
-        num_cores: Cores that there are.
+        num_cores: Available cores.
         methods: Worker methods to try.
         max_workers: Most workers to try.
         budget_s: Seconds that all may take. A measurement is not begun when, by what the last ones took, it would
             not end in time; inline is measured in any case.
-        clock: Tells the seconds.
-        progress: Told before each measurement which one it is, and the seconds gone so far.
+        clock: Returns the time in seconds.
+        progress: Called before each measurement with its candidate and the seconds gone so far.
 
     Raises:
         ValueError: If the budget is not positive.
-        Exception: Whatever inline raises: then the data cannot be read at all.
+        Exception: What inline raises: then the data cannot be read at all.
     """
     if not budget_s > 0:
         raise ValueError(f"budget_s={budget_s} must be above 0 seconds")
@@ -109,10 +115,10 @@ def search_settings(
             break  # the time is up
         ranked = [candidate for candidate in run.ranked() if candidate in survivors]
         survivors = ranked[: max(_SURVIVORS, math.ceil(len(survivors) / 2))]
-    return Tuned(pick(run.measured), run.measured, run.refused)
+    return TuningResult(pick(run.measured), run.measured, run.refused)
 
 
-def pick(measured: Mapping[Candidate, Sequence[Figures]]) -> Candidate:
+def pick(measured: Mapping[Candidate, Sequence[Measurement]]) -> Candidate:
     """Return the settings to use: of the fastest, those with the fewest workers.
 
     Settings that were measured half as often as the most often measured ones, or less, are left out: the best of
@@ -122,14 +128,14 @@ def pick(measured: Mapping[Candidate, Sequence[Figures]]) -> Candidate:
         ValueError: If nothing was measured.
     """
     often = max((len(each) for each in measured.values()), default=0)
-    found = [typical(each) for each in measured.values() if 2 * len(each) > often]
+    found = [median(each) for each in measured.values() if 2 * len(each) > often]
     if not found:
         raise ValueError("nothing was measured, so that nothing can be picked")
     with_workers = [figures for figures in found if figures.candidate != INLINE]
     if not with_workers:
         return INLINE
     best = max(figures.samples_per_s for figures in with_workers)
-    if INLINE in measured and typical(measured[INLINE]).samples_per_s > best * (1 + _INLINE_MARGIN):
+    if INLINE in measured and median(measured[INLINE]).samples_per_s > best * (1 + _INLINE_MARGIN):
         return INLINE
     equal = [figures for figures in with_workers if figures.samples_per_s >= best * (1 - _TIE)]
     return min(equal, key=lambda each: (each.candidate.num_workers, each.cpu_s_per_sample)).candidate
@@ -145,7 +151,7 @@ class _Run:
     deadline: float
     begun: float
     progress: Callable[[Candidate, float], None]
-    measured: dict[Candidate, list[Figures]] = field(default_factory=dict)
+    measured: dict[Candidate, list[Measurement]] = field(default_factory=dict)
     refused: dict[Candidate, str] = field(default_factory=dict)
     took_s: dict[str, float] = field(default_factory=dict)
 
@@ -171,7 +177,7 @@ class _Run:
 
     def ranked(self) -> list[Candidate]:
         """Return all that was measured, the highest median first."""
-        rates = {candidate: typical(each).samples_per_s for candidate, each in self.measured.items()}
+        rates = {candidate: median(each).samples_per_s for candidate, each in self.measured.items()}
         return sorted(rates, key=lambda candidate: -rates[candidate])
 
 

@@ -137,7 +137,7 @@ def test_every_kind_of_batch_is_counted_by_class_and_by_attribute(kind):
     assert by_class.counts.tolist() == [4, 2, 0]
     assert by_finish.counts.tolist() == [2, 0, 2]
     assert by_finish.mix.tolist() == [0.5, 0, 0.5]
-    with pytest.raises(ValueError, match="label='colour' is no attribute"):
+    with pytest.raises(ValueError, match="label='colour' should be an attribute"):
         ClassMixMonitor(3, label="colour").on_train_batch_start(None, None, BATCHES[kind], 0)
 
 

@@ -10,9 +10,10 @@ import torch
 from torch.utils.data import default_collate as torch_default_collate
 from torchvision import tv_tensors
 
-from lit_loader.collate import default_collate, memory
+from lit_loader import batch_memory
+from lit_loader.collate import default, default_collate
 
-LARGE = torch.arange(memory.HUGE_BYTES // 8, dtype=torch.float32).reshape(2, -1)  # two of them are enough
+LARGE = torch.arange(default.HUGE_BYTES // 8, dtype=torch.float32).reshape(2, -1)  # two of them are enough
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def asked(monkeypatch):
         ranges.append((address, num_bytes))
         return 0
 
-    monkeypatch.setattr(memory, "_madvise", madvise)
+    monkeypatch.setattr(default, "_madvise", madvise)
     return ranges
 
 
@@ -49,10 +50,10 @@ def test_a_smaller_batch_asks_for_nothing(asked, sample):
 
 
 def test_the_system_takes_the_advice():
-    assert memory._madvise is not None
-    batch = torch.empty(memory.HUGE_BYTES, dtype=torch.uint8)
+    assert default._madvise is not None
+    batch = torch.empty(default.HUGE_BYTES, dtype=torch.uint8)
     first = -(-batch.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-    assert memory._madvise(first, mmap.PAGESIZE, 14) == 0
+    assert default._madvise(first, mmap.PAGESIZE, 14) == 0
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,27 @@ def test_large_batches_equal_torchs(samples):
         torchs.stride(),
         torchs.requires_grad,
     )
+
+
+class Rows:
+    """Shared memory in which all values lie one behind the other."""
+
+    def empty(self, shape, dtype):
+        return None
+
+    def rows(self, addresses, shape, dtype):
+        return torch.zeros((len(addresses), *shape), dtype=dtype)
+
+
+def test_rows_in_shared_memory_are_the_batch():
+    with batch_memory.using(Rows()):
+        assert default_collate([LARGE, LARGE]).count_nonzero() == 0
+
+
+def test_rows_whose_conjugation_is_not_in_their_memory_are_stacked():
+    samples = [torch.complex(LARGE, LARGE + 1).conj()] * 2
+    with batch_memory.using(Rows()):
+        assert torch.equal(default_collate(samples), torch_default_collate(samples))
 
 
 def test_large_samples_of_different_sizes_are_refused_as_torch_does():

@@ -14,10 +14,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import default_collate as torch_default_collate
-from torch.utils.data import default_convert as torch_default_convert
 from torchvision import tv_tensors
 
-from lit_loader.collate import default_collate, default_convert
+from lit_loader.collate import default_collate
 from tests.toys import Point
 
 NUMPY_DTYPES = [
@@ -192,12 +191,6 @@ def test_collation_gives_torchs_result_or_torchs_error(batch):
     assert outcome(default_collate, batch) == outcome(torch_default_collate, batch)
 
 
-@settings(max_examples=300, deadline=None)
-@given(batches())
-def test_conversion_gives_torchs_result_or_torchs_error(batch):
-    assert outcome(default_convert, batch) == outcome(torch_default_convert, batch)
-
-
 @pytest.mark.parametrize(
     "column",
     [
@@ -256,9 +249,3 @@ def test_the_default_device_is_torchs():
     assert (
         [tensor.device.type for tensor in ours] == [tensor.device.type for tensor in torchs] == ["meta"] * 4
     )
-
-
-def test_an_array_is_converted_without_a_copy():
-    array = np.zeros(3)
-    default_convert({"array": (array,)})["array"][0][0] = 1
-    assert array[0] == 1

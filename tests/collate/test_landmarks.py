@@ -75,9 +75,9 @@ def test_its_images_and_labels_are_found_and_it_has_no_targets():
     assert [image.shape for image in batch_images(batch)] == [(3, 8, 8)] * 2
     assert batch_labels(batch, first_label=7).tolist() == [0, 1]
     assert batch_labels(batch, label="finish").tolist() == [1]
-    with pytest.raises(TypeError, match="LandmarkBatch has no target an image; its fields are"):
+    with pytest.raises(TypeError, match="LandmarkBatch has no target per image; its fields are"):
         batch_targets(batch)
-    with pytest.raises(ValueError, match=r"label='colour' is no attribute .*\['finish'\]"):
+    with pytest.raises(ValueError, match=r"label='colour' should be an attribute .*\['finish'\]"):
         batch_labels(batch, label="colour")
 
 
@@ -89,7 +89,7 @@ def test_its_images_and_labels_are_found_and_it_has_no_targets():
         ([without("crop")], ValueError, "'crop'.*CropToObjects"),
         ([without("is_duplicate")], ValueError, r"'is_duplicate'.*lit_loader\.is_duplicate\(\)"),
         ([without("keypoints")], ValueError, r"no field 'keypoints'.*keypoints=True"),
-        ([sample(0, boxes=torch.zeros(2, 4))], ValueError, "has 2 objects; the rule is one"),
+        ([sample(0, boxes=torch.zeros(2, 4))], ValueError, "has 2 objects; expected one"),
         ([sample(0, boxes=torch.zeros(0, 4))], ValueError, "has 0 objects"),
         ([sample(0, labels=torch.zeros(2))], ValueError, r"'labels' has shapes \[\(2,\)\]"),
         ([sample(0), sample(0, keypoints=torch.zeros(1, 4, 2))], ValueError, r"'keypoints' has shapes"),

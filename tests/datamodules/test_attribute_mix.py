@@ -75,10 +75,10 @@ def deviations(table, sampler, promised):
 
 
 SAMPLINGS = [
-    WeightedSampling(by="finish"),
-    WeightedSampling(by="finish", exponent=0.5, reduce="max", num_samples=500),
-    ClassBalancedSampling(by="finish"),
-    ClassBalancedSampling(by="finish", temperature=0.4, num_samples=300),
+    WeightedSampling(balance_by="finish"),
+    WeightedSampling(balance_by="finish", exponent=0.5, reduce="max", num_samples=500),
+    ClassBalancedSampling(balance_by="finish"),
+    ClassBalancedSampling(balance_by="finish", exponent=0.4, num_samples=300),
 ]
 
 
@@ -96,13 +96,13 @@ def test_the_natural_mix_would_be_caught(table, sampling):
 
 @pytest.mark.parametrize("sampling", [WeightedSampling, ClassBalancedSampling])
 def test_balancing_the_class_is_not_balancing_the_attribute(table, sampling):
-    promised = sampling(by="finish").sampler(table).expected_visits()
+    promised = sampling(balance_by="finish").sampler(table).expected_visits()
     assert np.abs(deviations(table, sampling().sampler(table), promised)).max() > BOUND
 
 
 def test_where_samples_are_objects_every_value_comes_equally_often(images):
     table = images.per_object()
-    for sampling in (WeightedSampling(by="finish"), ClassBalancedSampling(by="finish")):
+    for sampling in (WeightedSampling(balance_by="finish"), ClassBalancedSampling(balance_by="finish")):
         mix = expected_class_mix(table, sampling.sampler(table), by="finish")
         assert mix == pytest.approx([1 / 3] * 3, abs=0.003)  # quotas are whole
 
@@ -110,7 +110,7 @@ def test_where_samples_are_objects_every_value_comes_equally_often(images):
 @pytest.mark.parametrize("sampling", [WeightedSampling, ClassBalancedSampling])
 def test_an_attribute_that_is_not_there_is_refused(table, sampling):
     with pytest.raises(ValueError, match=r"by='colour' is no attribute of the table; it has \['finish'\]"):
-        sampling(by="colour").sampler(table)
+        sampling(balance_by="colour").sampler(table)
 
 
 @pytest.mark.parametrize("sampling", [WeightedSampling, ClassBalancedSampling])
@@ -124,13 +124,13 @@ def test_an_attribute_that_no_object_has_is_refused(sampling):
         labels=[0],
         attributes={"finish": Attribute(ids=np.array([-1]), names=NAMES)},
     )
-    with pytest.raises(ValueError, match=r"by='finish': none of the 1 objects .* nothing to balance"):
-        sampling(by="finish").sampler(table)
+    with pytest.raises(ValueError, match=r"balance_by='finish': none of the 1 objects .* nothing to balance"):
+        sampling(balance_by="finish").sampler(table)
     assert len(sampling().sampler(table)) == 2
 
 
 def test_the_summary_of_an_attribute_counts_its_values(images):
-    sampler = ClassBalancedSampling(by="finish").sampler(images)
+    sampler = ClassBalancedSampling(balance_by="finish").sampler(images)
     summary = SetSummary.of("train", images, sampler, by="finish", num_left_out=3)
     ids = images.attributes["finish"].ids
     assert (summary.label, summary.class_names, summary.num_left_out) == ("finish", NAMES, 3)

@@ -105,20 +105,20 @@ def test_every_data_module_groups_its_own_samples(tmp_path, kind, own):
     assert datamodule.summaries()[0].sampler == "WeightedRandomSampler"
 
 
-def test_a_sampler_of_ours_may_be_given_itself_and_a_foreign_one_not(mixed):
+def test_a_sampler_of_ours_may_be_given_itself_and_a_custom_one_not(mixed):
     grouped = DetectionDataModule(
         mixed, train_sampler=RandomSampler(24), train_batching=AspectRatioBatching()
     )
     assert isinstance(grouped.train_dataloader().sampler, GroupedSampler)
     for stage, batching in (("train", "train_batching"), ("test", "eval_batching")):
-        foreign = {f"{stage}_sampler": TorchSequentialSampler(range(24))}
+        custom = {f"{stage}_sampler": TorchSequentialSampler(range(24))}
         with pytest.raises(
             ValueError,
             match=rf"{batching}=AspectRatioBatching\(num_buckets=8\).*{stage}_sampler=SequentialSampler.*"
             r"lit_loader\.samplers",
         ):
-            DetectionDataModule(mixed, **{batching: AspectRatioBatching()}, **foreign)
-        DetectionDataModule(mixed, **{batching: PlainBatching()}, **foreign)
+            DetectionDataModule(mixed, **{batching: AspectRatioBatching()}, **custom)
+        DetectionDataModule(mixed, **{batching: PlainBatching()}, **custom)
     with pytest.raises(TypeError, match=r"`train_batching` must be .*Batching.*got 'size' of type str"):
         DetectionDataModule(mixed, train_batching="size")
 

@@ -61,7 +61,7 @@ SAMPLINGS = [
     WeightedSampling(),
     WeightedSampling(exponent=0.5, reduce="max", num_samples=500),
     ClassBalancedSampling(),
-    ClassBalancedSampling(temperature=0.3, num_samples=300),
+    ClassBalancedSampling(exponent=0.3, num_samples=300),
     ClassAwareSampling(),
     ClassAwareSampling(num_samples=300, empty_as_class=True),
     RepeatFactorSampling(repeat_thresh=0.5),

@@ -76,7 +76,7 @@ def test_the_summary_is_that_of_the_label_and_of_what_is_balanced(source):
     datamodule = ClassificationDataModule(
         source,
         objects="crop",
-        train_sampler=ClassBalancedSampling(by="finish"),
+        train_sampler=ClassBalancedSampling(balance_by="finish"),
         val_sampler=WeightedSampling(),
     )
     labels = [(summary.name, summary.label) for summary in datamodule.summaries()]

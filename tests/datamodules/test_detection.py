@@ -229,8 +229,8 @@ def test_a_sampling_gives_its_sampler(shapes):
         WeightedSampling(reduce="sum"),
     ):
         assert not np.allclose(other.sampler(table).expected_visits(), plainly.expected_visits())
-    balanced = ClassBalancedSampling(temperature=0.5, num_samples=40, empty_share=0.0).sampler(table)
-    assert (balanced.temperature, len(balanced), balanced.empty_share) == (0.5, 40, 0.0)
+    balanced = ClassBalancedSampling(exponent=0.5, num_samples=40, empty_share=0.0).sampler(table)
+    assert (balanced.exponent, len(balanced), balanced.empty_share) == (0.5, 40, 0.0)
 
 
 def test_the_summary_tells_counts_imbalance_and_the_expected_mix(shapes):

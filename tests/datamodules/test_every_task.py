@@ -63,7 +63,7 @@ def epochs(datamodule, count=2):
     [*((task, "fork") for task in TASKS), pytest.param("multi-task", "spawn", marks=pytest.mark.soak)],
 )
 def test_workers_do_not_change_the_batches(source, task, method):
-    sampling = WeightedSampling(by="finish")
+    sampling = WeightedSampling(balance_by="finish")
     inline = epochs(make(source, task, train_sampler=sampling))
     workers = {"num_workers": 2, "multiprocessing_context": method}
     assert epochs(make(source, task, train_sampler=sampling, **workers)) == inline
@@ -203,11 +203,11 @@ def test_a_command_line_reads_every_setting_from_the_signatures(kind):
         "train_transforms": {"hflip": 0.0},
         "train_sampler": {
             "class_path": "lit_loader.datamodules.ClassBalancedSampling",
-            "init_args": {"by": "finish"},
+            "init_args": {"balance_by": "finish"},
         },
     }
     datamodule = parser.instantiate(parser.parse_object({"data": given})).data
     assert (type(datamodule.source), datamodule.source.image_size) == (ShapesSource, 48)
     assert datamodule.batch_size == 4
-    assert datamodule._samplers["train"] == ClassBalancedSampling(by="finish")
+    assert datamodule._samplers["train"] == ClassBalancedSampling(balance_by="finish")
     assert datamodule._transforms["train"] == {"hflip": 0.0}

@@ -70,7 +70,7 @@ def test_the_first_label_and_the_padding_are_passed_on(source):
 
 
 def test_the_summary_has_the_class_and_every_attribute(source):
-    datamodule = MultiTaskDataModule(source, train_sampler=ClassBalancedSampling(by="finish"))
+    datamodule = MultiTaskDataModule(source, train_sampler=ClassBalancedSampling(balance_by="finish"))
     summaries = datamodule.summaries()
     assert [(s.name, s.label) for s in summaries[:2]] == [("train", "class"), ("train", "finish")]
     (table,) = source.tables("train")

@@ -50,14 +50,14 @@ class Taking(LightningModule):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_every_stage_of_lightning_gets_the_batch_where_the_loader_put_it(simulated, shapes, num_workers):
     placed = set()
-    copied = simulated.copied
+    copy_to_device = simulated.copy_to_device
 
     def noting(tensor):
-        block = copied(tensor)
+        block = copy_to_device(tensor)
         placed.add(block.data_ptr())
         return block
 
-    simulated.copied = noting
+    simulated.copy_to_device = noting
     datamodule = DetectionDataModule(
         shapes, batch_size=20, num_workers=num_workers, worker_method="thread", prefetch_to_device=True
     )

@@ -33,9 +33,11 @@ def _assert_same(sampler, expected):
 @BY
 def test_turns_of_a_table(table, by):
     labels = image_labels(table, by=by)
-    _assert_same(ClassAwareSampling(by=by).sampler(table), ClassAwareSampler(labels))
+    _assert_same(ClassAwareSampling(balance_by=by).sampler(table), ClassAwareSampler(labels))
     settings = {"num_samples": 31, "empty_as_class": True}
-    _assert_same(ClassAwareSampling(by=by, **settings).sampler(table), ClassAwareSampler(labels, **settings))
+    _assert_same(
+        ClassAwareSampling(balance_by=by, **settings).sampler(table), ClassAwareSampler(labels, **settings)
+    )
 
 
 @BY
@@ -43,9 +45,9 @@ def test_repeat_factors_of_a_table(table, by):
     labels = image_labels(table, by=by)
     expected = RepeatFactorSampler(repeat_factors(labels, repeat_thresh=0.7))
     assert len(expected) > table.num_images
-    _assert_same(RepeatFactorSampling(by=by, repeat_thresh=0.7).sampler(table), expected)
+    _assert_same(RepeatFactorSampling(balance_by=by, repeat_thresh=0.7).sampler(table), expected)
     assert (
-        len(RepeatFactorSampling(by=by).sampler(table)) == table.num_images
+        len(RepeatFactorSampling(balance_by=by).sampler(table)) == table.num_images
     )  # few classes: 0.001 repeats none
 
 
@@ -53,10 +55,10 @@ def test_repeat_factors_of_a_table(table, by):
 def test_effective_numbers_of_a_table(table, by):
     weights = effective_number_image_weights(image_labels(table, by=by), beta=0.95)
     _assert_same(
-        EffectiveNumberSampling(by=by, beta=0.95, num_samples=40).sampler(table),
+        EffectiveNumberSampling(balance_by=by, beta=0.95, num_samples=40).sampler(table),
         WeightedRandomSampler(weights, 40),
     )
-    everything = EffectiveNumberSampling(by=by, replacement=False).sampler(table)
+    everything = EffectiveNumberSampling(balance_by=by, replacement=False).sampler(table)
     assert everything.expected_visits().tolist() == [1.0] * table.num_images
 
 
@@ -71,6 +73,6 @@ def test_an_attribute_that_no_object_has_is_refused(sampling):
         labels=[0],
         attributes={"finish": Attribute(ids=np.array([-1]), names=("matte", "gloss"))},
     )
-    with pytest.raises(ValueError, match=r"by='finish': none of the 1 objects .* nothing to balance"):
-        sampling(by="finish").sampler(table)
+    with pytest.raises(ValueError, match=r"balance_by='finish': none of the 1 objects .* nothing to balance"):
+        sampling(balance_by="finish").sampler(table)
     assert len(sampling().sampler(table)) == 2

@@ -109,13 +109,13 @@ def test_a_stage_that_does_not_exist_is_refused(shapes):
         DetectionDataModule(shapes).setup("nope")
 
 
-def test_a_foreign_sampler_is_not_shared_by_several_sets(shapes):
+def test_a_custom_sampler_is_not_shared_by_several_sets(shapes):
     source = VocSource(root=shapes._voc().root, val=["val", "train"], progress=False)
-    foreign = DetectionDataModule(source, val_sampler=TorchSequentialSampler(range(20)))
+    custom = DetectionDataModule(source, val_sampler=TorchSequentialSampler(range(20)))
     with pytest.raises(
         ValueError, match=r"val_sampler=SequentialSampler would be shared by 2 sets.*Sampling"
     ):
-        foreign.val_dataloader()
+        custom.val_dataloader()
     ours = DetectionDataModule(source, val_sampler=SequentialSampling())
     assert [len(loader.sampler) for loader in ours.val_dataloader()] == [20, 60]
 
@@ -126,7 +126,7 @@ def test_a_foreign_sampler_is_not_shared_by_several_sets(shapes):
         (WeightedSampling, {"reduce": "median"}, "reduce='median'"),
         (WeightedSampling, {"exponent": 1.5}, "exponent=1.5"),
         (WeightedSampling, {"num_samples": 0}, "num_samples=0"),
-        (ClassBalancedSampling, {"temperature": -0.1}, "temperature=-0.1"),
+        (ClassBalancedSampling, {"exponent": -0.1}, "exponent=-0.1"),
         (ClassBalancedSampling, {"num_samples": -3}, "num_samples=-3"),
         (ClassBalancedSampling, {"empty_share": float("nan")}, "empty_share=nan"),
         (ClassAwareSampling, {"num_samples": 0}, "num_samples=0"),

@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:predict returned None"),
 ]
 
-WEIGHTED = {"train_sampler": WeightedSampling(by="finish", num_samples=48)}
+WEIGHTED = {"train_sampler": WeightedSampling(balance_by="finish", num_samples=48)}
 SETTINGS = {
     "random": (DetectionDataModule, {}),
     "class balanced": (DetectionDataModule, {"train_sampler": ClassBalancedSampling(num_samples=48)}),

@@ -1,4 +1,4 @@
-"""Worker settings of a data module: "auto" is decided and told once, the rest reaches the loader."""
+"""Worker settings of a data module: "auto" is decided and logged once, the others reach the loader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated accelerator, a pass over reused slots and a consumer; together they see every wrong order of events.
+"""A simulated accelerator, an epoch in reused slots and a consumer; together they find every wrong order of events.
 
 Streams are queues of operations that run when chance says so. A copy reads its source when it runs, and a slot that
 is let go is overwritten at once. Memory of the device is used again as soon as it may be. Each batch holds its own
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import random
 import weakref
 from collections import deque
@@ -17,8 +16,8 @@ from collections import deque
 import torch
 
 import lit_loader.loader
-from lit_loader.device import AheadRun, Pinner
-from lit_loader.engine import EndOfPass
+from lit_loader.device import DevicePrefetcher, Pinner, transfer
+from lit_loader.engine import EndOfEpoch
 
 UNWRITTEN, OVERWRITTEN = -1, -2
 SHAPE = (3,)
@@ -47,7 +46,7 @@ class SimulatedEvent:
 
 
 class SimulatedDevice:
-    """A `Backend` whose copies end when chance, or whoever waits for them, says so.
+    """`DeviceStreams` whose copies end when chance, or whoever waits for them, says so.
 
     Args:
         chance: Decides how far the streams come whenever the device is spoken to.
@@ -64,17 +63,17 @@ class SimulatedDevice:
         self._free, self._pending, self._kept = [], [], set()
         self.copies, self.capturing = 0, False
 
-    # -- what a Backend does ------------------------------------------------------------------------------
+    # -- what DeviceStreams do ------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def aside(self):
+    def side_stream(self):
         self.current, before = "side", self.current
         try:
             yield
         finally:
             self.current = before
 
-    def copied(self, tensor):
+    def copy_to_device(self, tensor):
         block = self._block(tensor)
         block.fill_(UNWRITTEN)
         source = bare(tensor)
@@ -84,15 +83,15 @@ class SimulatedDevice:
         weakref.finalize(result, self._freed, block)
         return result
 
-    def record(self):
+    def record_event(self):
         event = SimulatedEvent(self)
         self.queue(lambda: setattr(event, "done", True))
         return event
 
-    def wait(self, event):
+    def wait_event(self, event):
         self.queue(lambda: None, after=event)
 
-    def keep(self, value):
+    def record_stream(self, value):
         self._kept.add(value.data_ptr())
 
     def is_capturing(self):
@@ -166,7 +165,7 @@ class SlotRun:
     def next_batch(self):
         self.asked += 1
         if not self.script:
-            raise EndOfPass
+            raise EndOfEpoch
         item = self.script.pop(0)
         if isinstance(item, BaseException):
             try:
@@ -191,16 +190,15 @@ class SlotRun:
 class Prompt(SimulatedDevice):
     """A device that is done with a batch before it is handed over, so that a consumer on the CPU may read it."""
 
-    def wait(self, event):
-        super().wait(event)
+    def wait_event(self, event):
+        super().wait_event(event)
         self.drain()
 
 
 def present(monkeypatch, kind=Prompt, *, pace=0.4):
     """Let loaders find a simulated device; its copies end late."""
     found = kind(random.Random(3), pace=pace)
-    module = importlib.import_module("lit_loader.device.delivery")  # the package has a function of that name
-    monkeypatch.setattr(module, "find_backend", lambda device: found)
+    monkeypatch.setattr(transfer, "find_streams", lambda device: found)
     monkeypatch.setattr(
         lit_loader.loader, "checked_device", lambda device: device and torch.device("cuda", 0)
     )
@@ -231,7 +229,7 @@ class Consumer:
         while True:
             try:
                 batch = self.run.next_batch()
-            except EndOfPass:
+            except EndOfEpoch:
                 break
             except Exception as error:
                 self.events.append(str(error))
@@ -257,8 +255,8 @@ class Consumer:
             self.faults.append(f"batch {number}: {says}")
 
 
-def simulate(seed, script, *, kind=AheadRun):
-    """Run a script once; return the consumer, the device and the pass under it."""
+def simulate(seed, script, *, kind=DevicePrefetcher):
+    """Run a script once; return the consumer, the device and the epoch under it."""
     chance = random.Random(seed)
     device = SimulatedDevice(chance, pace=chance.choice([0.1, 0.5, 0.8]))
     slots = SlotRun(script, chance, ready=chance.choice([0.3, 0.7, 1.0]))

@@ -92,12 +92,12 @@ def test_what_is_page_locked_is_what_is_copied(simulated, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     log = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: log.append("pinned") or tensor)
-    copied = simulated.copied
-    simulated.copied = lambda tensor: log.append("copied") or copied(tensor)
+    copy_to_device = simulated.copy_to_device
+    simulated.copy_to_device = lambda tensor: log.append("copy_to_device") or copy_to_device(tensor)
     loader = DataLoader(Drawn(2), batch_size=2, seed=1, pin_memory=True, device="cuda")
     monkeypatch.setattr(type(loader), "_page_lock", None)
     next(iter(loader))
-    assert log == ["pinned"] * 2 + ["copied"] * 2
+    assert log == ["pinned"] * 2 + ["copy_to_device"] * 2
 
 
 class Numbered(Dataset):

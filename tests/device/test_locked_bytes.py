@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from lit_loader import DataLoader
 from lit_loader.device import page_lock
-from lit_loader.transport import Slots
+from lit_loader.shared_memory import Slots
 from tests.device.simulated import present
 from tests.device.test_page_lock import Cuda
 
@@ -62,18 +62,18 @@ def cuda(monkeypatch):
     found = Cuda()
     monkeypatch.setattr(page_lock, "_cudart", lambda: found)
     found.peaks, found.most = {}, 0
-    keep = Slots._keep
+    open_batch = Slots._open
 
-    def kept(slots, ticket, stretches):
-        slot, used = (id(slots), ticket.number), sum(end - start for start, end in stretches)
+    def opened(slots, ticket, ranges):
+        slot, used = (id(slots), ticket.number), sum(end - start for start, end in ranges)
         found.peaks[slot] = max(found.peaks.get(slot, 0), used)
-        lease = keep(slots, ticket, stretches)
+        lease = open_batch(slots, ticket, ranges)
         locked = sum(found.registered.values())
         found.most = max(found.most, locked)
         assert locked <= sum(2 * peak + 2 * MIB for peak in found.peaks.values())
         return lease
 
-    monkeypatch.setattr(Slots, "_keep", kept)
+    monkeypatch.setattr(Slots, "_open", opened)
     return found
 
 
@@ -125,7 +125,7 @@ def test_a_pass_that_is_broken_off_leaves_nothing_locked(cuda):
 
 
 def test_batches_that_the_user_copies_lie_in_no_locked_slot(cuda, monkeypatch):
-    """Without a device nobody knows on which streams: torch's own allocator pins them."""
+    """Without a device the user may copy on any stream, so torch's own allocator pins the batches."""
     arguments = {"batch_size": BATCH, "seed": 1, "num_workers": 2, "pin_memory": True}
     with DataLoader(Sized("of 400 KB"), **arguments) as loader:
         list(loader)

@@ -1,4 +1,4 @@
-"""Nested batches: rebuilt as torch's page-locking and Lightning's transfer do, whatever they are made of."""
+"""Nested batches: map_nested as torch's page-locking and Lightning's transfer do, whatever they are made of."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torchvision import tv_tensors
 
 from lit_loader.device import Pinner, moved
-from lit_loader.device.nesting import NO_LEAF, rebuilt
+from lit_loader.device.nested import NO_LEAF, map_nested
 from tests.toys import plain
 
 META = torch.device("meta")
@@ -165,4 +165,4 @@ def test_containers_are_page_locked_as_torch_does(data, monkeypatch):
 
 
 def test_a_leaf_that_is_a_container_is_not_opened():
-    assert rebuilt([(1, 2), 3], lambda data: "pair" if isinstance(data, tuple) else NO_LEAF) == ["pair", 3]
+    assert map_nested([(1, 2), 3], lambda data: "pair" if isinstance(data, tuple) else NO_LEAF) == ["pair", 3]

@@ -1,4 +1,4 @@
-"""Draws of a batch's transforms: from its key alone, on every generator, and nobody else's are moved."""
+"""Draws of a batch's transforms: from its key alone, on every generator, and no other draws change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real backend against a device module that writes down what it is asked; the choice of a device."""
+"""The real streams against a device module that writes down what it is asked; the choice of a device."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ import pytest
 import torch
 
 from lit_loader import DataLoader
-from lit_loader.device import PlainRun, StreamBackend, checked_device, delivery, find_backend, streams
-from lit_loader.device.choice import exact_device
+from lit_loader.device import (
+    DeviceStreams,
+    MappedBatches,
+    checked_device,
+    find_streams,
+    make_transfer,
+    transfer,
+)
 from tests.device.simulated import SlotRun
 from tests.toys import Drawing
 
 
 class Module:
-    """What ``torch.cuda`` is to the backend."""
+    """What ``torch.cuda`` is to `DeviceStreams`."""
 
     def __init__(self):
         self.log, self.num_streams = [], 0
@@ -49,7 +55,7 @@ class Module:
 def module(monkeypatch):
     found = Module()
     monkeypatch.setattr(torch, "get_device_module", lambda device: found)
-    monkeypatch.setattr(streams, "_side", {})
+    monkeypatch.setattr(transfer, "_side_streams", {})
     return found
 
 
@@ -57,27 +63,27 @@ CUDA = torch.device("cuda", 0)
 
 
 def test_copies_run_on_the_side_stream_and_the_consumers_waits(module):
-    backend = StreamBackend(CUDA)
-    with backend.aside():
-        event = backend.record()
-    backend.wait(event)
+    streams = DeviceStreams(CUDA)
+    with streams.side_stream():
+        event = streams.record_event()
+    streams.wait_event(event)
     value = SimpleNamespace(record_stream=lambda stream: module.log.append(("keep", stream.name)))
-    backend.keep(value)
+    streams.record_stream(value)
     assert module.log == [("record", "side of cuda:0"), ("wait", "main"), ("keep", "main")]
 
 
 def test_a_device_has_one_side_stream_since_its_memory_stays_with_it(module):
     for _ in range(3):
-        StreamBackend(CUDA)
+        DeviceStreams(CUDA)
     assert module.num_streams == 1
-    StreamBackend(torch.device("cuda", 1))
+    DeviceStreams(torch.device("cuda", 1))
     assert module.num_streams == 2
 
 
 def test_copies_do_not_block(module, monkeypatch):
     asked = []
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *args, **options: asked.append((args, options)))
-    StreamBackend(CUDA).copied(torch.ones(1))
+    DeviceStreams(CUDA).copy_to_device(torch.ones(1))
     assert asked == [((CUDA,), {"non_blocking": True})]
 
 
@@ -86,11 +92,11 @@ def test_a_device_without_streams_gets_plain_copies(monkeypatch, kind):
     module = Module() if kind == "mps" else SimpleNamespace()
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
     device = torch.device(kind, 0)
-    assert find_backend(device) is None
-    deliver = delivery(pin_memory=False, pin_memory_device="", device=device)
+    assert find_streams(device) is None
+    deliver = make_transfer(pin_memory=False, pin_memory_device="", device=device)
     run = SlotRun([1, ValueError("second")])
     plain = deliver(run)
-    assert isinstance(plain, PlainRun)
+    assert isinstance(plain, MappedBatches)
     moved = []
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, where: moved.append(where) or tensor)
     assert plain.next_batch()["number"] == 1
@@ -103,7 +109,7 @@ def test_a_device_without_streams_gets_plain_copies(monkeypatch, kind):
 
 def test_on_the_cpu_nothing_is_wrapped():
     for device in (None, torch.device("cpu"), torch.device("cpu", 0)):
-        assert delivery(pin_memory=False, pin_memory_device="", device=device) is None
+        assert make_transfer(pin_memory=False, pin_memory_device="", device=device) is None
 
 
 # -- the choice ---------------------------------------------------------------------------------------------
@@ -126,10 +132,10 @@ def test_a_device_that_is_here_is_taken(two_gpus, given):
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ("gpu", ValueError, "device='gpu' is no name of a device"),
-        ("", ValueError, "device='' is no name of a device"),
-        ("cuda:2", ValueError, "device='cuda:2' is not available: there are 2 of this kind"),
-        ("mps", ValueError, "device='mps' is not available: torch finds the accelerator 'cuda' here"),
+        ("gpu", ValueError, "device='gpu' should be the name of a device"),
+        ("", ValueError, "device='' should be the name of a device"),
+        ("cuda:2", ValueError, "device='cuda:2' is not available: torch finds 2 of type 'cuda' here"),
+        ("mps", ValueError, "device='mps' is not available: torch finds 2 of type 'cuda' here"),
         ("meta", ValueError, "device='meta' is not available"),
         (0, TypeError, "device=0 should be a str, a torch.device or None, got int"),
         (True, TypeError, "device=True"),
@@ -148,7 +154,9 @@ def test_without_an_accelerator_only_the_cpu_is_taken():
     assert batch["torch"].device.type == "cpu"
 
 
-def test_a_device_without_a_number_is_the_processs_current_one(two_gpus):
-    assert exact_device(torch.device("cuda")) == torch.device("cuda", 1)
-    assert exact_device(torch.device("cuda", 0)) == torch.device("cuda", 0)
-    assert exact_device(torch.device("cpu")) == torch.device("cpu")
+def test_a_device_without_a_number_is_the_processs_current_one(two_gpus, monkeypatch):
+    asked = []
+    monkeypatch.setattr(transfer, "find_streams", asked.append)
+    for name in ("cuda", "cuda:0"):
+        make_transfer(pin_memory=False, pin_memory_device="", device=torch.device(name))
+    assert asked == [torch.device("cuda", 1), torch.device("cuda", 0)]

@@ -17,7 +17,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 from lit_loader import DataLoader
 from lit_loader.collate import default_collate
-from lit_loader.engine import worker_memory
+from lit_loader.engine import worker as engine_worker
 
 
 class Frozen(Dataset):
@@ -78,13 +78,13 @@ def test_a_worker_keeps_the_memory_of_freed_images_for_the_next_ones():
 def test_a_variable_of_glibcs_own_leaves_the_allocator_to_the_user(name, value, is_kept, monkeypatch):
     told = []
     libc = SimpleNamespace(mallopt=lambda *knob: told.append(knob))
-    monkeypatch.setattr(worker_memory.ctypes, "CDLL", lambda _: libc)
+    monkeypatch.setattr(engine_worker.ctypes, "CDLL", lambda _: libc)
     monkeypatch.setenv(name, value)
-    worker_memory.keep_freed_memory()
+    engine_worker._keep_freed_memory()
     assert bool(told) is is_kept
     monkeypatch.delenv(name)
     told.clear()
-    worker_memory.keep_freed_memory()
+    engine_worker._keep_freed_memory()
     assert len(told) == 2
 
 

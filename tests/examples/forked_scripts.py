@@ -48,7 +48,7 @@ class ForkedScripts:
     def run(
         self, script: Path, *words: str, cwd: Path, env: dict[str, str]
     ) -> subprocess.CompletedProcess[str]:
-        """Run a script with these words in a folder, with further variables; return how it ended and what it said."""
+        """Run a script with these words in a folder, with further variables; return its exit code and its output."""
         with tempfile.TemporaryDirectory() as folder:
             out, err = Path(folder, "out"), Path(folder, "err")
             told = [str(script), *map(str, words)], str(cwd), env, str(out), str(err)

@@ -76,7 +76,7 @@ def assert_reported_and_drawn(printed, told, folder):
 
 
 def test_all_tasks_at_once_do_so_too_and_balancing_follows_the_attribute_that_is_named(train, tmp_path):
-    balanced = train("experiment=unified", "sampler.by=finish", *SMALL_SET, *QUICK)
+    balanced = train("experiment=unified", "sampler.balance_by=finish", *SMALL_SET, *QUICK)
     told = ["mAP@50", "NME", "finish macro-F1", "finish: recall", "star"]
     assert_reported_and_drawn(balanced, told, tmp_path)
     (row,) = re.findall(r"hollow +│ +(\S+) +│ +(\S+) +│ +(\S+) +│", balanced[balanced.index("arrived") :])

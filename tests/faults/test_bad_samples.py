@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Subset
 
 from lit_loader import ClassBalancedSampler, DataLoader, SequentialSampler, WeightedRandomSampler
-from lit_loader.engine import tolerant
+from lit_loader.engine import fetch, plan_order
 from lit_loader.errors import BadBatchError, BadSamplesWarning
 from tests.faulty_set import BACKENDS, Faulty, FaultyFiles, indices, loader_of, order_of, outcomes
 
@@ -119,18 +119,18 @@ def test_the_bits_of_a_replacement_would_differ_without_seeding_again(monkeypatc
     """The mechanism disabled: a position is seeded once, and a replacement draws on."""
     whole = outcomes(loader_of(Faulty(BAD), on_bad_sample="substitute"))
 
-    class Once(tolerant.TolerantFetcher):
-        def __init__(self, *args, aim, **options):
-            seen = set()
+    class Once(fetch.SkippingFetcher):
+        def __init__(self, *args, seed, **options):
+            seeded = set()
 
-            def once(keys, *moment):
-                if moment not in seen:
-                    seen.add(moment)
-                    aim(keys, *moment)
+            def once(keys, *purpose):
+                if purpose not in seeded:
+                    seeded.add(purpose)
+                    seed(keys, *purpose)
 
-            super().__init__(*args, aim=once, **options)
+            super().__init__(*args, seed=once, **options)
 
-    monkeypatch.setattr("lit_loader.engine.spec.TolerantFetcher", Once)
+    monkeypatch.setattr(fetch, "SkippingFetcher", Once)
     assert outcomes(loader_of(Faulty(BAD), on_bad_sample="substitute")) != whole
 
 
@@ -168,9 +168,7 @@ def test_replacements_are_drawn_uniformly_from_the_order():
 
 
 def tasks_of(loader, epoch=0):
-    from lit_loader.planning import plan_seeded
-
-    return plan_seeded(loader, epoch, loader._cut)
+    return plan_order(loader._spec(), epoch)
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

@@ -11,9 +11,8 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from lit_loader import BadSample, DataLoader, append_bad_samples
-from lit_loader.engine import EndOfPass, ReportingRun
-from lit_loader.engine.bad_samples import BadSampleLog
-from lit_loader.engine.failures import Failure, Flawed
+from lit_loader.engine import BadSampleLog, EndOfEpoch
+from lit_loader.engine.bad_samples import PartialBatch
 from lit_loader.errors import BadSamplesWarning, LitLoaderError, TooManyBadSamplesError
 from tests.faulty_set import FEW, Faulty, FaultyFiles, loader_of, outcomes
 
@@ -30,12 +29,12 @@ def test_a_record_says_where_what_and_why(workers):
     common = {"epoch": 0, "rank": 1, "replaced_by": None}
     four = {"index": 4, "file": "/x/four.jpg", "error": "OSError"}
     assert loader.bad_samples == (
-        BadSample(batch=0, position=4, message="[Errno 5] broken: '/x/four.jpg'", **four, **common),
+        BadSample(batch=0, row=0, position=4, message="[Errno 5] broken: '/x/four.jpg'", **four, **common),
     )
     loader.rank = 0
     list(loader)
     three, seventeen = loader.bad_samples
-    assert (three.epoch, three.rank, three.batch, three.position) == (1, 0, 0, 3)
+    assert (three.epoch, three.rank, three.batch, three.row, three.position) == (1, 0, 0, 3, 3)
     assert (three.index, three.file, three.error) == (3, "/pictures/3.jpg", "ValueError")
     assert (seventeen.batch, seventeen.position, seventeen.message) == (2, 17, "'k'")
     with pytest.raises(FrozenInstanceError):
@@ -112,7 +111,7 @@ def test_an_epoch_that_is_broken_off_or_begun_again_starts_at_none(workers, seed
         next(iterator)
         assert [(record.epoch, record.index) for record in loader.bad_samples] == [(0, 3)]
         del iterator
-        assert len(loader.bad_samples) == 1  # until another pass begins
+        assert len(loader.bad_samples) == 1  # until another epoch begins
         loader.set_epoch(5)
         list(loader)
         assert [(record.epoch, record.index) for record in loader.bad_samples] == [(5, 3), (5, 4), (5, 17)]
@@ -123,9 +122,9 @@ def test_what_was_made_and_not_delivered_does_not_count():
     with loader_of(Faulty(BAD), shuffle=False, **FEW["thread"], prefetch_factor=6) as loader:
         iterator = iter(loader)
         next(iterator)
-        run = iterator._run._run
-        while not all(pending.answer is not None for pending in run._pending.values()):
-            run._pool.wait(run, 0.01)
+        scheduler = iterator._batches._batches
+        while scheduler._in_flight:
+            scheduler.poll()
         assert [record.index for record in loader.bad_samples] == [3]
         list(iterator)
         assert [record.index for record in loader.bad_samples] == [3, 4, 17]
@@ -230,6 +229,7 @@ def test_an_index_that_json_does_not_know_is_written_as_text(tmp_path):
         epoch=0,
         rank=0,
         batch=0,
+        row=0,
         position=None,
         index={1, 2},
         file=None,
@@ -247,7 +247,7 @@ def test_an_index_that_json_does_not_know_is_written_as_text(tmp_path):
 
 
 class Batches:
-    """A pass that was made."""
+    """An epoch's batches that were made."""
 
     def __init__(self, batches):
         self.batches = iter(batches)
@@ -255,7 +255,7 @@ class Batches:
     def next_batch(self):
         batch = next(self.batches, None)
         if batch is None:
-            raise EndOfPass
+            raise EndOfEpoch
         return batch
 
     def poll(self):
@@ -265,15 +265,27 @@ class Batches:
         pass
 
 
-def failure(batch, row, replaced_by=None):
-    return Failure(batch, row, None, 99, None, "E", "", replaced_by)
+def bad_sample(batch, row, replaced_by=None):
+    return BadSample(
+        batch=batch,
+        row=row,
+        position=None,
+        index=99,
+        file=None,
+        error="E",
+        message="",
+        replaced_by=replaced_by,
+    )
 
 
 @SILENT
 def test_the_list_of_what_each_batch_holds_follows_the_batch():
-    log = BadSampleLog(epoch=0, rank=0, max_bad_samples=9)
     seen = [[5, 6, 7], [8, 9, 10], [0, 1, 2]]
-    made = ["first", Flawed("second", [failure(1, 0), failure(1, 2)]), Flawed("third", [failure(2, 1, 4)])]
-    run = ReportingRun(Batches(made), log, num_batches=None, seen=seen)
-    assert [run.next_batch() for _ in range(3)] == ["first", "second", "third"]
+    made = [
+        "first",
+        PartialBatch("second", [bad_sample(1, 0), bad_sample(1, 2)], is_lost=False),
+        PartialBatch("third", [bad_sample(2, 1, 4)], is_lost=False),
+    ]
+    log = BadSampleLog(Batches(made), epoch=0, rank=0, max_bad_samples=9, seen=seen)
+    assert [log.next_batch() for _ in range(3)] == ["first", "second", "third"]
     assert seen == [[5, 6, 7], [9], [0, 4, 2]]

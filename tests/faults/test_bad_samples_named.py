@@ -213,12 +213,12 @@ REFUSED = {
     "subset": (Subset(Batchwise(), [1]), {"on_bad_sample": "skip"}, "Batchwise has __getitems__"),
     "no batches": (range(3), {"on_bad_sample": "skip", "batch_size": None}, "batch_size=None makes none"),
     "no seed": (range(3), {"on_bad_sample": "substitute"}, "there is no seed="),
-    "foreign": (
+    "custom": (
         range(3),
         {"on_bad_sample": "substitute", "seed": 1, "sampler": [1, 2]},
         "not one of lit_loader.samplers",
     ),
-    "foreign batches": (
+    "custom batches": (
         range(3),
         {"on_bad_sample": "substitute", "seed": 1, "batch_sampler": [[1, 2]]},
         "not one of lit_loader.samplers",
@@ -232,6 +232,6 @@ def test_what_cannot_be_kept_is_refused_with_the_remedy(dataset, arguments, told
         DataLoader(dataset, **arguments)
 
 
-def test_a_foreign_order_may_be_skipped_in():
+def test_a_custom_order_may_be_skipped_in():
     loader = DataLoader(Faulty({}), batch_sampler=[[1, 2]], seed=1, on_bad_sample="skip")
     assert next(iter(loader))["index"].tolist() == [1, 2]

@@ -70,7 +70,7 @@ def test_batches_in_slots_are_whole(workers, kind, policy):
 
 
 def test_what_is_read_lies_in_a_slot():
-    """The transport was used: a shrunk batch's memory is that of a slot's mapping."""
+    """Shared memory was used: a shrunk batch's memory is that of a slot's mapping."""
     with loader_of(Large(BAD, 32, SHAPE), 8, persistent_workers=True, **BACKENDS["fork"]) as loader:
         batch = max(loader, key=lambda batch: len(BAD) - len(batch[0]))
         with open("/proc/self/maps") as lines:

@@ -1,4 +1,4 @@
-"""Workers killed at random moments, one or two at a time: every epoch is the undisturbed one, bit for bit."""
+"""Workers killed at random times, one or two at once: every epoch is the undisturbed one, bit for bit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BATCH, BATCHES_AN_EPOCH = 4, 40
 
 
 class Killer(threading.Thread):
-    """Kills workers of a loader at random moments until told to stop."""
+    """Kills workers of a loader at random times until `stop`."""
 
     def __init__(self, loader, draw, *, pause_s):
         super().__init__(daemon=True)
@@ -29,8 +29,8 @@ class Killer(threading.Thread):
 
     def run(self):
         while not self.stopping.wait(self.draw.uniform(0, 2 * self.pause_s)):
-            pool = self.loader._passes._kept
-            workers = [] if pool is None else list(pool._workers)
+            backend = self.loader._worker_manager._kept
+            workers = [] if backend is None else list(backend._workers)
             for worker in self.draw.sample(workers, min(len(workers), self.draw.choice([1, 1, 1, 2]))):
                 try:
                     pid = worker.process.pid
@@ -75,7 +75,7 @@ def run_chaos(tmp_path, *, method, side, num_batches, pause_s, seed):
                 found = []
                 for batch in loader:
                     found.append(checksum(batch))
-                    batch["noise"] += 1  # nobody may write to it again
+                    batch["noise"] += 1  # its slot must not be written to again
                     kept = [*kept[-3:], (batch["noise"], float(batch["noise"].double().sum()))]
                     assert all(float(noise.double().sum()) == total for noise, total in kept)
                     time.sleep(0.0005)

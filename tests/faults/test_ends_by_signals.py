@@ -1,4 +1,4 @@
-"""Guarantee: a training run that a signal ends, at any moment, leaves no worker after two seconds, no shared memory."""
+"""Guarantee: a training run that a signal ends, at any time, leaves no worker after two seconds, no shared memory."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Variant(NamedTuple):
     Attributes:
         arguments: Of its loader.
         way: How its epochs end.
-        seconds: Within which moments lie: from the start of the workers until after the last epoch.
-        together: Whether a Ctrl-C may reach its workers at any moment too, as a terminal sends it.
+        seconds: The interval of the signals: from the start of the workers until after the last epoch.
+        together: Whether a Ctrl-C may reach its workers at any time too, as a terminal sends it.
     """
 
     arguments: dict
@@ -137,7 +137,7 @@ def end(nursery, variant, number, moment_s, *, together=False):
 
 
 def moments(variant, draw, count):
-    """Return random moments, as many within the first tenth as in the rest."""
+    """Return random times, as many within the first tenth as in the rest."""
     return [variant.seconds * draw.random() * draw.choice([0.1, 1.0]) for _ in range(count)]
 
 
@@ -185,7 +185,7 @@ def test_a_kill_at_a_random_moment_ends_everything(nursery, variant):
     check_kills(nursery, variant, 2, 2, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("variant", [VARIANTS[2], VARIANTS[4]], ids=["processes", "threads"])
+@pytest.mark.parametrize("variant", [VARIANTS[2], VARIANTS[3]], ids=["processes", "threads"])
 def test_a_termination_ends_everything(nursery, variant):
     check_kills(nursery, variant, 3, 2, signal.SIGTERM)
 

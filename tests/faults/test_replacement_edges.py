@@ -15,8 +15,8 @@ import torch
 from torch.utils.data import IterableDataset
 
 from lit_loader import DataLoader
-from lit_loader.engine import hang_watch, polling, process
-from lit_loader.engine.polling import Polling
+from lit_loader.engine import processes, recovery
+from lit_loader.engine.channels import READABLE
 from lit_loader.errors import WorkerDiedError, WorkerRestartWarning
 from tests.dying_sets import Dying, first_time
 
@@ -27,11 +27,11 @@ def make_loader(dataset, **arguments):
     return DataLoader(dataset, **{"num_workers": 2, "seed": 3, "persistent_workers": True, **arguments})
 
 
-def kill(pool, *numbers):
+def kill(backend, *numbers):
     """Kill workers, and see them dead: one look finds them all."""
     for number in numbers:
-        pool._workers[number].process.kill()
-        pool._workers[number].process.join()
+        backend._workers[number].process.kill()
+        backend._workers[number].process.join()
 
 
 class OneList:
@@ -61,31 +61,32 @@ def test_a_replacement_that_cannot_be_started_ends_all_workers(tmp_path, error):
     loader = make_loader(Dying(SIZE, tmp_path), batch_size=BATCH)
     batches = iter(loader)
     next(batches)
-    pool = loader._passes._kept
-    pids = [worker.process.pid for worker in pool._workers]
+    backend = loader._worker_manager._kept
+    pids = [worker.process.pid for worker in backend._workers]
 
     def fail(number):
         raise error
 
-    pool._recovery._start = fail
-    kill(pool, 0)
+    backend._start = fail
+    kill(backend, 0)
     with pytest.raises(type(error)) as raised:
         list(batches)
     assert raised.value is error
-    assert pool.closed
+    assert not backend.usable
+    assert backend.workers == []
     assert not any(psutil.pid_exists(pid) for pid in pids)
     with pytest.raises(RuntimeError, match="workers were closed"):
         next(batches)
 
 
-def test_a_run_that_ends_while_a_worker_is_replaced_writes_to_nobody_elses_file(tmp_path):
-    """Numbers of descriptors are used again at once, and a finalizer may tell a worker anything at any moment."""
+def test_an_epoch_that_ends_while_a_worker_is_replaced_writes_to_nobody_elses_file(tmp_path):
+    """Numbers of descriptors are used again at once, and a finalizer may send a message to a worker at any time."""
     loader = make_loader(Dying(SIZE, tmp_path), batch_size=BATCH)
     batches, other = iter(loader), iter(loader)
     next(batches), next(other)
-    pool = loader._passes._kept
-    old, start, found = pool._workers[0], pool._recovery._start, []
-    stale = {old.writer.fd, old.order_writer.fd}
+    backend = loader._worker_manager._kept
+    old, start, found = backend._workers[0], backend._start, []
+    stale = {old.tasks.fd, old.control.fd}
 
     def start_among_files(number):
         nonlocal other
@@ -99,8 +100,8 @@ def test_a_run_that_ends_while_a_worker_is_replaced_writes_to_nobody_elses_file(
             os.close(read)
         return start(number)
 
-    pool._recovery._start = start_among_files
-    kill(pool, 0)
+    backend._start = start_among_files
+    kill(backend, 0)
     with loader, pytest.warns(WorkerRestartWarning):
         assert len(list(batches)) == SIZE // BATCH - 1
     assert found == [b""] * 6
@@ -110,7 +111,7 @@ def test_each_restart_is_told_though_warnings_are_errors(tmp_path):
     with make_loader(Dying(SIZE, tmp_path), batch_size=BATCH) as loader:
         batches = iter(loader)
         delivered = [next(batches)]
-        kill(loader._passes._kept, 0, 1)
+        kill(loader._worker_manager._kept, 0, 1)
         told = 0
         while len(delivered) < SIZE // BATCH:
             try:
@@ -120,25 +121,58 @@ def test_each_restart_is_told_though_warnings_are_errors(tmp_path):
         assert told == 2
 
 
-def test_a_poll_outlives_the_workers_it_looks_at(tmp_path, monkeypatch):
-    """Where the kernel watches no process, a thread looks itself, and another one may have replaced the worker."""
-    monkeypatch.setattr(process, "_watch", lambda pid: ())
-    monkeypatch.setattr(polling, "_UNWATCHED_POLL_S", 0.01)
-    expected = list(DataLoader(Dying(SIZE, tmp_path), batch_size=BATCH, seed=3))
+class StaleAnswer:
+    """A poller that answers, when it is let, with descriptors that may have been closed meanwhile."""
+
+    def __init__(self, waits, release, fds):
+        self.waits, self.release, self.fds = waits, release, fds
+
+    def register(self, fd, events):
+        pass
+
+    def poll(self, timeout_ms=None):
+        self.waits.set()
+        assert self.release.wait(30)
+        return [(fd, READABLE) for fd in self.fds]
+
+
+@pytest.mark.parametrize("is_watched", [True, False], ids=["watched by the kernel", "looked at"])
+def test_a_thread_that_waits_outlives_the_workers_that_it_waits_for(tmp_path, monkeypatch, is_watched):
+    """Another thread replaces one meanwhile; the new one may have the same descriptors, and must be left alone."""
+    if not is_watched:
+        monkeypatch.delattr(os, "pidfd_open")
+        monkeypatch.setattr(processes, "_UNWATCHED_POLL_S", 0.01)
+    plain = DataLoader(Dying(SIZE, tmp_path), batch_size=BATCH, seed=3)
+    expected = [list(plain) for _ in range(2)]
+    waits, release, other_found = threading.Event(), threading.Event(), []
+    new_poller = processes.new_poller
+
+    def poller_of_thread():
+        stale = threading.current_thread() is thread and not waits.is_set()
+        return StaleAnswer(waits, release, (old.results.fd, *old.watch)) if stale else new_poller()
+
     with make_loader(Dying(SIZE, tmp_path), batch_size=BATCH) as loader:
-        batches = iter(loader)
+        batches, other = iter(loader), iter(loader)
         found = [next(batches)]
-        pool = loader._passes._kept
-        old, before = pool._workers[0], Polling(pool._workers, None)
-        kill(pool, 0)
-        with pytest.warns(WorkerRestartWarning):
+        backend = loader._worker_manager._kept
+        old = backend._workers[0]
+        thread = threading.Thread(target=lambda: other_found.extend(other))
+        monkeypatch.setattr(processes, "new_poller", poller_of_thread)
+        thread.start()
+        assert waits.wait(30)
+        kill(backend, 0)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", WorkerRestartWarning)
             found += batches
-        assert old in before.wait(0.0).ended
-        assert old not in pool._workers
-    assert all(torch.equal(one["noise"], other["noise"]) for one, other in zip(found, expected, strict=True))
+            release.set()
+            thread.join()
+        assert [one.category for one in caught] == [WorkerRestartWarning]
+        assert old not in backend._workers
+    for mine, others in zip((found, other_found), expected, strict=True):
+        assert all(torch.equal(one["noise"], two["noise"]) for one, two in zip(mine, others, strict=True))
 
 
-def test_nothing_is_kept_of_tasks_that_died_with_workers_and_dropped_passes(tmp_path):
+def test_nothing_is_kept_of_tasks_that_died_with_workers_and_dropped_epochs(tmp_path):
     dataset = Dying(SIZE, tmp_path, side=70)
     arguments = {"batch_size": BATCH, "max_worker_restarts": 100}
     with make_loader(dataset, **arguments) as loader, warnings.catch_warnings():
@@ -146,19 +180,19 @@ def test_nothing_is_kept_of_tasks_that_died_with_workers_and_dropped_passes(tmp_
         for most in (1, 5, 2, None):
             for number, _ in enumerate(loader):
                 if number % 5 == 0:
-                    kill(loader._passes._kept, *range(1 + number % 2))
+                    kill(loader._worker_manager._kept, *range(1 + number % 2))
                 if number == most:
                     break
         gc.collect()
-        pool, ahead = loader._passes._kept, loader._passes._ahead
+        backend, ahead = loader._worker_manager._kept, loader._worker_manager._next
         if ahead is not None:
-            ahead.run.close()
+            ahead.scheduler.close()
         deadline = time.monotonic() + 60
-        while (pool._post._tickets or pool._recovery.tasks._tasks) and time.monotonic() < deadline:
-            assert ahead is None or pool.wait(ahead.run, 1.0) is not None
-        assert not pool._post._tickets
-        assert not pool._recovery.tasks._tasks
-        assert pool._post.slots._num_out == 0
+        epoch = backend.open_epoch(iterate=False)
+        while backend._in_flight and time.monotonic() < deadline:
+            assert not backend.poll(epoch, 1.0)
+        assert not backend._in_flight
+        assert backend._slots._num_out == 0
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.soak)])
@@ -176,8 +210,8 @@ def test_threads_share_the_workers_while_they_die(tmp_path, method):
 
     with loader, warnings.catch_warnings():
         warnings.simplefilter("ignore", WorkerRestartWarning)
-        passes = [iter(loader) for _ in range(2)]
-        threads = [threading.Thread(target=consume, args=(batches,)) for batches in passes]
+        iterators = [iter(loader) for _ in range(2)]
+        threads = [threading.Thread(target=consume, args=(batches,)) for batches in iterators]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -216,20 +250,19 @@ class Waiting(Dying):
 
 def test_a_worker_that_does_not_report_when_another_has_died_hangs(tmp_path, monkeypatch):
     """Stopped with nothing in hand, it would keep everybody from knowing what the other one had taken."""
-    monkeypatch.setattr(hang_watch, "_SILENT_S", 0.5)
+    monkeypatch.setattr(recovery, "_REPORT_S", 0.5)
     monkeypatch.setattr("sys.stderr", None)  # a process without one has its workers replaced too
     dataset = Waiting(SIZE, tmp_path)
     loader = make_loader(dataset, batch_size=BATCH, hang_timeout_s=0.3)
     with loader:
         batches = iter(loader)
         found = [next(batches)]
-        pool = loader._passes._kept
-        while not (tmp_path / "waits").exists() or all(
-            pool._exchange._hang_watch.desk.since(n) for n in (0, 1)
-        ):
+        backend = loader._worker_manager._kept
+        heartbeats = backend._hangs.table
+        while not (tmp_path / "waits").exists() or all(heartbeats.since(n) for n in (0, 1)):
             time.sleep(0.001)  # the other one has made all that it may
-        idle = int(pool._exchange._hang_watch.desk.since(0) > 0)
-        os.kill(pool._workers[idle].process.pid, signal.SIGSTOP)
+        idle = int(heartbeats.since(0) > 0)
+        os.kill(backend._workers[idle].process.pid, signal.SIGSTOP)
         (tmp_path / "go").touch()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", WorkerRestartWarning)

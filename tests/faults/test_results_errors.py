@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lit_loader import DataLoader
-from lit_loader.engine.remote import RemoteError
+from lit_loader.engine.worker_errors import WorkerError
 from tests.odd_things import ERRORS, MAIN, ErrorsAndNumbers, TwoArgumentsError
 
 WORKERS = {
@@ -77,7 +77,7 @@ def test_what_an_error_holds_comes_with_it(workers):
 
 def test_a_copy_is_sent_only_of_what_a_message_cannot_make_and_only_if_it_is_small():
     def sent(error):
-        return RemoteError.of(error, "in a worker").copy
+        return WorkerError.of(error, "in a worker").copy
 
     assert sent(ValueError(torch.ones(3))) is None
     assert sent(TwoArgumentsError(1, bytes(60_000))) is not None
@@ -89,7 +89,7 @@ def test_ctrl_c_while_an_error_is_loaded_is_ctrl_c(monkeypatch):
     def interrupted(data):
         raise KeyboardInterrupt
 
-    remote = RemoteError.of(TwoArgumentsError(1, 2), "in a worker")
-    monkeypatch.setattr("lit_loader.engine.remote.pickle.loads", interrupted)
+    error = WorkerError.of(TwoArgumentsError(1, 2), "in a worker")
+    monkeypatch.setattr("lit_loader.engine.worker_errors.pickle.loads", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        remote.reraise()
+        error.reraise(keyed=False)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from lit_loader.engine import shortage
-from lit_loader.engine.shortage import check_descriptors, count_descriptors, shortages_explained
+from lit_loader.engine import worker_process
+from lit_loader.engine.worker_process import check_descriptors, count_descriptors, shortages_explained
 from tests.short_of import children, descriptors, epoch_or_error, has_children, loader_of
 
-ANOTHER_USER = 65527  # whose processes nobody else counts
+ANOTHER_USER = 65527  # a user id without other processes
 CPYTHONS = 4  # descriptors that CPython leaves open when os.fork fails
 
 
@@ -66,12 +66,12 @@ def test_threads_need_no_descriptors():
 
 
 def test_a_thread_that_cannot_set_itself_up_is_no_endless_wait(monkeypatch):
-    def fails(*_):
+    def fails(*_, **__):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     loader = loader_of(2, "thread", seed=1, persistent_workers=True)
     with monkeypatch.context() as patch:
-        patch.setattr("lit_loader.engine.thread_worker.WorkerRng", fails)
+        patch.setattr("lit_loader.engine.threads.set_worker_info", fails)
         with pytest.raises(RuntimeError, match="worker thread of the loader failed") as caught:
             next(iter(loader))
     assert caught.value.__cause__.errno == errno.EMFILE
@@ -133,10 +133,13 @@ def test_a_user_without_processes_is_told_so():
 @pytest.mark.parametrize(
     ("number", "told"),
     [
-        (errno.ENOMEM, r"needs memory that is not to be had: this process has mapped \d+ bytes.*available"),
-        (errno.ENOSPC, "needs memory"),
-        (errno.EMFILE, r"needs 42 file descriptors, and this process may have \d+, of which \d+ are free"),
-        (errno.ENFILE, "needs 42 file descriptors, and all processes of this machine"),
+        (errno.ENOMEM, r"num_workers=3 needs memory .*\(\d+ bytes are available, RLIMIT_AS is"),
+        (errno.ENOSPC, r"needs memory .*forkserver"),
+        (
+            errno.EMFILE,
+            r"num_workers=3 needs 42 free file descriptors, and this process may not open as many \(ulimit -n: \d+\)",
+        ),
+        (errno.ENFILE, "needs 42 free file descriptors, and all processes of this machine"),
     ],
 )
 def test_each_shortage_keeps_its_number_and_names_the_remedy(number, told):
@@ -165,7 +168,7 @@ def test_a_fork_server_that_ended_is_named():
 
 
 def test_where_limits_cannot_be_asked_for_errors_stay_as_they_are(monkeypatch):
-    monkeypatch.setattr(shortage, "resource", None)
+    monkeypatch.setattr(worker_process, "resource", None)
     check_descriptors(10**6)
     original = OSError(errno.EMFILE, "short")
     with pytest.raises(OSError) as caught, shortages_explained(2):
@@ -174,7 +177,7 @@ def test_where_limits_cannot_be_asked_for_errors_stay_as_they_are(monkeypatch):
 
 
 def test_without_a_limit_or_a_list_nothing_is_refused(monkeypatch):
-    monkeypatch.setattr(shortage, "_LISTS", ("/nowhere",))
+    monkeypatch.setattr(worker_process, "_FD_LISTS", ("/nowhere",))
     check_descriptors(10**6)
     monkeypatch.undo()
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (resource.RLIM_INFINITY,) * 2)

@@ -11,8 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from lit_loader import DataLoader
-from lit_loader.transport import memory_file
-from lit_loader.transport.frames import memory_for
+from lit_loader.shared_memory import mapping, memory_for
 from tests.loader.slot_sets import Large, is_right, loader_of, slots_of
 
 BIG_BYTES = 256 << 20
@@ -24,7 +23,7 @@ EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"
 def test_a_file_in_memory_that_cannot_grow_ends_no_worker(seed, num_bytes, monkeypatch):
     """As the kernel tells a process that writes where it has no page to give: SIGBUS, unless it was asked before."""
     shrink = os.ftruncate
-    monkeypatch.setattr(memory_file.os, "ftruncate", lambda fd, _: shrink(fd, num_bytes))
+    monkeypatch.setattr(mapping.os, "ftruncate", lambda fd, _: shrink(fd, num_bytes))
     with loader_of(Large(96), seed=seed) as loader:
         kept = [batch for _ in range(2) for batch in loader]
         assert len(kept) == 48
@@ -101,7 +100,7 @@ def test_a_batch_that_the_main_process_has_no_memory_for_is_told_with_its_size(b
                 found.append(error.with_traceback(None))
         resource.setrlimit(resource.RLIMIT_AS, before)
         kept.clear()
-        if by_pipe:  # what follows in the pipe cannot be told apart
+        if by_pipe:  # what follows in the pipe cannot be read any more
             fine = found[:2] == [0, 1] and wants(found[2]) and all("closed" in str(one) for one in found[3:])
         else:
             fine = wants(found[2]) and [*found[:2], *found[3:]] == [0, 1, 3, 4, 5, 6, 7]

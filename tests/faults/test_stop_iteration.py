@@ -175,7 +175,7 @@ def test_an_iterable_dataset_that_cannot_go_on_is_an_error(workers):
 @pytest.mark.parametrize("workers", [WORKERS["threads"], WORKERS["processes"]], ids=["threads", "processes"])
 def test_a_worker_init_fn_that_raises_it_is_an_error(dataset, workers):
     with pytest.raises(
-        RuntimeError, match=r"code of a worker \(its worker_init_fn, say\) raised StopIteration"
+        RuntimeError, match=r"code of a worker \(its worker_init_fn, for example\) raised StopIteration"
     ):
         next(iter(DataLoader(dataset, 2, seed=0, worker_init_fn=stops, **workers)))
 

@@ -77,7 +77,8 @@ def _kill_in_init(marks, worker_id):
         if first_time(marks, "init"):
             die()
         (marks / "replaced").touch()
-    while not (marks / "replaced").exists():  # else the other one may make everything before anybody looks
+    # else the other worker may make everything before the death is noticed
+    while not (marks / "replaced").exists():
         time.sleep(0.001)
 
 
@@ -86,7 +87,7 @@ def _poison(poison, marks, after, worker_id):
 
 
 def places_to_die():
-    """Every point and moment with forks; of the fork server's workers, which die the same way, one of each point."""
+    """Every point and time with forks; with the fork server, whose workers die the same way, one time of each point."""
     for after, point, method in product((0, 3), ("init", "slot", "pipe"), METHODS):
         is_quick = method == "fork" or after == 0
         marks = () if is_quick else pytest.mark.soak
@@ -126,7 +127,7 @@ def test_workers_killed_when_idle_are_replaced(tmp_path, expected, method):
             for number, batch in enumerate(loader):
                 found.append(flat(batch))
                 if number in (2, 6):  # with all workers gone, what comes next must be made by new ones
-                    for worker in loader._passes._kept._workers:
+                    for worker in loader._worker_manager._kept._workers:
                         os.kill(worker.process.pid, signal.SIGKILL)
             assert_same(found, epoch)
     assert len(caught) >= 4
@@ -189,9 +190,8 @@ def test_a_pass_that_is_made_ahead_gives_this_epoch_no_more_restarts(tmp_path, m
         for _ in range(SIZE // BATCH - 2):
             next(batches)
         assert len(caught) == most
-        assert len(loader._passes._ahead.run._pending) >= 1, (
-            "the next epoch is begun, and this one is not over"
-        )
+        # the next epoch is begun, and this one is not over
+        assert len(loader._worker_manager._next.scheduler._in_flight) >= 1
         (tmp_path / "go").touch()
         with pytest.raises(WorkerDiedError, match=f"max_worker_restarts={most} were used up"):
             list(batches)
@@ -218,10 +218,10 @@ def test_an_epoch_that_was_made_ahead_has_all_its_restarts_when_it_is_claimed(tm
     )
     with loader:
         for number, epoch in enumerate(expected):
-            assert (loader._passes._ahead is not None) is (number > 0)
+            assert (loader._worker_manager._next is not None) is (number > 0)
             batches = iter(loader)
             found = [flat(next(batches))]
-            process = loader._passes._kept._workers[0].process
+            process = loader._worker_manager._kept._workers[0].process
             process.kill()
             process.join()
             with pytest.warns(WorkerRestartWarning, match="restart 1 of max_worker_restarts=1"):

@@ -145,7 +145,7 @@ def test_a_loader_without_a_length_may_be_saved_while_validation_runs(tmp_path, 
     )
 
 
-@pytest.mark.parametrize("name", ["weighted", "class-balanced", "grouped", "weighted grouped", "foreign"])
+@pytest.mark.parametrize("name", ["weighted", "class-balanced", "grouped", "weighted grouped", "custom"])
 def test_every_sampler_goes_on(tmp_path, name):
     resumes(tmp_path, lambda: make(name), stops=(3, 9), max_epochs=2)
 
@@ -156,7 +156,7 @@ def test_without_the_callback_lightning_loads_what_it_can(tmp_path):
 
 
 def test_a_limited_sampler_of_a_users_begins_its_next_epoch(tmp_path):
-    resumes(tmp_path, lambda: make("foreign"), limit_train_batches=4)
+    resumes(tmp_path, lambda: make("custom"), limit_train_batches=4)
 
 
 @pytest.mark.parametrize(

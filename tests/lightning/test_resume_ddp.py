@@ -19,7 +19,7 @@ from tests.lightning.ranks import on_ranks
 from tests.lightning.resuming import Learner, Save, fitted
 from tests.resume.sets import SIZE, Numbers, chosen
 
-SAMPLERS = ("plain", "weighted", "class-balanced", "grouped", "weighted grouped", "foreign")
+SAMPLERS = ("plain", "weighted", "class-balanced", "grouped", "weighted grouped", "custom")
 CASES = [*SAMPLERS, "estimated steps", "data module"]
 FIRST, SECOND = 3, 7  # batches before a checkpoint, both in the middle of an epoch
 

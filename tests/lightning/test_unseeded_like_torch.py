@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from lit_loader import DataLoader
 from tests.lightning.as_lightning import as_lightning
-from tests.lightning.foreign import (
+from tests.lightning.custom_samplers import (
     DATA,
     REMEDIES,
     STAGES,

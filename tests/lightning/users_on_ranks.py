@@ -29,7 +29,7 @@ class Drawn(Sampler):
 
 
 class Named(Drawn):
-    """The same, and is told the epoch, by which it draws."""
+    """The same with ``set_epoch``; its draws depend on the epoch."""
 
     epoch = 0
 
@@ -132,7 +132,7 @@ REFUSED = {
 
 
 def run_refused():
-    """Return what each rank is told of the samplers that give other things to other ranks."""
+    """Return the error of each rank for the samplers that give different indices to the ranks."""
     told = {}
     for kind in REFUSED:
         iterator = iter(DataLoader(range(LENGTH), batch_size=BATCH_SIZE, seed=SEED, sampler=kind()))
@@ -183,9 +183,9 @@ def run_resumed(folder):
     """Return what was wrong with runs that were saved in mid-epoch and gone on with; nothing is."""
     wrong = []
     for case, make in {
-        "foreign": lambda: chosen("foreign"),
-        "foreign batches": lambda: {"batch_sampler": [[n, n + 1] for n in range(0, SIZE, 2)]},
-        "foreign with state": lambda: {"sampler": StatefulSampler(), "batch_size": BATCH},
+        "custom": lambda: chosen("custom"),
+        "custom batches": lambda: {"batch_sampler": [[n, n + 1] for n in range(0, SIZE, 2)]},
+        "custom with state": lambda: {"sampler": StatefulSampler(), "batch_size": BATCH},
     }.items():
         for use in (True, False):
 

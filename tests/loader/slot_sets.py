@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from lit_loader import DataLoader
-from lit_loader.transport import Slots
+from lit_loader.shared_memory import Slots
 
 SHAPE = (64, 100)  # 25 kB
 
@@ -49,7 +49,7 @@ def loader_of(dataset: Any, batch_size: int | None = 4, num_workers: int = 2, **
 
 def slots_of(loader: DataLoader) -> Slots:
     """Return the slots of a loader whose workers have been started and stay."""
-    found = loader._passes._kept._post.slots
+    found = loader._worker_manager._kept._slots
     assert isinstance(found, Slots)
     return found
 

@@ -14,7 +14,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from lit_loader import DataLoader
 from lit_loader.collate import DetectionCollate
-from lit_loader.collate.own import is_own_collate
+from lit_loader.collate.default import is_builtin_collate
 from tests.toys import Drawing, plain
 
 
@@ -30,14 +30,14 @@ def test_a_start_method_for_threads_is_refused(context):
 
 
 class MoreDetection(DetectionCollate):
-    """A user's, which may do more than ours."""
+    """A user's subclass, which may do more than lit_loader's."""
 
 
 def test_a_users_collate_function_is_not_ours():
-    assert is_own_collate(DetectionCollate())
-    assert is_own_collate(default_collate)
-    assert not is_own_collate(MoreDetection())
-    assert not is_own_collate(lambda samples: default_collate(samples))
+    assert is_builtin_collate(DetectionCollate())
+    assert is_builtin_collate(default_collate)
+    assert not is_builtin_collate(MoreDetection())
+    assert not is_builtin_collate(lambda samples: default_collate(samples))
 
 
 class Marked:
@@ -72,7 +72,7 @@ def refuse_sockets(*_):
     [
         lambda patch: patch.delattr(socket, "SOCK_SEQPACKET"),
         lambda patch: patch.delattr(socket, "AF_UNIX"),
-        lambda patch: patch.setattr("lit_loader.engine.task_queue.socket.socketpair", refuse_sockets),
+        lambda patch: patch.setattr("lit_loader.engine.channels.socket.socketpair", refuse_sockets),
     ],
     ids=["no name", "no family", "refused"],
 )

@@ -177,11 +177,11 @@ def collate_and_ask(samples):
 
 def test_elsewhere_nothing_is_a_duplicate():
     assert not is_duplicate()
-    foreign = DistributedSampler(range(5), num_replicas=2, rank=1)
+    custom = DistributedSampler(range(5), num_replicas=2, rank=1)
     ours = {"batch_size": 2, "seed": 0, "rank": 1, "world_size": 2}
     for loader in (
-        DataLoader(Marked(5), sampler=foreign, **ours),
-        DataLoader(Marked(5), sampler=foreign, batch_size=2),
+        DataLoader(Marked(5), sampler=custom, **ours),
+        DataLoader(Marked(5), sampler=custom, batch_size=2),
         DataLoader(Stream(), **ours),
     ):
         assert not any(bool(mark) for _, marks in loader for mark in marks)

@@ -85,11 +85,11 @@ def test_an_epoch_named_to_the_sampler_reaches_the_loader():
     assert batches(it) == epoch(4)
 
 
-def test_set_epoch_reaches_a_foreign_sampler():
-    foreign = DistributedSampler(Drawing(9), num_replicas=1, rank=0)
-    it = loader(sampler=foreign, shuffle=None)
+def test_set_epoch_reaches_a_custom_sampler():
+    custom = DistributedSampler(Drawing(9), num_replicas=1, rank=0)
+    it = loader(sampler=custom, shuffle=None)
     it.set_epoch(3)
-    assert foreign.epoch == 3
+    assert custom.epoch == 3
 
 
 def test_a_plain_batch_sampler_over_a_sampler_of_ours_is_cut_like_batch_size():

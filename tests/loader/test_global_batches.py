@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from lit_loader import DataLoader, is_duplicate
-from lit_loader.global_batches import GlobalBatches, find_global_batches, rank_part, shards_itself
 from lit_loader.samplers import RandomSampler, num_batches, rank_batch
+from lit_loader.samplers.custom_ranks import GlobalBatches, find_global_batches, rank_part, shards_itself
 from tests.resume.sets import Numbers, Shuffled
 
 WORLDS = range(1, 6)
@@ -23,7 +23,7 @@ seeds = st.integers(0, 1000)
 
 
 def parts(units, rank, world_size, **arguments):
-    """Return a rank's parts, each with the position of its first sample and the number of positions, if told."""
+    """Return a rank's parts, each with the position of its first sample and the number of positions, or None."""
     batches, before, found = GlobalBatches(units, world_size=world_size, **arguments), 0, []
     for group in batches:
         part = rank_part(batches, group, rank=rank)

@@ -10,7 +10,8 @@ import time
 import pytest
 
 from lit_loader import DataLoader
-from lit_loader.transport import FrameReader, Slots
+from lit_loader.engine.channels import FrameReader
+from lit_loader.shared_memory import Slots
 from tests.loader.slot_sets import Large, loader_of
 from tests.scheduled_set import Draws
 from tests.toys import Slow, plain
@@ -65,10 +66,10 @@ def test_ctrl_c_while_a_batch_gives_its_slot_back_comes_again(monkeypatch):
     """Python would print it and lose it: a slot is given back by a finalizer."""
     free, left = Slots.free, [KeyboardInterrupt()]
 
-    def interrupted(slots, number, kept_bytes):
+    def interrupted(slots, number):
         if left:
             raise left.pop()
-        free(slots, number, kept_bytes)
+        free(slots, number)
 
     with loader_of(Large(40), num_workers=1) as loader:
         iterator = iter(loader)
@@ -82,3 +83,17 @@ def test_ctrl_c_while_a_batch_gives_its_slot_back_comes_again(monkeypatch):
         finally:
             signal.signal(signal.SIGINT, handler)
         assert len(list(iterator)) == 9
+
+
+@pytest.mark.parametrize("worker_method", ["thread", "multiprocessing"])
+def test_a_signal_handler_takes_the_batch_that_is_waited_for_and_the_wait_goes_on_for_the_next(worker_method):
+    with DataLoader(Slow(0.2, 6), num_workers=1, seed=0, worker_method=worker_method) as loader:
+        iterator, found = iter(loader), []
+        before = signal.signal(signal.SIGALRM, lambda *_: found.append(int(next(iterator))))
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            found += map(int, iterator)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+    assert found == list(range(6))

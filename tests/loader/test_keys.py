@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import BatchSampler, Dataset, DistributedSampler, IterableDataset, Subset
 
 from lit_loader import DataLoader, RandomSampler
-from lit_loader.seeding import EpochKeys, Moment, preserved_generators, seed_generators
+from lit_loader.seeding import EpochKeys, RngPurpose, preserved_generators, seed_generators
 from tests.toys import Drawing, collate_with_draw
 
 
@@ -46,7 +46,7 @@ def test_collate_functions_draw_from_their_batchs_key(num_workers, batch_size, r
     for epoch in range(2):
         found = [draw.tolist() for _, draw in loader]
         assert found == [
-            drawn(EpochKeys(7, epoch).key(Moment.BATCH, n * 2 + rank)) for n in range(len(found))
+            drawn(EpochKeys(7, epoch).key(RngPurpose.BATCH, n * 2 + rank)) for n in range(len(found))
         ]
 
 
@@ -54,7 +54,7 @@ def test_a_kept_worker_uses_the_keys_of_each_epoch():
     with DataLoader(Draws(), batch_size=None, seed=7, num_workers=1, persistent_workers=True) as loader:
         for epoch in range(2):
             assert [x.tolist() for x in loader] == [
-                drawn(EpochKeys(7, epoch).key(Moment.SAMPLE, p)) for p in range(16)
+                drawn(EpochKeys(7, epoch).key(RngPurpose.SAMPLE, p)) for p in range(16)
             ]
 
 
@@ -63,7 +63,7 @@ def test_a_kept_worker_uses_the_keys_of_each_epoch():
     [lambda rank: [0, 1, 2, 3] * 2, lambda rank: DistributedSampler(range(8), 2, rank, shuffle=False)],
     ids=["cut by the loader", "shards by itself"],
 )
-def test_foreign_samplers_of_ranks_share_no_keys(sampler):
+def test_custom_samplers_of_ranks_share_no_keys(sampler):
     def draws(rank):
         loader = DataLoader(
             Draws(),
@@ -80,12 +80,12 @@ def test_foreign_samplers_of_ranks_share_no_keys(sampler):
     assert not draws(0) & draws(1)
 
 
-def test_an_epoch_named_to_a_foreign_sampler_reaches_the_keys():
+def test_an_epoch_named_to_a_custom_sampler_reaches_the_keys():
     sampler = DistributedSampler(Draws(), num_replicas=1, rank=0, shuffle=False)
     loader = DataLoader(Draws(), batch_size=None, sampler=sampler, seed=7)
     sampler.set_epoch(3)
-    assert next(iter(loader)).tolist() == drawn(EpochKeys(7, 3).key(Moment.SAMPLE, 0))
-    assert next(iter(loader)).tolist() == drawn(EpochKeys(7, 4).key(Moment.SAMPLE, 0))
+    assert next(iter(loader)).tolist() == drawn(EpochKeys(7, 3).key(RngPurpose.SAMPLE, 0))
+    assert next(iter(loader)).tolist() == drawn(EpochKeys(7, 4).key(RngPurpose.SAMPLE, 0))
 
 
 class Stream(IterableDataset):
@@ -99,9 +99,9 @@ def test_the_keys_of_a_stream(rank):
     loader = DataLoader(Stream(), batch_size=2, seed=7, rank=rank, world_size=2, collate_fn=collate_with_draw)
     (samples, first), (more, second) = list(loader)
     keys, worker = EpochKeys(7, 0), rank << 32
-    assert samples + more == [drawn(keys.key(Moment.STREAM, worker, count)) for count in range(4)]
+    assert samples + more == [drawn(keys.key(RngPurpose.STREAM, worker, count)) for count in range(4)]
     assert [first.tolist(), second.tolist()] == [
-        drawn(keys.key(Moment.STREAM_BATCH, worker, count)) for count in range(2)
+        drawn(keys.key(RngPurpose.STREAM_BATCH, worker, count)) for count in range(2)
     ]
 
 
@@ -111,7 +111,7 @@ def test_the_iter_of_a_stream_has_a_key():
             return iter([torch.rand(2).tolist()])
 
     found = list(DataLoader(Start(), batch_size=None, seed=7, collate_fn=lambda sample: sample))
-    assert found == [drawn(EpochKeys(7, 0).key(Moment.STREAM_START, 0))]
+    assert found == [drawn(EpochKeys(7, 0).key(RngPurpose.STREAM_START, 0))]
 
 
 def test_a_subclass_of_subset_is_not_unwrapped():

@@ -11,8 +11,8 @@ from torch.utils.data import Dataset
 
 from lit_loader import DataLoader
 from lit_loader.engine import fetch
-from lit_loader.seeding import process, sample_rng, scope
-from lit_loader.standing import Standing
+from lit_loader.resume.epochs import EpochState
+from lit_loader.seeding import generators, sample_rng, thread_scope
 from tests.toys import plain
 
 NUM_BATCHES = 6
@@ -145,13 +145,13 @@ class TestTheMatrixFails:
             assert epoch(loader, 0) != expected
 
     def test_when_processes_do_not_seed(self, monkeypatch):
-        monkeypatch.setattr(process, "seed_generators", lambda key: None)
+        monkeypatch.setattr(generators, "seed_generators", lambda key: None)
         with pytest.raises(AssertionError):
             assert_the_whole_row(Everything(), 1, "fork")
 
     @pytest.mark.parametrize("left_out", ["torch", "numpy", "python"])
     def test_when_processes_leave_out_one_generator(self, left_out, monkeypatch):
-        seed = process.seed_generators
+        seed = generators.seed_generators
 
         def all_but_one(key):
             states = torch.get_rng_state(), np.random.get_state(), random.getstate()
@@ -164,22 +164,22 @@ class TestTheMatrixFails:
                 case "python":
                     random.setstate(states[2])
 
-        monkeypatch.setattr(process, "seed_generators", all_but_one)
+        monkeypatch.setattr(generators, "seed_generators", all_but_one)
         with pytest.raises(AssertionError):
             assert_the_whole_row(Everything(), 1, "fork")
 
     def test_when_threads_have_no_scope(self, monkeypatch):
-        monkeypatch.setattr(scope, "is_listed", lambda function: False)
+        monkeypatch.setattr(thread_scope, "TAKES_GENERATOR", frozenset())
         with pytest.raises((AssertionError, RuntimeError)):
             assert_the_whole_row(OwnAndTorch(), 2, "thread")
 
-    def test_when_threads_aim_at_nothing(self, monkeypatch):
-        monkeypatch.setattr(scope.ThreadScope, "aim", staticmethod(lambda *moment: None))
+    def test_when_threads_do_not_seed(self, monkeypatch):
+        monkeypatch.setattr(thread_scope.ThreadScope, "seed_for", staticmethod(lambda *parts: None))
         with pytest.raises(AssertionError):
             assert_the_whole_row(OwnAndTorch(), 1, "thread")
 
     def test_when_the_epoch_is_not_in_the_key(self, monkeypatch):
-        claim = Standing.claim
+        claim = EpochState.claim
 
         def first_epoch(self, loader):
             progress, point = claim(self, loader)
@@ -187,7 +187,7 @@ class TestTheMatrixFails:
             return progress, point
 
         with loader_of(OwnAndTorch(), 2, "thread") as loader:
-            monkeypatch.setattr(Standing, "claim", first_epoch)
+            monkeypatch.setattr(EpochState, "claim", first_epoch)
             found = epoch(loader, 3)
         monkeypatch.undo()
         assert found != inline(OwnAndTorch(), 3)

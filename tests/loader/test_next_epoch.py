@@ -135,11 +135,11 @@ class TestTheNextEpochIsDropped:
         dataset = Counted(tmp_path / "made")
         with loader(dataset, worker_method=method) as it:
             list(it)
-            ahead = it._passes._ahead.run
+            ahead = it._worker_manager._next.scheduler
             setattr(it, name, value)
             assert sorted(i for batch in it for i in batch.tolist()) == list(range(16))
-            assert ahead._pending == {}
-            assert it._passes._ahead.run is not ahead
+            assert ahead._num_held == 0
+            assert it._worker_manager._next.scheduler is not ahead
 
     def test_when_the_loop_is_broken_off_the_next_gets_its_own_epoch(self, method):
         with loader(Draws(), worker_method=method, shuffle=True) as it:
@@ -161,7 +161,7 @@ class TestTheNextEpochIsDropped:
 
 
 def begun(it):
-    return it._passes._ahead is not None
+    return it._worker_manager._next is not None
 
 
 class TestTheNextEpochIsNotBegun:
@@ -180,7 +180,7 @@ class TestTheNextEpochIsNotBegun:
             assert dataset.settled(16) == 16
             del iterator
 
-    def test_with_a_foreign_sampler(self, tmp_path):
+    def test_with_a_custom_sampler(self, tmp_path):
         dataset = Counted(tmp_path / "made")
         with loader(dataset, sampler=list(range(len(dataset)))) as it:
             iterator = iter(it)
@@ -261,18 +261,31 @@ def test_a_sample_that_fails_ahead_is_raised_in_its_turn():
             assert [batch["index"].tolist() for batch in iterator] == [[4, 5], [6, 7]]
 
 
-def test_an_iterator_that_is_kept_does_not_keep_the_passes_after_it():
+@METHODS
+def test_an_epoch_that_is_dropped_before_an_iterator_has_it_leaves_nothing_with_kept_workers(method):
+    """As when Ctrl-C comes in the first ``next()``."""
+    with loader(Draws(), worker_method=method) as it:
+        list(it)
+        workers = it._worker_manager._kept
+        epochs = workers._results if method == "multiprocessing" else workers._state.results
+        it._start_epoch()
+        gc.collect()
+        assert len(epochs) == 0
+        assert len(list(it)) == 12
+
+
+def test_an_iterator_that_is_kept_does_not_keep_the_epochs_after_it():
     import weakref
 
     with loader(Draws()) as it:
         first = iter(it)
         list(first)
-        passes = []
+        epochs = []
         for _ in range(5):
-            passes.append(weakref.ref(it._passes._ahead.run))
+            epochs.append(weakref.ref(it._worker_manager._next.scheduler))
             list(it)
         gc.collect()
-        assert [run() for run in passes] == [None] * 5
+        assert [scheduler() for scheduler in epochs] == [None] * 5
         del first
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, IterableDataset
 
 from lit_loader import DataLoader
-from lit_loader.engine import process
+from lit_loader.engine import worker_process
 from lit_loader.errors import WorkerDiedError
 from tests.toys import Drawing, Slow, Stream, plain
 
@@ -106,7 +106,7 @@ def test_a_handler_of_the_main_process_does_not_shield_workers():
 
 
 class Forking(Dataset):
-    """A sample forks a helper, which keeps the worker's descriptors until it is told, and then the worker dies."""
+    """A sample forks a helper, which keeps the worker's descriptors open, and then the worker dies."""
 
     def __init__(self, reader):
         self.reader = reader
@@ -178,7 +178,7 @@ def test_threads_may_iterate_one_loader():
 
 
 def test_closing_while_another_thread_waits_ends_its_wait_with_an_error(monkeypatch):
-    monkeypatch.setattr(process, "_GRACE_S", 0.3)
+    monkeypatch.setattr(worker_process, "_GRACE_S", 0.3)
     loader = DataLoader(Slow(20.0), num_workers=1, seed=1)
     iterator, seen = iter(loader), []
 

@@ -15,7 +15,7 @@ from torch.utils.data import DistributedSampler
 
 from lit_loader import DataLoader
 from lit_loader import loader as loader_module
-from lit_loader.rank_agreement import check_equal_lengths, checked_alike
+from lit_loader.samplers.custom_ranks import check_equal_lengths, checked_alike
 from tests.resume.sets import BATCH, SIZE, Numbers, Shuffled, StatefulSampler, assert_same, epochs
 
 
@@ -124,7 +124,7 @@ def alone(monkeypatch):
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    monkeypatch.setattr(loader_module, "_gathered", gathered)
+    monkeypatch.setattr(loader_module, "_gather", gathered)
     return asked
 
 
@@ -154,7 +154,7 @@ def test_a_loader_compares_in_its_first_epoch_and_gets_the_same_batches(which, w
     expected = [
         DataLoader(Numbers(), sampler=SAMPLERS[which](), batch_size=BATCH, seed=3, rank=0, world_size=2)
     ]
-    expected[0]._alike = True  # as if it had compared
+    expected[0]._worker_manager.ranks_compared = True  # as if it had compared
     assert_same(found, epochs(expected[0], 2))
     assert len(alone) == 2
 
@@ -174,7 +174,7 @@ def test_a_refused_loader_is_refused_again_and_its_epoch_is_not_counted(workers,
     loader = DataLoader(Numbers(), sampler=Shuffled(range(SIZE)), batch_size=BATCH, seed=3, **workers)
     before = loader.state_dict()
     with monkeypatch.context() as patched:
-        patched.setattr(loader_module, "_gathered", lambda value: [value, ("whole", 9, None, "", None)])
+        patched.setattr(loader_module, "_gather", lambda value: [value, ("whole", 9, None, "", None)])
         iterator = iter(loader)
         for _ in range(2):
             with pytest.raises(ValueError, match="Shuffled gives its ranks other indices"):

@@ -11,7 +11,7 @@ from torch.utils.data import Subset, random_split
 
 from lit_loader import ClassBalancedSampler, DataLoader, RandomSampler, WeightedRandomSampler
 from lit_loader.collate import default_collate
-from lit_loader.seeding import process
+from lit_loader.seeding import generators
 from tests.scheduled_set import Draws as DrawsInThreads
 from tests.toys import Drawing, DrawingBatches, Stream, collate_with_draw, plain
 
@@ -50,7 +50,7 @@ def test_any_start_method_gives_the_inline_batches(method, num_workers):
 
 def test_the_batches_differ_when_nothing_is_keyed(monkeypatch):
     """The mechanism disabled: a worker draws on from its own seed, and inline from the process's state."""
-    monkeypatch.setattr(process, "seed_generators", lambda key: None)
+    monkeypatch.setattr(generators, "seed_generators", lambda key: None)
     assert epochs(num_workers=1) != epochs()
 
 
@@ -83,14 +83,14 @@ def test_the_process_wide_generators_are_left_alone(num_workers):
         lambda: ClassBalancedSampler(np.arange(23) % 3),
         lambda: [5, 4, 3, 2, 1, 0] * 3,
     ],
-    ids=["random", "weighted", "without replacement", "class balanced", "foreign list"],
+    ids=["random", "weighted", "without replacement", "class balanced", "custom list"],
 )
 def test_every_sampler_keeps_the_promise(sampler):
     inline = epochs(sampler=sampler(), shuffle=None)
     assert epochs(sampler=sampler(), shuffle=None, num_workers=3) == inline
 
 
-def test_a_foreign_batch_sampler_keeps_the_promise():
+def test_a_custom_batch_sampler_keeps_the_promise():
     arguments = {"batch_sampler": [[1, 2], (3,), [4, 4, 4]], "batch_size": 1, "shuffle": None}
     inline = epochs(**arguments)
     assert epochs(num_workers=2, **arguments) == inline

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from lit_loader import DataLoader
-from lit_loader.engine import process, process_pool
+from lit_loader.engine import processes, worker_process
 from tests.scheduled_set import Counted, Draws, Gated
 from tests.toys import Slow
 
@@ -123,7 +123,7 @@ def test_a_batch_is_made_by_one_worker(method):
 
 
 class Counting:
-    """A collate function of ours, as far as its home says, that counts its calls in this process."""
+    """A collate function with lit_loader's ``__module__`` that counts its calls in this process."""
 
     __module__ = "lit_loader.collate.counting"
     calls = 0
@@ -144,7 +144,7 @@ def test_a_batch_is_collated_once_and_whole_by_its_worker(method, calls, monkeyp
 
 @METHODS
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_foreign_sampler_may_name_a_batch_by_any_container(method, num_workers):
+def test_a_custom_sampler_may_name_a_batch_by_any_container(method, num_workers):
     loader = DataLoader(
         list(range(100, 112)),
         batch_sampler=[{0, 1, 2}, (3, 4), range(5, 9), dict.fromkeys((9, 10)), torch.tensor([11, 0])],
@@ -239,11 +239,12 @@ def test_tasks_of_many_ended_passes_are_not_done_by_a_worker_that_was_stuck_mean
         for _ in range(100):  # each has three tasks in the queue
             abandoned = iter(loader)
             abandoned.close()
-            run, _ = loader._start_pass()
+            run, _ = loader._start_epoch()
             run.close()
         gate.set()
         assert int(next(iterators[0])) == 100
-        assert dataset.settled(104) == 104  # the one it was stuck in, and three more of the first pass
+        # the one that it was waiting in, and three more of the first epoch
+        assert dataset.settled(104) == 104
         iterators.clear()
 
 
@@ -264,9 +265,9 @@ def test_closing_an_iterator_while_another_thread_waits_for_its_batch_ends_the_w
 
 
 def test_a_consumer_looks_up_now_and_then(monkeypatch):
-    """Another thread may have ended its pass or its pool in the moment before it began to wait."""
-    monkeypatch.setattr(process_pool, "_LOOK_UP_S", 0.05)
-    monkeypatch.setattr(process, "_GRACE_S", 0.3)
+    """Another thread may have closed its epoch or its workers just before it began to wait."""
+    monkeypatch.setattr(processes, "_CLOSED_POLL_S", 0.05)
+    monkeypatch.setattr(worker_process, "_GRACE_S", 0.3)
     loader = DataLoader(Slow(20.0), num_workers=1, seed=0, timeout=0.3)
     iterator = iter(loader)
     start = time.monotonic()
@@ -280,10 +281,10 @@ def test_a_fork_that_uses_an_iterator_over_threads_is_refused_and_does_not_hang(
     loader = DataLoader(Draws(4000), num_workers=2, seed=0, worker_method="thread", persistent_workers=True)
     iterator = iter(loader)
     next(iterator)
-    with loader._passes._kept.lock:  # as another thread may hold it at the fork
+    with iterator._made._lock:  # as another thread may hold it at the fork
         pid = os.fork()
     if pid == 0:
-        lock = loader._passes._kept.lock
+        lock = iterator._made._lock
         threading.Thread(target=lock.acquire, daemon=True).start()
         time.sleep(0.05)
         try:

@@ -1,4 +1,4 @@
-"""Guarantee: however a pass ends, every slot comes back and nothing grows."""
+"""Guarantee: however an epoch ends, every slot becomes free and no memory grows."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_loops_that_are_broken_off_give_back_what_was_not_delivered(arguments):
         for batch in loader:
             assert is_right(batch)
         del batch
-        post = loader._passes._kept._post
-        assert len(post._tickets) <= 12  # of the epoch that is made ahead
+        backend = loader._worker_manager._kept
+        assert len(backend._in_flight) <= 12  # of the epoch that is made ahead
         assert counts[-1][0] < 120  # of more than 400 that were dealt
         assert len({fds for _, fds in counts[3:]}) == 1
         gc.collect()
@@ -118,7 +118,7 @@ def test_an_index_that_cannot_be_sent_gives_its_slot_back():
                 bad += 1
         assert (good, bad) == (20, 20)
         assert slots_of(loader)._num_slots <= 10
-        assert loader._passes._kept._post._tickets == {}
+        assert loader._worker_manager._kept._in_flight == {}
 
 
 class Deadly(Large):
@@ -209,7 +209,7 @@ class Interrupt(BaseException):
 
 
 def test_interrupts_at_any_moment_spoil_no_batch():
-    """A signal handler may raise between any two statements; the pool is closed, and what is held stays."""
+    """A signal handler may raise between any two statements; the workers are closed, and batches that are held stay."""
     rounds, interrupts, wrong = 0, 0, 0
 
     def interrupt(*_):
@@ -219,7 +219,7 @@ def test_interrupts_at_any_moment_spoil_no_batch():
     armed = False
     handler, timer = signal.signal(signal.SIGALRM, interrupt), signal.setitimer(signal.ITIMER_REAL, 0)
     held = []
-    gc.disable()  # an alarm in somebody's callback of the collector would be told as that callback's error
+    gc.disable()  # an error raised in another library's callback of the collector would only be printed
     try:
         for number in range(25):
             loader = loader_of(Large(400), num_workers=1)

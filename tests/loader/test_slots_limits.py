@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_loader.transport import slot_writer, slots
+from lit_loader.shared_memory import slot_writer, slots
 from tests.loader.slot_sets import Large, is_right, loader_of, slots_of, used_bytes
 
 EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
@@ -31,13 +31,13 @@ def test_with_few_slots_the_rest_goes_by_pipe(seed, monkeypatch):
 @EACH_SEED
 @pytest.mark.parametrize("num_pages", [1, 8, 40, 150])
 def test_what_does_not_fit_into_a_slot_goes_by_pipe(seed, num_pages, monkeypatch):
-    """One of a batch's twelve tensors takes 7 pages or 13: none of them fits, some of them, all."""
+    """A batch's two stacks take 25 pages and 50: none of them fits, one of them, both."""
     monkeypatch.setattr(slot_writer, "WINDOW_BYTES", num_pages * mmap.PAGESIZE)
     with loader_of(Large(60), seed=seed) as loader:
         kept = [batch for _ in range(2) for batch in loader]
         assert len(kept) == 30
         assert all(is_right(batch) for batch in kept)
-        assert (used_bytes(slots_of(loader)) > 0) is (num_pages >= 7)
+        assert (used_bytes(slots_of(loader)) > 0) is (num_pages >= 25)
 
 
 def in_a_process(text, *, timeout_s=120):
@@ -63,7 +63,7 @@ for limit in (
         for seed in (None, 1):
             with loader_of(Large(80), seed=seed) as loader:
                 kept = [batch for _ in range(2) for batch in loader]
-                has_slots = loader._passes._kept._post.slots is not None
+                has_slots = loader._worker_manager._kept._slots is not None
                 print(len(kept), all(map(is_right, kept)), has_slots, flush=True)
                 del kept
         os._exit(0)

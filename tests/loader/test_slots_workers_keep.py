@@ -8,14 +8,14 @@ import torch
 
 from lit_loader import DataLoader, batch_memory
 from lit_loader.collate import default_collate
-from lit_loader.transport import MemoryFile
+from lit_loader.shared_memory.mapping import Mapping
 from tests.loader.slot_sets import SHAPE, Large, is_right, loader_of, slots_of
 
 EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
 
 
 class Keeping(Large):
-    """Keeps its samples, looks whether they have changed, and spoils the one before."""
+    """Keeps its samples, looks whether they have changed, and spoils those of earlier batches."""
 
     def __init__(self, length=120, *, spoils):
         super().__init__(length)
@@ -26,8 +26,8 @@ class Keeping(Large):
             not bool((one == value).all() and (other == value).all())
             for one, other, value in self.kept.values()
         )
-        if self.spoils and self.kept:
-            last = next(reversed(self.kept))
+        if self.spoils and len(self.kept) >= 4:
+            last = list(self.kept)[-4]
             one, other, _ = self.kept[last]
             one.fill_(-5)
             other.fill(-5)
@@ -252,25 +252,26 @@ def test_a_tensor_that_a_sample_holds_twice_becomes_two_stacks(seed):
 
 def no_memory_once(_):
     """Let the first batch that is kept in this worker find no memory for a copy of its own."""
-    make_private, left = MemoryFile.make_private, [1]
+    make_private, left = Mapping.make_private, [1]
 
-    def refuse(file, mapping, stretches):
+    def refuse(mapping, ranges):
         if left:
             left.pop()
             raise MemoryError("no memory for a copy")
-        make_private(file, mapping, stretches)
+        make_private(mapping, ranges)
 
-    MemoryFile.make_private = refuse
+    Mapping.make_private = refuse
 
 
 KEPT = []
 
 
 def keep_first(samples):
-    KEPT.append(samples)
-    values = [int(sample[0].flatten()[0]) for sample in KEPT[0]]
-    same = all(bool((sample[0] == value).all()) for sample, value in zip(KEPT[0], values, strict=True))
-    return {"batch": default_collate(samples), "values": values, "same": same}
+    batch = default_collate(samples)
+    KEPT.append(batch[0])
+    values = [int(row.flatten()[0]) for row in KEPT[0]]
+    same = all(bool((row == value).all()) for row, value in zip(KEPT[0], values, strict=True))
+    return {"batch": batch, "values": values, "same": same}
 
 
 @EACH_SEED

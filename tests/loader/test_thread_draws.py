@@ -13,8 +13,8 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from lit_loader import DataLoader, sample_rng
-from lit_loader.engine import draw_check
 from lit_loader.errors import SharedGeneratorError
+from lit_loader.seeding import thread_draws
 from tests.toys import plain
 
 
@@ -117,7 +117,7 @@ def test_a_dropout_in_a_sample_is_refused_by_name():
 
 def test_without_the_check_it_would_pass(monkeypatch):
     """The mechanism disabled."""
-    monkeypatch.setattr(draw_check, "_NUM_TASKS", 0)
+    monkeypatch.setattr(thread_draws, "_NUM_TASKS", 0)
     assert len(list(threads(Draws(random.random)))) == 8
 
 

@@ -96,10 +96,10 @@ def test_a_timeout_is_raised_and_the_iteration_may_go_on(seed):
 
 
 def test_a_worker_that_cannot_go_on_is_no_endless_wait(monkeypatch):
-    """A defect of ours, pretended."""
-    from lit_loader.engine import thread_worker
+    """A simulated defect of lit_loader."""
+    from lit_loader.engine import threads as thread_backend
 
-    monkeypatch.setattr(thread_worker._ThreadWorker, "_hand_over", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(thread_backend.ThreadLink, "send", lambda *arguments: 1 / 0)
     with pytest.raises(RuntimeError, match="worker thread of the loader failed") as caught:
         next(iter(threads(range(4), seed=1)))
     assert isinstance(caught.value.__cause__, ZeroDivisionError)

@@ -17,8 +17,8 @@ from torch.utils.data import get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
 from lit_loader import DataLoader
-from lit_loader.engine import thread_pool
-from lit_loader.seeding import ThreadScope, functions_answer_for_threads, thread_functions
+from lit_loader.engine import threads as thread_backend
+from lit_loader.seeding import ThreadScope, functions_answer_for_threads, thread_scope
 from tests.loader.in_threads import Calls, threads
 
 FUNCTIONS = (
@@ -88,7 +88,7 @@ def test_they_are_put_back_when_the_pool_is_collected():
 
 
 def test_they_are_put_back_by_a_thread_that_was_left_behind_when_it_ends(monkeypatch):
-    monkeypatch.setattr(thread_pool, "_GRACE_S", 0.05)
+    monkeypatch.setattr(thread_backend, "_GRACE_S", 0.05)
     go_on, began, found = threading.Event(), threading.Event(), []
 
     def stuck(index):
@@ -126,17 +126,17 @@ def test_they_are_put_back_when_a_thread_cannot_be_started(monkeypatch):
 
 
 def test_they_are_put_back_when_a_thread_cannot_set_itself_up(monkeypatch):
-    def fails(*_):
+    def fails(*_, **__):
         raise OSError("no more")
 
-    monkeypatch.setattr("lit_loader.engine.thread_worker.WorkerRng", fails)
+    monkeypatch.setattr("lit_loader.engine.threads.set_worker_info", fails)
     with pytest.raises(RuntimeError, match="worker thread of the loader failed"):
         next(iter(threads(range(8))))
     assert becomes_original()
 
 
 def test_they_are_put_back_after_errors_of_the_users_code():
-    def fails(*_):
+    def fails(*_, **__):
         raise ValueError
 
     for arguments in ({"worker_init_fn": fails}, {"collate_fn": fails}):
@@ -193,7 +193,7 @@ def test_a_fork_that_leaves_the_thread_it_was_made_in_puts_nothing_back_twice():
 
 
 def test_a_call_that_began_before_they_were_put_back_ends_as_torchs_own():
-    """A thread of the user's may be inside of an exchanged function at that moment: its code goes on."""
+    """A thread of the user's may be running a replaced function when it is restored: it finishes the code."""
     with functions_answer_for_threads():
         begun = [FunctionType(function.__code__, function.__globals__) for function in FUNCTIONS]
     assert is_original()
@@ -260,7 +260,7 @@ def test_a_function_of_other_parameters_is_left_alone(monkeypatch):
         return number
 
     monkeypatch.setattr(
-        thread_functions, "_PAIRS", ((manual_seed, thread_functions._manual_seed), *thread_functions._PAIRS)
+        thread_scope, "_REPLACEMENTS", ((manual_seed, thread_scope._manual_seed), *thread_scope._REPLACEMENTS)
     )
     code = manual_seed.__code__
     with functions_answer_for_threads():

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset
 
 from lit_loader import DataLoader
-from lit_loader.engine import thread_pool
+from lit_loader.engine import threads as thread_backend
 
 
 def workers():
@@ -187,7 +187,7 @@ def test_a_pool_may_be_collected_in_a_thread_of_its_own():
 
 
 def test_a_stuck_sample_is_left_behind_after_one_grace_for_all(monkeypatch):
-    monkeypatch.setattr(thread_pool, "_GRACE_S", 0.3)
+    monkeypatch.setattr(thread_backend, "_GRACE_S", 0.3)
     release = threading.Event()
 
     class Stuck(Dataset):

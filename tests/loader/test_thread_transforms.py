@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 
 from lit_loader import DataLoader, DetectionDataModule, LandmarkDataModule, MultiTaskDataModule
 from lit_loader.datasets import ShapesSource
-from lit_loader.seeding import scope
+from lit_loader.seeding import thread_scope
 from lit_loader.transforms import classification_transforms, detection_transforms
 from tests.transforms.drawn import PAIRS, draw
 
@@ -202,7 +202,7 @@ def test_mixing_in_the_collate_function(mix):
 
 def test_without_the_scope_they_would_differ(monkeypatch):
     """The mechanism disabled."""
-    monkeypatch.setattr(scope, "is_listed", lambda function: False)
+    monkeypatch.setattr(thread_scope, "TAKES_GENERATOR", frozenset())
     with pytest.raises((AssertionError, RuntimeError)):
         assert_same_in_threads(Transformed(v2.RandomResizedCrop(24)))
 

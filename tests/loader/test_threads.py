@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.utils.data as torch_data
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.worker import _generate_state
 
 from lit_loader import DataLoader
 from lit_loader import get_worker_info as ours
-from lit_loader.seeding import worker_words
 from tests.loader.in_threads import Calls, threads
 from tests.toys import Stream, plain
 
@@ -49,15 +49,15 @@ def test_the_info_is_there_in_worker_init_fn_and_names_its_worker():
 
 
 def test_threads_that_a_sample_starts_and_those_of_others_have_none():
-    def foreign(index):
+    def custom(index):
         found = []
         other = threading.Thread(target=lambda: found.append(get_worker_info()))
         other.start()
         other.join()
         return found[0]
 
-    assert [sample for (sample,) in threads(Calls(foreign))] == [None] * 8
-    assert foreign(0) is None
+    assert [sample for (sample,) in threads(Calls(custom))] == [None] * 8
+    assert custom(0) is None
 
 
 needs_rng = pytest.mark.skipif(
@@ -76,7 +76,7 @@ def test_the_info_has_generators_seeded_for_its_worker():
     for (sample,) in threads(Calls(draws, 2), num_workers=2):
         worker, seed, python, numpy = sample
         assert python == random.Random(seed).random()
-        assert numpy == np.random.RandomState(worker_words(seed - worker, worker)).random()
+        assert numpy == np.random.RandomState(_generate_state(seed - worker, worker)).random()
 
 
 @needs_rng

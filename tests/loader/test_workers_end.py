@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from lit_loader import DataLoader
-from lit_loader.engine import process
+from lit_loader.engine import worker_process
 from tests.toys import Drawing, Pids, Slow
 
 
@@ -94,7 +94,7 @@ class TestWorkersEnd:
 
 
 def test_a_sample_in_hand_does_not_keep_workers_for_long(monkeypatch):
-    monkeypatch.setattr(process, "_GRACE_S", 1.0)
+    monkeypatch.setattr(worker_process, "_GRACE_S", 1.0)
     loader = DataLoader(Slow(60.0), num_workers=1, seed=0)
     iterator = iter(loader)
     loader.timeout = 0.2

@@ -1,7 +1,7 @@
 """The backends that parity is tested on, and how two loaders are observed and compared.
 
-A case is observed twice, through torch's loader and through ours: the batches of its epochs, every error in the
-place of its batch, every warning, the lengths told, and the state of all generators afterwards.
+A case is observed twice, through torch's loader and through lit_loader's: the batches of its epochs, every error in the
+place of its batch, every warning, the lengths, and the state of all generators afterwards.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Backend:
 
     @property
     def both(self) -> list[tuple[type, dict[str, Any]]]:
-        """Torch's class and ours, each with its arguments for this backend."""
+        """Torch's class and lit_loader's, each with its arguments for this backend."""
         return [(TorchDataLoader, dict(self.torch)), (DataLoader, dict(self.ours))]
 
 
@@ -113,7 +113,7 @@ OUR_NOTE = re.compile("sample |one of the samples ")
 def told(error: BaseException) -> tuple[str, str, str]:
     """Return an error's type and message; of one with a worker's traceback, its first line and its last.
 
-    The line in which ours names the sample is left out: `test_deviations.py` has it.
+    The line in which lit_loader names the sample is left out: `test_deviations.py` has it.
     """
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     text = text.replace("worker thread", "worker process")
@@ -177,7 +177,7 @@ def observed(kind: type, workers: dict[str, Any], make: Make, *, num_epochs: int
     """Return everything that a loader shows while it is made and iterated.
 
     Args:
-        kind: Torch's class, or ours.
+        kind: Torch's class, or lit_loader's.
         workers: Arguments that choose the backend.
         make: Returns a new dataset and further arguments; called after all generators were seeded.
         num_epochs: How many iterators are asked for.
@@ -250,7 +250,7 @@ def assert_alike(make: Make, *backends: Backend, num_epochs: int = 2) -> dict[st
 
 
 def both_raise(kind: type[BaseException], make: Callable[[type], Any]) -> tuple[str, str]:
-    """Return the messages of the error that ``make(class)`` raises for torch's class and ours."""
+    """Return the messages of the error that ``make(class)`` raises for torch's class and lit_loader's."""
     messages = []
     for loader in (TorchDataLoader, DataLoader):
         with pytest.raises(kind) as caught:

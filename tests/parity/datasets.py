@@ -62,7 +62,7 @@ class Raising(Dataset):
 
 
 class Count(IterableDataset):
-    """Counts; worker w counts to ``lengths[w]``, and says ``told`` when asked for its length."""
+    """Counts; worker w counts to ``lengths[w]``, and returns ``told`` as its length."""
 
     def __init__(self, *lengths: int) -> None:
         self.lengths = lengths

@@ -32,7 +32,7 @@ def test_datapipes_are_refused():
 
 
 def test_beside_a_batch_sampler_that_shuffles_the_sampler_shown_is_not_a_sequential_one():
-    """Torch's loader shows one in order, by which Lightning is misled; see `lit_loader.injection`."""
+    """Torch's loader shows one in order, by which Lightning is misled; see `lit_loader.lightning_compat`."""
     own = BatchSampler(RandomSampler(Numbers(), num_samples=3), 2, False)
     torchs = TorchDataLoader(Numbers(), batch_sampler=own).sampler
     assert type(torchs) is SequentialSampler
@@ -58,7 +58,7 @@ def test_a_failed_worker_init_fn_fails_every_batch_with_its_own_error():
 
 @pytest.mark.parametrize("workers", [{}, ONE, {"num_workers": 1, "worker_method": "thread"}])
 def test_an_error_of_a_sample_names_the_sample(workers):
-    """Torch leaves the user to search; ours adds a note, behind the traceback where there is one."""
+    """Torch does not name the sample; lit_loader adds a note, after the traceback if there is one."""
     error = error_of(next, iter(DataLoader(Raising([KeyError("a key")]), **workers)))
     assert [*str(error).splitlines(), *getattr(error, "__notes__", ())][-1] == "sample 0"
     if "worker_method" not in workers:
@@ -108,7 +108,7 @@ def test_workers_collate_what_is_collated_inline(backend, name):
 
 
 def without_place(found):
-    """Return events with a worker's errors told as they are told inline."""
+    """Return events with a worker's errors in the form that they have inline."""
     return [
         (item[0], item[1], item[2].split(" ... ")[1].removeprefix(f"{item[1]}: "))
         if item[0] == "raised" and " ... " in item[2]
@@ -134,7 +134,7 @@ def views(samples):
 
 
 def test_views_of_one_tensor_arrive_with_memory_of_their_own():
-    """Torch shares storages between processes; ours sends each tensor's values (the same tensor twice stays one)."""
+    """Torch shares storages between processes; lit_loader sends a tensor's values (the same tensor twice stays one)."""
     for kind, shared in ((TorchDataLoader, True), (DataLoader, False)):
         (batch,) = kind([0], collate_fn=views, **ONE)
         assert described(batch) == described(views(None))
@@ -241,51 +241,6 @@ def test_a_loader_that_is_iterated_can_be_copied_and_pickled(persistent):
             assert [batch.item() for batch in copy.deepcopy(loader)] == [0, 1, 2, 3]
         assert [batch.item() for batch in iterator] == [1, 2, 3]
         loader._iterator = None
-
-
-class Kept(Numbers):
-    """Large tensors that the dataset keeps, and what each is like when it is asked for again."""
-
-    def __init__(self):
-        super().__init__(4)
-        self.tensors = [torch.zeros(64, 100), torch.zeros(64, 100)]
-
-    def __getitem__(self, index):
-        return self.tensors[index % 2]
-
-
-def edited(samples):
-    found = samples[0].clone()
-    samples[0].add_(1)
-    return found
-
-
-def test_a_collate_function_that_edits_large_samples_does_not_edit_the_dataset():
-    """In torch's workers it does; ours get copies, which are in the memory that the batch is read from."""
-    for kind, second in ((TorchDataLoader, 1), (DataLoader, 0)):
-        batches = list(kind(Kept(), collate_fn=edited, **ONE))
-        assert [int(batch.max()) for batch in batches] == [0, 0, second, second]
-
-
-class Reusing(Numbers):
-    """Every sample in the same large memory."""
-
-    def __init__(self):
-        super().__init__(4)
-        self.tensor = torch.zeros(64, 100)
-
-    def __getitem__(self, index):
-        return self.tensor.fill_(index)
-
-
-def test_a_dataset_that_reuses_the_memory_of_its_samples_has_them_as_they_were_when_returned():
-    """Torch collates what is there after the last one. Ours without workers does too: do not write such a dataset."""
-    workers = {**ONE, "batch_size": 4}
-    found = [
-        next(iter(kind(Reusing(), **workers)))[:, 0, 0].tolist() for kind in (TorchDataLoader, DataLoader)
-    ]
-    assert found == [[3, 3, 3, 3], [0, 1, 2, 3]]
-    assert next(iter(DataLoader(Reusing(), batch_size=4)))[:, 0, 0].tolist() == [3, 3, 3, 3]
 
 
 def as_is(sample):

@@ -33,7 +33,7 @@ class NotGenerator(IterableDataset):
 
 
 class ItsOwnIterator(IterableDataset):
-    """Goes on where the pass before stopped, as far as its process knows."""
+    """Goes on where the last epoch in this process stopped."""
 
     def __init__(self, length):
         self.numbers = list(range(length))

@@ -1,4 +1,4 @@
-"""Length: what ``len`` tells of a loader and of an iterator, and the warning when more comes than was told."""
+"""Length: ``len`` of a loader and of an iterator, and the warning when more batches come than that."""
 
 from __future__ import annotations
 

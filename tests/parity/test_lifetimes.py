@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset, get_worker_info
 
 from lit_loader import DataLoader
 from tests.parity.backends import (
@@ -58,7 +59,7 @@ def in_turns(loader):
 
 
 def begun_again(loader):
-    """Two calls of ``iter``: is it one object, and what has become of the first pass?"""
+    """Two calls of ``iter``: is it one object, and what happens to the first epoch?"""
     first = iter(loader)
     next(first)
     second = iter(loader)
@@ -166,3 +167,56 @@ def test_attributes_set_on_the_dataset_after_construction_reach_the_workers(back
         loader = kind(dataset := Growing(3), **workers)
         dataset.scale = 7
         assert [batch.item() for batch in loader] == [0, 7, 14]
+
+
+class WorkerIds(IterableDataset):
+    def __iter__(self):
+        return iter([get_worker_info().id] * 3)
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3)])
+@pytest.mark.parametrize("dataset", [WorkerIds(), Numbers(12)], ids=["iterable", "map"])
+def test_another_num_workers_leaves_persistent_workers_as_they_are(dataset, before, after):
+    found = []
+    for kind, workers in KEPT.both:
+        loader = kind(dataset, **{**workers, "num_workers": before})
+        epochs = [[int(item) for item in loader]]
+        loader.num_workers = after
+        epochs.append([int(item) for item in loader])
+        found.append(epochs)
+        close(loader)
+    torchs, ours = found
+    assert ours == torchs
+
+
+def test_another_num_workers_does_not_change_how_far_persistent_workers_go_ahead():
+    found = []
+    for kind, workers in KEPT.both:
+        taken = []
+        sampler = Taken(12, taken)
+        loader = kind(Numbers(12), sampler=sampler, **workers)
+        list(loader)
+        loader.num_workers = 4
+        taken.clear()
+        iterator = iter(loader)
+        next(iterator)
+        found.append(len(taken))
+        del iterator
+        close(loader)
+    torchs, ours = found
+    assert ours == torchs
+
+
+class Taken:
+    """A sampler that notes what was taken from it."""
+
+    def __init__(self, length, taken):
+        self.length, self.taken = length, taken
+
+    def __iter__(self):
+        for index in range(self.length):
+            self.taken.append(index)
+            yield index
+
+    def __len__(self):
+        return self.length

@@ -120,3 +120,36 @@ def test_one_worker_delivers_in_order_whatever_is_asked():
 def test_shuffled_epochs_and_what_is_drawn_afterwards_are_torchs():
     found = assert_alike(lambda: (Numbers(20), {"shuffle": True, "batch_size": 3}), *EVERY, num_epochs=3)
     assert found["epochs"][0] != found["epochs"][1]
+
+
+class Counted(Numbers):
+    """Each sample is how often a sampler of `CountsIterations` has been iterated."""
+
+    count = 0
+
+    def __getitem__(self, index):
+        return self.count
+
+
+class CountsIterations:
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __iter__(self):
+        self.dataset.count += 1
+        return iter(range(len(self.dataset)))
+
+    def __len__(self):
+        return len(self.dataset)
+
+
+@each_of(FORK, KEPT)
+def test_forked_workers_are_started_between_the_two_times_that_the_sampler_is_iterated(backend):
+    found = []
+    for kind, workers in backend.both:
+        dataset = Counted(3)
+        loader = kind(dataset, sampler=CountsIterations(dataset), batch_size=None, **workers)
+        found.append(([[*loader], [*loader]], dataset.count))
+        close(loader)
+    torchs, ours = found
+    assert ours == torchs

@@ -47,7 +47,7 @@ def init(worker):
 
 @pytest.fixture(scope="module")
 def seen():
-    """Return what torch's loader and ours show over two epochs; both workers start at the same time."""
+    """Return what torch's loader and lit_loader's give over two epochs; both workers start at the same time."""
     loaders, iterators, found = [], [], []
     for kind in (TorchDataLoader, DataLoader):
         seed_everything()

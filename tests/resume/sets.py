@@ -113,9 +113,9 @@ def chosen(name):
             "sampler": GroupedSampler(weighted, np.arange(SIZE) % 2),
         },
         "no batches": lambda: {"batch_size": None, "shuffle": True},
-        "foreign": lambda: {"batch_size": BATCH, "sampler": Shuffled(range(SIZE))},
-        "foreign batches": lambda: {"batch_sampler": BatchSampler(Shuffled(range(SIZE)), BATCH, False)},
-        "foreign with state": lambda: {"batch_size": BATCH, "sampler": StatefulSampler()},
+        "custom": lambda: {"batch_size": BATCH, "sampler": Shuffled(range(SIZE))},
+        "custom batches": lambda: {"batch_sampler": BatchSampler(Shuffled(range(SIZE)), BATCH, False)},
+        "custom with state": lambda: {"batch_size": BATCH, "sampler": StatefulSampler()},
     }[name]()
 
 
@@ -124,7 +124,7 @@ class Shuffled(TorchRandomSampler):
 
 
 SAMPLERS = ["plain", "drop last", "weighted", "class-balanced", "grouped", "weighted grouped", "no batches"]
-FOREIGN = ["foreign", "foreign batches", "foreign with state"]
+CUSTOM = ["custom", "custom batches", "custom with state"]
 STREAMS = {"stream": Stream, "stream with state": StatefulStream}
 
 Backend = tuple[int, str]

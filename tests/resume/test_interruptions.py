@@ -1,4 +1,4 @@
-"""A state that is taken at an odd moment: before the first batch, after a batch that failed, in a signal's handler."""
+"""A state that is saved at an unusual time: before the first batch, after one that failed, in a signal handler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from lit_loader import DataLoader
 from lit_loader.errors import ResumeWarning
-from lit_loader.resume import MOST_HELD, Progress
+from lit_loader.resume import MAX_HELD, Progress
 from tests.resume.sets import (
     Flaky,
     StatefulStream,
@@ -21,7 +21,7 @@ from tests.resume.sets import (
     stopped,
 )
 
-ALL = ["plain", "foreign", "foreign with state", "stream", "stream with state"]
+ALL = ["plain", "custom", "custom with state", "stream", "stream with state"]
 
 
 def load(loader, state):
@@ -55,7 +55,7 @@ def test_a_resumed_pass_whose_first_batch_fails_stands_where_it_began(name):
     assert_same(resumed(make(name), loader.state_dict(), 1), [full[2:]])
 
 
-@pytest.mark.parametrize("name", ["foreign with state", "stream with state"])
+@pytest.mark.parametrize("name", ["custom with state", "stream with state"])
 def test_a_pass_whose_first_batch_fails_begins_again(name):
     full = epochs(make(name), 1)[0]
     loader = make(name, collate_fn=Flaky())
@@ -97,11 +97,11 @@ def test_a_pass_that_cannot_start_is_not_taken_for_begun(resumes, monkeypatch):
         loader.load_state_dict(stopped(make("plain"), 0, 3))
     state = loader.state_dict()
 
-    def fail(*_):
+    def fail(*_, **__):
         raise OSError("too many open files")
 
     with monkeypatch.context() as patch:
-        patch.setattr(loader._passes, "start_seeded", fail)
+        patch.setattr(loader._worker_manager, "start", fail)
         iterator = iter(loader)
         with pytest.raises(OSError, match="too many open files"):
             next(iterator)
@@ -110,7 +110,7 @@ def test_a_pass_that_cannot_start_is_not_taken_for_begun(resumes, monkeypatch):
 
 
 class Asking(StatefulStream):
-    """Its state is asked for while a pass begins: what a signal's handler may do in that moment."""
+    """Calls ``state_dict`` while an epoch begins, as a signal handler may do."""
 
     def __init__(self, handler):
         super().__init__()
@@ -159,6 +159,6 @@ def test_progress_keeps_what_may_be_held_and_no_more():
     for number in range(1, 50):
         progress.note(number)
         progress.received()
-        for held in range(MOST_HELD + 1):
+        for held in range(MAX_HELD + 1):
             assert progress.reached(held=held).detail == (number - held if number > held else "first")
-    assert len(progress._notes) <= MOST_HELD + 2
+    assert len(progress._notes) <= MAX_HELD + 2

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from tests.resume.sets import (
-    FOREIGN,
+    CUSTOM,
     INLINE,
     SAMPLERS,
     STREAMS,
@@ -46,7 +46,7 @@ STOPS = ["first", "second", "middle", "last but one", "last"]
 
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("epoch", [0, LAST])
-@pytest.mark.parametrize("name", SAMPLERS + FOREIGN)
+@pytest.mark.parametrize("name", SAMPLERS + CUSTOM)
 def test_any_sampler_goes_on_where_it_was_stopped(name, epoch, stop):
     check(name, INLINE, INLINE, epoch, stop)
 
@@ -54,7 +54,7 @@ def test_any_sampler_goes_on_where_it_was_stopped(name, epoch, stop):
 @pytest.mark.parametrize(
     ("saving", "loading"), [((2, "fork"), INLINE), (INLINE, (2, "thread")), ((2, "thread"), (3, "fork"))]
 )
-@pytest.mark.parametrize("name", ["plain", "weighted", "grouped", "foreign", "foreign with state"])
+@pytest.mark.parametrize("name", ["plain", "weighted", "grouped", "custom", "custom with state"])
 def test_other_workers_go_on_where_these_stopped(name, saving, loading):
     check(name, saving, loading, 0, "middle")
 
@@ -69,7 +69,7 @@ def test_a_stream_goes_on_where_it_was_stopped(name, backend, stop):
 @pytest.mark.soak
 @pytest.mark.parametrize("loading", BACKENDS)
 @pytest.mark.parametrize("epoch", [0, LAST])
-@pytest.mark.parametrize("name", SAMPLERS + FOREIGN)
+@pytest.mark.parametrize("name", SAMPLERS + CUSTOM)
 def test_the_whole_matrix_of_samplers(name, epoch, loading):
     for stop in STOPS:
         check(name, (2, "fork"), loading, epoch, stop)

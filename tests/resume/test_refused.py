@@ -11,7 +11,6 @@ import torch
 
 from lit_loader import DataLoader
 from lit_loader.errors import ResumeWarning
-from lit_loader.resume import sealed
 from lit_loader.samplers import RandomSampler, WeightedRandomSampler
 from tests.resume.sets import (
     Numbers,
@@ -24,11 +23,6 @@ from tests.resume.sets import (
     resumed,
     stopped,
 )
-
-
-def changed(state, **fields):
-    return sealed({**{k: v for k, v in state.items() if k not in ("version", "check")}, **fields})
-
 
 WEIGHTS = np.arange(1.0, 27.0)
 
@@ -60,10 +54,10 @@ WEIGHTS = np.arange(1.0, 27.0)
         ("weighted", lambda: make("weighted", sampler=WeightedRandomSampler(WEIGHTS**2)), "fingerprint='"),
         ("plain", lambda: make("plain", batch_size=5), "global_batch=4 in the state, 5 here"),
         ("plain", lambda: make("plain", rank=0, world_size=2), "global_batch=4 in the state, 8 here"),
-        ("plain", lambda: make("foreign"), "kind='order' in the state and 'replay' here"),
-        ("foreign", lambda: make("foreign with state"), "kind='replay' in the state and 'sampler' here"),
-        ("foreign", lambda: make("stream"), "kind='replay' in the state and 'stream' here"),
-        ("foreign", lambda: make("foreign", batch_size=5), "batch_size=4 in the state, 5 here"),
+        ("plain", lambda: make("custom"), "kind='order' in the state and 'replay' here"),
+        ("custom", lambda: make("custom with state"), "kind='replay' in the state and 'sampler' here"),
+        ("custom", lambda: make("stream"), "kind='replay' in the state and 'stream' here"),
+        ("custom", lambda: make("custom", batch_size=5), "batch_size=4 in the state, 5 here"),
         ("stream", lambda: make("stream", (2, "fork")), "num_workers=0 in the state, 2 here"),
         ("stream", lambda: make("stream", rank=0, world_size=2), "world_size=1 in the state, 2 here"),
         ("stream", lambda: make("stream", batch_size=5), "batch_size=4 in the state, 5 here"),
@@ -87,7 +81,7 @@ def test_new_weights_are_another_stream():
 
 
 def test_a_position_beyond_the_end():
-    state = changed(make("plain").state_dict(), position=10**15)
+    state = {**make("plain").state_dict(), "position": 10**15}
     with pytest.raises(ValueError, match="position=1000000000000000 lies beyond the 26 of an epoch"):
         make("plain").load_state_dict(state)
 
@@ -98,9 +92,29 @@ def test_a_newer_version():
         make("plain").load_state_dict(state)
 
 
-def test_an_edited_state():
-    state = {**stopped(make("plain"), 0, 2), "position": 12}
-    with pytest.raises(ValueError, match=r"check='.*damaged or edited"):
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"position": -4}, "position=-4 of a loader's state must be an int from 0 to"),
+        ({"position": True}, "position=True .* must be an int"),
+        ({"epoch": "1"}, "epoch='1' .* must be an int"),
+        ({"last_set": 1.0}, "last_set=1.0 .* must be an int .*or None"),
+        ({"fingerprint": "x" * 2000}, "fingerprint='x.* must be a str of at most 1,000 characters"),
+        ({"seed": object()}, "seed=.* must be made of plain values"),
+        ({"check": "0123"}, r"unknown fields \['check'\]"),
+    ],
+)
+def test_an_edited_state(fields, names):
+    state = {**stopped(make("plain"), 0, 2), **fields}
+    with pytest.raises(ValueError, match=names) as caught:
+        make("plain").load_state_dict(state)
+    assert "to start afresh on purpose" in str(caught.value)
+
+
+def test_a_state_that_lacks_a_field():
+    state = stopped(make("plain"), 0, 2)
+    del state["position"]
+    with pytest.raises(ValueError, match=r"lacks \['position'\]"):
         make("plain").load_state_dict(state)
 
 
@@ -162,9 +176,8 @@ class Short(Shuffled):
 
 
 def test_a_sampler_that_ends_too_early_is_found_out():
-    state = changed(
-        stopped(DataLoader(Numbers(), batch_size=4, sampler=Short(range(26)), seed=3), 0, 1), position=5
-    )
+    state = stopped(DataLoader(Numbers(), batch_size=4, sampler=Short(range(26)), seed=3), 0, 1)
+    state["position"] = 5
     loader = DataLoader(Numbers(), batch_size=4, sampler=Short(range(26)), seed=3)
     with pytest.warns(ResumeWarning):
         loader.load_state_dict(state)

@@ -15,7 +15,7 @@ from lit_loader.errors import NotResumableWarning, ResumeWarning
 from tests.resume.sets import SAMPLERS, Numbers, assert_same, chosen, epochs, make, resumed, stopped
 
 
-@pytest.mark.parametrize("name", [*SAMPLERS, "foreign", "foreign with state", "stream", "stream with state"])
+@pytest.mark.parametrize("name", [*SAMPLERS, "custom", "custom with state", "stream", "stream with state"])
 def test_it_is_small_plain_json_and_loads_as_weights_only(name):
     loader = make(name)
     state = stopped(loader, 1, 3)
@@ -56,12 +56,12 @@ def test_it_counts_what_was_received_and_not_what_workers_made_ahead():
         assert (state["epoch"], state["position"]) == (1, 0)
 
 
-@pytest.mark.parametrize("name", ["plain", "foreign", "stream"])
+@pytest.mark.parametrize("name", ["plain", "custom", "stream"])
 def test_neither_saving_nor_loading_starts_a_worker(name):
     with make(name, (2, "fork")) as loader:
         loader.load_state_dict(loader.state_dict())
         loader.state_dict()
-        assert loader._passes._live == []
+        assert loader._worker_manager._backends == []
 
 
 def test_a_loaded_state_is_the_state_until_a_batch_is_taken():
@@ -126,7 +126,7 @@ def test_it_is_the_same_on_every_rank():
 
 def test_what_the_consumer_holds_unused_does_not_count():
     full = epochs(make("plain"), 1)[0]
-    for name in ("plain", "foreign", "stream"):
+    for name in ("plain", "custom", "stream"):
         full = epochs(make(name), 1)[0]
         loader = make(name)
         iterator = iter(loader)

@@ -1,4 +1,4 @@
-"""Guarantee: a timeout is told from an error of the user's by its type, not by its message, in what a state counts."""
+"""Guarantee: a state distinguishes a timeout from an error of the user's by its type, not by its message."""
 
 from __future__ import annotations
 

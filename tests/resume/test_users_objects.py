@@ -59,7 +59,7 @@ def test_a_sampler_whose_state_cannot_be_had_is_iterated_and_not_resumed():
     with pytest.warns(NotResumableWarning, match=r"Broken.state_dict\(\) raised OSError: no such disk"):
         assert loader.state_dict()["resumable"] is False
     sampler.breaks = False  # what it gives now is ahead of the consumer
-    with pytest.warns(NotResumableWarning, match="gave nothing when it was asked in the epoch"):
+    with pytest.warns(NotResumableWarning, match="raised or returned None during the epoch"):
         assert loader.state_dict()["resumable"] is False
 
 
@@ -106,7 +106,7 @@ def test_ranks_whose_batches_have_other_sizes_go_on_by_the_state_of_one():
 
 
 def test_what_a_state_holds_is_nobody_elses():
-    loader = make("foreign with state")
+    loader = make("custom with state")
     state = stopped(loader, 0, 2)
     state["sampler_state"]["taken"] = 99
     assert loader.state_dict()["sampler_state"]["taken"] == 8

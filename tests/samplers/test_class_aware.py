@@ -45,7 +45,7 @@ def test_within_a_cycle_each_image_of_a_class_comes_exactly_once(labels, num_sam
 
 def test_batches_of_every_rank_are_even_in_classes_which_shuffled_quotas_are_not():
     labels = np.repeat(np.arange(4), [80, 10, 6, 4])
-    aware, quotas = ClassAwareSampler(labels), ClassBalancedSampler(labels, temperature=1.0)
+    aware, quotas = ClassAwareSampler(labels), ClassBalancedSampler(labels, exponent=1.0)
     assert np.bincount(labels[aware.order(seed=0, epoch=0)[:]]).tolist() == quotas.quotas.tolist() == [25] * 4
     uneven = 0
     for sampler in (aware, quotas):

@@ -22,13 +22,13 @@ def _visits_by_class(sampler, labels, *, seed, epochs):
 
 @given(
     labels=single_labels,
-    temperature=st.floats(0, 1),
+    exponent=st.floats(0, 1),
     num_samples=st.integers(6, 90),
     seed=st.integers(),
     epoch=st.integers(0, 1000),
 )
-def test_every_class_gets_exactly_its_quota_in_every_epoch(labels, temperature, num_samples, seed, epoch):
-    sampler = ClassBalancedSampler(labels, temperature=temperature, num_samples=num_samples)
+def test_every_class_gets_exactly_its_quota_in_every_epoch(labels, exponent, num_samples, seed, epoch):
+    sampler = ClassBalancedSampler(labels, exponent=exponent, num_samples=num_samples)
     counts = Counter(labels[i] for i in sampler.order(seed=seed, epoch=epoch)[:])
     assert [counts[c] for c in range(sampler.num_classes)] == sampler.quotas.tolist()
     assert counts[-1] == sampler.empty_quota
@@ -64,7 +64,7 @@ def test_images_of_several_classes_are_visited_for_each():
 def test_visits_over_many_epochs_equal_the_expected_visits():
     rng = np.random.default_rng(0)
     labels = [rng.choice(4, size=rng.integers(0, 4), p=[0.7, 0.2, 0.07, 0.03]) for _ in range(60)]
-    sampler = ClassBalancedSampler(labels, temperature=0.5, num_samples=50)
+    sampler = ClassBalancedSampler(labels, exponent=0.5, num_samples=50)
     epochs = 200
     counts = sum(np.bincount(sampler.order(seed=1, epoch=e)[:], minlength=60) for e in range(epochs))
     memberships = [len(set(row.tolist())) or 1 for row in labels]
@@ -72,9 +72,9 @@ def test_visits_over_many_epochs_equal_the_expected_visits():
     assert (np.abs(counts - epochs * sampler.expected_visits()) < memberships).all()
 
 
-def test_temperature_zero_is_natural_and_one_is_equal():
+def test_exponent_zero_is_natural_and_one_is_equal():
     labels = [0] * 80 + [1] * 15 + [3] * 5
-    natural = ClassBalancedSampler(labels, temperature=0.0)
+    natural = ClassBalancedSampler(labels, exponent=0.0)
     assert natural.quotas.tolist() == [80, 15, 0, 5]
     assert ClassBalancedSampler(labels, num_samples=99).quotas.tolist() == [33, 33, 0, 33]
     assert natural.absent_classes == (2,)
@@ -96,8 +96,8 @@ def test_images_without_a_class_keep_their_share_unless_told_otherwise():
         ({"empty_share": 0.2}, "empty_share=0.2, but every image has a class"),
         ({"labels": [-1, -1], "empty_share": 0.5}, "empty_share=0.5, but no image has a class"),
         ({"empty_share": 1.5}, r"`empty_share` must lie in \[0, 1\]"),
-        ({"temperature": -0.1}, "temperature=-0.1"),
-        ({"temperature": float("nan")}, "temperature=nan"),
+        ({"exponent": -0.1}, "exponent=-0.1"),
+        ({"exponent": float("nan")}, "exponent=nan"),
         ({"num_samples": 1}, "num_samples=1 is less than the 2 classes"),
         ({"num_samples": 0}, "num_samples=0"),
     ],
@@ -107,10 +107,10 @@ def test_arguments_out_of_range_are_refused(arguments, message):
         ClassBalancedSampler(**{"labels": [0, 1, 1], **arguments})
 
 
-def test_temperature_of_another_type_is_refused():
-    for temperature in (True, "hot", None):
-        with pytest.raises(TypeError, match="`temperature` must be a number"):
-            ClassBalancedSampler([0, 1], temperature=temperature)
+def test_exponent_of_another_type_is_refused():
+    for exponent in (True, "hot", None):
+        with pytest.raises(TypeError, match="`exponent` must be a number"):
+            ClassBalancedSampler([0, 1], exponent=exponent)
 
 
 def test_fewer_images_than_classes_are_told_how_to_go_on():

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_loader.samplers.class_members import class_members
+from lit_loader.samplers.class_balanced import class_members
 
 
 def _as_sets(members):

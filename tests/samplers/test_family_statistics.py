@@ -74,7 +74,7 @@ def test_a_place_among_repeated_images_matches_the_expected_visits(place):
 def test_a_place_of_the_turns_matches_the_expected_visits(place, epoch):
     labels = [[0], [0], [0, 1], [1], [2], [2], [2], []]
     sampler = ClassAwareSampler(labels, num_samples=7, empty_as_class=True)
-    counts = _first_places(sampler, place, seeds=5000, epoch=epoch)
+    counts = _first_places(sampler, place, seeds=2500, epoch=epoch)
     assert_fits(counts, sampler.expected_visits() / 7)
 
 
@@ -98,9 +98,9 @@ def test_subsets_are_shuffled_uniformly():
 
 @pytest.mark.parametrize("place", [0, 3, 5])
 def test_a_place_of_a_mix_is_uniform_over_its_source(place):
-    counts = _first_places(MixedSourceSampler([7, 5], [2, 1]), place, seeds=4000, epoch=2)
+    counts = _first_places(MixedSourceSampler([7, 5], [2, 1]), place, seeds=2000, epoch=2)
     source = slice(0, 7) if place % 3 < 2 else slice(7, 12)
-    assert counts[source].sum() == 4000
+    assert counts[source].sum() == 2000
     assert_fits(counts[source], np.full(source.stop - source.start, 1 / (source.stop - source.start)))
 
 

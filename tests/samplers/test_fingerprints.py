@@ -22,7 +22,7 @@ from lit_loader.samplers import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from lit_loader.samplers.fingerprint import fingerprint_of
+from lit_loader.samplers.order import fingerprint_of
 
 _LABELS = [0] * 6 + [1] * 3 + [-1] * 2
 _OTHER_LABELS = [0] * 5 + [1] * 4 + [-1] * 2
@@ -43,7 +43,7 @@ FAMILIES = {
     ),
     ClassBalancedSampler: (
         {"labels": _LABELS},
-        [{"labels": _OTHER_LABELS}, {"temperature": 0.1}, {"num_samples": 12}, {"empty_share": 0.5}],
+        [{"labels": _OTHER_LABELS}, {"exponent": 0.1}, {"num_samples": 12}, {"empty_share": 0.5}],
     ),
     ClassAwareSampler: (
         {"labels": _LABELS},

@@ -23,7 +23,7 @@ SAMPLERS = {
     "random": RandomSampler(1000),
     "weighted": WeightedRandomSampler([0.1, 0.9, 0.4, 0.7, 3.0, 0.6, 0.0]),
     "without replacement": WeightedRandomSampler(np.arange(1, 101) ** 2, 8, replacement=False),
-    "class balanced": ClassBalancedSampler(_LABELS, temperature=0.5),
+    "class balanced": ClassBalancedSampler(_LABELS, exponent=0.5),
     "class aware": ClassAwareSampler(_LABELS, empty_as_class=True),
     "effective number": WeightedRandomSampler(effective_number_image_weights(_LABELS, beta=0.99)),
     "repeat factor": RepeatFactorSampler(repeat_factors(_LABELS, repeat_thresh=0.5)),

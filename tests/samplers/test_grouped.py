@@ -189,7 +189,7 @@ def test_it_speaks_as_its_inner_sampler_does():
     np.testing.assert_allclose(sampler.expected_visits(), [2, 6, 0])
     np.testing.assert_array_equal(sampler.order(seed=1, epoch=2)[:], inner.order(seed=1, epoch=2)[:])
     sampler.set_epoch(4)
-    assert (sampler.epoch, sampler.epochs_named) == (4, 1)
+    assert (sampler.epoch, sampler.num_epochs_set) == (4, 1)
     assert (sampler.num_replicas, sampler.rank) == (1, 0)
     with pytest.raises(ValueError, match="read-only"):
         sampler.group_ids[0] = 1
@@ -215,11 +215,11 @@ class Pairs(RandomSampler):
 
 def test_what_does_not_fit_is_refused_by_name():
     groups = GroupedSampler(RandomSampler(3), [0, 1, 1])
-    with pytest.raises(TypeError, match="GroupedSampler says itself what every batch holds"):
+    with pytest.raises(TypeError, match="GroupedSampler composes every batch itself"):
         GroupedSampler(groups, [0, 1, 1])
-    with pytest.raises(TypeError, match="Pairs says itself what every batch holds"):
+    with pytest.raises(TypeError, match="Pairs composes every batch itself"):
         GroupedSampler(Pairs(3), [0, 1, 1])
-    with pytest.raises(TypeError, match="MixedSourceSampler says itself"):
+    with pytest.raises(TypeError, match="MixedSourceSampler composes"):
         GroupedSampler(MixedSourceSampler([2, 1], [1, 1]), [0, 1, 1])
     with pytest.raises(TypeError, match=r"got RandomSampler.*lit_loader\.samplers"):
         GroupedSampler(TorchRandomSampler(range(3)), [0, 1, 1])

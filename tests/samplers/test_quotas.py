@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_loader.samplers.quotas import class_quotas, class_shares
+from lit_loader.samplers.class_balanced import class_quotas, class_shares
 
 
-def test_temperature_leads_from_natural_to_equal_shares():
+def test_exponent_leads_from_natural_to_equal_shares():
     counts = [90, 9, 0, 1]
-    assert class_shares(counts, temperature=0.0) == [Fraction(n, 100) for n in counts]
-    assert class_shares(counts, temperature=1.0) == [Fraction(1, 3), Fraction(1, 3), 0, Fraction(1, 3)]
-    half = [float(share) for share in class_shares([16, 4, 0, 1], temperature=0.5)]
+    assert class_shares(counts, exponent=0.0) == [Fraction(n, 100) for n in counts]
+    assert class_shares(counts, exponent=1.0) == [Fraction(1, 3), Fraction(1, 3), 0, Fraction(1, 3)]
+    half = [float(share) for share in class_shares([16, 4, 0, 1], exponent=0.5)]
     assert half == pytest.approx([4 / 7, 2 / 7, 0, 1 / 7])
 
 
@@ -26,11 +26,11 @@ def test_largest_remainders_get_what_is_left_and_the_lower_class_first():
 
 @given(
     counts=st.lists(st.integers(0, 10**6), min_size=1, max_size=20).filter(any),
-    temperature=st.floats(0, 1),
+    exponent=st.floats(0, 1),
     num_samples=st.integers(20, 10**6),
 )
-def test_quotas_sum_exactly_and_are_within_one_of_the_share_or_one_at_least(counts, temperature, num_samples):
-    shares = class_shares(counts, temperature=temperature)
+def test_quotas_sum_exactly_and_are_within_one_of_the_share_or_one_at_least(counts, exponent, num_samples):
+    shares = class_shares(counts, exponent=exponent)
     quotas = class_quotas(shares, num_samples)
     assert sum(shares) == 1
     assert quotas.sum() == num_samples

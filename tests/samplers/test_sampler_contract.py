@@ -144,10 +144,10 @@ def test_naming_an_epoch_is_counted_and_an_order_is_not(family):
     sampler = FAMILIES[family](100, 1)
     list(sampler)
     sampler.order(seed=0, epoch=9)
-    assert (sampler.epoch, sampler.epochs_named) == (0, 0)
+    assert (sampler.epoch, sampler.num_epochs_set) == (0, 0)
     sampler.set_epoch(0)
     sampler.set_epoch(4)
-    assert (sampler.epoch, sampler.epochs_named) == (4, 2)
+    assert (sampler.epoch, sampler.num_epochs_set) == (4, 2)
 
 
 @EVERY_FAMILY
@@ -176,7 +176,7 @@ def test_wrong_seeds_and_epochs_are_refused():
         sampler.set_epoch(-1)
     with pytest.raises(TypeError, match="`epoch`"):
         sampler.set_epoch(True)
-    assert sampler.epochs_named == 0
+    assert sampler.num_epochs_set == 0
 
 
 def test_the_base_is_abstract():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lit_loader.samplers import ClassBalancedSampler, RandomSampler, WeightedRandomSampler, rank_batch
-from lit_loader.samplers.orders import permutation
+from lit_loader.samplers.shuffle import permutation
 from lit_loader.seeding import key64
 from tests.samplers.chi_square import assert_fits
 

@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lit_loader.samplers import (
-    ArrayOrder,
     ClassAwareSampler,
     ClassBalancedSampler,
     MixedSourceSampler,
@@ -18,6 +17,7 @@ from lit_loader.samplers import (
     SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
+    array_order,
     num_batches,
     rank_batch,
 )
@@ -85,7 +85,7 @@ def test_another_world_size_cuts_the_same_global_batches(n, world_size, batch_si
 
 
 def test_more_ranks_than_positions_go_round_several_times():
-    order = ArrayOrder(np.array([5, 6, 7]))
+    order = array_order(np.array([5, 6, 7]))
     (ranks,) = _all_batches(order, batch_size=4, world_size=8, drop_last=False)
     assert [part.indices.tolist() for part in ranks] == [[5], [6], [7], [5], [6], [7], [5], [6]]
     assert [part.num_duplicates for part in ranks] == [0, 0, 0, 1, 1, 1, 1, 1]

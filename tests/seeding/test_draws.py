@@ -6,12 +6,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lit_loader.seeding import EpochKeys, Moment, ThreadScope, preserved_generators
-from lit_loader.seeding.draws import DRAWS, LIKE, UNHEARD
+from lit_loader.seeding import EpochKeys, RngPurpose, ThreadScope, preserved_generators
+from lit_loader.seeding.thread_scope import TAKES_GENERATOR, TAKES_NO_GENERATOR
 from tests.seeding.drawing_calls import CALLS
 
 KEYS = EpochKeys(3, 1)
-SEED = KEYS.key(Moment.SAMPLE, 0).torch
+SEED = KEYS.key(RngPurpose.SAMPLE, 0).torch
 
 # Operators that torch marks as drawing and that draw nothing.
 DRAW_NOTHING = {
@@ -23,6 +23,21 @@ DRAW_NOTHING = {
     # only called by other functions of torch.nn.init, which are in the tables, or deprecated names of those
     "_no_grad_normal_",
     "_no_grad_uniform_",
+}
+
+# Operators of other devices than the CPU: they draw from the device's generator, for which there are no keys.
+OF_DEVICES = {
+    "_cudnn_init_dropout_state",
+    "_cudnn_rnn",
+    "_fill_mem_eff_dropout_mask_",
+    "_fused_dropout",
+    "_lstm_mps",
+    "_scaled_dot_product_attention_math_for_mps",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_flash_attention",
+    "_triton_scaled_dot_attention",
+    "miopen_rnn",
 }
 
 
@@ -42,14 +57,14 @@ def drawing_operators():
 
 
 def test_every_operator_that_draws_is_in_a_table_or_out_of_reach():
-    known = DRAWS | LIKE.keys() | UNHEARD.keys()
+    known = TAKES_GENERATOR | TAKES_NO_GENERATOR.keys()
     homes = [torch, torch.Tensor, torch._C._nn, F]
     operators = drawing_operators()
     assert len(operators) > 40
     assert {"rand", "bernoulli_", "dropout", "lstm", "rrelu_with_noise"} <= operators
     forgotten = {
         f"{home.__name__}.{name}"
-        for name in operators - DRAW_NOTHING
+        for name in operators - DRAW_NOTHING - OF_DEVICES
         for home in homes
         if callable(function := getattr(home, name, None)) and function not in known
     }
@@ -58,7 +73,7 @@ def test_every_operator_that_draws_is_in_a_table_or_out_of_reach():
 
 
 @pytest.fixture(autouse=True)
-def _at_no_moment_afterwards():
+def _without_a_key_afterwards():
     with preserved_generators():
         yield
 
@@ -73,7 +88,7 @@ def test_a_thread_draws_what_the_seeded_default_generator_would(name):
     untouched = torch.default_generator.manual_seed(1).get_state()
     scope = ThreadScope(0)
     with scope:
-        scope.aim(KEYS, Moment.SAMPLE, 0)
+        scope.seed_for(KEYS, RngPurpose.SAMPLE, 0)
         found = call().detach()
     assert type(found) is type(expected)
     assert found.dtype == expected.dtype

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_loader.seeding import EpochKeys, Moment, hash_u64, key64, uniform
+from lit_loader.seeding import EpochKeys, RngPurpose, hash_u64, key64
 
 
 def test_keys_never_change():
     assert key64(1, 2, "a") == 776481592846157633
-    assert EpochKeys(3, 4).key(Moment.SAMPLE, 5).torch == 10285418618124862557
+    assert EpochKeys(3, 4).key(RngPurpose.SAMPLE, 5).torch == 10285418618124862557
     assert hash_u64(7, np.arange(2)).tolist() == [7191089600892374487, 309689372594955804]
 
 
@@ -32,17 +32,17 @@ def test_a_part_of_another_type_is_refused():
 
 def test_the_keys_of_an_epoch_do_not_meet():
     keys = EpochKeys(0, 0)
-    found = {keys.key(moment, a, b) for moment in Moment for a in range(3) for b in range(3)}
-    found |= {EpochKeys(0, 1).key(Moment.SAMPLE, 1), EpochKeys(1, 0).key(Moment.SAMPLE, 1)}
-    found |= {keys.key(Moment.STREAM, 1 << 32, 0), keys.key(Moment.STREAM, 0, 1 << 32)}
-    assert len(found) == 9 * len(Moment) + 4
+    found = {keys.key(purpose, a, b) for purpose in RngPurpose for a in range(3) for b in range(3)}
+    found |= {EpochKeys(0, 1).key(RngPurpose.SAMPLE, 1), EpochKeys(1, 0).key(RngPurpose.SAMPLE, 1)}
+    found |= {keys.key(RngPurpose.STREAM, 1 << 32, 0), keys.key(RngPurpose.STREAM, 0, 1 << 32)}
+    assert len(found) == 9 * len(RngPurpose) + 4
     for part in range(4):
         assert len({key[part] for key in found}) == len(found)
 
 
-def test_uniform_fills_the_unit_interval_evenly():
+def test_hashes_of_positions_fill_the_unit_interval_evenly():
     """Chi-square over 64 cells; a fair generator exceeds 130.7 once in 10^6 keys (df 63)."""
-    values = uniform(key64("test"), np.arange(64_000))
+    values = (hash_u64(key64("test"), np.arange(64_000)) >> np.uint64(11)) * 2.0**-53
     counts = np.histogram(values, bins=64, range=(0, 1))[0]
     assert values.min() >= 0
     assert values.max() < 1

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from lit_loader.errors import SharedGeneratorError
-from lit_loader.seeding import SharedDraws, cpu_times_of_others, preserved_generators, shared_draws
+from lit_loader.seeding import preserved_generators, thread_draws
+from lit_loader.seeding.thread_draws import SharedDraws
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +23,7 @@ def _as_it_was():
 
 
 class Other:
-    """A thread that does what it is told, while this one waits."""
+    """A thread that does what it is given, while this one waits."""
 
     def __enter__(self):
         self._go, self._done, self._work = threading.Event(), threading.Event(), None
@@ -107,7 +108,7 @@ def test_a_draw_of_another_thread_is_not_pinned_on_this_one():
 
 def test_without_the_clocks_it_would_be_pinned_on_this_one(monkeypatch):
     """The mechanism disabled."""
-    monkeypatch.setattr(shared_draws, "cpu_times_of_others", lambda ours: {})
+    monkeypatch.setattr(thread_draws, "_cpu_times_of_others", lambda threads: {})
     with Other() as other:
         draws = SharedDraws(me())
         other.do(random.random)
@@ -121,11 +122,13 @@ def test_a_thread_that_rests_has_the_same_time_and_one_that_ran_has_not():
         number = other._thread.native_id
         changed = 0
         for _ in range(50):
-            before = cpu_times_of_others(me())[number]
+            before = thread_draws._cpu_times_of_others(me())[number]
             other.do(lambda: None)
-            changed += cpu_times_of_others(me())[number] > before
+            changed += thread_draws._cpu_times_of_others(me())[number] > before
         assert changed == 50
-        assert cpu_times_of_others({*me(), number}).keys() == cpu_times_of_others(me()).keys() - {number}
+        assert thread_draws._cpu_times_of_others({*me(), number}).keys() == thread_draws._cpu_times_of_others(
+            me()
+        ).keys() - {number}
 
 
 def test_a_thread_that_python_does_not_know_makes_it_uncertain():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lit_loader.seeding import functions_answer_for_threads, thread_functions
-from tests.seeding.moments import scoped, seeded
+from lit_loader.seeding import functions_answer_for_threads, thread_scope
+from tests.seeding.scoped_draws import scoped, seeded
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def test_a_seed_of_a_sample_does_not_reach_the_devices_of_the_process(monkeypatc
 
 def test_without_the_exchange_a_seed_would_move_the_process():
     """The mechanism disabled."""
-    torch.random.manual_seed.__code__ = thread_functions._original["manual_seed"].__code__
+    torch.random.manual_seed.__code__ = thread_scope._original["manual_seed"].__code__
     before = torch.manual_seed(5).get_state()
     scoped(0, lambda: torch.manual_seed(3))
     assert not torch.equal(torch.get_rng_state(), before)

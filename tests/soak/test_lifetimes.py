@@ -1,4 +1,4 @@
-"""Hundreds of loaders made, half used and dropped, and main processes killed at random moments."""
+"""Hundreds of loaders made, half used and dropped, and main processes killed at random times."""
 
 from __future__ import annotations
 

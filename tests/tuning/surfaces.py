@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 
-from lit_loader.tuning import INLINE, Candidate, Figures
+from lit_loader.tuning import INLINE, Candidate, Measurement
 
 
 def figures(candidate=INLINE, rate=100.0, cpu_ms=10.0, main_ms=None, **others):
     """Return figures; the main process has all of the CPU time unless ``main_ms`` says otherwise."""
     given = {"start_s": 0.1, "wall_s": 1.0, **others}
     main_ms = cpu_ms if main_ms is None else main_ms
-    return Figures(
+    return Measurement(
         candidate=candidate,
         samples_per_s=rate,
         cpu_s_per_sample=cpu_ms / 1e3,

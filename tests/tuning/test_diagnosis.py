@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lit_loader.tuning import INLINE, Candidate, Host, diagnose, typical
+from lit_loader.tuning import INLINE, Candidate, Host, diagnose, median
 from tests.tuning.surfaces import figures
 
 FOUR = Host(num_cores=4)
@@ -131,11 +131,11 @@ def test_no_verdict_comes_without_its_symptom(case):
 
 
 def test_every_verdict_is_in_both_tables():
-    from lit_loader.tuning import diagnosis
+    from lit_loader.tuning import report
 
     names = {case.split()[0] for case in CASES}
     assert names == {case.split()[0] for case in WITHOUT}
-    assert len(names) == len(diagnosis._RULES) + 2  # "waiting" is the other side of "storage"; and "no_limit"
+    assert len(names) == len(report._RULES) + 2  # "waiting" is the other side of "storage"; and "no_limit"
 
 
 def test_a_best_that_was_not_measured_is_refused():
@@ -147,13 +147,13 @@ def test_typical_figures_are_medians_and_unknown_stays_unknown():
     each = [
         processes(2, rate, 10.0, memory_bytes=memory) for rate, memory in ((90, 1), (500, None), (100, 3))
     ]
-    found = typical(each)
+    found = median(each)
     assert found.samples_per_s == 100
     assert found.memory_bytes == 2
     assert found.other_cores is None
     assert found.candidate == each[0].candidate
     with pytest.raises(ValueError, match="no measurements"):
-        typical([])
+        median([])
 
 
 def test_cores_of_workers_leave_the_main_process_out_where_it_can_be_told_apart():

@@ -30,7 +30,7 @@ class SequentialSamplingConfig:
 class WeightedSamplingConfig:
     """Keys of ``lit_loader.datamodules.WeightedSampling``."""
 
-    by: Optional[str] = None
+    balance_by: Optional[str] = None
     exponent: float = 1.0
     reduce: str = "mean"
     num_samples: Optional[int] = None
@@ -41,8 +41,8 @@ class WeightedSamplingConfig:
 class ClassBalancedSamplingConfig:
     """Keys of ``lit_loader.datamodules.ClassBalancedSampling``."""
 
-    by: Optional[str] = None
-    temperature: float = 1.0
+    balance_by: Optional[str] = None
+    exponent: float = 1.0
     num_samples: Optional[int] = None
     empty_share: Optional[float] = None
 
@@ -51,7 +51,7 @@ class ClassBalancedSamplingConfig:
 class ClassAwareSamplingConfig:
     """Keys of ``lit_loader.datamodules.ClassAwareSampling``."""
 
-    by: Optional[str] = None
+    balance_by: Optional[str] = None
     num_samples: Optional[int] = None
     empty_as_class: bool = False
 
@@ -60,7 +60,7 @@ class ClassAwareSamplingConfig:
 class RepeatFactorSamplingConfig:
     """Keys of ``lit_loader.datamodules.RepeatFactorSampling``."""
 
-    by: Optional[str] = None
+    balance_by: Optional[str] = None
     repeat_thresh: float = 0.001
 
 
@@ -68,7 +68,7 @@ class RepeatFactorSamplingConfig:
 class EffectiveNumberSamplingConfig:
     """Keys of ``lit_loader.datamodules.EffectiveNumberSampling``."""
 
-    by: Optional[str] = None
+    balance_by: Optional[str] = None
     beta: float = 0.999
     num_samples: Optional[int] = None
     replacement: bool = True

@@ -1,0 +1,127 @@
+"""Contents of a batch of any kind: images without padding, targets, labels, duplicate masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_loader.collate.classification import ClassificationBatch
+from lit_loader.collate.detection import PaddedBatch
+from lit_loader.collate.landmarks import LandmarkBatch
+from lit_loader.collate.multi_task import MultiTaskBatch
+from lit_loader.collate.samples import duplicate_marks, duplicate_mask
+
+
+def batch_duplicates(batch: Sequence[Any]) -> Tensor:
+    """Return which samples of a batch of any kind are duplicates, bool ``(B,)``.
+
+    If the size of a set is not divisible by the number of ranks, the last batches are filled up, so that all ranks have
+    equally many samples. The samples that are not marked are, over all ranks, the set: metrics and predictions of these
+    are exact.
+
+    Args:
+        batch: The result of one of lit_loader's collate functions.
+
+    Returns:
+        The mark of each sample, on the device of a batch that has it as a field; on the CPU where targets have it.
+
+    Raises:
+        TypeError: If targets are not dicts, or a mark is not a bool.
+        ValueError: If targets have no field ``is_duplicate``.
+    """
+    if isinstance(batch, MultiTaskBatch | LandmarkBatch | ClassificationBatch):
+        return batch.is_duplicate
+    targets: Any = batch[1]
+    if isinstance(targets, Mapping):  # columns, as pad_fields makes them
+        return duplicate_mask(duplicate_marks([targets])[0])
+    return duplicate_mask(duplicate_marks(targets))
+
+
+def batch_images(batch: Sequence[Any]) -> list[Tensor]:
+    """Return the images of a batch of any kind one by one, ``(C, H, W)`` each, without padding.
+
+    Args:
+        batch: The result of one of lit_loader's collate functions; images of a tensor come as views of it.
+    """
+    if isinstance(batch, MultiTaskBatch):
+        return batch.image_list()
+    if isinstance(batch, PaddedBatch):
+        sizes = batch.sizes.tolist()
+        return [image[:, :height, :width] for image, (height, width) in zip(batch.images, sizes, strict=True)]
+    return list(batch[0])
+
+
+def batch_targets(batch: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+    """Return the targets of a batch of detection or of several tasks, one dict per image.
+
+    Raises:
+        TypeError: If the targets are columns over the batch, as ``pad_fields`` makes them, or the batch is one
+            of landmarks or of classification, whose fields stand in the batch itself.
+    """
+    if isinstance(batch, MultiTaskBatch):
+        return batch.target_list()
+    if isinstance(batch, LandmarkBatch | ClassificationBatch):
+        raise TypeError(
+            f"a {type(batch).__name__} has no target per image; its fields are {list(type(batch)._fields)}."
+        )
+    targets: Any = batch[1]
+    if isinstance(targets, Mapping):
+        raise TypeError(
+            f"targets come as columns {sorted(targets)}, and one dict per image is needed here; "
+            "collate without pad_fields."
+        )
+    found: Sequence[Mapping[str, Any]] = targets
+    return found
+
+
+def batch_labels(batch: Sequence[Any], *, label: str | None = None, first_label: int = 1) -> Tensor:
+    """Return the labels of a batch of any kind, counted from 0, one per object or crop.
+
+    Args:
+        batch: The result of one of lit_loader's collate functions.
+        label: An attribute, or None for the class (of a `ClassificationBatch` for whatever its labels are).
+        first_label: Label of the first class in batches of detection and of several tasks; the others, and
+            attributes, always count from 0.
+
+    Returns:
+        int64 ``(M,)``; objects without the attribute are left out, and a multi-hot image gives every class
+        that it has.
+
+    Raises:
+        TypeError: If the batch holds no attributes, or targets come as columns.
+        ValueError: If there is no such attribute, or a class lies below ``first_label``.
+    """
+    if isinstance(batch, ClassificationBatch):
+        if label is not None:
+            raise TypeError(f"label={label!r}: a ClassificationBatch has one kind of label; leave label out.")
+        return batch.labels.nonzero()[:, 1] if batch.labels.is_floating_point() else batch.labels
+    if isinstance(batch, LandmarkBatch):
+        if label is None:
+            return batch.labels
+        found = _attribute(batch.attributes, label)
+    elif isinstance(batch, MultiTaskBatch):
+        found = (batch.labels if label is None else _attribute(batch.attributes, label))[batch.object_mask]
+    else:
+        targets = batch_targets(batch)
+        rows = [target["labels"] if label is None else _attribute(target, label) for target in targets]
+        found = torch.cat(rows) if rows else torch.zeros(0, dtype=torch.int64)
+    if label is not None:
+        return found[found >= 0]
+    if found.numel() and int(found.min()) < first_label:
+        raise ValueError(
+            f"a batch holds label {int(found.min())}, below first_label={first_label}; give that."
+        )
+    return found - first_label
+
+
+def _attribute(fields: Mapping[str, Any], label: str) -> Tensor:
+    if label not in fields:
+        raise ValueError(
+            f"label={label!r} should be an attribute of the batch, which has {sorted(fields)}; add it with "
+            f"attributes=[{label!r}] in the data module."
+        )
+    ids: Tensor = fields[label]
+    return ids

@@ -1,0 +1,457 @@
+"""The backend of worker processes: starts them, sends tasks, reads results, replaces and ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import threading
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from lit_loader.engine.channels import (
+    MAX_TASK_BYTES,
+    READABLE,
+    WRITABLE,
+    Frame,
+    TaskQueue,
+    new_poller,
+    pack_frame,
+    unpack_frame,
+)
+from lit_loader.engine.recovery import HangWatch, HeartbeatTable, Recovery, TaskId
+from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
+from lit_loader.engine.worker import pack_message, pack_task, unpack_message
+from lit_loader.engine.worker_errors import WorkerError, not_rebuilt
+from lit_loader.engine.worker_process import (
+    WorkerProcess,
+    await_exit,
+    check_descriptors,
+    describe_exit,
+    disown_workers_in_forks,
+    end_workers,
+    interrupts_deferred,
+    shortages_explained,
+    start_worker,
+)
+from lit_loader.errors import WorkerDiedError
+from lit_loader.shared_memory import PageLock, RebuildError, Slots, Ticket, decode, open_slots
+
+_SHARED_POLL_S = 0.02  # how often a waiting thread checks whether another one has read its results
+_CLOSED_POLL_S = 1.0  # how often it checks whether another one has closed the epoch or the workers
+_UNWATCHED_POLL_S = 0.1  # how often a worker is checked where the kernel does not report its end
+_EXIT_CODE_S = 1.0  # how long to wait for the exit code of a worker that has ended
+
+
+class _InFlight(NamedTuple):
+    """A task that was sent to the workers and has no result yet.
+
+    Attributes:
+        packed: The message, to be sent again if the task is lost, or empty if lost tasks are not sent again.
+        ticket: Keeps the slot of its batch, or None if the batch comes by pipe.
+    """
+
+    packed: bytes
+    ticket: Ticket | None
+
+
+class _Encoded(NamedTuple):
+    """A result as a worker sent it; the ticket keeps the slot that holds its large tensors, or None without a slot."""
+
+    frame: Frame
+    ticket: Ticket | None
+
+
+class ProcessBackend:
+    """Worker processes; see `lit_loader.engine.scheduler.Backend`.
+
+    Args:
+        spec: The same for all workers.
+        context: The multiprocessing context (or module) that creates processes.
+        page_lock: Page-locks the slots that batches are written to, or None.
+        max_restarts: How many workers that ended are replaced in an epoch; above 0 tasks must have keys.
+        hang_timeout_s: How long a worker may take for one sample, or for one batch without a seed, before it is killed
+            as hung, or None for no limit.
+
+    Raises:
+        NotImplementedError: If the platform has no pipes that can be polled.
+        OSError: If the system lacks descriptors, processes or memory for the workers.
+        Exception: What pickling the spec raises, under a start method that pickles it.
+
+    Runs in: the main process. A thread that waits also reads the results of other threads' epochs.
+    Owns: the processes, both ends of their pipes, the queue that they share, and the slots. They end when the backend
+        is closed, when it is collected and when the interpreter exits. When this process is killed, the workers notice
+        it and exit.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        context: Any,
+        *,
+        page_lock: PageLock | None = None,
+        max_restarts: int = 0,
+        hang_timeout_s: float | None = None,
+    ) -> None:
+        self.num_workers, self._keyed = spec.num_workers, spec.keyed
+        self._lock = threading.RLock()
+        self._workers: list[WorkerProcess] = []
+        self._owner_pid = os.getpid()
+        self._death: str | None = None
+        self._results: dict[int, deque[Result]] = {}  # by epoch: read and not delivered
+        self._next_epoch = 0
+        self._polled: set[int] = set()  # open epochs for which `poll` was called
+        self._queue: TaskQueue | None = None
+        if not (hasattr(os, "readv") and hasattr(select, "poll")):  # Windows
+            raise NotImplementedError(
+                f"num_workers={spec.num_workers} processes need pipes that can be polled, which this platform does not "
+                'have; use worker_method="thread" or num_workers=0'
+            )
+        check_descriptors(spec.num_workers)
+        disown_workers_in_forks()
+        if spec.shared_tasks:
+            with contextlib.suppress(NotImplementedError):
+                self._queue = TaskQueue()
+        self._slots = open_slots(page_lock)
+        self._in_flight: dict[TaskId, _InFlight] = {}
+        self._recovery = Recovery(max_restarts) if max_restarts else None
+        self._hangs = None if hang_timeout_s is None else HangWatch(spec.num_workers, hang_timeout_s)
+        heartbeats = None if self._hangs is None else self._hangs.table
+        self._close = weakref.finalize(
+            self, _end, self._workers, self._queue, self._slots, self._in_flight, heartbeats, self._owner_pid
+        )
+        memory = None if self._slots is None else self._slots.file
+        self._start = shortages_explained(spec.num_workers)(
+            partial(
+                start_worker, spec, context=context, queue=self._queue, memory=memory, heartbeats=heartbeats
+            )
+        )
+        try:
+            for worker_id in range(spec.num_workers):
+                with interrupts_deferred():
+                    self._workers.append(self._start(worker_id))
+        except (TypeError, AttributeError, pickle.PicklingError):
+            self._close()
+            warnings.warn(
+                "Got pickle error when attempting to start a worker Process. This might be because the worker "
+                "Process arguments are not picklable. Python 3.14+ changed the multiprocessing start method in "
+                "non-Mac POSIX platforms to 'forkserver', which requires the worker Process arguments to be "
+                "picklable. Define the dataset, collate_fn and worker_init_fn at the top level of a module, or "
+                "try multiprocessing.set_start_method('fork').",
+                stacklevel=2,
+            )
+            raise
+        except BaseException:
+            self._close()
+            raise
+
+    @property
+    def workers(self) -> list[Any]:
+        """The processes, as they are now; an empty list after `close`."""
+        return [worker.process for worker in list(self._workers)]
+
+    @property
+    def usable(self) -> bool:
+        """Whether an epoch can begin here."""
+        return self._owner_pid == os.getpid() and self._close.alive
+
+    def check_usable(self, *, own_process: bool = False) -> None:
+        """Raise if the workers cannot be used.
+
+        Raises:
+            WorkerDiedError: If one ended and was not replaced.
+            RuntimeError: If they were closed, or belong to another process; with ``own_process`` only for the latter.
+        """
+        if self._owner_pid != os.getpid():
+            raise RuntimeError(
+                f"this iterator's workers belong to process {self._owner_pid} and cannot be used from its "
+                f"fork {os.getpid()}; call iter() on the loader there"
+            )
+        if own_process:
+            return
+        if self._death is not None:
+            raise WorkerDiedError(self._death)
+        if not self._close.alive:
+            raise RuntimeError("the loader's workers were closed; call iter() on the loader for new ones")
+
+    def close(self) -> None:
+        """End the workers; a sample that is being made is finished if that takes less than five seconds."""
+        if self._owner_pid != os.getpid():
+            return  # the lock may be held for ever, by a thread that exists only in the parent
+        with self._lock:  # so that no other thread reads a pipe meanwhile
+            self._close()
+
+    # -- epochs and tasks -----------------------------------------------------------------------------------
+
+    def open_epoch(self, *, iterate: bool) -> int:
+        """Return the number of a new epoch; with ``iterate`` every worker calls ``iter(dataset)`` now."""
+        with self._lock:
+            self.check_usable()
+            epoch = self._next_epoch
+            self._next_epoch += 1
+            self._results[epoch] = deque()
+            if iterate:
+                for worker in self._workers:
+                    worker.send([pack_message(Message(Kind.ITERATE, epoch))])
+            return epoch
+
+    def close_epoch(self, epoch: int) -> None:
+        """Let the workers skip the tasks of an epoch; results that they have sent already are dropped here."""
+        if self._owner_pid != os.getpid():
+            return  # called in a fork, by the finalizer of an iterator that belongs to the parent
+        self._results.pop(epoch, None)
+        self._polled.discard(epoch)
+        if self._close.alive:
+            message = Message(Kind.END_EPOCH, epoch)
+            for worker in list(self._workers):
+                worker.send_control(message)
+                worker.send([pack_message(message)])
+
+    def submit(self, epoch: int, number: int, task: Task, worker: int | None) -> None:
+        """Send a task to a worker, or to any idle one, with a slot for its batch.
+
+        Raises:
+            Exception: What pickling the task raises.
+        """
+        with self._lock:
+            self.check_usable()
+            task_id, message = (epoch, number), Message(Kind.TASK, epoch, number)
+            ticket = None if self._slots is None else self._slots.ticket()
+            if ticket is not None:
+                message = message._replace(slot=ticket.number)
+            self._in_flight[task_id] = _InFlight(b"", ticket)
+            # the scheduler keeps an error until it is due, and with its traceback this frame and the slot
+            del ticket
+            try:
+                frame = pack_task(message, task)
+            except BaseException:
+                del self._in_flight[task_id]
+                raise
+            if worker is not None:
+                self._workers[worker].send(frame)
+                return
+            packed = pack_frame(frame)
+            if self._recovery is not None:
+                self._in_flight[task_id] = self._in_flight[task_id]._replace(packed=packed)
+            self._send_to_any(task_id, packed)
+
+    def _send_to_any(self, task_id: TaskId, packed: bytes) -> None:
+        if self._queue is not None and len(packed) <= MAX_TASK_BYTES:
+            self._queue.put(packed)
+        else:
+            self._workers[task_id[1] % len(self._workers)].send(unpack_frame(packed))
+
+    # -- results --------------------------------------------------------------------------------------------
+
+    def poll(self, epoch: int, timeout_s: float | None, wanted: int | None = None) -> deque[Result]:
+        """Return the results of an epoch that are there, or wait for some; ``wanted`` is not used.
+
+        Results of other epochs are kept for their consumers. With several open epochs it sometimes returns without a
+        result, because another thread may have read what this one waits for.
+
+        Raises:
+            WorkerDiedError: If a worker ended and is not replaced; the backend is closed then.
+            RuntimeError: If the backend was closed, or belongs to another process.
+        """
+        with self._lock:
+            # not an epoch that was closed: it would stay in the set for ever
+            if epoch not in self._polled and epoch in self._results:
+                # Restarts are counted for each epoch, or for all epochs that are open at the same time. An epoch begins
+                # here and not in `open_epoch`: the next epoch's first batches are made while this one's are delivered.
+                if self._recovery is not None and not self._polled:
+                    self._recovery.num_restarts = 0
+                self._polled.add(epoch)
+            results = self._results.get(epoch, deque())
+        try:
+            if not results:
+                self._wait(timeout_s)
+        finally:
+            recovery = self._recovery
+            if recovery is not None and recovery.warnings and timeout_s != 0.0:
+                recovery.warn()  # here, where the user may have turned the warning into an error
+        return results
+
+    def _wait(self, timeout_s: float | None) -> None:
+        """Wait until workers have sent or ended, and handle it."""
+        with self._lock:
+            self.check_usable()
+            longest_s = _CLOSED_POLL_S if timeout_s is None else min(timeout_s, _CLOSED_POLL_S)
+            if self._hangs is not None:
+                self._hangs.look(self._unreported())
+                longest_s = min(longest_s, self._hangs.seconds_left())
+            if len(self._results) > 1:
+                longest_s = min(longest_s, _SHARED_POLL_S)
+            # Workers are looked up by descriptor, as they are now: another thread may replace one while this one waits
+            # without the lock, and the new worker may have the same number and the same descriptors.
+            poller, senders, watched, unsent = new_poller(), {}, {}, {}
+            unwatched = [worker for worker in self._workers if not worker.watch]
+            for worker in self._workers:
+                poller.register(worker.results.fd, READABLE)
+                senders[worker.results.fd] = worker
+                for fd in worker.watch:
+                    poller.register(fd, READABLE)
+                    watched[fd] = worker
+                for writer in (worker.control, worker.tasks):
+                    if writer.waiting:
+                        poller.register(writer.fd, WRITABLE)
+                        unsent[writer.fd] = writer
+            if self._queue is not None and self._queue.waiting:
+                poller.register(self._queue.fd, WRITABLE)
+        if unwatched:
+            longest_s = min(longest_s, _UNWATCHED_POLL_S)
+        fds = [fd for fd, _ in poller.poll(longest_s * 1000)]
+        ended = [watched[fd] for fd in fds if fd in watched]
+        ended += [worker for worker in unwatched if not worker.is_running]
+        with self._lock:
+            self.check_usable()
+            try:
+                for fd in fds:
+                    if fd in unsent:
+                        with contextlib.suppress(OSError):  # the worker has ended, or was replaced
+                            unsent[fd].flush()
+                if self._queue is not None:
+                    self._queue.flush()
+                self._serve([senders[fd] for fd in fds if fd in senders], ended)
+            except WorkerDiedError as error:
+                self._death = str(error)
+                self.close()
+                raise
+            except BaseException:
+                # Ctrl-C, for example: half of a message may be read, and the rest cannot be understood
+                self.close()
+                raise
+
+    def _serve(self, senders: Sequence[WorkerProcess], ended: list[WorkerProcess]) -> None:
+        """Read results, and replace workers that have ended or hang.
+
+        Raises:
+            WorkerDiedError: If a worker has ended and is not replaced.
+        """
+        for number, worker in enumerate(self._workers):
+            if worker in senders and not self._read(number):
+                ended.append(worker)
+        if self._hangs is not None:
+            self._hangs.look(self._unreported())
+        for number, worker in enumerate(self._workers):
+            if worker in ended:
+                self._replace(number)
+            elif self._hangs is not None and self._hangs.has_hung(number):
+                ending = self._hangs.print_stacks(number, worker.process.pid)
+                worker.process.kill()
+                self._replace(number, ending)
+
+    def _read(self, number: int) -> bool:
+        """Read what a worker has sent; return False if its pipe is closed."""
+        try:
+            while (frame := self._workers[number].results.receive()) is not None:
+                self._take(number, unpack_message(frame[0]), frame[1:])
+        except EOFError:
+            return False
+        return True
+
+    def _take(self, worker: int, message: Message, frame: Frame) -> None:
+        kind, task_id = message.kind, (message.epoch, message.number)
+        if kind is Kind.REPORTED:
+            if self._recovery is not None:
+                self._recovery.report(worker, message.round)
+                self._send_lost()
+            return
+        entry = self._in_flight.pop(task_id, None)
+        ticket = None if entry is None else entry.ticket
+        if ticket is not None and message.slot < 0:  # user code keeps a part of the slot: see `SlotKeptError`
+            ticket.retire()
+        results = self._results.get(message.epoch)
+        if results is not None and kind is not Kind.SKIPPED:
+            payload = _Encoded(frame, ticket if kind is Kind.RESULT else None)
+            results.append(Result(kind, message.number, worker, payload))
+
+    def open(self, result: Result) -> Any:
+        """Return what a worker made, or raise what it raised.
+
+        Raises:
+            UnsendableBatchError: If it cannot be unpickled here.
+        """
+        frame, ticket = result.payload
+        read = None if ticket is None or self._slots is None else partial(self._slots.read, ticket)
+        try:
+            made = decode(frame, read)
+        except RebuildError as failure:
+            raise not_rebuilt(result.number, failure) from failure.__cause__
+        if result.kind is Kind.ERROR:
+            error: WorkerError = made
+            error.reraise(keyed=self._keyed)
+        return made
+
+    # -- workers that end -----------------------------------------------------------------------------------
+
+    def _unreported(self) -> Any:
+        return () if self._recovery is None else self._recovery.unreported
+
+    def _replace(self, number: int, ending: str | None = None) -> None:
+        """Replace a worker that has ended, and find its lost tasks: see NOTE [Lost tasks] in `recovery`.
+
+        Raises:
+            WorkerDiedError: If it is not replaced.
+            OSError: If no process can be started.
+        """
+        worker, recovery = self._workers[number], self._recovery
+        self._read(number)  # what it sent before it ended
+        await_exit([worker], _EXIT_CODE_S)
+        pid, ending = worker.process.pid, ending or describe_exit(worker.process.exitcode)
+        if self._hangs is not None:
+            self._hangs.forget(number)
+        if recovery is None or recovery.num_restarts == recovery.max_restarts:
+            if recovery is not None:
+                ending += f"; max_worker_restarts={recovery.max_restarts} were used up in this epoch"
+            raise WorkerDiedError(f"DataLoader worker (pid(s) {pid}) exited unexpectedly: {ending}")
+        if worker.is_running:  # it has closed its pipe, so its results could not be read
+            worker.process.kill()
+        end_workers([worker], os.getpid())
+        queued = (
+            [] if self._queue is None else [unpack_message(unpack_frame(m)[0]) for m in self._queue.queued()]
+        )
+        suspects = {task for task, entry in self._in_flight.items() if entry.packed}
+        suspects.difference_update((message.epoch, message.number) for message in queued)
+        with interrupts_deferred():
+            self._workers[number] = self._start(number)
+        recovery.note_restart(number, pid, ending)
+        living = [other for other in range(self.num_workers) if other != number]
+        this_round = recovery.begin_round(suspects, living=living)
+        for other in living:
+            self._workers[other].send([pack_message(Message(Kind.REPORT, round=this_round))])
+        self._send_lost()
+
+    def _send_lost(self) -> None:
+        """Send the tasks again that were lost with a worker, unless their epoch was closed."""
+        assert self._recovery is not None
+        for task_id in self._recovery.take_lost(self._in_flight):
+            if task_id[0] in self._results:
+                self._send_to_any(task_id, self._in_flight[task_id].packed)  # with the same slot
+            else:
+                del self._in_flight[task_id]
+
+
+def _end(
+    workers: list[WorkerProcess],
+    queue: TaskQueue | None,
+    slots: Slots | None,
+    in_flight: dict[TaskId, _InFlight],
+    heartbeats: HeartbeatTable | None,
+    owner_pid: int,
+) -> None:
+    try:
+        end_workers(workers, owner_pid)
+    finally:
+        if queue is not None:
+            queue.close()
+        if heartbeats is not None:
+            heartbeats.close()
+        if owner_pid == os.getpid():
+            in_flight.clear()
+            if slots is not None:
+                slots.close()

@@ -1,0 +1,169 @@
+"""Errors that are sent from a worker to the consumer: those of user code, and of batches that cannot be sent."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from lit_loader.engine.bad_samples import stop_iteration_as_error
+from lit_loader.errors import UnsendableBatchError
+from lit_loader.shared_memory import RebuildError, describe_unsendable, pickle_small
+
+_MAX_COPY_BYTES = 1 << 16  # size of the pickle of an exception whose class takes more than a message
+_REMEDY = (
+    "return tensors, arrays, numbers, strings or containers of them from the dataset and the collate function, or use "
+    'worker_method="thread", which sends nothing'
+)
+
+
+class _Lines(str):
+    """A message that keeps its line breaks where KeyError shows the repr of its argument."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerError:
+    """An exception that was raised in a worker.
+
+    Attributes:
+        kind: Its class, pickled by reference, or None if that is not possible.
+        copy: The exception itself, pickled, if its class cannot be called with a message alone. None if it can, or if
+            the pickle fails or is too large.
+        message: The name of its class, the worker, and the traceback.
+    """
+
+    kind: bytes | None
+    copy: bytes | None
+    message: str
+
+    @classmethod
+    def of(cls, error: BaseException, where: str) -> WorkerError:
+        """Return an exception in a form that can be sent.
+
+        Args:
+            error: The exception. Its class may raise anything when it is pickled, called or formatted.
+            where: Where it was raised, as in "in DataLoader worker process 1".
+        """
+        name = type(error).__name__
+        message = f"Caught {name} {where}.\nOriginal {_traceback(error)}"
+        kind = copy = None
+        with contextlib.suppress(BaseException):  # raised by the class itself: workers do not get Ctrl-C
+            kind = pickle.dumps(type(error))
+            if _built(type(error), message) is None:
+                copy = _copied(error)
+        return cls(kind, copy, message)
+
+    def reraise(self, *, keyed: bool) -> None:
+        """Raise the exception with its own type, and the worker's traceback in its message or in a note.
+
+        Args:
+            keyed: Whether tasks have keys. A StopIteration becomes a RuntimeError then: see NOTE [StopIteration] in
+                `lit_loader.engine.fetch`.
+
+        Raises:
+            BaseException: Of the original type, or RuntimeError if that can be neither built nor unpickled here.
+        """
+        error = self._rebuilt()
+        try:
+            if keyed and isinstance(error, StopIteration):
+                # raised outside of samples and collation, where the fetcher has replaced it already
+                where = "code of a worker (its worker_init_fn, for example)"
+                raise stop_iteration_as_error(error, where) from error
+            raise error
+        finally:
+            del error  # its traceback holds this frame: a reference cycle that would keep the epoch alive
+
+    def _rebuilt(self) -> BaseException:
+        found: BaseException | None = None
+        with _ignore_errors():
+            kind = None if self.kind is None else pickle.loads(self.kind)
+            found = None if kind is None else _built(kind, self.message)
+        if found is None and self.copy is not None:
+            with _ignore_errors():
+                copy = pickle.loads(self.copy)
+                if isinstance(copy, BaseException):
+                    copy.add_note(self.message)
+                    found = copy
+        return RuntimeError(self.message) if found is None else found
+
+
+@contextlib.contextmanager
+def _ignore_errors() -> Iterator[None]:
+    """Ignore what the class of an exception raises when it is called or unpickled, except for Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        return
+
+
+def _built(kind: type[BaseException], message: str) -> BaseException | None:
+    """Return an exception with a message, in a note if its text lacks it, or None if its class takes no message."""
+    found: BaseException | None = None
+    with _ignore_errors():
+        if kind is KeyError:
+            made: object = KeyError(_Lines(message))
+        elif getattr(kind, "message", None):
+            made = kind(message=message)  # type: ignore[call-arg] # torch's sign that it takes this keyword
+        else:
+            made = kind(message)
+        if isinstance(made, BaseException):
+            if message not in str(made):
+                made.add_note(message)
+            found = made
+    return found
+
+
+def _copied(error: BaseException) -> bytes | None:
+    data = pickle_small(error, _MAX_COPY_BYTES)
+    return data if type(pickle.loads(data)) is type(error) else None
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except BaseException as failure:  # raised by a property of the exception, for example
+        return f"{type(error).__name__}; its traceback cannot be shown: {type(failure).__name__}\n"
+
+
+def not_sent(batch: Any, number: int, error: BaseException) -> UnsendableBatchError:
+    """Return the error of a batch that cannot be pickled in the worker.
+
+    Args:
+        batch: The batch.
+        number: Its number in the epoch.
+        error: What pickling it raised.
+    """
+    try:
+        culprit = describe_unsendable(batch)
+    except Exception:  # raised by a mapping of the user's, for example
+        culprit = f"it is a {type(batch).__name__}"
+    return UnsendableBatchError(
+        f"batch {number} (counted from 0) could not be sent from its worker process: {culprit}, which cannot be "
+        f"pickled ({_described(error)}); {_REMEDY}"
+    )
+
+
+def not_rebuilt(number: int, error: RebuildError) -> UnsendableBatchError:
+    """Return the error of a batch that cannot be unpickled in the main process."""
+    return UnsendableBatchError(
+        f"batch {number} (counted from 0) was sent by its worker process, but cannot be unpickled in the main process "
+        f"({error}); {_REMEDY}"
+    )
+
+
+def _described(error: BaseException) -> str:
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception:
+        return name

@@ -1,0 +1,338 @@
+"""The main process's side of a worker process: it is started with its pipes, watched and ended.
+
+If the system lacks descriptors, processes or memory for workers, the error says how many were needed.
+
+NOTE [Descriptors of workers]
+    A worker costs the main process six descriptors: its ends of three pipes, two of multiprocessing and a pidfd. The
+    backend has five of its own. While a worker is started, both ends of its pipes are open here, and under fork those
+    that the worker opens count in addition. Free descriptors are counted before the first one is opened, because
+    multiprocessing does not close all of them when it fails halfway.
+
+    When ``os.fork`` itself fails, CPython leaves up to four open, of ``popen_fork.Popen._launch``. They are not closed
+    here: their numbers are only in local variables of CPython's frames, and could be those of another thread's files by
+    then. A program hardly continues to start workers after that.
+
+NOTE [Workers in forks]
+    After a fork by other means than multiprocessing, the fork has multiprocessing's list of children too, and at its
+    exit multiprocessing would terminate those that are daemons. So a fork removes lit_loader's workers from that list.
+
+Owns: nothing; the backend owns what `start_worker` returns and gives it to `end_workers`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import multiprocessing.process
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from lit_loader.engine.channels import (
+    READABLE,
+    WRITABLE,
+    FrameReader,
+    FrameWriter,
+    TaskQueue,
+    new_poller,
+)
+from lit_loader.engine.recovery import HeartbeatTable
+from lit_loader.engine.spec import Kind, Message, WorkerSpec
+from lit_loader.engine.worker import MainProcess, WorkerEnds, pack_message, worker_main
+from lit_loader.resources import read_resources
+from lit_loader.shared_memory import Buffer, MemoryFile
+
+try:
+    import fcntl
+    import resource
+except ImportError:  # Windows: pipes stay as they are, nothing is counted, and errors keep their own message
+    fcntl = resource = None  # type: ignore[assignment] # modules elsewhere
+
+WORKER_NAME = "lit_loader-worker"
+
+_GRACE_S = 5.0  # for a worker to finish the sample that it is making, the same as in torch
+_TERMINATE_S = 1.0
+_POLL_S = 0.1
+_PIPE_BYTES = 1 << 20  # the largest that Linux allows to any user by default
+_FDS_OF_A_WORKER, _FDS_OF_A_BACKEND = 6, 24
+_FD_LISTS = ("/proc/self/fd", "/dev/fd")
+
+
+@dataclass(slots=True)
+class WorkerProcess:
+    """A process and the main process's ends of its pipes."""
+
+    process: BaseProcess
+    pipes: tuple[Connection, Connection, Connection]  # control, tasks, results
+    control: FrameWriter
+    tasks: FrameWriter
+    results: FrameReader
+    watch: tuple[int, ...]  # a pidfd, where the kernel has them
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        """Send a frame, now or when the pipe accepts it."""
+        # The pipe of a dead worker is broken. Its death is handled after the results that it has sent.
+        with contextlib.suppress(OSError):
+            self.tasks.send(buffers)
+
+    def send_control(self, message: Message) -> None:
+        """Send a message that the worker's control thread reads, even while a sample is being made."""
+        with contextlib.suppress(OSError):
+            self.control.send([pack_message(message)])
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process has not ended."""
+        return self.process.exitcode is None
+
+
+def start_worker(
+    spec: WorkerSpec,
+    worker_id: int,
+    context: Any,
+    queue: TaskQueue | None,
+    memory: MemoryFile | None,
+    heartbeats: HeartbeatTable | None,
+) -> WorkerProcess:
+    """Start a worker process.
+
+    Raises:
+        Exception: What pickling the spec raises, under a start method that pickles it.
+    """
+    their_control, control = context.Pipe(duplex=False)
+    their_tasks, tasks = context.Pipe(duplex=False)
+    results, their_results = context.Pipe(duplex=False)
+    ends = WorkerEnds(
+        their_control, their_tasks, their_results, None if queue is None else queue.theirs, memory, heartbeats
+    )
+    main = MainProcess(os.getpid(), context.get_start_method() != "forkserver")
+    try:
+        process: BaseProcess = context.Process(
+            target=worker_main,
+            args=(spec, worker_id, main, ends),
+            name=f"{WORKER_NAME}-{worker_id}",
+            daemon=True,
+        )
+        with interrupts_deferred():
+            process.start()
+    except BaseException:
+        for end in (control, tasks, results):
+            end.close()
+        raise
+    finally:
+        for end in (their_control, their_tasks, their_results):
+            end.close()
+    for end in (tasks, results):
+        # A larger pipe needs fewer system calls for a large batch. Beyond the user's limit it keeps its size.
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(end.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    for end in (control, tasks, results):
+        os.set_blocking(end.fileno(), False)
+    # The end of the worker does not always close the pipe of results: a process that the worker forked keeps it open.
+    watch: tuple[int, ...] = ()
+    with contextlib.suppress(AttributeError, OSError):
+        watch = (os.pidfd_open(process.pid),) if process.pid is not None else ()
+    return WorkerProcess(
+        process,
+        (control, tasks, results),
+        FrameWriter(control.fileno()),
+        FrameWriter(tasks.fileno()),
+        FrameReader(results.fileno()),
+        watch,
+    )
+
+
+@contextlib.contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Delay Ctrl-C until the context is left.
+
+    In one of Python's own hooks around a fork it would be printed and lost. Before a new worker is in its backend's
+    list, it would leave a worker that is never ended.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    if signal.getsignal(signal.SIGINT) is None:  # installed outside of Python, so it could not be restored
+        yield
+        return
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
+
+
+def end_workers(workers: list[WorkerProcess], owner_pid: int) -> None:
+    """Send STOP to all workers, wait for them, terminate or kill those that do not end, and close the pipes.
+
+    Workers that have ended already may be among them.
+    """
+    if os.getpid() != owner_pid:
+        return  # in a fork, which has copies of these objects, and no such children
+    try:
+        for worker in workers:
+            worker.send_control(Message(Kind.STOP))
+        await_exit(workers, _GRACE_S)
+    finally:  # also after Ctrl-C during the wait
+        for force in (BaseProcess.terminate, BaseProcess.kill):
+            alive = [worker for worker in workers if worker.is_running]
+            for worker in alive:
+                force(worker.process)
+            await_exit(alive, _TERMINATE_S)
+        for worker in workers:
+            # An epoch that is being collected may still send to the worker. It must not write to a file that has the
+            # same descriptor by now.
+            worker.control.fd = worker.tasks.fd = -1
+            for pipe in worker.pipes:
+                pipe.close()
+            watch, worker.watch = worker.watch, ()
+            for fd in watch:
+                os.close(fd)
+            # Not `Process.close`: a user may still read the exit code of a process. Its descriptors are closed
+            # nevertheless, because an error that is kept would keep the process and them.
+            worker.process.join(0)
+            if worker.process.exitcode is not None:
+                popen: Any = worker.process._popen  # type: ignore[attr-defined] # no public access
+                popen.close()
+        workers.clear()
+
+
+def await_exit(workers: Sequence[WorkerProcess], timeout_s: float) -> None:
+    """Wait until the processes have ended, and write what their pipes had not accepted yet (STOP)."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        alive = [worker for worker in workers if worker.is_running]
+        left = deadline - time.monotonic()
+        if not alive or left <= 0:
+            return
+        poller = new_poller()
+        for worker in alive:
+            for fd in worker.watch:
+                poller.register(fd, READABLE)
+            for writer in (worker.control, worker.tasks):
+                if writer.waiting:
+                    poller.register(writer.fd, WRITABLE)
+        poller.poll(min(left, _POLL_S) * 1000)
+        for worker in alive:
+            for writer in (worker.control, worker.tasks):
+                with contextlib.suppress(OSError):  # a worker that has died has closed its end
+                    writer.flush()
+        time.sleep(0.001)  # a process may have ended before its exit code is known
+
+
+def describe_exit(exitcode: int | None) -> str:
+    """Return a text on how a process has ended."""
+    if exitcode is None:
+        return "its pipe was closed, but it is still running"
+    if exitcode >= 0:
+        return f"exit code {exitcode}"
+    name = signal.Signals(-exitcode).name
+    hint = "; was it out of memory? (see the kernel's log)" if -exitcode == signal.SIGKILL else ""
+    return f"killed by signal {name}{hint}"
+
+
+@cache
+def disown_workers_in_forks() -> None:
+    """Remove lit_loader's workers from the list of children in forks: see NOTE [Workers in forks]."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_disown)
+
+
+def _disown() -> None:
+    children: set[BaseProcess] = getattr(multiprocessing.process, "_children", set())
+    children -= {child for child in children if child.name.startswith(WORKER_NAME)}
+
+
+# -- shortages ---------------------------------------------------------------------------------------------
+
+
+def count_descriptors(num_workers: int) -> int:
+    """Return how many descriptors must be free for workers to be started; see NOTE [Descriptors of workers]."""
+    return _FDS_OF_A_WORKER * num_workers + _FDS_OF_A_BACKEND
+
+
+def check_descriptors(num_workers: int) -> None:
+    """Raise an error if this process cannot open as many descriptors as the workers need.
+
+    Raises:
+        OSError: EMFILE, with what is needed and the remedy.
+    """
+    limit = _limit("RLIMIT_NOFILE")
+    if (
+        limit is not None
+        and (free := _count_free(limit)) is not None
+        and free < count_descriptors(num_workers)
+    ):
+        raise OSError(errno.EMFILE, _explain(errno.EMFILE, num_workers))
+
+
+@contextlib.contextmanager
+def shortages_explained(num_workers: int) -> Iterator[None]:
+    """Raise an OSError of starting workers again, with what was needed and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        text = None if resource is None else _explain(error.errno, num_workers)
+        if text is None:
+            raise
+        raise OSError(error.errno, text) from error
+    except EOFError as error:
+        error.add_note(
+            f"the fork server ended while it started one of num_workers={num_workers} workers (its own message is on "
+            "the standard error): was it killed, or is there no room for another process?"
+        )
+        raise
+
+
+def _explain(number: int | None, num_workers: int) -> str | None:
+    """Return the message for a shortage of this errno, or None if the error is another one."""
+    if number in (errno.EMFILE, errno.ENFILE):
+        whose = "all processes of this machine together" if number == errno.ENFILE else "this process"
+        rule = "sysctl fs.file-max" if number == errno.ENFILE else f"ulimit -n: {_limit('RLIMIT_NOFILE')}"
+        return (
+            f"num_workers={num_workers} needs {count_descriptors(num_workers)} free file descriptors, and {whose} may "
+            f"not open as many ({rule}); raise the limit, close files, or lower num_workers"
+        )
+    if number == errno.EAGAIN:
+        return (
+            f"num_workers={num_workers} needs as many processes, of three threads each, and this user may have no more "
+            f"(RLIMIT_NPROC: {_limit('RLIMIT_NPROC')} for all processes and threads; a control group's pids.max may be "
+            "lower); end some, raise the limit (ulimit -u), or lower num_workers"
+        )
+    if number in (errno.ENOMEM, errno.ENOSPC):
+        return (
+            f"num_workers={num_workers} needs memory that is not available: under fork as much as this process has "
+            f"mapped ({read_resources().available_bytes} bytes are available, RLIMIT_AS is {_limit('RLIMIT_AS')}); "
+            'lower num_workers, make the dataset smaller, or use multiprocessing_context="forkserver", whose workers '
+            "start small"
+        )
+    return None
+
+
+def _limit(name: str) -> int | None:
+    """Return one of this process's limits, or None if it is not limited or cannot be asked for."""
+    limit = None if resource is None else resource.getrlimit(getattr(resource, name))[0]
+    return None if limit is None or limit == resource.RLIM_INFINITY else limit
+
+
+def _count_free(limit: int) -> int | None:
+    """Return how many descriptors this process may still open, or None if that cannot be counted."""
+    for folder in _FD_LISTS:
+        try:
+            names = os.listdir(folder)  # noqa: PTH208 - among them that of the list itself, which is closed now
+        except OSError as error:
+            if error.errno == errno.EMFILE:
+                return 0
+            continue
+        return limit - sum(int(name) < limit for name in names) + 1
+    return None

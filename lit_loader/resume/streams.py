@@ -1,0 +1,114 @@
+"""The position of a consumer in an iterable dataset: that of each worker, and which worker's batch comes next."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from typing import Any, NamedTuple
+
+from lit_loader.engine import (
+    BatchTimeoutError,
+    EndOfEpoch,
+    InlineBatches,
+    Scheduler,
+    StreamBatch,
+    StreamPlace,
+    WrappedBatches,
+)
+from lit_loader.errors import ResumeWarning
+from lit_loader.resume.progress import Progress
+from lit_loader.resume.state_format import is_plain
+
+
+class StreamPosition(NamedTuple):
+    """Where an epoch of an iterable dataset resumes.
+
+    Attributes:
+        places: Each worker's position.
+        turn: Number of the worker whose batch comes next.
+    """
+
+    places: tuple[StreamPlace, ...]
+    turn: int
+
+    @classmethod
+    def start(cls, num_workers: int) -> StreamPosition:
+        """Return the beginning."""
+        return cls((StreamPlace(0, 0),) * max(1, num_workers), 0)
+
+    def next_epoch(self) -> StreamPosition:
+        """Return the beginning of the next epoch, with the states of the workers' datasets at the end of this one."""
+        return StreamPosition(tuple(StreamPlace(0, 0, state=place.state) for place in self.places), 0)
+
+
+def stream_fields(detail: StreamPosition) -> dict[str, Any]:
+    """Return the fields of a state: ``workers``, ``states``, ``firsts`` and ``turn``."""
+    states: list[Any] | None = [
+        None if place.state is None else pickle.loads(place.state) for place in detail.places
+    ]
+    if not is_plain(states) or not any(place.state for place in detail.places):
+        states = None  # then the samples before are made again and dropped
+    return {
+        "workers": [[place.samples, place.batches, place.ended] for place in detail.places],
+        "states": states,
+        "firsts": None if states is None else [place.first for place in detail.places],
+        "turn": detail.turn,
+    }
+
+
+def stream_position(fields: dict[str, Any], *, with_state: bool) -> StreamPosition:
+    """Return the position in these fields, which were checked."""
+    none = [None] * len(fields["workers"])
+    states = fields["states"] if with_state and fields["states"] is not None else none
+    firsts = fields["firsts"] if with_state and fields["firsts"] is not None else none
+    places = tuple(
+        StreamPlace(samples, batches, ended, None if state is None else pickle.dumps(state), first)
+        for (samples, batches, ended), state, first in zip(fields["workers"], states, firsts, strict=True)
+    )
+    return StreamPosition(places, fields["turn"])
+
+
+class StreamBatches(WrappedBatches):
+    """The batches of an iterable dataset; the workers' positions after each batch are noted.
+
+    Args:
+        batches: Of the epoch, as `StreamBatch`.
+        progress: Receives a `StreamPosition` for each batch.
+        position: Where the epoch begins.
+    """
+
+    def __init__(
+        self, batches: Scheduler | InlineBatches, progress: Progress, position: StreamPosition
+    ) -> None:
+        super().__init__(batches)
+        self._made, self._progress, self._position = batches, progress, position
+
+    def next_batch(self) -> Any:
+        """Return the next batch or raise EndOfEpoch."""
+        try:
+            made: StreamBatch = self._made.next_batch()
+        except EndOfEpoch:
+            for end in self._made.stream_ends():
+                self._take(end)
+            self._progress.end_detail = self._position
+            raise
+        except BatchTimeoutError:
+            raise
+        except Exception:
+            self._progress.note(self._position)  # a batch that raised counts too
+            raise
+        self._take(made)
+        self._progress.note(self._position)
+        return made.batch
+
+    def _take(self, made: StreamBatch) -> None:
+        if made.notice is not None:
+            warnings.warn(
+                f"the iterable dataset of worker {made.worker} could not go on from its state, and its samples were "
+                f"counted off: {made.notice}",
+                ResumeWarning,
+                stacklevel=5,
+            )
+        places = list(self._position.places)
+        places[made.worker] = made.place
+        self._position = StreamPosition(tuple(places), (made.worker + 1) % len(places))

@@ -1,0 +1,333 @@
+"""Orders, the base of all samplers, and the batches that ranks take from an order.
+
+A sampler is a pure function of (seed, epoch) that returns an order: the dataset indices of the epoch as a sequence of
+which any slice can be read. A global batch is ``batch_size * world_size`` consecutive positions of an order; rank r
+takes the r-th contiguous part of it. What is left at the end, fewer positions than a global batch, is dropped with
+``drop_last``. Without it, it is a smaller batch on one rank, as in torch; on several ranks it is filled up to the next
+multiple of ``world_size`` from the start of the same order. So every rank has as many batches and as many samples as
+any other: a rank with one batch less would leave the others waiting in a collective for ever.
+"""
+
+from __future__ import annotations
+
+import abc
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import distributed
+from torch.utils.data import DistributedSampler
+
+from lit_loader.samplers.checks import checked_flag, checked_int
+from lit_loader.types import IndexArray, Order
+
+_BLOCK = 4096  # positions turned into Python ints at a time by __iter__
+
+
+class SliceableOrder:
+    """Base of the orders: slices clamp as a list's do, a subclass computes the positions.
+
+    Determinism: ``positions(a, b)`` depends on what the order was made with alone, never on what was read before.
+
+    Args:
+        length: Number of positions.
+    """
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, positions: slice, /) -> IndexArray:
+        if not isinstance(positions, slice):
+            raise TypeError(f"an order is read by slices, got order[{positions!r}]; use order[i : i + 1]")
+        if positions.step not in (None, 1):
+            raise ValueError(f"an order has no steps, got step={positions.step}; slice and take every k-th")
+        start, stop, _ = positions.indices(self._length)
+        return self.positions(start, stop) if start < stop else np.empty(0, dtype=np.int64)
+
+    def positions(self, start: int, stop: int) -> IndexArray:
+        """Return the indices at positions ``0 <= start < stop <= len(self)``, int64 ``(stop - start,)``."""
+        raise NotImplementedError
+
+
+class SequentialOrder(SliceableOrder):
+    """The indices 0, 1, 2, ...; no memory."""
+
+    def positions(self, start: int, stop: int) -> IndexArray:
+        """Return ``start, ..., stop - 1``."""
+        return np.arange(start, stop, dtype=np.int64)
+
+
+def array_order(indices: IndexArray) -> IndexArray:
+    """Return the order of indices that were computed as a whole: the array itself, whose slices are views.
+
+    Args:
+        indices: int64 array, shape ``(length,)``; it is made read-only, so give one that is not written to elsewhere.
+    """
+    if indices.ndim != 1 or indices.dtype != np.int64:
+        raise ValueError(f"`indices` must be int64 of shape (n,), got {indices.dtype} {indices.shape}")
+    indices.flags.writeable = False
+    return indices
+
+
+class OrderSampler(DistributedSampler[int], abc.ABC):
+    """Base of the samplers: `order` gives the indices of an epoch as a random-access sequence.
+
+    It subclasses torch's ``DistributedSampler`` for one reason: Lightning replaces every sampler that is not one when
+    it runs on several ranks, and an `OrderSampler` must stay, because `lit_loader.DataLoader` shards the order itself.
+    Torch's constructor is not called; ``num_replicas`` is 1 and ``rank`` is 0, so iterating the sampler gives the whole
+    order, and ``num_samples`` is ``len(self)``.
+
+    Determinism: ``order`` depends on the seed, the epoch and the sampler's arguments alone: the same bits on any
+    machine and numpy version. Neither iterating nor reading an order changes the sampler.
+
+    Args:
+        seed: Seed of `__iter__`, for use in torch's own loader, or None to draw one from torch's default generator each
+            time, as torch's ``RandomSampler`` does. `lit_loader.DataLoader` passes this seed to `order`, or its own
+            if this is None.
+
+    Attributes:
+        seed: As given.
+        epoch: The epoch that `__iter__` gives, 0 until `set_epoch` is called.
+        num_epochs_set: How often `set_epoch` was called, so that a loader notices a call with the same epoch.
+    """
+
+    seed: int | None  # type: ignore[assignment] # torch's is an int
+    _fingerprinted: tuple[tuple[int, int, int], str] | None = None
+
+    def __init__(self, *, seed: int | None = None) -> None:
+        self.seed = None if seed is None else checked_int("seed", seed)
+        self.epoch = 0
+        self.num_epochs_set = 0
+        self.num_replicas = 1
+        self.rank = 0
+        self.drop_last = False
+
+    @abc.abstractmethod
+    def order(self, *, seed: int, epoch: int) -> Order:
+        """Return the order of an epoch, a pure function of the arguments.
+
+        Args:
+            seed: Any int.
+            epoch: The epoch, from 0.
+        """
+
+    def batch_order(self, *, seed: int, epoch: int, global_batch: int) -> Order:
+        """Return the order that batches are sliced from: `order`, unless the sampler composes batches itself.
+
+        Args:
+            seed: Any int.
+            epoch: The epoch, from 0.
+            global_batch: Positions a batch, over all ranks.
+        """
+        return self.order(seed=seed, epoch=epoch)
+
+    @property
+    def revision(self) -> int:
+        """How often the settings that orders depend on were changed since the sampler was made.
+
+        A loader drops a batch that it made ahead when this number has changed.
+        """
+        return 0
+
+    def fingerprint(self) -> str:
+        """Return 32 hex digits that stand for everything the orders depend on but seed and epoch.
+
+        Two samplers with the same fingerprint give the same orders, on any machine. The first call reads all settings,
+        a gigabyte a second; the result is kept until `revision` or a length changes.
+        """
+        state = (self.revision, len(self), self.num_indices)
+        if self._fingerprinted is None or self._fingerprinted[0] != state:
+            self._fingerprinted = state, fingerprint_of(type(self).__name__, *self._identity())
+        return self._fingerprinted[1]
+
+    def _identity(self) -> tuple[Any, ...]:
+        """Return what the orders depend on but seed and epoch: plain values, arrays, and tuples of them.
+
+        A subclass with other settings than its length returns those too.
+        """
+        return len(self), self.num_indices
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """Return the number of positions in an epoch, over all ranks."""
+
+    @property
+    @abc.abstractmethod
+    def num_indices(self) -> int:
+        """The length of the dataset: the sampler's indices lie in ``range(num_indices)``."""
+
+    @abc.abstractmethod
+    def expected_visits(self) -> npt.NDArray[np.float64]:
+        """Return how often each index appears in an epoch, in the mean over seeds.
+
+        Returns:
+            float64 array, shape ``(num_indices,)``; the sum is ``len(self)``.
+        """
+
+    @property
+    def num_samples(self) -> int:  # type: ignore[override] # a writeable attribute in torch
+        """The number of positions in an epoch, over all ranks."""
+        return len(self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch that comes next.
+
+        Raises:
+            TypeError: If ``epoch`` is not an int.
+            ValueError: If ``epoch`` is negative.
+        """
+        self.epoch = checked_int("epoch", epoch, minimum=0)
+        self.num_epochs_set += 1
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the whole order of `epoch`, for use outside of `lit_loader.DataLoader`.
+
+        Raises:
+            RuntimeError: If several ranks are running: only `lit_loader.DataLoader` with a seed gives each its part.
+        """
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            raise RuntimeError(
+                f"{type(self).__name__} is iterated on world_size={distributed.get_world_size()} ranks, and every "
+                "one would see every sample; use it in lit_loader.DataLoader with seed=, which gives each rank its part"
+            )
+        seed = self.seed
+        if seed is None:
+            seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        order = self.order(seed=seed, epoch=self.epoch)
+        for start in range(0, len(order), _BLOCK):
+            yield from order[start : start + _BLOCK].tolist()
+
+
+# -- ranks -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RankBatch:
+    """One rank's part of one global batch.
+
+    Attributes:
+        positions: Consecutive positions in the global order; those of ``num_positions`` and more are
+            duplicates, of position ``p % num_positions``.
+        indices: The dataset indices there, int64, as many as positions.
+        num_duplicates: How many of the positions, the last ones, are duplicates.
+    """
+
+    positions: range
+    indices: IndexArray
+    num_duplicates: int
+
+
+def num_batches(num_positions: int, *, batch_size: int, world_size: int, drop_last: bool) -> int:
+    """Return how many batches each rank gets, the same for all.
+
+    Args:
+        num_positions: Length of the order, over all ranks.
+        batch_size: Samples a batch on each rank.
+        world_size: Number of ranks.
+        drop_last: Whether a partial global batch is left out.
+
+    Raises:
+        TypeError: If an argument is of the wrong type.
+        ValueError: If ``num_positions`` is negative or another count is not positive.
+    """
+    checked_int("num_positions", num_positions, minimum=0)
+    checked_int("batch_size", batch_size, minimum=1)
+    global_batch = batch_size * checked_int("world_size", world_size, minimum=1)
+    return (
+        num_positions if checked_flag("drop_last", drop_last) else num_positions + global_batch - 1
+    ) // global_batch
+
+
+def rank_batch(
+    order: Order,
+    batch: int,
+    *,
+    batch_size: int,
+    rank: int,
+    world_size: int,
+    drop_last: bool,
+    start: int = 0,
+) -> RankBatch:
+    """Return one rank's batch, in time that depends neither on the batch's number nor on the other ranks.
+
+    Args:
+        order: The epoch's order, over all ranks.
+        batch: Number of the batch, from 0 at ``start``.
+        batch_size: Samples a batch on each rank.
+        rank: This rank, in ``range(world_size)``.
+        world_size: Number of ranks.
+        drop_last: Whether a partial global batch is left out.
+        start: The position at which the first global batch begins; the positions before it are skipped.
+
+    Raises:
+        IndexError: If there is no such batch.
+        TypeError: If a size or ``drop_last`` is of the wrong type.
+        ValueError: If an argument is out of range.
+    """
+    length = len(order)
+    if not 0 <= start <= length:
+        raise ValueError(f"start={start} must lie in [0, {length}], the order's length")
+    count = num_batches(length - start, batch_size=batch_size, world_size=world_size, drop_last=drop_last)
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank={rank} does not exist with world_size={world_size}; ranks count from 0")
+    if not 0 <= batch < count:
+        raise IndexError(f"batch={batch} does not exist, this order gives each rank {count} batches")
+    first = start + batch * batch_size * world_size
+    share = min(batch_size, -(-(length - first) // world_size))
+    positions = range(first + rank * share, first + (rank + 1) * share)
+    # An order of a user's own need not clamp its slices, so no slice goes beyond the end.
+    indices = order[min(positions.start, length) : min(positions.stop, length)]
+    num_duplicates = share - len(indices)
+    while len(indices) < share:  # several rounds if there are more ranks than positions
+        begin = (positions.start + len(indices)) % length
+        indices = np.concatenate([indices, order[begin : min(begin + share - len(indices), length)]])
+    return RankBatch(positions=positions, indices=indices, num_duplicates=num_duplicates)
+
+
+# -- fingerprints ------------------------------------------------------------------------------------------
+
+
+def fingerprint_of(*parts: Any) -> str:
+    """Return 32 hex digits for the parts; their order, number, types and an array's shape all matter.
+
+    An array is read in place, a gigabyte a second; it is copied only if it is not contiguous.
+
+    Args:
+        parts: None, bool, int, float, str, numpy arrays of numbers, and tuples of these.
+
+    Raises:
+        TypeError: If a part is anything else.
+    """
+    hasher = blake2b(digest_size=16)
+    for data in _hashed_bytes(parts):
+        hasher.update(data)
+    return hasher.hexdigest()
+
+
+def _hashed_bytes(part: Any) -> Iterator[Any]:
+    """Yield a part's bytes behind its type and length, so that no two different parts have the same bytes."""
+    if isinstance(part, tuple):
+        yield b"t" + struct.pack("<Q", len(part))
+        for each in part:
+            yield from _hashed_bytes(each)
+    elif isinstance(part, np.ndarray) and part.dtype.kind in "biuf":
+        array = np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("<"))
+        yield b"a"
+        yield from _hashed_bytes((array.dtype.str, part.shape))
+        yield array.reshape(-1).data
+    elif part is None or isinstance(part, bool | int | float | str):
+        data = (part.hex() if isinstance(part, float) else str(part)).encode()
+        yield type(part).__name__[:1].encode() + struct.pack("<Q", len(data)) + data
+    else:
+        raise TypeError(
+            f"a fingerprint is made of None, bool, int, float, str, arrays of numbers and tuples, got "
+            f"{type(part).__name__}; return these from `_identity`"
+        )

@@ -1,0 +1,179 @@
+"""`SequentialSampler`, `RandomSampler` and `SubsetRandomSampler`: every index once, in order or shuffled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.utils.data
+
+from lit_loader.samplers.checks import checked_flag, checked_int, checked_integers, refuse_first
+from lit_loader.samplers.order import OrderSampler, SequentialOrder, SliceableOrder, array_order
+from lit_loader.samplers.shuffle import shuffled
+from lit_loader.seeding import key64
+from lit_loader.types import IndexArray, Order
+
+
+class _DatasetSampler(OrderSampler):
+    """Base of the samplers that visit every index of a dataset once.
+
+    The length follows ``len(data_source)``, which may change between epochs.
+    """
+
+    def __init__(self, data_source: Sized | int, *, seed: int | None = None) -> None:
+        OrderSampler.__init__(self, seed=seed)
+        self.data_source = data_source if isinstance(data_source, Sized) else _range_of(data_source)
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+    @property
+    def num_indices(self) -> int:
+        """The dataset's length."""
+        return len(self.data_source)
+
+    def expected_visits(self) -> npt.NDArray[np.float64]:
+        """Return ones."""
+        return np.ones(len(self.data_source))
+
+
+class SequentialSampler(_DatasetSampler, torch.utils.data.SequentialSampler):
+    """Every index once, in order.
+
+    It is a subclass of torch's ``SequentialSampler``, by which Lightning recognises a loader that does not shuffle. The
+    length follows ``len(data_source)``, which may change between epochs.
+
+    Args:
+        data_source: The dataset, or its length.
+        seed: Accepted by every sampler; this one's order is the same for all seeds.
+
+    Raises:
+        TypeError: If ``data_source`` has no length.
+    """
+
+    def order(self, *, seed: int, epoch: int) -> SequentialOrder:
+        """Return 0, 1, 2, ...; the same for every seed and epoch."""
+        return SequentialOrder(len(self.data_source))
+
+
+class RandomSampler(_DatasetSampler, torch.utils.data.RandomSampler):
+    """A permutation of the indices; each epoch has its own.
+
+    Up to 2**20 indices it is computed once an epoch by sorting hashes, in O(n log n) and 8 bytes an index. With more,
+    each position is computed by itself: without memory, and the first batch of a billion indices needs no preparation.
+
+    It is a subclass of torch's ``RandomSampler``, by which Lightning recognises a shuffled loader. For torch's
+    ``replacement`` and ``num_samples`` use `WeightedRandomSampler` with equal weights; torch's ``generator`` is
+    replaced by ``seed``. The length follows ``len(data_source)``, which may change between epochs.
+
+    Args:
+        data_source: The dataset, or its length.
+        seed: Seed of ``__iter__``; see `OrderSampler`.
+
+    Raises:
+        TypeError: If ``data_source`` has no length.
+        ValueError: If it is empty, as in torch.
+    """
+
+    def __init__(self, data_source: Sized | int, *, seed: int | None = None) -> None:
+        super().__init__(data_source, seed=seed)
+        self.replacement = False
+        self.generator = None
+        if len(self.data_source) == 0:
+            raise ValueError("num_samples should be a positive integer value, but got num_samples=0")
+
+    def order(self, *, seed: int, epoch: int) -> Order:
+        """Return a permutation that depends on (seed, epoch) and the dataset's length."""
+        return _random_order(len(self.data_source), seed, epoch)
+
+
+class SubsetRandomSampler(OrderSampler, torch.utils.data.SubsetRandomSampler):
+    """The given indices, each once an epoch; one that is given twice comes twice.
+
+    Torch's ``generator`` is replaced by ``seed``. With ``shuffle`` an epoch costs as much as that of a `RandomSampler`
+    over as many indices, without it nothing.
+
+    Args:
+        indices: Indices of the dataset, shape ``(n,)``; a list, array or tensor. They are copied.
+        shuffle: Whether each epoch has an order of its own; if not, the indices come in the order given.
+        num_indices: Length of the dataset, for `expected_visits`, or None for the largest index plus one.
+        seed: Seed of ``__iter__``; see `OrderSampler`.
+
+    Raises:
+        TypeError: If an argument is of the wrong type, for instance a mask.
+        ValueError: If an index is negative or not below ``num_indices`` (the first is named).
+    """
+
+    indices: IndexArray  # type: ignore[assignment] # a sequence in torch
+
+    def __init__(
+        self,
+        indices: Sequence[int] | npt.NDArray[Any] | torch.Tensor,
+        *,
+        shuffle: bool = True,
+        num_indices: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        OrderSampler.__init__(self, seed=seed)
+        self.indices = given = checked_integers("indices", indices).copy()
+        given.flags.writeable = False
+        self.shuffle = checked_flag("shuffle", shuffle)
+        self.generator = None
+        if num_indices is None:
+            num_indices = int(given.max(initial=-1)) + 1
+        self._num_indices = checked_int("num_indices", num_indices, minimum=0)
+        rule, remedy = "count from 0", "add the dataset's length to it"
+        refuse_first("indices", given, given < 0, rule=rule, remedy=remedy)
+        rule = f"be below num_indices={num_indices}, the length of the dataset"
+        remedy = "leave it out of `indices` or correct num_indices"
+        refuse_first("indices", given, given >= num_indices, rule=rule, remedy=remedy)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def num_indices(self) -> int:
+        """The dataset's length, or the largest index plus one."""
+        return self._num_indices
+
+    def order(self, *, seed: int, epoch: int) -> Order:
+        """Return the indices, shuffled or not."""
+        if not self.shuffle:
+            return array_order(self.indices)
+        return _PickedOrder(self.indices, _random_order(len(self.indices), seed, epoch))
+
+    def _identity(self) -> tuple[Any, ...]:
+        return self._num_indices, self.shuffle, self.indices
+
+    def expected_visits(self) -> npt.NDArray[np.float64]:
+        """Return how often each index was given."""
+        return np.bincount(self.indices, minlength=self._num_indices).astype(np.float64)
+
+
+class _PickedOrder(SliceableOrder):
+    """The indices at the positions that another order gives."""
+
+    def __init__(self, indices: IndexArray, places: Order) -> None:
+        super().__init__(len(places))
+        self._indices, self._places = indices, places
+
+    def positions(self, start: int, stop: int) -> IndexArray:
+        return self._indices[self._places[start:stop]]
+
+
+def _random_order(length: int, seed: int, epoch: int) -> Order:
+    return shuffled(key64(seed, "shuffle", epoch), length)
+
+
+def _range_of(data_source: Any) -> Sized:
+    """Return the ``range`` of a dataset's length; TypeError if it is not an int, ValueError if it is negative."""
+    try:
+        return range(checked_int("data_source", data_source, minimum=0))
+    except TypeError:
+        raise TypeError(
+            f"`data_source` must be a length or have one, got {type(data_source).__name__}; "
+            "give a dataset with `__len__` or an int"
+        ) from None

@@ -1,0 +1,253 @@
+"""The generators that samples draw from: those of the process, seeded from keys, and those of `sample_rng`."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+# Imported here, because numpy would import it at its first use: in every forked worker anew, and in a worker thread,
+# where that import calls eval(), which makes CPython lose a Ctrl-C that is just ending the main thread.
+from numpy import random as numpy_random
+
+from lit_loader.seeding.keys import EpochKeys, Key, RngPurpose, key64
+
+
+class SampleRng:
+    """Generators of one sample, each created when it is first used.
+
+    Attributes:
+        torch: A ``torch.Generator`` on the CPU.
+        numpy: A ``numpy.random.Generator``.
+        python: A ``random.Random``.
+    """
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+
+    @cached_property
+    def torch(self) -> torch.Generator:
+        """A torch generator on the CPU."""
+        generator = torch.Generator()
+        generator.manual_seed(key64(self.key.own, "torch"))
+        return generator
+
+    @cached_property
+    def numpy(self) -> np.random.Generator:
+        """A numpy generator."""
+        return np.random.Generator(np.random.PCG64(key64(self.key.own, "numpy")))
+
+    @cached_property
+    def python(self) -> random.Random:
+        """A generator with the methods of the ``random`` module."""
+        return random.Random(key64(self.key.own, "python"))
+
+    # For `WorkerRng`: generators with the bits that ``random`` and ``numpy.random`` have in a worker process.
+
+    @cached_property
+    def _process_python(self) -> random.Random:
+        return random.Random(self.key.python)
+
+    @cached_property
+    def _process_numpy(self) -> np.random.Generator:
+        # MT19937's own seeding gives other bits than that of numpy's global generator.
+        bits = np.random.MT19937()
+        bits.state = np.random.RandomState(self.key.numpy).get_state(legacy=False)  # type: ignore[assignment]
+        return np.random.Generator(bits)
+
+
+class RngContext(threading.local):
+    """The calling thread's present key and generators; set for every sample, computed only if something draws.
+
+    Attributes:
+        key_parts: The arguments from which the key of the present sample, batch or stream is computed, or None outside
+            of a seeded loader.
+        rng: That key's generators, or None if they were not used yet; see `present_rng`.
+        generator: The torch generator of this worker thread, or None if torch draws from its default generator here;
+            see `present_generator`.
+        seeded_for: The `rng` that ``generator`` was seeded for.
+        worker_info: What ``get_worker_info()`` returns in this thread, or None if it is not a worker thread.
+    """
+
+    key_parts: tuple[EpochKeys, RngPurpose, int, int] | None = None
+    rng: SampleRng | None = None
+    generator: torch.Generator | None = None
+    seeded_for: SampleRng | None = None
+    worker_info: Any = None
+
+    def present_rng(self) -> SampleRng | None:
+        """Return the generators of the present key, the same object for the same key, or None without a key."""
+        if self.rng is None and self.key_parts is not None:
+            keys, purpose, a, b = self.key_parts
+            self.rng = SampleRng(keys.key(purpose, a, b))
+        return self.rng
+
+    def present_generator(self) -> torch.Generator | None:
+        """Return this thread's torch generator, seeded before the first draw from the present key, or None."""
+        if self.generator is not None and self.present_rng() is not self.seeded_for:
+            if self.rng is not None:
+                self.generator.manual_seed(self.rng.key.torch)
+            self.seeded_for = self.rng
+        return self.generator
+
+
+context = RngContext()
+
+
+class WorkerRng:
+    """The ``rng`` of a worker thread's info, with the generators that torch 2.15 declares there.
+
+    For a sample with a key they are the generators of that key, so that a sample which draws from them has the same
+    bits on every thread. Do not keep them: the next sample has others.
+
+    Args:
+        key: The worker's key, for draws outside of samples with a key.
+
+    Runs in: a worker thread, inside or outside of its scope.
+    """
+
+    def __init__(self, key: Key) -> None:
+        self._rng = SampleRng(key)
+
+    @property
+    def torch_generator(self) -> torch.Generator:
+        """The generator that torch draws from in this thread."""
+        return context.present_generator() or torch.default_generator
+
+    @property
+    def random_generator(self) -> random.Random:
+        """A generator that draws what ``random`` would draw in a worker process."""
+        return (context.present_rng() or self._rng)._process_python
+
+    @property
+    def numpy_generator(self) -> np.random.Generator:
+        """A generator with the bits of ``numpy.random`` in a worker process."""
+        return (context.present_rng() or self._rng)._process_numpy
+
+
+def sample_rng() -> SampleRng:
+    """Return the generators of the sample that is being made, for datasets that draw from their own generators.
+
+    Under ``DataLoader(seed=int)`` they depend on (seed, epoch, position) alone, in every backend, and later calls in
+    the same sample return the same objects. Elsewhere each call returns new ones, seeded by a draw from torch's default
+    generator.
+    """
+    rng = context.present_rng()
+    if rng is None:
+        rng = SampleRng(Key(0, 0, int(torch.empty((), dtype=torch.int64).random_().item()), 0))
+    return rng
+
+
+def is_duplicate(row: int = 0) -> bool:
+    """Whether the sample that is being made is a duplicate that only fills up the last batches of several ranks.
+
+    A dataset calls it while it makes a sample and stores the result in the sample, so that metrics can leave duplicates
+    out and an evaluation on several ranks is exact. The samples that are not duplicates are, over all ranks, one for
+    each position of the sampler's order. True is returned only under ``DataLoader(seed=int)``, in every backend, and
+    never for a sampler that gives each rank its own part, for an iterable dataset, or in a collate function.
+
+    Args:
+        row: In ``__getitems__``, which makes a batch at once: the sample's row in the batch.
+    """
+    if context.key_parts is None:
+        return False
+    keys, purpose, position, _ = context.key_parts
+    end = keys.num_positions
+    return purpose is RngPurpose.SAMPLE and end is not None and position + row >= end
+
+
+def seed_generators(key: Key) -> None:
+    """Seed the process-wide generators of torch (CPU), numpy and random from a key."""
+    torch.default_generator.manual_seed(key.torch)
+    numpy_random.seed(key.numpy)
+    random.seed(key.python)
+
+
+def seed_process(keys: EpochKeys, purpose: RngPurpose, a: int, b: int = 0) -> None:
+    """Seed the generators of a process, which makes one sample at a time, for a purpose."""
+    context.key_parts, context.rng = (keys, purpose, a, b), None
+    # In a worker thread, this is called by a loader inside of a sample. The thread's own generator is seeded at the
+    # first draw, and the process-wide ones are shared with other threads.
+    if context.generator is None:
+        seed_generators(keys.key(purpose, a, b))
+
+
+def seed_worker(base_seed: int, worker_id: int) -> int:
+    """Seed a worker process's generators as torch's loader does and return the worker's seed."""
+    key = worker_key(base_seed, worker_id)
+    seed_generators(key)
+    torch.manual_seed(key.torch)  # those of the devices too, as torch's loader does
+    context.key_parts = context.rng = None
+    return key.torch
+
+
+def worker_key(base_seed: int, worker_id: int) -> Key:
+    """Return what torch's loader seeds a worker with: ``base_seed + worker_id``, and for numpy four 32-bit words."""
+    seed = base_seed + worker_id
+    sequence = numpy_random.SeedSequence([worker_id, base_seed & 0xFFFFFFFF, base_seed >> 32, 0])
+    return Key(seed, seed, seed, sequence.generate_state(4).tolist())
+
+
+def _process_states() -> tuple[Any, Any, Any]:
+    return torch.default_generator.get_state(), numpy_random.get_state(), random.getstate()
+
+
+def _set_process_states(states: tuple[Any, Any, Any]) -> None:
+    torch.default_generator.set_state(states[0])
+    numpy_random.set_state(states[1])
+    random.setstate(states[2])
+
+
+@contextmanager
+def preserved_generators() -> Iterator[None]:
+    """Restore the process-wide generators afterwards, so that seeded samples do not change the model's draws.
+
+    In a worker thread they are not changed; there the thread's own generator is restored.
+    """
+    outer, generator = (context.key_parts, context.rng, context.seeded_for), context.generator
+    states: Any = _process_states() if generator is None else generator.get_state()
+    try:
+        yield
+    finally:
+        if generator is None:
+            _set_process_states(states)
+        else:
+            generator.set_state(states)
+        context.key_parts, context.rng, context.seeded_for = outer
+
+
+class KeyedGenerators:
+    """A context in which the process-wide generators draw from a stream of their own, for a sampler's draws.
+
+    When it is entered first, the generators of torch (CPU), numpy and random are seeded from a key; when it is entered
+    again, they continue where they stopped. When it is left, they are restored. In a worker thread it does nothing,
+    because the thread's generator is keyed already.
+
+    Args:
+        key: Seeds the generators when the context is entered first.
+    """
+
+    def __init__(self, key: Key) -> None:
+        self._key = key
+        self._inner: tuple[Any, Any, Any] | None = None
+        self._outer: tuple[Any, Any, Any] | None = None
+
+    def __enter__(self) -> None:
+        if context.generator is None:
+            self._outer = _process_states()
+            if self._inner is None:
+                seed_generators(self._key)
+            else:
+                _set_process_states(self._inner)
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._outer is not None:
+            self._inner = _process_states()
+            _set_process_states(self._outer)
+            self._outer = None

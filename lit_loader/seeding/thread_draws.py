@@ -1,0 +1,158 @@
+"""A check of the first tasks of worker threads: does the dataset draw from generators that the threads share?
+
+Problem: a dataset that draws from ``random`` in worker threads must be refused, but a generator does not record which
+thread drew, and the main thread or another loader's threads may draw too. Mechanism: the generators are compared before
+and after a task, and so is the CPU time of every other thread: a thread that has not run has not drawn. So no dataset
+is refused wrongly.
+The check is best effort. Not covered: a dataset that draws only now and then; one that leaves a generator as it was,
+because it always seeds it with the same number; other threads that run all the time; platforms without a CPU clock for
+each thread.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Set
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from lit_loader.errors import SharedGeneratorError
+
+_T = TypeVar("_T")
+
+_NUM_TASKS = 32  # tasks that are checked, at about 0.2 ms each
+_WAIT_S = 0.1  # how long a task waits until no other thread runs
+_NUM_WAITS = 5  # the most waits for each worker
+_REST_S = 0.0005
+
+
+class DrawCheck:
+    """Checks the first tasks of a backend's worker threads.
+
+    As long as the result is uncertain, a task waits until the consumer waits too and no other thread runs, so that the
+    check after the task is certain. This is so at the beginning, so that a dataset that draws is refused before a batch
+    is delivered, and after an uncertain check. No wait is longer than 0.1 s, because workers may need each other.
+
+    Args:
+        num_workers: Number of worker threads.
+        is_awaited: Returns whether a consumer waits for a batch.
+
+    Attributes:
+        over: Whether no more tasks are checked.
+    """
+
+    def __init__(self, num_workers: int, is_awaited: Callable[[], bool]) -> None:
+        self._num_workers, self._is_awaited = num_workers, is_awaited
+        self._workers: set[int] = set()
+        self._tasks_left, self._waits_left = _NUM_TASKS, _NUM_WAITS * num_workers
+        self._is_open = True
+        self._refused: str | None = None  # the message only, because an error would keep its frames alive
+
+    @property
+    def over(self) -> bool:
+        """Whether no more tasks are checked."""
+        return self._tasks_left <= 0 and self._refused is None
+
+    def worker_ready(self) -> None:
+        """Add the calling worker. Its ``worker_init_fn``, which may draw, is done."""
+        self._workers.add(threading.get_native_id())
+
+    def watch(self, work: Callable[[], _T]) -> _T:
+        """Do a worker's task and return its result.
+
+        Raises:
+            SharedGeneratorError: If the dataset draws from a process-wide generator.
+        """
+        if self._is_open and self._waits_left > 0:
+            self._waits_left -= 1
+            self._wait_for_rest()
+        if self._refused is not None:
+            raise SharedGeneratorError(self._refused)
+        self._tasks_left -= 1
+        try:
+            draws = SharedDraws(self._workers) if len(self._workers) == self._num_workers else None
+            made = work()
+            self._is_open = draws is None or not draws.check()
+            return made
+        except SharedGeneratorError as error:
+            self._refused, self._is_open = str(error), False
+            raise
+
+    def _wait_for_rest(self) -> None:
+        """Wait until all workers are ready, the consumer waits and no other thread runs.
+
+        It ends early when the check of another worker's task was certain.
+        """
+        deadline = time.monotonic() + _WAIT_S
+        while self._is_open and time.monotonic() < deadline:
+            before = _cpu_times_of_others(self._workers)
+            time.sleep(_REST_S)
+            rests = before is not None and before == _cpu_times_of_others(self._workers)
+            if rests and len(self._workers) == self._num_workers and self._is_awaited():
+                return
+
+
+class SharedDraws:
+    """Finds out whether some threads draw from a process-wide generator between creation and `check`.
+
+    Args:
+        threads: ``threading.get_native_id()`` of these threads.
+    """
+
+    def __init__(self, threads: Set[int]) -> None:
+        self._threads = threads
+        self._cpu_times = _cpu_times_of_others(threads)  # before the generators, and in `check` after them
+        self._before = _states()
+
+    def check(self) -> bool:
+        """Compare the generators' states with those of before; return whether the result is certain.
+
+        Raises:
+            SharedGeneratorError: If one has changed, and no other thread has run meanwhile.
+        """
+        after = _states()
+        changed = [name for name, state in self._before.items() if state != after[name]]
+        if not changed:
+            return True
+        if self._cpu_times is None or _cpu_times_of_others(self._threads) != self._cpu_times:
+            return False
+        raise SharedGeneratorError(
+            f"the dataset (or collate_fn) draws from the process-wide generator of {' and '.join(changed)}; worker "
+            "threads share it, so their numbers would depend on timing although seed= promises they do not. Draw "
+            'from lit_loader.sample_rng() (.python, .numpy, .torch) or use worker_method="multiprocessing"'
+        )
+
+
+def _states() -> dict[str, Any]:
+    return {
+        "random": random.getstate(),
+        "numpy": _comparable(np.random.get_state(legacy=False)),
+        "torch": torch.default_generator.get_state().numpy().tobytes(),
+    }
+
+
+def _comparable(state: Any) -> Any:
+    """Return a state of numpy, a dict with arrays in it, in a form that ``==`` can compare."""
+    if isinstance(state, dict):
+        return {name: _comparable(part) for name, part in state.items()}
+    return state.tobytes() if isinstance(state, np.ndarray) else state
+
+
+def _cpu_times_of_others(threads: Set[int]) -> dict[int, int] | None:
+    """Return the CPU time of every other Python thread (nanoseconds by native id), or None if it cannot be read."""
+    all_threads = threading.enumerate()
+    if not sys._current_frames().keys() <= {thread.ident for thread in all_threads}:
+        return None  # a thread that was not started by Python's threading
+    # Linux's clock of one thread's CPU time, as `clock_getcpuclockid(3)` builds it; `time.pthread_getcpuclockid` may
+    # crash for a thread that has ended, and a wrong number here is an OSError.
+    numbers: list[Any] = [thread.native_id for thread in all_threads if thread.native_id not in threads]
+    try:
+        return {number: time.clock_gettime_ns((~number << 3) | 6) for number in numbers}
+    # no such clock, or the id of a thread that is starting is still None
+    except (OSError, AttributeError, TypeError):
+        return None

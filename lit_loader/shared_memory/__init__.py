@@ -1,0 +1,33 @@
+"""Sending batches from a worker process to the main one: pickled, their large tensors in slots of shared memory."""
+
+from __future__ import annotations
+
+from lit_loader.shared_memory.mapping import MemoryFile, memory_for
+from lit_loader.shared_memory.serialization import (
+    Buffer,
+    RebuildError,
+    decode,
+    describe_unsendable,
+    encode,
+    pickle_small,
+)
+from lit_loader.shared_memory.slot_writer import SlotKeptError, SlotWriter
+from lit_loader.shared_memory.slots import PageLock, Slots, Ticket, interrupt_again, open_slots
+
+__all__ = [
+    "Buffer",
+    "MemoryFile",
+    "PageLock",
+    "RebuildError",
+    "SlotKeptError",
+    "SlotWriter",
+    "Slots",
+    "Ticket",
+    "decode",
+    "describe_unsendable",
+    "encode",
+    "interrupt_again",
+    "memory_for",
+    "open_slots",
+    "pickle_small",
+]

@@ -1,0 +1,246 @@
+"""Anonymous shared memory: a file of slots, and one slot of it mapped into this process.
+
+NOTE [One file, slots far apart]
+    All slots of a backend are in one file, so that each process needs one descriptor for any number of batches. The
+    slots begin so far apart that a batch of any size has room; pages that were never written take no memory. The file
+    needs neither /dev/shm nor a name, so nothing is left when all processes have ended, however they ended.
+
+``mmap.mmap`` keeps a descriptor of its own for every mapping, so the system calls are made here.
+
+Runs in: every process. Linux; elsewhere, or with a C library that lacks these calls, `MemoryFile` raises OSError.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import sys
+from collections.abc import Callable, Iterable
+from multiprocessing import reduction
+from typing import Any
+
+import numpy as np
+
+MAX_SLOTS = 1 << 12
+WINDOW_BYTES = 1 << 32  # how much of a slot a process maps: the largest batch that fits
+CHUNK_BYTES = 1 << 18  # pages are brought into a process's page tables in pieces of this size
+ALIGNMENT = 64  # every tensor in a slot begins at a multiple of this
+
+_DISTANCE = 1 << 36  # from the start of a slot to that of the next one
+_FAILED = ctypes.c_void_p(-1).value
+_MADV_REMOVE, _MADV_POPULATE_WRITE = 9, 23
+_MREMAP_MAYMOVE_FIXED = 1 | 2
+_NO_MEMORY = {errno.EFAULT, errno.ENOMEM, errno.ENOSPC}  # EFAULT: where a page fault would raise SIGBUS
+
+
+def _find_libc() -> Any:
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not all(hasattr(libc, name) for name in ("mmap", "mremap", "munmap", "madvise")):
+        return None
+    address, size, flag = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    libc.mmap.restype = libc.mremap.restype = address
+    libc.mmap.argtypes = (address, size, flag, flag, flag, ctypes.c_int64)
+    libc.mremap.argtypes = (address, size, size, flag, address)
+    libc.munmap.argtypes = (address, size)
+    libc.madvise.argtypes = (address, size, flag)
+    return libc
+
+
+_libc: Any = _find_libc()
+
+
+class MemoryFile:
+    """Anonymous shared memory, divided into slots: see NOTE [One file, slots far apart].
+
+    It can be pickled only while a process is started, which then has its own descriptor.
+
+    Raises:
+        OSError: If the platform has no such files, or limits them.
+
+    Owns: its descriptor, until `close` or until it is collected.
+    """
+
+    _fd = -1
+
+    def __init__(self) -> None:
+        create = getattr(os, "memfd_create", None)
+        if create is None:
+            raise OSError("this platform has no memfd_create, and so no anonymous files in memory")
+        self._fd = create("lit_loader", os.MFD_CLOEXEC)
+        os.ftruncate(self._fd, MAX_SLOTS * _DISTANCE)
+
+    @classmethod
+    def _of(cls, duplicate: Any) -> MemoryFile:
+        file = cls.__new__(cls)
+        file._fd = duplicate.detach()
+        return file
+
+    def __reduce__(self) -> tuple[Callable[[Any], MemoryFile], tuple[Any]]:
+        return MemoryFile._of, (reduction.DupFd(self._fd),)
+
+    def read(self, slot: int, offset: int, num_bytes: int) -> memoryview:
+        """Return a copy of bytes of a slot.
+
+        Raises:
+            OSError: If the file is closed.
+            MemoryError: If there is not enough memory for the copy.
+        """
+        copy = memoryview(memory_for(num_bytes))
+        done = 0
+        while done < num_bytes:  # one call reads 2 GiB at most
+            done += os.preadv(self._fd, [copy[done:]], slot * _DISTANCE + offset + done)
+        return copy
+
+    def close(self) -> None:
+        """Close the descriptor; mappings stay."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Mapping:
+    """A slot mapped into this process: `WINDOW_BYTES`, of which only pages that are written take memory.
+
+    Attributes:
+        address: Address of its first byte.
+
+    Raises:
+        OSError: If this process is not allowed to map so much.
+
+    Owns: the mapping, until it is collected.
+    """
+
+    def __init__(self, file: MemoryFile, slot: int) -> None:
+        self._file, self._offset = file, slot * _DISTANCE
+        self.address = _map(WINDOW_BYTES, mmap.MAP_SHARED, file._fd, self._offset)
+        self._touched = bytearray(WINDOW_BYTES // CHUNK_BYTES)
+        # for `__del__`: at the interpreter's exit the names of this module may be None already
+        self._unmap, self._size = _libc.munmap, WINDOW_BYTES
+
+    def touch(self, start: int, num_bytes: int) -> bool:
+        """Bring pages into this process's page tables, many at a time, if that was not done before.
+
+        Returns:
+            False if there is not enough memory. Writing there would kill the process by SIGBUS.
+        """
+        first, end = start // CHUNK_BYTES, -(-(start + num_bytes) // CHUNK_BYTES)
+        new = self._touched.find(0, first, end)
+        if new < 0:
+            return True
+        # Kernels before 5.14 refuse this advice with EINVAL. Then each page costs a page fault of its own.
+        advised = _libc.madvise(
+            self.address + new * CHUNK_BYTES, (end - new) * CHUNK_BYTES, _MADV_POPULATE_WRITE
+        )
+        if advised != 0 and ctypes.get_errno() in _NO_MEMORY:
+            return False
+        self._touched[new:end] = b"\1" * (end - new)
+        return True
+
+    def free_pages(self) -> None:
+        """Free the slot's memory, in all processes that have it mapped; it reads as zeros afterwards."""
+        _libc.madvise(self.address, WINDOW_BYTES, _MADV_REMOVE)
+        self._touched = bytearray(len(self._touched))
+
+    def make_private(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Turn byte ranges into memory of this process alone, at the same addresses and with the same contents.
+
+        NOTE [Private without a lost write]
+            The range is mapped a second time, copied on write, and ``mremap`` moves the new mapping over the old one.
+            For other threads that is atomic: what they wrote before is in the file, which both mappings show, and
+            what they write afterwards goes to a private copy. Then every page is copied at once, so that the file's
+            pages may be used for another batch. Kernels before 5.14 have no call for that. There one byte of each page
+            is written with its own value, and a write of another thread to that byte at the same time is lost.
+
+        Args:
+            ranges: Start and end of each, in bytes.
+
+        Raises:
+            MemoryError: If there is not enough memory for the copy, or the file is closed. The contents are the same
+                then, and writes are private, but the file's pages must not be written to for as long as this process
+                or a fork of it lives. A range that could not be mapped again stays shared.
+        """
+        shortage, page = "", mmap.PAGESIZE
+        pages = ((start // page * page, -(-end // page) * page) for start, end in ranges if start < end)
+        for first, end in merge_ranges(pages, gap=1):  # also the others if one fails
+            size, target = end - first, self.address + first
+            try:
+                private = _map(size, mmap.MAP_PRIVATE, self._file._fd, self._offset + first)
+            except OSError as error:
+                shortage = f"{size} bytes of a batch cannot be mapped: {error.strerror}"
+                continue
+            if _libc.mremap(private, size, size, _MREMAP_MAYMOVE_FIXED, target) == _FAILED:
+                shortage = f"{size} bytes of a batch cannot be moved: {os.strerror(ctypes.get_errno())}"
+                _libc.munmap(private, size)
+            elif _libc.madvise(target, size, _MADV_POPULATE_WRITE) != 0:
+                if ctypes.get_errno() in _NO_MEMORY:
+                    shortage = f"no memory for a copy of {size} bytes of a batch"
+                    continue
+                for at in range(target, target + size, page):
+                    ctypes.memmove(at, at, 1)
+        if shortage:
+            raise MemoryError(shortage)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_unmap"):
+            self._unmap(self.address, self._size)
+
+
+class Lease(ctypes.Array[ctypes.c_uint8]):
+    """The bytes of a mapped slot as a buffer: made by ``Lease.from_address(mapping.address)``.
+
+    Every tensor and array in the slot refers to this object, so it is deleted with the last of them.
+
+    Attributes:
+        mapping: Keeps the slot mapped.
+        ticket: Keeps the slot from being used again, or None in a worker and after the memory was made private.
+        ranges: Start and end of the byte ranges that the batch uses.
+    """
+
+    _type_ = ctypes.c_uint8
+    _length_ = WINDOW_BYTES
+    mapping: Mapping
+    ticket: Any = None
+    ranges: list[tuple[int, int]]
+
+
+def memory_for(num_bytes: int) -> Any:
+    """Return an array of bytes. Unlike a bytearray it is not filled with zeros first.
+
+    Raises:
+        MemoryError: With the number of bytes and the remedy.
+    """
+    try:
+        return np.empty(num_bytes, np.uint8)
+    except MemoryError as error:
+        raise MemoryError(
+            f"the main process has no memory for {num_bytes} bytes of a batch that a worker sent; keep fewer batches, "
+            "lower batch_size, num_workers or prefetch_factor, or raise the limit (ulimit -v)"
+        ) from error
+
+
+def merge_ranges(ranges: Iterable[tuple[int, int]], *, gap: int) -> list[tuple[int, int]]:
+    """Return ranges (start and end of each) in order, those less than ``gap`` bytes apart merged into one."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if merged and start < merged[-1][1] + gap:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _map(num_bytes: int, flags: int, fd: int, offset: int) -> int:
+    if _libc is None:
+        raise OSError(errno.ENOSYS, "this platform lacks mmap, mremap or madvise, which shared batches need")
+    address = _libc.mmap(None, num_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, offset)
+    if address == _FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{num_bytes} bytes cannot be mapped: {os.strerror(code)}")
+    return int(address)

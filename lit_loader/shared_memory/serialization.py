@@ -1,0 +1,233 @@
+"""Serialization of batches: pickle protocol 5, with the bytes of tensors and arrays out of band.
+
+A CPU tensor is sent as its own bytes, without the rest of its storage and without a descriptor. The receiver gets a
+view of the memory that holds the bytes: a slot of shared memory, or the buffer that they were read into. Other tensors
+(sparse, quantized, on a device, ...) are pickled as torch pickles them.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_PLACE = struct.Struct("<qQ")
+_SMALL_BYTES = 4096
+_NUMPY_DTYPES = frozenset(
+    torch.from_numpy(np.empty(0, name)).dtype
+    for name in ("?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16")
+)
+
+
+class RebuildError(pickle.UnpicklingError):
+    """An object cannot be unpickled in the process that received it."""
+
+
+def encode(data: Any, name: Callable[[memoryview], tuple[int, int] | None] | None = None) -> list[Buffer]:
+    """Return an object as buffers: the pickle, a table of the out-of-band buffers, and those that are not in a slot.
+
+    Args:
+        data: Any object.
+        name: Returns offset and length of a buffer's bytes in a slot, or None if they are not in one.
+
+    Raises:
+        Exception: Whatever pickling ``data`` raises.
+    """
+    outside: list[pickle.PickleBuffer] = []
+    stream = io.BytesIO()
+    _Pickler(stream, protocol=5, buffer_callback=outside.append).dump(data)
+    if not outside:
+        return [stream.getbuffer()]
+    places, along = [], []
+    for buffer in outside:
+        raw = buffer.raw()
+        place = None if name is None else name(raw)
+        places.append(_PLACE.pack(*(place or (-1, raw.nbytes))))
+        if place is None:
+            along.append(raw)
+    return [stream.getbuffer(), b"".join(places), *along]
+
+
+def decode(
+    buffers: Sequence[Buffer], read: Callable[[list[tuple[int, int]]], Sequence[Any]] | None = None
+) -> Any:
+    """Return the object that `encode` took; its tensors and arrays are views of ``buffers``, or of the slot.
+
+    Only for buffers from lit_loader's own worker processes: they are not checked.
+
+    Args:
+        buffers: What `encode` returned.
+        read: Returns the bytes at places in the slot (offset and length each), or None without a slot.
+
+    Raises:
+        RebuildError: If unpickling raises.
+    """
+    if len(buffers) == 1:
+        return _load(buffers[0])
+    places = list(_PLACE.iter_unpack(buffers[1]))
+    named = [(offset, length) for offset, length in places if offset >= 0]
+    along, there = iter(buffers[2:]), iter(read(named) if read is not None and named else ())
+    return _load(buffers[0], [next(along if offset < 0 else there) for offset, _ in places])
+
+
+def _load(data: Buffer, outside: Sequence[Any] = ()) -> Any:
+    try:
+        return pickle.loads(data, buffers=outside)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise RebuildError(f"{type(error).__name__}: {error}") from error
+
+
+def pickle_small(data: Any, max_bytes: int) -> bytes:
+    """Return an object as one pickle, if it is small.
+
+    Args:
+        data: Any object.
+        max_bytes: The largest size allowed.
+
+    Raises:
+        ValueError: If the pickle is larger.
+        Exception: Whatever pickling ``data`` raises.
+    """
+    # The size is computed first, without a copy of the arrays.
+    num_bytes = sum(memoryview(buffer).nbytes for buffer in encode(data))
+    if num_bytes > max_bytes:
+        raise ValueError(f"the pickle takes {num_bytes} bytes, and its limit is {max_bytes}")
+    stream = io.BytesIO()
+    _Pickler(stream, protocol=5).dump(data)
+    return stream.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, torch.Tensor):
+            return _reduce_storage(obj) if type(obj) is torch.UntypedStorage else NotImplemented
+        if not _is_plain(obj):
+            if obj.requires_grad and not obj.is_leaf:
+                raise RuntimeError(
+                    f"a tensor of shape {tuple(obj.shape)} in the batch was computed with gradients (it requires grad "
+                    "and is not a leaf), and its graph cannot leave the worker process; return tensor.detach()"
+                )
+            return NotImplemented
+        return _reduce_tensor(obj)
+
+
+def _reduce_storage(storage: torch.UntypedStorage) -> Any:
+    if storage.device.type != "cpu":
+        return NotImplemented
+    return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(storage),)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether bytes, dtype and shape (and ``__dict__`` of a subclass) are all that a tensor consists of."""
+    kind = type(tensor)
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and not tensor.is_nested
+        and not tensor.is_quantized
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not tensor.requires_grad
+        and kind.__reduce_ex__ is torch.Tensor.__reduce_ex__
+        and kind not in copyreg.dispatch_table
+        and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        and not isinstance(tensor, torch.nn.Parameter)
+    )
+
+
+def _reduce_tensor(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
+    kind = type(tensor)
+    if (
+        kind is torch.Tensor
+        and tensor.is_contiguous()
+        and tensor.dtype in _NUMPY_DTYPES
+        and not tensor.__dict__
+    ):
+        # a shorter way for most tensors, three times as fast
+        array: Any = tensor.numpy()
+        return _rebuild_tensor, (_raw(array), tensor.dtype, array.shape)
+    with torch._C.DisableTorchFunctionSubclass():
+        plain = tensor.detach().as_subclass(torch.Tensor)
+        # A permuted dense tensor (channels_last) keeps its layout: its bytes are sent in memory order.
+        order = sorted(range(plain.ndim), key=plain.stride, reverse=True)
+        if not plain.permute(order).is_contiguous():
+            order = list(range(plain.ndim))
+        dense = plain.permute(order).contiguous()
+        array = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()
+    details = (sorted(range(len(order)), key=order.__getitem__), kind, dict(tensor.__dict__))
+    return _rebuild_tensor, (_raw(array), plain.dtype, tuple(dense.shape), details)
+
+
+def _raw(array: Any) -> bytes | pickle.PickleBuffer:
+    """Return an array's bytes; a few are copied into the pickle, which is cheaper than an out-of-band buffer."""
+    return array.tobytes() if array.nbytes <= _SMALL_BYTES else pickle.PickleBuffer(array)
+
+
+def _rebuild_tensor(
+    raw: Any,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    details: tuple[list[int], type[torch.Tensor], dict[str, Any]] | None = None,
+) -> torch.Tensor:
+    if not len(raw):
+        tensor = torch.empty(shape, dtype=dtype)
+    else:
+        memory = bytearray(raw) if isinstance(raw, bytes) else raw
+        tensor = torch.frombuffer(memory, dtype=dtype).view(shape)
+    if details is not None:
+        order, kind, attributes = details
+        tensor = tensor.permute(order).as_subclass(kind)
+        tensor.__dict__.update(attributes)
+    return tensor
+
+
+def describe_unsendable(data: Any) -> str:
+    """Return the path and the type of the innermost part of an object that cannot be pickled.
+
+    Returns:
+        As in "its part ['target'][2] is a _thread.lock", or "it is a function".
+    """
+    path, seen = "", {id(data)}
+    while True:
+        for step, part in _parts(data):
+            if id(part) not in seen and not _can_be_sent(part):
+                path, data = path + step, part
+                seen.add(id(part))
+                break
+        else:
+            kind = type(data)
+            module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+            subject = f"its part {path}" if path else "it"
+            return f"{subject} is a {module}{kind.__qualname__}"
+
+
+def _can_be_sent(data: Any) -> bool:
+    try:
+        encode(data)
+    except Exception:
+        return False
+    return True
+
+
+def _parts(data: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a container or of a plain object, each with its key, index or attribute as text."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield f"[{key!r}]", value
+    elif isinstance(data, (list, tuple, set, frozenset)):
+        names = getattr(data, "_fields", None)
+        for number, part in enumerate(data):
+            yield (f"[{number}]" if names is None else f".{names[number]}"), part
+    elif isinstance(attributes := getattr(data, "__dict__", None), dict) and not isinstance(data, type):
+        for name, value in list(attributes.items()):
+            yield f".{name}", value

@@ -1,0 +1,263 @@
+"""Starts the epochs of a loader and keeps its workers from one to the next.
+
+NOTE [The next epoch]
+    With a seed, persistent workers and an `OrderSampler`, the next epoch's first batches are made while this one's last
+    are used. They are kept for the iterator that claims that epoch. If another epoch was set meanwhile, or a setting
+    that a batch depends on has changed (`LoaderSpec.epoch_settings`), they are dropped. A change of the dataset itself
+    is not noticed. Worker processes have their own copy of it. Worker threads share it, so a dataset that is changed
+    between epochs should not be combined with persistent worker threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import torch
+import torch.multiprocessing
+
+from lit_loader.engine import (
+    Backend,
+    Batches,
+    InlineBatches,
+    LoaderSpec,
+    ProcessBackend,
+    Scheduler,
+    Task,
+    ThreadBackend,
+    WorkerSpec,
+    plan_order,
+    plan_stream,
+    plan_unkeyed,
+)
+from lit_loader.forkserver import start_forkserver
+from lit_loader.lightning_compat import begin_seen_indices, is_watched
+from lit_loader.resume import (
+    Progress,
+    ReplayedSampler,
+    ResumePoint,
+    StreamBatches,
+    StreamPosition,
+    custom_tasks,
+)
+from lit_loader.seeding import key64
+
+MAX_WORKER_RESTARTS: Final = 3
+"""How many workers are replaced in an epoch, unless the loader is given another number."""
+
+
+class _NextEpoch(NamedTuple):
+    """An epoch that was begun before an iterator claimed it, and the settings that its batches depend on."""
+
+    epoch: int
+    settings: tuple[Any, ...] | None
+    scheduler: Scheduler
+
+
+class WorkerManager:
+    """Starts the epochs of one loader and keeps its workers.
+
+    Workers belong to their process, so a copy, in another process or another loader, has none.
+
+    Attributes:
+        ranks_compared: Whether the ranks have compared what they get from a custom sampler, and it was the same.
+
+    Owns: persistent workers, until `close` or until it is collected.
+    """
+
+    def __init__(self) -> None:
+        self.ranks_compared = False
+        self._kept: Any = None
+        self._kept_settings: tuple[Any, ...] = ()
+        # without callbacks: Python loses a Ctrl-C that comes in one
+        self._backends: list[weakref.ref[Any]] = []
+        self._next: _NextEpoch | None = None
+        self._lock = threading.RLock()  # of the list of backends; a signal handler may begin an epoch too
+
+    def __reduce__(self) -> tuple[type[WorkerManager], tuple[()]]:
+        return WorkerManager, ()
+
+    def close(self) -> None:
+        """End all workers."""
+        for reference in self._backends:
+            backend = reference()
+            if backend is not None:
+                backend.close()
+        self._kept = self._next = None
+
+    def forget_workers(self) -> None:
+        """Give the next epoch new workers, because those that exist have the dataset as it was before."""
+        self._kept = None
+
+    # -- epochs ---------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        spec: LoaderSpec,
+        progress: Progress,
+        point: ResumePoint | None,
+        *,
+        again: bool,
+        is_next: Callable[[int], bool],
+    ) -> Batches:
+        """Return the batches of an epoch: started now, or begun ahead while the epoch before was delivered.
+
+        Args:
+            spec: Of the loader.
+            progress: Counts the batches that the consumer receives.
+            point: Where the epoch is resumed, or None at its beginning.
+            again: Whether an iterator over persistent workers, without a seed, begins another epoch.
+            is_next: Returns whether an epoch is still the next one to be claimed.
+        """
+        epoch = progress.epoch
+        begin_next = None
+        if spec.slicing is not None and spec.persistent_workers and not is_watched(spec.batch_sampler):
+            begin_next = partial(_begin_next, weakref.ref(self), spec, epoch + 1, is_next)
+        begun, self._next = self._next, None
+        if begun is not None:
+            fits = point is None and (begun.epoch, begun.settings) == (epoch, spec.epoch_settings)
+            if fits and self._usable(spec) is not None and begun.scheduler.claim(begin_next):
+                return begun.scheduler
+            begun.scheduler.close()
+        backend = None if spec.num_workers == 0 else self._usable(spec)
+        num_workers = spec.num_workers if backend is None else backend.num_workers
+        replayed: ReplayedSampler | None = None
+        position = StreamPosition.start(num_workers) if point is None else point.detail
+        tasks: Iterator[Task]
+        if spec.is_iterable:
+            tasks = plan_stream(spec, epoch, places=None if point is None else position.places)
+        elif spec.slicing is not None:
+            start = 0 if point is None else point.position
+            tasks = plan_order(spec, epoch, start=start, seen=begin_seen_indices(spec.batch_sampler))
+        elif spec.seed is not None:
+            tasks = custom_tasks(spec, progress, point, begin_seen_indices(spec.batch_sampler))
+            self.ranks_compared = self.ranks_compared or spec.gather is not None
+        else:
+            replayed = ReplayedSampler(spec, progress, point)
+            tasks = plan_unkeyed(replayed, before=0 if point is None else point.position)
+        base_seed = 0 if spec.seed is None else key64(spec.seed, "workers") >> 2
+        is_first = spec.seed is None and (backend is None or not again)
+        if (
+            is_first
+        ):  # as torch does: drawn for each iterator, or once for an iterator over persistent workers
+            base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=spec.generator).item())
+        # Without a seed at once, as torch does. A state must be loaded before ``iter(dataset)``, and it comes with the
+        # first task.
+        iterate = spec.is_iterable and spec.seed is None and point is None
+        made: Scheduler | InlineBatches
+        if spec.num_workers == 0:
+            made = InlineBatches(tasks, spec.fetch, iterate=iterate)
+        else:
+            backend = backend or self._new_backend(spec, base_seed)
+            if is_first and replayed is not None:
+                replayed.restart()  # torch calls iter() on the sampler twice, the second time after it starts workers
+            turn = position.turn if spec.is_iterable else 0
+            made = self._schedule(spec, tasks, backend, turn=turn, iterate=iterate)
+            try:
+                made.claim(begin_next)
+            except BaseException:  # Ctrl-C, say: persistent workers would keep the epoch's batches
+                made.close()
+                raise
+        return StreamBatches(made, progress, position) if spec.is_iterable else made
+
+    def _schedule(
+        self,
+        spec: LoaderSpec,
+        tasks: Iterator[Task],
+        backend: Backend,
+        *,
+        turn: int = 0,
+        iterate: bool = False,
+    ) -> Scheduler:
+        assert spec.prefetch_factor is not None
+        num_workers = backend.num_workers  # of kept workers, which may be another number than the spec's
+        ahead = spec.prefetch_factor * num_workers
+        by_any_worker = spec.seed is not None and not spec.is_iterable
+        if by_any_worker:
+            ahead += num_workers  # the batch that each worker is making, in addition to those that wait
+        return Scheduler(
+            tasks,
+            backend,
+            ahead=ahead,
+            dealing="any" if by_any_worker else "turns" if spec.in_order else "least_busy",
+            in_order=spec.in_order,
+            timeout_s=spec.timeout_s,
+            owns_backend=backend is not self._kept,
+            turn=turn,
+            iterate=iterate,
+        )
+
+    def _begin_next(self, spec: LoaderSpec, epoch: int, is_next: Callable[[int], bool]) -> Scheduler | None:
+        """Begin an epoch before an iterator claims it: see NOTE [The next epoch]."""
+        backend = self._usable(spec)
+        if backend is None or not is_next(epoch):
+            return None
+        settings = spec.epoch_settings
+        if self._next is not None:
+            if (self._next.epoch, self._next.settings) == (epoch, settings):
+                return None
+            self._next.scheduler.close()
+        self._next = _NextEpoch(epoch, settings, self._schedule(spec, plan_order(spec, epoch), backend))
+        return self._next.scheduler
+
+    # -- workers --------------------------------------------------------------------------------------------
+
+    def _usable(self, spec: LoaderSpec) -> Any:
+        """Return the workers kept from an earlier epoch, or None if there are none that can be used.
+
+        With a seed, a loader whose settings of workers were changed gets new ones; without one they are kept as they
+        are, as in torch.
+        """
+        if self._kept is None or not self._kept.usable:
+            return None
+        return self._kept if spec.seed is None or self._kept_settings == spec.worker_settings else None
+
+    def _new_backend(self, spec: LoaderSpec, base_seed: int) -> Backend:
+        shared_tasks = spec.seed is not None and not spec.is_iterable
+        workers = WorkerSpec(
+            fetch=spec.fetch,
+            num_workers=spec.num_workers,
+            base_seed=base_seed,
+            worker_init_fn=spec.worker_init_fn,
+            shared_tasks=shared_tasks,
+            keyed=spec.seed is not None,
+        )
+        backend: ThreadBackend | ProcessBackend
+        if spec.worker_method == "thread":
+            backend = ThreadBackend(workers)
+        else:
+            context = spec.multiprocessing_context or torch.multiprocessing
+            if context.get_start_method() == "forkserver":
+                start_forkserver()
+            max_restarts = (
+                MAX_WORKER_RESTARTS if spec.max_worker_restarts is None else spec.max_worker_restarts
+            )
+            backend = ProcessBackend(
+                workers,
+                context,
+                page_lock=spec.page_lock,
+                max_restarts=max_restarts if shared_tasks else 0,
+                hang_timeout_s=spec.hang_timeout_s,
+            )
+        with self._lock:
+            self._backends = [
+                *(reference for reference in self._backends if reference() is not None),
+                weakref.ref(backend),
+            ]
+        if spec.persistent_workers:
+            self._kept, self._kept_settings = backend, spec.worker_settings
+        return backend
+
+
+def _begin_next(
+    manager: weakref.ref[WorkerManager], spec: LoaderSpec, epoch: int, is_next: Callable[[int], bool]
+) -> Scheduler | None:
+    """Begin the next epoch, unless its loader is gone."""
+    alive = manager()
+    try:
+        return None if alive is None else alive._begin_next(spec, epoch, is_next)
+    except Exception:  # raised again when that epoch is claimed, and not by a batch of this one
+        return None

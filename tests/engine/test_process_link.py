@@ -1,0 +1,133 @@
+"""A worker process's connection: what comes in from its own pipe and the shared queue, and what wakes it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from multiprocessing import Pipe
+
+import pytest
+
+from lit_loader.collate import default_collate
+from lit_loader.engine import FetchSpec, Task, WorkerSpec
+from lit_loader.engine.channels import FrameReader, FrameWriter, TaskQueue, pack_frame
+from lit_loader.engine.spec import Kind, Message
+from lit_loader.engine.worker import (
+    MainProcess,
+    ProcessLink,
+    WorkerEnds,
+    pack_message,
+    pack_task,
+    unpack_message,
+    unpack_task,
+)
+
+FETCH = FetchSpec(
+    dataset=range(8),
+    batched=True,
+    collate_fn=default_collate,
+    builtin_collate=True,
+    drop_last=False,
+    on_bad_sample="raise",
+    stream_state=None,
+)
+SPEC = WorkerSpec(fetch=FETCH, num_workers=1, base_seed=0, worker_init_fn=None, shared_tasks=True, keyed=True)
+
+
+class Ends:
+    """The main process's ends, and a link in this process; a test starts the thread that listens itself."""
+
+    def __init__(self, monkeypatch):
+        started = []
+        monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(thread))
+        self.queue = TaskQueue()
+        theirs, ours = zip(*(Pipe(duplex=False) for _ in range(2)), strict=True)
+        ours_results, results = Pipe(duplex=False)
+        self.pipes = [*theirs, *ours, ours_results, results]
+        self.control, self.tasks = (FrameWriter(end.fileno()) for end in ours)
+        self.results = FrameReader(ours_results.fileno())
+        ends = WorkerEnds(*theirs, results, self.queue.theirs, None, None)
+        self.link = ProcessLink(SPEC, 0, MainProcess(os.getppid(), is_parent=True), ends)
+        monkeypatch.undo()
+        self.listener = next(thread for thread in started if "control" in thread.name)
+
+    def close_tasks(self):
+        self.pipes[3].close()
+
+    def close(self):
+        if self.listener.is_alive():
+            self.control.send([pack_message(Message(Kind.STOP))])
+            self.listener.join()
+        self.queue.close()
+        for fd in (self.link._woken, self.link._wake):
+            os.close(fd)
+        for pipe in self.pipes:
+            pipe.close()
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    ends = Ends(monkeypatch)
+    yield ends
+    ends.close()
+
+
+def frame_of(number):
+    return pack_task(Message(Kind.TASK, 0, number), Task([number]))
+
+
+def test_it_takes_tasks_of_its_own_and_shared_ones_until_it_is_to_stop(ends):
+    ends.queue.put(pack_frame(frame_of(1)))
+    ends.tasks.send(frame_of(2))
+    found = [ends.link.receive() for _ in range(2)]
+    assert {message.number: unpack_task(frame).index for message, frame in found} == {1: [1], 2: [2]}
+    ends.tasks.send(frame_of(3))
+    ends.link._stop()
+    assert ends.link.receive() is None
+
+
+@pytest.mark.parametrize("source", ["shared", "own", "stop"])
+def test_it_waits_until_something_comes(ends, source):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(ends.link.receive()))
+    thread.start()
+    ends.listener.start()
+    thread.join(0.1)
+    assert thread.is_alive()
+    if source == "shared":
+        ends.queue.put(pack_frame(frame_of(4)))
+    elif source == "own":
+        ends.tasks.send(frame_of(4))
+    else:
+        ends.control.send([pack_message(Message(Kind.STOP))])
+    thread.join(10)
+    assert not thread.is_alive()
+    assert [None if item is None else item[0].number for item in found] == [None if source == "stop" else 4]
+
+
+def test_it_ends_with_the_other_end_of_its_pipe(ends):
+    ends.close_tasks()
+    assert ends.link.receive() is None
+
+
+def test_the_end_of_an_epoch_arrives_while_a_sample_is_made(ends):
+    """That is, without `receive`."""
+    ends.listener.start()
+    ends.control.send([pack_message(Message(Kind.END_EPOCH, 3))])
+    ends.control.send([pack_message(Message(Kind.STOP))])
+    ends.listener.join(10)
+    assert ends.link.has_ended(3)
+    assert not ends.link.has_ended(4)
+
+
+def test_of_epochs_that_ended_the_latest_are_remembered(ends):
+    for epoch in range(10_000):
+        ends.link._end_epoch(epoch)
+    assert all(ends.link.has_ended(epoch) for epoch in range(9_000, 10_000))
+    assert len(ends.link._ended_epochs) <= 2_000
+
+
+def test_answers_go_out_at_once(ends):
+    ends.link.send(Kind.SKIPPED, Message(Kind.TASK, 2, 7))
+    (packed,) = ends.results.receive()
+    assert unpack_message(packed)[:3] == (Kind.SKIPPED, 2, 7)

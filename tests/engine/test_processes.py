@@ -1,0 +1,240 @@
+"""Every task that worker processes get is answered, so every slot comes back: results, errors, ends, tasks not sent."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+import torch.multiprocessing
+from torch.utils.data import IterableDataset
+
+from lit_loader.collate import default_collate
+from lit_loader.engine import BatchKey, FetchSpec, ProcessBackend, StreamBatch, Task, WorkerSpec
+from lit_loader.engine.channels import MAX_TASK_BYTES
+from lit_loader.engine.spec import Kind
+from lit_loader.errors import WorkerRestartWarning
+from tests.shared_memory.link import large
+
+
+class Filled:
+    """Tensors of their index, large enough for a slot; negative indices fail, and one may be a pair with a label."""
+
+    def __getitem__(self, index):
+        index = index[0] if isinstance(index, tuple) else index
+        if index < 0:
+            raise ValueError(f"index {index}")
+        return large(index)
+
+
+class Two(IterableDataset):
+    def __iter__(self):
+        return iter([large(0), large(1)])
+
+
+def backend_of(dataset=None, *, max_restarts=0):
+    """Return a backend of one worker process."""
+    is_stream = isinstance(dataset, IterableDataset)
+    fetch = FetchSpec(
+        dataset=dataset or Filled(),
+        batched=True,
+        collate_fn=default_collate,
+        builtin_collate=True,
+        drop_last=False,
+        on_bad_sample="raise",
+        stream_state=False if is_stream else None,
+    )
+    spec = WorkerSpec(
+        fetch=fetch,
+        num_workers=1,
+        base_seed=0,
+        worker_init_fn=None,
+        shared_tasks=not is_stream,
+        keyed=not is_stream,
+    )
+    return ProcessBackend(spec, torch.multiprocessing.get_context("fork"), max_restarts=max_restarts)
+
+
+@pytest.fixture
+def backend():
+    backend = backend_of()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def epoch(backend):
+    return backend.open_epoch(iterate=False)
+
+
+def task(*indices):
+    return Task(list(indices), BatchKey(1, 2))
+
+
+def results(backend, epoch, count):
+    """Return the next results of an epoch, when they are there."""
+    found, deadline = [], time.monotonic() + 20
+    while len(found) < count:
+        assert time.monotonic() < deadline
+        results = backend.poll(epoch, 1.0)
+        found += results
+        results.clear()
+    return found
+
+
+def made(backend, epoch, number, *indices):
+    """Return the result of a task that is given to the worker."""
+    backend.submit(epoch, number, task(*indices), None)
+    (result,) = results(backend, epoch, 1)
+    return result
+
+
+def free_slots(backend):
+    """Return the slots that wait for another batch."""
+    return sorted(backend._slots._free)
+
+
+def test_a_batch_goes_to_a_slot_of_its_own_until_its_tensors_die(backend, epoch):
+    for number in range(3):
+        backend.submit(epoch, number, task(number), None)
+    batches = [backend.open(result) for result in results(backend, epoch, 3)]
+    assert backend._slots._num_slots == 3
+    assert free_slots(backend) == []
+    assert [float(batch.mean()) for batch in batches] == [0, 1, 2]
+    del batches[1]
+    assert free_slots(backend) == [1]
+    batches.append(backend.open(made(backend, epoch, 3, 9)))
+    assert free_slots(backend) == []
+    assert [float(batch.mean()) for batch in batches] == [0, 2, 9]
+
+
+def test_a_slot_is_kept_until_its_batch_is_answered_opened_and_let_go(backend, epoch):
+    backend.submit(epoch, 0, task(2), None)
+    assert len(backend._in_flight) == 1
+    (result,) = results(backend, epoch, 1)
+    assert backend._in_flight == {}
+    assert free_slots(backend) == []
+    batch = backend.open(result)
+    del result
+    assert free_slots(backend) == []
+    assert float(batch.mean()) == 2
+    del batch
+    assert free_slots(backend) == [0]
+
+
+def test_an_error_gives_its_slot_back(backend, epoch):
+    result = made(backend, epoch, 0, -1)
+    assert result.kind is Kind.ERROR
+    assert free_slots(backend) == [0]
+    with pytest.raises(ValueError, match="index -1"):
+        backend.open(result)
+
+
+def test_the_end_of_a_stream_gives_its_slot_back():
+    backend = backend_of(Two())
+    try:
+        epoch = backend.open_epoch(iterate=True)
+        for number in range(3):
+            backend.submit(epoch, number, Task([None]), 0)
+        *batches, end = results(backend, epoch, 3)
+        assert [float(backend.open(batch).batch.mean()) for batch in batches] == [0, 1]
+        assert end.kind is Kind.STREAM_ENDED
+        assert type(backend.open(end)) is StreamBatch
+        del batches
+        assert free_slots(backend) == [0, 1, 2]
+    finally:
+        backend.close()
+
+
+def test_what_a_dropped_epoch_had_given_out_gives_its_slots_back(backend, epoch):
+    """Whether the worker makes it all the same or passes over it."""
+    for number in range(6):
+        backend.submit(epoch, number, task(number), None)
+    backend.close_epoch(epoch)
+    other = backend.open_epoch(iterate=False)
+    result = made(backend, other, 0, 8)
+    assert float(backend.open(result).mean()) == 8
+    del result
+    assert backend._in_flight == {}
+    assert free_slots(backend) == list(range(7))
+
+
+def test_batches_of_two_epochs_with_the_same_number_are_not_mixed_up(backend, epoch):
+    other = backend.open_epoch(iterate=False)
+    backend.submit(epoch, 5, task(1), None)
+    backend.submit(other, 5, task(2), None)
+    (second,) = results(backend, other, 1)
+    (first,) = results(backend, epoch, 1)  # read with the other one, and kept
+    assert [float(backend.open(result).mean()) for result in (first, second)] == [1, 2]
+
+
+def test_a_result_that_nobody_opens_gives_its_slot_back(backend, epoch):
+    result = made(backend, epoch, 0, 1)
+    assert free_slots(backend) == []
+    del result
+    assert free_slots(backend) == [0]
+
+
+def test_a_task_that_cannot_be_sent_gives_its_slot_back(backend, epoch):
+    with pytest.raises(Exception, match=r"pickle|local") as kept:  # with its frames, as a scheduler keeps it
+        backend.submit(epoch, 0, Task([lambda: None]), None)
+    assert backend._in_flight == {}
+    assert free_slots(backend) == [0]
+    del kept
+
+
+def test_a_task_too_large_for_the_queue_goes_by_the_workers_own_pipe(backend, epoch):
+    for number in range(2):
+        backend.submit(epoch, number, task((number, "x" * MAX_TASK_BYTES)), None)
+    assert [float(backend.open(result).mean()) for result in results(backend, epoch, 2)] == [0, 1]
+
+
+def test_without_slots_results_come_along(monkeypatch):
+    monkeypatch.setattr("lit_loader.engine.processes.open_slots", lambda page_lock: None)
+    backend = backend_of()
+    try:
+        result = made(backend, backend.open_epoch(iterate=False), 0, 3)
+        assert result.payload.ticket is None
+        assert float(backend.open(result).mean()) == 3
+    finally:
+        backend.close()
+
+
+def test_when_slots_run_out_a_batch_comes_along(backend, epoch, monkeypatch):
+    monkeypatch.setattr("lit_loader.shared_memory.slots.MAX_SLOTS", 1)
+    for number in range(2):
+        backend.submit(epoch, number, task(number), None)
+    in_slot, along = results(backend, epoch, 2)
+    assert in_slot.payload.ticket is not None
+    assert along.payload.ticket is None
+    assert [float(backend.open(result).mean()) for result in (in_slot, along)] == [0, 1]
+    del in_slot, along
+    assert made(backend, epoch, 2, 5).payload.ticket.number == 0
+
+
+def test_a_closed_backend_lets_go_of_all_and_leaves_what_is_held(backend, epoch):
+    batch = backend.open(made(backend, epoch, 0, 4))
+    backend.submit(epoch, 1, task(5), None)
+    backend.close()
+    assert backend._in_flight == {}
+    assert backend.workers == []
+    with pytest.raises(RuntimeError, match="workers were closed"):
+        backend.submit(epoch, 2, task(6), None)
+    assert (batch == 4).all()
+
+
+def test_an_epoch_that_is_polled_after_its_end_counts_as_ended():
+    """While an epoch is alive, restarts are not counted anew."""
+    backend = backend_of(max_restarts=1)
+    try:
+        for _ in range(3):
+            epoch = backend.open_epoch(iterate=False)
+            assert float(backend.open(made(backend, epoch, 0, 1)).mean()) == 1
+            backend._workers[0].process.kill()
+            backend._workers[0].process.join()
+            with pytest.warns(WorkerRestartWarning, match="restart 1 of max_worker_restarts=1"):
+                assert float(backend.open(made(backend, epoch, 1, 2)).mean()) == 2
+            backend.close_epoch(epoch)
+            assert not backend.poll(epoch, 0.0)
+    finally:
+        backend.close()

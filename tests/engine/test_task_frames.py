@@ -1,0 +1,61 @@
+"""What is packed is unpacked as it was."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lit_loader.engine import BatchKey, StreamPlace, Task
+from lit_loader.engine.channels import pack_frame, unpack_frame
+from lit_loader.engine.spec import Kind, Message
+from lit_loader.engine.worker import pack_message, pack_task, unpack_message, unpack_task
+
+NUMBERS = st.integers(0, 2**32)
+
+
+@given(
+    message=st.builds(
+        Message,
+        st.sampled_from(Kind),
+        NUMBERS,
+        NUMBERS,
+        st.integers(-1, 2**31 - 1),
+        st.integers(0, 2**32 - 1),
+    )
+)
+def test_messages(message):
+    found = unpack_message(pack_message(message))
+    assert found == message
+    assert type(found.kind) is Kind
+
+
+@given(buffers=st.lists(st.binary(max_size=100), max_size=5))
+def test_frames(buffers):
+    assert [bytes(buffer) for buffer in unpack_frame(pack_frame(buffers))] == buffers
+
+
+@given(
+    index=st.one_of(st.lists(st.integers()), st.text(), st.tuples(st.integers(), st.integers()), st.none()),
+    key=st.none() | st.builds(BatchKey, *[st.integers(0, 2**60)] * 5),
+    number=NUMBERS,
+    spares=st.none() | st.lists(st.lists(st.integers()), max_size=3),
+    places=st.none() | st.lists(st.builds(StreamPlace, NUMBERS, NUMBERS, st.booleans()), max_size=3),
+)
+def test_tasks(index, key, number, spares, places):
+    task = Task(index, key, number, spares, places)
+    found = unpack_task(unpack_frame(pack_frame(pack_task(Message(Kind.TASK), task))))
+    assert found == task
+    assert type(found) is Task
+    assert key is None or type(found.key) is BatchKey
+
+
+def test_an_index_may_be_a_tensor():
+    found = unpack_task(unpack_frame(pack_frame(pack_task(Message(Kind.TASK), Task(torch.arange(2000))))))
+    assert torch.equal(found.index, torch.arange(2000))
+
+
+def test_an_index_that_cannot_be_pickled_raises():
+    with pytest.raises(Exception, match="pickle"):
+        pack_task(Message(Kind.TASK), Task(lambda: 0))

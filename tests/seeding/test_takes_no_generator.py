@@ -1,0 +1,121 @@
+"""Guarantee: in a worker thread what takes no generator is refused, if it draws."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+
+from lit_loader.errors import SharedGeneratorError
+from lit_loader.seeding import ThreadScope
+
+
+def x():
+    return torch.ones(4, 4)
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+def deep(kind, *, layers=2, training=True):
+    return kind(3, 3, num_layers=layers, dropout=0.5 if layers > 1 else 0.0).train(training)
+
+
+LSTM, GRU, RNN = deep(nn.LSTM), deep(nn.GRU), deep(nn.RNN)
+SILENT_LSTM, SILENT_RNN = deep(nn.LSTM, training=False), deep(nn.RNN, training=False)
+SHALLOW_GRU = deep(nn.GRU, layers=1)
+ATTENTION = nn.MultiheadAttention(4, 2, dropout=0.5)
+SILENT_ATTENTION = nn.MultiheadAttention(4, 2, dropout=0.5).eval()
+SEQUENCE = torch.ones(2, 1, 3)
+PACKED = pack_sequence([torch.ones(2, 3)])
+
+
+# name: (a call that draws from the process-wide generator, one that draws nothing)
+CALLS = {
+    "dropout": (lambda: F.dropout(x()), lambda: F.dropout(x(), training=False)),
+    "dropout of nothing": (lambda: F.dropout(x(), 0.1), lambda: F.dropout(x(), 0.0)),
+    "torch.dropout": (lambda: torch.dropout(x(), 0.5, True), lambda: torch.dropout(x(), 0.5, False)),
+    "torch.dropout by name": (
+        lambda: torch.dropout(x(), p=0.5, train=True),
+        lambda: torch.dropout(x(), p=0.5, train=False),
+    ),
+    "torch.dropout_": (lambda: torch.dropout_(x(), 0.5, True), lambda: torch.dropout_(x(), 0.5, False)),
+    "dropout1d": (lambda: F.dropout1d(x()), lambda: F.dropout1d(x(), 0.5, False)),
+    "dropout2d": (
+        lambda: F.dropout2d(x()[None, None]),
+        lambda: F.dropout2d(x()[None, None], training=False),
+    ),
+    "dropout3d": (
+        lambda: F.dropout3d(x()[None, None]),
+        lambda: F.dropout3d(x()[None, None], training=False),
+    ),
+    "alpha_dropout": (lambda: F.alpha_dropout(x(), training=True), lambda: F.alpha_dropout(x())),
+    "feature_alpha_dropout": (
+        lambda: F.feature_alpha_dropout(x(), training=True),
+        lambda: F.feature_alpha_dropout(x()),
+    ),
+    "torch.alpha_dropout": (
+        lambda: torch.alpha_dropout(x(), 0.5, True),
+        lambda: torch.alpha_dropout(x(), 0.5, False),
+    ),
+    "torch.feature_dropout": (
+        lambda: torch.feature_dropout(x(), 0.5, True),
+        lambda: torch.feature_dropout(x(), 0.5, False),
+    ),
+    "native_dropout": (
+        lambda: torch.native_dropout(x(), 0.5, True),
+        lambda: torch.native_dropout(x(), 0.5, False),
+    ),
+    "a dropout layer": (lambda: nn.Dropout()(x()), lambda: nn.Dropout().eval()(x())),
+    "rrelu": (lambda: F.rrelu(-x(), training=True), lambda: F.rrelu(-x())),
+    "torch.rrelu": (lambda: torch.rrelu(-x(), 0.1, 0.3, True), lambda: torch.rrelu(-x())),
+    "rrelu_": (lambda: F.rrelu_(-x(), training=True), lambda: F.rrelu_(-x())),
+    "rrelu_with_noise": (
+        lambda: torch._C._nn.rrelu_with_noise(-x(), x(), 0.1, 0.3, True),
+        lambda: torch._C._nn.rrelu_with_noise(-x(), x()),
+    ),
+    "gumbel_softmax": (lambda: F.gumbel_softmax(x()), None),
+    "fractional_max_pool2d": (lambda: F.fractional_max_pool2d(x()[None], 2, output_size=2), None),
+    "fractional_max_pool2d with indices": (
+        lambda: F.fractional_max_pool2d(x()[None], 2, output_size=2, return_indices=True),
+        None,
+    ),
+    "fractional_max_pool3d": (
+        lambda: F.fractional_max_pool3d(torch.ones(1, 4, 4, 4), 2, output_size=2),
+        None,
+    ),
+    "pca_lowrank of a subclass": (lambda: torch.pca_lowrank(Subclass(x()), 2), None),
+    "svd_lowrank of a subclass": (lambda: torch.svd_lowrank(Subclass(x()), 2), None),
+    "lobpcg of a subclass": (lambda: torch.lobpcg(Subclass(torch.eye(9)), 1), None),
+    "scaled_dot_product_attention": (
+        lambda: F.scaled_dot_product_attention(x()[None], x()[None], x()[None], dropout_p=0.5),
+        lambda: F.scaled_dot_product_attention(x()[None], x()[None], x()[None]),
+    ),
+    "multi-head attention": (lambda: ATTENTION(x(), x(), x()), lambda: SILENT_ATTENTION(x(), x(), x())),
+    "LSTM": (lambda: LSTM(SEQUENCE), lambda: SILENT_LSTM(SEQUENCE)),
+    "GRU": (lambda: GRU(SEQUENCE), lambda: SHALLOW_GRU(SEQUENCE)),
+    "RNN": (lambda: RNN(SEQUENCE), lambda: SILENT_RNN(SEQUENCE)),
+    "packed LSTM": (lambda: LSTM(PACKED), lambda: SILENT_LSTM(PACKED)),
+    "packed GRU": (lambda: GRU(PACKED), lambda: SHALLOW_GRU(PACKED)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_takes_no_generator_is_refused_only_if_it_draws(name):
+    draws, silent = CALLS[name]
+
+    def state_after(call):
+        torch.default_generator.manual_seed(0)
+        before = torch.default_generator.get_state()
+        call()
+        return not torch.equal(torch.default_generator.get_state(), before)
+
+    assert state_after(draws)  # so the refusal below is no false alarm
+    with ThreadScope(0):
+        with pytest.raises(SharedGeneratorError, match=r"draws from the process-wide.*multiprocessing"):
+            draws()
+        if silent is not None:
+            assert not state_after(silent)
