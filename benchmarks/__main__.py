@@ -16,6 +16,7 @@ from benchmarks import (
     resume,
     startup,
     transport,
+    walk,
 )
 from benchmarks.rounds import run
 
@@ -23,7 +24,7 @@ from benchmarks.rounds import run
 def main(rounds: int) -> None:
     """Answer one question after the other."""
     questions = (class_weights, overhead, transport, detection, classification, decoded_cache)
-    for question in (*questions, epoch_gap, heavy_tail, startup, recovery, resume, padding, draws):
+    for question in (*questions, epoch_gap, heavy_tail, startup, recovery, resume, padding, draws, walk):
         question.main(rounds)
 
 
