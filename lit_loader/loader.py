@@ -12,7 +12,7 @@ NOTE [Two regimes]
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from functools import partial
 from typing import Any, Final, Literal, Self, TypeVar, cast
 
@@ -206,7 +206,8 @@ class DataLoader(TorchDataLoader[T_co]):
         self._worker_manager, self._epochs = WorkerManager(), EpochState()
         is_default = seed is not None and sampler is None and batch_sampler is None
         if is_default and not isinstance(dataset, IterableDataset):
-            sampler = RandomSampler(dataset) if shuffle else SequentialSampler(dataset)  # type: ignore[arg-type] # has a length
+            sized = cast("Sized", dataset)  # as of any map dataset; the samplers refuse one without a length
+            sampler = RandomSampler(sized) if shuffle else SequentialSampler(sized)
             shuffle = None
         if seed is not None:
             check_batch_sampler(batch_sampler)

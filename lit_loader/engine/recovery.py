@@ -13,7 +13,7 @@ NOTE [Lost tasks]
 NOTE [Hangs]
     A worker that hangs cannot report it. Each worker writes the time at which it began a sample into shared memory
     (`HeartbeatTable`), and a consumer that waits for a batch reads it. Python's own
-    ``faulthandler.dump_traceback_later(exit=True)`` in the worker takes 47 us a sample instead of 0.3, kills every
+    ``faulthandler.dump_traceback_later(exit=True)`` in the worker takes 50 us a sample instead of 0.1, kills every
     worker that was in the middle of a sample when a stopped job (Ctrl-Z, a debugger) goes on, and does not find a
     worker that is stopped itself.
     An idle worker that does not send a report hangs too (it was stopped, or was forked with a lock that no thread

@@ -53,7 +53,7 @@ class EpochState:
         return {name: self.__dict__[name] for name in copied}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__()  # type: ignore[misc] # a copy begins as one that was made
+        self.__dict__.update(EpochState().__dict__)  # what is not copied is as in a new one
         self.__dict__.update(state)
 
     # -- setting and claiming epochs ------------------------------------------------------------------------
