@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 from torch._C._autograd import _profiler_enabled as profiler_enabled
 from torch.autograd import profiler
@@ -19,30 +19,6 @@ T_co = TypeVar("T_co", covariant=True)
 
 StartFn: TypeAlias = Callable[[], tuple[Batches, Progress]]
 """Claims an epoch and starts it; returns its batches and the progress that counts them."""
-
-
-class ReportedLength(NamedTuple):
-    """The length that an iterable dataset reported when ``len(loader)`` was called."""
-
-    length: int
-    dataset: str
-    in_workers: bool
-
-    def warn_past(self, delivered: int) -> None:
-        """Warn as torch does if more items were delivered than that."""
-        if delivered <= self.length:
-            return
-        text = (
-            f"Length of IterableDataset {self.dataset} was reported to be {self.length}(when accessing "
-            f"len(dataloader)), but {delivered} samples have been fetched. "
-        )
-        if self.in_workers:
-            text += (
-                "For multiprocessing data-loading, this could be caused by not properly configuring the "
-                "IterableDataset replica at each worker. Please see "
-                "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
-            )
-        warnings.warn(text, stacklevel=4)
 
 
 def _close_when_collected(batches: Batches) -> None:
@@ -60,13 +36,12 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
     of that class and no others.
 
     Args:
-        start: Starts the epoch; called now, or at the first ``next()`` if ``lazy``, so that ``iter()`` alone has no
-            effect.
+        start: Starts the epoch; called by `begin`, or by the first ``next()``.
         transfer: Page-locks batches or moves them to a device, or None if they are returned as they were made.
         num_batches: Returns the number of batches, for ``len()``.
         has_workers: Whether the loader has workers.
-        label: Name of the step in torch's profiler.
-        reported: The length that an iterable dataset gave, or None if it was not asked.
+        dataset: The loader's, for the warning that it has more items than it reported.
+        reported_length: The length that an iterable dataset gave, or None if it was not asked.
 
     Runs in: the process and thread that created it.
     Owns: its epoch, which is closed when the iterator is exhausted, closed or collected.
@@ -76,38 +51,35 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         self,
         start: StartFn,
         *,
-        lazy: bool,
         transfer: TransferFn | None,
         num_batches: Callable[[], int],
         has_workers: bool,
-        label: str,
-        reported: ReportedLength | None,
+        dataset: Any,
+        reported_length: int | None,
     ) -> None:
         # torch's constructor is not called, because it starts torch's engine
-        self._transfer, self._num_batches, self._label = transfer, num_batches, label
-        self._has_workers = has_workers
+        self._transfer, self._num_batches = transfer, num_batches
+        self._has_workers, self._dataset = has_workers, dataset
         self._shown_workers: list[Any] = []
-        self._made: Batches | None = None  # the epoch's batches as they are made
-        self._batches: Batches | None = None  # and as they are delivered
+        self._batches: Batches | None = None
         self._closer: weakref.finalize[..., Any] | None = None
-        self.restart(start, lazy=lazy, reported=reported)
+        self.restart(start, reported_length)
 
-    def restart(self, start: StartFn, *, lazy: bool, reported: ReportedLength | None) -> None:
-        """Begin another epoch and drop the rest of this one, as torch's iterator over persistent workers does."""
+    def restart(self, start: StartFn, reported_length: int | None) -> None:
+        """Drop the rest of the epoch and deliver another one, as torch's iterator over persistent workers does."""
         self.close()
         self._ended = False
         self._start: StartFn | None = start
-        self._reported = reported
-        if not lazy:
-            self._begin()
+        self._reported_length = reported_length
 
-    def _begin(self) -> Batches:
+    def begin(self) -> Batches:
+        """Start the epoch and return its batches."""
         assert self._start is not None
-        self._made, self._progress = self._start()
-        self._shown_workers = self._made.workers
+        batches, self._progress = self._start()
+        self._shown_workers = batches.workers
         if not self._progress.resumed:
             self._start = None  # it refers to the loader, which may refer to this iterator: a reference cycle
-        self._batches = self._made if self._transfer is None else self._transfer(self._made)
+        self._batches = batches if self._transfer is None else self._transfer(batches)
         self._closer = weakref.finalize(self, _close_when_collected, self._batches)
         self._closer.atexit = False  # at exit the backend ends its workers by itself
         return self._batches
@@ -118,7 +90,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         self._drop_batches()
 
     def _drop_batches(self) -> None:
-        batches, self._batches, self._made = self._batches, None, None
+        batches, self._batches = self._batches, None
         closer, self._closer = self._closer, None
         if batches is not None and closer is not None and closer.detach() is not None:
             batches.close()
@@ -132,8 +104,8 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         """
         if not self._has_workers:
             raise AttributeError(f"{type(self).__name__} has no _workers with num_workers=0")
-        if self._made is not None:
-            self._shown_workers = self._made.workers or self._shown_workers
+        if self._batches is not None:
+            self._shown_workers = self._batches.workers or self._shown_workers
         return self._shown_workers
 
     def __iter__(self) -> LoaderIterator[T_co]:
@@ -146,13 +118,15 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         if not (profiler_enabled() or profiler._is_profiler_enabled):
             # record_function takes as long as a small batch, also when nothing is recorded
             return self._next()
-        with profiler.record_function(self._label):
+        # the names that torch's loader shows, so that traces of both can be compared
+        kind = "MultiProcessing" if self._has_workers else "SingleProcess"
+        with profiler.record_function(f"enumerate(DataLoader)#_{kind}DataLoaderIter.__next__"):
             return self._next()
 
     def _next(self) -> T_co:
         if self._ended:
             raise StopIteration
-        batches = self._batches if self._batches is not None else self._begin()
+        batches = self._batches if self._batches is not None else self.begin()
         progress = self._progress
         try:
             batch = batches.next_batch()
@@ -172,9 +146,23 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
             progress.failed()
             raise
         progress.received()
-        if self._reported is not None:
-            self._reported.warn_past(progress.num_returned)
+        if self._reported_length is not None and progress.num_returned > self._reported_length:
+            self._warn_of_length(progress.num_returned)
         return cast("T_co", batch)
+
+    def _warn_of_length(self, num_returned: int) -> None:
+        """Warn as torch does that a dataset has more items than it reported."""
+        text = (
+            f"Length of IterableDataset {self._dataset} was reported to be {self._reported_length}(when accessing "
+            f"len(dataloader)), but {num_returned} samples have been fetched. "
+        )
+        if self._has_workers:
+            text += (
+                "For multiprocessing data-loading, this could be caused by not properly configuring the "
+                "IterableDataset replica at each worker. Please see "
+                "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
+            )
+        warnings.warn(text, stacklevel=4)
 
     def __getstate__(self) -> Any:
         # NotImplementedError as in torch: workers and the position in an epoch belong to their process

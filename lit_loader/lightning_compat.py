@@ -28,15 +28,15 @@ import numpy as np
 import torch.utils.data
 from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, Sampler
 
-from lit_loader import samplers
 from lit_loader.samplers import OrderSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
 __all__ = ["is_called_by_lightning", "register_rebuild_hook", "replace_torch_samplers", "unwrapped"]
 
 # The arguments that Lightning can pass to a batch sampler's class.
 _BATCH_SAMPLER_PARAMETERS = {"self", "sampler", "batch_size", "drop_last"}
-# Samplers whose replacement was warned of, by id, since a sampler need not be hashable.
-_warned: dict[int, weakref.ref[Any]] = {}
+# Samplers whose replacement was warned of (Lightning rebuilds a loader for each stage), by id, since a sampler need not
+# be hashable.
+_warned: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def is_called_by_lightning() -> bool:
@@ -308,13 +308,18 @@ def _warn_of_sharding(rebuilt: Any, injected: Any, sampler: Any, batch_sampler: 
     """Warn once if Lightning's sharding does not give what the user's sampler gives."""
     lost = _lost_by_sharding(rebuilt, injected, sampler, batch_sampler)
     given = sampler if batch_sampler is None else batch_sampler
-    if lost is None or injected.rank != 0 or _was_warned_of(given):
+    if lost is None or injected.rank != 0:
         return
+    with contextlib.suppress(TypeError):  # a list, for example, has no weak references
+        if _warned.get(id(given)) is given:
+            return
+        _warned[id(given)] = given
     argument = "sampler" if batch_sampler is None else "batch_sampler"
     warnings.warn(
         f"{argument}={_name(given)} was replaced by Lightning's {_name(injected)}, as with torch's DataLoader: {lost}. "
-        f"For each rank's part of what it gives, pass seed= (then it is cut by rank) or use {_instead_of(sampler)} "
-        "with seed=; if it gives each rank its own part by itself, pass Trainer(use_distributed_sampler=False)",
+        "For each rank's part of what it gives, pass seed= (then it is cut by rank), also with a sampler of "
+        "lit_loader.samplers; if it gives each rank its own part by itself, pass "
+        "Trainer(use_distributed_sampler=False)",
         UserWarning,
         stacklevel=2,
     )
@@ -338,26 +343,6 @@ def _lost_by_sharding(rebuilt: Any, injected: Any, sampler: Any, batch_sampler: 
     if wrapped is sampler:
         return "each rank draws for itself and takes a part of that, so that samples are doubled and missing"
     return "what it draws is lost, the data set's indices are shared instead"
-
-
-def _was_warned_of(sampler: Any) -> bool:
-    """Return whether this was called before with this sampler: Lightning rebuilds a loader for each stage."""
-    found = _warned.get(id(sampler))
-    if found is not None and found() is sampler:  # the id may have been that of an object that is gone
-        return True
-    with contextlib.suppress(TypeError):  # a list, for example, has no weak references
-        _warned[id(sampler)] = weakref.ref(sampler)
-    return False
-
-
-def _instead_of(sampler: Any) -> str:
-    """Return the name of the lit_loader sampler that does the same on several ranks."""
-    kind, name = type(sampler), _name(sampler)
-    if kind is torch.utils.data.RandomSampler:
-        name = "RandomSampler" if _is_plain_random(sampler) else "WeightedRandomSampler"
-    if kind.__module__.startswith("torch.") and hasattr(samplers, name):
-        return f"lit_loader.samplers.{name}"
-    return "a sampler of lit_loader.samplers (or a subclass of its OrderSampler)"
 
 
 def _is_plain_random(sampler: Any) -> bool:

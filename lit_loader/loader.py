@@ -12,9 +12,9 @@ NOTE [Two regimes]
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Iterable, Sized
 from functools import partial
-from typing import Any, Final, Literal, Self, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -25,13 +25,11 @@ from lit_loader.arguments import (
     check_arguments,
     check_bad_samples,
     check_batch_sampler,
-    check_iterable_now,
+    check_choice,
     check_replacement,
-    check_resume,
-    check_worker_method,
 )
 from lit_loader.collate.default import is_builtin_collate, replace_torch_collate
-from lit_loader.device import CudaPageLock, checked_device, find_page_lock, make_transfer
+from lit_loader.device import checked_device, find_page_lock, make_transfer
 from lit_loader.engine import (
     BadSample,
     BadSampleLog,
@@ -41,9 +39,10 @@ from lit_loader.engine import (
     LoaderSpec,
     OnBadSample,
     Resume,
+    WorkerMethod,
 )
 from lit_loader.errors import ResumeWarning
-from lit_loader.iterator import LoaderIterator, ReportedLength
+from lit_loader.iterator import LoaderIterator
 from lit_loader.lightning_compat import (
     register_rebuild_hook,
     replace_torch_samplers,
@@ -59,10 +58,6 @@ from lit_loader.worker_manager import WorkerManager
 __all__ = ["DataLoader"]
 
 T_co = TypeVar("T_co", covariant=True)
-
-# What torch's loader shows in the profiler, so that traces of both can be compared.
-_INLINE_LABEL = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-_WORKERS_LABEL = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 MAX_BAD_SAMPLES: Final = 100
 """How many bad samples an epoch may have on each rank, unless the loader is given another number."""
@@ -142,6 +137,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     Raises:
         TypeError: If the dataset is a DataPipe, ``seed`` is not an int, or ``device`` is of another type.
+        RuntimeError: If ``device`` is not the name of a device.
         ValueError: As torch does, and for a rank outside of the world size, a generator beside a seed, a context
             beside worker threads, an unknown ``worker_method``, a policy on bad samples that is not possible here, or a
             device that is not available.
@@ -150,17 +146,6 @@ class DataLoader(TorchDataLoader[T_co]):
         whose bits depend on the number of intra-op threads.
     Owns: persistent workers, until `close`, until it is collected, or until the interpreter exits.
     """
-
-    seed: int | None
-    rank: int | None
-    world_size: int | None
-    worker_method: Literal["multiprocessing", "thread"]
-    max_worker_restarts: int | None
-    hang_timeout_s: float | None
-    on_bad_sample: OnBadSample
-    max_bad_samples: int | None
-    device: torch.device | None
-    resume: Resume
 
     def __init__(
         self,
@@ -181,7 +166,7 @@ class DataLoader(TorchDataLoader[T_co]):
         seed: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        worker_method: Literal["multiprocessing", "thread"] = "multiprocessing",
+        worker_method: WorkerMethod = "multiprocessing",
         max_worker_restarts: int | None = None,
         hang_timeout_s: float | None = None,
         on_bad_sample: OnBadSample = "raise",
@@ -193,15 +178,14 @@ class DataLoader(TorchDataLoader[T_co]):
         pin_memory_device: str = "",
         in_order: bool = True,
     ) -> None:
-        check_arguments(dataset, seed, rank, world_size, generator)
-        check_worker_method(worker_method, multiprocessing_context)
+        check_arguments(dataset, seed, rank, world_size, generator, worker_method, multiprocessing_context)
+        check_choice("resume", resume, Resume)
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.worker_method = worker_method
         self.max_worker_restarts, self.hang_timeout_s = max_worker_restarts, hang_timeout_s
         self.on_bad_sample, self.max_bad_samples = on_bad_sample, max_bad_samples
         self._bad_sample_log: BadSampleLog | None = None
         self.device = checked_device(device)
-        check_resume(resume)
         self.resume = resume
         self._worker_manager, self._epochs = WorkerManager(), EpochState()
         is_default = seed is not None and sampler is None and batch_sampler is None
@@ -237,13 +221,12 @@ class DataLoader(TorchDataLoader[T_co]):
             max_bad_samples,
             dataset,
             batched=self.batch_sampler is not None,
-            seeded=seed is not None,
             sliced=self._slicing is not None,
         )
         check_replacement(
             max_worker_restarts,
             hang_timeout_s,
-            processes=num_workers > 0 and worker_method == "multiprocessing",
+            processes=self._has_processes,
             keyed=seed is not None and not isinstance(dataset, IterableDataset),
         )
 
@@ -251,7 +234,13 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _spec(self) -> LoaderSpec:
         """Return the loader's settings as they are now; no other module gets the loader itself."""
-        rank, world_size = self._rank_and_world_size()
+        has_group = dist.is_available() and dist.is_initialized()
+        of_group = (dist.get_rank(), dist.get_world_size()) if has_group else (0, 1)
+        rank, world_size = of_group
+        if self.rank is not None and self.world_size is not None:
+            rank, world_size = self.rank, self.world_size
+        # The ranks can compare what a custom sampler gives them only if these are those of the process group.
+        compares = has_group and world_size > 1 and (rank, world_size) == of_group
         is_iterable, slicing = isinstance(self.dataset, IterableDataset), self._slicing
         fetch = FetchSpec(
             dataset=self.dataset,
@@ -262,9 +251,7 @@ class DataLoader(TorchDataLoader[T_co]):
             on_bad_sample=self.on_bad_sample,
             # A state cannot be split where worker threads share the dataset, and on several ranks the saved one is that
             # of one rank. In both cases samples are counted instead.
-            stream_state=(self.worker_method != "thread" or self.num_workers <= 1) and world_size == 1
-            if is_iterable
-            else None,
+            stream_state=(self.worker_method != "thread" or self.num_workers <= 1) and world_size == 1,
         )
         global_batches = None
         if self.seed is not None and slicing is None and not is_iterable:
@@ -280,7 +267,7 @@ class DataLoader(TorchDataLoader[T_co]):
             seed=self.seed,
             rank=rank,
             world_size=world_size,
-            gather=self._find_gather(rank, world_size),
+            gather=_gather if compares and not self._worker_manager.ranks_compared else None,
             num_workers=self.num_workers,
             worker_method=self.worker_method,
             multiprocessing_context=self.multiprocessing_context,
@@ -292,8 +279,7 @@ class DataLoader(TorchDataLoader[T_co]):
             timeout_s=self.timeout,
             max_worker_restarts=self.max_worker_restarts,
             hang_timeout_s=self.hang_timeout_s,
-            max_bad_samples=self.max_bad_samples,
-            page_lock=self._page_lock,
+            page_lock=find_page_lock(self.pin_memory and self._has_processes, self.device),
             resume=self.resume,
         )
 
@@ -309,28 +295,9 @@ class DataLoader(TorchDataLoader[T_co]):
             return BatchSlicing(batches.sampler, batches.batch_size, batches.drop_last)
         return None
 
-    def _rank_and_world_size(self) -> tuple[int, int]:
-        """Return rank and world size: as given, else the process group's, else 0 of 1."""
-        if self.rank is not None and self.world_size is not None:
-            return self.rank, self.world_size
-        if dist.is_available() and dist.is_initialized():
-            return dist.get_rank(), dist.get_world_size()
-        return 0, 1
-
-    def _find_gather(self, rank: int, world_size: int) -> Callable[[Any], list[Any]] | None:
-        """Return the collective by which the ranks compare a custom sampler, or None.
-
-        It is None if they have compared it already, or if rank and world size are not those of the process group.
-        """
-        if self._worker_manager.ranks_compared or not (dist.is_available() and dist.is_initialized()):
-            return None
-        here = (dist.get_rank(), dist.get_world_size())
-        return _gather if world_size > 1 and (rank, world_size) == here else None
-
     @property
-    def _page_lock(self) -> CudaPageLock | None:
-        """The page lock of the memory that worker processes write batches to, or None if it is not page-locked."""
-        return find_page_lock(self.pin_memory, self.device)
+    def _has_processes(self) -> bool:
+        return self.num_workers > 0 and self.worker_method == "multiprocessing"
 
     # -- epochs and length ----------------------------------------------------------------------------------
 
@@ -353,35 +320,42 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def __iter__(self) -> LoaderIterator[T_co]:
         """Return an iterator over one epoch."""
-        if self.seed is not None or not self.persistent_workers or self.num_workers == 0:
+        if self.seed is not None:
             return self._get_iterator()
-        iterator: Any = self._iterator
+        keeps_iterator = self.persistent_workers and self.num_workers > 0
+        iterator = cast("LoaderIterator[T_co] | None", self._iterator if keeps_iterator else None)
         if iterator is None:
-            iterator = self._iterator = self._get_iterator()
+            iterator = self._get_iterator()
         else:  # as in torch, where each iter() restarts the one iterator of persistent workers
-            again = partial(self._start_epoch, again=True)
-            iterator.restart(again, lazy=False, reported=self._reported_length())
-        return cast("LoaderIterator[T_co]", iterator)
+            iterator.restart(partial(self._start_epoch, again=True), self._IterableDataset_len_called)
+        iterator.begin()
+        if keeps_iterator:
+            self._iterator = iterator
+        return iterator
 
     def _get_iterator(self) -> LoaderIterator[T_co]:
-        check_iterable_now(
-            num_workers=self.num_workers, prefetch_factor=self.prefetch_factor, timeout=self.timeout
-        )
+        # as in torch, when the loader is iterated
         if self.num_workers > 0:
+            if not self.prefetch_factor:
+                raise AssertionError(
+                    f"prefetch_factor={self.prefetch_factor} must be greater than 0 for workers"
+                )
             self.check_worker_number_rationality()
+        elif self.timeout:
+            raise AssertionError(f"timeout={self.timeout} needs workers; num_workers=0 requires timeout == 0")
+        spec = self._spec()
         return LoaderIterator(
             self._start_epoch,
-            lazy=self.seed is not None,
             has_workers=self.num_workers > 0,
             transfer=make_transfer(
                 pin_memory=self.pin_memory,
                 pin_memory_device=self.pin_memory_device,
                 device=self.device,
-                from_slots=self._page_lock is not None and self.num_workers > 0,
+                from_slots=spec.page_lock is not None,
             ),
-            num_batches=self._spec().count_batches,
-            label=_WORKERS_LABEL if self.num_workers else _INLINE_LABEL,
-            reported=self._reported_length(),
+            num_batches=spec.count_batches,
+            dataset=self.dataset,
+            reported_length=self._IterableDataset_len_called,
         )
 
     def _start_epoch(self, *, again: bool = False) -> tuple[Batches, Progress]:
@@ -403,7 +377,7 @@ class DataLoader(TorchDataLoader[T_co]):
                 batches,
                 epoch=progress.epoch,
                 rank=spec.rank,
-                max_bad_samples=MAX_BAD_SAMPLES if spec.max_bad_samples is None else spec.max_bad_samples,
+                max_bad_samples=MAX_BAD_SAMPLES if self.max_bad_samples is None else self.max_bad_samples,
                 num_batches=progress.num_batches,
                 seen=seen_indices(spec.batch_sampler),
             )
@@ -472,11 +446,6 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
-
-    def _reported_length(self) -> ReportedLength | None:
-        """Return the length that an iterable dataset reported, or None if it was not asked."""
-        length: int | None = self._IterableDataset_len_called
-        return None if length is None else ReportedLength(length, str(self.dataset), self.num_workers > 0)
 
     def __getstate__(self) -> dict[str, Any]:
         # iterators and workers belong to this process; a copy makes its own

@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 import torch.multiprocessing
@@ -49,14 +49,6 @@ MAX_WORKER_RESTARTS: Final = 3
 """How many workers are replaced in an epoch, unless the loader is given another number."""
 
 
-class _NextEpoch(NamedTuple):
-    """An epoch that was begun before an iterator claimed it, and the settings that its batches depend on."""
-
-    epoch: int
-    settings: tuple[Any, ...] | None
-    scheduler: Scheduler
-
-
 class WorkerManager:
     """Starts the epochs of one loader and keeps its workers.
 
@@ -74,7 +66,8 @@ class WorkerManager:
         self._kept_settings: tuple[Any, ...] = ()
         # without callbacks: Python loses a Ctrl-C that comes in one
         self._backends: list[weakref.ref[Any]] = []
-        self._next: _NextEpoch | None = None
+        # the epoch that was begun before an iterator claims it, the settings that it depends on, and its batches
+        self._next: tuple[int, Any, Scheduler] | None = None
         self._lock = threading.RLock()  # of the list of backends; a signal handler may begin an epoch too
 
     def __reduce__(self) -> tuple[type[WorkerManager], tuple[()]]:
@@ -83,8 +76,7 @@ class WorkerManager:
     def close(self) -> None:
         """End all workers."""
         for reference in self._backends:
-            backend = reference()
-            if backend is not None:
+            if (backend := reference()) is not None:
                 backend.close()
         self._kept = self._next = None
 
@@ -118,10 +110,11 @@ class WorkerManager:
             begin_next = partial(_begin_next, weakref.ref(self), spec, epoch + 1, is_next)
         begun, self._next = self._next, None
         if begun is not None:
-            fits = point is None and (begun.epoch, begun.settings) == (epoch, spec.epoch_settings)
-            if fits and self._usable(spec) is not None and begun.scheduler.claim(begin_next):
-                return begun.scheduler
-            begun.scheduler.close()
+            number, settings, scheduler = begun
+            fits = point is None and (number, settings) == (epoch, spec.epoch_settings)
+            if fits and self._usable(spec) is not None and scheduler.claim(begin_next):
+                return scheduler
+            scheduler.close()
         backend = None if spec.num_workers == 0 else self._usable(spec)
         num_workers = spec.num_workers if backend is None else backend.num_workers
         replayed: ReplayedSampler | None = None
@@ -140,9 +133,8 @@ class WorkerManager:
             tasks = plan_unkeyed(replayed, before=0 if point is None else point.position)
         base_seed = 0 if spec.seed is None else key64(spec.seed, "workers") >> 2
         is_first = spec.seed is None and (backend is None or not again)
-        if (
-            is_first
-        ):  # as torch does: drawn for each iterator, or once for an iterator over persistent workers
+        if is_first:
+            # as torch does: drawn for each iterator, or once for an iterator over persistent workers
             base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=spec.generator).item())
         # Without a seed at once, as torch does. A state must be loaded before ``iter(dataset)``, and it comes with the
         # first task.
@@ -190,19 +182,6 @@ class WorkerManager:
             iterate=iterate,
         )
 
-    def _begin_next(self, spec: LoaderSpec, epoch: int, is_next: Callable[[int], bool]) -> Scheduler | None:
-        """Begin an epoch before an iterator claims it: see NOTE [The next epoch]."""
-        backend = self._usable(spec)
-        if backend is None or not is_next(epoch):
-            return None
-        settings = spec.epoch_settings
-        if self._next is not None:
-            if (self._next.epoch, self._next.settings) == (epoch, settings):
-                return None
-            self._next.scheduler.close()
-        self._next = _NextEpoch(epoch, settings, self._schedule(spec, plan_order(spec, epoch), backend))
-        return self._next.scheduler
-
     # -- workers --------------------------------------------------------------------------------------------
 
     def _usable(self, spec: LoaderSpec) -> Any:
@@ -216,13 +195,11 @@ class WorkerManager:
         return self._kept if spec.seed is None or self._kept_settings == spec.worker_settings else None
 
     def _new_backend(self, spec: LoaderSpec, base_seed: int) -> Backend:
-        shared_tasks = spec.seed is not None and not spec.is_iterable
         workers = WorkerSpec(
             fetch=spec.fetch,
             num_workers=spec.num_workers,
             base_seed=base_seed,
             worker_init_fn=spec.worker_init_fn,
-            shared_tasks=shared_tasks,
             keyed=spec.seed is not None,
         )
         backend: ThreadBackend | ProcessBackend
@@ -239,7 +216,7 @@ class WorkerManager:
                 workers,
                 context,
                 page_lock=spec.page_lock,
-                max_restarts=max_restarts if shared_tasks else 0,
+                max_restarts=max_restarts if workers.shared_tasks else 0,
                 hang_timeout_s=spec.hang_timeout_s,
             )
         with self._lock:
@@ -253,11 +230,16 @@ class WorkerManager:
 
 
 def _begin_next(
-    manager: weakref.ref[WorkerManager], spec: LoaderSpec, epoch: int, is_next: Callable[[int], bool]
+    reference: weakref.ref[WorkerManager], spec: LoaderSpec, epoch: int, is_next: Callable[[int], bool]
 ) -> Scheduler | None:
-    """Begin the next epoch, unless its loader is gone."""
-    alive = manager()
+    """Begin an epoch before an iterator claims it, unless its loader is gone: see NOTE [The next epoch]."""
+    manager = reference()
+    backend = None if manager is None else manager._usable(spec)
+    if manager is None or backend is None or manager._next is not None or not is_next(epoch):
+        return None
     try:
-        return None if alive is None else alive._begin_next(spec, epoch, is_next)
+        scheduler = manager._schedule(spec, plan_order(spec, epoch), backend)
+        manager._next = epoch, spec.epoch_settings, scheduler
     except Exception:  # raised again when that epoch is claimed, and not by a batch of this one
         return None
+    return scheduler

@@ -98,12 +98,8 @@ def try_numbers(context: str, seed: int | None, numbers: list[int]) -> None:
         else:
             assert isinstance(found, OSError), (number, found)
             assert found.errno == errno.EMFILE, (number, found)
-            assert f"num_workers=2 needs {needed} free file descriptors, and this process may" in str(
-                found
-            ), found
-            assert f"(ulimit -n: {LIMIT}); raise the limit, close files, or lower num_workers" in str(
-                found
-            ), found
+            assert f"num_workers=2 needs {needed} free file descriptors, more than" in str(found), found
+            assert "raise the limit, close files, or lower num_workers" in str(found), found
         assert descriptors() == before, (number, descriptors(), before)
         assert children() == processes, number
         found = epoch_or_error(loader)  # the same loader, after files were closed

@@ -12,7 +12,7 @@ from lit_loader.collate.classification import ClassificationBatch
 from lit_loader.collate.detection import PaddedBatch
 from lit_loader.collate.landmarks import LandmarkBatch
 from lit_loader.collate.multi_task import MultiTaskBatch
-from lit_loader.collate.samples import duplicate_marks, duplicate_mask
+from lit_loader.collate.samples import duplicate_mask
 
 
 def batch_duplicates(batch: Sequence[Any]) -> Tensor:
@@ -34,10 +34,7 @@ def batch_duplicates(batch: Sequence[Any]) -> Tensor:
     """
     if isinstance(batch, MultiTaskBatch | LandmarkBatch | ClassificationBatch):
         return batch.is_duplicate
-    targets: Any = batch[1]
-    if isinstance(targets, Mapping):  # columns, as pad_fields makes them
-        return duplicate_mask(duplicate_marks([targets])[0])
-    return duplicate_mask(duplicate_marks(targets))
+    return duplicate_mask(batch[1])
 
 
 def batch_images(batch: Sequence[Any]) -> list[Tensor]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lit_loader.collate.samples import duplicate_mask, stack_images, transpose_samples
+from lit_loader.collate.samples import mark_tensor, stack_images, transpose_samples
 
 _ONE_SIZE = (
     "let the transforms end with one size, as lit_loader.transforms.classification_transforms(size=...) does"
@@ -53,40 +53,27 @@ class ClassificationCollate:
                 ``(num_labels,)`` of 0 and 1; ``is_duplicate`` is the bool of `lit_loader.is_duplicate`.
 
         Raises:
-            TypeError: If a sample is not a tuple, an image not a tensor, or a label not of the kind of ``multi_label``.
-            ValueError: If the batch is empty, or its images differ in size or its labels in length.
+            TypeError: If a sample is not a tuple, an image not a tensor, a label not of the kind of ``multi_label``,
+                or a mark not a bool.
+            ValueError: If the batch is empty, or its images differ in size.
+            RuntimeError: If vectors of labels differ in length.
         """
         pixels, labels, image_ids, marks = transpose_samples(batch, num_elements=4)
         return ClassificationBatch(
             images=stack_images(pixels, remedy=_ONE_SIZE),
-            labels=_multi_hot(labels) if self.multi_label else _ids(labels),
+            labels=_stack_labels(labels, multi_label=self.multi_label),
             image_ids=torch.tensor([int(image_id) for image_id in image_ids], dtype=torch.int64),
-            is_duplicate=duplicate_mask(marks),
+            is_duplicate=mark_tensor(marks),
         )
 
 
-def _ids(labels: Sequence[Any]) -> Tensor:
-    ids = [torch.as_tensor(label) for label in labels]
-    for label in ids:
-        if label.ndim != 0 or label.is_floating_point():
+def _stack_labels(labels: Sequence[Any], *, multi_label: bool) -> Tensor:
+    tensors = [torch.as_tensor(label) for label in labels]
+    for label in tensors:
+        if label.ndim != multi_label or (label.is_floating_point() and not multi_label):
+            expected = "a vector of 0 and 1, one number per class" if multi_label else "one whole number"
             raise TypeError(
-                f"a label is {label.dtype} of shape {tuple(label.shape)}; expected one whole number, or "
-                "multi_label=True with a vector of 0 and 1."
+                f"a label is {label.dtype} of shape {tuple(label.shape)}; with multi_label={multi_label} expected "
+                f"{expected}."
             )
-    return torch.stack([label.to(torch.int64) for label in ids])
-
-
-def _multi_hot(labels: Sequence[Any]) -> Tensor:
-    rows = [torch.as_tensor(label) for label in labels]
-    for row in rows:
-        if row.ndim != 1:
-            raise TypeError(
-                f"a label is {row.dtype} of shape {tuple(row.shape)}; with multi_label=True expected a vector "
-                "of 0 and 1, one number per class."
-            )
-    lengths = sorted({len(row) for row in rows})
-    if len(lengths) > 1:
-        raise ValueError(
-            f"multi-hot labels of a batch have lengths {lengths}; expected one number per class in each."
-        )
-    return torch.stack([row.to(torch.float32) for row in rows])
+    return torch.stack([label.to(torch.float32 if multi_label else torch.int64) for label in tensors])

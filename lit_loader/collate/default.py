@@ -81,10 +81,7 @@ def default_collate(batch: Any) -> Any:
     functions = torch_collate.default_collate_fn_map
     if functions == _TORCH_TABLE:
         return _collate(batch)
-    mixed = {
-        kind: _TABLE[kind] if function is _TORCH_TABLE.get(kind) else function
-        for kind, function in functions.items()
-    }
+    mixed = {kind: _REPLACEMENTS.get(function, function) for kind, function in functions.items()}
     if mixed.get(Tensor) is not collate_tensors and np.ndarray in mixed:
         mixed[np.ndarray] = functions[np.ndarray]  # torch's sends the arrays, as tensors, through the table
     return torch_collate.collate(batch, collate_fn_map=mixed)
@@ -98,16 +95,14 @@ def _collate(batch: Any) -> Any:
         return function(batch, collate_fn_map=_TABLE)
     if kind is tuple or kind is list:
         try:
-            are_equally_long = countOf(map(len, batch), len(first)) == len(batch)
-        except (
-            TypeError
-        ):  # something has no length: which error torch raises depends on what stands before it
-            are_equally_long = False
-        if are_equally_long:
-            return list(map(_collate, zip(*batch, strict=False)))
-    elif kind is dict:
+            columns = list(zip(*batch, strict=True))
+        except (TypeError, ValueError):
+            # unequal lengths, or something that cannot be iterated: torch's function raises its own error
+            return torch_collate.collate(batch, collate_fn_map=_TABLE)
+        return list(map(_collate, columns))
+    if kind is dict:
         return {key: _collate(list(map(itemgetter(key), batch))) for key in first}
-    elif isinstance(first, tuple) and hasattr(first, "_fields"):
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
         return kind(*map(_collate, zip(*batch, strict=False)))
     return torch_collate.collate(batch, collate_fn_map=_TABLE)
 
@@ -193,9 +188,7 @@ def collate_numbers(column: Sequence[Any], *, collate_fn_map: Any = None) -> Any
             return batch
         except _UNSUITABLE:
             pass
-    # numpy's scalars first, because its float64 is a subclass of float
-    base = next(base for base in (_NUMPY_SCALARS, float, int) if isinstance(column[0], base))
-    return _TORCH_TABLE[base](column, collate_fn_map=collate_fn_map)
+    return torch_default_collate(column)  # type: ignore[arg-type] # a tuple is a column too
 
 
 def stack_tensors(tensors: Sequence[Tensor]) -> Tensor:
@@ -297,24 +290,19 @@ def _are_arrays_alike(arrays: Sequence[Any]) -> bool:
     )
 
 
-_Table = dict[type | tuple[type, ...], Callable[..., Any]]
-
-_NUMPY_SCALARS: Final = (np.bool_, np.number, np.object_)
-_TORCH_TABLE: Final[_Table] = {  # torch's own entries; others in its table are the user's
-    Tensor: torch_collate.collate_tensor_fn,
-    np.ndarray: torch_collate.collate_numpy_array_fn,
-    _NUMPY_SCALARS: torch_collate.collate_numpy_scalar_fn,
-    float: torch_collate.collate_float_fn,
-    int: torch_collate.collate_int_fn,
-    str: torch_collate.collate_str_fn,
-    bytes: torch_collate.collate_str_fn,
+_REPLACEMENTS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
+    torch_collate.collate_tensor_fn: collate_tensors,
+    torch_collate.collate_numpy_array_fn: collate_arrays,
+    torch_collate.collate_numpy_scalar_fn: collate_numbers,
+    torch_collate.collate_float_fn: collate_numbers,
+    torch_collate.collate_int_fn: collate_numbers,
 }
-_TABLE: Final[_Table] = {
-    **_TORCH_TABLE,
-    Tensor: collate_tensors,
-    np.ndarray: collate_arrays,
-    **dict.fromkeys((_NUMPY_SCALARS, float, int), collate_numbers),
+_TORCH_TABLE: Final = {  # torch's own entries; others in its table are the user's
+    kind: function
+    for kind, function in torch_collate.default_collate_fn_map.items()
+    if function.__module__ == torch_collate.__name__
 }
+_TABLE: Final = {kind: _REPLACEMENTS.get(function, function) for kind, function in _TORCH_TABLE.items()}
 _BY_EXACT_TYPE: Final = {
     **{kind: function for kind, function in _TABLE.items() if isinstance(kind, type)},
     **dict.fromkeys(_NUMBERS, collate_numbers),

@@ -36,7 +36,7 @@ class PaddedBatch(NamedTuple):
         targets: As in the other modes.
         mask: bool ``(B, H, W)``, True on real pixels. DETR's masks are the inverse, ``~mask``.
         sizes: int64 ``(B, 2)``, height and width of each image in pixels.
-        extras: What the samples hold beyond image and target, one entry an element.
+        extras: What the samples hold beyond image and target, one entry an element, collated by `default_collate`.
     """
 
     images: Tensor
@@ -70,8 +70,6 @@ class DetectionCollate:
         pad_fields: Names of ragged tensor fields and the value to pad each with, for instance
             ``{"labels": -1, "boxes": 0}``. With it ``targets`` is one dict of columns: a padded field
             ``(B, max N, ...)`` with ``<field>_mask`` beside it, any other field a list of B values.
-        extras: Elements beyond image and target: ``"collate"`` as ``default_collate`` does, ``"list"``
-            keeps a list of B values, which ragged ones need.
 
     Raises:
         ValueError: An argument is outside its choices or has no effect with this ``images``.
@@ -81,13 +79,10 @@ class DetectionCollate:
     size_divisor: int = 1
     pad_value: float = 0
     pad_fields: Mapping[str, float] = field(default_factory=dict)
-    extras: Literal["collate", "list"] = "collate"
 
     def __post_init__(self) -> None:
         if self.images not in ("stack", "list", "pad"):
             raise ValueError(f'images={self.images!r} is not one of "stack", "list", "pad".')
-        if self.extras not in ("collate", "list"):
-            raise ValueError(f'extras={self.extras!r} is not one of "collate", "list".')
         if self.size_divisor < 1:
             raise ValueError(f"size_divisor={self.size_divisor} must be at least 1.")
         if self.images != "pad" and (self.size_divisor != 1 or self.pad_value != 0):
@@ -114,25 +109,12 @@ class DetectionCollate:
         pixels, given, *further = transpose_samples(batch)
         rows = _convert_targets(given)
         targets = _pad_fields(rows, self.pad_fields) if self.pad_fields else rows
-        extras = tuple(
-            self._collate_extra(position, values) for position, values in enumerate(further, start=2)
-        )
+        extras = tuple(map(default_collate, further))
         if self.images == "pad":
             padded, mask, sizes = pad_images(pixels, size_divisor=self.size_divisor, pad_value=self.pad_value)
             return PaddedBatch(padded, targets, mask, sizes, extras)
         images = stack_images(pixels, remedy=_ONE_SIZE) if self.images == "stack" else plain_images(pixels)
         return (images, targets, *extras)
-
-    def _collate_extra(self, position: int, values: list[Any]) -> Any:
-        if self.extras == "list":
-            return values
-        try:
-            return default_collate(values)
-        except (RuntimeError, TypeError) as error:
-            error.add_note(
-                f'element {position} of the samples cannot be collated; extras="list" keeps it as a list'
-            )
-            raise
 
 
 def detection_collate(batch: Sequence[Any], **settings: Any) -> tuple[Any, ...]:
@@ -182,35 +164,25 @@ def _as_rows(target: Any) -> Tensor:
 
 def _pad_fields(targets: Sequence[Any], pad_fields: Mapping[str, float]) -> dict[str, Any]:
     """Return targets as a dict of columns, some of them padded and with a ``<field>_mask`` beside them."""
-    for target in targets:
-        if not isinstance(target, Mapping):
-            raise TypeError(
-                f"pad_fields={dict(pad_fields)} names fields of dict targets, but a target is a "
-                f"{type(target).__name__}; leave pad_fields out or give dicts."
-            )
-        if target.keys() != targets[0].keys():
-            raise ValueError(
-                f"targets of a batch have different fields: {sorted(targets[0])} and {sorted(target)}; "
-                "columns need the same fields in every sample."
-            )
-    missing = [name for name in pad_fields if name not in targets[0]]
-    if missing:
-        raise ValueError(f"pad_fields names {missing}, the targets have {sorted(targets[0])}.")
-    columns: dict[str, Any] = {}
-    for name in targets[0]:
-        if name not in pad_fields:
-            columns[name] = [target[name] for target in targets]
-            continue
-        mask_name = f"{name}_mask"
-        if mask_name in targets[0]:
-            raise ValueError(f"the targets have a field {mask_name!r}, which padding {name!r} would replace.")
+    padded: dict[str, Any] = {}
+    for name, value in pad_fields.items():
         rows = [field_rows(target, name) for target in targets]
+        if f"{name}_mask" in targets[0]:
+            raise ValueError(
+                f"the targets have a field '{name}_mask', which padding {name!r} would replace; rename that one."
+            )
         kinds = {(str(row.dtype), tuple(row.shape[1:])) for row in rows}
         if len(kinds) > 1:
             raise ValueError(
                 f"field {name!r} of pad_fields differs over the batch in (dtype, shape of a row): "
                 f"{sorted(kinds)}; only the number of rows may differ."
             )
-        columns[name] = pad_rows(rows, value=pad_fields[name])
-        columns[mask_name] = row_mask([len(row) for row in rows])
-    return columns
+        padded[name] = pad_rows(rows, value=value)
+        padded[f"{name}_mask"] = row_mask([len(row) for row in rows])
+    for target in targets:
+        if target.keys() != targets[0].keys():
+            raise ValueError(
+                f"targets of a batch have different fields: {sorted(targets[0])} and {sorted(target)}; "
+                "columns need the same fields in every sample."
+            )
+    return {**{name: [target[name] for target in targets] for name in targets[0]}, **padded}

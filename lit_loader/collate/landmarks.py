@@ -11,18 +11,15 @@ from torch import Tensor
 
 from lit_loader.collate.samples import (
     check_attribute_names,
-    duplicate_marks,
     duplicate_mask,
     field_rows,
     stack_images,
-    target_field,
     transpose_samples,
 )
 
 _ONE_SIZE = (
     "let the transforms end with one size, as lit_loader.transforms.landmark_transforms(size=...) does"
 )
-_CROPPED = "cut the object out with lit_loader.transforms.CropToObjects, which writes the region there"
 
 
 class LandmarkBatch(NamedTuple):
@@ -84,8 +81,6 @@ class LandmarkCollate:
         """
         pixels, targets = transpose_samples(batch, num_elements=2)
         images = stack_images(pixels, remedy=_ONE_SIZE)
-        for target in targets:
-            _check_one_object(target)
         if self.keypoints:
             keypoints = _column(targets, "keypoints", dtype=torch.float32)
             visibility = _column(targets, "visibility", dtype=torch.uint8)
@@ -102,18 +97,8 @@ class LandmarkCollate:
             attributes={name: _column(targets, name, dtype=torch.int64) for name in self.attributes},
             crops=_column(targets, "crop", dtype=torch.float32),
             image_ids=torch.tensor([int(target["image_id"]) for target in targets], dtype=torch.int64),
-            is_duplicate=duplicate_mask(duplicate_marks(targets)),
+            is_duplicate=duplicate_mask(targets),
         )
-
-
-def _check_one_object(target: Any) -> None:
-    rows = len(field_rows(target, "boxes"))
-    if rows != 1:
-        raise ValueError(
-            f"a landmark sample has {rows} objects; expected one. Give the data set one row per object "
-            "(LandmarkDataset does), and no transform that drops objects, such as SanitizeObjects."
-        )
-    target_field(target, "crop", remedy=_CROPPED)
 
 
 def _column(targets: Sequence[Any], name: str, *, dtype: torch.dtype) -> Tensor:
@@ -121,6 +106,7 @@ def _column(targets: Sequence[Any], name: str, *, dtype: torch.dtype) -> Tensor:
     shapes = sorted({tuple(row.shape) for row in rows})
     if len(shapes) > 1 or shapes[0][0] != 1:
         raise ValueError(
-            f"field {name!r} has shapes {shapes} over the batch; expected one row in each sample, all alike."
+            f"field {name!r} has shapes {shapes} over the batch; expected one row in each sample, all alike. Give the "
+            "data set one row per object (LandmarkDataset does), and no transform that drops objects."
         )
     return torch.cat([row.to(dtype) for row in rows])

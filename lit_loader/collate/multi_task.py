@@ -11,7 +11,6 @@ from torch import Tensor
 
 from lit_loader.collate.samples import (
     check_attribute_names,
-    duplicate_marks,
     duplicate_mask,
     field_rows,
     pad_images,
@@ -106,7 +105,7 @@ class MultiTaskCollate:
         pad_value: Value of padded pixels, in the images' own units.
 
     Raises:
-        ValueError: If ``size_divisor`` is below 1, or a name occurs twice.
+        ValueError: If ``size_divisor`` is below 1.
     """
 
     keypoints: bool = True
@@ -155,7 +154,7 @@ class MultiTaskCollate:
             attribute_masks={name: ids >= 0 for name, ids in attributes.items()},
             iscrowd=_padded(targets, "iscrowd", counts, torch.int64),
             image_ids=torch.tensor([int(target["image_id"]) for target in targets], dtype=torch.int64),
-            is_duplicate=duplicate_mask(duplicate_marks(targets)),
+            is_duplicate=duplicate_mask(targets),
         )
 
 

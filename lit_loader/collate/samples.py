@@ -133,16 +133,9 @@ def pad_images(
 
 
 def check_attribute_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names of attributes as a tuple.
-
-    Raises:
-        ValueError: If a name occurs twice.
-        TypeError: If the names are one string.
-    """
+    """Return names of attributes as a tuple; TypeError if they are one string."""
     if isinstance(names, str):
         raise TypeError(f"attributes={names!r} is one string; give a list of names.")
-    if len(set(names)) != len(names):
-        raise ValueError(f"attributes={list(names)} holds a name twice; name each once.")
     return tuple(names)
 
 
@@ -167,7 +160,10 @@ def field_rows(target: Any, name: str) -> Tensor:
         TypeError: If the target is not a mapping, or the field not a tensor with rows.
         ValueError: If the target has no such field.
     """
-    remedy = "ask the data set for it (keypoints=True, attributes=[...]) and keep it in the transforms"
+    remedy = (
+        "ask the data set for it (keypoints=True, attributes=[...]; crop comes from transforms.CropToObjects) and keep "
+        "it in the transforms"
+    )
     value = target_field(target, name, remedy=remedy)
     if not isinstance(value, Tensor) or value.ndim == 0:
         found = "a 0-d tensor" if isinstance(value, Tensor) else f"a {type(value).__name__}"
@@ -195,26 +191,29 @@ def row_mask(counts: Sequence[int]) -> Tensor:
     return torch.arange(max(counts)) < torch.tensor(counts, dtype=torch.int64)[:, None]
 
 
-def duplicate_marks(targets: Sequence[Any]) -> list[Any]:
-    """Return the field ``is_duplicate`` of every target.
+def duplicate_mask(targets: Any) -> Tensor:
+    """Return the field ``is_duplicate`` as one bool tensor ``(B,)``.
+
+    Args:
+        targets: One mapping for each sample, or one whose field holds the marks of all.
 
     Raises:
-        TypeError: If a target is not a mapping.
+        TypeError: If a target is not a mapping, or a mark not a bool.
         ValueError: If a target has no such field.
     """
     remedy = (
         "let the data set's __getitem__ add "
         '"is_duplicate": lit_loader.is_duplicate(), and keep it in the transforms'
     )
-    return [target_field(target, "is_duplicate", remedy=remedy) for target in targets]
+    if isinstance(targets, Mapping):
+        marks = target_field(targets, "is_duplicate", remedy=remedy)
+    else:
+        marks = [target_field(target, "is_duplicate", remedy=remedy) for target in targets]
+    return mark_tensor(marks)
 
 
-def duplicate_mask(marks: Sequence[Any]) -> Tensor:
-    """Return marks as one bool tensor ``(B,)``, True on samples that only fill up the last batches of several ranks.
-
-    Raises:
-        TypeError: If a mark is not a bool.
-    """
+def mark_tensor(marks: Sequence[Any]) -> Tensor:
+    """Return the marks ``is_duplicate`` of samples as one bool tensor ``(B,)``; TypeError if one is not a bool."""
     for mark in marks:
         if not isinstance(mark, bool):
             raise TypeError(

@@ -12,18 +12,17 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import Sampler
 
-from lit_loader.arguments import check_policy, check_resume
+from lit_loader.arguments import check_choice, check_policy
 from lit_loader.datamodules.held_loaders import held_loaders
 from lit_loader.datamodules.resuming import resume_with, saved_states
 from lit_loader.datamodules.workers import (
     AutoWorkers,
     NumWorkers,
-    WorkerMethod,
     check_worker_settings,
     loader_arguments,
 )
 from lit_loader.datasets import Stage
-from lit_loader.engine import OnBadSample, Resume
+from lit_loader.engine import OnBadSample, Resume, WorkerMethod
 from lit_loader.loader import DataLoader
 from lit_loader.seeding import key64
 from lit_loader.types import CollateFn
@@ -121,7 +120,7 @@ class LoaderDataModule(LightningDataModule):
             hang_timeout_s=hang_timeout_s,
         )
         check_policy(on_bad_sample, max_bad_samples)
-        check_resume(resume)
+        check_choice("resume", resume, Resume)
         self.resume = resume
         self.on_bad_sample, self.max_bad_samples = on_bad_sample, max_bad_samples
         self._batch_size = _checked_size("batch_size", batch_size)

@@ -10,20 +10,18 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
 from lit_loader.arguments import check_replacement
+from lit_loader.engine import WorkerMethod
 from lit_loader.resources import PROCESS_BYTES, THREAD_BYTES, decide_num_workers, read_resources
 
 __all__ = [
     "AutoWorkers",
     "NumWorkers",
-    "WorkerMethod",
     "check_worker_settings",
     "loader_arguments",
 ]
 
 NumWorkers: TypeAlias = int | Literal["auto"]
 """How many workers a loader has, or that this host decides."""
-
-WorkerMethod: TypeAlias = Literal["multiprocessing", "thread"]
 
 _METHODS: Final = ("multiprocessing", "thread")
 

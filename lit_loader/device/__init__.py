@@ -9,7 +9,7 @@ One process uses one device, as in Lightning's strategies. No module of this pac
 
 from __future__ import annotations
 
-from lit_loader.device.nested import Pinner, moved
+from lit_loader.device.nested import find_pin, moved
 from lit_loader.device.page_lock import CudaPageLock, find_page_lock
 from lit_loader.device.seeded import seeded_batch
 from lit_loader.device.transfer import (
@@ -30,9 +30,9 @@ __all__ = [
     "MAX_QUEUED",
     "MappedBatches",
     "PendingTransfer",
-    "Pinner",
     "checked_device",
     "find_page_lock",
+    "find_pin",
     "find_streams",
     "make_transfer",
     "moved",

@@ -1,13 +1,12 @@
 """Nested batches: page-locking of their tensors, and a plain copy to a device.
 
-torch's page-locking and Lightning's transfer visit the same containers: mappings, named tuples, tuples and other
-sequences keep their type and their further attributes where that is possible. Lightning visits dataclasses too.
+Containers are visited as torch's page-locking and Lightning's transfer visit them: mappings, named tuples, tuples and
+other sequences keep their type and their further attributes where that is possible. Lightning visits dataclasses too.
 """
 
 from __future__ import annotations
 
 import copy
-import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
@@ -26,7 +25,7 @@ def map_nested(
     data: Any,
     leaf: Callable[[Any], Any],
     *,
-    dataclasses: bool = False,
+    dataclasses: bool = True,
     other: Callable[[Any], Any] | None = None,
 ) -> Any:
     """Return nested data with every leaf replaced.
@@ -51,8 +50,9 @@ def map_nested(
     if dataclasses and is_dataclass(data) and not isinstance(data, type):
         clone = _shallow_copy(data, other)
         for field in fields(data):
-            # A frozen dataclass refuses plain setattr. The clone is still private to this function.
-            object.__setattr__(clone, field.name, visit(getattr(data, field.name)))
+            if hasattr(data, field.name):
+                # A frozen dataclass refuses plain setattr. The clone is still private to this function.
+                object.__setattr__(clone, field.name, visit(getattr(data, field.name)))
         return clone
     return data if other is None else other(data)
 
@@ -84,62 +84,36 @@ def _shallow_copy(data: Any, other: Callable[[Any], Any] | None) -> Any:
     return clone
 
 
-class Pinner:
-    """Copies the tensors of a batch into page-locked memory, as torch's loader does.
+def find_pin(pin_memory: bool, pin_memory_device: str) -> Callable[[Any], Any] | None:
+    """Return the function that copies the tensors of a batch into page-locked memory, as torch's loader does.
 
-    Off, with torch's warnings, when no accelerator is available or on MPS. Custom batch types are pinned by
-    their own ``pin_memory()`` method. A tensor in memory that is page-locked, as the slots of worker processes are
-    (`CudaPageLock`), is left where it is. Unlike in torch, tv_tensors keep their class. When there is no memory to
-    lock, one warning says so and batches go on unpinned.
+    Custom batch types are pinned by their own ``pin_memory()`` method. A tensor in memory that is page-locked, as the
+    slots of worker processes are (`CudaPageLock`), is left where it is. Unlike in torch, tv_tensors keep their class.
 
     Args:
         pin_memory: The loader's.
         pin_memory_device: The loader's, which torch has deprecated and ignores.
 
-    Attributes:
-        active: Whether batches are pinned; False from the first batch on for which there was no memory.
+    Returns:
+        The function, or None, with torch's warnings, if no accelerator is available or on MPS.
     """
-
-    def __init__(self, pin_memory: bool, pin_memory_device: str) -> None:
-        self.active = False
-        if not pin_memory:
-            return
-        if pin_memory_device:
-            warnings.warn(
-                "pin_memory_device is deprecated, the current accelerator will be used as the device, "
-                f"ignore pin_memory_device='{pin_memory_device}'.",
-                stacklevel=5,
-            )
-        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        if accelerator is None:
-            unsupported = "is set as true but no accelerator is found, then"
-        elif accelerator.type == "mps":
-            unsupported = "is set as true but not supported on MPS now,"
-        else:
-            self.active = True
-            return
+    if not pin_memory:
+        return None
+    if pin_memory_device:
         warnings.warn(
-            f"'pin_memory' argument {unsupported} device pinned memory won't be used.", stacklevel=5
+            "pin_memory_device is deprecated, the current accelerator will be used as the device, "
+            f"ignore pin_memory_device='{pin_memory_device}'.",
+            stacklevel=5,
         )
-
-    def __call__(self, batch: Any) -> Any:
-        """Return the batch, pinned if pinning is on."""
-        if not self.active:
-            return batch
-        try:
-            return map_nested(batch, _pinned)
-        except (RuntimeError, MemoryError) as error:
-            if not _is_out_of_memory(error):
-                raise
-            self.active = False
-            reason = (str(error) or type(error).__name__).partition("\n")[0]
-            warnings.warn(
-                f"a batch could not be copied to page-locked memory ({reason}); this epoch goes on unpinned, which is "
-                "slower and otherwise the same. Raise the memory limit of the process or container, lower "
-                "prefetch_factor or batch_size, or give pin_memory=False",
-                stacklevel=5,
-            )
-            return batch
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if accelerator is None:
+        unsupported = "is set as true but no accelerator is found, then"
+    elif accelerator.type == "mps":
+        unsupported = "is set as true but not supported on MPS now,"
+    else:
+        return partial(map_nested, leaf=_pinned, dataclasses=False)
+    warnings.warn(f"'pin_memory' argument {unsupported} device pinned memory won't be used.", stacklevel=5)
+    return None
 
 
 def _pinned(data: Any) -> Any:
@@ -155,15 +129,6 @@ def _pinned(data: Any) -> Any:
     return pinned
 
 
-def _is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
-    """Whether memory, or memory that may be locked, is exhausted; for the latter torch raises plain RuntimeErrors."""
-    texts = r"out of memory|can(no|')t allocate memory|memoryallocation"
-    return (
-        isinstance(error, MemoryError | torch.OutOfMemoryError)
-        or re.search(texts, str(error), re.IGNORECASE) is not None
-    )
-
-
 def moved(batch: Any, device: torch.device) -> Any:
     """Return a batch on a device, each leaf copied at once, on the current stream.
 
@@ -173,17 +138,16 @@ def moved(batch: Any, device: torch.device) -> Any:
         batch: Any nesting; objects without ``to()`` stay as they are.
         device: Where the batch is moved.
     """
-    return map_nested(
-        batch, lambda data: to_device(data, device) if has_to(data) else NO_LEAF, dataclasses=True
-    )
+
+    def leaf(data: Any) -> Any:
+        if not has_to(data):
+            return NO_LEAF
+        result = data.to(device)
+        return data if result is None else result  # Lightning too accepts a to() that returns nothing
+
+    return map_nested(batch, leaf)
 
 
 def has_to(data: Any) -> bool:
     """Whether Lightning's transfer would move an object: its class, not only the object, has a ``to()``."""
     return callable(getattr(type(data), "to", None))
-
-
-def to_device(data: Any, device: torch.device) -> Any:
-    """Return an object on a device, by its own ``to()``."""
-    result = data.to(device)
-    return data if result is None else result  # Lightning too accepts a to() that returns nothing

@@ -23,7 +23,7 @@ class CudaPageLock:
     """Registers host memory with CUDA, so that copies from it run asynchronously.
 
     ``is_pinned()`` is true for a tensor in such memory. If memory cannot be locked, there is one warning, no further
-    try, and batches are used unpinned.
+    try, and batches are copied to other page-locked memory before they are copied to the device (`find_pin`).
 
     Args:
         device: The device that copies from it.
@@ -35,38 +35,27 @@ class CudaPageLock:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pid = os.getpid()
-        self._locked: set[int] = set()
         self._failed = False
 
     def lock(self, address: int, num_bytes: int) -> bool:
         """Page-lock ``num_bytes`` of memory at an address; return False if that is not possible."""
         if self._failed or os.getpid() != self._pid:
             return False
-        try:
-            error = _cudart().cudaHostRegister(address, num_bytes, _PORTABLE)
-        except (RuntimeError, AssertionError):
-            # CUDA cannot be started. No warning here: torch's own pinning comes next and gives one.
-            self._failed = True
-            return False
+        error = _cudart().cudaHostRegister(address, num_bytes, _PORTABLE)
         if int(error) == 0:
-            self._locked.add(address)
             return True
         self._failed = True
         self._clear_error()
         reason = f"CUDA error {int(error)}: {_cudart().cudaGetErrorString(error)}"
         warnings.warn(
-            f"{num_bytes} bytes of shared memory could not be page-locked ({reason}); batches go on unpinned, which is "
-            "slower to copy and otherwise the same. Raise the limit of locked memory (ulimit -l) or of the "
-            "container's memory, lower prefetch_factor, or give pin_memory=False",
+            f"{num_bytes} bytes of shared memory could not be page-locked ({reason}); batches are copied to other "
+            "page-locked memory first, which is slower; raise ulimit -l, or give pin_memory=False",
             stacklevel=2,
         )
         return False
 
     def unlock(self, address: int) -> None:
-        """Undo `lock`; called before the memory is unmapped or moved."""
-        if address not in self._locked:
-            return
-        self._locked.discard(address)
+        """Undo a `lock` that returned True; called before the memory is unmapped or moved."""
         if os.getpid() == self._pid and int(_cudart().cudaHostUnregister(address)) != 0:
             self._clear_error()
 
@@ -85,9 +74,7 @@ def find_page_lock(pin_memory: bool, device: torch.device | None) -> CudaPageLoc
         pin_memory: The loader's.
         device: The loader's.
     """
-    if not pin_memory or device is None or device.type != "cuda":
-        return None
-    return CudaPageLock(device)
+    return CudaPageLock(device) if pin_memory and device is not None and device.type == "cuda" else None
 
 
 def _cudart() -> Any:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -47,12 +45,5 @@ def _default_generator(device: torch.device) -> Any:
     module: Any = torch.get_device_module(device)
     if device.type == "mps":
         return module._get_default_mps_generator()
-    if not hasattr(module, "default_generators"):
-        # a backend from outside of torch, which must only have these functions
-        return SimpleNamespace(
-            get_state=partial(module.get_rng_state, device),
-            set_state=lambda state: module.set_rng_state(state, device),
-            manual_seed=module.manual_seed,
-        )
     module.init()  # fills default_generators, which is empty before
     return module.default_generators[device.index if device.index is not None else module.current_device()]

@@ -16,10 +16,9 @@ NOTE [Bounded memory on the device]
 
 NOTE [Side stream or at delivery]
     A copy on a side stream needs access to the memory: the source is kept until the copy has ended, and the device's
-    memory is marked as used by the consumer's stream (``record_stream``). That is possible for dense CPU tensors, and
-    for objects that have ``to()`` and ``record_stream()``. Anything else that has a ``to()``, such as sparse and
-    nested tensors, tensors of another device, or a batch type that hides its tensors, is moved as a whole at delivery,
-    on the consumer's own stream: correct, but without overlap.
+    memory is marked as used by the consumer's stream (``record_stream``). That is possible for dense CPU tensors.
+    Anything else that has a ``to()``, such as sparse and nested tensors, tensors of another device, or a batch type
+    that hides its tensors, is moved as a whole at delivery, on the consumer's own stream: correct, but without overlap.
 
 NOTE [What is not moved]
     An object without a ``to()`` stays on the CPU, and one with a ``to()`` may leave a part of itself there. If that
@@ -42,7 +41,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from lit_loader.device.nested import NO_LEAF, Pinner, has_to, map_nested, moved, to_device
+from lit_loader.device.nested import NO_LEAF, find_pin, has_to, map_nested, moved
 from lit_loader.engine import Batches, WrappedBatches
 
 MAX_QUEUED: Final = 2
@@ -68,16 +67,16 @@ def make_transfer(
         device: The loader's, as `checked_device` returned it.
         from_slots: Whether batches may lie in page-locked slots of worker processes.
     """
-    pinner = Pinner(pin_memory, pin_memory_device)
+    pin = find_pin(pin_memory, pin_memory_device)
     if device is None or device.type == "cpu":
-        return partial(MappedBatches, function=pinner) if pinner.active else None
+        return None if pin is None else partial(MappedBatches, function=pin)
     index: int | None = device.index  # torch annotates it as int
     if index is None:
         device = torch.device(device.type, torch.accelerator.current_device_index())
     streams = find_streams(device)
     if streams is None:
         return partial(MappedBatches, function=partial(moved, device=device))
-    return partial(DevicePrefetcher, pinner=pinner, streams=streams, from_slots=from_slots)
+    return partial(DevicePrefetcher, pin=pin, streams=streams, from_slots=from_slots)
 
 
 def checked_device(device: Any) -> torch.device | None:
@@ -85,31 +84,25 @@ def checked_device(device: Any) -> torch.device | None:
 
     Raises:
         TypeError: If it is neither a str nor a device.
-        ValueError: If the device is not available.
+        ValueError: If there is no device of that name, or it is not available.
     """
-    if device is None:
-        return None
-    if not isinstance(device, str | torch.device):
+    if not isinstance(device, str | torch.device | None):
         raise TypeError(
             f"device={device!r} should be a str, a torch.device or None, got {type(device).__name__}"
         )
     try:
-        found = torch.device(device)
+        found = None if device is None else torch.device(device)
     except RuntimeError as error:
         raise ValueError(
             f"device={device!r} should be the name of a device: 'cpu', 'cuda', 'cuda:1', ... or None"
         ) from error
-    if found.type == "cpu":
+    if found is None or found.type == "cpu":
         return found
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    count = 0 if accelerator is None else torch.accelerator.device_count()
+    accelerator, count = torch.accelerator.current_accelerator(), torch.accelerator.device_count()
     if accelerator is None or accelerator.type != found.type or (found.index or 0) >= count:
-        here = "no accelerator here"
-        if accelerator is not None:
-            here = f"{count} of type {accelerator.type!r} here, numbered from 0"
         raise ValueError(
-            f"device={str(found)!r} is not available: torch finds {here}; give one that is available, or leave "
-            "device= out"
+            f"device={str(found)!r} is not available: torch finds {count} here, of type {accelerator}; give one that "
+            "is available, or leave device= out"
         )
     return found
 
@@ -138,7 +131,7 @@ class DevicePrefetcher(WrappedBatches):
 
     Args:
         batches: The engine's.
-        pinner: Pins tensors that are not page-locked yet, before they are copied.
+        pin: Pins tensors that are not page-locked yet, before they are copied, or None if they are not pinned.
         streams: The device's.
         from_slots: Whether batches may lie in page-locked slots.
 
@@ -147,10 +140,15 @@ class DevicePrefetcher(WrappedBatches):
     """
 
     def __init__(
-        self, batches: Batches, pinner: Pinner, streams: DeviceStreams, *, from_slots: bool = False
+        self,
+        batches: Batches,
+        pin: Callable[[Any], Any] | None,
+        streams: DeviceStreams,
+        *,
+        from_slots: bool = False,
     ) -> None:
         super().__init__(batches)
-        self._pinner, self._streams = pinner, streams
+        self._pin, self._streams = pin, streams
         self._from_slots = from_slots
         self._ahead: deque[PendingTransfer | Exception] = deque()  # not delivered yet
         # copies that may be running, so that sources are kept
@@ -185,10 +183,6 @@ class DevicePrefetcher(WrappedBatches):
             # The traceback of an error that `_look_ahead` has kept holds this frame, which must not hold the source.
             del first
 
-    def poll(self) -> bool:
-        """Return whether `next_batch` would not wait for the engine."""
-        return bool(self._ahead) or self._batches.poll()
-
     def close(self) -> None:
         """Close the engine's batches, and release sources when their copies have ended."""
         try:
@@ -207,7 +201,9 @@ class DevicePrefetcher(WrappedBatches):
             self._ahead.append(error)
 
     def _start_next(self) -> PendingTransfer:
-        batch = self._pinner(self._batches.next_batch())
+        batch = self._batches.next_batch()
+        if self._pin is not None:
+            batch = self._pin(batch)
         transfer = PendingTransfer(batch, self._streams, from_slots=self._from_slots)
         # before the copies begin, so that an interrupt cannot free their source
         self._in_flight.append(transfer)
@@ -240,18 +236,18 @@ class PendingTransfer:
     """
 
     def __init__(self, batch: Any, streams: DeviceStreams, *, from_slots: bool = False) -> None:
-        self._source, self._streams, self._from_slots = batch, streams, from_slots
-        self._on_side_stream: list[Any] = []  # results whose memory the consumer's stream will use
+        self._source, self._streams = batch, streams
+        # Copies what is not moved. With one memo, so that an object that occurs twice stays one.
+        self._own_copy = partial(copy.deepcopy, memo={}) if from_slots else None
+        self._on_side_stream: list[Tensor] = []  # results whose memory the consumer's stream will use
         self._moves_at_delivery = False
         self._copied: torch.Event | None = None
-        self._own_copies: dict[int, Any] = {}  # deepcopy's memo: an object that occurs twice stays one
 
     def start(self) -> None:
         """Queue the copies. If one raises, those before it have ended when the error is raised."""
         with self._streams.side_stream():
             try:
-                other = self._own_copy if self._from_slots else None
-                self._result = map_nested(self._source, self._start_leaf, dataclasses=True, other=other)
+                self._result = map_nested(self._source, self._start_leaf, other=self._own_copy)
                 self._copied = self._streams.record_event()
             except BaseException:
                 with contextlib.suppress(RuntimeError):  # the device has failed
@@ -294,22 +290,13 @@ class PendingTransfer:
             if data.device.type != "cpu" or data.layout is not torch.strided or data.is_nested:
                 self._moves_at_delivery = True
                 return data
-            result: Any = self._streams.copy_to_device(data)
-        elif not has_to(data):
+            result = self._streams.copy_to_device(data)
+            self._on_side_stream.append(result)
+            return result
+        if not has_to(data):
             return NO_LEAF
-        else:
-            if self._from_slots:
-                data = self._own_copy(data)
-            if not callable(getattr(type(data), "record_stream", None)):
-                self._moves_at_delivery = True
-                return data
-            result = to_device(data, device)
-        self._on_side_stream.append(result)
-        return result
-
-    def _own_copy(self, data: Any) -> Any:
-        """Return a copy in memory of its own: see NOTE [What is not moved]."""
-        return copy.deepcopy(data, self._own_copies)
+        self._moves_at_delivery = True
+        return data if self._own_copy is None else self._own_copy(data)
 
 
 class DeviceStreams:
@@ -352,7 +339,7 @@ class DeviceStreams:
         """Let the current stream wait for an event; this thread does not wait."""
         self._module.current_stream(self.device).wait_event(event)
 
-    def record_stream(self, value: Any) -> None:
+    def record_stream(self, value: Tensor) -> None:
         """Keep the allocator from reusing memory of the side stream while the current stream uses it."""
         value.record_stream(self._module.current_stream(self.device))
 

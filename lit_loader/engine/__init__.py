@@ -24,6 +24,7 @@ from lit_loader.engine.spec import (
     StreamPlace,
     Task,
     TransferFn,
+    WorkerMethod,
     WorkerSpec,
     WrappedBatches,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "Task",
     "ThreadBackend",
     "TransferFn",
+    "WorkerMethod",
     "WorkerSpec",
     "WrappedBatches",
     "append_bad_samples",

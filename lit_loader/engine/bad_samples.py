@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from operator import length_hint
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +23,6 @@ NUM_SPARES: Final = 3
 """Indices that replace a bad sample, one after the other, before its batch fails."""
 
 _MAX_CHARACTERS = 1000  # of a message that is kept
-_MAX_NAMED = 32  # indices in a note
 _MAX_SHOWN = 3  # samples in a summary
 # Frames from `BadSampleLog._report` up to the consumer's loop: `next_batch`, and the iterator's two.
 _CONSUMER = 5
@@ -58,45 +56,6 @@ class BadSample:
     message: str
     replaced_by: Any = None
 
-    @classmethod
-    def of(
-        cls,
-        error: Exception,
-        dataset: Any,
-        inner: Any,
-        index: Any,
-        *,
-        batch: int,
-        row: int,
-        position: int | None,
-    ) -> BadSample:
-        """Return the record of an error.
-
-        Args:
-            error: What ``dataset[inner]`` raised.
-            dataset: The dataset that raised it.
-            inner: The index into that dataset.
-            index: The index into the loader's own dataset, which may be a `Subset` of that one.
-            batch: Number of the batch.
-            row: The sample's place in the batch.
-            position: Its position in the global order, or None.
-        """
-        try:
-            message = str(error)
-        except Exception:
-            message = "(its message cannot be read)"
-        if len(message) > _MAX_CHARACTERS:
-            message = f"{message[:_MAX_CHARACTERS]}..."
-        return cls(
-            batch=batch,
-            row=row,
-            position=position,
-            index=index,
-            file=_file_of(error, dataset, inner),
-            error=type(error).__name__,
-            message=message,
-        )
-
     def __str__(self) -> str:
         file = "" if self.file is None else f", file {self.file}"
         return f"sample {self.index}{file}: {self.error}: {self.message}"
@@ -119,43 +78,27 @@ class PartialBatch(NamedTuple):
 # -- naming a sample in its error --------------------------------------------------------------------------
 
 
-def name_sample(error: Exception, dataset: Any, inner: Any, index: Any) -> None:
-    """Add the sample's name to an error as a note; arguments as for `BadSample.of`."""
-    file = _file_of(error, dataset, inner)
-    _note(error, f"sample {_shown(index)}" if file is None else f"sample {_shown(index)}, file {file}")
-
-
-def name_last_sample(
-    error: Exception, dataset: Any, indices: Any, left: Iterator[Any], *, given: Any = None
-) -> None:
-    """Add the name of the sample whose index an iterator gave last to an error, if the iterator shows its position.
+def name_sample(error: Exception, dataset: Any, inner: Any, given: Iterable[Any], row: int) -> None:
+    """Add the sample's name to an error as a note.
 
     Args:
-        error: What was raised.
-        dataset: What raised it.
-        indices: Of the samples.
-        left: The iterator over ``indices``.
-        given: The indices into the loader's own dataset, or None if they are the same.
+        error: What ``dataset[inner]`` raised.
+        dataset: The dataset that raised it.
+        inner: The index into that dataset.
+        given: The batch's indices into the loader's own dataset, which may be a `Subset` of that one.
+        row: The sample's place in the batch.
     """
     try:
-        number = len(indices) - length_hint(left, len(indices)) - 1
-        if number < 0:
-            return  # an iterator without a length hint
-        inner = list(indices)[number]
-        index = inner if given is None else list(given)[number]
-    except Exception:
+        index = list(given)[row]
+    except Exception:  # the indices of an iterator are gone
         return
-    name_sample(error, dataset, inner, index)
+    file = file_of(error, dataset, inner)
+    _note(error, f"sample {text_of(index)}" if file is None else f"sample {text_of(index)}, file {file}")
 
 
 def name_batch(error: Exception, indices: Any) -> None:
     """Add the indices that ``__getitems__`` was called with to its error as a note."""
-    try:
-        named = list(indices)
-    except Exception:
-        return
-    more = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
-    _note(error, f"one of the samples {', '.join(map(_shown, named[:_MAX_NAMED]))}{more}")
+    _note(error, f"one of the samples {text_of(indices)}")
 
 
 def stop_iteration_as_error(error: StopIteration, source: str) -> RuntimeError:
@@ -184,7 +127,7 @@ def _note(error: Exception, text: str) -> None:
         return
 
 
-def _file_of(error: Exception, dataset: Any, index: Any) -> str | None:
+def file_of(error: Exception, dataset: Any, index: Any) -> str | None:
     """Return the error's ``filename``, or else the dataset's ``sample_path(index)``, or None if there is neither."""
     try:
         name = getattr(error, "filename", None)
@@ -196,11 +139,12 @@ def _file_of(error: Exception, dataset: Any, index: Any) -> str | None:
         return None
 
 
-def _shown(index: Any) -> str:
+def text_of(thing: Any) -> str:
+    """Return ``str(thing)``, at most 1,000 characters of it."""
     try:
-        text = str(index)
-    except Exception:
-        return f"(a {type(index).__name__})"
+        text = str(thing)
+    except Exception:  # raised by user code
+        return f"(a {type(thing).__name__})"
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
 
 
@@ -239,7 +183,7 @@ def summarize(records: list[BadSample]) -> str:
 class BadSampleLog(WrappedBatches):
     """Batches of one epoch whose bad samples are recorded as they are delivered: see NOTE [When bad samples count].
 
-    They are reported with the epoch's last batch.
+    They are reported with the epoch's last batch; those of batches beyond the number told, at the epoch's end.
 
     Args:
         batches: The epoch.
@@ -283,7 +227,7 @@ class BadSampleLog(WrappedBatches):
         try:
             batch = self._batches.next_batch()
         except EndOfEpoch:
-            self._report(final=True)
+            self._report()
             raise
         self._num_delivered += 1
         if type(batch) is PartialBatch:
@@ -291,10 +235,9 @@ class BadSampleLog(WrappedBatches):
             batch = self._record(batch)
         if self._num_delivered == self._num_batches:
             try:
-                self._report(final=False)
-            # warnings are errors: raised at the epoch's end, and the batch is not lost
+                self._report()
             except BadSamplesWarning:
-                return batch
+                self._num_reported = 0  # raised again at the epoch's end, so that the batch is not lost
         return batch
 
     def _record(self, partial: PartialBatch) -> Any:
@@ -328,17 +271,13 @@ class BadSampleLog(WrappedBatches):
             'on_bad_sample="skip"'
         )
 
-    def _report(self, *, final: bool) -> None:
-        """Warn of bad samples that were not reported; with ``final`` only once, also if the warning raises."""
-        num_reported = len(self.records)
-        if num_reported == self._num_reported:
-            return
-        if final:
-            self._num_reported = num_reported
-        where = f"epoch {self.epoch}, rank {self.rank}"
-        text = f"{where}: {summarize(self.records)}; loader.bad_samples lists them all"
-        warnings.warn(text, BadSamplesWarning, stacklevel=_CONSUMER)
-        self._num_reported = num_reported
+    def _report(self) -> None:
+        """Warn of the epoch's bad samples, if there are any that were not reported."""
+        if len(self.records) > self._num_reported:
+            self._num_reported = len(self.records)
+            where = f"epoch {self.epoch}, rank {self.rank}"
+            text = f"{where}: {summarize(self.records)}; loader.bad_samples lists them all"
+            warnings.warn(text, BadSamplesWarning, stacklevel=_CONSUMER)
 
     def _correct_seen(self, bad: list[BadSample]) -> None:
         number = bad[0].batch

@@ -13,13 +13,12 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import select
 import socket
 import struct
 import threading
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import TypeAlias
 
 from lit_loader.shared_memory import Buffer, memory_for
 
@@ -188,16 +187,13 @@ class TaskQueue:
         theirs: The workers' end.
 
     Raises:
-        NotImplementedError: If the platform has no such sockets.
+        AttributeError, OSError: If the platform has no such sockets.
 
     Owns: both ends; workers have copies of theirs.
     """
 
     def __init__(self) -> None:
-        try:
-            self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        except (AttributeError, OSError) as error:  # macOS defines the constant, but has no such sockets
-            raise NotImplementedError("this platform has no sockets that keep message boundaries") from error
+        self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _QUEUE_BYTES)
         self._ours.setblocking(False)
         self.theirs.setblocking(False)
@@ -246,13 +242,3 @@ def take(theirs: socket.socket) -> bytes | None:
         return theirs.recv(MAX_TASK_BYTES) or None
     except OSError:
         return None
-
-
-# Without `select.poll` (Windows) there are no worker processes, and the names are only there to be imported.
-READABLE: Final[int] = getattr(select, "POLLIN", 1)
-WRITABLE: Final[int] = getattr(select, "POLLOUT", 4)
-
-
-def new_poller() -> Any:
-    """Return a ``select.poll`` object."""
-    return select.poll()

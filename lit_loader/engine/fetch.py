@@ -40,10 +40,11 @@ NOTE [Streams between epochs]
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
@@ -51,22 +52,18 @@ from torch.utils.data import IterableDataset, Subset
 from lit_loader.engine.bad_samples import (
     BadSample,
     PartialBatch,
+    file_of,
     name_batch,
-    name_last_sample,
     name_sample,
     stop_iteration_as_error,
+    text_of,
 )
 from lit_loader.engine.spec import BatchKey, FetchSpec, StreamPlace, Task
 from lit_loader.errors import SharedGeneratorError
 from lit_loader.seeding import EpochKeys, RngPurpose, seed_process
-from lit_loader.types import CollateFn
 
-
-class SeedFn(Protocol):
-    """Seeds the generators for a purpose."""
-
-    def __call__(self, keys: EpochKeys, purpose: RngPurpose, a: int, b: int = 0, /) -> None:
-        """Seed them; `RngPurpose` says what ``a`` and ``b`` are."""
+SeedFn: TypeAlias = Callable[..., None]
+"""Seeds the generators: takes `EpochKeys`, `RngPurpose`, and one or two numbers, which `RngPurpose` explains."""
 
 
 class Fetcher(Protocol):
@@ -93,89 +90,60 @@ class MapFetcher:
     def __init__(self, spec: FetchSpec, *, seed: SeedFn) -> None:
         self._dataset, self._batched, self._collate_fn = spec.dataset, spec.batched, spec.collate_fn
         self._seed = seed
-        self._keys: EpochKeys | None = None
+        self._epoch_keys = lru_cache(maxsize=1)(EpochKeys)
 
     def samples(self, task: Task) -> Any:
         """Return the samples of a task: a list, or one sample without batching."""
-        index, key = task.index, task.key
-        if key is not None:
-            try:
-                return self._keyed(index, key)
-            except StopIteration as error:  # see NOTE [StopIteration]
-                raise stop_iteration_as_error(error, f"dataset {type(self._dataset).__name__}") from error
-        dataset = self._dataset
-        if not self._batched:
-            return _get(dataset, index, index)
-        if getattr(dataset, "__getitems__", None):
-            return _get_batch(dataset, index, index)
-        left = iter(index)
-        try:
-            return [dataset[i] for i in left]
-        except Exception as error:
-            name_last_sample(error, dataset, index, left)
-            raise
+        if task.key is None:
+            return self._make(task)
+        return _call_keyed(f"dataset {type(self._dataset).__name__}", self._make, task)
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
         """Return the batch of these samples."""
         if key is None:
             return self._collate_fn(samples)
-        self._seed(self._epoch_keys(key), RngPurpose.BATCH, key.batch)
-        return _collate_with_key(self._collate_fn, samples)
+        self._seed(self._keys(key), RngPurpose.BATCH, key.batch)
+        return _call_keyed("collate_fn", self._collate_fn, samples)
 
-    def _keyed(self, index: Any, key: BatchKey) -> Any:
-        keys, seed = self._epoch_keys(key), self._seed
-        if not self._batched:
-            dataset, (inner,) = unwrap_subset(self._dataset, [index])
-            seed(keys, RngPurpose.SAMPLE, key.first)
-            return _get(dataset, inner, index)
-        dataset, inners = unwrap_subset(self._dataset, index)
-        if getattr(dataset, "__getitems__", None):
-            seed(keys, RngPurpose.SAMPLE, key.first)
-            return _get_batch(dataset, inners, index)
-        samples, purpose = [], RngPurpose.SAMPLE
-        left = iter(inners)
+    def _make(self, task: Task) -> Any:
+        key, seed, purpose = task.key, self._seed, RngPurpose.SAMPLE
+        keys = None if key is None else self._keys(key)
+        first = 0 if key is None else key.first
+        given = task.index if self._batched else [task.index]
         try:
-            for position, i in enumerate(left, start=key.first):
-                seed(keys, purpose, position)
-                samples.append(dataset[i])
+            dataset, indices = unwrap_subset(self._dataset, given)
+            if self._batched and getattr(dataset, "__getitems__", None):
+                if keys is not None:
+                    seed(keys, purpose, first)
+                return dataset.__getitems__(indices)
         except Exception as error:
-            name_last_sample(error, dataset, inners, left, given=index)
+            name_batch(error, given)
             raise
-        return samples
+        samples: list[Any] = []
+        index = None
+        try:
+            if keys is None:
+                for index in indices:
+                    samples.append(dataset[index])  # noqa: PERF401 - their number tells which one failed
+            else:
+                for position, index in enumerate(indices, start=first):
+                    seed(keys, purpose, position)
+                    samples.append(dataset[index])
+        except Exception as error:
+            name_sample(error, dataset, index, given, len(samples))
+            raise
+        return samples if self._batched else samples[0]
 
-    def _epoch_keys(self, key: BatchKey) -> EpochKeys:
-        keys = self._keys
-        if (
-            keys is None
-            or keys.epoch != key.epoch
-            or keys.seed != key.seed
-            or keys.num_positions != key.num_positions
-        ):
-            keys = self._keys = EpochKeys(key.seed, key.epoch, key.num_positions)
-        return keys
+    def _keys(self, key: BatchKey) -> EpochKeys:
+        return self._epoch_keys(key.seed, key.epoch, key.num_positions)
 
 
-def _get(dataset: Any, index: Any, given: Any) -> Any:
+def _call_keyed(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call code of the user's that must not end a keyed epoch: see NOTE [StopIteration]."""
     try:
-        return dataset[index]
-    except Exception as error:
-        name_sample(error, dataset, index, given)
-        raise
-
-
-def _get_batch(dataset: Any, indices: Any, given: Any) -> Any:
-    try:
-        return dataset.__getitems__(indices)
-    except Exception as error:
-        name_batch(error, given)
-        raise
-
-
-def _collate_with_key(collate_fn: CollateFn, samples: Any) -> Any:
-    try:
-        return collate_fn(samples)
-    except StopIteration as error:  # see NOTE [StopIteration]
-        raise stop_iteration_as_error(error, "collate_fn") from error
+        return function(*arguments)
+    except StopIteration as error:
+        raise stop_iteration_as_error(error, name) from error
 
 
 def unwrap_subset(dataset: Any, index: Any) -> tuple[Any, Any]:
@@ -203,39 +171,41 @@ class SkippingFetcher(MapFetcher):
         given = list(task.index) if self._batched else [task.index]
         samples: list[Any] = []
         bad: list[BadSample] = []
-        is_lost = False
-        for row in range(len(given)):
-            failed = self._try(samples, task, row, given[row])
-            bad += failed
-            is_lost = is_lost or (task.spares is not None and bool(failed) and failed[-1].replaced_by is None)
+        key, is_lost = task.key, False
+        for row, index in enumerate(given):
+            failed: list[BadSample] = []
+            for candidate in (index, *(() if task.spares is None else task.spares[row])):
+                dataset, (inner,) = unwrap_subset(self._dataset, [candidate])
+                if key is not None:
+                    self._seed(self._keys(key), RngPurpose.SAMPLE, key.first + row)
+                try:
+                    samples.append(dataset[inner])
+                except (MemoryError, SharedGeneratorError) as error:
+                    name_sample(error, dataset, inner, [candidate], 0)
+                    raise
+                except Exception as error:
+                    error.__traceback__ = None  # it would keep the other samples alive
+                    failed.append(
+                        BadSample(
+                            batch=task.number,
+                            row=row,
+                            position=None if key is None else key.first + row,
+                            index=candidate,
+                            file=file_of(error, dataset, inner),
+                            error=type(error).__name__,
+                            message=text_of(error),
+                        )
+                    )
+                else:
+                    bad += [replace(record, replaced_by=candidate) for record in failed]
+                    break
+            else:
+                bad += failed
+                is_lost = is_lost or task.spares is not None
         made: Any = samples
         if not self._batched:
             made = samples[0] if samples else None
         return PartialBatch(made, bad, is_lost) if bad else made
-
-    def _try(self, samples: list[Any], task: Task, row: int, index: Any) -> list[BadSample]:
-        """Append a sample or its replacement to ``samples``; return the samples that failed."""
-        failed: list[BadSample] = []
-        key, position = task.key, None if task.key is None else task.key.first + row
-        for candidate in (index, *(() if task.spares is None else task.spares[row])):
-            dataset, (inner,) = unwrap_subset(self._dataset, [candidate])
-            if key is not None and position is not None:
-                self._seed(self._epoch_keys(key), RngPurpose.SAMPLE, position)
-            try:
-                sample = dataset[inner]
-            except Exception as error:
-                if isinstance(error, (MemoryError, SharedGeneratorError)):
-                    name_sample(error, dataset, inner, candidate)
-                    raise
-                error.__traceback__ = None  # it would keep the other samples alive
-                bad = BadSample.of(
-                    error, dataset, inner, candidate, batch=task.number, row=row, position=position
-                )
-                failed.append(bad)
-            else:
-                samples.append(sample)
-                return [replace(bad, replaced_by=candidate) for bad in failed]
-        return failed
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
         """Return the batch of these samples, with those that failed; a lost batch if no sample is left."""
@@ -284,32 +254,28 @@ class IterableFetcher:
         self._keys: EpochKeys | None = None
         self._count = self._num_batches = 0
         self._ended = False
-        self._with_state = bool(spec.stream_state)
-        self._beginning: StreamPlace | None = None  # where a resumed epoch begins
+        self._with_state = spec.stream_state
+        # where a resumed epoch begins, until its first sample is made
+        self._beginning: StreamPlace | None = None
         self._first: str | None = None  # the digests of NOTE [Datasets that reset themselves]
-        # the loaded position, until the next sample was checked against it
-        self._loaded: StreamPlace | None = None
         self._notice: str | None = None
 
     def start(self, key: BatchKey | None) -> None:
         """Begin the epoch: ``iter(dataset)``."""
         self._key = key
-        if key is not None:
-            self._keys = EpochKeys(key.seed, key.epoch)
-            self._stream = self._worker + (key.rank << 32)
-            self._seed(self._keys, RngPurpose.STREAM_START, self._stream)
-        try:
+        if key is None:
             self._samples = iter(self._dataset)
-        except StopIteration as error:  # see NOTE [StopIteration]
-            if key is None:
-                raise
-            raise stop_iteration_as_error(
-                error, f"__iter__ of dataset {type(self._dataset).__name__}"
-            ) from error
+            return
+        self._keys = EpochKeys(key.seed, key.epoch)
+        self._stream = self._worker + (key.rank << 32)
+        self._seed(self._keys, RngPurpose.STREAM_START, self._stream)
+        self._samples = _call_keyed(
+            f"__iter__ of dataset {type(self._dataset).__name__}", iter, self._dataset
+        )
 
     def samples(self, task: Task) -> Any:
         """Return the next samples, as many as ``task.index`` has entries, or one sample without batching."""
-        if task.places is not None:
+        if task.places is not None and self._samples is None:
             self._beginning = task.places[self._worker]
         if self._samples is None and not self._ended:
             self._begin(task.key)
@@ -334,7 +300,7 @@ class IterableFetcher:
             return self._with_place(self._collate_fn(samples))
         self._seed(self._keys, RngPurpose.STREAM_BATCH, self._stream, self._num_batches)
         self._num_batches += 1
-        return self._with_place(_collate_with_key(self._collate_fn, samples))
+        return self._with_place(_call_keyed("collate_fn", self._collate_fn, samples))
 
     def end(self) -> StreamBatch:
         """Return the worker's position at the end of its stream."""
@@ -348,17 +314,15 @@ class IterableFetcher:
         if self._beginning is None:
             self.start(key)
             return
+        name = f"load_state_dict of {type(self._dataset).__name__} or its iterator"
         try:
-            self._begin_at(self._beginning, key)
-        except BaseException as error:
+            _call_keyed(name, self._begin_at, self._beginning, key)
+        except BaseException:
             self._samples = None  # so that the next call fails too and does not begin at 0
-            if isinstance(error, StopIteration):  # see NOTE [StopIteration]
-                what = f"load_state_dict of {type(self._dataset).__name__} or its iterator"
-                raise stop_iteration_as_error(error, what) from error
             raise
 
     def _begin_at(self, place: StreamPlace, key: BatchKey | None) -> None:
-        self._num_batches, self._first, self._key = place.batches, place.first, key
+        self._num_batches, self._first = place.batches, place.first
         try:
             has_state = self._load(place, key)
         except Exception as error:
@@ -371,9 +335,10 @@ class IterableFetcher:
         if place.ended:
             self._ended, self._count = True, place.samples
         elif has_state:
-            self._count, self._loaded = place.samples, place
-        else:
+            self._count = place.samples
+        elif place.samples:
             self._drop(place.samples)
+            self._beginning = None
 
     def _load(self, place: StreamPlace, key: BatchKey | None) -> bool:
         """Begin the epoch with the states of a position; return False if samples have to be dropped to get there."""
@@ -413,30 +378,29 @@ class IterableFetcher:
             self._notice = f"it gave fewer than the {num_samples} samples that were taken from it before"
 
     def _next_sample(self) -> Any:
-        before = self._digest() if self._count == 0 else None
+        place = self._beginning
+        before = _digest(self._states()) if self._count == 0 else None
         try:
             sample = self._make_sample()
         except StopIteration:
-            if self._count or self._beginning is None or self._beginning.samples:
+            if place is None or place.samples:
                 raise
-            self._beginning = None
             self.start(self._key)  # see NOTE [Streams between epochs]
             sample = self._make_sample()
-        if self._loaded is not None:
-            place, self._loaded = self._loaded, None
-            if self._began_anew(place):
-                self._notice = (
-                    "its __iter__ resets what its load_state_dict loaded; have it go on from the loaded state, or give "
-                    "the iterator a state_dict and a load_state_dict"
-                )
-                self._count = 0
-                self.start(self._key)
-                self._drop(place.samples)
-                if self._ended:
-                    raise StopIteration
-                sample = self._make_sample()
+        self._beginning = None
+        if place is not None and self._began_anew(place):
+            self._notice = (
+                "its __iter__ resets what its load_state_dict loaded; have it go on from the loaded state, or give "
+                "the iterator a state_dict and a load_state_dict"
+            )
+            self._count = 0
+            self.start(self._key)
+            self._drop(place.samples)
+            if self._ended:
+                raise StopIteration
+            sample = self._make_sample()
         elif self._count == 1 and before is not None:
-            self._first = f"{before} {self._digest()}"
+            self._first = f"{before} {_digest(self._states())}"
         return sample
 
     def _began_anew(self, place: StreamPlace) -> bool:
@@ -444,8 +408,8 @@ class IterableFetcher:
         if place.first is None or place.state is None:
             return False
         before, _, after = place.first.partition(" ")
-        at_beginning = before != after and _digest_of(pickle.loads(place.state)) == before
-        return self._digest() == after and not at_beginning
+        at_beginning = before != after and _digest(pickle.loads(place.state)) == before
+        return _digest(self._states()) == after and not at_beginning
 
     def _make_sample(self) -> Any:
         if self._keys is not None:
@@ -464,10 +428,6 @@ class IterableFetcher:
         notice, self._notice = self._notice, None
         return StreamBatch(batch, self._worker, place, notice)
 
-    def _digest(self) -> str | None:
-        states = self._states()
-        return None if states is None else _digest_of(states)
-
     def _states(self) -> list[Any] | None:
         """Return the states of the dataset and its iterator, or None if neither has one and samples are counted."""
         if not self._with_state:
@@ -484,7 +444,9 @@ class IterableFetcher:
         return None if all(state is None for state in states) else states
 
 
-def _digest_of(states: Any) -> str:
+def _digest(states: Any) -> str | None:
+    if states is None:
+        return None
     return blake2b(repr(_values(states)).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 

@@ -125,11 +125,7 @@ def plan_custom(
 def plan_unkeyed(indices: Iterator[Any], *, before: int = 0) -> Iterator[Task]:
     """Return the tasks of a loader without a seed."""
     # unlike a generator, it continues after a sampler's error
-    return map(_unkeyed_task, indices, count(before))
-
-
-def _unkeyed_task(index: Any, number: int) -> Task:
-    return Task(index, number=number)
+    return map(lambda index, number: Task(index, number=number), indices, count(before))
 
 
 def plan_stream(

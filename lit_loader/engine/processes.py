@@ -10,17 +10,13 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from lit_loader.engine.channels import (
     MAX_TASK_BYTES,
-    READABLE,
-    WRITABLE,
     Frame,
     TaskQueue,
-    new_poller,
     pack_frame,
     unpack_frame,
 )
@@ -32,8 +28,8 @@ from lit_loader.engine.worker_process import (
     WorkerProcess,
     await_exit,
     check_descriptors,
+    check_owner,
     describe_exit,
-    disown_workers_in_forks,
     end_workers,
     interrupts_deferred,
     shortages_explained,
@@ -52,18 +48,11 @@ class _InFlight(NamedTuple):
     """A task that was sent to the workers and has no result yet.
 
     Attributes:
-        packed: The message, to be sent again if the task is lost, or empty if lost tasks are not sent again.
+        packed: The message, to be sent again if the task is lost, or empty if it was sent to a certain worker.
         ticket: Keeps the slot of its batch, or None if the batch comes by pipe.
     """
 
     packed: bytes
-    ticket: Ticket | None
-
-
-class _Encoded(NamedTuple):
-    """A result as a worker sent it; the ticket keeps the slot that holds its large tensors, or None without a slot."""
-
-    frame: Frame
     ticket: Ticket | None
 
 
@@ -98,10 +87,10 @@ class ProcessBackend:
         max_restarts: int = 0,
         hang_timeout_s: float | None = None,
     ) -> None:
-        self.num_workers, self._keyed = spec.num_workers, spec.keyed
+        self.num_workers, self._keyed, self._owner_pid = spec.num_workers, spec.keyed, os.getpid()
+        self._shared = spec.shared_tasks
         self._lock = threading.RLock()
         self._workers: list[WorkerProcess] = []
-        self._owner_pid = os.getpid()
         self._death: str | None = None
         self._results: dict[int, deque[Result]] = {}  # by epoch: read and not delivered
         self._next_epoch = 0
@@ -109,13 +98,13 @@ class ProcessBackend:
         self._queue: TaskQueue | None = None
         if not (hasattr(os, "readv") and hasattr(select, "poll")):  # Windows
             raise NotImplementedError(
-                f"num_workers={spec.num_workers} processes need pipes that can be polled, which this platform does not "
-                'have; use worker_method="thread" or num_workers=0'
+                f"num_workers={spec.num_workers} processes need pipes that can be polled, which this platform lacks; "
+                'use worker_method="thread" or num_workers=0'
             )
         check_descriptors(spec.num_workers)
-        disown_workers_in_forks()
         if spec.shared_tasks:
-            with contextlib.suppress(NotImplementedError):
+            # macOS defines the constant, but has no such sockets
+            with contextlib.suppress(AttributeError, OSError):
                 self._queue = TaskQueue()
         self._slots = open_slots(page_lock)
         self._in_flight: dict[TaskId, _InFlight] = {}
@@ -138,11 +127,9 @@ class ProcessBackend:
         except (TypeError, AttributeError, pickle.PicklingError):
             self._close()
             warnings.warn(
-                "Got pickle error when attempting to start a worker Process. This might be because the worker "
-                "Process arguments are not picklable. Python 3.14+ changed the multiprocessing start method in "
-                "non-Mac POSIX platforms to 'forkserver', which requires the worker Process arguments to be "
-                "picklable. Define the dataset, collate_fn and worker_init_fn at the top level of a module, or "
-                "try multiprocessing.set_start_method('fork').",
+                "Got pickle error when attempting to start a worker Process. This start method pickles its arguments "
+                "(from Python 3.14 the default one does); define the dataset, collate_fn and worker_init_fn at the top "
+                'level of a module, or give multiprocessing_context="fork"',
                 stacklevel=2,
             )
             raise
@@ -167,11 +154,7 @@ class ProcessBackend:
             WorkerDiedError: If one ended and was not replaced.
             RuntimeError: If they were closed, or belong to another process; with ``own_process`` only for the latter.
         """
-        if self._owner_pid != os.getpid():
-            raise RuntimeError(
-                f"this iterator's workers belong to process {self._owner_pid} and cannot be used from its "
-                f"fork {os.getpid()}; call iter() on the loader there"
-            )
+        check_owner(self._owner_pid)
         if own_process:
             return
         if self._death is not None:
@@ -206,7 +189,9 @@ class ProcessBackend:
             return  # called in a fork, by the finalizer of an iterator that belongs to the parent
         self._results.pop(epoch, None)
         self._polled.discard(epoch)
-        if self._close.alive:
+        # In one step, because this takes no lock. Between two epochs that were used up nothing is left to skip.
+        is_done = self._shared and all(task[0] != epoch for task in list(self._in_flight))
+        if self._close.alive and not is_done:
             message = Message(Kind.END_EPOCH, epoch)
             for worker in list(self._workers):
                 worker.send_control(message)
@@ -220,25 +205,18 @@ class ProcessBackend:
         """
         with self._lock:
             self.check_usable()
-            task_id, message = (epoch, number), Message(Kind.TASK, epoch, number)
+            task_id, contents = (epoch, number), pack_task(task)
+            # Not before the line above: the scheduler keeps its error until it is due, and with its traceback this
+            # frame and the slot.
             ticket = None if self._slots is None else self._slots.ticket()
-            if ticket is not None:
-                message = message._replace(slot=ticket.number)
-            self._in_flight[task_id] = _InFlight(b"", ticket)
-            # the scheduler keeps an error until it is due, and with its traceback this frame and the slot
-            del ticket
-            try:
-                frame = pack_task(message, task)
-            except BaseException:
-                del self._in_flight[task_id]
-                raise
-            if worker is not None:
+            slot = -1 if ticket is None else ticket.number
+            frame = [pack_message(Message(Kind.TASK, epoch, number, slot)), *contents]
+            packed = pack_frame(frame) if worker is None else b""
+            self._in_flight[task_id] = _InFlight(packed, ticket)
+            if worker is None:
+                self._send_to_any(task_id, packed)
+            else:
                 self._workers[worker].send(frame)
-                return
-            packed = pack_frame(frame)
-            if self._recovery is not None:
-                self._in_flight[task_id] = self._in_flight[task_id]._replace(packed=packed)
-            self._send_to_any(task_id, packed)
 
     def _send_to_any(self, task_id: TaskId, packed: bytes) -> None:
         if self._queue is not None and len(packed) <= MAX_TASK_BYTES:
@@ -282,26 +260,24 @@ class ProcessBackend:
             self.check_usable()
             longest_s = _CLOSED_POLL_S if timeout_s is None else min(timeout_s, _CLOSED_POLL_S)
             if self._hangs is not None:
-                self._hangs.look(self._unreported())
                 longest_s = min(longest_s, self._hangs.seconds_left())
             if len(self._results) > 1:
                 longest_s = min(longest_s, _SHARED_POLL_S)
-            # Workers are looked up by descriptor, as they are now: another thread may replace one while this one waits
+            # Their ends are looked up as the workers are now: another thread may replace one while this one waits
             # without the lock, and the new worker may have the same number and the same descriptors.
-            poller, senders, watched, unsent = new_poller(), {}, {}, {}
+            poller, watched = select.poll(), {}
             unwatched = [worker for worker in self._workers if not worker.watch]
+            unsent = [worker for worker in self._workers if worker.control.waiting or worker.tasks.waiting]
             for worker in self._workers:
-                poller.register(worker.results.fd, READABLE)
-                senders[worker.results.fd] = worker
+                poller.register(worker.results.fd, select.POLLIN)
                 for fd in worker.watch:
-                    poller.register(fd, READABLE)
+                    poller.register(fd, select.POLLIN)
                     watched[fd] = worker
                 for writer in (worker.control, worker.tasks):
                     if writer.waiting:
-                        poller.register(writer.fd, WRITABLE)
-                        unsent[writer.fd] = writer
+                        poller.register(writer.fd, select.POLLOUT)
             if self._queue is not None and self._queue.waiting:
-                poller.register(self._queue.fd, WRITABLE)
+                poller.register(self._queue.fd, select.POLLOUT)
         if unwatched:
             longest_s = min(longest_s, _UNWATCHED_POLL_S)
         fds = [fd for fd, _ in poller.poll(longest_s * 1000)]
@@ -310,13 +286,11 @@ class ProcessBackend:
         with self._lock:
             self.check_usable()
             try:
-                for fd in fds:
-                    if fd in unsent:
-                        with contextlib.suppress(OSError):  # the worker has ended, or was replaced
-                            unsent[fd].flush()
+                for worker in unsent:
+                    worker.flush()
                 if self._queue is not None:
                     self._queue.flush()
-                self._serve([senders[fd] for fd in fds if fd in senders], ended)
+                self._serve(fds, ended)
             except WorkerDiedError as error:
                 self._death = str(error)
                 self.close()
@@ -326,17 +300,17 @@ class ProcessBackend:
                 self.close()
                 raise
 
-    def _serve(self, senders: Sequence[WorkerProcess], ended: list[WorkerProcess]) -> None:
+    def _serve(self, fds: list[int], ended: list[WorkerProcess]) -> None:
         """Read results, and replace workers that have ended or hang.
 
         Raises:
             WorkerDiedError: If a worker has ended and is not replaced.
         """
         for number, worker in enumerate(self._workers):
-            if worker in senders and not self._read(number):
+            if worker.results.fd in fds and not self._read(number):
                 ended.append(worker)
         if self._hangs is not None:
-            self._hangs.look(self._unreported())
+            self._hangs.look(() if self._recovery is None else self._recovery.unreported)
         for number, worker in enumerate(self._workers):
             if worker in ended:
                 self._replace(number)
@@ -367,7 +341,8 @@ class ProcessBackend:
             ticket.retire()
         results = self._results.get(message.epoch)
         if results is not None and kind is not Kind.SKIPPED:
-            payload = _Encoded(frame, ticket if kind is Kind.RESULT else None)
+            # The ticket keeps the slot that holds the batch's large tensors.
+            payload = (frame, ticket if kind is Kind.RESULT else None)
             results.append(Result(kind, message.number, worker, payload))
 
     def open(self, result: Result) -> Any:
@@ -388,9 +363,6 @@ class ProcessBackend:
         return made
 
     # -- workers that end -----------------------------------------------------------------------------------
-
-    def _unreported(self) -> Any:
-        return () if self._recovery is None else self._recovery.unreported
 
     def _replace(self, number: int, ending: str | None = None) -> None:
         """Replace a worker that has ended, and find its lost tasks: see NOTE [Lost tasks] in `recovery`.

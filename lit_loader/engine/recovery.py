@@ -39,7 +39,6 @@ from typing import Any, Final
 
 from lit_loader.errors import WorkerRestartWarning
 
-_SIGNAL: Final = getattr(signal, "SIGUSR2", None)
 _RESTING: Final = 0.0
 _NOT_REPORTED: Final = -1.0  # idle, and its report has not come
 _PRINTING_S, _STEP_S = 1.0, 0.05
@@ -117,67 +116,60 @@ class Recovery:
 class HeartbeatTable:
     """The time at which each worker began its sample, in shared memory, and a file for workers' stacks.
 
-    It holds one float64 for each worker: an aligned word of eight bytes is written atomically. The stacks are written
-    to a file by faulthandler in the worker, which may not have the main process's standard error. It can be pickled
-    only while a process is started.
+    The file begins with one float64 for each worker: an aligned word of eight bytes is written atomically. The stacks
+    are written behind them by faulthandler in the worker, which may not have the main process's standard error. It can
+    be pickled only while a process is started.
 
     Args:
         num_workers: Number of workers.
 
     Attributes:
-        stacks_fd: Descriptor of the file for stacks.
+        since: When each worker began to run user code (its ``time.monotonic()``), or 0 if it runs none.
 
-    Owns: two files without a name, and a mapping of one, until `close`.
+    Owns: a file without a name, and a mapping of its beginning, until `close`.
     """
 
     def __init__(self, num_workers: int) -> None:
-        fd = _nameless_file()
-        os.ftruncate(fd, num_workers * 8)
-        self._open(fd, _nameless_file())
+        self._open(_nameless_file(num_workers * 8), num_workers)
 
-    def _open(self, fd: int, stacks_fd: int) -> None:
-        self._fd, self.stacks_fd = fd, stacks_fd
-        self._memory = mmap.mmap(fd, 0)
-        self._since = memoryview(self._memory).cast("d")
+    def _open(self, fd: int, num_workers: int) -> None:
+        self._fd, self._memory = fd, mmap.mmap(fd, num_workers * 8)
+        self.since = memoryview(self._memory).cast("d")
 
     @classmethod
-    def _of(cls, duplicate: Any, stacks: Any) -> HeartbeatTable:
+    def _of(cls, duplicate: Any, num_workers: int) -> HeartbeatTable:
         table = cls.__new__(cls)
-        table._open(duplicate.detach(), stacks.detach())
+        table._open(duplicate.detach(), num_workers)
         return table
 
-    def __reduce__(self) -> tuple[Callable[[Any, Any], HeartbeatTable], tuple[Any, Any]]:
-        return HeartbeatTable._of, (reduction.DupFd(self._fd), reduction.DupFd(self.stacks_fd))
+    def __reduce__(self) -> tuple[Callable[[Any, int], HeartbeatTable], tuple[Any, int]]:
+        return HeartbeatTable._of, (reduction.DupFd(self._fd), len(self.since))
 
     def write_stacks_on_request(self) -> None:
         """Let faulthandler write the stacks of this process's threads at SIGUSR2, even if Python code is stuck."""
-        if hasattr(faulthandler, "register"):
-            faulthandler.register(signal.SIGUSR2, file=self.stacks_fd, all_threads=True)
+        faulthandler.register(signal.SIGUSR2, file=self._fd, all_threads=True)
 
     def begin(self, worker: int) -> None:
         """Note that a worker begins to run user code."""
-        self._since[worker] = time.monotonic()
+        self.since[worker] = time.monotonic()
 
     def rest(self, worker: int) -> None:
         """Note that a worker runs no user code."""
-        self._since[worker] = _RESTING
-
-    def since(self, worker: int) -> float:
-        """Return when a worker began to run user code (its ``time.monotonic()``), or 0 if it runs none."""
-        return self._since[worker]
+        self.since[worker] = _RESTING
 
     def request_stacks(self, pid: int | None) -> str:
         """Make a worker process write its stacks, and return them when it has finished."""
-        if pid is None or _SIGNAL is None or not hasattr(faulthandler, "register"):
+        if pid is None:
             return ""
-        os.ftruncate(self.stacks_fd, 0)
-        os.lseek(self.stacks_fd, 0, os.SEEK_SET)  # the workers' position too: they have the same open file
+        begin = len(self._memory)
+        os.ftruncate(self._fd, begin)
+        os.lseek(self._fd, begin, os.SEEK_SET)  # the workers' position too: they have the same open file
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, _SIGNAL)
+            os.kill(pid, signal.SIGUSR2)
         written, deadline = b"", time.monotonic() + _PRINTING_S
         while time.monotonic() < deadline:
             time.sleep(_STEP_S)
-            before, written = written, os.pread(self.stacks_fd, os.fstat(self.stacks_fd).st_size, 0)
+            before, written = written, os.pread(self._fd, os.fstat(self._fd).st_size, begin)
             if written and written == before:
                 break
         return written.decode(errors="replace")
@@ -186,19 +178,20 @@ class HeartbeatTable:
         """Unmap the memory and close the files."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            self._since.release()
+            self.since.release()
             self._memory.close()
             os.close(fd)
-            os.close(self.stacks_fd)
 
 
-def _nameless_file() -> int:
-    create = getattr(os, "memfd_create", None)
-    if create is not None:
-        fd: int = create("lit_loader heartbeats", os.MFD_CLOEXEC)
-        return fd
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+def _nameless_file(num_bytes: int) -> int:
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("lit_loader heartbeats", os.MFD_CLOEXEC)
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, num_bytes)
+    os.lseek(fd, num_bytes, os.SEEK_SET)  # where stacks are written, whoever sends the signal
+    return fd
 
 
 class HangWatch:
@@ -227,7 +220,7 @@ class HangWatch:
         passed, self._looked = now - self._looked, now
         for worker, before in enumerate(self._began):
             resting = _NOT_REPORTED if worker in unreported else _RESTING
-            began = self._began[worker] = self.table.since(worker) or resting
+            began = self._began[worker] = self.table.since[worker] or resting
             if began == _RESTING or began != before:
                 self._seconds[worker] = 0.0
             elif passed <= _MAX_LOOK_S:
@@ -255,7 +248,7 @@ class HangWatch:
         at = (
             "did not report"
             if self._began[worker] == _NOT_REPORTED
-            else "was at one sample (without a seed: one batch)"
+            else "was at one sample (or unseeded batch)"
         )
         what = f"hung: it {at} for longer than hang_timeout_s={self._timeout_s:g}"
         stacks = self.table.request_stacks(pid) or "  (it printed none: stopped, or not started yet)\n"

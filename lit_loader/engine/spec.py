@@ -18,6 +18,9 @@ from lit_loader.types import CollateFn, WorkerInitFn
 OnBadSample: TypeAlias = Literal["raise", "skip", "substitute"]
 """What happens to a sample whose ``dataset[index]`` raises an error."""
 
+WorkerMethod: TypeAlias = Literal["multiprocessing", "thread"]
+"""What the workers are: processes or threads."""
+
 Resume: TypeAlias = Literal["exact", "same_sample", "restart"]
 """What happens to a state that does not fit: see `lit_loader.DataLoader`."""
 
@@ -33,8 +36,8 @@ class FetchSpec:
         builtin_collate: Whether ``collate_fn`` is one of lit_loader's: it draws no random numbers and keeps no sample.
         drop_last: Whether an iterable dataset's last, short batch is dropped.
         on_bad_sample: What happens if a sample raises; errors of an iterable dataset are always raised.
-        stream_state: For an iterable dataset, whether its batches come with the dataset's own state (True) or with the
-            number of its samples alone (False); None for a map dataset.
+        stream_state: Whether the batches of an iterable dataset come with the dataset's own state, and not with the
+            number of its samples alone.
     """
 
     dataset: Any
@@ -43,7 +46,7 @@ class FetchSpec:
     builtin_collate: bool
     drop_last: bool
     on_bad_sample: OnBadSample
-    stream_state: bool | None
+    stream_state: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +58,6 @@ class WorkerSpec:
         num_workers: Number of workers.
         base_seed: Worker w is seeded with ``base_seed + w``.
         worker_init_fn: Called once in each worker, after its seeding.
-        shared_tasks: Whether any idle worker takes the next task, which is possible because tasks have keys. If not,
-            each task is sent to a certain worker.
         keyed: Whether tasks have keys.
     """
 
@@ -64,8 +65,12 @@ class WorkerSpec:
     num_workers: int
     base_seed: int
     worker_init_fn: WorkerInitFn | None
-    shared_tasks: bool
     keyed: bool
+
+    @property
+    def shared_tasks(self) -> bool:
+        """Whether any idle worker takes the next task, because each sample has a key; if not, a certain worker does."""
+        return self.keyed and not isinstance(self.fetch.dataset, IterableDataset)
 
 
 class BatchSlicing(NamedTuple):
@@ -103,7 +108,6 @@ class LoaderSpec:
         timeout_s: Seconds to wait for a batch, or 0 for no limit.
         max_worker_restarts: How many worker processes that ended are replaced in an epoch, or None for the default.
         hang_timeout_s: Seconds that a worker process may take for one sample, or None for no limit.
-        max_bad_samples: How many samples of an epoch may be bad, or None for the default.
         page_lock: Page-locks the slots that batches are written to, or None.
         resume: What happens to a state that does not fit.
     """
@@ -120,7 +124,7 @@ class LoaderSpec:
     world_size: int
     gather: Gather | None
     num_workers: int
-    worker_method: Literal["multiprocessing", "thread"]
+    worker_method: WorkerMethod
     multiprocessing_context: Any
     worker_init_fn: WorkerInitFn | None
     generator: torch.Generator | None
@@ -130,7 +134,6 @@ class LoaderSpec:
     timeout_s: float
     max_worker_restarts: int | None
     hang_timeout_s: float | None
-    max_bad_samples: int | None
     page_lock: PageLock | None
     resume: Resume
 

@@ -13,8 +13,9 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from functools import cache, partial
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
@@ -23,7 +24,7 @@ import torch
 from lit_loader.engine.fetch import Fetcher, SeedFn
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
 from lit_loader.engine.worker import Worker
-from lit_loader.engine.worker_process import WORKER_NAME
+from lit_loader.engine.worker_process import WORKER_NAME, check_owner
 from lit_loader.seeding import DrawCheck, ThreadScope, functions_answer_for_threads, set_worker_info
 
 _GRACE_S = 5.0
@@ -81,11 +82,9 @@ class ThreadPoolState:
         tasks: The queue of each thread; the same queue for all, if any thread may take any task.
         results: By epoch.
         num_waiting: How many consumers wait now; only roughly, as no lock guards it.
-        setting_up: Held by a thread that sets itself up.
         started: Released once by each thread when it has set itself up.
         stopping: Whether the threads are to end.
         draw_check: Checks whether the dataset draws from generators that threads share, or None without a seed.
-        intra_op: How many intra-op threads the process used before its workers set theirs, or None until that is known.
         failure: The exception that ended a worker unexpectedly, or None.
     """
 
@@ -96,11 +95,9 @@ class ThreadPoolState:
         )
         self.results: dict[int, EpochResults] = {}
         self.num_waiting = 0
-        self.setting_up = threading.Lock()
         self.started = threading.Semaphore(0)
         self.stopping = False
         self.draw_check = DrawCheck(count, lambda: self.num_waiting > 0) if spec.keyed else None
-        self.intra_op: int | None = None
         self.failure: BaseException | None = None
 
     def stop(self) -> None:
@@ -177,30 +174,21 @@ def _work(state: ThreadPoolState, spec: WorkerSpec, worker_id: int) -> None:
         with ExitStack() as until_the_end:
             try:
                 until_the_end.enter_context(functions_answer_for_threads())
-                link = _set_up(state, spec, worker_id)
+                torch.get_num_threads()  # makes torch set its default for this thread, which would undo the 1 later
+                torch.set_num_threads(1)
+                set_worker_info(
+                    worker_id=worker_id,
+                    num_workers=spec.num_workers,
+                    base_seed=spec.base_seed,
+                    dataset=spec.fetch.dataset,
+                )
+                link = ThreadLink(state, spec, worker_id, ThreadScope(spec.base_seed + worker_id))
             finally:
                 state.started.release()
             Worker(spec, worker_id, link).run()
     except BaseException as error:
         state.failure = error  # raised in the consumers, which would wait for ever otherwise
         state.stop()
-
-
-def _set_up(state: ThreadPoolState, spec: WorkerSpec, worker_id: int) -> ThreadLink:
-    """Make this thread a worker."""
-    with state.setting_up:
-        # This call also makes torch set its default for the thread, which it would otherwise do later and undo the 1.
-        intra_op = torch.get_num_threads()
-        if state.intra_op is None:
-            state.intra_op = intra_op  # by the first thread only: the others may find the 1 that it has set
-    torch.set_num_threads(1)
-    set_worker_info(
-        worker_id=worker_id,
-        num_workers=spec.num_workers,
-        base_seed=spec.base_seed,
-        dataset=spec.fetch.dataset,
-    )
-    return ThreadLink(state, spec, worker_id, ThreadScope(spec.base_seed + worker_id))
 
 
 class ThreadBackend:
@@ -215,10 +203,10 @@ class ThreadBackend:
 
     def __init__(self, spec: WorkerSpec) -> None:
         self.num_workers, self._keyed, self._shared = spec.num_workers, spec.keyed, spec.shared_tasks
+        self._owner_pid = os.getpid()
         state = self._state = ThreadPoolState(spec)
         self._lock = threading.RLock()  # a signal handler may begin an epoch too
         self._next_epoch = 0
-        self._owner_pid = os.getpid()
         threads = self._threads = [
             threading.Thread(
                 target=_work, args=(state, spec, number), name=f"{WORKER_NAME}-{number}", daemon=True
@@ -226,14 +214,17 @@ class ThreadBackend:
             for number in range(spec.num_workers)
         ]
         self._close = weakref.finalize(self, _end, state, threads, self._owner_pid)
-        _register_fork_hook()
-        _backends.add(self)
+        # ``torch.set_num_threads`` sets both the calling thread's number of intra-op threads and that of new threads,
+        # so the latter is asked for and restored in threads that are needed for nothing else.
         with _starting:
-            for thread in threads:
-                thread.start()
-            for _ in threads:
-                state.started.acquire()
-            _restore_intra_op(state.intra_op)
+            intra_op = _in_new_thread(torch.get_num_threads)
+            try:
+                for thread in threads:
+                    thread.start()
+                for _ in threads:
+                    state.started.acquire()
+            finally:
+                _in_new_thread(partial(torch.set_num_threads, intra_op))
 
     @property
     def workers(self) -> list[Any]:
@@ -252,11 +243,7 @@ class ThreadBackend:
             RuntimeError: If they belong to another process; unless ``own_process`` is set, also if one failed, or if
                 they were closed.
         """
-        if self._owner_pid != os.getpid():
-            raise RuntimeError(
-                f"this iterator's worker threads belong to process {self._owner_pid} and do not exist in its fork "
-                f"{os.getpid()}; call iter() on the loader there"
-            )
+        check_owner(self._owner_pid)
         if own_process:
             return
         if self._state.failure is not None:
@@ -321,13 +308,21 @@ class ThreadBackend:
         return result.payload
 
 
+def _in_new_thread(function: Callable[[], Any]) -> Any:
+    """Return the result of a function in a new thread; pools of threads end with the main thread, and this does not."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(function()), daemon=True)
+    thread.start()
+    thread.join()
+    return results[0]
+
+
 def _end(state: ThreadPoolState, threads: list[threading.Thread], owner_pid: int) -> None:
     if os.getpid() != owner_pid:
         return
     state.stop()
-    current = threading.current_thread()
-    alive = (backend._threads for backend in _backends if backend._owner_pid == os.getpid())
-    if any(current in workers for workers in (threads, *alive)):
+    current = threading.current_thread()  # the main thread if this is a fork of a worker
+    if current is not threading.main_thread() and current.name.startswith(WORKER_NAME):
         return  # collected in a worker: to join others, which may wait for this one, could be a deadlock
     deadline = time.monotonic() + _GRACE_S
     for thread in threads:
@@ -335,29 +330,14 @@ def _end(state: ThreadPoolState, threads: list[threading.Thread], owner_pid: int
             thread.join(max(deadline - time.monotonic(), 0))
 
 
-def _restore_intra_op(num_threads: int | None) -> None:
-    """Restore the number of intra-op threads that new threads begin with, which the workers have set to 1.
-
-    ``torch.set_num_threads`` sets both the calling thread's number and that of new threads, so it is called in a
-    thread that is needed for nothing else.
-    """
-    setting = threading.Thread(target=torch.set_num_threads, args=(num_threads,), daemon=True)
-    setting.start()
-    setting.join()
-
-
 # Held while a backend starts: another one would take the 1 of its workers for the process's own setting.
 _starting = threading.Lock()
-_backends: weakref.WeakSet[ThreadBackend] = weakref.WeakSet()
-
-
-@cache
-def _register_fork_hook() -> None:
-    """Replace the lock in forks, where the thread that holds it does not exist."""
-    if hasattr(os, "register_at_fork"):  # a platform without it has no fork
-        os.register_at_fork(after_in_child=_after_fork)
 
 
 def _after_fork() -> None:
-    global _starting
+    global _starting  # the thread that holds it may not exist here
     _starting = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # a platform without it has no fork
+    os.register_at_fork(after_in_child=_after_fork)

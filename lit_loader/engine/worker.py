@@ -10,8 +10,8 @@ NOTE [Three threads of a worker process]
 NOTE [Freed memory]
     glibc maps a large block anew each time, and returns the end of the heap to the system as soon as a batch of images
     is freed: every page of the next batch is then a page fault. A worker process makes images of similar size again and
-    again, so it keeps freed memory; its memory stays at its peak. If a user sets one of glibc's own variables for this
-    (`_GLIBC_VARIABLES`, or a ``glibc.malloc`` tunable), the allocator is left as it is.
+    again, so it keeps freed memory; its memory stays at its peak. If a user sets one of glibc's own variables
+    (`_GLIBC_VARIABLES`), the allocator is left as it is.
 
 NOTE [Inherited memory]
     A forked worker shares the memory of the main process until one of them writes to it. Garbage collection writes to
@@ -24,13 +24,14 @@ import contextlib
 import ctypes
 import gc
 import os
+import select
 import signal
 import socket
 import struct
-import sys
 import threading
-from collections.abc import Callable
+from collections import defaultdict
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -39,12 +40,9 @@ from torch.utils.data._utils import worker as torch_worker
 
 from lit_loader import batch_memory
 from lit_loader.engine.channels import (
-    READABLE,
-    WRITABLE,
     Frame,
     FrameReader,
     FrameWriter,
-    new_poller,
     take,
     unpack_frame,
 )
@@ -56,14 +54,12 @@ from lit_loader.seeding import EpochKeys, RngPurpose, seed_process, seed_worker
 from lit_loader.shared_memory import Buffer, MemoryFile, SlotKeptError, SlotWriter, decode, encode
 
 _MESSAGE = struct.Struct("<BQQiI")
-_KINDS = tuple(Kind)
 _ORPHAN_EXIT_CODE = 1
-_ORPHAN_POLL_MS = 500  # how often a worker checks for its main process where the kernel has no pidfd
-_MAX_ENDED = 1000  # how many ended epochs are remembered; tasks of earlier ones were all received long ago
+_ORPHAN_POLL_MS = 500  # how often a worker checks for its main process, as not every kernel has pidfds
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
 _MMAP_BYTES = 32 << 20  # the largest value that glibc accepts
 _TRIM_BYTES = (1 << 31) - 1
-_GLIBC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")
+_GLIBC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
 
 
 # -- the loop ----------------------------------------------------------------------------------------------
@@ -114,11 +110,11 @@ class Worker:
 
     def __init__(self, spec: WorkerSpec, worker_id: int, link: WorkerLink) -> None:
         self._spec, self._id, self._link = spec, worker_id, link
-        self._map_fetcher = None if isinstance(spec.fetch.dataset, IterableDataset) else self._new_fetcher()
-        self._streams: dict[int, Fetcher] = {}  # by epoch, of an iterable dataset
-        self._ended_streams: set[int] = set()
+        new_fetcher = partial(make_fetcher, spec.fetch, worker_id, seed=link.seed)
+        self._map_fetcher = None if isinstance(spec.fetch.dataset, IterableDataset) else new_fetcher()
+        # of an iterable dataset, by epoch: its fetcher, or what ``iter(dataset)`` raised, or None after its end
+        self._streams: dict[int, Any] = defaultdict(new_fetcher)
         self._init_error: WorkerError | None = None
-        self._iterate_errors: dict[int, WorkerError] = {}  # of ``iter(dataset)``
 
     def run(self) -> None:
         """Handle messages until the worker is to stop."""
@@ -138,8 +134,6 @@ class Worker:
                 self._iterate(message.epoch)
             elif message.kind is Kind.END_EPOCH:
                 self._streams.pop(message.epoch, None)
-                self._iterate_errors.pop(message.epoch, None)
-                self._ended_streams.discard(message.epoch)
             # the results of all tasks that were received before are sent already
             elif message.kind is Kind.REPORT:
                 link.send(Kind.REPORTED, message)
@@ -147,44 +141,35 @@ class Worker:
 
     def _do_task(self, message: Message, contents: Any) -> None:
         link, epoch = self._link, message.epoch
-        if link.has_ended(epoch) or epoch in self._ended_streams:
+        fetcher = None
+        if not link.has_ended(epoch):
+            fetcher = self._init_error or self._map_fetcher or self._streams[epoch]
+        if fetcher is None:  # the epoch has ended, or this worker's stream of it
             link.send(Kind.SKIPPED, message)
             return
-        error = self._init_error or self._iterate_errors.get(epoch)
-        if error is not None:
-            link.send(Kind.ERROR, message, error)
+        if isinstance(fetcher, WorkerError):
+            link.send(Kind.ERROR, message, fetcher)
             return
-        fetcher = self._map_fetcher or self._stream(epoch)
         kind, made = Kind.RESULT, None
         try:
             made = link.make(fetcher, message, contents)
         except link.caught as raised:
             if isinstance(raised, StopIteration) and isinstance(fetcher, IterableFetcher):
-                self._ended_streams.add(epoch)
                 kind, made = Kind.STREAM_ENDED, fetcher.end()
+                self._streams[epoch] = None
             else:
                 kind, made = Kind.ERROR, WorkerError.of(raised, link.where)
         link.send(kind, message, made)
 
     def _iterate(self, epoch: int) -> None:
         """Call ``iter(dataset)`` now, not at the epoch's first task."""
-        if self._map_fetcher is not None or self._init_error is not None:
+        if self._init_error is not None:
             return
-        fetcher = self._stream(epoch)
-        assert isinstance(fetcher, IterableFetcher)
         try:
             with self._link.user_code():
-                fetcher.start(None)
+                self._streams[epoch].start(None)
         except self._link.caught as error:
-            self._iterate_errors[epoch] = WorkerError.of(error, self._link.where)
-
-    def _stream(self, epoch: int) -> Fetcher:
-        if epoch not in self._streams:
-            self._streams[epoch] = self._new_fetcher()
-        return self._streams[epoch]
-
-    def _new_fetcher(self) -> Fetcher:
-        return make_fetcher(self._spec.fetch, self._id, seed=self._link.seed)
+            self._streams[epoch] = WorkerError.of(error, self._link.where)
 
 
 # -- messages as frames ------------------------------------------------------------------------------------
@@ -198,39 +183,27 @@ def pack_message(message: Message) -> bytes:
 def unpack_message(buffer: Buffer) -> Message:
     """Return the message that `pack_message` packed."""
     kind, *rest = _MESSAGE.unpack(buffer)
-    return Message(_KINDS[kind], *rest)
+    return Message(Kind(kind), *rest)
 
 
-def pack_task(message: Message, task: Task) -> list[Buffer]:
-    """Return the frame of a task.
+def pack_task(task: Task) -> list[Buffer]:
+    """Return the contents of a task's message.
 
     Raises:
         Exception: Whatever pickling the index raises.
     """
     # as plain tuples: a pickle of named tuples takes four times as long
     key = None if task.key is None else tuple(task.key)
-    return [pack_message(message), *encode((task.index, key, *task[2:]))]
+    return encode((task.index, key, *task[2:]))
 
 
 def unpack_task(frame: Frame) -> Task:
-    """Return the task in a frame that `pack_task` made."""
+    """Return the task in a frame whose contents `pack_task` made."""
     index, key, *rest = decode(frame[1:])
     return Task(index, None if key is None else BatchKey(*key), *rest)
 
 
 # -- a worker process --------------------------------------------------------------------------------------
-
-
-class MainProcess(NamedTuple):
-    """The process whose end ends the workers.
-
-    Attributes:
-        pid: Its process id.
-        is_parent: Whether it is the parent of the workers, which it is not under forkserver.
-    """
-
-    pid: int
-    is_parent: bool
 
 
 class WorkerEnds(NamedTuple):
@@ -253,7 +226,7 @@ class WorkerEnds(NamedTuple):
     heartbeats: HeartbeatTable | None
 
 
-def worker_main(spec: WorkerSpec, worker_id: int, main: MainProcess, ends: WorkerEnds) -> None:
+def worker_main(spec: WorkerSpec, worker_id: int, main_pid: int, ends: WorkerEnds) -> None:
     """Run a worker process until it is to stop or its main process has ended.
 
     Runs in: a worker process, as its target.
@@ -268,7 +241,7 @@ def worker_main(spec: WorkerSpec, worker_id: int, main: MainProcess, ends: Worke
     torch.set_num_threads(1)
     _keep_freed_memory()
     gc.freeze()  # see NOTE [Inherited memory]
-    link = ProcessLink(spec, worker_id, main, ends)
+    link = ProcessLink(spec, worker_id, main_pid, ends)
     seed = seed_worker(spec.base_seed, worker_id)
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=worker_id, num_workers=spec.num_workers, seed=seed, dataset=spec.fetch.dataset
@@ -278,9 +251,7 @@ def worker_main(spec: WorkerSpec, worker_id: int, main: MainProcess, ends: Worke
 
 def _keep_freed_memory() -> None:
     """Let this process keep freed memory: see NOTE [Freed memory]."""
-    tunables = os.environ.get("GLIBC_TUNABLES", "")
-    is_set_by_user = any(name in os.environ for name in _GLIBC_VARIABLES) or "glibc.malloc." in tunables
-    if sys.platform != "linux" or is_set_by_user:
+    if any(name in os.environ for name in _GLIBC_VARIABLES):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not every C library has it
     if mallopt is not None:
@@ -294,7 +265,7 @@ class ProcessLink:
     Args:
         spec: The same for all workers.
         worker_id: Number of this worker.
-        main: This process exits when that one has ended.
+        main_pid: The main process; this process exits when that one has ended.
         ends: Its connections.
     """
 
@@ -302,9 +273,9 @@ class ProcessLink:
         Exception  # a worker process gets no Ctrl-C, and SystemExit ends it, as in torch
     )
 
-    def __init__(self, spec: WorkerSpec, worker_id: int, main: MainProcess, ends: WorkerEnds) -> None:
+    def __init__(self, spec: WorkerSpec, worker_id: int, main_pid: int, ends: WorkerEnds) -> None:
         self.where = f"in DataLoader worker process {worker_id}"
-        self._id, self._main, self._heartbeats = worker_id, main, ends.heartbeats
+        self._id, self._main_pid, self._heartbeats = worker_id, main_pid, ends.heartbeats
         self._is_map = not isinstance(spec.fetch.dataset, IterableDataset)
         self._slots = (
             None if ends.memory is None else SlotWriter(ends.memory, stacks_rows=spec.fetch.builtin_collate)
@@ -315,9 +286,9 @@ class ProcessLink:
         self._control, self._tasks = FrameReader(ends.control.fileno()), FrameReader(ends.tasks.fileno())
         self._queue, self._ended_epochs = ends.queue, set[int]()
         self._woken, self._wake = os.pipe()
-        self._poller = new_poller()
+        self._poller = select.poll()
         for fd in (self._tasks.fd, self._woken, *(() if ends.queue is None else (ends.queue.fileno(),))):
-            self._poller.register(fd, READABLE)
+            self._poller.register(fd, select.POLLIN)
         # sent
         self._results, self._left = FrameWriter(ends.results.fileno()), threading.Semaphore(0)
         for fd in (self._control.fd, self._tasks.fd, self._results.fd, self._wake):
@@ -417,8 +388,8 @@ class ProcessLink:
     # -- in the sender thread -------------------------------------------------------------------------------
 
     def _write_rest(self) -> None:
-        poller = new_poller()
-        poller.register(self._results.fd, WRITABLE)
+        poller = select.poll()
+        poller.register(self._results.fd, select.POLLOUT)
         with contextlib.suppress(BrokenPipeError):
             while True:
                 self._left.acquire()
@@ -430,12 +401,18 @@ class ProcessLink:
 
     def _listen(self) -> None:
         """Handle control messages until STOP, or until the main process has ended."""
-        poller = new_poller()
-        poller.register(self._control.fd, READABLE)
-        is_orphan = self._watch_main(poller)
+        poller = select.poll()
+        poller.register(self._control.fd, select.POLLIN)
+        parent = None
+        try:
+            poller.register(os.pidfd_open(self._main_pid), select.POLLIN)
+        except ProcessLookupError:
+            os._exit(_ORPHAN_EXIT_CODE)
+        except (AttributeError, OSError):  # without pidfds the parent's end alone is noticed
+            parent = os.getppid()
         while not self._stopping:
-            events = poller.poll(_ORPHAN_POLL_MS if is_orphan is not None else None)
-            if (is_orphan is not None and is_orphan()) or any(fd != self._control.fd for fd, _ in events):
+            events = poller.poll(None if parent is None else _ORPHAN_POLL_MS)
+            if parent not in (None, os.getppid()) or any(fd != self._control.fd for fd, _ in events):
                 os._exit(_ORPHAN_EXIT_CODE)
             try:
                 while (frame := self._control.receive()) is not None:
@@ -443,30 +420,11 @@ class ProcessLink:
                     if message.kind is Kind.STOP:
                         self._stop()
                     else:
-                        self._end_epoch(message.epoch)
+                        self._ended_epochs.add(message.epoch)
             except EOFError:
                 self._stop()
-
-    def _watch_main(self, poller: Any) -> Callable[[], bool] | None:
-        """Let the poller report the end of the main process, or return a test for it where that is not possible."""
-        pid = self._main.pid
-        if self._main.is_parent and os.getppid() != pid:
-            os._exit(_ORPHAN_EXIT_CODE)
-        try:
-            poller.register(os.pidfd_open(pid), READABLE)
-        except ProcessLookupError:
-            os._exit(_ORPHAN_EXIT_CODE)
-        except (AttributeError, OSError):
-            parent = os.getppid()
-            return lambda: os.getppid() != parent
-        return None
 
     def _stop(self) -> None:
         self._stopping = True
         with contextlib.suppress(BlockingIOError):  # the pipe is full, so `receive` wakes up anyway
             os.write(self._wake, b"\0")
-
-    def _end_epoch(self, epoch: int) -> None:
-        self._ended_epochs.add(epoch)
-        if len(self._ended_epochs) > 2 * _MAX_ENDED:  # epochs are numbered as they begin
-            self._ended_epochs = {ended for ended in self._ended_epochs if ended > epoch - _MAX_ENDED}

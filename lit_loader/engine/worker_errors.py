@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lit_loader.engine.bad_samples import stop_iteration_as_error
+from lit_loader.engine.bad_samples import stop_iteration_as_error, text_of
 from lit_loader.errors import UnsendableBatchError
 from lit_loader.shared_memory import RebuildError, describe_unsendable, pickle_small
 
@@ -58,7 +58,8 @@ class WorkerError:
         with contextlib.suppress(BaseException):  # raised by the class itself: workers do not get Ctrl-C
             kind = pickle.dumps(type(error))
             if _built(type(error), message) is None:
-                copy = _copied(error)
+                data = pickle_small(error, _MAX_COPY_BYTES)
+                copy = data if type(pickle.loads(data)) is type(error) else None
         return cls(kind, copy, message)
 
     def reraise(self, *, keyed: bool) -> None:
@@ -123,11 +124,6 @@ def _built(kind: type[BaseException], message: str) -> BaseException | None:
     return found
 
 
-def _copied(error: BaseException) -> bytes | None:
-    data = pickle_small(error, _MAX_COPY_BYTES)
-    return data if type(pickle.loads(data)) is type(error) else None
-
-
 def _traceback(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error))
@@ -149,7 +145,7 @@ def not_sent(batch: Any, number: int, error: BaseException) -> UnsendableBatchEr
         culprit = f"it is a {type(batch).__name__}"
     return UnsendableBatchError(
         f"batch {number} (counted from 0) could not be sent from its worker process: {culprit}, which cannot be "
-        f"pickled ({_described(error)}); {_REMEDY}"
+        f"pickled ({type(error).__name__}: {text_of(error)}); {_REMEDY}"
     )
 
 
@@ -159,11 +155,3 @@ def not_rebuilt(number: int, error: RebuildError) -> UnsendableBatchError:
         f"batch {number} (counted from 0) was sent by its worker process, but cannot be unpickled in the main process "
         f"({error}); {_REMEDY}"
     )
-
-
-def _described(error: BaseException) -> str:
-    name = type(error).__name__
-    try:
-        return f"{name}: {error}"
-    except Exception:
-        return name

@@ -5,8 +5,8 @@ If the system lacks descriptors, processes or memory for workers, the error says
 NOTE [Descriptors of workers]
     A worker costs the main process six descriptors: its ends of three pipes, two of multiprocessing and a pidfd. The
     backend has five of its own. While a worker is started, both ends of its pipes are open here, and under fork those
-    that the worker opens count in addition. Free descriptors are counted before the first one is opened, because
-    multiprocessing does not close all of them when it fails halfway.
+    that the worker opens count in addition. As many are opened and closed before the first worker is started, because
+    multiprocessing does not close all of its own when it fails halfway.
 
     When ``os.fork`` itself fails, CPython leaves up to four open, of ``popen_fork.Popen._launch``. They are not closed
     here: their numbers are only in local variables of CPython's frames, and could be those of another thread's files by
@@ -28,41 +28,46 @@ import os
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from itertools import repeat
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from lit_loader.engine.channels import (
-    READABLE,
-    WRITABLE,
     FrameReader,
     FrameWriter,
     TaskQueue,
-    new_poller,
 )
 from lit_loader.engine.recovery import HeartbeatTable
 from lit_loader.engine.spec import Kind, Message, WorkerSpec
-from lit_loader.engine.worker import MainProcess, WorkerEnds, pack_message, worker_main
+from lit_loader.engine.worker import WorkerEnds, pack_message, worker_main
 from lit_loader.resources import read_resources
 from lit_loader.shared_memory import Buffer, MemoryFile
 
 try:
     import fcntl
-    import resource
-except ImportError:  # Windows: pipes stay as they are, nothing is counted, and errors keep their own message
-    fcntl = resource = None  # type: ignore[assignment] # modules elsewhere
+except ImportError:  # pipes stay as they are
+    fcntl = None  # type: ignore[assignment] # a module elsewhere
 
 WORKER_NAME = "lit_loader-worker"
 
 _GRACE_S = 5.0  # for a worker to finish the sample that it is making, the same as in torch
 _TERMINATE_S = 1.0
-_POLL_S = 0.1
+_POLL_S = 0.002
 _PIPE_BYTES = 1 << 20  # the largest that Linux allows to any user by default
 _FDS_OF_A_WORKER, _FDS_OF_A_BACKEND = 6, 24
-_FD_LISTS = ("/proc/self/fd", "/dev/fd")
+
+
+def check_owner(owner_pid: int) -> None:
+    """Raise a RuntimeError if this process is a fork of the one that started the workers."""
+    if owner_pid != os.getpid():
+        raise RuntimeError(
+            f"this iterator's workers belong to process {owner_pid} and cannot be used from its fork {os.getpid()}; "
+            "call iter() on the loader there"
+        )
 
 
 @dataclass(slots=True)
@@ -87,6 +92,13 @@ class WorkerProcess:
         with contextlib.suppress(OSError):
             self.control.send([pack_message(message)])
 
+    def flush(self) -> None:
+        """Write what the pipes did not accept yet."""
+        for writer in (self.control, self.tasks):
+            if writer.waiting:
+                with contextlib.suppress(OSError):  # a worker that has died has closed its end
+                    writer.flush()
+
     @property
     def is_running(self) -> bool:
         """Whether the process has not ended."""
@@ -101,7 +113,7 @@ def start_worker(
     memory: MemoryFile | None,
     heartbeats: HeartbeatTable | None,
 ) -> WorkerProcess:
-    """Start a worker process.
+    """Start a worker process; `interrupts_deferred` is around the call.
 
     Raises:
         Exception: What pickling the spec raises, under a start method that pickles it.
@@ -112,16 +124,14 @@ def start_worker(
     ends = WorkerEnds(
         their_control, their_tasks, their_results, None if queue is None else queue.theirs, memory, heartbeats
     )
-    main = MainProcess(os.getpid(), context.get_start_method() != "forkserver")
     try:
         process: BaseProcess = context.Process(
             target=worker_main,
-            args=(spec, worker_id, main, ends),
+            args=(spec, worker_id, os.getpid(), ends),
             name=f"{WORKER_NAME}-{worker_id}",
             daemon=True,
         )
-        with interrupts_deferred():
-            process.start()
+        process.start()
     except BaseException:
         for end in (control, tasks, results):
             end.close()
@@ -156,10 +166,8 @@ def interrupts_deferred() -> Iterator[None]:
     In one of Python's own hooks around a fork it would be printed and lost. Before a new worker is in its backend's
     list, it would leave a worker that is never ended.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    if signal.getsignal(signal.SIGINT) is None:  # installed outside of Python, so it could not be restored
+    # a handler that was installed outside of Python (None) could not be restored
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
         yield
         return
     came: list[int] = []
@@ -210,24 +218,10 @@ def end_workers(workers: list[WorkerProcess], owner_pid: int) -> None:
 def await_exit(workers: Sequence[WorkerProcess], timeout_s: float) -> None:
     """Wait until the processes have ended, and write what their pipes had not accepted yet (STOP)."""
     deadline = time.monotonic() + timeout_s
-    while True:
-        alive = [worker for worker in workers if worker.is_running]
-        left = deadline - time.monotonic()
-        if not alive or left <= 0:
-            return
-        poller = new_poller()
-        for worker in alive:
-            for fd in worker.watch:
-                poller.register(fd, READABLE)
-            for writer in (worker.control, worker.tasks):
-                if writer.waiting:
-                    poller.register(writer.fd, WRITABLE)
-        poller.poll(min(left, _POLL_S) * 1000)
-        for worker in alive:
-            for writer in (worker.control, worker.tasks):
-                with contextlib.suppress(OSError):  # a worker that has died has closed its end
-                    writer.flush()
-        time.sleep(0.001)  # a process may have ended before its exit code is known
+    while any(worker.is_running for worker in workers) and time.monotonic() < deadline:
+        for worker in workers:
+            worker.flush()
+        time.sleep(_POLL_S)
 
 
 def describe_exit(exitcode: int | None) -> str:
@@ -241,16 +235,14 @@ def describe_exit(exitcode: int | None) -> str:
     return f"killed by signal {name}{hint}"
 
 
-@cache
-def disown_workers_in_forks() -> None:
-    """Remove lit_loader's workers from the list of children in forks: see NOTE [Workers in forks]."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_disown)
-
-
-def _disown() -> None:
+def _disown_workers() -> None:
+    """Remove lit_loader's workers from a fork's list of children: see NOTE [Workers in forks]."""
     children: set[BaseProcess] = getattr(multiprocessing.process, "_children", set())
     children -= {child for child in children if child.name.startswith(WORKER_NAME)}
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_workers)
 
 
 # -- shortages ---------------------------------------------------------------------------------------------
@@ -262,28 +254,45 @@ def count_descriptors(num_workers: int) -> int:
 
 
 def check_descriptors(num_workers: int) -> None:
-    """Raise an error if this process cannot open as many descriptors as the workers need.
+    """Raise an error if this process cannot open as many descriptors as the workers need, by opening them.
 
     Raises:
-        OSError: EMFILE, with what is needed and the remedy.
+        OSError: EMFILE or ENFILE, with what is needed and the remedy.
     """
-    limit = _limit("RLIMIT_NOFILE")
-    if (
-        limit is not None
-        and (free := _count_free(limit)) is not None
-        and free < count_descriptors(num_workers)
-    ):
-        raise OSError(errno.EMFILE, _explain(errno.EMFILE, num_workers))
+    opened: list[int] = []
+    with shortages_explained(num_workers):
+        try:  # each line is one step for the interpreter, so that Ctrl-C in between leaves none open
+            opened.extend(
+                map(os.open, repeat(os.devnull, count_descriptors(num_workers)), repeat(os.O_RDONLY))
+            )
+        finally:
+            deque(map(os.close, opened), maxlen=0)
 
 
 @contextlib.contextmanager
 def shortages_explained(num_workers: int) -> Iterator[None]:
     """Raise an OSError of starting workers again, with what was needed and the remedy."""
+    needs = f"num_workers={num_workers} needs"
     try:
         yield
     except OSError as error:
-        text = None if resource is None else _explain(error.errno, num_workers)
-        if text is None:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            text = (
+                f"{needs} {count_descriptors(num_workers)} free file descriptors, more than this process (ulimit -n) "
+                "or this machine (sysctl fs.file-max) allows; raise the limit, close files, or lower num_workers"
+            )
+        elif error.errno == errno.EAGAIN:
+            text = (
+                f"{needs} as many processes, of three threads each, more than this user or control group may have "
+                "(ulimit -u, pids.max); end some, raise the limit, or lower num_workers"
+            )
+        elif error.errno in (errno.ENOMEM, errno.ENOSPC):
+            text = (
+                f"{needs} more memory than the {read_resources().available_bytes} bytes that are available (ulimit -v "
+                "may allow less): under fork as much as this process has mapped; lower num_workers, make the dataset "
+                'smaller, or use multiprocessing_context="forkserver", whose workers start small'
+            )
+        else:
             raise
         raise OSError(error.errno, text) from error
     except EOFError as error:
@@ -292,47 +301,3 @@ def shortages_explained(num_workers: int) -> Iterator[None]:
             "the standard error): was it killed, or is there no room for another process?"
         )
         raise
-
-
-def _explain(number: int | None, num_workers: int) -> str | None:
-    """Return the message for a shortage of this errno, or None if the error is another one."""
-    if number in (errno.EMFILE, errno.ENFILE):
-        whose = "all processes of this machine together" if number == errno.ENFILE else "this process"
-        rule = "sysctl fs.file-max" if number == errno.ENFILE else f"ulimit -n: {_limit('RLIMIT_NOFILE')}"
-        return (
-            f"num_workers={num_workers} needs {count_descriptors(num_workers)} free file descriptors, and {whose} may "
-            f"not open as many ({rule}); raise the limit, close files, or lower num_workers"
-        )
-    if number == errno.EAGAIN:
-        return (
-            f"num_workers={num_workers} needs as many processes, of three threads each, and this user may have no more "
-            f"(RLIMIT_NPROC: {_limit('RLIMIT_NPROC')} for all processes and threads; a control group's pids.max may be "
-            "lower); end some, raise the limit (ulimit -u), or lower num_workers"
-        )
-    if number in (errno.ENOMEM, errno.ENOSPC):
-        return (
-            f"num_workers={num_workers} needs memory that is not available: under fork as much as this process has "
-            f"mapped ({read_resources().available_bytes} bytes are available, RLIMIT_AS is {_limit('RLIMIT_AS')}); "
-            'lower num_workers, make the dataset smaller, or use multiprocessing_context="forkserver", whose workers '
-            "start small"
-        )
-    return None
-
-
-def _limit(name: str) -> int | None:
-    """Return one of this process's limits, or None if it is not limited or cannot be asked for."""
-    limit = None if resource is None else resource.getrlimit(getattr(resource, name))[0]
-    return None if limit is None or limit == resource.RLIM_INFINITY else limit
-
-
-def _count_free(limit: int) -> int | None:
-    """Return how many descriptors this process may still open, or None if that cannot be counted."""
-    for folder in _FD_LISTS:
-        try:
-            names = os.listdir(folder)  # noqa: PTH208 - among them that of the list itself, which is closed now
-        except OSError as error:
-            if error.errno == errno.EMFILE:
-                return 0
-            continue
-        return limit - sum(int(name) < limit for name in names) + 1
-    return None

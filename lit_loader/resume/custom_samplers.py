@@ -14,19 +14,12 @@ NOTE [Keyed custom samplers]
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
-from functools import partial
-from itertools import chain, islice
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from lit_loader.engine import LoaderSpec, Task, is_stateful, plan_custom
 from lit_loader.resume.progress import Progress, ResumePoint
-from lit_loader.samplers.custom_ranks import (
-    IndexDigest,
-    check_equal_lengths,
-    checked_alike,
-    plain_index,
-)
+from lit_loader.samplers.custom_ranks import IndexDigest, check_equal_lengths, checked_alike
 from lit_loader.seeding import EpochKeys, KeyedGenerators, RngPurpose
 
 _END = object()
@@ -66,7 +59,8 @@ class SamplerPosition(NamedTuple):
         samples: How many samples those batches had.
         state: The sampler's own state there, or None if it has none.
         digest: The digest of the indices before, or None if the sampler has a state or no digest is kept.
-        generators: Without a seed, the states of the generators when it began: see `lit_loader.resume.replay`.
+        generators: Without a seed, the states of the generators when it began, or None: see
+            `lit_loader.resume.replay`.
         start: The epoch's first indices or batches if the sampler is split over several ranks (see `GlobalBatches`),
             or None.
     """
@@ -93,11 +87,6 @@ def is_one_shot(spec: LoaderSpec) -> bool:
     return any(hasattr(sampler, "__next__") for sampler in (*samplers, *inner))
 
 
-def begin_custom(spec: LoaderSpec) -> SamplerPosition:
-    """Return what is needed to resume an epoch at its beginning, which is now."""
-    return SamplerPosition(0, state_or_none(find_stateful(spec)))
-
-
 def custom_tasks(
     spec: LoaderSpec, progress: Progress, point: ResumePoint | None, seen: list[list[Any]] | None
 ) -> Iterator[Task]:
@@ -113,129 +102,95 @@ def custom_tasks(
         ValueError: If the sampler gives other or fewer indices than before; on every rank, if the ranks compare it and
             differ.
     """
-    batches, before, gather = spec.global_batches, 0 if point is None else point.position, spec.gather
-    stateful, name = find_stateful(spec), type(spec.custom_sampler).__name__
-    compare = None
-    if gather is not None and batches is None:
-        check_equal_lengths(name, progress.num_batches, gather)
-    elif gather is not None:
+    batches, stateful, name = spec.global_batches, find_stateful(spec), type(spec.custom_sampler).__name__
+    before = 0 if point is None else point.position
+    saved = SamplerPosition() if point is None or point.detail is None else point.detail
+    if batches is not None:
+        batches.start = saved.start
+    items = _keyed_items(spec, progress.epoch, stateful, saved.state, anew=point is not None and before == 0)
+    # All ranks get here in the first next() of a loader's first epoch, with any workers, before any batch is made. So
+    # all of them take part in the collective.
+    if spec.gather is not None and batches is None:
+        check_equal_lengths(name, progress.num_batches, spec.gather)
+    elif spec.gather is not None:
         left = progress.num_batches
-        compare = partial(
-            checked_alike,
+        items = checked_alike(
+            items,
             name=name,
             # a sampler without a state is iterated from the beginning, so it gives the batches before too
             num_batches=left if left is None or stateful is not None else before + left,
             # a sampler with a state must not be read ahead: its state would be that of the epoch's end
             whole=stateful is None,
-            gather=gather,
+            gather=spec.gather,
         )
-    indices = _keyed_indices(spec, progress, point, stateful, compare)
-    if compare is not None:
-        # All ranks get here in the first next() of a loader's first epoch, where the plan is made, with any workers. So
-        # all of them take part in the collective, and it is over before any batch is made.
-        indices = chain(list(islice(indices, 1)), indices)
+    indices = _noted_items(items, spec, progress, saved, stateful, before)
     return plan_custom(indices, spec, progress.epoch, before=before, seen=seen)
 
 
-def _keyed_indices(
-    spec: LoaderSpec, progress: Progress, point: ResumePoint | None, stateful: Any, compare: Any
-) -> Iterator[tuple[int, Any]]:
-    """Yield what a custom sampler gives, from a point on: see NOTE [Keyed custom samplers].
-
-    Each item comes with the number of samples before it in the epoch: on all ranks if the sampler is split over them,
-    else on this one. ``compare`` takes the items of the epoch and returns an equal iterator, or raises if ranks differ.
-    """
-    assert spec.seed is not None
-    epoch, global_batches, batched = progress.epoch, spec.global_batches, spec.batch_sampler is not None
-    has_digest = spec.world_size == 1 or global_batches is not None
-    generators = KeyedGenerators(EpochKeys(spec.seed, epoch).key(RngPurpose.SAMPLER, 0))
-    saved = SamplerPosition() if point is None or point.detail is None else point.detail
-    if global_batches is not None:
-        is_in_epoch = stateful is not None and point is not None and point.position
-        global_batches.start = saved.start if is_in_epoch else None
-    anew = point is not None and point.position == 0
-    items = _from_state(spec.counted_sampler, generators, stateful, saved, anew=anew)
-    if compare is not None:
-        items = compare(items)
-    digest = IndexDigest() if has_digest and stateful is None else None
-    before = 0 if point is None or stateful is not None else point.position
-    samples = saved.samples if before == 0 else 0
-    number = 0
-    for item in items:
-        given = list(item) if batched and not hasattr(item, "__len__") else item
-        more = len(given) if batched else 1
-        if global_batches is not None:
-            more = global_batches.num_samples(given)
-        samples_before, samples = samples, samples + more
-        if digest is not None:
-            digest.add(given)
-        number += 1
-        keeps_start = global_batches is not None and stateful is not None and global_batches.keeps_start
-        start = global_batches.start if global_batches is not None and keeps_start else None
-        found = SamplerPosition(
-            samples, state_or_none(stateful), None if digest is None else digest.hex(), start=start
-        )
-        if number > before:
-            progress.note(found)
-            yield samples_before, given
-        elif number == before and has_digest:
-            _check_same(found, saved, f"the first {before} batches of epoch {epoch}", spec)
-    if number < before:
-        raise ValueError(
-            f"{type(spec.custom_sampler).__name__} gave {number} batches of epoch {epoch} and the state was saved "
-            f"after {before}; resume with the sampler that it was saved with, or start afresh"
-        )
-
-
-def _from_state(
-    sampler: Any, generators: KeyedGenerators, stateful: Any, saved: SamplerPosition, *, anew: bool
-) -> Iterator[Any]:
-    """Yield a sampler's items, from its own state on if there is one.
+def _keyed_items(spec: LoaderSpec, epoch: int, stateful: Any, state: Any, *, anew: bool) -> Iterator[Any]:
+    """Yield what a custom sampler gives, from its own state on if there is one: see NOTE [Keyed custom samplers].
 
     With ``anew`` the state may be that of the epoch's end. A sampler that gives nothing then is iterated once more.
     """
-    has_state = stateful is not None and saved.state is not None
+    assert spec.seed is not None
+    generators = KeyedGenerators(EpochKeys(spec.seed, epoch).key(RngPurpose.SAMPLER, 0))
+    has_state = stateful is not None and state is not None
     if has_state:
-        stateful.load_state_dict(copy.deepcopy(saved.state))
-    with generators:
-        items = iter(sampler)
-    first = next(_keyed(items, generators), _END)
-    if first is _END and has_state and anew:
-        with generators:
-            items = iter(sampler)
-        first = next(_keyed(items, generators), _END)
-    yield from () if first is _END else chain((first,), _keyed(items, generators))
-
-
-def _keyed(items: Iterator[Any], generators: KeyedGenerators) -> Iterator[Any]:
-    """Yield the items; the generators are exchanged only while the sampler runs."""
-    while True:
-        with generators:
+        stateful.load_state_dict(copy.deepcopy(state))
+    for _ in range(2 if has_state and anew else 1):
+        with generators.exchanged():  # exchanged only while the sampler runs
+            items = iter(spec.counted_sampler)
             item = next(items, _END)
-        if item is _END:
-            return
+        if item is not _END:
+            break
+    while item is not _END:
         yield item
+        with generators.exchanged():
+            item = next(items, _END)
 
 
-def _check_same(found: SamplerPosition, saved: SamplerPosition, where: str, spec: LoaderSpec) -> None:
-    same = found.digest == saved.digest or None in (found.digest, saved.digest)
-    if not same or found.samples != saved.samples:
-        raise ValueError(
-            f"{type(spec.custom_sampler).__name__} gave other indices in {where} than when the state was saved: it "
-            "draws from a generator of its own, or its arguments changed; give it a state_dict and a load_state_dict, "
-            "use a sampler of lit_loader.samplers, or start afresh"
-        )
+def _noted_items(
+    items: Iterator[Any],
+    spec: LoaderSpec,
+    progress: Progress,
+    saved: SamplerPosition,
+    stateful: Any,
+    before: int,
+) -> Iterator[tuple[int, Any]]:
+    """Yield the items of an epoch after the first ``before``, and note the position after each.
 
-
-def plain_indices(units: Iterable[Any]) -> list[Any]:
-    """Return indices, or batches of them, as plain values.
-
-    Raises:
-        NoStateError: If one of them is not made of plain values.
+    Each item comes with the number of samples before it in the epoch: on all ranks if the sampler is split over them,
+    else on this one. A sampler with a state of its own does not give the first items again.
     """
-    try:
-        return [
-            tuple(map(plain_index, unit)) if isinstance(unit, tuple) else plain_index(unit) for unit in units
-        ]
-    except TypeError as error:
-        raise NoStateError(f"the first indices of the epoch cannot be saved: {error}") from None
+    batches, batched = spec.global_batches, spec.batch_sampler is not None
+    name, epoch = type(spec.custom_sampler).__name__, progress.epoch
+    # the parts of a sampler that shards itself may differ, and a state is the same on every rank
+    is_checked = stateful is None and (spec.world_size == 1 or batches is not None)
+    digest = IndexDigest(kept=is_checked)
+    to_drop, samples = (before, 0) if stateful is None else (0, saved.samples)
+    number = 0
+    for number, item in enumerate(items, start=1):
+        given = list(item) if batched and not hasattr(item, "__len__") else item
+        samples_before = samples
+        if batches is not None:
+            samples += batches.num_samples(given)
+        else:
+            samples += len(given) if batched else 1
+        digest.add(given)
+        if number > to_drop:
+            start = None
+            if batches is not None and stateful is not None and (batches.of_batches or not batches.drop_last):
+                start = batches.start
+            progress.note(SamplerPosition(samples, state_or_none(stateful), digest.hex(), start=start))
+            yield samples_before, given
+        elif number == to_drop and is_checked and (samples != saved.samples or digest.differs(saved.digest)):
+            raise ValueError(
+                f"{name} gave other indices in the first {before} batches of epoch {epoch} than when the state was "
+                "saved: it draws from a generator of its own, or its arguments changed; give it a state_dict and a "
+                "load_state_dict, use a sampler of lit_loader.samplers, or start afresh"
+            )
+    if number < to_drop:
+        raise ValueError(
+            f"{name} gave {number} batches of epoch {epoch} and the state was saved after {before}; resume with the "
+            "sampler that it was saved with, or start afresh"
+        )

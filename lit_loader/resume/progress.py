@@ -26,20 +26,6 @@ class ResumePoint(NamedTuple):
     detail: Any = None
 
 
-class Reached(NamedTuple):
-    """How far a consumer has come in an epoch.
-
-    Attributes:
-        position: Where the next batch begins, see `ResumePoint`.
-        detail: What else is needed to resume there.
-        complete: Whether there is no next batch.
-    """
-
-    position: int
-    detail: Any
-    complete: bool
-
-
 class Progress:
     """Counts the batches that the consumer received of one epoch.
 
@@ -55,11 +41,12 @@ class Progress:
         stride: Positions in a global batch.
         num_batches: How many batches follow from there, or None if that is only clear at the end.
         first: The detail of its beginning, and of every batch if none are noted.
+        dataset_before: See below.
 
     Attributes:
         num_returned: Batches that were returned; those that raised are not among them.
         resumed: Whether it began in the middle of the epoch.
-        end_detail: The detail of its end, or None if it is the last one noted.
+        dataset_before: The state of an iterable dataset before the epoch, or None if it has none.
     """
 
     def __init__(
@@ -71,10 +58,11 @@ class Progress:
         stride: int = 1,
         num_batches: int | None = None,
         first: Any = None,
+        dataset_before: Any = None,
     ) -> None:
         self.epoch, self.last_set, self.num_batches = epoch, last_set, num_batches
         self.resumed, self.num_returned = start > 0, 0
-        self.end_detail: Any = None
+        self.dataset_before = dataset_before
         self._first, self._start, self._stride = first, start, stride
         self._num_received = self._num_failed = self._num_noted = 0
         self._ended = False
@@ -103,19 +91,24 @@ class Progress:
         """Whether no batch of this epoch was returned or raised."""
         return self._num_received + self._num_failed == 0
 
-    def reached(self, *, held: int = 0) -> Reached:
-        """Return the consumer's progress, without the last ``held`` batches that it received."""
-        ended, received = self._ended, self._num_received
+    def reached(self, *, held: int = 0) -> tuple[int, Any, bool]:
+        """Return the consumer's progress, without the last ``held`` batches that it received.
+
+        Returns:
+            Where the next batch begins (see `ResumePoint`), what else is needed to resume there, and whether there is
+            no next batch.
+        """
+        ended, received = self._ended and not held, self._num_received
         counted = max(0, received - held)
-        noted = [detail for number, detail in tuple(self._notes) if number <= counted]
-        detail = noted[-1] if noted else self._first
-        complete = not held and (ended or received == self.num_batches)
-        if complete and self.end_detail is not None:
-            detail = self.end_detail
-        return Reached(self._start + counted * self._stride, detail, complete)
+        noted = [detail for number, detail in tuple(self._notes) if ended or number <= counted]
+        complete = ended or (not held and received == self.num_batches)
+        return self._start + counted * self._stride, noted[-1] if noted else self._first, complete
 
     def note(self, detail: Any) -> None:
-        """Note the detail of the next batch that has none; batches may be planned long before they are received."""
+        """Note the detail of the next batch that has none, or of the end.
+
+        Batches may be planned long before they are received.
+        """
         self._num_noted += 1
         notes = self._notes
         notes.append((self._num_noted, detail))

@@ -6,10 +6,14 @@ NOTE [Replayed, not keyed]
     epoch's first index, the sampler is iterated anew, and the indices up to the position are dropped; then the
     process-wide generators are restored. So the same indices follow, as with torchdata's ``StatefulDataLoader``. The
     dataset's draws are not repeated. Torch's own samplers draw at their first index, from torch's generators alone. A
-    user's sampler may draw in ``iter(sampler)``, from any generator, so the states before that call are saved too. A
-    digest of its indices shows whether they were the same again. On several ranks each rank draws for itself, and one
-    state cannot hold the draws of all. So only a sampler that draws nothing or has a state of its own can be resumed
-    there.
+    user's sampler may draw in ``iter(sampler)``, from any generator; if it does, the states before that call are saved
+    and restored there instead. A digest of its indices shows whether they were the same again. On several ranks each
+    rank draws for itself, and one state cannot hold the draws of all. So only a sampler that draws nothing or has a
+    state of its own can be resumed there.
+
+    As ``generators`` a state holds a dict of these states: "torch" and "own" (those of the sampler's own torch
+    generators) as text, "numpy" and "python" as lists with the words as text; None if one was not saved. "before" is
+    "iter" or "next": which call they are from before. Between two epochs only the sampler's own are saved.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import copy
 import random
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,6 +45,7 @@ from lit_loader.resume.custom_samplers import SamplerPosition, find_stateful, st
 from lit_loader.resume.progress import Progress, ResumePoint
 from lit_loader.samplers import OrderSampler
 from lit_loader.samplers.custom_ranks import IndexDigest
+from lit_loader.seeding import preserved_generators
 
 _NUM_WORDS = 624  # of a Mersenne twister
 _END = object()
@@ -49,177 +54,93 @@ _WITHOUT_DRAWS = (SequentialSampler, DistributedSampler)
 _OF_TORCH = (*_WITHOUT_DRAWS, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
-class GeneratorStates(NamedTuple):
-    """States of the generators that a sampler may draw from.
-
-    Attributes:
-        torch: Of torch's default generator, uint8, or None if it was not saved.
-        own: Of the sampler's own torch generators, in the order of `sampler_generators`.
-        numpy: Of ``numpy.random``, or None if it was not saved.
-        python: Of ``random``, or None if it was not saved.
-    """
-
-    torch: torch.Tensor | None
-    own: tuple[torch.Tensor, ...]
-    numpy: Any = None
-    python: Any = None
-
-    @classmethod
-    def now(cls, own: Sequence[Generator], *, torch_alone: bool) -> GeneratorStates:
-        """Return the present states: with ``torch_alone`` only torch's, else numpy's if it has its default kind."""
-        states = torch.default_generator.get_state(), tuple(generator.get_state() for generator in own)
-        if torch_alone:
-            return cls(*states)
-        return cls(*states, np.random.get_state() if _has_twister() else None, random.getstate())
-
-    def restore(self, own: Sequence[Generator]) -> None:
-        """Set the generators to these states, which `check` has accepted."""
-        for generator, state in zip(own, self.own, strict=False):
-            generator.set_state(state)
-        if self.torch is not None:
-            torch.default_generator.set_state(self.torch)
-        if self.numpy is not None and _has_twister():
-            np.random.set_state(self.numpy)
-        if self.python is not None:
-            random.setstate(self.python)
-
-    def check(self, own: Sequence[Generator]) -> None:
-        """Try the states on new generators of the same kinds.
-
-        Raises:
-            ValueError: If there are fewer or more than generators, or one does not fit its generator.
-        """
-        try:
-            for generator, state in zip(own, self.own, strict=True):
-                Generator(generator.device).set_state(state)
-            if self.torch is not None:
-                Generator().set_state(self.torch)
-            if self.numpy is not None:
-                np.random.RandomState().set_state(self.numpy)
-            if self.python is not None:
-                random.Random().setstate(self.python)
-        except (OverflowError, RuntimeError, TypeError, ValueError) as error:
-            raise ValueError(f"the state of a generator does not fit: {error}") from error
-
-    def fields(self) -> dict[str, Any]:
-        """Return the states as plain values."""
-        numpy = None
-        if self.numpy is not None:
-            _, keys, position, has_gauss, gauss = self.numpy
-            numpy = [_text(np.asarray(keys, "<u4").tobytes()), int(position), int(has_gauss), float(gauss)]
-        python = None
-        if self.python is not None:
-            _, words, gauss = self.python
-            python = [_text(np.asarray(words, "<u4").tobytes()), gauss]
-        return {
-            "torch": None if self.torch is None else _text(self.torch.numpy().tobytes()),
-            "own": [_text(state.numpy().tobytes()) for state in self.own],
-            "numpy": numpy,
-            "python": python,
-        }
-
-    @classmethod
-    def of(cls, fields: Any) -> GeneratorStates:
-        """Return the states in plain values as `fields` returns them.
-
-        Raises:
-            ValueError: If the values are not that.
-        """
-        try:
-            numpy = python = None
-            if fields["numpy"] is not None:
-                keys, position, has_gauss, gauss = fields["numpy"]
-                if type(position) is not int or not 0 <= position <= _NUM_WORDS or has_gauss not in (0, 1):
-                    raise ValueError(
-                        f"position={position!r}, has_gauss={has_gauss!r}"
-                    )  # numpy checks neither
-                numpy = ("MT19937", np.frombuffer(_bytes(keys), "<u4"), position, has_gauss, float(gauss))
-            if fields["python"] is not None:
-                words, gauss = fields["python"]
-                gauss = None if gauss is None else float(gauss)
-                python = (random.getstate()[0], tuple(np.frombuffer(_bytes(words), "<u4").tolist()), gauss)
-            default = None if fields["torch"] is None else _tensor(fields["torch"])
-            return cls(default, tuple(map(_tensor, fields["own"])), numpy, python)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{error!r} in the states of the generators") from error
+def _text(words: Any) -> str:
+    return base64.b64encode(words.tobytes()).decode("ascii")
 
 
-def _has_twister() -> bool:
-    """Whether ``numpy.random`` has its default kind of generator; a user may have set another one."""
-    state: Any = np.random.get_state(legacy=False)
-    return bool(state["bit_generator"] == "MT19937")
+def _words(text: Any, dtype: str) -> Any:
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype)
 
 
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
-
-
-def _bytes(text: Any) -> bytes:
-    if type(text) is not str:
-        raise TypeError(f"base64 text is a str, got {type(text).__name__}")
-    return base64.b64decode(text, validate=True)
-
-
-def _tensor(text: Any) -> torch.Tensor:
-    return torch.frombuffer(bytearray(_bytes(text)), dtype=torch.uint8)
-
-
-class SamplerStart(NamedTuple):
-    """States of the generators when an epoch's sampler began.
-
-    Attributes:
-        iterated: Before ``iter(sampler)``, or None if that draws nothing. Between two epochs it holds the states of
-            the sampler's own generators, without that of torch's default generator.
-        asked: Before the first index, or None if there was none yet.
-    """
-
-    iterated: GeneratorStates | None = None
-    asked: GeneratorStates | None = None
-
-
-def start_fields(start: SamplerStart | None) -> dict[str, Any] | None:
-    """Return a start as plain values."""
-    if start is None:
-        return None
-    return {name: None if states is None else states.fields() for name, states in start._asdict().items()}
-
-
-def check_start(fields: Any, own: Sequence[Generator]) -> SamplerStart | None:
-    """Return the start in plain values as `start_fields` returns them.
+def _take_states(own: Sequence[Generator], *, torch_alone: bool) -> dict[str, Any]:
+    """Return the present states of the generators that a sampler may draw from, as plain values.
 
     Args:
-        fields: The values, from an untrusted source.
+        own: The sampler's own torch generators, in the order of `sampler_generators`.
+        torch_alone: Whether the states of ``numpy.random`` and ``random`` are left out. That of ``numpy.random`` is
+            also left out if the user has set another kind of generator there than the default one.
+    """
+    numpy = python = None
+    if not torch_alone:
+        state: Any = np.random.get_state(legacy=False)
+        if state["bit_generator"] == "MT19937":
+            text = _text(state["state"]["key"].astype("<u4"))
+            numpy = [text, state["state"]["pos"], state["has_gauss"], state["gauss"]]
+        _, numbers, gauss = random.getstate()
+        python = [_text(np.array(numbers, "<u4")), gauss]
+    default = _text(torch.default_generator.get_state().numpy())
+    shown = [_text(generator.get_state().numpy()) for generator in own]
+    return {"torch": default, "own": shown, "numpy": numpy, "python": python}
+
+
+def _set_states(
+    states: Any,
+    own: Sequence[Generator],
+    default: Generator = torch.default_generator,
+    numpy: Any = np.random,
+    python: Any = random,
+) -> None:
+    """Set generators to states as `_take_states` returns them; other values raise many kinds of errors."""
+    for generator, text in zip(own, states["own"], strict=True):
+        generator.set_state(torch.tensor(_words(text, "u1")))
+    if states["torch"] is not None:
+        default.set_state(torch.tensor(_words(states["torch"], "u1")))
+    if states["numpy"] is not None:
+        text, position, has_gauss, gauss = states["numpy"]
+        if type(position) is not int or not 0 <= position <= _NUM_WORDS or has_gauss not in (0, 1):
+            raise ValueError(f"position={position!r}, has_gauss={has_gauss!r}")  # numpy checks neither
+        # left as it is if the user has set another kind of generator there
+        if numpy is not np.random or numpy.get_state(legacy=False)["bit_generator"] == "MT19937":
+            numpy.set_state(("MT19937", _words(text, "<u4"), position, has_gauss, gauss))
+    if states["python"] is not None:
+        text, gauss = states["python"]
+        words = tuple(_words(text, "<u4").tolist())
+        python.setstate((random.getstate()[0], words, None if gauss is None else float(gauss)))
+
+
+def check_states(states: Any, own: Sequence[Generator]) -> None:
+    """Try the ``generators`` of a state on new generators of the same kinds.
+
+    Args:
+        states: What a state holds, from an untrusted source.
         own: The sampler's own torch generators.
 
     Raises:
-        ValueError: If the values are not that, or do not fit the generators.
+        ValueError: If the states do not fit the generators.
     """
-    if fields is None:
-        return None
-    if type(fields) is not dict or set(fields) != set(SamplerStart._fields):
-        raise ValueError(
-            f"generators={str(fields)[:200]!r} of a loader's state should be states of generators"
-        )
-    start = SamplerStart(
-        **{name: None if given is None else GeneratorStates.of(given) for name, given in fields.items()}
-    )
-    for states in start:
-        if states is not None:
-            states.check(own)
-    return start
+    if states is None:
+        return
+    try:
+        for before in ("iter", "next"):
+            if states[before] is not None:
+                tried = [Generator(generator.device) for generator in own]
+                _set_states(states[before], tried, Generator(), np.random.RandomState(), random.Random())
+    except (LookupError, OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"generators of a loader's state do not fit the sampler's: {error!r}") from error
 
 
-def own_start(own: Sequence[Generator], *, base_seed_drawn: bool) -> SamplerStart | None:
-    """Return the start of an epoch that has not begun, or None if the sampler has no generators of its own.
+def states_between_epochs(spec: LoaderSpec, *, base_seed_drawn: bool) -> dict[str, Any] | None:
+    """Return the ``generators`` of an epoch that has not begun, or None if the sampler has no generators of its own.
 
     Args:
-        own: The sampler's own torch generators.
+        spec: Of the loader.
         base_seed_drawn: Whether the workers' base seed, which comes from the loader's generator, was drawn already.
     """
+    own = sampler_generators(spec)
     if not own:
         return None
-    states = GeneratorStates(None, tuple(generator.get_state() for generator in own))
-    return SamplerStart(asked=states) if base_seed_drawn else SamplerStart(iterated=states)
+    states = {**_take_states(own, torch_alone=True), "torch": None}
+    return {"iter": None, "next": states} if base_seed_drawn else {"iter": states, "next": None}
 
 
 def sampler_generators(spec: LoaderSpec) -> list[Generator]:
@@ -228,11 +149,7 @@ def sampler_generators(spec: LoaderSpec) -> list[Generator]:
     inner = [getattr(sampler, "sampler", None) for sampler in given]
     things = [*given, *inner, spec]
     shown = [getattr(thing, "generator", None) for thing in things]
-    found: list[Generator] = []
-    for generator in shown:
-        if isinstance(generator, Generator) and not any(generator is other for other in found):
-            found.append(generator)
-    return found
+    return list({id(given): given for given in shown if isinstance(given, Generator)}.values())
 
 
 def _inner(index_sampler: Any) -> Any:
@@ -270,18 +187,19 @@ class ReplayedSampler(Iterator[Any]):
         inner = _inner(self._sampler)
         self._of_torch = type(inner) in _OF_TORCH or isinstance(inner, OrderSampler)
         self._draws = draws(self._sampler)
-        self._digest = None if self._of_torch or stateful is not None else IndexDigest()
-        detail = SamplerPosition() if point is None or point.detail is None else point.detail
-        self._resumed: SamplerPosition | None = detail if point is not None else None
-        self._start: SamplerStart = detail.generators or SamplerStart()
+        self._digest = IndexDigest(kept=not self._of_torch and stateful is None)
+        resumed = SamplerPosition() if point is None or point.detail is None else point.detail
+        self._resumed: SamplerPosition | None = resumed if point is not None else None
+        # of the generators before ``iter(sampler)``, if it draws there, and before its first index
+        self._states: dict[str, Any] = resumed.generators or {"iter": None, "next": None}
         self._num_before = 0 if point is None else point.position
-        iterated, asked = self._start
-        if iterated is not None and iterated.torch is None and asked is None:
-            iterated.restore(self._own)  # the state was saved between two epochs, so a new one begins
-            self._resumed, self._start = None, SamplerStart()
-        if stateful is not None and detail.state is not None:
+        iterated = self._states["iter"]
+        if iterated is not None and iterated["torch"] is None:
+            _set_states(iterated, self._own)  # the state was saved between two epochs, so a new one begins
+            self._resumed = None
+        if stateful is not None and resumed.state is not None:
             try:
-                stateful.load_state_dict(copy.deepcopy(detail.state))
+                stateful.load_state_dict(copy.deepcopy(resumed.state))
             except Exception as error:
                 raise StateRefusedError(
                     f"{type(stateful).__name__}.load_state_dict() raised {type(error).__name__}: {error}"
@@ -292,16 +210,14 @@ class ReplayedSampler(Iterator[Any]):
 
     def restart(self) -> None:
         """Call ``iter(sampler)`` again, as torch does for an iterator over workers."""
-        if self._of_torch:
-            self._items = iter(self._sampler)
-        elif self._resumed is not None:
-            with _replaced(self._start.iterated, self._own):
+        if self._resumed is not None:
+            with self._replaced("iter"):
                 self._items = iter(self._sampler)
-        else:
-            before = GeneratorStates.now(self._own, torch_alone=False)
-            self._items = iter(self._sampler)
-            drew = before.fields() != GeneratorStates.now(self._own, torch_alone=False).fields()
-            self._start = SamplerStart(iterated=before if drew else None)
+            return
+        before = None if self._of_torch else _take_states(self._own, torch_alone=False)
+        self._items = iter(self._sampler)
+        drew = before is not None and before != _take_states(self._own, torch_alone=False)
+        self._states = {"iter": before if drew else None, "next": None}
 
     def __next__(self) -> Any:
         if self._asked:
@@ -310,34 +226,28 @@ class ReplayedSampler(Iterator[Any]):
         if self._resumed is not None:
             return self._go_on(self._resumed)
         if self._draws:
-            asked = GeneratorStates.now(self._own, torch_alone=self._of_torch)
-            self._start = self._start._replace(asked=asked)
-            beginning = SamplerPosition(state=state_or_none(self._stateful), generators=self._start)
-            self._progress.begin(beginning)
+            self._states["next"] = _take_states(self._own, torch_alone=self._of_torch)
+            state = state_or_none(self._stateful)
+            self._progress.begin(SamplerPosition(state=state, generators=self._states))
         return self._take()
 
     def _go_on(self, resumed: SamplerPosition) -> Any:
         """Return the first index of a resumed epoch."""
         self._progress.begin(resumed)
-        with _replaced(self._start.asked, self._own):
+        with self._replaced("next"):
             for number in range(self._num_before):
                 if (item := next(self._items, _END)) is _END:
                     self._warn(
                         f"gave {number} batches, and the state was saved after {self._num_before}: the epoch is over"
                     )
                     raise StopIteration
-                self._add_to_digest(item)
-            self._warn_of_others(resumed)
+                self._digest.add(item)
+            if self._digest.differs(resumed.digest):
+                self._warn(
+                    f"gave other indices in the first {self._num_before} batches than when the state was saved: some "
+                    "samples of this epoch come twice and others never"
+                )
             return self._take()
-
-    def _warn_of_others(self, resumed: SamplerPosition) -> None:
-        expected = resumed.digest
-        if expected is None or self._digest is None or self._digest.hex() in (None, expected):
-            return
-        self._warn(
-            f"gave other indices in the first {self._num_before} batches than when the state was saved: some samples "
-            "of this epoch come twice and others never"
-        )
 
     def _warn(self, what: str) -> None:
         remedy = "give it a state_dict and a load_state_dict, or give seed= to the loader"
@@ -346,31 +256,21 @@ class ReplayedSampler(Iterator[Any]):
     def _take(self) -> Any:
         item = next(self._items)
         if not self._of_torch:
-            self._add_to_digest(item)
-            digest = None if self._digest is None else self._digest.hex()
-            detail = SamplerPosition(
-                state=state_or_none(self._stateful), digest=digest, generators=self._start
-            )
-            self._progress.note(detail)
+            self._digest.add(item)
+            state, digest = state_or_none(self._stateful), self._digest.hex()
+            self._progress.note(SamplerPosition(state=state, digest=digest, generators=self._states))
         return item
 
-    def _add_to_digest(self, item: Any) -> None:
-        if self._digest is not None:
-            self._digest.add(item)
+    @contextlib.contextmanager
+    def _replaced(self, before: str) -> Iterator[None]:
+        """Set the generators to the saved states if these are from before this call, and then restore them.
 
-
-@contextlib.contextmanager
-def _replaced(states: GeneratorStates | None, own: Sequence[Generator]) -> Iterator[None]:
-    """Set the generators to these states, and restore the process-wide ones afterwards.
-
-    The sampler's own generators are not restored: they continue as in the run that was saved.
-    """
-    if states is None:
-        yield
-        return
-    outer = GeneratorStates.now((), torch_alone=False)
-    try:
-        states.restore(own)
-        yield
-    finally:
-        outer.restore(())
+        The sampler's own generators are not restored: they continue as in the run that was saved.
+        """
+        states = self._states[before]
+        if states is None:
+            yield
+            return
+        with preserved_generators():
+            _set_states(states, self._own)
+            yield

@@ -11,8 +11,9 @@ NOTE [State]
     last_set       the epoch that ``set_epoch`` was last called with before it began, or None
     position       how much was received of the epoch: positions of the global order, or batches of a rank
     dataset_length `len(dataset)`, or None
-    dataset_state  what the dataset's own ``state_dict()`` returned, if it has one; an iterable dataset's from before
-                   the epoch
+    dataset_state  what the dataset's own ``state_dict()`` returned, or None; an iterable dataset's is from before the
+                   epoch
+    global_batch   ``batch_size * world_size``, or None if batches have no such size
     and the fields of its kind: see `_FIELDS`.
 
 With a seed it is the same on every rank, because no field depends on the rank. It has no checksum: checkpoints have
@@ -21,8 +22,8 @@ their own (``torch.save`` writes a zip archive), and every field is checked by i
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable
-from reprlib import Repr
 from typing import Any, Final
 
 import torch
@@ -30,8 +31,6 @@ from torch import Tensor
 
 VERSION: Final = 1
 
-_MAX_COUNT = 2**62
-_MAX_TEXT = 1000
 _MAX_DEPTH, _MAX_VALUES = 32, 10**6
 _AFRESH = "to start afresh on purpose, load no state"
 
@@ -72,85 +71,62 @@ def _is_dense(tensor: Tensor) -> bool:
 
 # -- the rules of the fields -------------------------------------------------------------------------------
 
+_COUNT, _INT, _TEXT = "an int from 0 to 2**62", "an int", "a str of at most 1,000 characters"
+_BOOL, _LIST, _NONE = "a bool", "a list", "None"
+_ANY = "made of plain values"  # every field is
+_PAIR, _PLACES = "a pair", "a list with [samples, batches, ended, pair of states, digest] of each worker"
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < _MAX_COUNT
+_RULES: dict[str, Callable[[Any], bool]] = {
+    _COUNT: lambda value: type(value) is int and 0 <= value <= 2**62,
+    _INT: lambda value: type(value) is int,
+    _TEXT: lambda value: type(value) is str and len(value) <= 1000,
+    _BOOL: lambda value: type(value) is bool,
+    _LIST: lambda value: type(value) in (list, tuple),
+    _NONE: lambda value: value is None,
+    _ANY: lambda value: True,
+    _PAIR: lambda value: type(value) in (list, tuple) and len(value) == 2,
+    _PLACES: lambda value: _fits(value, (_LIST,)) and all(map(_is_place, value)),
+}
+_PLACE = ((_COUNT,), (_COUNT,), (_BOOL,), (_PAIR, _NONE), (_TEXT, _NONE))
+
+_Fields = dict[str, tuple[str, ...]]
+_COMMON: _Fields = {
+    "kind": (_TEXT,),
+    "seed": (_INT, _NONE),
+    "epoch": (_COUNT,),
+    "last_set": (_COUNT, _NONE),
+    "position": (_COUNT,),
+    "dataset_length": (_COUNT, _NONE),
+    "dataset_state": (_ANY,),
+    "global_batch": (_COUNT, _NONE),
+}
+_CUSTOM: _Fields = {
+    **_COMMON,
+    "sampler": (_TEXT,),
+    "world_size": (_COUNT, _NONE),
+    "samples": (_COUNT,),
+    "generators": (_ANY,),
+}
+_FIELDS: dict[str, _Fields] = {
+    "order": {**_COMMON, "sampler": (_TEXT,), "sampler_seed": (_INT, _NONE), "fingerprint": (_TEXT,)},
+    "sampler": {**_CUSTOM, "sampler_state": (_ANY,), "start": (_LIST, _NONE)},
+    "replay": {**_CUSTOM, "digest": (_TEXT, _NONE)},
+    "stream": {
+        **_COMMON,
+        "world_size": (_COUNT,),
+        "num_workers": (_COUNT,),
+        "workers": (_PLACES,),
+        "turn": (_COUNT,),
+    },
+}
 
 
-def _is_text(value: Any) -> bool:
-    return type(value) is str and len(value) <= _MAX_TEXT
+def _fits(value: Any, rules: tuple[str, ...]) -> bool:
+    return any(_RULES[rule](value) for rule in rules)
 
 
 def _is_place(value: Any) -> bool:
-    """Whether it is [samples, batches, ended] of a worker."""
-    return _is_list(value, 3) and _is_count(value[0]) and _is_count(value[1]) and type(value[2]) is bool
-
-
-def _is_list(value: Any, length: int | None = None) -> bool:
-    return type(value) in (list, tuple) and (length is None or len(value) == length)
-
-
-_Rule = tuple[str, Callable[[Any], bool]]
-
-_ANY: _Rule = ("made of plain values", is_plain)
-_COUNT: _Rule = (f"an int from 0 to {_MAX_COUNT - 1}", _is_count)
-_COUNT_OR_NONE: _Rule = (f"{_COUNT[0]}, or None", lambda value: value is None or _is_count(value))
-_INT_OR_NONE: _Rule = ("an int or None", lambda value: value is None or type(value) is int)
-_TEXT: _Rule = ("a str of at most 1,000 characters", _is_text)
-_TEXT_OR_NONE: _Rule = (f"{_TEXT[0]}, or None", lambda value: value is None or _is_text(value))
-_LIST: _Rule = ("a list of indices or batches", _is_list)
-_PLACES: _Rule = (
-    "a list with [samples, batches, ended] of each worker: two ints from 0 and a bool",
-    lambda value: _is_list(value) and len(value) > 0 and all(map(_is_place, value)),
-)
-_STATES: _Rule = (
-    "a list with a pair of states, or None, of each worker; or None",
-    lambda value: value is None or (_is_list(value) and all(v is None or _is_list(v, 2) for v in value)),
-)
-_DIGESTS: _Rule = (
-    "a list with a str, or None, of each worker; or None",
-    lambda value: value is None or (_is_list(value) and all(v is None or type(v) is str for v in value)),
-)
-
-_COMMON: dict[str, _Rule] = {
-    "kind": _TEXT,
-    "seed": _INT_OR_NONE,
-    "epoch": _COUNT,
-    "last_set": _COUNT_OR_NONE,
-    "position": _COUNT,
-    "dataset_length": _COUNT_OR_NONE,
-}
-_CUSTOM: dict[str, _Rule] = {
-    **_COMMON,
-    "sampler": _TEXT,
-    "batch_size": _COUNT_OR_NONE,
-    "world_size": _COUNT,
-    "samples": _COUNT,
-    "generators": _ANY,
-}
-_FIELDS: dict[str, dict[str, _Rule]] = {
-    "order": {
-        **_COMMON,
-        "sampler": _TEXT,
-        "sampler_seed": _INT_OR_NONE,
-        "fingerprint": _TEXT,
-        "global_batch": _COUNT,
-    },
-    "sampler": {**_CUSTOM, "sampler_state": _ANY},
-    "replay": {**_CUSTOM, "digest": _TEXT_OR_NONE},
-    "stream": {
-        **_COMMON,
-        "batch_size": _COUNT_OR_NONE,
-        "world_size": _COUNT,
-        "num_workers": _COUNT,
-        "workers": _PLACES,
-        "states": _STATES,
-        "firsts": _DIGESTS,
-        "turn": _COUNT,
-    },
-}
-# `start` is there on several ranks, which fill up the epoch's end from it.
-_OPTIONAL: dict[str, _Rule] = {"dataset_state": _ANY, "start": _LIST}
+    return _fits(value, (_LIST,)) and len(value) == len(_PLACE) and all(map(_fits, value, _PLACE))
 
 
 def check_state(state: Any) -> dict[str, Any]:
@@ -163,58 +139,39 @@ def check_state(state: Any) -> dict[str, Any]:
         raise ValueError(f"a loader's state is a dict, got {type(state).__name__}; {_AFRESH}")
     for name, value in state.items():
         if not is_plain(value):
-            raise ValueError(f"{name}={_shown(value)} of a loader's state must be {_ANY[0]}; {_AFRESH}")
-    names = _shown(sorted(map(str, state)))
+            raise ValueError(f"{name}={_shown(value)} of a loader's state must be {_ANY}; {_AFRESH}")
     version, resumable, kind = state.get("version"), state.get("resumable"), state.get("kind")
-    if type(version) is not int or version < 1:
+    if type(version) is not int or version != VERSION:
         raise ValueError(
-            f"version={_shown(version)} of a loader's state should be 1; got a dict with the keys {names}; {_AFRESH}"
-        )
-    if version > VERSION:
-        raise ValueError(
-            f"version={version} of a loader's state was written by a newer lit_loader, and this one reads up to "
-            f"version={VERSION}; install a newer lit_loader, or, {_AFRESH}"
+            f"version={_shown(version)} of a loader's state must be {VERSION}; got a dict with the keys "
+            f"{_shown(list(state))}; if a newer lit_loader has saved it, install that, or, {_AFRESH}"
         )
     if type(resumable) is not bool:
         raise ValueError(f"resumable={_shown(resumable)} must be True or False; {_AFRESH}")
     if resumable and (type(kind) is not str or kind not in _FIELDS):
         raise ValueError(f"kind={_shown(kind)} must be one of {list(_FIELDS)}; {_AFRESH}")
-    rules = _FIELDS[str(kind)] if resumable else {"reason": _TEXT}
-    if missing := sorted({"version", "resumable", *rules} - set(state)):
-        raise ValueError(f"a loader's state lacks {missing}, it has {names}; {_AFRESH}")
-    optional = _OPTIONAL if resumable else {}
-    if unknown := [key for key in state if key not in {"version", "resumable", *rules, *optional}]:
-        raise ValueError(f"a loader's state has unknown fields {_shown(unknown)}; {_AFRESH}")
-    for name, (rule, is_met) in {**rules, **optional}.items():
-        if name in state and not is_met(state[name]):
-            raise ValueError(f"{name}={_shown(state[name])} of a loader's state must be {rule}; {_AFRESH}")
+    fields = _FIELDS[str(kind)] if resumable else {"reason": (_TEXT,)}
+    known = {"version", "resumable", *fields}
+    if set(state) != known:
+        raise ValueError(
+            f"a loader's state lacks {sorted(known - set(state))}, and has unknown fields "
+            f"{_shown(list(set(state) - known))}; {_AFRESH}"
+        )
+    for name, rules in fields.items():
+        if not _fits(state[name], rules):
+            raise ValueError(
+                f"{name}={_shown(state[name])} of a loader's state must be {' or '.join(rules)}; {_AFRESH}"
+            )
     if kind == "stream":
-        _check_workers(state)
+        count = max(1, state["num_workers"])
+        if len(state["workers"]) != count or state["turn"] >= count:
+            raise ValueError(
+                f"workers={_shown(state['workers'])} and turn={state['turn']} of a loader's state do not fit its "
+                f"num_workers={state['num_workers']}; {_AFRESH}"
+            )
     return state
 
 
-def _check_workers(state: dict[str, Any]) -> None:
-    """Refuse a stream's state whose fields disagree on the number of workers."""
-    count = max(1, state["num_workers"])
-    states, firsts = state["states"], state["firsts"]
-    lists = [state["workers"], *(given for given in (states, firsts) if given is not None)]
-    fits = all(len(given) == count for given in lists) and (states is None) == (firsts is None)
-    if not fits or state["turn"] >= count:
-        raise ValueError(
-            f"num_workers={state['num_workers']} of a loader's state does not fit its workers="
-            f"{_shown(state['workers'])}, states={_shown(states)}, firsts={_shown(firsts)} and turn={state['turn']}; "
-            f"{_AFRESH}"
-        )
-
-
-_repr = Repr()  # bounded, because a plain repr of nested lists that occur several times can be huge
-_repr.maxlevel, _repr.maxlist, _repr.maxdict, _repr.maxtuple = 4, 20, 20, 20
-_repr.maxstring = _repr.maxother = 200
-
-
 def _shown(value: Any) -> str:
-    try:
-        text = _repr.repr(value)
-    except Exception:
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= 200 else f"{text[:200]}..."
+    # not repr(): that of nested lists that occur several times can be huge
+    return reprlib.repr(value)[:200]

@@ -42,30 +42,24 @@ class StreamPosition(NamedTuple):
 
 
 def stream_fields(detail: StreamPosition) -> dict[str, Any]:
-    """Return the fields of a state: ``workers``, ``states``, ``firsts`` and ``turn``."""
-    states: list[Any] | None = [
-        None if place.state is None else pickle.loads(place.state) for place in detail.places
-    ]
-    if not is_plain(states) or not any(place.state for place in detail.places):
-        states = None  # then the samples before are made again and dropped
-    return {
-        "workers": [[place.samples, place.batches, place.ended] for place in detail.places],
-        "states": states,
-        "firsts": None if states is None else [place.first for place in detail.places],
-        "turn": detail.turn,
-    }
+    """Return the fields of a state: ``workers`` and ``turn``."""
+    workers = []
+    for samples, batches, ended, pickled, first in detail.places:
+        state = None if pickled is None else pickle.loads(pickled)
+        if not is_plain(state):
+            state = None  # then the samples before are made again and dropped
+        workers.append([samples, batches, ended, state, None if state is None else first])
+    return {"workers": workers, "turn": detail.turn}
 
 
 def stream_position(fields: dict[str, Any], *, with_state: bool) -> StreamPosition:
-    """Return the position in these fields, which were checked."""
-    none = [None] * len(fields["workers"])
-    states = fields["states"] if with_state and fields["states"] is not None else none
-    firsts = fields["firsts"] if with_state and fields["firsts"] is not None else none
-    places = tuple(
-        StreamPlace(samples, batches, ended, None if state is None else pickle.dumps(state), first)
-        for (samples, batches, ended), state, first in zip(fields["workers"], states, firsts, strict=True)
-    )
-    return StreamPosition(places, fields["turn"])
+    """Return the position in these fields, which were checked; without the datasets' states if so wished."""
+    places = []
+    for samples, batches, ended, state, first in fields["workers"]:
+        has_state = with_state and state is not None
+        pickled = pickle.dumps(state) if has_state else None
+        places.append(StreamPlace(samples, batches, ended, pickled, first if has_state else None))
+    return StreamPosition(tuple(places), fields["turn"])
 
 
 class StreamBatches(WrappedBatches):
@@ -90,7 +84,7 @@ class StreamBatches(WrappedBatches):
         except EndOfEpoch:
             for end in self._made.stream_ends():
                 self._take(end)
-            self._progress.end_detail = self._position
+            self._progress.note(self._position)
             raise
         except BatchTimeoutError:
             raise

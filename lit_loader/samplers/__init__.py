@@ -9,7 +9,6 @@ from lit_loader.samplers.mixed_source import MixedSourceSampler
 from lit_loader.samplers.order import (
     OrderSampler,
     RankBatch,
-    SequentialOrder,
     SliceableOrder,
     array_order,
     num_batches,
@@ -33,7 +32,6 @@ __all__ = [
     "RandomSampler",
     "RankBatch",
     "RepeatFactorSampler",
-    "SequentialOrder",
     "SequentialSampler",
     "SliceableOrder",
     "SubsetRandomSampler",

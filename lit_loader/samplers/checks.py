@@ -55,9 +55,7 @@ def checked_num_samples(num_samples: Any, default: int) -> int:
     return default if num_samples is None else checked_int("num_samples", num_samples, minimum=1)
 
 
-def checked_number(
-    name: str, value: Any, valid: Callable[[float], bool], *, rule: str, remedy: str = ""
-) -> float:
+def checked_number(name: str, value: Any, valid: Callable[[float], bool], *, rule: str) -> float:
     """Return an argument as a float.
 
     Args:
@@ -65,7 +63,6 @@ def checked_number(
         value: What was given; any real number that is not a bool.
         valid: Whether a finite number is allowed.
         rule: What ``valid`` demands, for the message: "lie in [0, 1]".
-        remedy: What to give instead, for the message.
 
     Raises:
         TypeError: If the value is not a number.
@@ -74,7 +71,7 @@ def checked_number(
     if isinstance(value, bool) or not isinstance(value, float | int | np.floating | np.integer):
         raise TypeError(f"`{name}` must be a number and {rule}, got {value!r} of type {type(value).__name__}")
     if not (math.isfinite(value) and valid(float(value))):
-        raise ValueError(f"`{name}` must {rule}, got {name}={value}{remedy and '; ' + remedy}")
+        raise ValueError(f"`{name}` must {rule}, got {name}={value}")
     return float(value)
 
 
@@ -85,19 +82,13 @@ def checked_integers(name: str, values: Any) -> IndexArray:
         TypeError: If they are not integers.
         ValueError: If they do not have one dimension.
     """
-    array = as_array(name, values)
+    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(f"`{name}` must have one dimension, got shape {array.shape}")
     if array.size and array.dtype.kind not in "iu":
         hint = "; for a mask give np.flatnonzero(mask)" if array.dtype.kind == "b" else ""
         raise TypeError(f"`{name}` must be integers, got {array.dtype}{hint}")
     return array.astype(np.int64, copy=False)
-
-
-def as_array(name: str, values: Any) -> npt.NDArray[Any]:
-    """Return a list, array or tensor as an array of one dimension; ValueError if it has another number of them."""
-    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-    if array.ndim != 1:
-        raise ValueError(f"`{name}` must have one dimension, got shape {array.shape}")
-    return array
 
 
 def refuse_first(

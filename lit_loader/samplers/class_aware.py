@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from lit_loader.samplers.checks import checked_flag
-from lit_loader.samplers.class_balanced import ClassSampler, ClassVisitOrder, Labels
-from lit_loader.samplers.shuffle import ShuffledCycles
+from lit_loader.samplers.class_balanced import ClassSampler, ClassVisits, Labels
+from lit_loader.samplers.order import SliceableOrder
+from lit_loader.samplers.shuffle import cycles_order
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray, Order
 
@@ -66,24 +67,16 @@ class ClassAwareSampler(ClassSampler):
                 f"none of the {self.num_indices} images has a class, and without one an image is not visited; "
                 "set empty_as_class=True or use RandomSampler"
             )
-        self._visits = taken * (self._num_samples / len(self._rows))
+        self._visits = taken * (self._length / len(self._rows))
 
     def order(self, *, seed: int, epoch: int) -> Order:
         """Return the epoch's visits: a slice of an endless sequence, in which turn k visits every class once more."""
-        num_rows, first = len(self._rows), epoch * len(self)
-        rows = ShuffledCycles(key64(seed, "turns of classes"), num_rows).positions(first, first + len(self))
+        first, num_rows = epoch * len(self), len(self._rows)
+        rows = cycles_order(key64(seed, "turns of classes"), num_rows)[first : first + len(self)]
         turns = np.arange(first, first + len(self)) // num_rows
-        first_turn = int(turns[0])
-        turns -= first_turn
-        num_turns = int(turns[-1]) + 1
-        return ClassVisitOrder(
-            self._members,
-            rows * num_turns + turns,
-            self._rows.tolist(),
-            [first_turn] * num_rows,
-            np.full(num_rows, num_turns),
-            key=(seed, "turns in class"),
-        )
-
-    def _identity(self) -> tuple[Any, ...]:
-        return self._num_samples, self._rows, *self._members.identity()
+        visited = np.zeros(len(self._visits), dtype=np.int64)
+        visited[self._rows] = num_turns = turns[-1] - turns[0] + 1
+        firsts = np.full_like(visited, turns[0])
+        visits = rows * num_turns + turns - turns[0]
+        cycles = ClassVisits(self._members, firsts, visited, (seed, "turns in class"))
+        return SliceableOrder(len(self), partial(cycles.positions, visits))

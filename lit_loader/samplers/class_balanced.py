@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from lit_loader.samplers.checks import checked_integers, checked_num_samples, checked_number, refuse_first
-from lit_loader.samplers.order import OrderSampler, SliceableOrder
+from lit_loader.samplers.order import SizedSampler, SliceableOrder
 from lit_loader.samplers.shuffle import permutation, shuffled_cycles
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray, Order
@@ -28,7 +28,7 @@ Labels = (
 _LARGEST_ID = 1_000_000  # or ten ids an image
 
 
-class ClassSampler(OrderSampler):
+class ClassSampler(SizedSampler):
     """Base of the samplers that visit classes.
 
     A subclass sets ``_visits``, shape ``(num_classes + 1,)``: the number of visits of each class in an epoch, in the
@@ -40,15 +40,11 @@ class ClassSampler(OrderSampler):
     def __init__(self, labels: Labels, num_samples: int | None, seed: int | None) -> None:
         super().__init__(seed=seed)
         self._members = class_members(labels)
-        self._num_samples = checked_num_samples(num_samples, self._members.num_images)
+        self._num_indices = self._members.num_images
+        self._length = checked_num_samples(num_samples, self._num_indices)
 
-    def __len__(self) -> int:
-        return self._num_samples
-
-    @property
-    def num_indices(self) -> int:
-        """The number of images."""
-        return self._members.num_images
+    def _identity(self) -> tuple[Any, ...]:
+        return len(self), self.num_indices, self._visits, self._members.counts, self._members.members
 
     def expected_visits(self) -> npt.NDArray[np.float64]:
         """Return the sum over an image's classes of the class's visits, divided by the images that contain it."""
@@ -72,7 +68,8 @@ class ClassBalancedSampler(ClassSampler):
     At exponent 1 the classes are equal over the epoch, not within a batch; `ClassAwareSampler` takes
     them in turns, so that every batch holds equally many of each, as far as possible.
 
-    An order costs O(num_samples log num_samples) when it is made, and 16 bytes a position.
+    An order costs O(num_samples log num_samples) when it is made, a sort of each class's images in the first slice that
+    reads the class, and 16 bytes a position.
 
     Args:
         labels: One class id an image (-1 for none); or ``(offsets, classes)``, int64 ``(N + 1,)`` and
@@ -113,53 +110,46 @@ class ClassBalancedSampler(ClassSampler):
         seed: int | None = None,
     ) -> None:
         super().__init__(labels, num_samples, seed)
-        self.exponent = _checked_fraction("exponent", exponent)
-        self.num_classes = self._members.num_classes
+        self.exponent = checked_number(
+            "exponent", exponent, lambda number: 0 <= number <= 1, rule="lie in [0, 1]"
+        )
         self.class_counts = self._members.counts[:-1]
+        self.num_classes = len(self.class_counts)
         self.absent_classes = tuple(np.flatnonzero(self.class_counts == 0).tolist())
         empty = _empty_share(self._members, empty_share)
         self.empty_share = float(empty)
         shares = class_shares(self.class_counts.tolist(), exponent=self.exponent)
-        quotas = class_quotas([share * (1 - empty) for share in shares] + [empty], self._num_samples)
+        quotas = class_quotas([share * (1 - empty) for share in shares] + [empty], self._length)
         quotas.flags.writeable = False
         self._visits, self.quotas, self.empty_quota = quotas, quotas[:-1], int(quotas[-1])
 
     def order(self, *, seed: int, epoch: int) -> Order:
         """Return the epoch's visits."""
         # The classes are shuffled; along the order, the visits of one class keep their own order.
-        quotas: IndexArray = self._visits
+        quotas = self._visits
         classes = np.repeat(np.arange(len(quotas)), quotas)
         classes = classes[permutation(key64(seed, "classes", epoch), len(self))]
         visits = np.empty(len(self), dtype=np.int64)
         visits[np.argsort(classes, kind="stable")] = np.arange(len(self))
-        firsts = [epoch * quota for quota in quotas.tolist()]
-        key = seed, "cycles of class"
-        return ClassVisitOrder(self._members, visits, range(len(firsts)), firsts, quotas, key=key)
-
-    def _identity(self) -> tuple[Any, ...]:
-        return self._visits, *self._members.identity()
+        cycles = ClassVisits(self._members, epoch * quotas, quotas, (seed, "cycles of class"))
+        return SliceableOrder(len(self), partial(cycles.positions, visits))
 
 
 # -- which images contain which class ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ClassMembers:
+class ClassMembers(NamedTuple):
     """The images of each class, ascending, class after class; images without a class come last.
 
     Attributes:
         num_images: Number of images.
-        num_classes: Largest class id plus one.
         counts: int64 ``(num_classes + 1,)``, images that contain each class; the last entry counts the
             images that contain none.
-        starts: int64 ``(num_classes + 2,)``; class c is ``members[starts[c] : starts[c + 1]]``.
         members: int64 image indices.
     """
 
     num_images: int
-    num_classes: int
     counts: IndexArray
-    starts: IndexArray
     members: IndexArray
 
     def largest(self, values: npt.NDArray[np.float64], *, empty: float) -> npt.NDArray[np.float64]:
@@ -175,10 +165,6 @@ class ClassMembers:
         result = np.zeros(self.num_images)
         np.maximum.at(result, self.members, np.repeat(np.append(values, empty), self.counts))
         return result
-
-    def identity(self) -> tuple[Any, ...]:
-        """Return what stands for the members in a sampler's fingerprint."""
-        return self.num_images, self.counts, self.members
 
 
 def class_members(labels: Labels) -> ClassMembers:
@@ -212,26 +198,15 @@ def class_members(labels: Labels) -> ClassMembers:
     filled[members] = True
     empty = np.flatnonzero(~filled)
     counts = np.append(np.bincount(pairs // num_images, minlength=num_classes), len(empty)).astype(np.int64)
-    return ClassMembers(
-        num_images=num_images,
-        num_classes=num_classes,
-        counts=counts,
-        starts=np.append(0, np.cumsum(counts)),
-        members=np.concatenate([members, empty]),
-    )
+    return ClassMembers(num_images, counts, np.concatenate([members, empty]))
 
 
 def _pairs(labels: Labels) -> tuple[IndexArray, IndexArray, int]:
     """Return (image, class) pairs in the images' order, and the number of images."""
     if isinstance(labels, tuple) and len(labels) == 2 and not isinstance(labels[0], int | np.integer):
         offsets, classes = checked_integers("offsets", labels[0]), checked_integers("classes", labels[1])
-        if (
-            len(offsets) == 0
-            or offsets[0] != 0
-            or offsets[-1] != len(classes)
-            or (np.diff(offsets) < 0).any()
-        ):
-            ends = "nothing" if len(offsets) == 0 else f"{offsets[0]} to {offsets[-1]}"
+        ends = offsets[:1].tolist() + offsets[-1:].tolist()
+        if ends != [0, len(classes)] or (np.diff(offsets) < 0).any():
             raise ValueError(
                 f"`offsets` must rise from 0 to len(classes)={len(classes)} without falling, got {ends}; a tuple of "
                 "two is (offsets, classes), so give one sequence of ids an image as a list"
@@ -315,7 +290,9 @@ def _empty_share(members: ClassMembers, empty_share: float | None) -> Fraction:
     num_empty = int(members.counts[-1])
     if empty_share is None:
         return Fraction(num_empty, members.num_images)
-    share = Fraction(_checked_fraction("empty_share", empty_share))
+    share = Fraction(
+        checked_number("empty_share", empty_share, lambda number: 0 <= number <= 1, rule="lie in [0, 1]")
+    )
     if share > 0 and num_empty == 0:
         raise ValueError(
             f"empty_share={empty_share}, but every image has a class; leave it out or set it to 0"
@@ -325,14 +302,10 @@ def _empty_share(members: ClassMembers, empty_share: float | None) -> Fraction:
     return share
 
 
-def _checked_fraction(name: str, value: float) -> float:
-    return checked_number(name, value, lambda number: 0 <= number <= 1, rule="lie in [0, 1]")
-
-
 # -- an epoch ----------------------------------------------------------------------------------------------
 
 
-class ClassVisitOrder(SliceableOrder):
+class ClassVisits:
     """One epoch of visits to classes, each of which takes the next image of its class's shuffled cycles.
 
     Visits are numbered class after class. A class's images are computed when one of its visits is first read, because
@@ -340,44 +313,26 @@ class ClassVisitOrder(SliceableOrder):
 
     Args:
         members: The images of each class.
-        visits: The number of the visit at each position of the epoch, int64 ``(length,)``.
-        classes: The classes that are visited.
-        firsts: How many visits each of them had in the epochs before.
-        num_visits: How many visits are numbered for each of them in this epoch.
+        firsts: How many visits each class had in the epochs before, ``(num_classes + 1,)``; the last entry is that of
+            images without a class.
+        num_visits: How many visits each gets now; 0 for a class without images.
         key: The parts of the key of a class's cycles that precede the class.
     """
 
     def __init__(
-        self,
-        members: ClassMembers,
-        visits: IndexArray,
-        classes: Sequence[int],
-        firsts: Sequence[int],
-        num_visits: IndexArray,
-        *,
-        key: tuple[int, str],
+        self, members: ClassMembers, firsts: IndexArray, num_visits: IndexArray, key: tuple[int, str]
     ) -> None:
-        super().__init__(len(visits))
-        self._members, self._visits, self._key = members, visits, key
-        self._classes, self._firsts = classes, firsts
-        self._starts = np.append(0, np.cumsum(num_visits))
-        self._images = np.full(int(self._starts[-1]), -1, dtype=np.int64)  # -1 where not computed yet
+        self._members, self._firsts, self._key = members, firsts, key
+        self._begins, self._starts = (np.append(0, np.cumsum(each)) for each in (members.counts, num_visits))
+        self._images = np.full(self._starts[-1], -1, dtype=np.int64)  # -1 where not computed yet
 
-    def positions(self, start: int, stop: int) -> IndexArray:
-        """Return the images of these visits."""
-        visits = self._visits[start:stop]
-        images = self._images[visits]
-        missing = visits[images < 0]
-        if len(missing) == 0:
-            return images
-        for row in np.unique(np.searchsorted(self._starts, missing, side="right") - 1).tolist():
-            self._find_images(row)
-        return self._images[visits]
-
-    def _find_images(self, row: int) -> None:
-        c, first = self._classes[row], self._firsts[row]
-        begin, end = self._starts[row : row + 2].tolist()
-        cycles = shuffled_cycles(
-            key64(*self._key, c), int(self._members.counts[c]), first, first + end - begin
-        )
-        self._images[begin:end] = self._members.members[int(self._members.starts[c]) + cycles]
+    def positions(self, visits: IndexArray, start: int, stop: int) -> IndexArray:
+        """Return the images at these positions of ``visits``, which holds the number of the visit at each."""
+        wanted = visits[start:stop]
+        missing = wanted[self._images[wanted] < 0]
+        for c in np.unique(np.searchsorted(self._starts, missing, side="right") - 1).tolist():
+            (begin, end), first = self._starts[c : c + 2].tolist(), int(self._firsts[c])
+            images = self._members.members[self._begins[c] : self._begins[c + 1]]
+            cycles = shuffled_cycles(key64(*self._key, c), len(images), first, first + end - begin)
+            self._images[begin:end] = images[cycles]
+        return self._images[wanted]

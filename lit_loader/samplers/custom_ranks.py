@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from hashlib import blake2b
 from itertools import chain, islice
@@ -85,11 +84,6 @@ class GlobalBatches:
 
     def __len__(self) -> int:
         return len(BatchSampler(self.units, self.size, self.drop_last))
-
-    @property
-    def keeps_start(self) -> bool:
-        """Whether the first units are needed at the end."""
-        return self.of_batches or not self.drop_last
 
     def num_samples(self, units: Sequence[Any]) -> int:
         """Return how many samples these units have."""
@@ -163,16 +157,6 @@ Gather = Callable[[Any], list[Any]]
 """Takes this rank's plain value and returns those of all ranks, in the order of ranks."""
 
 
-class _Report(NamedTuple):
-    """A summary of a rank's sampler. ``first`` is only for messages: a ``repr`` may differ where values are equal."""
-
-    kind: str
-    num_batches: int | None
-    digest: str | None = None
-    first: str = ""
-    error: str | None = None
-
-
 def checked_alike(
     batches: Iterator[Any], *, name: str, num_batches: int | None, whole: bool, gather: Gather
 ) -> Iterator[Any]:
@@ -183,25 +167,35 @@ def checked_alike(
         name: The class of the sampler, for the message.
         num_batches: Their number, or None if the sampler has no length.
         whole: Whether all of them are compared. If not, or without a length, only the first is.
-        gather: Exchanges the reports. All ranks call it here.
+        gather: Exchanges what the ranks get. All ranks call it here.
 
     Raises:
         ValueError: On every rank, if the ranks differ.
     """
-    taken: deque[Any] = deque()
+    taken: list[Any] = []
     failure: Exception | None = None
     try:
         taken.extend(islice(batches, num_batches if whole and num_batches is not None else 1))
-        first = repr(taken[0])[:60] if taken else "nothing"
-        mine = _Report("whole", num_batches, index_digest(taken), first)
-    except Exception as error:  # the other ranks wait for this rank's report, so it is sent in any case
-        failure = error
-        mine = _Report("whole", num_batches, error=f"{type(error).__name__}: {error}"[:200])
-    reports = gather(tuple(mine))
+        digest = IndexDigest()
+        for batch in taken:
+            digest.add(batch)
+        key = f"num_batches={num_batches}, digest={digest.hex()}"
+        shown = f"{key}, first={repr(taken[:1])[:60]}"
+    except Exception as error:  # the other ranks wait for this rank, so it takes part in any case
+        failure, key = error, "an error"
+        shown = f"{type(error).__name__}: {error}"[:200]
+    reports = gather((key, shown))
     if failure is not None:
         raise failure
-    _check(name, [_Report(*report) for report in reports])
-    return chain(_emptied(taken), batches)
+    _refuse_differences(
+        reports,
+        f"{name} gives its ranks other indices",
+        "With seed= every rank iterates the whole sampler and takes its part of each global batch, so all must get the "
+        "same. If it gives each rank its own part, let it show int attributes `rank` and `num_replicas`, as torch's "
+        "DistributedSampler does; if not, let it draw from the process-wide generators, which seed= keys, or use a "
+        "sampler of lit_loader.samplers",
+    )
+    return chain(taken, batches)
 
 
 def check_equal_lengths(name: str, num_batches: int | None, gather: Gather) -> None:
@@ -210,55 +204,30 @@ def check_equal_lengths(name: str, num_batches: int | None, gather: Gather) -> N
     Raises:
         ValueError: On every rank, if so.
     """
-    _check(name, [_Report(*report) for report in gather(tuple(_Report("part", num_batches)))])
-
-
-def _emptied(taken: deque[Any]) -> Iterator[Any]:
-    while taken:  # an epoch's indices may take much memory, so each item is released when it was used
-        yield taken.popleft()
-
-
-def _check(name: str, reports: list[_Report]) -> None:
-    failed = [f"rank {rank}: {report.error}" for rank, report in enumerate(reports) if report.error]
-    if failed:
-        raise ValueError(f"{name} raised on another rank, {'; '.join(failed)}; see that rank's own error")
-    if len({(report.kind, report.num_batches, report.digest) for report in reports}) == 1:
-        return
-    if {report.kind for report in reports} == {"part"}:
-        listed = "; ".join(f"rank {rank}: {report.num_batches}" for rank, report in enumerate(reports))
-        raise ValueError(
-            f"{name} gives its ranks other numbers of batches ({listed}). All ranks need equally many, or those with "
-            "more wait for ever; give it drop_last=True or let it fill up, or use a sampler of lit_loader.samplers"
-        )
-    listed = "; ".join(
-        f"rank {rank}: {'unknown' if report.num_batches is None else report.num_batches} batches, digest "
-        f"{report.digest}, the first {report.first}"
-        for rank, report in enumerate(reports)
+    _refuse_differences(
+        gather((f"part of {num_batches}", str(num_batches))),
+        f"{name} gives its ranks other numbers of batches",
+        "All ranks need equally many, or those with more wait for ever; give it drop_last=True or let it fill up, or "
+        "use a sampler of lit_loader.samplers",
     )
-    raise ValueError(
-        f"{name} gives its ranks other indices ({listed}). With seed= every rank iterates the whole sampler and takes "
-        "its part of each global batch, so all must get the same. If it gives each rank its own part, let it show int "
-        "attributes `rank` and `num_replicas`, as torch's DistributedSampler does; if not, let it draw from the "
-        "process-wide generators, which seed= keys, or use a sampler of lit_loader.samplers"
-    )
+
+
+def _refuse_differences(reports: list[tuple[str, str]], what: str, remedy: str) -> None:
+    """Raise ValueError if the ranks' first texts differ; the second ones are shown."""
+    # two texts, because a repr() may differ where values are equal
+    if len({key for key, _ in reports}) > 1:
+        listed = "; ".join(f"rank {rank}: {shown}" for rank, (_, shown) in enumerate(reports))
+        raise ValueError(f"{what} ({listed}). {remedy}")
 
 
 # -- values and digests of indices -------------------------------------------------------------------------
 
 
-def index_digest(items: Iterable[Any]) -> str | None:
-    """Return a digest of indices or batches of them, or None if one of them is not a plain value."""
-    digest = IndexDigest()
-    for item in items:
-        digest.add(item)
-    return digest.hex()
-
-
 class IndexDigest:
-    """A running digest of indices, which is None after one that is not a plain value."""
+    """A running digest of indices, which is None after one that is not a plain value, and always if it is not kept."""
 
-    def __init__(self) -> None:
-        self._hasher: Any = blake2b(digest_size=8)
+    def __init__(self, *, kept: bool = True) -> None:
+        self._hasher: Any = blake2b(digest_size=8) if kept else None
 
     def add(self, item: Any) -> None:
         """Add an index, or a batch of indices."""
@@ -276,6 +245,10 @@ class IndexDigest:
     def hex(self) -> str | None:
         """Return the digest of all indices so far, or None."""
         return None if self._hasher is None else self._hasher.hexdigest()
+
+    def differs(self, other: str | None) -> bool:
+        """Whether the indices so far are not those of another digest; False if there is none of one of them."""
+        return None not in (self.hex(), other) and self.hex() != other
 
 
 def plain_index(item: Any) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from lit_loader.samplers.checks import as_array, checked_int, checked_integers, refuse_first
+from lit_loader.samplers.checks import Weights, checked_int, checked_integers, checked_weights, refuse_first
 from lit_loader.samplers.mixed_source import MixedSourceSampler
 from lit_loader.samplers.order import OrderSampler, SliceableOrder, array_order
 from lit_loader.samplers.shuffle import permutation
@@ -19,9 +20,8 @@ from lit_loader.types import IndexArray, Order
 
 _MOST_GROUPS = 1 << 16  # up to here numpy's stable sort is a radix sort
 
-Sizes = list[int] | npt.NDArray[Any] | torch.Tensor
 _Floats = npt.NDArray[np.float64]
-_Groups = npt.NDArray[np.uint8 | np.uint16]
+_Groups = npt.NDArray[np.uint16]
 
 
 class GroupedSampler(OrderSampler):
@@ -39,8 +39,8 @@ class GroupedSampler(OrderSampler):
 
     Batches are composed by `lit_loader.DataLoader` with a seed; iterating the sampler raises.
 
-    Random access: an order costs O(n) time and 8 bytes a position (32 while it is made), and a slice its own length.
-    With weights and replacement an order costs nothing and a slice its own length, from tables of 12 bytes a weight.
+    Random access: an order costs O(n) time and 8 bytes a position (more while it is made), and a slice its own length.
+    With weights and replacement tables of 16 bytes a weight are kept until other weights are set.
 
     Args:
         sampler: Gives the indices: one of lit_loader's samplers, or an `OrderSampler` of your own.
@@ -73,7 +73,7 @@ class GroupedSampler(OrderSampler):
         super().__init__(seed=sampler.seed if seed is None else seed)
         self.sampler = sampler
         self.group_ids = _checked_groups(group_ids)
-        self._tables: tuple[int, _GroupTables] | None = None
+        self._draws: tuple[int, _GroupDraws] | None = None  # and the revision that they were made for
         self._check_length()
 
     def __len__(self) -> int:
@@ -104,11 +104,12 @@ class GroupedSampler(OrderSampler):
         Raises:
             ValueError: If the length of the inner sampler's dataset has changed.
         """
-        checked_int("global_batch", global_batch, minimum=1)
         self._check_length()
-        if _draws_freely(self.sampler):
+        if type(self.sampler) is WeightedRandomSampler and self.sampler.replacement:
             keys = key64(seed, "group of a batch", epoch), key64(seed, "weighted in a group", epoch)
-            return _GroupDrawOrder(self._group_tables(), keys, len(self), global_batch)
+            if self._draws is None or self._draws[0] != self.revision:
+                self._draws = self.revision, _GroupDraws(self.sampler._weights, self.group_ids)
+            return SliceableOrder(len(self), partial(self._draws[1].positions, keys, global_batch))
         order = self.sampler.order(seed=seed, epoch=epoch)
         indices = order[0 : len(order)]
         key = key64(seed, "grouped", epoch)
@@ -133,15 +134,8 @@ class GroupedSampler(OrderSampler):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        # built again when needed, which is cheaper than pickling them
-        return {**self.__dict__, "_tables": None}
-
-    def _group_tables(self) -> _GroupTables:
-        revision = self.sampler.revision
-        if self._tables is None or self._tables[0] != revision:
-            assert isinstance(self.sampler, WeightedRandomSampler)
-            self._tables = revision, _GroupTables(self.sampler._weights, self.group_ids)
-        return self._tables[1]
+        # made again when needed, which is cheaper than pickling them
+        return {**self.__dict__, "_draws": None}
 
     def _check_length(self) -> None:
         if len(self.group_ids) != self.sampler.num_indices:
@@ -174,31 +168,11 @@ def regrouped(indices: IndexArray, groups: _Groups, *, global_batch: int, key: i
     num_full, num_left = divmod(len(indices), global_batch)
     stop = len(indices) - num_left
     counts = np.bincount(groups[:stop])
-    ends = np.cumsum(counts)
-    begins, cuts = ends - counts, ends - counts % global_batch
-    result = np.empty(len(indices), dtype=np.int64)
-    result[stop:] = indices[stop:]
-    by_group = np.take(indices, np.argsort(groups[:stop], kind="stable"), out=result[:stop], mode="clip")
-    full, rest = _parts(by_group, begins, cuts), _parts(by_group, cuts, ends)
-    batches = np.concatenate([by_group[:0], *full, *rest]).reshape(num_full, global_batch)
-    placed = result[:stop].reshape(num_full, global_batch)
-    np.take(batches, permutation(key, num_full), axis=0, out=placed, mode="clip")
-    return result
-
-
-def _parts(array: IndexArray, begins: IndexArray, ends: IndexArray) -> list[IndexArray]:
-    """Return views of the parts of an array that are not empty."""
-    some = np.flatnonzero(begins < ends)
-    return [array[begin:end] for begin, end in zip(begins[some].tolist(), ends[some].tolist(), strict=True)]
-
-
-def _draws_freely(sampler: OrderSampler) -> bool:
-    """Whether a sampler draws independently by weights that can be read here."""
-    return (
-        isinstance(sampler, WeightedRandomSampler)
-        and sampler.replacement
-        and type(sampler).order is WeightedRandomSampler.order
-    )
+    number = np.arange(stop) - np.repeat(np.cumsum(counts) - counts, counts)  # of a position in its group
+    is_full = number < np.repeat(counts - counts % global_batch, counts)
+    by_group = indices[np.argsort(groups[:stop], kind="stable")]
+    batches = np.concatenate([by_group[is_full], by_group[~is_full]]).reshape(num_full, global_batch)
+    return np.concatenate([batches[permutation(key, num_full)].reshape(-1), indices[stop:]])
 
 
 def _check_sampler(sampler: Any) -> None:
@@ -223,7 +197,7 @@ def _checked_groups(group_ids: Any) -> _Groups:
         rule=f"lie in [0, {_MOST_GROUPS - 1}]",
         remedy="count the groups from 0: numpy.unique(group_ids, return_inverse=True)[1]",
     )
-    result: _Groups = values.astype(np.uint8 if values.max(initial=0) < 256 else np.uint16)
+    result = values.astype(np.uint16)
     result.flags.writeable = False
     return result
 
@@ -231,68 +205,58 @@ def _checked_groups(group_ids: Any) -> _Groups:
 # -- weighted draws in batches of one group ----------------------------------------------------------------
 
 
-class _GroupTables:
-    """One alias table over the groups and one of each group's members, made when the group is first drawn.
+class _GroupDraws:
+    """Draws of which every ``size`` consecutive ones, a global batch, are of one group.
+
+    There is one alias table over the groups, and one of each group's members, made when the group is first drawn.
 
     Args:
-        weights: float64 ``(n,)``, finite, not negative, not all zero, n < 2**31.
+        weights: float64 ``(n,)``, finite, not negative, not all zero.
         group_ids: The group of each index, ``(n,)``.
     """
 
     def __init__(self, weights: _Floats, group_ids: _Groups) -> None:
-        members = np.argsort(group_ids, kind="stable").astype(np.int32)
-        ends = np.cumsum(np.bincount(group_ids))
+        members = np.argsort(group_ids, kind="stable")
+        self._members = np.split(members, np.cumsum(np.bincount(group_ids))[:-1])
         # Scaled first, so that sums do not overflow; bincount adds in the order of the indices.
         totals = np.bincount(group_ids, weights=weights / weights.max()).astype(np.float64)
-        self.groups = AliasTable(totals)
-        self._members = np.split(members, ends[:-1])
+        self._groups = AliasTable(totals)
         self._weights, self._tables = weights, dict[int, AliasTable]()
 
-    def draw(self, group: int, key: int, start: int, stop: int) -> IndexArray:
-        """Return draws number ``start`` to ``stop - 1`` within a group of positive weight, int64."""
-        members, table = self._members[group], self._tables.get(group)
-        if table is None:
-            table = self._tables[group] = AliasTable(self._weights[members])
-        return members[table.draw(key, start, stop)].astype(np.int64)
+    def positions(self, keys: tuple[int, int], size: int, start: int, stop: int) -> IndexArray:
+        """Return the draws at these positions, batch by batch.
 
-
-class _GroupDrawOrder(SliceableOrder):
-    """Draws of which every ``global_batch`` consecutive ones are of one group; only the tables are stored.
-
-    Args:
-        tables: Of the weights.
-        keys: 64 bits for the batches' groups, and for the draws within them.
-        length: Number of positions.
-        global_batch: Positions a batch; the last one may have fewer.
-    """
-
-    def __init__(self, tables: _GroupTables, keys: tuple[int, int], length: int, global_batch: int) -> None:
-        super().__init__(length)
-        self._tables, self._keys, self._global_batch = tables, keys, global_batch
-
-    def positions(self, start: int, stop: int) -> IndexArray:
-        """Return the draws at these positions, batch by batch."""
-        size, (group_key, key) = self._global_batch, self._keys
+        Args:
+            keys: 64 bits for the batches' groups, and for the draws within them.
+            size: Positions a batch; the last one may have fewer.
+            start: The first position.
+            stop: One past the last position.
+        """
         first = start // size
-        groups = self._tables.groups.draw(group_key, first, -(-stop // size)).tolist()
+        groups = self._groups.draw(keys[0], first, -(-stop // size)).tolist()
         return np.concatenate(
             [
-                self._tables.draw(group, key, max(start, batch * size), min(stop, (batch + 1) * size))
+                self._draw(group, keys[1], max(start, batch * size), min(stop, (batch + 1) * size))
                 for batch, group in enumerate(groups, first)
             ]
         )
+
+    def _draw(self, group: int, key: int, start: int, stop: int) -> IndexArray:
+        members = self._members[group]
+        if group not in self._tables:
+            self._tables[group] = AliasTable(self._weights[members])
+        return members[self._tables[group].draw(key, start, stop)]
 
 
 # -- groups of images of similar shape ---------------------------------------------------------------------
 
 
-def aspect_ratio_buckets(widths: Sizes, heights: Sizes, num_buckets: int) -> IndexArray:
+def aspect_ratio_buckets(widths: Weights, heights: Weights, num_buckets: int) -> IndexArray:
     """Return groups of images with similar ratios of width to height.
 
-    Groups are cut in two one by one. Each time that cut is chosen which lowers the most the number of images times the
-    standard deviation of the logarithm of the ratio, summed over the groups. (Cuts at quantiles, which give groups of
-    equal size, go through the most common ratios; see ``benchmarks/padding.py``.) Images of one ratio are in one group.
-    For batches of images that are resized to one shorter or longer side.
+    The groups are those of `size_buckets`, by the ratio alone. (Cuts at quantiles, which give groups of equal size, go
+    through the most common ratios; see ``benchmarks/padding.py``.) For batches of images that are resized to one
+    shorter or longer side.
 
     Args:
         widths: Pixels of each image, ``(n,)``, positive.
@@ -304,26 +268,20 @@ def aspect_ratio_buckets(widths: Sizes, heights: Sizes, num_buckets: int) -> Ind
 
     Raises:
         TypeError: If an argument is of the wrong type.
-        ValueError: If a size is not positive and finite (the first is named), the shapes differ, or
+        ValueError: If a size is not positive and finite (the first is named), there are none, the shapes differ, or
             ``num_buckets`` is not positive.
-
-    Source:
-        As `size_buckets`, of one dimension.
     """
     width, height = _checked_sizes(widths, heights)
-    # Division is exactly rounded, so equal ratios are equal float64 numbers, on any machine.
-    ratios, place, counts = np.unique(width / height, return_inverse=True, return_counts=True)
-    logs = _logs(ratios)[None]
-    return _cut(logs, counts, num_buckets, along=logs)[place]
+    return _cut([width / height], num_buckets)
 
 
-def size_buckets(widths: Sizes, heights: Sizes, num_buckets: int) -> IndexArray:
+def size_buckets(widths: Weights, heights: Weights, num_buckets: int) -> IndexArray:
     """Return groups of images with similar widths and heights.
 
-    Groups are cut in two one by one. Each time that cut is chosen which lowers the most the number of images times the
-    sum of the standard deviations of log width and log height, summed over the groups, because the padding on each side
-    grows with these. A cut is between two widths, heights, areas, or ratios. Images of one size are in one group. For
-    batches of images that keep their own size.
+    Groups are cut in two one by one: each time the group and the measure among width, height, area and ratio with the
+    largest standard deviation of the logarithm, times the number of images. The cut is made where the squared
+    deviations within the two parts are least. Images of one size are in one group. For batches of images that keep
+    their own size.
 
     Args:
         widths: Pixels of each image, ``(n,)``, positive.
@@ -340,88 +298,50 @@ def size_buckets(widths: Sizes, heights: Sizes, num_buckets: int) -> IndexArray:
 
     Source:
         The greedy cuts of Wu 1991, "Efficient statistical computations for optimal color quantization", Graphics
-        Gems II, which lower squared deviations, and along the axes alone.
+        Gems II, which are along the axes alone; the place of a cut: Otsu 1979, "A threshold selection method from
+        gray-level histograms".
     """
-    (width, of_width), (height, of_height) = (
-        np.unique(side, return_inverse=True) for side in _checked_sizes(widths, heights)
-    )
-    # One number for each size, sorted by width and height. (np.unique of pairs does the same, ten times slower.)
-    num_heights = max(len(height), 1)
-    sizes, place, counts = np.unique(
-        of_width * num_heights + of_height, return_inverse=True, return_counts=True
-    )
-    sides = _logs(np.stack([width[sizes // num_heights], height[sizes % num_heights]]))
-    along = np.concatenate([sides, [sides[0] + sides[1], sides[0] - sides[1]]])
-    return _cut(sides, counts, num_buckets, along=along)[place]
+    width, height = _checked_sizes(widths, heights)
+    return _cut([width, height, width * height, width / height], num_buckets)
 
 
-def _cut(sides: _Floats, counts: IndexArray, num_buckets: int, *, along: _Floats) -> IndexArray:
-    """Return the group of each value, cut by cut.
-
-    Args:
-        sides: ``(d, n)``, n values of d numbers, whose deviations are lowered.
-        counts: How often each value comes, ``(n,)``.
-        num_buckets: Groups at most.
-        along: ``(k, n)``, k numbers of each value; a cut separates those with a lower number from the others.
-    """
+def _cut(measures: list[_Floats], num_buckets: int) -> IndexArray:
+    """Return the group of each image, cut by cut; each image has one positive number of each measure, ``(n,)``."""
     num_buckets = checked_int("num_buckets", num_buckets, minimum=1)
-    groups = [np.arange(len(counts))]
-    cuts = [_best_cut(groups[0], sides, counts, along)]
-    while len(groups) < num_buckets and any(parts for _, parts in cuts):
-        chosen = max(range(len(cuts)), key=lambda group: cuts[group][0])
-        groups[chosen : chosen + 1] = parts = cuts[chosen][1]
-        cuts[chosen : chosen + 1] = [_best_cut(part, sides, counts, along) for part in parts]
-    group_of = np.empty(len(counts), dtype=np.int64)
+    # In whole numbers, whose sums are exact and the same on any machine.
+    logs = [np.rint(np.log(measure) * 1e4).astype(np.int64) for measure in measures]
+    groups = [np.arange(len(logs[0]))]
+    while len(groups) < num_buckets:
+        spreads = [
+            (_spread(values[own]), g, m) for g, own in enumerate(groups) for m, values in enumerate(logs)
+        ]
+        spread, g, m = max(spreads)
+        if spread == 0:
+            break
+        values = logs[m][groups[g]]
+        ordered = np.sort(values)
+        below, sums = np.arange(1, len(values)), np.cumsum(ordered)
+        above = len(values) - below
+        gaps = (sums[-1] - sums[:-1]) / above - sums[:-1] / below  # between the means of the two parts
+        gain = below * above * gaps**2
+        gain[ordered[1:] == ordered[:-1]] = 0
+        is_low = values <= ordered[gain.argmax()]
+        groups[g : g + 1] = groups[g][is_low], groups[g][~is_low]
+    group_of = np.empty(len(logs[0]), dtype=np.int64)
     for group, own in enumerate(groups):
         group_of[own] = group
     return group_of
 
 
-def _best_cut(
-    own: IndexArray, sides: _Floats, counts: IndexArray, along: _Floats
-) -> tuple[float, list[IndexArray]]:
-    """Return how much the best cut of a group (the values at ``own``) lowers its spread, and the two parts."""
-    best: tuple[float, list[IndexArray]] = -np.inf, []
-    for axis in along:
-        order = own[np.argsort(axis[own], kind="stable")]
-        values, count = sides[:, order], counts[order]
-        between = np.flatnonzero(np.diff(axis[order]))
-        if len(between) == 0:
-            continue
-        centred = values - values.min(axis=1, keepdims=True)
-        sums = np.cumsum(
-            np.stack([np.broadcast_to(count, values.shape), count * centred, count * centred**2]), axis=2
-        )
-        whole, below = sums[:, :, -1:], sums[:, :, between]
-        lowered = _spread(whole) - _spread(below) - _spread(whole - below)
-        place = int(lowered.argmax())
-        if lowered[place] > best[0]:
-            end = int(between[place]) + 1
-            best = float(lowered[place]), [order[:end], order[end:]]
-    return best
+def _spread(values: IndexArray) -> int:
+    """Return the squared product of number and standard deviation, exactly."""
+    return len(values) * int((values * values).sum()) - int(values.sum()) ** 2
 
 
-def _spread(sums: _Floats) -> _Floats:
-    """Return count times standard deviation, added over the sides, from count, sum, and sum of squares."""
-    count, first, second = sums
-    result: _Floats = np.sqrt(np.maximum(count * second - first * first, 0)).sum(axis=0)
-    return result
-
-
-def _logs(values: _Floats) -> _Floats:
-    return np.round(np.log(values), 12).astype(np.float64)  # further digits differ between machines
-
-
-def _checked_sizes(widths: Sizes, heights: Sizes) -> list[_Floats]:
-    sides: list[_Floats] = []
-    for name, values in (("widths", widths), ("heights", heights)):
-        array = as_array(name, values)
-        if array.size and array.dtype.kind not in "iuf":
-            raise TypeError(f"`{name}` must be numbers, got {array.dtype}")
-        array = array.astype(np.float64)
-        wrong = ~(np.isfinite(array) & (array > 0))
-        refuse_first(name, array, wrong, rule="be positive", remedy="give every image its size")
-        sides.append(array)
+def _checked_sizes(widths: Weights, heights: Weights) -> list[_Floats]:
+    sides = [checked_weights("widths", widths), checked_weights("heights", heights)]
+    for name, side in zip(("widths", "heights"), sides, strict=True):
+        refuse_first(name, side, side == 0, rule="be positive", remedy="give every image its size")
     if len(sides[0]) != len(sides[1]):
         raise ValueError(f"{len(sides[0])} `widths` and {len(sides[1])} `heights`; give both for every image")
     return sides

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lit_loader.samplers.checks import checked_int, checked_integers, refuse_first
-from lit_loader.samplers.order import OrderSampler, SliceableOrder
-from lit_loader.samplers.shuffle import ShuffledCycles
+from lit_loader.samplers.order import SizedSampler, SliceableOrder
+from lit_loader.samplers.shuffle import cycles_order
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray, Order
 
 
-class MixedSourceSampler(OrderSampler):
+class MixedSourceSampler(SizedSampler):
     """Repeats one pattern: ``counts[0]`` samples of the first source, then ``counts[1]`` of the second, and so on.
 
     Batches and ranks' parts are consecutive positions, so where ``batch_size`` is ``sum(counts)`` every batch of
@@ -68,60 +69,43 @@ class MixedSourceSampler(OrderSampler):
             num_samples = size * max(
                 map(lambda length, count: -(-length // count), self.lengths, self.counts)
             )
-        self._num_samples = checked_int("num_samples", num_samples, minimum=1)
-        if self._num_samples % size:
+        self._length, self._num_indices = (
+            checked_int("num_samples", num_samples, minimum=1),
+            sum(self.lengths),
+        )
+        if self._length % size:
             raise ValueError(
                 f"num_samples={num_samples} is not a multiple of sum(counts)={size}, and the last batch would have "
-                f"another mix; give {-(-self._num_samples // size) * size}"
+                f"another mix; give {-(-self._length // size) * size}"
             )
 
-    def __len__(self) -> int:
-        return self._num_samples
-
-    @property
-    def num_indices(self) -> int:
-        """The number of samples of all sources."""
-        return sum(self.lengths)
-
     def order(self, *, seed: int, epoch: int) -> Order:
-        """Return the epoch's repetitions of the pattern."""
-        return _MixedSourceOrder(self.lengths, self.counts, self._num_samples, seed=seed, epoch=epoch)
+        """Return the epoch's repetitions of the pattern: a slice of an endless sequence of them."""
+        cycles = [cycles_order(key64(seed, "source", s), length) for s, length in enumerate(self.lengths)]
+        return SliceableOrder(len(self), partial(self._positions, cycles, epoch * len(self)))
+
+    def _positions(self, cycles: list[SliceableOrder], first: int, start: int, stop: int) -> IndexArray:
+        """Return the indices at positions of an epoch that begins at ``first`` of the sequence."""
+        row = np.arange(first + start, first + stop)
+        repetitions, places = np.divmod(row, sum(self.counts))
+        begin = offset = 0
+        for length, count, visits in zip(self.lengths, self.counts, cycles, strict=True):
+            here = np.flatnonzero((begin <= places) & (places < begin + count))
+            if len(here):
+                # A source's visits are in order along the sequence, so those of a slice are consecutive.
+                visit = int(repetitions[here[0]]) * count + int(places[here[0]]) - begin
+                row[here] = offset + visits[visit : visit + len(here)]
+            begin += count
+            offset += length
+        return row
 
     def _identity(self) -> tuple[Any, ...]:
-        return self._num_samples, self.lengths, self.counts
+        return self._length, np.array(self.lengths), np.array(self.counts)
 
     def expected_visits(self) -> npt.NDArray[np.float64]:
         """Return for a sample of source s how many positions the source has, over its length."""
-        repetitions = self._num_samples // sum(self.counts)
+        repetitions = self._length // sum(self.counts)
         return np.repeat(repetitions * np.array(self.counts) / self.lengths, self.lengths)
-
-
-class _MixedSourceOrder(SliceableOrder):
-    """One epoch: a slice of an endless sequence of repetitions."""
-
-    def __init__(
-        self, lengths: tuple[int, ...], counts: tuple[int, ...], length: int, *, seed: int, epoch: int
-    ) -> None:
-        super().__init__(length)
-        self._counts = counts
-        self._first = epoch * length  # the epoch's first position in the sequence, where a repetition begins
-        self._offsets = np.cumsum((0, *lengths)).tolist()
-        self._sources = np.repeat(np.arange(len(counts)), counts)  # at each place of a repetition
-        # at each place, how many places of the same source come before it
-        self._within = np.concatenate([np.arange(count) for count in counts])
-        self._cycles = [ShuffledCycles(key64(seed, "source", s), n) for s, n in enumerate(lengths)]
-
-    def positions(self, start: int, stop: int) -> IndexArray:
-        row = np.arange(self._first + start, self._first + stop)
-        repetitions, places = np.divmod(row, len(self._sources))
-        sources = self._sources[places]
-        for s, (count, cycles) in enumerate(zip(self._counts, self._cycles, strict=True)):
-            here = np.flatnonzero(sources == s)
-            if len(here):
-                # A source's visits are in order along the sequence, so those of a slice are consecutive.
-                first = int(repetitions[here[0]]) * count + int(self._within[places[here[0]]])
-                row[here] = self._offsets[s] + cycles.positions(first, first + len(here))
-        return row
 
 
 def _checked_positive(name: str, values: Sequence[int], *, remedy: str) -> tuple[int, ...]:

@@ -11,11 +11,9 @@ any other: a rank with one batch less would leave the others waiting in a collec
 from __future__ import annotations
 
 import abc
-import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,23 +21,23 @@ import torch
 from torch import distributed
 from torch.utils.data import DistributedSampler
 
-from lit_loader.samplers.checks import checked_flag, checked_int
+from lit_loader.samplers.checks import checked_int
 from lit_loader.types import IndexArray, Order
 
 _BLOCK = 4096  # positions turned into Python ints at a time by __iter__
 
 
 class SliceableOrder:
-    """Base of the orders: slices clamp as a list's do, a subclass computes the positions.
-
-    Determinism: ``positions(a, b)`` depends on what the order was made with alone, never on what was read before.
+    """An order of which a function computes any slice; slices clamp as a list's do.
 
     Args:
         length: Number of positions.
+        positions: Takes ``0 <= start < stop <= length`` and returns the indices there, int64 ``(stop - start,)``. The
+            result depends on the arguments alone, never on what was read before.
     """
 
-    def __init__(self, length: int) -> None:
-        self._length = length
+    def __init__(self, length: int, positions: Callable[[int, int], IndexArray]) -> None:
+        self._length, self._positions = length, positions
 
     def __len__(self) -> int:
         return self._length
@@ -50,19 +48,7 @@ class SliceableOrder:
         if positions.step not in (None, 1):
             raise ValueError(f"an order has no steps, got step={positions.step}; slice and take every k-th")
         start, stop, _ = positions.indices(self._length)
-        return self.positions(start, stop) if start < stop else np.empty(0, dtype=np.int64)
-
-    def positions(self, start: int, stop: int) -> IndexArray:
-        """Return the indices at positions ``0 <= start < stop <= len(self)``, int64 ``(stop - start,)``."""
-        raise NotImplementedError
-
-
-class SequentialOrder(SliceableOrder):
-    """The indices 0, 1, 2, ...; no memory."""
-
-    def positions(self, start: int, stop: int) -> IndexArray:
-        """Return ``start, ..., stop - 1``."""
-        return np.arange(start, stop, dtype=np.int64)
+        return self._positions(start, stop) if start < stop else np.empty(0, dtype=np.int64)
 
 
 def array_order(indices: IndexArray) -> IndexArray:
@@ -149,7 +135,7 @@ class OrderSampler(DistributedSampler[int], abc.ABC):
         return self._fingerprinted[1]
 
     def _identity(self) -> tuple[Any, ...]:
-        """Return what the orders depend on but seed and epoch: plain values, arrays, and tuples of them.
+        """Return what the orders depend on but seed and epoch: plain values and arrays of numbers.
 
         A subclass with other settings than its length returns those too.
         """
@@ -206,44 +192,53 @@ class OrderSampler(DistributedSampler[int], abc.ABC):
             yield from order[start : start + _BLOCK].tolist()
 
 
+class SizedSampler(OrderSampler):
+    """Base of the samplers whose lengths do not change; a subclass sets ``_length`` and ``_num_indices``."""
+
+    _length: int
+    _num_indices: int
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def num_indices(self) -> int:
+        """The length of the dataset: the sampler's indices lie in ``range(num_indices)``."""
+        return self._num_indices
+
+
 # -- ranks -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RankBatch:
+class RankBatch(NamedTuple):
     """One rank's part of one global batch.
 
     Attributes:
         positions: Consecutive positions in the global order; those of ``num_positions`` and more are
             duplicates, of position ``p % num_positions``.
         indices: The dataset indices there, int64, as many as positions.
-        num_duplicates: How many of the positions, the last ones, are duplicates.
     """
 
     positions: range
     indices: IndexArray
-    num_duplicates: int
 
 
 def num_batches(num_positions: int, *, batch_size: int, world_size: int, drop_last: bool) -> int:
     """Return how many batches each rank gets, the same for all.
 
     Args:
-        num_positions: Length of the order, over all ranks.
+        num_positions: Length of the order, over all ranks, not negative.
         batch_size: Samples a batch on each rank.
         world_size: Number of ranks.
         drop_last: Whether a partial global batch is left out.
 
     Raises:
-        TypeError: If an argument is of the wrong type.
-        ValueError: If ``num_positions`` is negative or another count is not positive.
+        TypeError: If ``batch_size`` or ``world_size`` is not an int.
+        ValueError: If one of them is not positive.
     """
-    checked_int("num_positions", num_positions, minimum=0)
     checked_int("batch_size", batch_size, minimum=1)
     global_batch = batch_size * checked_int("world_size", world_size, minimum=1)
-    return (
-        num_positions if checked_flag("drop_last", drop_last) else num_positions + global_batch - 1
-    ) // global_batch
+    return (num_positions if drop_last else num_positions + global_batch - 1) // global_batch
 
 
 def rank_batch(
@@ -269,7 +264,7 @@ def rank_batch(
 
     Raises:
         IndexError: If there is no such batch.
-        TypeError: If a size or ``drop_last`` is of the wrong type.
+        TypeError: If a size is not an int.
         ValueError: If an argument is out of range.
     """
     length = len(order)
@@ -285,11 +280,10 @@ def rank_batch(
     positions = range(first + rank * share, first + (rank + 1) * share)
     # An order of a user's own need not clamp its slices, so no slice goes beyond the end.
     indices = order[min(positions.start, length) : min(positions.stop, length)]
-    num_duplicates = share - len(indices)
     while len(indices) < share:  # several rounds if there are more ranks than positions
         begin = (positions.start + len(indices)) % length
         indices = np.concatenate([indices, order[begin : min(begin + share - len(indices), length)]])
-    return RankBatch(positions=positions, indices=indices, num_duplicates=num_duplicates)
+    return RankBatch(positions, indices)
 
 
 # -- fingerprints ------------------------------------------------------------------------------------------
@@ -301,33 +295,24 @@ def fingerprint_of(*parts: Any) -> str:
     An array is read in place, a gigabyte a second; it is copied only if it is not contiguous.
 
     Args:
-        parts: None, bool, int, float, str, numpy arrays of numbers, and tuples of these.
+        parts: None, bool, int, float, str and numpy arrays of numbers.
 
     Raises:
         TypeError: If a part is anything else.
     """
     hasher = blake2b(digest_size=16)
-    for data in _hashed_bytes(parts):
-        hasher.update(data)
+    for part in parts:
+        if isinstance(part, np.ndarray) and part.dtype.kind in "biuf":
+            array = np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("<"))
+            hasher.update(f"{array.dtype.str}{array.shape}\0".encode())
+            hasher.update(array.reshape(-1).data)
+        elif isinstance(part, float):  # numpy's float64 too, with the same text
+            hasher.update(f"{float(part).hex()}\0".encode())
+        elif part is None or isinstance(part, bool | int | str):
+            hasher.update(f"{part!a}\0".encode())  # a quoted string has no zero byte and is no number
+        else:
+            raise TypeError(
+                f"a fingerprint is made of None, bool, int, float, str and arrays of numbers, got "
+                f"{type(part).__name__}; return these from `_identity`"
+            )
     return hasher.hexdigest()
-
-
-def _hashed_bytes(part: Any) -> Iterator[Any]:
-    """Yield a part's bytes behind its type and length, so that no two different parts have the same bytes."""
-    if isinstance(part, tuple):
-        yield b"t" + struct.pack("<Q", len(part))
-        for each in part:
-            yield from _hashed_bytes(each)
-    elif isinstance(part, np.ndarray) and part.dtype.kind in "biuf":
-        array = np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("<"))
-        yield b"a"
-        yield from _hashed_bytes((array.dtype.str, part.shape))
-        yield array.reshape(-1).data
-    elif part is None or isinstance(part, bool | int | float | str):
-        data = (part.hex() if isinstance(part, float) else str(part)).encode()
-        yield type(part).__name__[:1].encode() + struct.pack("<Q", len(data)) + data
-    else:
-        raise TypeError(
-            f"a fingerprint is made of None, bool, int, float, str, arrays of numbers and tuples, got "
-            f"{type(part).__name__}; return these from `_identity`"
-        )

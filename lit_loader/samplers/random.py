@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 import torch.utils.data
 
 from lit_loader.samplers.checks import checked_flag, checked_int, checked_integers, refuse_first
-from lit_loader.samplers.order import OrderSampler, SequentialOrder, SliceableOrder, array_order
+from lit_loader.samplers.order import OrderSampler, SizedSampler, SliceableOrder, array_order
 from lit_loader.samplers.shuffle import shuffled
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray, Order
@@ -54,9 +55,9 @@ class SequentialSampler(_DatasetSampler, torch.utils.data.SequentialSampler):
         TypeError: If ``data_source`` has no length.
     """
 
-    def order(self, *, seed: int, epoch: int) -> SequentialOrder:
-        """Return 0, 1, 2, ...; the same for every seed and epoch."""
-        return SequentialOrder(len(self.data_source))
+    def order(self, *, seed: int, epoch: int) -> Order:
+        """Return 0, 1, 2, ...; the same for every seed and epoch, without memory."""
+        return SliceableOrder(len(self.data_source), np.arange)
 
 
 class RandomSampler(_DatasetSampler, torch.utils.data.RandomSampler):
@@ -87,10 +88,10 @@ class RandomSampler(_DatasetSampler, torch.utils.data.RandomSampler):
 
     def order(self, *, seed: int, epoch: int) -> Order:
         """Return a permutation that depends on (seed, epoch) and the dataset's length."""
-        return _random_order(len(self.data_source), seed, epoch)
+        return shuffled(key64(seed, "shuffle", epoch), len(self.data_source))
 
 
-class SubsetRandomSampler(OrderSampler, torch.utils.data.SubsetRandomSampler):
+class SubsetRandomSampler(SizedSampler, torch.utils.data.SubsetRandomSampler):
     """The given indices, each once an epoch; one that is given twice comes twice.
 
     Torch's ``generator`` is replaced by ``seed``. With ``shuffle`` an epoch costs as much as that of a `RandomSampler`
@@ -125,25 +126,16 @@ class SubsetRandomSampler(OrderSampler, torch.utils.data.SubsetRandomSampler):
         if num_indices is None:
             num_indices = int(given.max(initial=-1)) + 1
         self._num_indices = checked_int("num_indices", num_indices, minimum=0)
-        rule, remedy = "count from 0", "add the dataset's length to it"
-        refuse_first("indices", given, given < 0, rule=rule, remedy=remedy)
-        rule = f"be below num_indices={num_indices}, the length of the dataset"
-        remedy = "leave it out of `indices` or correct num_indices"
-        refuse_first("indices", given, given >= num_indices, rule=rule, remedy=remedy)
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    @property
-    def num_indices(self) -> int:
-        """The dataset's length, or the largest index plus one."""
-        return self._num_indices
+        self._length = len(given)
+        rule = f"lie in [0, {num_indices}), num_indices being the length of the dataset"
+        refuse_first("indices", given, (given < 0) | (given >= num_indices), rule=rule)
 
     def order(self, *, seed: int, epoch: int) -> Order:
         """Return the indices, shuffled or not."""
         if not self.shuffle:
             return array_order(self.indices)
-        return _PickedOrder(self.indices, _random_order(len(self.indices), seed, epoch))
+        places = shuffled(key64(seed, "shuffle", epoch), len(self.indices))
+        return SliceableOrder(len(places), partial(_picked, self.indices, places))
 
     def _identity(self) -> tuple[Any, ...]:
         return self._num_indices, self.shuffle, self.indices
@@ -153,19 +145,8 @@ class SubsetRandomSampler(OrderSampler, torch.utils.data.SubsetRandomSampler):
         return np.bincount(self.indices, minlength=self._num_indices).astype(np.float64)
 
 
-class _PickedOrder(SliceableOrder):
-    """The indices at the positions that another order gives."""
-
-    def __init__(self, indices: IndexArray, places: Order) -> None:
-        super().__init__(len(places))
-        self._indices, self._places = indices, places
-
-    def positions(self, start: int, stop: int) -> IndexArray:
-        return self._indices[self._places[start:stop]]
-
-
-def _random_order(length: int, seed: int, epoch: int) -> Order:
-    return shuffled(key64(seed, "shuffle", epoch), length)
+def _picked(indices: IndexArray, places: Order, start: int, stop: int) -> IndexArray:
+    return indices[places[start:stop]]
 
 
 def _range_of(data_source: Any) -> Sized:

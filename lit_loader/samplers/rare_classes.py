@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from decimal import Context, Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,10 @@ from lit_loader.samplers.checks import (
     refuse_first,
 )
 from lit_loader.samplers.class_balanced import Labels, class_members
-from lit_loader.samplers.order import OrderSampler, array_order
+from lit_loader.samplers.order import SizedSampler, array_order
 from lit_loader.samplers.shuffle import permutation
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray, Order
-
-_BITS = 31  # of a factor's fraction, so that factors of 2**31 in sum fit into int64
-_ONE = 1 << _BITS
-_PRECISE = Context(prec=50)
 
 
 def repeat_factors(labels: Labels, *, repeat_thresh: float) -> npt.NDArray[np.float64]:
@@ -49,18 +46,14 @@ def repeat_factors(labels: Labels, *, repeat_thresh: float) -> npt.NDArray[np.fl
         Gupta et al. 2019, "LVIS: A dataset for large vocabulary instance segmentation".
     """
     thresh = checked_number(
-        "repeat_thresh",
-        repeat_thresh,
-        lambda number: 0 < number <= 1,
-        rule="lie in (0, 1]",
-        remedy="it is the share of the images below which a class is repeated, 0.001 in the paper",
+        "repeat_thresh", repeat_thresh, lambda number: 0 < number <= 1, rule="lie in (0, 1]"
     )
     members = class_members(labels)
     frequencies = np.maximum(members.counts[:-1], 1) / members.num_images
     return members.largest(np.maximum(1.0, np.sqrt(thresh / frequencies)), empty=1.0)
 
 
-class RepeatFactorSampler(OrderSampler):
+class RepeatFactorSampler(SizedSampler):
     """Visits image i ``repeat_factors[i]`` times an epoch in the mean, in an order shuffled as a whole.
 
     An image is visited as often as the integer part of its factor in every epoch, and its fractional part is the
@@ -83,7 +76,7 @@ class RepeatFactorSampler(OrderSampler):
     Raises:
         TypeError: If an argument is of the wrong type.
         ValueError: If a factor is negative, infinite or NaN (the first is named), the shape is wrong, or the
-            factors sum to less than half a position or to ``2**31`` or more.
+            factors sum to half a position or less, or to ``2**31`` or more.
 
     Source:
         Gupta et al. 2019, "LVIS: A dataset for large vocabulary instance segmentation"; systematic sampling
@@ -93,79 +86,53 @@ class RepeatFactorSampler(OrderSampler):
     def __init__(self, repeat_factors: Weights, *, seed: int | None = None) -> None:
         super().__init__(seed=seed)
         factors = checked_weights("repeat_factors", repeat_factors)
-        total = float(np.cumsum(factors)[-1])
-        if total >= 2**31:
+        total = math.fsum(factors)
+        if not 0.5 < total < 2**31:
             raise ValueError(
-                f"`repeat_factors` sum to {total:g}, and an epoch may have 2**31 - 1 positions; the largest is "
-                f"repeat_factors[{factors.argmax()}]={factors.max():g}: lower the factors (by a lower repeat_thresh)"
+                f"`repeat_factors` sum to {total:g} positions an epoch, which must be more than 0.5 and below 2**31; "
+                f"the largest is repeat_factors[{factors.argmax()}]={factors.max():g}: scale them all"
             )
-        units = np.rint(np.ldexp(factors, _BITS)).astype(np.int64)
-        self._whole: IndexArray = units >> _BITS
-        fractions = units & (_ONE - 1)
-        self._drawn: IndexArray = np.flatnonzero(fractions)
-        self._units, num_drawn = _whole_sum(fractions[self._drawn])
-        self._num_samples = int(self._whole.sum()) + num_drawn
-        if self._num_samples == 0:
-            raise ValueError(
-                f"`repeat_factors` sum to {total:g}, less than half a position an epoch; scale them so that the sum "
-                "is the number of positions wanted"
-            )
-
-    def __len__(self) -> int:
-        return self._num_samples
-
-    @property
-    def num_indices(self) -> int:
-        """The number of images."""
-        return len(self._whole)
+        whole = np.floor(factors)
+        self._drawn: IndexArray = np.flatnonzero(factors > whole)
+        self._fractions, self._num_drawn = _whole_sum((factors - whole)[self._drawn])
+        self._whole: IndexArray = whole.astype(np.int64)
+        self._length, self._num_indices = int(whole.sum()) + self._num_drawn, len(factors)
 
     def order(self, *, seed: int, epoch: int) -> Order:
         """Return the epoch's visits."""
         visits = self._whole.copy()
         places = permutation(key64(seed, "repeat fractions", epoch), len(self._drawn))
-        ends = np.cumsum(self._units[places])
-        ends += key64(seed, "repeat offset", epoch) & (_ONE - 1)
-        visits[self._drawn[places]] += np.diff(ends >> _BITS, prepend=0)
+        offset = (key64(seed, "repeat offset", epoch) >> 11) * 2.0**-53
+        # The sum is a whole number but for what rounding adds, and the number of visits must be the same in any case.
+        passed = np.minimum(np.floor(np.cumsum(self._fractions[places]) + offset), self._num_drawn)
+        passed[-1:] = self._num_drawn
+        visits[self._drawn[places]] += np.diff(passed, prepend=0).astype(np.int64)
         indices = np.repeat(np.arange(len(visits)), visits)
         return array_order(indices[permutation(key64(seed, "repeat shuffle", epoch), len(self))])
 
     def _identity(self) -> tuple[Any, ...]:
-        return self._whole, self._drawn, self._units
+        return self._whole, self._drawn, self._fractions
 
     def expected_visits(self) -> npt.NDArray[np.float64]:
         """Return the factors, with their fractions scaled to sum to an integer."""
         visits = self._whole.astype(np.float64)
-        visits[self._drawn] += self._units / _ONE
+        visits[self._drawn] += self._fractions
         return visits
 
 
-def _whole_sum(units: IndexArray) -> tuple[IndexArray, int]:
-    """Return fractions, in units of ``1 / _ONE``, scaled to sum to the nearest integer, and that integer.
+def _whole_sum(fractions: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], int]:
+    """Return fractions in (0, 1), scaled to sum to the nearest integer, and that integer.
 
     If the sum is too large, all fractions are scaled by one factor; if it is too small, their complements to 1 are. So
     every fraction stays in [0, 1].
-
-    Args:
-        units: The fractions, each in (0, 1), in units of ``1 / _ONE``.
     """
-    total = int(units.sum())
-    number = (total + _ONE // 2) // _ONE
-    if number * _ONE <= total:
-        return _scaled_down(units, number * _ONE), number
-    return _ONE - _scaled_down(_ONE - units, (len(units) - number) * _ONE), number
-
-
-def _scaled_down(units: IndexArray, total: int) -> IndexArray:
-    """Return positive units scaled down to a sum of exactly ``total``, each at most what it was."""
-    before = int(units.sum())
-    if total == before:
-        return units
-    scaled: IndexArray = np.floor(units * (total / before)).astype(np.int64)
-    # At most one unit for each fraction; negative if floating-point products were rounded up.
-    left = total - int(scaled.sum())
-    changed = np.flatnonzero(scaled < units) if left > 0 else np.flatnonzero(scaled > 0)
-    scaled[changed[: abs(left)]] += 1 if left > 0 else -1
-    return scaled
+    total, length = math.fsum(fractions), len(fractions)
+    number = round(total)
+    if number < total:
+        fractions = fractions * (number / total)
+    elif number > total:
+        fractions = 1 - (1 - fractions) * ((length - number) / (length - total))
+    return fractions, number
 
 
 # -- weights by the effective number of samples ------------------------------------------------------------
@@ -195,16 +162,12 @@ def effective_number_weights(
         Cui et al. 2019, "Class-balanced loss based on effective number of samples".
     """
     numbers = checked_integers("counts", counts)
-    base = checked_number(
-        "beta",
-        beta,
-        lambda number: 0 <= number < 1,
-        rule="lie in [0, 1)",
-        remedy="at 1 the formula has no value, and near it, at 0.9999 say, the weights are nearly 1 / counts",
-    )
+    base = Decimal(checked_number("beta", beta, lambda number: 0 <= number < 1, rule="lie in [0, 1)"))
     refuse_first("counts", numbers, numbers < 0, rule="be numbers of samples, not negative")
     distinct, places = np.unique(numbers, return_inverse=True)
-    return np.array([_weight(Decimal(base), n) for n in distinct.tolist()], dtype=np.float64)[places]
+    with localcontext(prec=50):
+        weights = [float((1 - base) / (1 - base**n)) if n else 0.0 for n in distinct.tolist()]
+    return np.array(weights, dtype=np.float64)[places]
 
 
 def effective_number_image_weights(
@@ -236,17 +199,6 @@ def effective_number_image_weights(
         empty = float(members.largest(of_classes, empty=1.0).min())
     else:
         empty = checked_number(
-            "empty_weight",
-            empty_weight,
-            lambda number: number >= 0,
-            rule="not be negative",
-            remedy="0 leaves images without a class out",
+            "empty_weight", empty_weight, lambda number: number >= 0, rule="not be negative"
         )
     return members.largest(of_classes, empty=empty)
-
-
-def _weight(beta: Decimal, count: int) -> float:
-    if count == 0:
-        return 0.0
-    rest = _PRECISE.subtract(Decimal(1), _PRECISE.power(beta, count))
-    return float(_PRECISE.divide(_PRECISE.subtract(Decimal(1), beta), rest))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 import torch.utils.data
 
 from lit_loader.samplers.checks import Weights, checked_flag, checked_num_samples, checked_weights
-from lit_loader.samplers.order import OrderSampler, SliceableOrder, array_order
+from lit_loader.samplers.order import OrderSampler, SizedSampler, SliceableOrder, array_order
 from lit_loader.seeding import hash_u64, key64
 from lit_loader.types import IndexArray, Order
 
@@ -22,7 +23,7 @@ _SQRT_HALF = 0.5**0.5
 
 
 class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderSampler
-    OrderSampler, torch.utils.data.WeightedRandomSampler
+    SizedSampler, torch.utils.data.WeightedRandomSampler
 ):
     """Draws index i with probability ``weights[i] / sum(weights)``.
 
@@ -63,7 +64,7 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
         checked = checked_weights("weights", weights)
         if len(checked) > _MAX_WEIGHTS:
             raise ValueError(f"`weights` may have {_MAX_WEIGHTS} entries, got {len(checked)}")
-        self._num_samples = checked_num_samples(num_samples, len(checked))
+        self._length, self._num_indices = checked_num_samples(num_samples, len(checked)), len(checked)
         self.replacement = checked_flag("replacement", replacement)
         self.generator = None
         self._revision = 0
@@ -72,9 +73,9 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
     def _take(self, weights: npt.NDArray[np.float64]) -> None:
         """Use these weights, if there are enough positive ones."""
         num_positive = int(np.count_nonzero(weights))
-        if not self.replacement and self._num_samples > num_positive:
+        if not self.replacement and self._length > num_positive:
             raise ValueError(
-                f"num_samples={self._num_samples} exceeds the {num_positive} positive weights, and "
+                f"num_samples={self._length} exceeds the {num_positive} positive weights, and "
                 "without replacement each index comes at most once; lower num_samples or set replacement=True"
             )
         self._weights, self._num_positive = weights, num_positive
@@ -107,14 +108,6 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
         """How often `set_weights` was called."""
         return self._revision
 
-    def __len__(self) -> int:
-        return self._num_samples
-
-    @property
-    def num_indices(self) -> int:
-        """The number of weights."""
-        return len(self._weights)
-
     @property
     def weights(self) -> torch.Tensor:  # type: ignore[override] # a writeable attribute in torch
         """A copy of the weights, float64 ``(n,)``."""
@@ -124,10 +117,11 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
         """Return the epoch's draws."""
         if not self.replacement:
             key = key64(seed, "weighted without replacement", epoch)
-            return array_order(exponential_order(self._weights, self._num_samples, key=key))
+            return array_order(exponential_order(self._weights, self._length, key=key))
         if self._table is None:
             self._table = AliasTable(self._weights)
-        return _AliasOrder(self._table, key64(seed, "weighted", epoch), self._num_samples)
+        key = key64(seed, "weighted", epoch)
+        return SliceableOrder(self._length, partial(self._table.draw, key))
 
     def expected_visits(self) -> npt.NDArray[np.float64]:
         """Return ``num_samples * weights / sum(weights)``; without replacement, 1 for every positive weight.
@@ -138,32 +132,21 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
         """
         if self.replacement:
             scaled = self._weights / self._weights.max()
-            result: npt.NDArray[np.float64] = scaled * (self._num_samples / scaled.sum())
+            result: npt.NDArray[np.float64] = scaled * (self._length / scaled.sum())
             return result
-        if self._num_samples < self._num_positive:
+        if self._length < self._num_positive:
             raise ValueError(
-                f"the expected visits of {self._num_samples} draws without replacement among "
+                f"the expected visits of {self._length} draws without replacement among "
                 f"{self._num_positive} positive weights have no closed form; "
                 "count them over orders of several seeds instead"
             )
         return (self._weights > 0).astype(np.float64)
 
     def _identity(self) -> tuple[Any, ...]:
-        return self._num_samples, self.replacement, self._weights
+        return self._length, self.replacement, self._weights
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_table": None}  # built again when needed, which is cheaper than pickling it
-
-
-class _AliasOrder(SliceableOrder):
-    """Draws with replacement; only the table is stored."""
-
-    def __init__(self, table: AliasTable, key: int, length: int) -> None:
-        super().__init__(length)
-        self._table, self._key = table, key
-
-    def positions(self, start: int, stop: int) -> IndexArray:
-        return self._table.draw(self._key, start, stop)
 
 
 def exponential_order(weights: npt.NDArray[np.float64], num_samples: int, *, key: int) -> IndexArray:
@@ -177,14 +160,10 @@ def exponential_order(weights: npt.NDArray[np.float64], num_samples: int, *, key
         num_samples: At most the number of positive weights.
         key: A 64-bit key.
     """
-    largest = weights.max()
-    keys = np.empty(len(weights))
-    for start in range(0, len(weights), _CHUNK):
-        part = weights[start : start + _CHUNK]
-        bits = hash_u64(key, np.arange(start, start + len(part), dtype=np.int64)) >> np.uint64(12)
-        numbers = _minus_log((bits.astype(np.float64) + 0.5) * 2.0**-52)  # exact, and neither 0 nor 1
-        with np.errstate(divide="ignore", over="ignore"):  # inf for weights of 0 or 1e-308 of the largest
-            keys[start : start + len(part)] = numbers / (part / largest)
+    bits = hash_u64(key, np.arange(len(weights), dtype=np.int64)) >> np.uint64(12)
+    numbers = _minus_log((bits.astype(np.float64) + 0.5) * 2.0**-52)  # exact, and neither 0 nor 1
+    with np.errstate(divide="ignore", over="ignore"):  # inf for weights of 0 or 1e-308 of the largest
+        keys = numbers / (weights / weights.max())
     keys[weights == 0] = np.nan  # sorts last, after inf
     last = np.partition(keys, num_samples - 1)[num_samples - 1]
     drawn = np.flatnonzero(keys <= last)  # more than ``num_samples`` only if keys are equal

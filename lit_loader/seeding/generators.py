@@ -195,7 +195,7 @@ def worker_key(base_seed: int, worker_id: int) -> Key:
 
 
 def _process_states() -> tuple[Any, Any, Any]:
-    return torch.default_generator.get_state(), numpy_random.get_state(), random.getstate()
+    return torch.default_generator.get_state(), numpy_random.get_state(legacy=False), random.getstate()
 
 
 def _set_process_states(states: tuple[Any, Any, Any]) -> None:
@@ -223,31 +223,31 @@ def preserved_generators() -> Iterator[None]:
 
 
 class KeyedGenerators:
-    """A context in which the process-wide generators draw from a stream of their own, for a sampler's draws.
-
-    When it is entered first, the generators of torch (CPU), numpy and random are seeded from a key; when it is entered
-    again, they continue where they stopped. When it is left, they are restored. In a worker thread it does nothing,
-    because the thread's generator is keyed already.
+    """Lets the process-wide generators draw from a stream of their own, for a sampler's draws.
 
     Args:
-        key: Seeds the generators when the context is entered first.
+        key: Seeds the generators when they are first exchanged.
     """
 
     def __init__(self, key: Key) -> None:
         self._key = key
-        self._inner: tuple[Any, Any, Any] | None = None
-        self._outer: tuple[Any, Any, Any] | None = None
+        self._states: tuple[Any, Any, Any] | None = None
 
-    def __enter__(self) -> None:
-        if context.generator is None:
-            self._outer = _process_states()
-            if self._inner is None:
+    @contextmanager
+    def exchanged(self) -> Iterator[None]:
+        """Draw from the stream within the context; later contexts continue where the last one stopped.
+
+        In a worker thread nothing is exchanged, because the thread's generator is keyed already.
+        """
+        if context.generator is not None:
+            yield
+            return
+        with preserved_generators():
+            if self._states is None:
                 seed_generators(self._key)
             else:
-                _set_process_states(self._inner)
-
-    def __exit__(self, *exc_info: object) -> None:
-        if self._outer is not None:
-            self._inner = _process_states()
-            _set_process_states(self._outer)
-            self._outer = None
+                _set_process_states(self._states)
+            try:
+                yield
+            finally:
+                self._states = _process_states()

@@ -11,6 +11,9 @@ each thread.
 
 from __future__ import annotations
 
+import gc
+import operator
+import pickle
 import random
 import sys
 import threading
@@ -74,14 +77,25 @@ class DrawCheck:
         if self._refused is not None:
             raise SharedGeneratorError(self._refused)
         self._tasks_left -= 1
-        try:
-            draws = SharedDraws(self._workers) if len(self._workers) == self._num_workers else None
-            made = work()
-            self._is_open = draws is None or not draws.check()
-            return made
-        except SharedGeneratorError as error:
-            self._refused, self._is_open = str(error), False
-            raise
+        if len(self._workers) < self._num_workers:
+            return work()
+        # The times are read before the generators, and after the work after them.
+        cpu_times = _cpu_times_of_others(self._workers)
+        before = _states()
+        made = work()
+        after = _states()
+        changed = [name for name, state in before.items() if state != after[name]]
+        # If another thread has run meanwhile, it may have drawn.
+        self._is_open = bool(changed) and (
+            cpu_times is None or _cpu_times_of_others(self._workers) != cpu_times
+        )
+        if changed and not self._is_open:
+            self._refused = (
+                f"the dataset (or collate_fn) draws from the process-wide generator of {' and '.join(changed)}; worker "
+                'threads share it; draw from lit_loader.sample_rng(), or use worker_method="multiprocessing"'
+            )
+            raise SharedGeneratorError(self._refused)
+        return made
 
     def _wait_for_rest(self) -> None:
         """Wait until all workers are ready, the consumer waits and no other thread runs.
@@ -97,56 +111,18 @@ class DrawCheck:
                 return
 
 
-class SharedDraws:
-    """Finds out whether some threads draw from a process-wide generator between creation and `check`.
-
-    Args:
-        threads: ``threading.get_native_id()`` of these threads.
-    """
-
-    def __init__(self, threads: Set[int]) -> None:
-        self._threads = threads
-        self._cpu_times = _cpu_times_of_others(threads)  # before the generators, and in `check` after them
-        self._before = _states()
-
-    def check(self) -> bool:
-        """Compare the generators' states with those of before; return whether the result is certain.
-
-        Raises:
-            SharedGeneratorError: If one has changed, and no other thread has run meanwhile.
-        """
-        after = _states()
-        changed = [name for name, state in self._before.items() if state != after[name]]
-        if not changed:
-            return True
-        if self._cpu_times is None or _cpu_times_of_others(self._threads) != self._cpu_times:
-            return False
-        raise SharedGeneratorError(
-            f"the dataset (or collate_fn) draws from the process-wide generator of {' and '.join(changed)}; worker "
-            "threads share it, so their numbers would depend on timing although seed= promises they do not. Draw "
-            'from lit_loader.sample_rng() (.python, .numpy, .torch) or use worker_method="multiprocessing"'
-        )
-
-
 def _states() -> dict[str, Any]:
     return {
         "random": random.getstate(),
-        "numpy": _comparable(np.random.get_state(legacy=False)),
+        "numpy": pickle.dumps(np.random.get_state(legacy=False)),  # == does not compare its arrays
         "torch": torch.default_generator.get_state().numpy().tobytes(),
     }
-
-
-def _comparable(state: Any) -> Any:
-    """Return a state of numpy, a dict with arrays in it, in a form that ``==`` can compare."""
-    if isinstance(state, dict):
-        return {name: _comparable(part) for name, part in state.items()}
-    return state.tobytes() if isinstance(state, np.ndarray) else state
 
 
 def _cpu_times_of_others(threads: Set[int]) -> dict[int, int] | None:
     """Return the CPU time of every other Python thread (nanoseconds by native id), or None if it cannot be read."""
     all_threads = threading.enumerate()
-    if not sys._current_frames().keys() <= {thread.ident for thread in all_threads}:
+    if not _running_threads() <= {thread.ident for thread in all_threads}:
         return None  # a thread that was not started by Python's threading
     # Linux's clock of one thread's CPU time, as `clock_getcpuclockid(3)` builds it; `time.pthread_getcpuclockid` may
     # crash for a thread that has ended, and a wrong number here is an OSError.
@@ -156,3 +132,17 @@ def _cpu_times_of_others(threads: Set[int]) -> dict[int, int] | None:
     # no such clock, or the id of a thread that is starting is still None
     except (OSError, AttributeError, TypeError):
         return None
+
+
+def _running_threads() -> Set[int]:
+    """Return the ids of all threads that run Python code.
+
+    ``sys._current_frames`` holds a lock of the interpreter. If the garbage collector runs in it, a finalizer may let
+    another thread run, which waits for that lock while this one waits for the interpreter: a deadlock
+    (python/cpython#106883, before Python 3.11.9 and 3.12.3). So the collector is off during the call. The three calls
+    are one step for the interpreter, so that no other thread runs with the collector off.
+    """
+    calls: Any = (gc.disable, sys._current_frames, gc.enable) if gc.isenabled() else (sys._current_frames,)
+    results = list(map(operator.call, calls))
+    frames: dict[int, Any] = next(result for result in results if result is not None)
+    return frames.keys()

@@ -144,9 +144,8 @@ class ThreadScope(TorchFunctionMode):
         if func in TAKES_NO_GENERATOR:
             if _draws(func, args, kwargs):
                 raise SharedGeneratorError(
-                    f"torch's {getattr(func, '__name__', func)} draws from the process-wide generator and takes no "
-                    "other, so worker threads would take each other's numbers; use "
-                    'worker_method="multiprocessing", or draw the mask yourself with torch.rand'
+                    f"torch's {getattr(func, '__name__', func)} draws from the process-wide generator that threads "
+                    'share; use worker_method="multiprocessing", or draw the mask yourself with torch.rand'
                 )
             return func(*args, **kwargs)
         if torch.compiler.is_dynamo_compiling():

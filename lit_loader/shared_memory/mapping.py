@@ -7,7 +7,7 @@ NOTE [One file, slots far apart]
 
 ``mmap.mmap`` keeps a descriptor of its own for every mapping, so the system calls are made here.
 
-Runs in: every process. Linux; elsewhere, or with a C library that lacks these calls, `MemoryFile` raises OSError.
+Runs in: every process. Linux; elsewhere `MemoryFile` raises OSError.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import errno
 import mmap
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from multiprocessing import reduction
 from typing import Any
 
@@ -39,8 +39,6 @@ def _find_libc() -> Any:
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None, use_errno=True)
-    if not all(hasattr(libc, name) for name in ("mmap", "mremap", "munmap", "madvise")):
-        return None
     address, size, flag = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
     libc.mmap.restype = libc.mremap.restype = address
     libc.mmap.argtypes = (address, size, flag, flag, flag, ctypes.c_int64)
@@ -58,6 +56,9 @@ class MemoryFile:
 
     It can be pickled only while a process is started, which then has its own descriptor.
 
+    Args:
+        duplicate: The descriptor of a file that was pickled, or None for a new file.
+
     Raises:
         OSError: If the platform has no such files, or limits them.
 
@@ -66,21 +67,17 @@ class MemoryFile:
 
     _fd = -1
 
-    def __init__(self) -> None:
-        create = getattr(os, "memfd_create", None)
-        if create is None:
+    def __init__(self, duplicate: Any = None) -> None:
+        if duplicate is not None:
+            self._fd = duplicate.detach()
+            return
+        if _libc is None or not hasattr(os, "memfd_create"):
             raise OSError("this platform has no memfd_create, and so no anonymous files in memory")
-        self._fd = create("lit_loader", os.MFD_CLOEXEC)
+        self._fd = os.memfd_create("lit_loader", os.MFD_CLOEXEC)
         os.ftruncate(self._fd, MAX_SLOTS * _DISTANCE)
 
-    @classmethod
-    def _of(cls, duplicate: Any) -> MemoryFile:
-        file = cls.__new__(cls)
-        file._fd = duplicate.detach()
-        return file
-
-    def __reduce__(self) -> tuple[Callable[[Any], MemoryFile], tuple[Any]]:
-        return MemoryFile._of, (reduction.DupFd(self._fd),)
+    def __reduce__(self) -> tuple[type[MemoryFile], tuple[Any]]:
+        return MemoryFile, (reduction.DupFd(self._fd),)
 
     def read(self, slot: int, offset: int, num_bytes: int) -> memoryview:
         """Return a copy of bytes of a slot.
@@ -237,8 +234,6 @@ def merge_ranges(ranges: Iterable[tuple[int, int]], *, gap: int) -> list[tuple[i
 
 
 def _map(num_bytes: int, flags: int, fd: int, offset: int) -> int:
-    if _libc is None:
-        raise OSError(errno.ENOSYS, "this platform lacks mmap, mremap or madvise, which shared batches need")
     address = _libc.mmap(None, num_bytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, offset)
     if address == _FAILED:
         code = ctypes.get_errno()

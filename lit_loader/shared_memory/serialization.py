@@ -44,8 +44,6 @@ def encode(data: Any, name: Callable[[memoryview], tuple[int, int] | None] | Non
     outside: list[pickle.PickleBuffer] = []
     stream = io.BytesIO()
     _Pickler(stream, protocol=5, buffer_callback=outside.append).dump(data)
-    if not outside:
-        return [stream.getbuffer()]
     places, along = [], []
     for buffer in outside:
         raw = buffer.raw()
@@ -70,17 +68,12 @@ def decode(
     Raises:
         RebuildError: If unpickling raises.
     """
-    if len(buffers) == 1:
-        return _load(buffers[0])
     places = list(_PLACE.iter_unpack(buffers[1]))
     named = [(offset, length) for offset, length in places if offset >= 0]
     along, there = iter(buffers[2:]), iter(read(named) if read is not None and named else ())
-    return _load(buffers[0], [next(along if offset < 0 else there) for offset, _ in places])
-
-
-def _load(data: Buffer, outside: Sequence[Any] = ()) -> Any:
+    outside = [next(along if offset < 0 else there) for offset, _ in places]
     try:
-        return pickle.loads(data, buffers=outside)
+        return pickle.loads(buffers[0], buffers=outside)
     except MemoryError:
         raise
     except Exception as error:
@@ -98,33 +91,27 @@ def pickle_small(data: Any, max_bytes: int) -> bytes:
         ValueError: If the pickle is larger.
         Exception: Whatever pickling ``data`` raises.
     """
-    # The size is computed first, without a copy of the arrays.
-    num_bytes = sum(memoryview(buffer).nbytes for buffer in encode(data))
-    if num_bytes > max_bytes:
-        raise ValueError(f"the pickle takes {num_bytes} bytes, and its limit is {max_bytes}")
     stream = io.BytesIO()
     _Pickler(stream, protocol=5).dump(data)
+    if stream.tell() > max_bytes:
+        raise ValueError(f"the pickle takes {stream.tell()} bytes, and its limit is {max_bytes}")
     return stream.getvalue()
 
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is torch.UntypedStorage and obj.device.type == "cpu":
+            return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(obj),)
         if not isinstance(obj, torch.Tensor):
-            return _reduce_storage(obj) if type(obj) is torch.UntypedStorage else NotImplemented
-        if not _is_plain(obj):
-            if obj.requires_grad and not obj.is_leaf:
-                raise RuntimeError(
-                    f"a tensor of shape {tuple(obj.shape)} in the batch was computed with gradients (it requires grad "
-                    "and is not a leaf), and its graph cannot leave the worker process; return tensor.detach()"
-                )
             return NotImplemented
-        return _reduce_tensor(obj)
-
-
-def _reduce_storage(storage: torch.UntypedStorage) -> Any:
-    if storage.device.type != "cpu":
+        if _is_plain(obj):
+            return _reduce_tensor(obj)
+        if obj.requires_grad and not obj.is_leaf:
+            raise RuntimeError(
+                f"a tensor of shape {tuple(obj.shape)} in the batch was computed with gradients (it requires grad "
+                "and is not a leaf), and its graph cannot leave the worker process; return tensor.detach()"
+            )
         return NotImplemented
-    return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(storage),)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -141,7 +128,6 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and kind.__reduce_ex__ is torch.Tensor.__reduce_ex__
         and kind not in copyreg.dispatch_table
         and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
-        and not isinstance(tensor, torch.nn.Parameter)
     )
 
 
@@ -158,14 +144,13 @@ def _reduce_tensor(tensor: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
         return _rebuild_tensor, (_raw(array), tensor.dtype, array.shape)
     with torch._C.DisableTorchFunctionSubclass():
         plain = tensor.detach().as_subclass(torch.Tensor)
-        # A permuted dense tensor (channels_last) keeps its layout: its bytes are sent in memory order.
+        # A permuted dense tensor (channels_last) keeps its strides: its bytes are sent in memory order.
         order = sorted(range(plain.ndim), key=plain.stride, reverse=True)
         if not plain.permute(order).is_contiguous():
-            order = list(range(plain.ndim))
-        dense = plain.permute(order).contiguous()
-        array = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()
-    details = (sorted(range(len(order)), key=order.__getitem__), kind, dict(tensor.__dict__))
-    return _rebuild_tensor, (_raw(array), plain.dtype, tuple(dense.shape), details)
+            plain = plain.contiguous()
+        array = plain.as_strided((plain.numel(),), (1,)).view(torch.uint8).numpy()
+    details = plain.stride(), kind, dict(tensor.__dict__)
+    return _rebuild_tensor, (_raw(array), plain.dtype, tuple(plain.shape), details)
 
 
 def _raw(array: Any) -> bytes | pickle.PickleBuffer:
@@ -177,7 +162,7 @@ def _rebuild_tensor(
     raw: Any,
     dtype: torch.dtype,
     shape: tuple[int, ...],
-    details: tuple[list[int], type[torch.Tensor], dict[str, Any]] | None = None,
+    details: tuple[tuple[int, ...], type[torch.Tensor], dict[str, Any]] | None = None,
 ) -> torch.Tensor:
     if not len(raw):
         tensor = torch.empty(shape, dtype=dtype)
@@ -185,38 +170,33 @@ def _rebuild_tensor(
         memory = bytearray(raw) if isinstance(raw, bytes) else raw
         tensor = torch.frombuffer(memory, dtype=dtype).view(shape)
     if details is not None:
-        order, kind, attributes = details
-        tensor = tensor.permute(order).as_subclass(kind)
+        strides, kind, attributes = details
+        tensor = tensor.as_strided(shape, strides).as_subclass(kind)
         tensor.__dict__.update(attributes)
     return tensor
 
 
-def describe_unsendable(data: Any) -> str:
+def describe_unsendable(data: Any, path: str = "") -> str:
     """Return the path and the type of the innermost part of an object that cannot be pickled.
+
+    Args:
+        data: The object, or a part of it.
+        path: The path of ``data`` in the whole object.
 
     Returns:
         As in "its part ['target'][2] is a _thread.lock", or "it is a function".
+
+    Raises:
+        RecursionError: If the object contains itself before that part.
     """
-    path, seen = "", {id(data)}
-    while True:
-        for step, part in _parts(data):
-            if id(part) not in seen and not _can_be_sent(part):
-                path, data = path + step, part
-                seen.add(id(part))
-                break
-        else:
-            kind = type(data)
-            module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-            subject = f"its part {path}" if path else "it"
-            return f"{subject} is a {module}{kind.__qualname__}"
-
-
-def _can_be_sent(data: Any) -> bool:
-    try:
-        encode(data)
-    except Exception:
-        return False
-    return True
+    for step, part in _parts(data):
+        try:
+            encode(part)
+        except Exception:
+            return describe_unsendable(part, path + step)
+    subject = f"its part {path}" if path else "it"
+    kind = f"{type(data).__module__}.{type(data).__qualname__}"
+    return f"{subject} is a {kind.removeprefix('builtins.')}"
 
 
 def _parts(data: Any) -> Iterator[tuple[str, Any]]:
@@ -225,9 +205,8 @@ def _parts(data: Any) -> Iterator[tuple[str, Any]]:
         for key, value in data.items():
             yield f"[{key!r}]", value
     elif isinstance(data, (list, tuple, set, frozenset)):
-        names = getattr(data, "_fields", None)
         for number, part in enumerate(data):
-            yield (f"[{number}]" if names is None else f".{names[number]}"), part
+            yield f"[{number}]", part
     elif isinstance(attributes := getattr(data, "__dict__", None), dict) and not isinstance(data, type):
         for name, value in list(attributes.items()):
             yield f".{name}", value

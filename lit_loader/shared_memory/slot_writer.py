@@ -88,10 +88,9 @@ class SlotWriter:
         if self._lease is None or num_bytes < LARGE_BYTES:
             return None
         address = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
-        offset: int | None = address - self._mapping.address
-        assert offset is not None
-        if 0 <= offset < WINDOW_BYTES and add_range(self._named, offset, offset + num_bytes):
-            return offset, num_bytes
+        start = address - self._mapping.address
+        if 0 <= start < WINDOW_BYTES and add_range(self._named, start, start + num_bytes):
+            return start, num_bytes
         if (offset := self._allocate(num_bytes)) is None:
             return None
         ctypes.memmove(self._mapping.address + offset, address, num_bytes)

@@ -64,11 +64,16 @@ def test_it_has_one_kind_of_label_and_no_targets():
             r"\(4, 6\).*classification_transforms\(size=",
         ),
         ([sample(0.5)], False, TypeError, r"float32 of shape \(\)"),
-        ([sample(torch.zeros(3))], False, TypeError, "multi_label=True"),
+        (
+            [sample(torch.zeros(3))],
+            False,
+            TypeError,
+            r"shape \(3,\); with multi_label=False expected one whole",
+        ),
         ([sample(1)], True, TypeError, "a vector of 0 and 1"),
-        ([sample(torch.zeros(3)), sample(torch.zeros(2))], True, ValueError, r"lengths \[2, 3\]"),
+        ([sample(torch.zeros(3)), sample(torch.zeros(2))], True, RuntimeError, "equal size"),
+        ([sample(1, mark=1)], False, TypeError, "is_duplicate=1 is a int; expected the bool"),
         ([(torch.zeros(3, 2, 2), 1)], False, ValueError, "2 elements and this batch takes 4"),
-        ([sample(1, mark=0)], False, TypeError, "is_duplicate=0 is a int"),
     ],
 )
 def test_what_makes_no_batch_is_refused(samples, multi_label, error, message):

@@ -12,7 +12,14 @@ from torch.utils import data
 from torchvision import tv_tensors
 
 from lit_loader import collate
-from lit_loader.collate import DetectionCollate, PaddedBatch, batch_images, batch_targets, detection_collate
+from lit_loader.collate import (
+    DetectionCollate,
+    PaddedBatch,
+    batch_duplicates,
+    batch_images,
+    batch_targets,
+    detection_collate,
+)
 
 
 def make_sample(index, *, height=8, width=6, num_boxes=2, dtype=torch.float32):
@@ -140,23 +147,16 @@ def test_a_pad_value_outside_the_images_type_is_refused(value):
         detection_collate([make_sample(0, dtype=torch.uint8)], images="pad", pad_value=value)
 
 
-def test_further_elements_are_collated_or_kept():
-    samples = [(*make_sample(i), i, torch.zeros(i)) for i in range(2)]
-    image_and_number = [sample[:3] for sample in samples]
+def test_further_elements_are_collated():
+    image_and_number = [(*make_sample(i), i) for i in range(2)]
     assert detection_collate(image_and_number)[2].tolist() == [0, 1]
     assert detection_collate(image_and_number, images="pad").extras[0].tolist() == [0, 1]
-    kept = detection_collate(samples, extras="list")
-    assert kept[2] == [0, 1]
-    assert [len(value) for value in kept[3]] == [0, 1]
-    with pytest.raises(RuntimeError) as caught:
-        detection_collate(samples)
-    assert 'extras="list"' in "".join(caught.value.__notes__)
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"images": "stack", "extras": "list"},
+        {"images": "stack"},
         {"images": "list"},
         {"images": "pad", "size_divisor": 4, "pad_value": 1, "pad_fields": {"labels": -1}},
     ],
@@ -195,7 +195,6 @@ def test_the_classic_function_serves_a_dataloader_with_workers():
     ("arguments", "message"),
     [
         ({"images": "crop"}, "images='crop'"),
-        ({"extras": "drop"}, "extras='drop'"),
         ({"images": "pad", "size_divisor": 0}, "size_divisor=0"),
         ({"images": "stack", "size_divisor": 32}, "no effect"),
         ({"images": "list", "pad_value": 1}, "no effect"),
@@ -227,6 +226,18 @@ def test_torchs_own_functions_are_at_hand():
     samples = [{"a": index, "b": [1.5, "s"]} for index in range(3)]
     assert str(collate.default_collate(samples)) == str(data.default_collate(samples))
     assert collate.__all__ == sorted(collate.__all__)
+
+
+@pytest.mark.parametrize("mark", [7, 0.5, None])
+@pytest.mark.parametrize("pad_fields", [{}, {"labels": -1}])
+def test_a_mark_that_is_no_bool_is_refused(mark, pad_fields):
+    def marks(given):
+        target = {"labels": torch.ones(1), "is_duplicate": given}
+        return batch_duplicates(detection_collate([(torch.zeros(3, 2, 2), target)], pad_fields=pad_fields))
+
+    assert marks(True).tolist() == [True]
+    with pytest.raises(TypeError, match=rf"is_duplicate={mark} is a .*lit_loader\.is_duplicate\(\)"):
+        marks(mark)
 
 
 def test_images_and_targets_of_every_mode_come_one_by_one():

@@ -89,8 +89,12 @@ def test_its_images_and_labels_are_found_and_it_has_no_targets():
         ([without("crop")], ValueError, "'crop'.*CropToObjects"),
         ([without("is_duplicate")], ValueError, r"'is_duplicate'.*lit_loader\.is_duplicate\(\)"),
         ([without("keypoints")], ValueError, r"no field 'keypoints'.*keypoints=True"),
-        ([sample(0, boxes=torch.zeros(2, 4))], ValueError, "has 2 objects; expected one"),
-        ([sample(0, boxes=torch.zeros(0, 4))], ValueError, "has 0 objects"),
+        (
+            [sample(0, boxes=torch.zeros(2, 4))],
+            ValueError,
+            r"'boxes' has shapes \[\(2, 4\)\].*one row per object",
+        ),
+        ([sample(0, boxes=torch.zeros(0, 4))], ValueError, r"\[\(0, 4\)\]"),
         ([sample(0, labels=torch.zeros(2))], ValueError, r"'labels' has shapes \[\(2,\)\]"),
         ([sample(0), sample(0, keypoints=torch.zeros(1, 4, 2))], ValueError, r"'keypoints' has shapes"),
         ([sample(0, labels=3)], TypeError, "'labels' of a target is a int"),
@@ -105,10 +109,9 @@ def test_what_makes_no_batch_is_refused_with_the_remedy(samples, error, message)
         LandmarkCollate()(samples)
 
 
-@pytest.mark.parametrize(("names", "error"), [(["a", "a"], ValueError), ("finish", TypeError)])
-def test_names_of_attributes_are_checked(names, error):
-    with pytest.raises(error, match="attributes="):
-        LandmarkCollate(attributes=names)
+def test_names_of_attributes_are_checked():
+    with pytest.raises(TypeError, match="attributes="):
+        LandmarkCollate(attributes="finish")
 
 
 def test_points_may_be_declared_absent():

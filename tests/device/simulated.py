@@ -16,7 +16,7 @@ from collections import deque
 import torch
 
 import lit_loader.loader
-from lit_loader.device import DevicePrefetcher, Pinner, transfer
+from lit_loader.device import DevicePrefetcher, transfer
 from lit_loader.engine import EndOfEpoch
 
 UNWRITTEN, OVERWRITTEN = -1, -2
@@ -260,7 +260,7 @@ def simulate(seed, script, *, kind=DevicePrefetcher):
     chance = random.Random(seed)
     device = SimulatedDevice(chance, pace=chance.choice([0.1, 0.5, 0.8]))
     slots = SlotRun(script, chance, ready=chance.choice([0.3, 0.7, 1.0]))
-    run = kind(slots, Pinner(False, ""), device)
+    run = kind(slots, None, device)
     consumer = Consumer(run, device, chance)
     consumer.consume()
     run.close()

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data._utils.pin_memory import pin_memory
 from torchvision import tv_tensors
 
-from lit_loader.device import Pinner, moved
+from lit_loader.device import find_pin, moved
 from lit_loader.device.nested import NO_LEAF, map_nested
 from tests.toys import plain
 
@@ -34,6 +34,12 @@ class Fields:
 @dataclass(frozen=True)
 class Frozen:
     tensor: Any
+
+
+@dataclass
+class Cached:
+    tensor: Any
+    cache: Any = field(init=False, repr=False)
 
 
 class Moves:
@@ -138,6 +144,11 @@ def test_frozen_dataclasses_are_moved_and_the_given_one_is_left():
     assert given_one.tensor.device.type == "cpu"
 
 
+def test_fields_that_are_not_set_stay_so():
+    found = moved(Cached(torch.ones(1)), META)
+    assert (type(found), found.tensor.device, hasattr(found, "cache")) == (Cached, META, False)
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -147,6 +158,7 @@ def test_frozen_dataclasses_are_moved_and_the_given_one_is_left():
         range(3),
         "text",
         Fields(torch.ones(1)),
+        Cached(torch.ones(1)),
         [],
         {},
     ],
@@ -154,14 +166,14 @@ def test_frozen_dataclasses_are_moved_and_the_given_one_is_left():
 )
 def test_containers_are_page_locked_as_torch_does(data, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor + 1)
-    pinner = Pinner(False, "")
-    pinner.active = True
-    ours, torchs = pinner(data), pin_memory(data, "cuda")
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    ours, torchs = find_pin(True, "")(data), pin_memory(data, "cuda")
     assert type(ours) is type(torchs)
-    if not isinstance(data, Fields):  # torch leaves dataclasses alone
-        assert plain(list(ours)) == plain(list(torchs))
+    if isinstance(data, Fields | Cached):
+        assert ours is torchs is data
     else:
-        assert ours is data
+        assert plain(list(ours)) == plain(list(torchs))
 
 
 def test_a_leaf_that_is_a_container_is_not_opened():

@@ -73,17 +73,3 @@ def test_the_generator_of_the_device_is_seeded_and_given_back(cuda, name, number
     assert [generator.get_state().tolist() for generator in cuda] == before
     cuda[number].manual_seed(99)
     assert on_device() == first
-
-
-def test_a_device_whose_module_has_functions_alone_is_seeded_by_them(monkeypatch):
-    generator, device = torch.Generator(), torch.device("xla", 0)
-    module = SimpleNamespace(
-        get_rng_state=lambda where: generator.get_state(),
-        set_rng_state=lambda state, where: generator.set_state(state),
-        manual_seed=generator.manual_seed,
-    )
-    monkeypatch.setattr(seeded.torch, "get_device_module", lambda where: module)
-    before = generator.get_state().tolist()
-    with seeded_batch(1, 2, 3, device):
-        assert generator.get_state().tolist() != before
-    assert generator.get_state().tolist() == before

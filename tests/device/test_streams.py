@@ -132,13 +132,13 @@ def test_a_device_that_is_here_is_taken(two_gpus, given):
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ("gpu", ValueError, "device='gpu' should be the name of a device"),
-        ("", ValueError, "device='' should be the name of a device"),
-        ("cuda:2", ValueError, "device='cuda:2' is not available: torch finds 2 of type 'cuda' here"),
-        ("mps", ValueError, "device='mps' is not available: torch finds 2 of type 'cuda' here"),
-        ("meta", ValueError, "device='meta' is not available"),
+        ("gpu", ValueError, r"device='gpu' should be the name of a device: 'cpu', 'cuda', .* or None"),
+        ("", ValueError, "device='' should be the name"),
         (0, TypeError, "device=0 should be a str, a torch.device or None, got int"),
-        (True, TypeError, "device=True"),
+        ("cuda:2", ValueError, "device='cuda:2' is not available: torch finds 2 here, of type cuda"),
+        ("mps", ValueError, "device='mps' is not available: torch finds 2 here, of type cuda"),
+        ("meta", ValueError, "device='meta' is not available"),
+        ([], TypeError, r"device=\[\] should be a str, .* got list"),
     ],
 )
 def test_a_device_that_is_not_is_refused_when_the_loader_is_made(two_gpus, given, error, message):
@@ -148,7 +148,7 @@ def test_a_device_that_is_not_is_refused_when_the_loader_is_made(two_gpus, given
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator is here")
 def test_without_an_accelerator_only_the_cpu_is_taken():
-    with pytest.raises(ValueError, match="device='cuda' is not available: torch finds no accelerator here"):
+    with pytest.raises(ValueError, match="device='cuda' is not available: torch finds 0 here"):
         DataLoader(Drawing(2), device="cuda")
     batch = next(iter(DataLoader(Drawing(2), device="cpu")))
     assert batch["torch"].device.type == "cpu"

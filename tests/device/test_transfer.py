@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lit_loader.device import MAX_QUEUED, DevicePrefetcher, PendingTransfer, Pinner, transfer
+from lit_loader.device import MAX_QUEUED, DevicePrefetcher, PendingTransfer, transfer
 from lit_loader.engine import EndOfEpoch
 from tests.device.simulated import Consumer, SimulatedDevice, SimulatedEvent, SlotRun, simulate
 
@@ -129,7 +129,7 @@ def test_an_error_out_of_its_turn_is_noticed():
 def test_a_host_that_runs_on_does_not_fill_the_device(monkeypatch):
     def blocks():
         device = SimulatedDevice(pace=0.0)  # nothing runs unless it is waited for
-        run = DevicePrefetcher(SlotRun(script(40), ready=1.0), Pinner(False, ""), device)
+        run = DevicePrefetcher(SlotRun(script(40), ready=1.0), None, device)
         Consumer(run, device, random.Random(0)).consume()
         run.close()
         return device.num_blocks
@@ -145,7 +145,7 @@ def test_a_host_that_runs_on_does_not_fill_the_device(monkeypatch):
 def run_over(items, *, ready=1.0, device=None):
     device = device or SimulatedDevice()
     slots = SlotRun(items, ready=ready)
-    return DevicePrefetcher(slots, Pinner(False, ""), device), slots, device
+    return DevicePrefetcher(slots, None, device), slots, device
 
 
 def test_the_next_batch_is_copied_before_this_one_is_returned_if_it_is_ready():
@@ -296,13 +296,6 @@ class Whole:
         return self
 
 
-class WholeAside(Whole):
-    """One that says how its memory is kept."""
-
-    def record_stream(self, stream):
-        raise AssertionError("DeviceStreams does this")
-
-
 def begun(batch, device, **settings):
     pending = PendingTransfer(batch, device, **settings)
     pending.start()
@@ -321,16 +314,6 @@ def test_types_that_hide_their_tensors_are_moved_when_they_are_handed_over(monke
     assert found["hiding"] is hiding
     assert hiding.moved_to == [device.device]
     assert late == [torch.sparse_coo, torch.strided]  # the second is there already
-
-
-def test_a_type_that_can_say_how_its_memory_is_used_is_moved_ahead():
-    device, kept = SimulatedDevice(), []
-    device.record_stream = kept.append
-    batch = WholeAside()
-    pending = begun([batch], device)
-    assert batch.moved_to == [device.device]
-    assert pending.finish() == [batch]
-    assert kept == [batch]
 
 
 class Opaque:
@@ -420,11 +403,16 @@ def test_a_source_is_kept_until_what_is_moved_at_delivery_is_copied_too(monkeypa
 
 
 def test_what_was_begun_before_an_error_has_ended_when_the_error_comes():
-    class Refusing(WholeAside):
-        def to(self, device):
-            raise ValueError("cannot be moved")
-
     device = SimulatedDevice(pace=0.0)
-    with pytest.raises(ValueError, match="cannot be moved"):
-        begun([torch.ones(2), Refusing()], device)
+    copy_to_device = device.copy_to_device
+
+    def copy_one(tensor):
+        if device.copies:
+            raise ValueError("cannot be copied")
+        return copy_to_device(tensor)
+
+    device.copy_to_device = copy_one
+    with pytest.raises(ValueError, match="cannot be copied"):
+        begun([torch.ones(2), torch.ones(2)], device)
+    assert device.copies == 1
     assert not device.streams["side"]

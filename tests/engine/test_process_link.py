@@ -13,7 +13,6 @@ from lit_loader.engine import FetchSpec, Task, WorkerSpec
 from lit_loader.engine.channels import FrameReader, FrameWriter, TaskQueue, pack_frame
 from lit_loader.engine.spec import Kind, Message
 from lit_loader.engine.worker import (
-    MainProcess,
     ProcessLink,
     WorkerEnds,
     pack_message,
@@ -29,9 +28,9 @@ FETCH = FetchSpec(
     builtin_collate=True,
     drop_last=False,
     on_bad_sample="raise",
-    stream_state=None,
+    stream_state=False,
 )
-SPEC = WorkerSpec(fetch=FETCH, num_workers=1, base_seed=0, worker_init_fn=None, shared_tasks=True, keyed=True)
+SPEC = WorkerSpec(fetch=FETCH, num_workers=1, base_seed=0, worker_init_fn=None, keyed=True)
 
 
 class Ends:
@@ -47,7 +46,7 @@ class Ends:
         self.control, self.tasks = (FrameWriter(end.fileno()) for end in ours)
         self.results = FrameReader(ours_results.fileno())
         ends = WorkerEnds(*theirs, results, self.queue.theirs, None, None)
-        self.link = ProcessLink(SPEC, 0, MainProcess(os.getppid(), is_parent=True), ends)
+        self.link = ProcessLink(SPEC, 0, os.getppid(), ends)
         monkeypatch.undo()
         self.listener = next(thread for thread in started if "control" in thread.name)
 
@@ -73,7 +72,7 @@ def ends(monkeypatch):
 
 
 def frame_of(number):
-    return pack_task(Message(Kind.TASK, 0, number), Task([number]))
+    return [pack_message(Message(Kind.TASK, 0, number)), *pack_task(Task([number]))]
 
 
 def test_it_takes_tasks_of_its_own_and_shared_ones_until_it_is_to_stop(ends):
@@ -118,13 +117,6 @@ def test_the_end_of_an_epoch_arrives_while_a_sample_is_made(ends):
     ends.listener.join(10)
     assert ends.link.has_ended(3)
     assert not ends.link.has_ended(4)
-
-
-def test_of_epochs_that_ended_the_latest_are_remembered(ends):
-    for epoch in range(10_000):
-        ends.link._end_epoch(epoch)
-    assert all(ends.link.has_ended(epoch) for epoch in range(9_000, 10_000))
-    assert len(ends.link._ended_epochs) <= 2_000
 
 
 def test_answers_go_out_at_once(ends):

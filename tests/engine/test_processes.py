@@ -42,14 +42,13 @@ def backend_of(dataset=None, *, max_restarts=0):
         builtin_collate=True,
         drop_last=False,
         on_bad_sample="raise",
-        stream_state=False if is_stream else None,
+        stream_state=False,
     )
     spec = WorkerSpec(
         fetch=fetch,
         num_workers=1,
         base_seed=0,
         worker_init_fn=None,
-        shared_tasks=not is_stream,
         keyed=not is_stream,
     )
     return ProcessBackend(spec, torch.multiprocessing.get_context("fork"), max_restarts=max_restarts)
@@ -175,11 +174,11 @@ def test_a_result_that_nobody_opens_gives_its_slot_back(backend, epoch):
     assert free_slots(backend) == [0]
 
 
-def test_a_task_that_cannot_be_sent_gives_its_slot_back(backend, epoch):
+def test_a_task_that_cannot_be_sent_takes_no_slot(backend, epoch):
     with pytest.raises(Exception, match=r"pickle|local") as kept:  # with its frames, as a scheduler keeps it
         backend.submit(epoch, 0, Task([lambda: None]), None)
     assert backend._in_flight == {}
-    assert free_slots(backend) == [0]
+    assert free_slots(backend) == []
     del kept
 
 
@@ -194,7 +193,7 @@ def test_without_slots_results_come_along(monkeypatch):
     backend = backend_of()
     try:
         result = made(backend, backend.open_epoch(iterate=False), 0, 3)
-        assert result.payload.ticket is None
+        assert result.payload[1] is None
         assert float(backend.open(result).mean()) == 3
     finally:
         backend.close()
@@ -205,11 +204,11 @@ def test_when_slots_run_out_a_batch_comes_along(backend, epoch, monkeypatch):
     for number in range(2):
         backend.submit(epoch, number, task(number), None)
     in_slot, along = results(backend, epoch, 2)
-    assert in_slot.payload.ticket is not None
-    assert along.payload.ticket is None
+    assert in_slot.payload[1] is not None
+    assert along.payload[1] is None
     assert [float(backend.open(result).mean()) for result in (in_slot, along)] == [0, 1]
     del in_slot, along
-    assert made(backend, epoch, 2, 5).payload.ticket.number == 0
+    assert made(backend, epoch, 2, 5).payload[1].number == 0
 
 
 def test_a_closed_backend_lets_go_of_all_and_leaves_what_is_held(backend, epoch):

@@ -15,6 +15,12 @@ from lit_loader.engine.worker import pack_message, pack_task, unpack_message, un
 NUMBERS = st.integers(0, 2**32)
 
 
+def sent(task):
+    """Return a task as a worker receives it."""
+    frame = [pack_message(Message(Kind.TASK)), *pack_task(task)]
+    return unpack_task(unpack_frame(pack_frame(frame)))
+
+
 @given(
     message=st.builds(
         Message,
@@ -45,17 +51,17 @@ def test_frames(buffers):
 )
 def test_tasks(index, key, number, spares, places):
     task = Task(index, key, number, spares, places)
-    found = unpack_task(unpack_frame(pack_frame(pack_task(Message(Kind.TASK), task))))
+    found = sent(task)
     assert found == task
     assert type(found) is Task
     assert key is None or type(found.key) is BatchKey
 
 
 def test_an_index_may_be_a_tensor():
-    found = unpack_task(unpack_frame(pack_frame(pack_task(Message(Kind.TASK), Task(torch.arange(2000))))))
+    found = sent(Task(torch.arange(2000)))
     assert torch.equal(found.index, torch.arange(2000))
 
 
 def test_an_index_that_cannot_be_pickled_raises():
     with pytest.raises(Exception, match="pickle"):
-        pack_task(Message(Kind.TASK), Task(lambda: 0))
+        pack_task(Task(lambda: 0))

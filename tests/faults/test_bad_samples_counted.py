@@ -196,6 +196,21 @@ def test_where_the_length_is_not_known_the_report_comes_at_the_end():
     assert len(warned(lambda: list(iterator))) == 1
 
 
+def test_what_comes_after_the_length_that_was_told_is_reported_at_the_end():
+    class Longer:
+        def __len__(self):
+            return 2
+
+        def __iter__(self):
+            return iter([[3, 1], [2], [4, 5], [6]])
+
+    iterator = iter(DataLoader(Faulty(BAD), batch_sampler=Longer(), on_bad_sample="skip"))
+    (first,) = warned(lambda: [next(iterator) for _ in range(2)])
+    (second,) = warned(lambda: list(iterator))
+    assert "1 bad sample " in str(first.message)
+    assert "2 bad samples " in str(second.message)
+
+
 def test_nothing_bad_is_nothing_told():
     assert warned(lambda: list(loader_of(Faulty({})))) == []
 

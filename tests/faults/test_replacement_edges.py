@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import signal
 import threading
 import time
@@ -16,7 +17,6 @@ from torch.utils.data import IterableDataset
 
 from lit_loader import DataLoader
 from lit_loader.engine import processes, recovery
-from lit_loader.engine.channels import READABLE
 from lit_loader.errors import WorkerDiedError, WorkerRestartWarning
 from tests.dying_sets import Dying, first_time
 
@@ -133,7 +133,7 @@ class StaleAnswer:
     def poll(self, timeout_ms=None):
         self.waits.set()
         assert self.release.wait(30)
-        return [(fd, READABLE) for fd in self.fds]
+        return [(fd, select.POLLIN) for fd in self.fds]
 
 
 @pytest.mark.parametrize("is_watched", [True, False], ids=["watched by the kernel", "looked at"])
@@ -145,7 +145,7 @@ def test_a_thread_that_waits_outlives_the_workers_that_it_waits_for(tmp_path, mo
     plain = DataLoader(Dying(SIZE, tmp_path), batch_size=BATCH, seed=3)
     expected = [list(plain) for _ in range(2)]
     waits, release, other_found = threading.Event(), threading.Event(), []
-    new_poller = processes.new_poller
+    new_poller = select.poll
 
     def poller_of_thread():
         stale = threading.current_thread() is thread and not waits.is_set()
@@ -157,7 +157,7 @@ def test_a_thread_that_waits_outlives_the_workers_that_it_waits_for(tmp_path, mo
         backend = loader._worker_manager._kept
         old = backend._workers[0]
         thread = threading.Thread(target=lambda: other_found.extend(other))
-        monkeypatch.setattr(processes, "new_poller", poller_of_thread)
+        monkeypatch.setattr(select, "poll", poller_of_thread)
         thread.start()
         assert waits.wait(30)
         kill(backend, 0)
@@ -186,7 +186,7 @@ def test_nothing_is_kept_of_tasks_that_died_with_workers_and_dropped_epochs(tmp_
         gc.collect()
         backend, ahead = loader._worker_manager._kept, loader._worker_manager._next
         if ahead is not None:
-            ahead.scheduler.close()
+            ahead[-1].close()
         deadline = time.monotonic() + 60
         epoch = backend.open_epoch(iterate=False)
         while backend._in_flight and time.monotonic() < deadline:
@@ -259,9 +259,9 @@ def test_a_worker_that_does_not_report_when_another_has_died_hangs(tmp_path, mon
         found = [next(batches)]
         backend = loader._worker_manager._kept
         heartbeats = backend._hangs.table
-        while not (tmp_path / "waits").exists() or all(heartbeats.since(n) for n in (0, 1)):
+        while not (tmp_path / "waits").exists() or all(heartbeats.since):
             time.sleep(0.001)  # the other one has made all that it may
-        idle = int(heartbeats.since(0) > 0)
+        idle = int(heartbeats.since[0] > 0)
         os.kill(backend._workers[idle].process.pid, signal.SIGSTOP)
         (tmp_path / "go").touch()
         with warnings.catch_warnings(record=True) as caught:

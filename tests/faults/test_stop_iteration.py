@@ -100,10 +100,10 @@ def says(error, *words):
 
 MAPS = {
     "each": (Stops(), {}, "sample 4, file /images/4.jpg"),
-    "together": (StopsTogether(), {}, "one of the samples 4, 5"),
+    "together": (StopsTogether(), {}, "one of the samples [4, 5]"),
     "subset": (Subset(Stops(), range(10)), {}, "sample 4, file /images/4.jpg"),
     "shifted subset": (Subset(Stops(), [*range(2, 10), 0, 1]), {}, "sample 2, file /images/4.jpg"),
-    "subset, together": (Subset(StopsTogether(), range(10)), {}, "one of the samples 4, 5"),
+    "subset, together": (Subset(StopsTogether(), range(10)), {}, "one of the samples [4, 5]"),
 }
 
 

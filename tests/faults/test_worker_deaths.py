@@ -191,7 +191,7 @@ def test_a_pass_that_is_made_ahead_gives_this_epoch_no_more_restarts(tmp_path, m
             next(batches)
         assert len(caught) == most
         # the next epoch is begun, and this one is not over
-        assert len(loader._worker_manager._next.scheduler._in_flight) >= 1
+        assert len(loader._worker_manager._next[-1]._in_flight) >= 1
         (tmp_path / "go").touch()
         with pytest.raises(WorkerDiedError, match=f"max_worker_restarts={most} were used up"):
             list(batches)

@@ -107,7 +107,7 @@ def loader(seed=None, **arguments):
     return DataLoader(DATA, seed=seed, **{**place, **arguments})
 
 
-# What Lightning's rebuilding loses something of, and for some of them what does the same on several ranks.
+# What Lightning's rebuilding loses something of.
 WRONG = {
     "weighted": lambda: WeightedRandomSampler([1.0] * 22, 22),
     "subset": lambda: SubsetRandomSampler(range(9)),
@@ -116,13 +116,6 @@ WRONG = {
     "subclass": lambda: OwnRandom(DATA),
     "ordered": Backwards,
 }
-REMEDIES = {
-    "weighted": "lit_loader.samplers.WeightedRandomSampler",
-    "subset": "lit_loader.samplers.SubsetRandomSampler",
-    "some": "lit_loader.samplers.WeightedRandomSampler",
-    "replaced": "lit_loader.samplers.WeightedRandomSampler",
-}
-
 OURS = {
     "weighted": lambda: samplers.WeightedRandomSampler([1.0] * 11 + [2.0] * 11, 22),
     "random": lambda: samplers.RandomSampler(22),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import dataclass
 from itertools import product
 
 import pytest
@@ -15,7 +16,6 @@ from lit_loader import DataLoader
 from tests.lightning.as_lightning import as_lightning
 from tests.lightning.custom_samplers import (
     DATA,
-    REMEDIES,
     STAGES,
     WRONG,
     Backwards,
@@ -101,7 +101,35 @@ def test_one_warning_for_a_sampler_names_it_and_the_remedy(which):
         assert text.startswith(f"{name} was replaced by Lightning's Distributed")
         assert "pass seed=" in text
         assert "use_distributed_sampler=False" in text
-        assert REMEDIES.get(which, "a sampler of lit_loader.samplers") in text
+        assert "a sampler of lit_loader.samplers" in text
+
+
+@dataclass
+class Same(Backwards):
+    """Equal to any other of its length, and without a hash."""
+
+    length: int = 22
+
+
+def test_each_of_two_equal_samplers_without_a_hash_is_warned_of_once():
+    for given in (Same(), Same()):
+        assert len(warned(lambda given=given: DataLoader(DATA, sampler=given), *STAGES, *STAGES)) == 1
+
+
+class Alike(Backwards):
+    """Equal to any other, with a hash."""
+
+    def __eq__(self, other):
+        return type(other) is Alike
+
+    def __hash__(self):
+        return 1
+
+
+def test_each_of_two_equal_samplers_is_warned_of():
+    first, second = Alike(), Alike()
+    for given in (first, second):
+        assert len(warned(lambda given=given: DataLoader(DATA, sampler=given), *STAGES)) == 1
 
 
 @pytest.mark.parametrize(

@@ -124,10 +124,10 @@ PARTS = {
 }
 REFUSED = {
     Unmarked: r"Unmarked gives its ranks other indices (rank 0: ",
-    Unsized: r"Unsized gives its ranks other indices (rank 0: unknown batches",
+    Unsized: r"Unsized gives its ranks other indices (rank 0: num_batches=None",
     Longer: r"Longer gives its ranks other indices (rank 0: ",
     LongerPart: "LongerPart gives its ranks other numbers of batches (rank 0: 2; rank 1: 4",
-    Broken: "Broken raised on another rank",
+    Broken: "Broken gives its ranks other indices (rank 0: ",
 }
 
 

@@ -133,14 +133,14 @@ class TestTheMatrixFails:
 
     @pytest.mark.parametrize("method", ["fork", "thread"])
     def test_when_samples_are_keyed_by_worker(self, method, monkeypatch):
-        keyed = fetch.MapFetcher._keyed
+        make = fetch.MapFetcher._make
 
-        def by_place_in_batch(self, index, key):
-            return keyed(self, index, key._replace(first=0))
+        def by_place_in_batch(self, task):
+            return make(self, task._replace(key=task.key._replace(first=0)))
 
         dataset = OwnAndTorch()
         expected = inline(dataset, 0)
-        monkeypatch.setattr(fetch.MapFetcher, "_keyed", by_place_in_batch)
+        monkeypatch.setattr(fetch.MapFetcher, "_make", by_place_in_batch)
         with loader_of(dataset, 2, method) as loader:
             assert epoch(loader, 0) != expected
 

@@ -135,11 +135,11 @@ class TestTheNextEpochIsDropped:
         dataset = Counted(tmp_path / "made")
         with loader(dataset, worker_method=method) as it:
             list(it)
-            ahead = it._worker_manager._next.scheduler
+            ahead = it._worker_manager._next[-1]
             setattr(it, name, value)
             assert sorted(i for batch in it for i in batch.tolist()) == list(range(16))
             assert ahead._num_held == 0
-            assert it._worker_manager._next.scheduler is not ahead
+            assert it._worker_manager._next[-1] is not ahead
 
     def test_when_the_loop_is_broken_off_the_next_gets_its_own_epoch(self, method):
         with loader(Draws(), worker_method=method, shuffle=True) as it:
@@ -282,7 +282,7 @@ def test_an_iterator_that_is_kept_does_not_keep_the_epochs_after_it():
         list(first)
         epochs = []
         for _ in range(5):
-            epochs.append(weakref.ref(it._worker_manager._next.scheduler))
+            epochs.append(weakref.ref(it._worker_manager._next[-1]))
             list(it)
         gc.collect()
         assert [scheduler() for scheduler in epochs] == [None] * 5

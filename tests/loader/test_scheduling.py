@@ -281,10 +281,10 @@ def test_a_fork_that_uses_an_iterator_over_threads_is_refused_and_does_not_hang(
     loader = DataLoader(Draws(4000), num_workers=2, seed=0, worker_method="thread", persistent_workers=True)
     iterator = iter(loader)
     next(iterator)
-    with iterator._made._lock:  # as another thread may hold it at the fork
+    with iterator._batches._lock:  # as another thread may hold it at the fork
         pid = os.fork()
     if pid == 0:
-        lock = iterator._made._lock
+        lock = iterator._batches._lock
         threading.Thread(target=lock.acquire, daemon=True).start()
         time.sleep(0.05)
         try:

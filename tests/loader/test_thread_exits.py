@@ -165,3 +165,31 @@ def test_ctrl_c_ends_a_loop_over_threads_with_one_traceback(tmp_path):
     assert process.returncode == -signal.SIGINT or process.returncode == 130 or process.returncode == 1
     assert errors.count("Traceback") == 1
     assert errors.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_threads_start_after_the_main_thread_has_ended():
+    code = """
+        import atexit, threading, time
+        from lit_loader import DataLoader
+
+        def train(where):
+            loader = DataLoader([1, 2, 3, 4], batch_size=2, num_workers=1, worker_method="thread", seed=0)
+            print(where, [batch.tolist() for batch in loader], flush=True)
+
+        def later():
+            threading.main_thread().join()
+            train("thread")
+
+        threading.Thread(target=later).start()
+        atexit.register(train, "exit")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["exit [[1, 2], [3, 4]]", "thread [[1, 2], [3, 4]]"]

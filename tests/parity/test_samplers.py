@@ -15,8 +15,10 @@ from torch.utils.data import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data.distributed import DistributedSampler
 
+from lit_loader import DataLoader
 from tests.parity.backends import (
     BREADTH,
     EVERY,
@@ -224,6 +226,26 @@ def test_a_sampler_is_asked_when_torch_asks_it(backend, batched):
         if hasattr(loader, "close"):
             loader.close()
     assert logs[0] == logs[1]
+
+
+def test_after_lightning_forgot_the_iterator_the_orders_are_still_torchs():
+    """Lightning sets ``_iterator`` to None, and torch draws a base seed for the new one, persistent workers or not."""
+    found = []
+    for kind in (TorchDataLoader, DataLoader):
+        arguments = {
+            "num_workers": 1,
+            "persistent_workers": True,
+            "generator": torch.Generator().manual_seed(1),
+        }
+        loader, orders = kind(range(40), batch_size=8, shuffle=True, **arguments), []
+        for _ in range(3):
+            orders.append([batch.tolist() for batch in loader])
+            loader._iterator = None
+            orders.append([batch.tolist() for batch in loader])
+        loader._iterator = None
+        found.append(orders)
+    loader.close()
+    assert found[0] == found[1]
 
 
 class FailsOnce:

@@ -10,7 +10,6 @@ The packages of others come first, as those of Python's own need parts of the sa
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import multiprocessing
 import os
@@ -26,15 +25,6 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 
-class NoMremap(ctypes.CDLL):
-    """A C library that has no mremap."""
-
-    def __getattr__(self, name):
-        if name == "mremap":
-            raise AttributeError(name)
-        return super().__getattr__(name)
-
-
 def block(module):
     sys.modules[module] = None  # an import raises ModuleNotFoundError then
 
@@ -44,10 +34,9 @@ PARTS = {
     "resource": lambda: block("resource"),
     "register_at_fork": lambda: delattr(os, "register_at_fork"),
     "memfd_create": lambda: delattr(os, "memfd_create"),
-    "mremap": lambda: setattr(ctypes, "CDLL", NoMremap),
     "pidfd_open": lambda: delattr(os, "pidfd_open"),
 }
-NO_SLOTS = {"memfd_create", "mremap", "register_at_fork"}
+NO_SLOTS = {"memfd_create", "register_at_fork"}
 
 
 def take_away(parts):

@@ -160,5 +160,5 @@ def test_progress_keeps_what_may_be_held_and_no_more():
         progress.note(number)
         progress.received()
         for held in range(MAX_HELD + 1):
-            assert progress.reached(held=held).detail == (number - held if number > held else "first")
+            assert progress.reached(held=held)[1] == (number - held if number > held else "first")
     assert len(progress._notes) <= MAX_HELD + 2

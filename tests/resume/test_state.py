@@ -7,6 +7,7 @@ import json
 import pickle
 import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -294,3 +295,12 @@ def test_lists_that_share_their_parts_are_as_large_as_they_unfold_to():
     state = DataLoader(Numbers(), seed=1).state_dict()
     with pytest.raises(ValueError, match="plain values"):
         DataLoader(Numbers(), seed=1).load_state_dict({**state, "reason": nested})
+
+
+def test_an_epoch_of_numpys_is_a_plain_number_in_a_state():
+    loader = make("plain")
+    loader.load_state_dict(make("plain").state_dict())
+    loader.set_epoch(np.int64(0))
+    state = loader.state_dict()
+    assert json.loads(json.dumps(state)) == state
+    make("plain").load_state_dict(state)

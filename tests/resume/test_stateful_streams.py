@@ -306,7 +306,7 @@ def test_without_a_seed_a_worker_whose_dataset_refuses_its_state_counts_off(back
         full = epochs(whole, 1)[0]
     with loader() as saving:
         state = stopped(saving, 0, 3)
-    del state["dataset_state"]
+    state["dataset_state"] = None
     with loader() as going_on:
         going_on.load_state_dict(state)
         with pytest.warns(ResumeWarning, match="load_state_dict raised KeyError"):
@@ -379,3 +379,31 @@ def test_without_a_seed_another_worker_count_or_order_begins_the_epoch_anew(othe
         assert len(told) == 1
         with loader_of(Plain, None, **other) as fresh:
             assert_same(epochs(loader, 1), epochs(fresh, 1))
+
+
+@pytest.mark.parametrize(
+    "workers", [{"num_workers": 1}, {"num_workers": 1, "worker_method": "thread"}], ids=str
+)
+def test_the_end_of_a_stream_is_sent_once(workers, tmp_path):
+    class Counted(IterableDataset):
+        position = 0
+
+        def __iter__(self):
+            self.position = 0
+            while self.position < 4:
+                self.position += 1
+                yield self.position
+
+        def state_dict(self):
+            with (tmp_path / "calls").open("a") as file:
+                file.write(f"{self.position}\n")
+            return {"position": self.position}
+
+        def load_state_dict(self, state):
+            self.position = state["position"]
+
+    with DataLoader(Counted(), batch_size=2, seed=0, prefetch_factor=8, **workers) as loader:
+        assert [batch.tolist() for batch in loader] == [[1, 2], [3, 4]]
+    calls = (tmp_path / "calls").read_text().split()
+    assert calls[-1] == "4"
+    assert calls.count("4") == 2, "after the last batch, and at the end"

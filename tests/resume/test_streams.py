@@ -62,7 +62,7 @@ def test_with_a_state_nothing_is_made_twice():
 
 def test_threads_that_share_a_dataset_are_counted_off():
     state = stopped(make("stream with state", (2, "thread")), 0, 3)
-    assert state["states"] is None
+    assert all(worker[3] is None for worker in state["workers"])
     with make("stream with state", (2, "fork")) as loader, pytest.warns(ResumeWarning, match="made again"):
         loader.load_state_dict(state)
 

@@ -11,6 +11,7 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
+from torch import distributed
 from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Sampler, SubsetRandomSampler
 from torch.utils.data import RandomSampler as TorchRandomSampler
 from torch.utils.data import WeightedRandomSampler as TorchWeightedRandomSampler
@@ -56,6 +57,27 @@ class Eagerly(Lazily):
         return iter(list(super().__iter__()))
 
 
+class Torchs(Lazily):
+    """Draws from torch's generator alone, when it is iterated."""
+
+    def __iter__(self):
+        return iter(torch.randperm(SIZE).tolist())
+
+
+class InTwoSteps(Lazily):
+    """A batch sampler that draws when it is iterated, and again when its first batch is asked for."""
+
+    def __iter__(self):
+        return self.batches(torch.randperm(SIZE).tolist())
+
+    def batches(self, indices):
+        order = torch.randperm(SIZE).tolist()
+        yield from ([indices[i] for i in order[n : n + BATCH]] for n in range(0, SIZE, BATCH))
+
+    def __len__(self):
+        return -(-SIZE // BATCH)
+
+
 class InOrder(Lazily):
     def __iter__(self):
         return iter(range(SIZE))
@@ -94,6 +116,7 @@ SAMPLERS = {
     "batch sampler": lambda: {"batch_sampler": BatchSampler(TorchRandomSampler(Indices()), 5, False)},
     "user's, lazily": lambda: {"batch_size": BATCH, "sampler": Lazily()},
     "user's, eagerly": lambda: {"batch_size": BATCH, "sampler": Eagerly()},
+    "user's batches, in two steps": lambda: {"batch_sampler": InTwoSteps()},
     "user's batches": lambda: {"batch_sampler": Lists()},
     "user's with state": lambda: {"batch_size": BATCH, "sampler": StatefulSampler()},
     "lit_loader's": lambda: {"batch_size": BATCH, "sampler": samplers.RandomSampler(SIZE)},
@@ -246,7 +269,7 @@ def test_a_state_that_does_not_fit_begins_the_epoch_anew_with_one_warning(which)
 def test_generators_of_a_hostile_state_are_refused_when_it_is_loaded():
     with DataLoader(Indices(), **SAMPLERS["user's, lazily"]()) as loader:
         _, _, state = stop(loader, 2)
-    states = state["generators"]["asked"]
+    states = state["generators"]["next"]
     words, position, has_gauss, gauss = states["numpy"]
     python = states["python"]
     many = base64.b64encode(b"\xff" * 2500).decode()
@@ -263,7 +286,7 @@ def test_generators_of_a_hostile_state_are_refused_when_it_is_loaded():
         ("python", [python[0], "boo"]),
         ("own", ["AAAA"]),
     ]:
-        bad = {**state, "generators": {"iterated": None, "asked": {**states, key: value}}}
+        bad = {**state, "generators": {"iter": None, "next": {**states, key: value}}}
         loader = DataLoader(Indices(), **SAMPLERS["user's, lazily"]())
         before = torch.get_rng_state()
         with pytest.warns(ResumeWarning, match=r"its epoch begins anew\. .*generator"):
@@ -352,7 +375,7 @@ def test_batches_of_another_size_begin_the_epoch_anew():
 
     _, _, state = stop(loader(4), 3)
     later = loader(8)
-    with pytest.warns(ResumeWarning, match=r"its epoch begins anew\. .*batch_size=4 in the state, 8 here"):
+    with pytest.warns(ResumeWarning, match=r"its epoch begins anew\. .*global_batch=4 in the state, 8 here"):
         later.load_state_dict(state)
     assert len(list(later)) == 4
 
@@ -382,7 +405,9 @@ def test_on_several_ranks_what_a_rank_draws_is_not_resumed(monkeypatch):
     def loader(sampler):
         return DataLoader(Indices(), batch_size=BATCH, sampler=sampler)
 
-    monkeypatch.setattr(DataLoader, "_rank_and_world_size", lambda loader: (1, 2))
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_rank", lambda: 1)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
     with pytest.warns(NotResumableWarning, match="each rank draws for itself"):
         assert loader(TorchRandomSampler(Indices())).state_dict()["resumable"] is False
     sharded = loader(DistributedSampler(Indices(), 2, 1))
@@ -406,3 +431,17 @@ def test_torchs_samplers_are_asked_for_no_length_and_no_digest():
     ours = DataLoader(Indices(), batch_size=BATCH, sampler=samplers.RandomSampler(SIZE))
     next(iter(ours))
     assert len(json.dumps(ours.state_dict())) < 10_000
+
+
+def test_another_kind_of_generator_in_numpy_is_left_as_it_is():
+    seed_all(0)
+    _, rest, state = stop(DataLoader(Indices(), batch_size=BATCH, sampler=Torchs()), 2)
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(0))
+    try:
+        loader = DataLoader(Indices(), batch_size=BATCH, sampler=Torchs())
+        with pytest.warns(ResumeWarning, match="without seed="):
+            loader.load_state_dict(state)
+        assert plain(loader) == rest
+    finally:
+        np.random.set_bit_generator(before)

@@ -59,7 +59,7 @@ def test_a_sampler_whose_state_cannot_be_had_is_iterated_and_not_resumed():
     with pytest.warns(NotResumableWarning, match=r"Broken.state_dict\(\) raised OSError: no such disk"):
         assert loader.state_dict()["resumable"] is False
     sampler.breaks = False  # what it gives now is ahead of the consumer
-    with pytest.warns(NotResumableWarning, match="raised or returned None during the epoch"):
+    with pytest.warns(NotResumableWarning, match="raised or returned None"):
         assert loader.state_dict()["resumable"] is False
 
 
@@ -147,3 +147,39 @@ def test_only_what_is_made_again_is_said_to_be():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         DataLoader(Stream(6), batch_size=4, seed=3).load_state_dict(state)
+
+
+class Lately(Shuffled):
+    """Has a state only while it is iterated."""
+
+    position = None
+
+    def __iter__(self):
+        start = self.position or 0
+        for self.position in range(start + 1, SIZE + 1):
+            yield self.position - 1
+        self.position = None
+
+    def state_dict(self):
+        return None if self.position is None else {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_a_sampler_without_a_state_before_its_epoch_is_resumed_at_the_beginning(seed):
+    def loader():
+        return DataLoader(Numbers(), batch_size=4, sampler=Lately(range(SIZE)), seed=seed)
+
+    state = loader().state_dict()
+    assert state["resumable"]
+    again = loader()
+    again.load_state_dict(state)
+    assert sum(map(len, again)) == SIZE
+
+
+def test_a_state_in_mid_epoch_without_that_of_the_sampler_is_refused():
+    loader = DataLoader(Numbers(), batch_size=4, sampler=Lately(range(SIZE)), seed=0)
+    with pytest.raises(ValueError, match="sampler_state=None in the state, which Lately needs"):
+        loader.load_state_dict({**loader.state_dict(), "position": 2})

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_loader.samplers import ClassAwareSampler, ClassBalancedSampler, rank_batch
+from lit_loader.samplers.shuffle import shuffled_cycles
 
 single_labels = st.lists(st.integers(-1, 4), min_size=6, max_size=40).filter(lambda labels: max(labels) >= 0)
 
@@ -62,6 +63,27 @@ def test_batches_of_every_rank_are_even_in_classes_which_shuffled_quotas_are_not
                 )
                 uneven += np.bincount(labels[part.indices], minlength=4).tolist() != [2] * 4
         assert (uneven == 0) == (sampler is aware)
+
+
+@pytest.mark.parametrize("family", [ClassAwareSampler, ClassBalancedSampler])
+def test_the_first_batch_waits_for_the_images_of_its_own_classes_alone(family, monkeypatch):
+    visited = []
+
+    def counted(key, count, start, stop):
+        visited.append(key)
+        return shuffled_cycles(key, count, start, stop)
+
+    monkeypatch.setattr("lit_loader.samplers.class_balanced.shuffled_cycles", counted)
+    order = family(np.arange(2000) % 500).order(seed=0, epoch=3)
+    whole = family(np.arange(2000) % 500).order(seed=0, epoch=3)[:]
+    visited.clear()
+    first = order[0:20]
+    assert 0 < len(visited) <= 20
+    order[0:20]
+    assert len(visited) <= 20
+    np.testing.assert_array_equal(first, whole[0:20])
+    np.testing.assert_array_equal(order[:], whole)
+    assert len(visited) == len(set(visited)) == 500
 
 
 def test_turns_have_an_order_of_their_own_each():

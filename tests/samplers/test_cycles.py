@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_loader.samplers import shuffle
-from lit_loader.samplers.shuffle import ShuffledCycles, shuffled_cycles
+from lit_loader.samplers.shuffle import cycles_order, shuffled_cycles
 
 keys = st.integers(0, 2**64 - 1)
 
@@ -33,9 +33,9 @@ def test_a_visit_does_not_depend_on_what_is_asked_with_it(key, count, start, dat
     slices=st.lists(st.tuples(st.integers(0, 90_000), st.integers(1, 20_000)), min_size=1, max_size=5),
 )
 def test_kept_blocks_give_the_same_visits_in_any_order_of_asking(key, count, slices):
-    kept = ShuffledCycles(key, count)
+    kept = cycles_order(key, count)
     for start, size in slices:
-        visits = kept.positions(start, start + size)
+        visits = kept[start : start + size]
         np.testing.assert_array_equal(visits, shuffled_cycles(key, count, start, start + size))
         if visits.flags.writeable:
             visits[:] = -1  # a copy, not the block that is kept
@@ -44,17 +44,17 @@ def test_kept_blocks_give_the_same_visits_in_any_order_of_asking(key, count, sli
 def test_very_large_cycles_are_permutations_that_are_not_stored(monkeypatch):
     monkeypatch.setattr(shuffle, "_MOST_SORTED", 100)
     monkeypatch.setattr(shuffle, "_CYCLES_BLOCK", 1)
-    few = ShuffledCycles(7, 101)
-    visits = few.positions(0, 303).reshape(3, 101)
+    few = cycles_order(7, 101)
+    visits = few[0:303].reshape(3, 101)
     assert (np.sort(visits, axis=1) == np.arange(101)).all()
     assert len({tuple(row) for row in visits.tolist()}) == 3
-    np.testing.assert_array_equal(few.positions(50, 250), visits.ravel()[50:250])
+    np.testing.assert_array_equal(few[50:250], visits.ravel()[50:250])
 
 
 @pytest.mark.parametrize("count", [2**20 + 1, 10**12])
 def test_a_slice_of_very_large_cycles_costs_its_own_length(count):
-    visits = ShuffledCycles(7, count).positions(5 * count - 10, 5 * count + 10)
+    visits = cycles_order(7, count)[5 * count - 10 : 5 * count + 10]
     assert visits.dtype == np.int64
     assert 0 <= visits.min() <= visits.max() < count
-    alone = [ShuffledCycles(7, count).positions(p, p + 1)[0] for p in range(5 * count - 10, 5 * count + 10)]
+    alone = [cycles_order(7, count)[p : p + 1][0] for p in range(5 * count - 10, 5 * count + 10)]
     assert visits.tolist() == alone

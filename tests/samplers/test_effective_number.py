@@ -62,7 +62,7 @@ def test_other_bad_arguments_are_refused_and_the_first_is_named():
     for beta in (True, "0.9", None):
         with pytest.raises(TypeError, match="`beta` must be a number"):
             effective_number_weights([1], beta=beta)
-    with pytest.raises(ValueError, match="empty_weight=-1; 0 leaves images without a class out"):
+    with pytest.raises(ValueError, match="not be negative, got empty_weight=-1"):
         effective_number_image_weights([0], beta=0.9, empty_weight=-1)
     with pytest.raises(ValueError, match=r"labels\[1\]=-2"):
         effective_number_image_weights([0, -2], beta=0.9)

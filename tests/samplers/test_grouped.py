@@ -25,6 +25,7 @@ from lit_loader.samplers import (
     rank_batch,
 )
 from lit_loader.samplers.grouped import regrouped
+from lit_loader.samplers.weighted import AliasTable
 from tests.samplers.chi_square import assert_fits
 from tests.toys import Drawing
 
@@ -206,6 +207,27 @@ def test_it_survives_pickle_and_deepcopy(inner):
         np.testing.assert_array_equal(copied[:], wanted)
 
 
+def test_weights_are_sorted_into_groups_once_until_they_are_set_anew(monkeypatch):
+    sampler, made = GroupedSampler(WeightedRandomSampler(np.arange(40)), np.arange(40) % 3), []
+    size = len(pickle.dumps(sampler))
+    monkeypatch.setattr(
+        "lit_loader.samplers.grouped.AliasTable", lambda weights: made.append(weights) or AliasTable(weights)
+    )
+
+    def order(epoch):
+        return sampler.batch_order(seed=1, epoch=epoch, global_batch=4)
+
+    first = order(0)
+    before = first[:]
+    num_made = len(made)
+    assert [order(epoch)[:].size for epoch in range(1, 5)] == [40] * 4
+    assert len(made) == num_made <= 4
+    assert len(pickle.dumps(sampler)) == size
+    sampler.sampler.set_weights(np.arange(40) % 3 == 1)
+    assert set((order(0)[:] % 3).tolist()) == {1}
+    np.testing.assert_array_equal(first[:], before)
+
+
 class Pairs(RandomSampler):
     """A user's own that says what a batch holds."""
 
@@ -231,8 +253,6 @@ def test_what_does_not_fit_is_refused_by_name():
         GroupedSampler(RandomSampler(3), [0, 65535, 65536])
     with pytest.raises(TypeError, match="`group_ids` must be integers"):
         GroupedSampler(RandomSampler(3), [0.0, 1.0, 1.0])
-    with pytest.raises(ValueError, match="`global_batch` must be at least 1"):
-        groups.batch_order(seed=0, epoch=0, global_batch=0)
 
 
 def test_a_dataset_that_grew_is_noticed():

@@ -184,6 +184,21 @@ def test_the_base_is_abstract():
         OrderSampler()
 
 
+class Unsized(OrderSampler):
+    """A user's own that says nothing of its length."""
+
+    def order(self, *, seed, epoch):
+        return np.arange(8)
+
+    def expected_visits(self):
+        return np.ones(8)
+
+
+def test_a_users_own_without_lengths_is_refused_when_it_is_made():
+    with pytest.raises(TypeError, match=r"Unsized .*__len__.*num_indices"):
+        Unsized()
+
+
 def test_exports_are_sorted_and_exist():
     assert samplers.__all__ == sorted(samplers.__all__)
     assert all(hasattr(samplers, name) for name in samplers.__all__)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import sys
+import textwrap
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ import torch
 
 from lit_loader.errors import SharedGeneratorError
 from lit_loader.seeding import preserved_generators, thread_draws
-from lit_loader.seeding.thread_draws import SharedDraws
+from lit_loader.seeding.thread_draws import DrawCheck
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +55,15 @@ class Other:
         self._thread.join()
 
 
+def is_certain(work, *others):
+    """Check work of this thread, a worker as others may be; return whether the result is certain."""
+    check = DrawCheck(1 + len(others), lambda: True)
+    check.worker_ready()
+    check._workers |= {other._thread.native_id for other in others}
+    check.watch(work)
+    return not check._is_open
+
+
 def me():
     return {threading.get_native_id()}
 
@@ -69,51 +81,42 @@ def me():
     ],
 )
 def test_a_draw_of_this_thread_is_found_and_named(name, draw):
-    draws = SharedDraws(me())
-    assert draws.check()
-    draw()
+    assert is_certain(lambda: None)
     with pytest.raises(SharedGeneratorError, match=rf"generator of {name};.*sample_rng.*multiprocessing"):
-        draws.check()
+        is_certain(draw)
 
 
 def test_both_halves_of_a_pair_of_normals_are_found():
     """The second is kept from the first, and takes no bits."""
     for draw in (random.gauss, np.random.standard_normal):
         for _ in range(2):
-            draws = SharedDraws(me())
-            draw()
             with pytest.raises(SharedGeneratorError):
-                draws.check()
+                is_certain(draw)
 
 
 def test_generators_of_the_datasets_own_are_no_draws():
     own, numbers, generator = random.Random(1), np.random.default_rng(1), torch.Generator()
-    draws = SharedDraws(me())
-    own.random(), numbers.random(), torch.rand(1, generator=generator), random.SystemRandom().random()
-    assert draws.check()
+
+    def draw():
+        own.random(), numbers.random(), torch.rand(1, generator=generator), random.SystemRandom().random()
+
+    assert is_certain(draw)
 
 
 def test_a_draw_of_another_thread_is_not_pinned_on_this_one():
     with Other() as other:
         for draw in (random.random, np.random.rand, lambda: torch.rand(1)):
             for _ in range(200):
-                draws = SharedDraws(me())
-                other.do(draw)
-                assert not draws.check()  # uncertain: it may have been this one
-            draws = SharedDraws({*me(), other._thread.native_id})
-            other.do(draw)
+                assert not is_certain(partial(other.do, draw))  # it may have been this one
             with pytest.raises(SharedGeneratorError):
-                draws.check()
+                is_certain(partial(other.do, draw), other)
 
 
 def test_without_the_clocks_it_would_be_pinned_on_this_one(monkeypatch):
     """The mechanism disabled."""
     monkeypatch.setattr(thread_draws, "_cpu_times_of_others", lambda threads: {})
-    with Other() as other:
-        draws = SharedDraws(me())
-        other.do(random.random)
-        with pytest.raises(SharedGeneratorError):
-            draws.check()
+    with Other() as other, pytest.raises(SharedGeneratorError):
+        is_certain(partial(other.do, random.random))
 
 
 def test_a_thread_that_rests_has_the_same_time_and_one_that_ran_has_not():
@@ -137,9 +140,7 @@ def test_a_thread_that_python_does_not_know_makes_it_uncertain():
     started, over = threading.Event(), threading.Event()
     number = _thread.start_new_thread(lambda: (started.set(), over.wait()), ())
     started.wait()
-    draws = SharedDraws(me())
-    random.random()
-    assert not draws.check()
+    assert not is_certain(random.random)
     over.set()
     while (
         number in sys._current_frames()
@@ -151,10 +152,38 @@ def test_another_bit_generator_of_numpys_is_compared_too():
     own = np.random.get_bit_generator()
     np.random.set_bit_generator(np.random.PCG64(1))
     try:
-        draws = SharedDraws(me())
-        assert draws.check()
-        np.random.rand()
+        assert is_certain(lambda: None)
         with pytest.raises(SharedGeneratorError, match="of numpy"):
-            draws.check()
+            is_certain(np.random.rand)
     finally:
         np.random.set_bit_generator(own)
+
+
+def test_looking_at_the_threads_while_tensors_are_collected_ends():
+    code = """
+        import gc, threading, time
+        import torch
+        from lit_loader.seeding.thread_draws import _cpu_times_of_others
+
+        class Cycle:
+            def __init__(self):
+                self.me, self.tensor = self, torch.zeros(1)
+
+        def look():
+            while time.monotonic() < end:
+                Cycle()
+                _cpu_times_of_others(set())
+
+        gc.set_threshold(1)
+        end = time.monotonic() + 2
+        threads = [threading.Thread(target=look) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert gc.isenabled()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr

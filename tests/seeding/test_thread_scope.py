@@ -16,7 +16,7 @@ from torchvision import tv_tensors
 from lit_loader.errors import SharedGeneratorError
 from lit_loader.seeding import RngPurpose, ThreadScope, functions_answer_for_threads
 from lit_loader.seeding.generators import context
-from lit_loader.seeding.thread_draws import SharedDraws
+from lit_loader.seeding.thread_draws import DrawCheck
 from tests.seeding.scoped_draws import KEYS, scoped, seeded, several
 
 
@@ -182,14 +182,12 @@ def rand_like(x):
     ],
 )
 def test_what_is_not_seen_is_found_by_what_it_leaves_behind(unseen):
-    me = {threading.get_native_id()}
+    check = DrawCheck(1, lambda: True)
+    check.worker_ready()
     with ThreadScope(0):
-        draws = SharedDraws(me)
-        several()
-        assert draws.check()
-        unseen()
+        check.watch(several)
         with pytest.raises(SharedGeneratorError, match="of torch"):
-            draws.check()
+            check.watch(unseen)
 
 
 # -- lifetimes and cost ----------------------------------------------------------------------------------------
