@@ -26,7 +26,7 @@ from lit_loader.datamodules import (
     WeightedSampling,
 )
 from lit_loader.datasets import draw_shapes, labelled_samples
-from lit_loader.formats import read_voc
+from lit_loader.formats import read_annotations
 from lit_loader.types import IndexArray
 
 NATURAL: Final = "sequential"
@@ -132,7 +132,7 @@ def main(out: Path) -> None:
     """Print and draw the mixes of images and of objects that are cut out."""
     with tempfile.TemporaryDirectory() as cache:
         root = SHARED if SHARED.is_dir() else draw_shapes(Path(cache))
-        table = read_voc(root, split="train", cache_dir=cache, progress=False)
+        table = read_annotations("voc", root, "train", cache_dir=cache, progress=False)
         crops = labelled_samples(table, by=None, multi_label=False, objects="crop").table
         panels = {"a sample is an image": mixes(table), "a sample is an object": mixes(crops)}
         for name, found in panels.items():

@@ -13,7 +13,7 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 from benchmarks.rounds import compare, run
 from lit_loader.annotations import class_weights, image_weights
 from lit_loader.datasets import draw_shapes
-from lit_loader.formats import read_voc
+from lit_loader.formats import read_annotations
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "bccd" / "BCCD"
 
@@ -51,7 +51,9 @@ def main(rounds: int) -> None:
             return len(per_image) // len(dataset)
 
         def weights(*, use_cache: bool) -> int:
-            table = read_voc(root, split="train", cache_dir=cache, use_cache=use_cache, progress=False)
+            table = read_annotations(
+                "voc", root, "train", cache_dir=cache, use_cache=use_cache, progress=False
+            )
             image_weights(table, class_weights(table.class_counts()))
             return 1
 

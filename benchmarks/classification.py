@@ -21,7 +21,7 @@ from benchmarks.rounds import Figures, compare, judge, passes, run
 from lit_loader import DataLoader, batch_memory
 from lit_loader.datasets import ClassificationDataset
 from lit_loader.datasets.jpeg import jpeg_header, with_rows
-from lit_loader.formats import read_image_folder
+from lit_loader.formats import read_annotations
 from lit_loader.transforms import RandomHorizontalFlip, ReadingCompose, ToBatchBytes, ToBatchFloat
 
 REPEATS, BATCH_SIZE, SIDE = 16, 64, 224
@@ -95,7 +95,7 @@ def our_dataset(folder: Path, *, decode: Any, to_float: bool) -> Repeated:
     """Return our data set with the same crop and flip."""
     last = ToBatchFloat() if to_float else ToBatchBytes()
     transform = ReadingCompose([v2.RandomResizedCrop(SIDE), RandomHorizontalFlip([]), last])
-    table = read_image_folder(folder, use_cache=False, num_workers=0, progress=False)
+    table = read_annotations("image_folder", folder, use_cache=False, num_workers=0, progress=False)
     return Repeated(ClassificationDataset(table, transforms=transform, decode=decode))
 
 

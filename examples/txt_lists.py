@@ -15,7 +15,7 @@ import shutil
 from pathlib import Path
 
 from lit_loader.datasets import ShapesSource, Stage
-from lit_loader.formats import write_points_list
+from lit_loader.formats import write_annotations
 
 COLUMNS = "path class box points_v attribute:finish"
 
@@ -30,13 +30,14 @@ def main() -> None:
     (folder / "images").mkdir(parents=True)
     for stage in stages:
         (table,) = source.tables(stage)
-        write_points_list(table, folder, f"{stage}.txt", columns=COLUMNS, image_dir="JPEGImages")
+        options = {"columns": COLUMNS, "image_dir": "JPEGImages"}
+        write_annotations("keypoints_txt", table, folder, f"{stage}.txt", **options)
         for index in range(table.num_images):
             shutil.copy(table.image_path(index), folder / "images")
     names, pairs = ", ".join(table.keypoint_names), [list(pair) for pair in table.flip_pairs]
     print((folder / "train.txt").read_text().splitlines()[0])
     print(
-        f"next: lit-loader convert points_list {folder} train=train.txt val=val.txt test=test.txt --to voc "
+        f"next: lit-loader convert keypoints_txt {folder} train=train.txt val=val.txt test=test.txt --to voc "
         f"--out shapes-xml --option columns='{COLUMNS}' --option image_dir=images "
         f"--option schema='{{names: [{names}], flip_pairs: {pairs}, interocular: {list(table.interocular or ())}}}'"
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lit_loader.datasets import DetectionDataset
     from lit_loader.engine import BadSample, append_bad_samples
     from lit_loader.forkserver import start_forkserver
-    from lit_loader.formats import read_annotations, read_voc, write_annotations
+    from lit_loader.formats import read_annotations, write_annotations
     from lit_loader.loader import DataLoader
     from lit_loader.samplers import (
         ClassAwareSampler,
@@ -62,7 +62,6 @@ _HOMES = {
     "get_worker_info": "torch.utils.data",
     "is_duplicate": "lit_loader.seeding",
     "read_annotations": "lit_loader.formats",
-    "read_voc": "lit_loader.formats",
     "sample_rng": "lit_loader.seeding",
     "start_forkserver": "lit_loader.forkserver",
     "write_annotations": "lit_loader.formats",
@@ -93,7 +92,6 @@ __all__ = [
     "get_worker_info",
     "is_duplicate",
     "read_annotations",
-    "read_voc",
     "sample_rng",
     "start_forkserver",
     "write_annotations",

@@ -14,7 +14,7 @@ from hydra.utils import instantiate
 
 from lit_loader.configs import validate
 from lit_loader.datasets import VocSource, draw_shapes
-from lit_loader.formats import READERS, read_voc
+from lit_loader.formats import read_annotations, readers
 from tests.examples.forked_scripts import ForkedScripts
 
 ROOT = Path(__file__).parents[1]
@@ -62,7 +62,7 @@ def test_the_xml_is_the_unified_format(tmp_path):
         (tmp_path / folder).mkdir()
     (tmp_path / "Annotations" / "portrait.xml").write_text(xml)
     (tmp_path / "JPEGImages" / "portrait.jpg").touch()
-    table = read_voc(tmp_path, use_cache=False, progress=False)
+    table = read_annotations("voc", tmp_path, use_cache=False, progress=False)
     assert table.keypoint_names == ("left eye", "right eye")
     assert table.flip_pairs == ((0, 1),)
     assert table.visibility.tolist() == [[2, 1]]
@@ -72,7 +72,7 @@ def test_the_xml_is_the_unified_format(tmp_path):
 
 def test_every_format_is_in_the_table():
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \|", README, re.MULTILINE)
-    assert set(READERS) <= {name for row in rows for name in re.findall(r"\w+", row)}
+    assert set(readers()) <= {name for row in rows for name in re.findall(r"\w+", row)}
 
 
 def test_make_has_every_target_that_is_named():

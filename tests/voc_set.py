@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.formats import VocPolicy, read_voc
+from lit_loader.formats import ReadPolicy, read_annotations
 
 
 class VocSet:
-    """Writes files in VOC layout; image files are empty, since nothing here may open one."""
+    """Writes files in VOC layout; image files are empty, since sizes are annotated."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -47,13 +47,15 @@ class VocSet:
     def split(self, name, text):
         (self.root / "ImageSets/Main" / f"{name}.txt").write_bytes(text.encode())
 
-    def read(self, **arguments) -> AnnotationTable:
+    def read(self, name=".", **arguments) -> AnnotationTable:
+        """Read a split; arguments are fields of the policy, too."""
         policy = {
-            name: arguments.pop(name) for name in list(arguments) if name in VocPolicy.__dataclass_fields__
+            field: arguments.pop(field)
+            for field in list(arguments)
+            if field in ReadPolicy.__dataclass_fields__
         }
-        arguments.setdefault("use_cache", False)
-        arguments.setdefault("progress", False)
-        return read_voc(self.root, policy=VocPolicy(**policy), **arguments)
+        arguments = {"use_cache": False, "progress": False, **arguments}
+        return read_annotations("voc", self.root, name, policy=ReadPolicy(**policy), **arguments)
 
 
 @pytest.fixture

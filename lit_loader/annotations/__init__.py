@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lit_loader.annotations.concatenate import concatenate
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema, keypoint_schema
-from lit_loader.annotations.paths import resolve_under
+from lit_loader.annotations.masks import Masks, RunLengths
+from lit_loader.annotations.merge import concatenate, with_same_names
 from lit_loader.annotations.report import Problem, ReadReport
 from lit_loader.annotations.table import AnnotationTable, Attribute
 from lit_loader.annotations.weights import (
@@ -21,13 +21,15 @@ __all__ = [
     "KEYPOINT_SCHEMAS",
     "KeypointSchema",
     "LabelSets",
+    "Masks",
     "Problem",
     "ReadReport",
+    "RunLengths",
     "class_weights",
     "concatenate",
     "image_labels",
     "image_weights",
     "keypoint_schema",
     "label_counts",
-    "resolve_under",
+    "with_same_names",
 ]

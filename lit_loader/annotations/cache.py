@@ -7,25 +7,26 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import CacheError
 
-__all__ = ["FileStamp", "cache_file", "cache_folder", "cache_key", "is_fresh", "load_or_build"]
+__all__ = ["FileStamp", "cache_file", "cache_folder", "cache_key", "image_stamp", "is_fresh", "load_or_build"]
 
 # NOTE [when a cache is stale]
 # A cache file is named by the hash of everything that its table was made from: reader, its version, its
-# settings, the root, and for every annotation its relative name, size and modification time (ns), with the
-# names of the image files that belong to it. If one of these differs, the name differs, and the file of that
-# name does not exist. Not seen: a file rewritten with the same size within the clock tick of the file system,
-# or with its time set back; content of images, which are never opened. Files are never changed in place, so a
-# mapping stays valid; old ones stay until the folder is deleted, which is safe at any time between runs.
+# settings, the root, and the relative name, size and modification time (ns) of every annotation file. If one of
+# these differs, the name differs, and the file of that name does not exist. A table that depends on images (their
+# headers were read, or they were missing) holds a stamp of each. Not seen: a file rewritten with the same size within
+# the clock tick of the file system, or with its time set back. Files are never changed in place, so a mapping stays
+# valid; old ones stay until the folder is deleted, which is safe at any time between runs.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileStamp:
+class FileStamp(NamedTuple):
     """What is compared of a file that a table was made from."""
 
     name: str
@@ -89,19 +90,19 @@ def load_or_build(
     key: str,
     root: Path,
     build: Callable[[], AnnotationTable],
-    unchanged: Callable[[], bool],
+    may_keep: Callable[[AnnotationTable], bool],
 ) -> AnnotationTable:
     """Return the table of ``key`` from the cache, or build it and put it there.
 
     A damaged file is built again and replaced. Several builders at once do the work several times and
-    leave one complete file. When the files change while the table is built, it is not stored.
+    leave one complete file. A cached table is built again if an image that it depends on has changed.
 
     Args:
         folder: The cache folder.
         key: The table's key.
         root: The data set's folder; a cached table of another one is refused.
         build: Makes the table.
-        unchanged: Says after building whether the files are still those that the key was made of.
+        may_keep: Returns whether a table that was built now may be put there.
 
     Warns:
         UserWarning: If the cache cannot be written; the table is then held in memory.
@@ -110,12 +111,12 @@ def load_or_build(
     if is_fresh(folder, key):
         try:
             table = AnnotationTable.load(path, key=key)
-            if table.root == root:
+            if table.root == root and not _images_changed(table):
                 return table
         except CacheError:
             pass  # built again below
     table = build()
-    if not unchanged():
+    if not may_keep(table):
         return table
     try:
         table.save(path, key=key)
@@ -124,3 +125,24 @@ def load_or_build(
         remedy = "pass a writable `cache_dir` or `use_cache=False`"
         warnings.warn(f"the cache {path} cannot be used ({error}); {remedy}", UserWarning, stacklevel=3)
         return table
+
+
+def image_stamp(root: Path | str, path: str) -> int:
+    """Return a number that changes with the size and the time of an image file: not 0, and -1 if there is none."""
+    try:
+        state = os.stat(f"{root}/{path}")  # noqa: PTH116 - a third of a Path's time, for each image
+    except OSError:
+        return -1
+    digest = hashlib.blake2b(b"%d %d" % (state.st_size, state.st_mtime_ns), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1 or 1
+
+
+def _images_changed(table: AnnotationTable) -> bool:
+    stamps = table.image_stamps
+    if stamps is None:
+        return False
+    rows = np.flatnonzero(stamps)
+    return any(
+        image_stamp(table.root, table.image_paths[row]) != stamp
+        for row, stamp in zip(rows.tolist(), stamps[rows].tolist(), strict=True)
+    )

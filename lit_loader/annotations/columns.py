@@ -1,127 +1,313 @@
-"""Named numpy columns in one Arrow IPC file: written atomically, read back as views of the mapping."""
+"""How a column of an annotation table is declared, and what is done alike to every column."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import tempfile
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from lit_loader.errors import CacheError
+from lit_loader.types import IndexArray
 
-__all__ = ["Column", "ColumnFile", "read_columns", "write_columns"]
+__all__ = [
+    "Attribute",
+    "ColumnSpec",
+    "RaggedColumn",
+    "TextColumn",
+    "check_offsets",
+    "frozen_array",
+    "gather_ragged",
+    "joined_offsets",
+    "offsets_of",
+]
 
-Column = npt.NDArray[Any]
-ColumnFile = tuple[dict[str, Column], dict[str, Any]]
-
-# NOTE [one row of lists]
-# A record batch wants columns of one length; ours have many (images, objects, bytes of names). So the
-# file holds a single row whose cells are large lists: each cell is one flat numpy array, whose buffer
-# Arrow aligns and maps. The file's schema carries a JSON header and a digest of header and buffers.
-_MAGIC = b"lit_loader.columns.1"
-_MAX_HEADER_BYTES = 64 * 1024 * 1024
-
-
-def _digest(header: bytes, columns: Mapping[str, Column]) -> bytes:
-    digest = hashlib.blake2b(header, digest_size=16)
-    for name in sorted(columns):
-        column = columns[name]
-        digest.update(f"\0{name}\0{column.dtype.str}\0{column.size}\0".encode())
-        digest.update(column.data if column.size else b"")
-    return digest.hexdigest().encode()
+_Arrays = dict[str, npt.NDArray[Any]]
 
 
-def write_columns(path: Path, columns: Mapping[str, Column], header: Mapping[str, Any]) -> None:
-    """Write one-dimensional columns and a JSON header to ``path``.
-
-    The file appears under its name complete or not at all: it is written to a temporary name in the same
-    folder and then renamed, so a killed writer or several at once do no harm.
+class RaggedColumn(ABC):
+    """Rows of unequal length in flat, read-only arrays: no Python object a row, so nothing to copy after a fork.
 
     Args:
-        path: The file to write; its folder is made when missing.
-        columns: Name to one-dimensional, contiguous array of a fixed-size number type (bool as uint8).
-        header: Plain values.
+        arrays: One vector for each name in ``ARRAYS``, in that order and of those types.
 
     Raises:
-        OSError: If the folder cannot be written.
+        ValueError: If the arrays do not belong together.
     """
-    encoded = json.dumps(header, sort_keys=True).encode()
-    arrays, fields = [], []
-    for name, column in columns.items():
-        values = pa.array(column, from_pandas=False)
-        offsets = pa.array([0, len(column)], type=pa.int64())
-        arrays.append(pa.LargeListArray.from_arrays(offsets, values))
-        fields.append(pa.field(name, arrays[-1].type))
-    metadata = {b"magic": _MAGIC, b"header": encoded, b"digest": _digest(encoded, columns)}
-    batch = pa.record_batch(arrays, schema=pa.schema(fields, metadata=metadata))
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".tmp", dir=path.parent)
-    try:
-        with (
-            os.fdopen(descriptor, "wb") as file,
-            pa.PythonFile(file, mode="w") as sink,
-            pa.ipc.new_file(sink, batch.schema) as writer,
-        ):
-            writer.write_batch(batch)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+
+    ARRAYS: ClassVar[Mapping[str, type[np.generic]]]
+
+    def __init__(self, *arrays: npt.NDArray[Any]) -> None:
+        for (name, dtype), array in zip(self.ARRAYS.items(), arrays, strict=True):
+            if array.dtype != dtype or array.ndim != 1:
+                found = f"{array.dtype} of shape {array.shape}"
+                raise ValueError(
+                    f"{name} of a {type(self).__name__} is {found}, not a vector of {dtype.__name__}"
+                )
+            view = np.ascontiguousarray(array).view()
+            view.flags.writeable = False
+            setattr(self, name, view)
+        self._check()
+
+    @abstractmethod
+    def _check(self) -> None:
+        """Raise ValueError if the arrays do not belong together."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def take(self, rows: IndexArray) -> Self:
+        """Return the column of the given rows, in their order."""
+
+    @classmethod
+    @abstractmethod
+    def joined(cls, columns: Sequence[Self]) -> Self:
+        """Return the rows of all columns, one column after the other."""
+
+    @classmethod
+    @abstractmethod
+    def from_rows(cls, rows: Iterable[Any]) -> Self:
+        """Build a column from Python objects."""
+
+    def arrays(self) -> _Arrays:
+        """Return the arrays by name, as the constructor takes them."""
+        return {name: getattr(self, name) for name in self.ARRAYS}
+
+    @classmethod
+    def _end_to_end(cls, columns: Sequence[Self], name: str) -> npt.NDArray[Any]:
+        none = np.zeros(0, dtype=cls.ARRAYS[name])
+        return np.concatenate([none, *(getattr(column, name) for column in columns)])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(self.arrays().values())
 
 
-def read_columns(path: Path, *, check: Callable[[Any], None] | None = None) -> ColumnFile:
-    """Map a file of ``write_columns`` and return its columns as read-only views, and its header.
-
-    Nothing in the file is trusted: its structure is validated by Arrow, its content by a digest, and
-    nothing is unpickled. The mapping lives as long as any of the views.
+class TextColumn(RaggedColumn, Sequence[str]):
+    """Strings end to end as UTF-8; file names that are not UTF-8 survive unchanged.
 
     Args:
-        path: The file.
-        check: Called with the header before the buffers are looked at; may raise CacheError.
+        offsets: int64 ``(num_rows + 1,)``, from 0, not falling, ending at ``len(data)``.
+        data: uint8 ``(num_bytes,)``.
+    """
+
+    ARRAYS = {"offsets": np.int64, "data": np.uint8}  # noqa: RUF012 # never changed
+    offsets: IndexArray
+    data: npt.NDArray[np.uint8]
+
+    def _check(self) -> None:
+        check_offsets(self.offsets, total=len(self.data), what="text offsets")
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[str]) -> Self:
+        """Build a column from strings."""
+        encoded = [row.encode("utf-8", "surrogateescape") for row in rows]
+        return cls(offsets_of(map(len, encoded)), np.frombuffer(b"".join(encoded), dtype=np.uint8))
+
+    @classmethod
+    def joined(cls, columns: Sequence[Self]) -> Self:
+        """Return the rows of all columns, one column after the other."""
+        return cls(joined_offsets(column.offsets for column in columns), cls._end_to_end(columns, "data"))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[i] for i in range(*row.indices(len(self)))]
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} is outside a column of {len(self)} rows")
+        row %= len(self)
+        start, stop = self.offsets[row], self.offsets[row + 1]
+        return self.data[start:stop].tobytes().decode("utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[row] for row in range(len(self)))
+
+    def take(self, rows: IndexArray) -> Self:
+        """Return the column of the given rows, in their order."""
+        positions, offsets = gather_ragged(self.offsets, rows)
+        return type(self)(offsets, self.data[positions])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnSpec:
+    """The declaration of a column, from which its checks, its selection, its joining and its place in a file follow.
+
+    Attributes:
+        rows: What has a row.
+        kind: The type of the numbers, or the class of a column whose rows have unequal lengths.
+        shape: Shape of a row; -1 stands for the number of keypoints.
+        optional: Whether a table may be without the column; any other that is not given is zeros.
+        missing: The value of a row whose table lacks the column, where tables are joined. NaN may then be in the
+            column; any other column of floats is finite.
+        limits: Smallest and largest value.
+    """
+
+    rows: Literal["images", "objects", "classes"]
+    kind: type[np.generic] | type[RaggedColumn]
+    shape: tuple[int, ...] = ()
+    optional: bool = False
+    missing: float = 0
+    limits: tuple[float, float] | None = None
+
+    def convert(self, name: str, given: Any, *, rows: int, num_points: int) -> Any:
+        """Return what the user gave as a column that nobody can write to, or None.
+
+        Raises:
+            ValueError: If it does not hold as many rows, or values that the column may not hold.
+        """
+        if given is None and self.optional:
+            return None
+        if issubclass(self.kind, RaggedColumn):
+            ragged = given if isinstance(given, self.kind) else self.kind.from_rows(given)
+            if len(ragged) != rows:
+                raise ValueError(f"{name} has {len(ragged)} rows; there are {rows} {self.rows}")
+            return ragged
+        shape = self._row_shape(num_points)
+        column = frozen_array(
+            np.zeros((rows, *shape), self.kind) if given is None else given, self.kind, name, shape
+        )
+        if column.shape != (rows, *shape):
+            raise ValueError(f"{name} has shape {column.shape}; the other columns ask for {(rows, *shape)}")
+        self._check_values(name, column)
+        return column
+
+    def take(self, column: Any, rows: IndexArray) -> Any:
+        """Return the given rows of a column, in their order."""
+        if column is None or isinstance(column, RaggedColumn):
+            return column and column.take(rows)
+        taken = column[rows]
+        taken.flags.writeable = False  # nobody else has it, so the table need not copy it
+        return taken
+
+    def join(self, columns: Sequence[Any], counts: Sequence[int], *, num_points: int) -> Any:
+        """Return the rows of several tables' columns; ``counts`` are the tables' rows."""
+        if all(column is None for column in columns):
+            return None
+        if issubclass(self.kind, RaggedColumn):
+            pairs = zip(columns, counts, strict=True)
+            return self.kind.joined([self.kind.from_rows([None] * n) if c is None else c for c, n in pairs])
+        fill = np.asarray(self.missing, dtype=self.kind)
+        shape = self._row_shape(num_points)
+        pairs = zip(columns, counts, strict=True)
+        return np.concatenate([np.broadcast_to(fill, (n, *shape)) if c is None else c for c, n in pairs])
+
+    def to_arrays(self, name: str, column: Any) -> _Arrays:
+        """Return a column as vectors of numbers, for a file."""
+        if column is None:
+            return {}
+        if isinstance(column, RaggedColumn):
+            return {f"{name}.{part}": array for part, array in column.arrays().items()}
+        flat = column.reshape(-1)
+        return {name: flat.view(np.uint8) if self.kind is np.bool_ else flat}
+
+    def from_arrays(self, name: str, arrays: Mapping[str, npt.NDArray[Any]], *, num_points: int) -> Any:
+        """Return the column that `to_arrays` took apart, for `convert` to check.
+
+        Raises:
+            KeyError: If arrays are missing.
+            ValueError: If they are of another length, or do not belong together.
+        """
+        parts = [name]
+        if issubclass(self.kind, RaggedColumn):
+            parts = [f"{name}.{part}" for part in self.kind.ARRAYS]
+        if self.optional and not arrays.keys() & set(parts):
+            return None
+        if issubclass(self.kind, RaggedColumn):
+            return self.kind(*(arrays[part] for part in parts))
+        flat = arrays[name]
+        if self.kind is np.bool_ and flat.dtype == np.uint8 and not (flat > 1).any():
+            flat = flat.view(np.bool_)
+        shape = self._row_shape(num_points)
+        return flat.reshape(flat.size // max(1, int(np.prod(shape))), *shape)
+
+    def _row_shape(self, num_points: int) -> tuple[int, ...]:
+        return tuple(num_points if side < 0 else side for side in self.shape)
+
+    def _check_values(self, name: str, column: npt.NDArray[Any]) -> None:
+        if column.dtype.kind == "f" and not np.isnan(self.missing):
+            finite = np.isfinite(column).all(axis=tuple(range(1, column.ndim)))
+            if not finite.all():
+                row = int(np.flatnonzero(~finite)[0])
+                raise ValueError(f"{name}[{row}] = {column[row].tolist()} must be finite")
+        if self.limits is not None:
+            wrong = column[(column < self.limits[0]) | (column > self.limits[1])]
+            if wrong.size:
+                raise ValueError(f"{name} holds {wrong[0]}; expected {self.limits[0]} to {self.limits[1]}")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attribute:
+    """A per-object property with named values, e.g. ``pose``.
+
+    Attributes:
+        ids: int64 ``(num_objects,)``, positions in ``names``, -1 where the object has no value.
+        names: The values' names.
+    """
+
+    ids: IndexArray
+    names: tuple[str, ...]
+
+
+def frozen_array(
+    values: npt.ArrayLike, dtype: type[np.generic], name: str, row_shape: tuple[int, ...] = ()
+) -> npt.NDArray[Any]:
+    """Return ``values`` as a read-only, contiguous array; an array that somebody may write to is copied.
+
+    Args:
+        values: What to convert.
+        dtype: The column's type; integers are not made from other kinds of number.
+        name: The column, for messages.
+        row_shape: Shape of a row, for an empty list.
 
     Raises:
-        CacheError: If there is no such file, or it is damaged, cut short or made by something else.
+        ValueError: If the values are of another kind or do not fit the type.
     """
-    try:
-        with pa.memory_map(str(path), "r") as source:
-            reader = pa.ipc.open_file(source)
-            metadata = reader.schema.metadata or {}
-            if metadata.get(b"magic") != _MAGIC:
-                raise CacheError(f"{path} was not written by this version; delete it")
-            encoded = metadata[b"header"]
-            if len(encoded) > _MAX_HEADER_BYTES:
-                raise CacheError(f"{path} has a header of {len(encoded)} bytes; delete it")
-            header = json.loads(encoded)
-            if check is not None:
-                check(header)
-            if reader.num_record_batches != 1:
-                raise CacheError(f"{path} has {reader.num_record_batches} record batches, not 1; delete it")
-            batch = reader.get_batch(0)
-        batch.validate(full=True)
-        columns = {name: _view(path, batch, name) for name in batch.schema.names}
-    except FileNotFoundError:
-        raise CacheError(f"there is no cache file {path}; read the annotations again") from None
-    except CacheError:
-        raise
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise CacheError(f"{path} is damaged ({type(error).__name__}: {error}); delete it") from None
-    if _digest(encoded, columns) != metadata.get(b"digest"):
-        raise CacheError(f"{path} is damaged (its digest does not match); delete it")
-    return columns, header
+    given = np.asarray(values)
+    if given.size == 0:
+        given = np.zeros(given.shape if given.ndim > 1 else (0, *row_shape), dtype=dtype)
+    wanted = np.dtype(dtype)
+    if given.dtype.kind not in {"b": "b", "i": "iu", "u": "iu", "f": "fiu"}[wanted.kind]:
+        raise ValueError(f"{name} of type {given.dtype} must be {wanted}; convert it first")
+    with np.errstate(over="ignore"):
+        column = np.ascontiguousarray(given, dtype=wanted)
+    if wanted.kind in "iu" and not np.array_equal(column, given):
+        raise ValueError(f"{name} has values that do not fit {wanted}")
+    if column.flags.writeable:
+        column = column.copy() if np.may_share_memory(column, given) else column
+        column.flags.writeable = False
+    return column
 
 
-def _view(path: Path, batch: Any, name: str) -> Column:
-    column = batch.column(name)
-    if not pa.types.is_large_list(column.type) or len(column) != 1 or column.null_count:
-        raise CacheError(f"{path}: column {name!r} is not one row of a large list; delete it")
-    values = column.flatten()
-    if values.null_count or not pa.types.is_primitive(values.type):
-        raise CacheError(f"{path}: column {name!r} has nulls or no numbers; delete it")
-    view: Column = values.to_numpy(zero_copy_only=True)
-    return view
+def check_offsets(offsets: IndexArray, *, total: int, what: str) -> None:
+    """Raise ValueError unless ``offsets`` starts at 0, never falls, and ends at ``total``."""
+    falls = bool((offsets[1:] < offsets[:-1]).any())
+    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != total or falls:
+        raise ValueError(f"{what} must start at 0, never fall, and end at {total}; got {offsets}")
+
+
+def offsets_of(lengths: Iterable[int]) -> IndexArray:
+    """Return int64 ``(n + 1,)`` offsets of rows of the given lengths."""
+    counts = np.fromiter(lengths, dtype=np.int64)
+    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+def joined_offsets(columns: Iterable[IndexArray]) -> IndexArray:
+    """Return the offsets of rows put end to end."""
+    lengths = [np.diff(offsets) for offsets in columns]
+    return np.concatenate([np.zeros(1, dtype=np.int64), *lengths]).cumsum()
+
+
+def gather_ragged(offsets: IndexArray, rows: IndexArray) -> tuple[IndexArray, IndexArray]:
+    """Return the positions of the elements of ``rows``, and the offsets of the gathered result."""
+    starts = offsets[rows]
+    lengths = offsets[rows + 1] - starts
+    gathered = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=gathered[1:])
+    positions = np.arange(gathered[-1], dtype=np.int64) + np.repeat(starts - gathered[:-1], lengths)
+    return positions, gathered

@@ -1,146 +1,174 @@
-"""An annotation table as a file of columns: what is a column, what is in the header, what is checked."""
+"""An annotation table as one Arrow file: written at once or not at all, mapped back, nothing in it trusted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final
 
-import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from lit_loader.annotations.columns import Column, read_columns, write_columns
+from lit_loader.annotations.columns import Attribute, ColumnSpec
 from lit_loader.annotations.report import ReadReport
-from lit_loader.annotations.text_column import TextColumn
 from lit_loader.errors import CacheError
-from lit_loader.types import IndexArray
 
-__all__ = ["Attribute", "PER_OBJECT", "TableParts", "parts_from_file", "parts_to_file"]
+__all__ = ["read_table", "write_table"]
 
-TableParts: TypeAlias = dict[str, Any]
-TableT = TypeVar("TableT")
+_Arrays = dict[str, npt.NDArray[Any]]
 
-PER_OBJECT = ("boxes", "labels", "difficult", "truncated", "occluded", "crowd", "keypoints", "visibility")
-"""The parts with one row an object; attributes have one, too."""
-
-_FORMAT = 2
-_TEXTS = ("image_paths", "image_ids")
-_FLAGS = ("difficult", "truncated", "occluded", "crowd")
-_PLAIN: dict[str, type[np.generic]] = {
-    "widths": np.int32,
-    "heights": np.int32,
-    "offsets": np.int64,
-    "labels": np.int64,
-}
-_ATTRIBUTE = "attribute:"
+# NOTE [One row of lists]
+# A record batch wants columns of one length; ours have many (images, objects, bytes of names). So the
+# file holds a single row whose cells are large lists: each cell is one flat numpy array, whose buffer
+# Arrow aligns and maps. The file's schema carries a JSON header and a digest of header and buffers.
+_MAGIC: Final = b"lit_loader.columns.1"
+_FORMAT: Final = 3
+_MAX_HEADER_BYTES: Final = 64 * 1024 * 1024
+_ATTRIBUTE: Final = "attribute:"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Attribute:
-    """A per-object property with named values, e.g. ``pose``.
+def write_table(path: Path, parts: Mapping[str, Any], specs: Mapping[str, ColumnSpec], *, key: str) -> None:
+    """Write the arguments of a table.
 
-    Attributes:
-        ids: int64 ``(num_objects,)``, positions in ``names``, -1 where the object has no value.
-        names: The values' names.
-    """
-
-    ids: IndexArray
-    names: tuple[str, ...]
-
-
-def parts_to_file(path: Path, parts: TableParts, *, key: str) -> None:
-    """Write a table's parts to ``path``, at once or not at all.
+    Args:
+        path: The file; its folder is made if missing.
+        parts: The arguments.
+        specs: The declarations of those that are columns.
+        key: What the table was made from.
 
     Raises:
         OSError: If the folder cannot be written.
     """
-    columns: dict[str, Column] = {name: parts[name] for name in _PLAIN}
-    for name in _TEXTS:
-        columns[f"{name}.offsets"], columns[f"{name}.data"] = parts[name].offsets, parts[name].data
-    columns |= {name: parts[name].view(np.uint8) for name in _FLAGS}
-    columns["boxes"] = parts["boxes"].reshape(-1)
-    if parts["keypoints"] is not None:
-        columns["keypoints"] = parts["keypoints"].reshape(-1)
-        columns["visibility"] = parts["visibility"].reshape(-1)
-    columns |= {f"{_ATTRIBUTE}{name}": a.ids for name, a in parts["attributes"].items()}
-    header = {
+    attributes: Mapping[str, Attribute] = parts["attributes"]
+    arrays = {"offsets": parts["offsets"]} | {f"{_ATTRIBUTE}{name}": a.ids for name, a in attributes.items()}
+    for name, spec in specs.items():
+        arrays |= spec.to_arrays(name, parts[name])
+    header = {name: part for name, part in parts.items() if name not in specs and name != "offsets"} | {
         "format": _FORMAT,
         "key": key,
         "root": str(parts["root"]),
-        "split": parts["split"],
-        "class_names": parts["class_names"],
-        "keypoint_names": parts["keypoint_names"],
-        "flip_pairs": parts["flip_pairs"],
-        "interocular": parts["interocular"],
-        "attributes": {name: a.names for name, a in parts["attributes"].items()},
+        "attributes": {name: a.names for name, a in attributes.items()},
         "report": parts["report"].to_dict(),
     }
-    write_columns(path, columns, header)
+    write_arrays(path, arrays, header)
 
 
-def parts_from_file(path: Path, *, build: Callable[..., TableT], key: str) -> TableT:
-    """Map the file and build a table of views of the mapping.
-
-    Args:
-        path: A file that ``parts_to_file`` wrote, or that claims so.
-        build: Makes and checks the table from its parts.
-        key: The key under which it must have been written.
+def read_table(path: Path, specs: Mapping[str, ColumnSpec], *, key: str) -> dict[str, Any]:
+    """Map a file of `write_table` and return the arguments; the columns are views of the mapping.
 
     Raises:
         CacheError: If there is no such file, it is damaged, or it was made under another key.
+        AttributeError, KeyError, TypeError, ValueError: If what it holds is of other types.
     """
-
-    def check(header: Any) -> None:
-        if not isinstance(header, dict) or header.get("format") != _FORMAT or header.get("key") != key:
-            raise CacheError(f"{path} was made by another version or from other files; delete it")
-
-    columns, header = read_columns(path, check=check)
-    try:
-        return build(**_parts(columns, header))
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise CacheError(f"{path} does not hold a valid table ({error}); delete it") from None
-
-
-def _parts(columns: dict[str, Column], header: dict[str, Any]) -> TableParts:
-    parts: TableParts = {name: _typed(columns, name, dtype) for name, dtype in _PLAIN.items()}
-    for name in _TEXTS:
-        parts[name] = TextColumn(
-            _typed(columns, f"{name}.offsets", np.int64), _typed(columns, f"{name}.data", np.uint8)
-        )
-    for name in _FLAGS:
-        flags = _typed(columns, name, np.uint8)
-        if flags.size and flags.max() > 1:
-            raise ValueError(f"{name} holds {flags.max()}, which is no truth value")
-        parts[name] = flags.view(np.bool_)
-    parts["boxes"] = _typed(columns, "boxes", np.float32).reshape(-1, 4)
+    arrays, header = read_arrays(path, key=key)
     names = _strings(header["keypoint_names"])
-    if names:
-        objects = len(parts["labels"])
-        parts["keypoints"] = _typed(columns, "keypoints", np.float32).reshape(objects, len(names), 2)
-        parts["visibility"] = _typed(columns, "visibility", np.uint8).reshape(objects, len(names))
-    parts["attributes"] = {
-        name: Attribute(ids=_typed(columns, f"{_ATTRIBUTE}{name}", np.int64), names=_strings(values))
-        for name, values in header["attributes"].items()
-    }
-    (root,) = _strings([header["root"]])
-    if header["split"] is not None:
-        _strings([header["split"]])
-    return parts | {
-        "root": Path(root),
-        "split": header["split"],
+    columns = {name: spec.from_arrays(name, arrays, num_points=len(names)) for name, spec in specs.items()}
+    _strings([header["root"], "" if header["split"] is None else header["split"]])
+    read = {
+        "offsets": arrays["offsets"],
         "class_names": _strings(header["class_names"]),
         "keypoint_names": names,
-        "flip_pairs": header["flip_pairs"],
-        "interocular": header["interocular"],
+        "attributes": {
+            name: Attribute(ids=arrays[f"{_ATTRIBUTE}{name}"], names=_strings(values))
+            for name, values in header["attributes"].items()
+        },
         "report": ReadReport.from_dict(header["report"]),
     }
+    return {name: part for name, part in header.items() if name not in ("format", "key")} | columns | read
 
 
-def _typed(columns: dict[str, Column], name: str, dtype: type[np.generic]) -> Column:
-    column = columns[name]
-    if column.dtype != dtype:
-        raise ValueError(f"column {name!r} is {column.dtype}, not {np.dtype(dtype)}")
-    return column
+def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]], header: Mapping[str, Any]) -> None:
+    """Write vectors and a JSON header to ``path``.
+
+    The file appears under its name complete or not at all: it is written to a temporary name in the same
+    folder and then renamed, so a killed writer or several at once do no harm.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
+    encoded = json.dumps(header, sort_keys=True).encode()
+    cells, fields = [], []
+    for name, array in arrays.items():
+        values = pa.array(array, from_pandas=False)
+        cells.append(pa.LargeListArray.from_arrays(pa.array([0, len(array)], type=pa.int64()), values))
+        fields.append(pa.field(name, cells[-1].type))
+    metadata = {b"magic": _MAGIC, b"header": encoded, b"digest": _digest(encoded, arrays)}
+    batch = pa.record_batch(cells, schema=pa.schema(fields, metadata=metadata))
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".tmp", dir=path.parent)
+    try:
+        with (
+            os.fdopen(descriptor, "wb") as file,
+            pa.PythonFile(file, mode="w") as sink,
+            pa.ipc.new_file(sink, batch.schema) as writer,
+        ):
+            writer.write_batch(batch)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read_arrays(path: Path, *, key: str) -> tuple[_Arrays, dict[str, Any]]:
+    """Map a file of `write_arrays` and return its vectors as read-only views, and its header.
+
+    Arrow validates the structure, a digest the content, and nothing is unpickled. The mapping lives as long as any of
+    the views.
+
+    Raises:
+        CacheError: If there is no such file, it is damaged, cut short or made by something else, or its header names
+            another format or key; that is found before any buffer is looked at.
+    """
+    try:
+        with pa.memory_map(str(path), "r") as source:
+            reader = pa.ipc.open_file(source)
+            metadata = reader.schema.metadata or {}
+            if metadata.get(b"magic") != _MAGIC:
+                raise CacheError(f"{path} was not written by this version; delete it")
+            encoded = metadata[b"header"]
+            if len(encoded) > _MAX_HEADER_BYTES:
+                raise CacheError(f"{path} has a header of {len(encoded)} bytes; delete it")
+            header = json.loads(encoded)
+            if not isinstance(header, dict) or (header.get("format"), header.get("key")) != (_FORMAT, key):
+                raise CacheError(f"{path} was made by another version or from other files; delete it")
+            if reader.num_record_batches != 1:
+                raise CacheError(f"{path} has {reader.num_record_batches} record batches, not 1; delete it")
+            batch = reader.get_batch(0)
+        batch.validate(full=True)
+        arrays = {name: _view(path, batch, name) for name in batch.schema.names}
+    except FileNotFoundError:
+        raise CacheError(f"there is no cache file {path}; read the annotations again") from None
+    except CacheError:
+        raise
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise CacheError(f"{path} is damaged ({type(error).__name__}: {error}); delete it") from None
+    if _digest(encoded, arrays) != metadata.get(b"digest"):
+        raise CacheError(f"{path} is damaged (its digest does not match); delete it")
+    return arrays, header
+
+
+def _digest(header: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    digest = hashlib.blake2b(header, digest_size=16)
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"\0{name}\0{array.dtype.str}\0{array.size}\0".encode())
+        digest.update(array.data if array.size else b"")
+    return digest.hexdigest().encode()
+
+
+def _view(path: Path, batch: Any, name: str) -> npt.NDArray[Any]:
+    column = batch.column(name)
+    if not pa.types.is_large_list(column.type) or len(column) != 1 or column.null_count:
+        raise CacheError(f"{path}: column {name!r} is not one row of a large list; delete it")
+    values = column.flatten()
+    if values.null_count or not pa.types.is_primitive(values.type):
+        raise CacheError(f"{path}: column {name!r} has nulls or no numbers; delete it")
+    view: npt.NDArray[Any] = values.to_numpy(zero_copy_only=True)
+    return view
 
 
 def _strings(values: Any) -> tuple[str, ...]:

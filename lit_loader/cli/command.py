@@ -21,9 +21,9 @@ __all__ = ["main"]
 
 _CONVERT = """\
 examples:
-  lit-loader convert points_list faces train=train.txt val=val.txt --to voc --out faces-xml \\
+  lit-loader convert keypoints_txt faces train=train.txt val=val.txt --to voc --out faces-xml \\
       --option columns="path points class" --option schema=face_5
-  lit-loader convert points_list faces all.txt --hold-out val=0.1 --hold-out test=0.1 --to voc --out faces-xml \\
+  lit-loader convert keypoints_txt faces all.txt --hold-out val=0.1 --hold-out test=0.1 --to voc --out faces-xml \\
       --option columns="path points class" --option schema=face_5 --overwrite
   lit-loader convert voc faces-xml train val --to coco --out faces-coco --images copy
 
@@ -34,7 +34,7 @@ without extension. What the new format cannot hold is refused and listed, unless
 
 _INDEX = """\
 examples:
-  lit-loader index points_list faces train.txt val.txt --option columns="path points class" --option schema=face_5
+  lit-loader index keypoints_txt faces train.txt val.txt --option columns="path points class" --option schema=face_5
   lit-loader index voc faces-xml train val --json
 
 Reads through the cache, so that training finds it warm. Images in several of the sets are told.
@@ -72,7 +72,7 @@ class _Parser(argparse.ArgumentParser):
             return f"{super().format_help()}\n{self.told}"
         from lit_loader.cli.formats import formats_text  # imports every reader
 
-        return f"{super().format_help()}\n{self.told}\n{_OPTIONS}\n{formats_text(writers='convert' in self.prog)}"
+        return f"{super().format_help()}\n{self.told}\n{_OPTIONS}\n{formats_text(with_writers='convert' in self.prog)}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -147,7 +147,7 @@ def _failed(error: Exception | str, *, code: int) -> int:
     from lit_loader.cli.printing import printable
 
     told = printable(str(error)).replace("pass allow_loss=True", "pass --allow-loss")
-    told = re.sub(r"\b(Read|Voc)Policy\((\w+)=[^)]*\)", r"--policy \2=ACTION", told)
+    told = re.sub(r"\bReadPolicy\((\w+)=[^)]*\)", r"--policy \1=ACTION", told)
     sys.stderr.write(f"lit-loader: error: {told}\n")
     return code
 

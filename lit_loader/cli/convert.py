@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ from lit_loader.cli.reading import read_sets, shared_images
 from lit_loader.cli.settings import UsageError, parse_options, parse_shares, parse_splits
 from lit_loader.cli.target import RECORD, new_folder
 from lit_loader.errors import AnnotationError
-from lit_loader.formats.registry import WRITERS, find_format, write_annotations
+from lit_loader.formats import find_writer, write_annotations
+from lit_loader.formats.registry import make_format, takes_option
 
 __all__ = ["convert"]
 
 _HYDRA_WORDS = ("null", "true", "false", "nan", "inf")
-_FILES = {"voc": "{}", "coco": "annotations/{}.json", "points_list": "{}.txt"}
 
 
 def convert(arguments: argparse.Namespace) -> None:
@@ -56,7 +57,7 @@ def convert(arguments: argparse.Namespace) -> None:
                 arguments.to,
                 relocated(table, root=folder, places=places, image_dir=image_dir, split=split),
                 folder,
-                _FILES[arguments.to].format(split),
+                find_writer(arguments.to).name_of_split.format(split),
                 allow_loss=arguments.allow_loss,
                 progress=progress,
                 **options,
@@ -80,9 +81,9 @@ def convert(arguments: argparse.Namespace) -> None:
 
 def _writer_options(arguments: argparse.Namespace) -> dict[str, Any]:
     try:
-        entry = find_format(WRITERS, arguments.to)
-        options = parse_options(arguments.writer_option, [""], takes=entry.takes)[""]
-        entry.check(options)
+        writer = find_writer(arguments.to)
+        options = parse_options(arguments.writer_option, [""], takes=partial(takes_option, writer))[""]
+        make_format(writer, options)
     except ValueError as error:
         raise UsageError(str(error)) from error
     return options
@@ -135,9 +136,9 @@ def _next_command(
         if "val" not in splits:
             words.append("dataset.val=null")
         return shlex.join(["python", "examples/train.py", *words])
-    names = [_FILES[arguments.to].format(split) for split in splits]
+    names = [find_writer(arguments.to).name_of_split.format(split) for split in splits]
     options = [word for given in arguments.writer_option for word in ("--option", given)]
-    if arguments.to == "points_list" and schema is not None:
+    if arguments.to == "keypoints_txt" and schema is not None:
         options += ["--option", f"schema={_schema_value(schema)}"]
     return shlex.join(["lit-loader", "index", arguments.to, arguments.out, *names, *options])
 

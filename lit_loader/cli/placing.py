@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from lit_loader.annotations import AnnotationTable, resolve_under
-from lit_loader.annotations.table_file import PER_OBJECT
+from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.table import COLUMNS
 from lit_loader.errors import AnnotationError
 
 __all__ = ["check_rows_agree", "image_places", "place_images", "relocated"]
@@ -71,9 +71,6 @@ def place_images(
         folder: The new folder.
         how: ``"none"`` leaves them where they are.
         progress: Whether to draw a progress bar on a terminal's standard error.
-
-    Raises:
-        UnsafePathError: If an image is a symbolic link that leads out of the root.
     """
     if how == "none":
         return f"images: none taken along; they belong at {', '.join(list(places.values())[:1])} and so on"
@@ -83,7 +80,7 @@ def place_images(
     with Progress(console=console, disable=not (progress and console.is_terminal)) as bar:
         task = bar.add_task("Placing images", total=len(places))
         for path, place in places.items():
-            source, target = resolve_under(root, path), folder / place
+            source, target = (root / path).resolve(), folder / place  # the file itself, not a link to it
             if source.is_file():
                 target.parent.mkdir(parents=True, exist_ok=True)
                 done[_place(source, target, link=how == "hardlink")] += 1
@@ -106,12 +103,9 @@ def relocated(
         image_dir: As given to `image_places`.
         split: The new split's name.
     """
-    parts: dict[str, Any] = {
-        name: getattr(table, name) for name in inspect.signature(AnnotationTable).parameters
-    }
     paths = [places[path] for path in table.image_paths]
     ids = [str(PurePosixPath(path).relative_to(image_dir).with_suffix("")) for path in paths]
-    return AnnotationTable(**parts | {"root": root, "image_paths": paths, "image_ids": ids, "split": split})
+    return replace(table, root=root, image_paths=paths, image_ids=ids, split=split)
 
 
 def check_rows_agree(
@@ -141,12 +135,18 @@ def _rows_of(table: AnnotationTable, paths: list[str]) -> list[slice]:
 
 
 def _equal(a: AnnotationTable, rows_a: slice, b: AnnotationTable, rows_b: slice) -> bool:
-    pairs = [(getattr(a, name), getattr(b, name)) for name in PER_OBJECT]
-    pairs += [(a.attributes[name].ids, b.attributes[name].ids) for name in a.attributes]
-    return all(
-        (x is None and y is None)
-        or (x is not None and y is not None and np.array_equal(x[rows_a], y[rows_b]))
-        for x, y in pairs
+    """Return whether two images have the same objects, whatever numbers the annotation files give these."""
+    columns = [name for name, spec in COLUMNS.items() if spec.rows == "objects" and name != "object_ids"]
+    found = []
+    for table, rows in ((a, rows_a), (b, rows_b)):
+        positions = np.arange(rows.start, rows.stop)
+        parts = {name: COLUMNS[name].take(getattr(table, name), positions) for name in columns}
+        arrays = {k: v for name in columns for k, v in COLUMNS[name].to_arrays(name, parts[name]).items()}
+        arrays |= {f"attribute {name}": attribute.ids[rows] for name, attribute in table.attributes.items()}
+        found.append(arrays)
+    return found[0].keys() == found[1].keys() and all(
+        np.array_equal(array, found[1][name], equal_nan=array.dtype.kind == "f")
+        for name, array in found[0].items()
     )
 
 

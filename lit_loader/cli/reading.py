@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.annotations.same_names import with_same_names
+from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import shared_names
 from lit_loader.cli.settings import UsageError, parse_actions, parse_options
 from lit_loader.errors import AnnotationError
-from lit_loader.formats.registry import READERS, find_format, read_annotations
+from lit_loader.formats import find_reader, read_annotations
+from lit_loader.formats.folder import Folder
+from lit_loader.formats.registry import takes_option
 
 __all__ = ["read_sets", "shared_images"]
 
@@ -33,13 +36,14 @@ def read_sets(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[
     given = arguments.class_names
     names = None if given is None else [name.strip() for name in given.split(",")]
     try:
-        entry = find_format(READERS, arguments.format)
+        reader = find_reader(arguments.format)
+        folder = Folder(arguments.root)  # whose folders are listed once for all sets
         policy = parse_actions(arguments.policy)
-        options = parse_options(arguments.option, list(splits), takes=entry.takes)
+        options = parse_options(arguments.option, list(splits), takes=partial(takes_option, reader))
         tables = [
             read_annotations(
                 arguments.format,
-                arguments.root,
+                folder,
                 name,
                 class_names=names,
                 policy=policy,

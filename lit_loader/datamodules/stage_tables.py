@@ -8,7 +8,7 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.annotations.same_names import with_same_names
+from lit_loader.annotations.merge import with_same_names
 from lit_loader.datasets import SampleTable, Stage, every_sample
 from lit_loader.datasets.samples import Objects
 

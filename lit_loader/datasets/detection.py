@@ -19,6 +19,7 @@ from lit_loader.datasets.targets import (
     OBJECT_FIELDS,
     attribute_names,
     check_keypoints,
+    check_masks,
     check_rows,
     object_target,
 )
@@ -52,6 +53,8 @@ class DetectionDataset(Dataset[DetectionSample]):
     - with ``keypoints``: ``keypoints``, a ``tv_tensors.KeyPoints``, float32 ``(N, K, 2)``, and ``visibility``,
       uint8 ``(N, K)``: 0 absent, 1 hidden, 2 visible. A point outside the image keeps its coordinates and
       counts as absent;
+    - with ``masks``: ``masks``, a ``tv_tensors.Mask``, uint8 ``(N, H, W)``, 1 on the pixels whose centre lies inside of
+      the object; one without a mask has an empty one, and `SanitizeObjects` drops it. They take N bytes a pixel;
     - every name in ``attributes``: int64 ``(N,)``, ids from 0, -1 where the object has none.
 
     The decoded, upright image decides the canvas. Rows are never dropped here: an object that clipping
@@ -68,6 +71,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         first_label: Label of class id 0. torchvision's detectors keep 0 for the background, hence 1.
         extra_fields: Columns of the table to add: ``"difficult"``, ``"occluded"``, ``"truncated"``.
         keypoints: Add the points; the table must have some.
+        masks: Add the masks, drawn from polygons or run lengths for each sample; the table must have some.
         attributes: Names of the table's attributes to add, or ``"all"``.
         size_mismatch: For a decoded size that differs from the size in the annotation: ``"clip"`` trusts
             the image, ``"raise"`` refuses the sample. A size of 0 in the annotation means unknown.
@@ -95,6 +99,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         first_label: int = 1,
         extra_fields: Sequence[str] = (),
         keypoints: bool = False,
+        masks: bool = False,
         attributes: Sequence[str] | Literal["all"] = (),
         size_mismatch: Literal["clip", "raise"] = "clip",
         exif_orientation: bool = True,
@@ -117,6 +122,9 @@ class DetectionDataset(Dataset[DetectionSample]):
         if keypoints:
             check_keypoints(table)
         self.keypoints = keypoints
+        if masks:
+            check_masks(table)
+        self.masks = masks
         self.attributes = attribute_names(table, attributes)
         self.size_mismatch = size_mismatch
         self.exif_orientation = exif_orientation
@@ -176,7 +184,8 @@ class DetectionDataset(Dataset[DetectionSample]):
             )
         target: dict[str, Any] = {}
         if not self._image_alone:
-            target = self._target(position, canvas_size=(height, width))
+            kept = image.shape[-2:] if isinstance(image, Tensor) else image.size
+            target = self._target(position, canvas_size=(height, width), kept_size=(kept[0], kept[1]))
         if self.cache is not None and target:
             target = shrink_target(target, true_size=(width, height), image=image)
         if self.transforms is None:
@@ -218,7 +227,9 @@ class DetectionDataset(Dataset[DetectionSample]):
                 "exif_orientation=False, or correct <size> if the boxes refer to the upright image."
             )
 
-    def _target(self, position: int, *, canvas_size: tuple[int, int]) -> dict[str, Any]:
+    def _target(
+        self, position: int, *, canvas_size: tuple[int, int], kept_size: tuple[int, int]
+    ) -> dict[str, Any]:
         return object_target(
             self.table,
             position,
@@ -227,6 +238,7 @@ class DetectionDataset(Dataset[DetectionSample]):
             extra_fields=self.extra_fields,
             keypoints=self.keypoints,
             attributes=self.attributes,
+            mask_size=kept_size if self.masks else None,
         )
 
 

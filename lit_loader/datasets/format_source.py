@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.annotations.same_names import with_same_names
+from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import check_groups, group_names, stratified_split
 from lit_loader.datasets.sources import Stage, TableSource, listed
 from lit_loader.errors import AnnotationError
@@ -22,7 +22,7 @@ class FormatSource(TableSource):
     r"""Annotations of any format that `lit_loader.formats.registry` names.
 
     Args:
-        format: A format's name, such as ``"points_list"``, ``"coco"``, ``"image_folder"``.
+        format: A format's name, such as ``"keypoints_txt"``, ``"coco"``, ``"image_folder"``.
         root: The data set's folder.
         train: What to train on: a file, folder or split relative to ``root``, as the format takes it; None:
             there is nothing.

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.annotations.same_names import with_same_names
+from lit_loader.annotations.merge import with_same_names
 from lit_loader.datasets.shapes import DEFAULT_NUM_IMAGES, shapes_root
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import VocPolicy, read_voc
+from lit_loader.formats import read_annotations
+from lit_loader.formats.folder import Folder
 
 __all__ = ["Names", "ShapesSource", "Stage", "TableSource", "VocSource", "listed"]
 
@@ -50,7 +51,7 @@ class VocSource(TableSource):
         one_based: Subtract one from the coordinates.
         image_dir: Folder of the images under ``root``.
         annotation_dir: Folder of the XML files under ``root``.
-        policy: What to do about odd annotations, as keywords of `VocPolicy`.
+        policy: What to do about odd annotations, as keywords of `ReadPolicy`.
         cache_dir: Where tables are cached; None: the user's cache folder.
         num_workers: Processes that parse; None: by the number of files.
         progress: Draw a progress bar.
@@ -100,11 +101,12 @@ class VocSource(TableSource):
     def _read_all(self, stages: Sequence[Stage]) -> dict[str, AnnotationTable]:
         """Read each split of some stages once; names not given are those of each split alone."""
         read: dict[str, AnnotationTable] = {}
+        folder = Folder(self.root)  # its folders are listed once for all splits
         for stage in stages:
             for split in listed(self._splits()[stage]):
                 if split not in read:
                     self._check_split_file(split, stage)
-                    read[split] = self._read(split)
+                    read[split] = self._read(folder, split)
         return read
 
     def _check_split_file(self, split: str, stage: Stage) -> None:
@@ -117,17 +119,18 @@ class VocSource(TableSource):
                 path=path,
             )
 
-    def _read(self, split: str) -> AnnotationTable:
-        return read_voc(
-            self.root,
-            split=split,
+    def _read(self, folder: Folder, split: str) -> AnnotationTable:
+        return read_annotations(
+            "voc",
+            folder,
+            split,
             class_names=self.class_names,
             schema=self.schema,
             one_based=self.one_based,
             image_dir=self.image_dir,
             annotation_dir=self.annotation_dir,
             split_dir=_SPLIT_DIR,
-            policy=VocPolicy(**self.policy),
+            policy=self.policy,
             cache_dir=self.cache_dir,
             num_workers=self.num_workers,
             progress=self.progress,

@@ -15,7 +15,14 @@ from lit_loader.transforms.sanitize import num_rows
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
 
-__all__ = ["OBJECT_FIELDS", "attribute_names", "check_keypoints", "check_rows", "object_target"]
+__all__ = [
+    "OBJECT_FIELDS",
+    "attribute_names",
+    "check_keypoints",
+    "check_masks",
+    "check_rows",
+    "object_target",
+]
 
 OBJECT_FIELDS: Final = ("difficult", "occluded", "truncated")
 """Columns of the table that may be added to a target."""
@@ -29,9 +36,10 @@ _STANDARD: Final = (
     "iscrowd",
     "keypoints",
     "visibility",
+    "masks",
 )
 # Names that a target, a transform or a model of torchvision gives a meaning of its own.
-_RESERVED: Final = frozenset((*_STANDARD, *OBJECT_FIELDS, "crop", "masks", "orig_size", "scores", "size"))
+_RESERVED: Final = frozenset((*_STANDARD, *OBJECT_FIELDS, "crop", "orig_size", "scores", "size"))
 
 
 def attribute_names(table: AnnotationTable, attributes: Sequence[str] | Literal["all"]) -> tuple[str, ...]:
@@ -71,7 +79,20 @@ def check_keypoints(table: AnnotationTable) -> None:
     if table.keypoints is None:
         raise ValueError(
             f"keypoints=True, and no object of {table!r} has points; give keypoints=False, or read the points "
-            "(read_voc(schema=...), or the reader of your points' format)."
+            "(read_annotations(..., schema=...))."
+        )
+
+
+def check_masks(table: AnnotationTable) -> None:
+    """Refuse a table without masks.
+
+    Raises:
+        ValueError: It has none.
+    """
+    if table.masks is None:
+        raise ValueError(
+            f"masks=True, and no object of {table!r} has a mask; give masks=False, or read annotations with polygons "
+            "or run lengths (COCO's segmentation, YOLO-segment, LabelMe)."
         )
 
 
@@ -84,6 +105,7 @@ def object_target(
     extra_fields: Sequence[str],
     keypoints: bool,
     attributes: Sequence[str],
+    mask_size: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     """Return the target of one image, see `DetectionDataset`; every tensor has memory of its own.
 
@@ -95,6 +117,7 @@ def object_target(
         extra_fields: Some of ``OBJECT_FIELDS``.
         keypoints: Whether to add points.
         attributes: Names of the table's attributes to add.
+        mask_size: Height and width of the masks to add, those of the image as it is kept; None for no masks.
     """
     rows = table.objects(position)
     height, width = canvas_size
@@ -117,6 +140,12 @@ def object_target(
         inside = ((points >= 0) & (points <= limits[2:])).all(axis=2)
         target["keypoints"] = tv_tensors.KeyPoints(torch.from_numpy(points), canvas_size=canvas_size)
         target["visibility"] = torch.from_numpy(np.where(inside, table.visibility[rows], np.uint8(0)))
+    if mask_size is not None and table.masks is not None:
+        scale = (mask_size[1] / width, mask_size[0] / height)
+        masks = np.empty((rows.stop - rows.start, *mask_size), dtype=np.uint8)
+        for i, row in enumerate(range(rows.start, rows.stop)):
+            masks[i] = table.masks.rasterize(row, *mask_size, scale=scale)
+        target["masks"] = tv_tensors.Mask(torch.from_numpy(masks))
     for name in attributes:
         target[name] = torch.from_numpy(np.array(table.attributes[name].ids[rows]))
     return target
@@ -137,7 +166,7 @@ def check_rows(sample: Any, *, fields: Sequence[str]) -> None:
     if target is None or not isinstance(boxes, torch.Tensor):
         return
     rows = num_rows(boxes)
-    for name in ("labels", "area", "iscrowd", "keypoints", "visibility", "crop", *fields):
+    for name in ("labels", "area", "iscrowd", "keypoints", "visibility", "masks", "crop", *fields):
         if name in target and num_rows(target[name]) != rows:
             raise ValueError(
                 f"after the transforms, {name!r} has {num_rows(target[name])} rows for {rows} boxes; drop "

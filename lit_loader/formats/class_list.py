@@ -1,166 +1,265 @@
-"""The reader of text lists of images with their class, or classes, on every line."""
+"""Lists of images with their class, or classes, on every line, and tables with a column of 0 and 1 for each class."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import ClassVar, Final, NamedTuple, NoReturn
 
 from lit_loader.annotations.report import shorten
-from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import AnnotationError
-from lit_loader.formats.builder import TableBuilder
-from lit_loader.formats.cached import check_class_names, check_workers, read_cached
-from lit_loader.formats.collected import MAX_NAMES
-from lit_loader.formats.image_files import join_path
-from lit_loader.formats.policy import ReadPolicy
-from lit_loader.formats.text_file import MAX_NAME_CHARS, read_lines
-from lit_loader.formats.voc_files import IMAGE_EXTENSIONS
+from lit_loader.formats.folder import IMAGE_EXTENSIONS, Folder, is_image_name
+from lit_loader.formats.reader import Inputs, Reader
+from lit_loader.formats.rows import MAX_NAME_CHARS, Rows
+from lit_loader.formats.text_file import read_rows
 
-__all__ = ["read_class_list"]
+__all__ = ["ClassListReader"]
 
-_READER_VERSION = 1
 _ENDINGS: Final = "|".join(re.escape(ending) for ending in IMAGE_EXTENSIONS)
 _PATH: Final = re.compile(rf"(\S.*?(?:{_ENDINGS}))(?:\s+(.*))?", re.IGNORECASE)
+_ONE_HOT: Final = {"0": False, "1": True, "0.0": False, "1.0": True}
+_LOOKED_AT: Final = 100  # lines that say whether there is a header, and whether cells are 0 and 1
 
 
-def read_class_list(
-    root: Path | str,
-    name: str,
-    *,
-    image_dir: str = ".",
-    separator: str | None = None,
-    header: bool = False,
-    numbered: bool = False,
-    class_file: str | None = None,
-    split: str | None = None,
-    class_names: Sequence[str] | None = None,
-    policy: ReadPolicy | None = None,
-    cache_dir: Path | str | None = None,
-    use_cache: bool = True,
-    num_workers: int | None = None,
-    progress: bool = True,
-) -> AnnotationTable:
-    """Read a list such as mmpretrain's ``ann.txt``: ``train/a.jpg cat``, or ``train/a.jpg cat outdoor``.
+class _Line(NamedTuple):
+    number: int
+    path: str
+    cells: list[str]
 
-    A line is a path, then any number of labels. Each label becomes one object of the image, whose box is the
-    whole image; a line without a label is an image without objects, and reported. Lines with the same path are
-    one image's. A path without an image's ending means the first file that has one. Empty lines are skipped.
+
+class _Columns(NamedTuple):
+    """What the columns of a table hold, counted from the first one after the path.
+
+    Attributes:
+        has_header: Whether the first line is no image.
+        names: What the header calls them, or their numbers; empty if the file is a list, whose cells are all labels.
+        used: Those that are labels.
+        is_one_hot: Whether they are classes, and hold 0 and 1.
+    """
+
+    has_header: bool
+    names: Sequence[str] = ()
+    used: Sequence[int] = ()
+    is_one_hot: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassListReader(Reader):
+    """Reads a list such as mmpretrain's ``ann.txt``: ``train/a.jpg cat``, or ``train/a.jpg cat outdoor``.
+
+    A line is a path, then any number of labels. Each label becomes one object of the image, whose box is the whole
+    image; a line without a label is an image without objects, and reported. Lines with the same path are one image's.
+    A path without an image's ending means the first file that has one. Empty lines are skipped.
+
+    A table has a header and several columns besides the path. If every cell is 0 or 1, the header names the classes
+    (``one_hot``). Of other tables ``label_columns`` names the columns that are labels; without it they are refused.
 
     Args:
-        root: The data set's folder; nothing outside of it is opened.
-        name: The list, relative to ``root``.
-        image_dir: The folder that paths are relative to, relative to ``root``.
-        separator: What stands between path and labels, and between labels; None: blanks, where a path may hold
-            blanks if it has an image's ending.
+        image_dir: The folder that paths are relative to, relative to the root.
+        separator: What is between path and labels, and between labels; fields may be quoted as in CSV if it is one
+            character. None for blanks, where a path may hold blanks if it has an image's ending.
         header: Whether the first line is no image.
-        numbered: Whether labels are numbers, from 0, of ``class_names`` or of the lines of ``class_file``.
-        class_file: A file with a class on each line, relative to ``root``: the classes in the order of their
-            ids, unless ``class_names`` say another one.
-        split: The table's split.
-        class_names: Classes in the order of their ids; None: those of ``class_file``, else those that occur,
-            sorted.
-        policy: What to do about each kind of problem; default ``ReadPolicy()``. A number without a class is an
-            unknown class.
-        cache_dir: Where the table is cached; None: the user's cache folder.
-        use_cache: Whether to load from the cache and store there.
-        num_workers: Processes that read image headers.
-        progress: Whether to draw a progress bar on a terminal.
-
-    Raises:
-        AnnotationError: For a problem whose action is ``"raise"``; names file and line.
-        UnsafePathError: If a path or link leads out of ``root``.
-        ValueError: If ``numbered`` labels have no classes, or other arguments contradict each other.
+        one_hot: Whether the first line names classes, and each cell below is 1 if the image has the class and 0 if
+            not. None to recognise such a table, and to report that: the first line is a header, or its path has no
+            image's ending; it names two columns or more; all cells below are 0 or 1; labels are not ``numbered``.
+        label_columns: Columns that are labels, or classes of a one-hot table, by their names in the header or by their
+            numbers, where the path is 0. Others are counted in the report.
+        numbered: Whether labels are numbers, from 0, of the lines of ``class_file``, else of ``class_names``. A number
+            without a class is an unknown class.
+        class_file: A file with a class on each line, relative to the root: the classes in the order of their ids,
+            unless ``class_names`` give another one.
     """
-    check_workers(num_workers)
-    names = check_class_names(class_names)
-    policy = ReadPolicy() if policy is None else policy
-    if separator is not None and (not separator or separator in "\r\n"):
-        raise ValueError(f"separator={separator!r} must be text that can stand in a line, or None for blanks")
-    if numbered and names is None and class_file is None:
-        raise ValueError("numbered=True needs class_file or class_names: which classes the numbers mean")
-    real_root = Path(root).resolve()
 
-    def build() -> AnnotationTable:
-        listed = None if class_file is None else _read_classes(real_root, class_file)
-        meant = (listed or names or ()) if numbered else None
-        builder = TableBuilder(
-            root=real_root, policy=policy, class_names=listed if names is None else names, split=split
-        )
-        for line, text in read_lines(real_root, name):
-            if text.strip() and not (header and line == 1):
-                path, labels = _split(text, separator)
-                _add(builder, path, labels, meant, image_dir=image_dir, file=name, line=line)
-        return builder.build(num_workers=num_workers, progress=progress)
+    format: ClassVar[str] = "class_list"
+    description: ClassVar[str] = "text or CSV, an image and its label or labels a line; NAME: the file"
+    version: ClassVar[int] = 2
 
-    return read_cached(
-        "class_list",
-        version=_READER_VERSION,
-        root=real_root,
-        files=[name] if class_file is None else [name, class_file],
-        image_dirs=[image_dir],
-        settings={"lines": [separator, header, numbered], "class": [names, class_file, split]},
-        policy=policy,
-        build=build,
-        cache_dir=cache_dir,
-        use_cache=use_cache,
-        progress=progress,
-    )
+    image_dir: str = "."
+    separator: str | None = None
+    header: bool = False
+    one_hot: bool | None = None
+    label_columns: Sequence[str | int] | None = None
+    numbered: bool = False
+    class_file: str | None = None
 
+    def __post_init__(self) -> None:
+        separator, columns = self.separator, self.label_columns
+        if separator is not None and (not separator or separator in '"\r\n'):
+            raise ValueError(
+                f"separator={separator!r} must be text that can be in a line, or None for blanks"
+            )
+        if self.numbered and self.one_hot:
+            raise ValueError(
+                "numbered=True and one_hot=True exclude each other: cells are numbers of classes, or 0 and 1"
+            )
+        if columns is not None:
+            if not columns or len(set(columns)) != len(columns) or 0 in columns:
+                raise ValueError(
+                    f"label_columns={columns} must be different columns, one or more, without the path's, 0"
+                )
+            if any(isinstance(column, str) for column in columns) and not (self.header or self.one_hot):
+                raise ValueError(f"label_columns={columns} are names, which need header=True or one_hot=True")
 
-def _read_classes(root: Path, name: str) -> tuple[str, ...]:
-    names: dict[str, int] = {}
-    for line, text in read_lines(root, name):
-        class_name = text.strip()
-        if not class_name:
-            continue
-        if class_name in names or len(class_name) > MAX_NAME_CHARS or len(names) >= MAX_NAMES:
-            rule = f"classes differ, have at most {MAX_NAME_CHARS} characters, and are at most {MAX_NAMES}"
-            message = f"{shorten(class_name)!r} stands there twice, is too long, or one too many; {rule}"
-            raise AnnotationError(message, path=root / name, line=line)
-        names[class_name] = line
-    if not names:
-        raise AnnotationError("the file names no class; one stands on each line", path=root / name)
-    return tuple(names)
+    def inputs(self, folder: Folder, name: str) -> Inputs:
+        """Return the list and the file of classes."""
+        return Inputs(files=[name] if self.class_file is None else [name, self.class_file], units=[name])
 
+    def read(self, rows: Rows, unit: str) -> None:
+        """Add what a list says."""
+        listed = None if self.class_file is None else self._read_classes(rows, self.class_file)
+        meant = (listed or rows.given_classes) if self.numbered else None
+        if self.numbered and meant is None:
+            raise ValueError("numbered=True needs class_file or class_names: which classes the numbers mean")
+        lines = self._read_lines(rows, unit)
+        first = list(islice(lines, _LOOKED_AT))
+        columns = self._columns(rows, first)
+        classes = [columns.names[i] for i in columns.used] if columns.is_one_hot else []
+        rows.declare(class_names=listed or classes)
+        count = 0
+        for line in chain(first[1:] if columns.has_header else first, lines):
+            count += 1
+            if not line.path:
+                rows.malformed("the line has no path", line=line.number)
+            elif (labels := self._labels(rows, columns, line)) is not None:
+                self._add(rows, line, labels, meant)
+        for i, name in enumerate(columns.names if count else ()):
+            if i not in columns.used:
+                rows.not_read(f"column {shorten(name)!r}", count)
 
-def _split(text: str, separator: str | None) -> tuple[str, list[str]]:
-    if separator is not None:
-        path, *labels = (field.strip() for field in text.split(separator))
-        return path, [label for label in labels if label]
-    match = _PATH.fullmatch(text.strip())
-    if match is not None:
-        return match[1], (match[2] or "").split()
-    path, *labels = text.split()
-    return path, labels
-
-
-def _add(
-    builder: TableBuilder,
-    path: str,
-    labels: list[str],
-    meant: tuple[str, ...] | None,
-    *,
-    image_dir: str,
-    file: str,
-    line: int,
-) -> None:
-    if not path:
-        builder.malformed("the line has no path", file=file, line=line)
-        return
-    image = builder.image(
-        join_path(image_dir, path, source=builder.root / file, line=line), file=file, line=line
-    )
-    if not labels:
-        builder.problem("no_label", "keep", f"{shorten(path)!r} has no label", file=file, line=line)
-    for label in dict.fromkeys(labels):
-        class_name = label
-        if meant is not None:
-            number = int(label) if label.isascii() and label.isdigit() and len(label) < 10 else -1
-            if not 0 <= number < len(meant):
-                message = f"label {shorten(label)!r} is no number below {len(meant)}, the number of classes"
-                builder.problem("unknown_class", builder.policy.unknown_class, message, file=file, line=line)
+    def _read_lines(self, rows: Rows, name: str) -> Iterator[_Line]:
+        separator = self.separator
+        if separator is not None and len(separator) == 1:
+            for number, (path, *cells) in read_rows(rows.root, name, delimiter=separator):
+                yield _Line(number, path, cells)
+            return
+        for number, text in self.lines(rows, name):
+            if not text.strip():
                 continue
-            class_name = meant[number]
-        builder.object(image, class_name=class_name, box=None, file=file, line=line)
+            if separator is not None:
+                path, *cells = (field.strip() for field in text.split(separator))
+            elif match := _PATH.fullmatch(text.strip()):
+                path, cells = match[1], (match[2] or "").split()
+            else:
+                path, *cells = text.split()
+            yield _Line(number, path, cells)
+
+    def _columns(self, rows: Rows, first: Sequence[_Line]) -> _Columns:
+        """Return what the columns hold.
+
+        Raises:
+            AnnotationError: If the file is a table, and nothing says which columns are labels.
+        """
+
+        def refuse(message: str) -> NoReturn:
+            raise AnnotationError(message, path=rows.root / rows.file, line=first[0].number)
+
+        if not first:
+            return _Columns(False)
+        (_, path, names), below = first[0], first[1:]
+        every = range(len(names))
+        listed = shorten(", ".join(map(repr, names)))
+        is_table = len(names) > 1 and all(len(line.cells) == len(names) for line in below)
+        may_be_one_hot = self.one_hot is None and not self.numbered and bool(below)
+        has_header = self.header or self.one_hot is True
+        if not has_header and self.label_columns is None:
+            if not is_table or not below:
+                return _Columns(False)
+            if may_be_one_hot and _are_binary(first, every):
+                refuse(
+                    "all cells are 0 or 1, and no header names classes; add one if each column is a class, or pass "
+                    "numbered=True if cells are numbers of classes, or one_hot=False if they are names of classes"
+                )
+            binary = may_be_one_hot and _are_binary(below, every)
+            named = self.separator is not None and all(is_image_name(line.path) for line in below)
+            if is_image_name(path) or not (binary or named):
+                return _Columns(False)
+            has_header = True
+        used: Sequence[int] = every
+        if self.label_columns is not None:
+            used = [self._place(column, names, refuse) for column in self.label_columns]
+        elif not self.one_hot and (len(names) < 2 or (self.separator is None and not is_table)):
+            return _Columns(has_header)
+        is_one_hot = self.one_hot is True
+        if has_header and may_be_one_hot and len(used) > 1 and _are_binary(below, used):
+            is_one_hot = True
+            message = f"columns {listed} are classes that a line has (1) or not (0); one_hot=True settles it"
+            rows.problem("one_hot", "recognised", message, line=first[0].number)
+        if not is_one_hot and self.label_columns is None:
+            refuse(
+                f"the table has the columns {listed} besides the path; pass header=True, and label_columns with those "
+                "that are labels"
+            )
+        classes = [names[i] for i in used]
+        if is_one_hot and (len(set(classes)) != len(classes) or not all(classes)):
+            refuse(f"the header must name different classes, none of them empty; it has {listed}")
+        return _Columns(has_header, names if has_header else [str(i + 1) for i in every], used, is_one_hot)
+
+    def _place(self, column: str | int, names: Sequence[str], refuse: Callable[[str], NoReturn]) -> int:
+        """Return the position of one of ``label_columns`` among those after the path."""
+        found = (
+            [column - 1] if isinstance(column, int) else [i for i, name in enumerate(names) if name == column]
+        )
+        if len(found) != 1 or not 0 <= found[0] < len(names):
+            listed = shorten(", ".join(map(repr, names)))
+            refuse(f"label_columns name {column!r}, which is not one of the {len(names)} columns {listed}")
+        return found[0]
+
+    def _labels(self, rows: Rows, columns: _Columns, line: _Line) -> list[str] | None:
+        """Return the labels of a line, or None if it is malformed."""
+        cells, names = line.cells, columns.names
+        if not names:
+            return cells
+        if len(cells) != len(names):
+            rows.malformed(f"{len(cells) + 1} fields; the first row has {len(names) + 1}", line=line.number)
+            return None
+        if not columns.is_one_hot:
+            return [cells[i] for i in columns.used]
+        for i in columns.used:
+            if cells[i] not in _ONE_HOT:
+                what = f"{shorten(repr(cells[i]))} of the class {shorten(repr(names[i]))}"
+                rows.malformed(
+                    f"cell {what} is not 0 or 1; for a table of another kind pass label_columns",
+                    line=line.number,
+                )
+                return None
+        return [names[i] for i in columns.used if _ONE_HOT[cells[i]]]
+
+    def _add(self, rows: Rows, line: _Line, labels: Sequence[str], meant: Sequence[str] | None) -> None:
+        """Add an image and its labels, which are numbers of ``meant`` if that is given."""
+        image = rows.image(line.path, folder=self.image_dir, line=line.number)
+        labels = [label for label in labels if label]
+        if not labels:
+            rows.problem("no_label", "keep", f"{shorten(line.path)!r} has no label", line=line.number)
+        for label in dict.fromkeys(labels):
+            class_name = label
+            if meant is not None:
+                number = int(label) if label.isascii() and label.isdigit() and len(label) < 10 else -1
+                if not 0 <= number < len(meant):
+                    message = (
+                        f"label {shorten(label)!r} is not one of the {len(meant)} numbers of classes, from 0"
+                    )
+                    rows.problem("unknown_class", rows.policy.unknown_class, message, line=line.number)
+                    continue
+                class_name = meant[number]
+            rows.object(image, class_name=class_name, box=None, line=line.number)
+
+    def _read_classes(self, rows: Rows, name: str) -> list[str]:
+        names: dict[str, int] = {}
+        for line, text in self.lines(rows, name):
+            class_name = text.strip()
+            if class_name in names or len(class_name) > MAX_NAME_CHARS:
+                message = f"{shorten(class_name)!r} is listed before, too, or has more than {MAX_NAME_CHARS} characters"
+                raise AnnotationError(message, path=rows.root / name, line=line)
+            if class_name:
+                names[class_name] = line
+        if not names:
+            raise AnnotationError("the file names no class; one is on each line", path=rows.root / name)
+        return list(names)
+
+
+def _are_binary(lines: Sequence[_Line], columns: Iterable[int]) -> bool:
+    """Whether cells of these columns are 0 or 1."""
+    places = list(columns)
+    return all(line.cells[i] in _ONE_HOT for line in lines for i in places if i < len(line.cells))

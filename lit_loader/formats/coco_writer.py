@@ -1,83 +1,96 @@
-"""Writes a table as one COCO JSON file; the inverse of ``read_coco``.
-
-Beyond COCO's own keys, which every reader of COCO understands, the file has keys that others ignore, so that
-nothing is lost: ``flip_pairs`` and ``interocular`` of a category (positions in its ``keypoints``), ``attributes``
-of an annotation (names with values, as CVAT writes them) and their values in the order of the ids at the top,
-``truncated`` and ``occluded`` and ``ignore`` (difficult) of an annotation that is, ``source_id`` of an image whose
-id is no number, and ``split`` in ``info``.
-"""
+"""Writes a table as one COCO JSON file; the inverse of `CocoReader`."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.report import shorten
 from lit_loader.annotations.table import AnnotationTable
-from lit_loader.formats.coco_head import word
-from lit_loader.formats.not_kept import refuse_loss, what_is_lost
+from lit_loader.formats.coco import MAX_POINTS, checked_name
 from lit_loader.formats.parallel import map_chunks
-from lit_loader.formats.table_room import MAX_POINT_NAMES
+from lit_loader.formats.writer import Writer, absent_places, write_file
 
-__all__ = ["write_coco"]
+__all__ = ["CocoWriter"]
 
 
-def write_coco(
-    table: AnnotationTable, path: Path | str, *, allow_loss: bool = False, progress: bool = True
-) -> list[str]:
-    """Write a table as COCO JSON, one entry a line; images are not copied.
+@dataclass(frozen=True, kw_only=True)
+class CocoWriter(Writer):
+    """Writes a table as COCO JSON, one entry a line; images are not copied.
 
-    ``file_name`` is the image's path relative to the table's root, where ``read_coco`` finds it with that root.
-    Images keep their ids where all are whole numbers, else they are numbered from 1; so are categories and
-    annotations.
+    ``file_name`` is the image's path relative to the table's root. Images, categories and annotations keep the numbers
+    of the file that they came from; else they are numbered from 1, and images keep ids that are whole numbers. Masks
+    are written as they were read, polygons as polygons and run lengths as numbers.
 
-    Args:
-        table: The table.
-        path: The file; its folder is made when missing. It is replaced at once or not at all.
-        allow_loss: Whether to write even if the file cannot hold everything.
-        progress: Whether to draw a progress bar on a terminal.
-
-    Returns:
-        What of the table the file does not hold, in words; empty when nothing is lost.
-
-    Raises:
-        ValueError: If something would be lost and ``allow_loss`` is False, or a name would not be read back.
+    Beyond COCO's own keys the file has keys that other programs ignore, so that nothing is lost: ``flip_pairs`` and
+    ``interocular`` of a category (positions in its ``keypoints``), ``attributes`` of an annotation (names with values,
+    as CVAT writes them) and their values in the order of the ids at the top, ``truncated``, ``occluded`` and
+    ``ignore`` (difficult) of an annotation that is, ``source_id`` of an image whose id is no number, and ``split`` in
+    ``info``.
     """
-    lost = what_is_lost(table, "coco")
-    refuse_loss(lost, format="COCO", allow_loss=allow_loss)
-    _check_names(table)
-    ids = _image_ids(table)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    chunks = map_chunks(
-        partial(_annotations, table=table, ids=ids),
-        range(table.num_images),
-        num_workers=0,
-        progress=progress,
-        description="Writing annotations",
-    )
-    try:
-        with draft.open("w", encoding="ascii", newline="\n") as file:
-            file.write('{\n"info": ' + _text({"description": "written by lit_loader", "split": table.split}))
-            file.write(',\n"licenses": [],\n')
-            _write_list(file.write, "images", _images(table, ids))
-            _write_list(file.write, "categories", _categories(table))
-            _write_list(file.write, "attributes", _attributes(table))
-            _write_list(file.write, "annotations", (line for chunk in chunks for line in chunk), last=True)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-    return lost
+
+    format: ClassVar[str] = "coco"
+    description: ClassVar[str] = "COCO JSON; NAME: the JSON file"
+    name_of_split: ClassVar[str] = "annotations/{}.json"
+
+    def losses(self, table: AnnotationTable) -> list[str]:
+        """Return what a COCO file cannot hold of a table."""
+        lost = []
+        if places := absent_places(table):
+            lost.append(f"places of {places} absent points")
+        if half_known := int(((table.widths == 0) != (table.heights == 0)).sum()):
+            lost.append(f"{half_known} widths or heights whose counterpart is not known")
+        if table.keypoints is not None and not table.class_names:
+            lost.append("names of points, since there is no category to write them for")
+        corners = table.boxes.astype(np.float64)
+        with np.errstate(over="ignore"):
+            again = (corners[:, :2] + (corners[:, 2:] - corners[:, :2])).astype(np.float32)
+        if inexact := int((again != table.boxes[:, 2:]).any(axis=1).sum()):
+            lost.append(f"{inexact} boxes exactly, since x + width is not their other corner")
+        if same := table.num_images - len(set(table.image_paths)):
+            lost.append(f"{same} images that have the same file as another")
+        return lost
+
+    def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
+        """Write the file, which is complete or not there.
+
+        Raises:
+            ValueError: If a name would not be read back.
+            UnsafePathError: If ``name`` leads out of ``root``.
+        """
+        _check_names(table)
+        path, ids = root / check_relative(name), _ids(table)
+        chunks = map_chunks(
+            partial(_annotations, table=table, ids=ids),
+            range(table.num_images),
+            num_workers=0,
+            progress=progress,
+            description="Writing annotations",
+        )
+
+        def parts() -> Iterator[str]:
+            yield '{\n"info": ' + _text({"description": "written by lit_loader", "split": table.split})
+            yield ',\n"licenses": [],\n'
+            yield from _list("images", _images(table, ids.images))
+            yield from _list("categories", _categories(table, ids.categories))
+            yield from _list("attributes", _attributes(table))
+            yield from _list("annotations", (line for chunk in chunks for line in chunk), last=True)
+
+        write_file(path, (part.encode("ascii") for part in parts()))
 
 
 def _check_names(table: AnnotationTable) -> None:
-    """Raise ValueError for a name that ``read_coco`` would refuse."""
+    """Raise ValueError for a name that `CocoReader` would refuse."""
     named: list[tuple[str, Sequence[str]]] = [
         ("class name", table.class_names),
         ("name of a point", table.keypoint_names),
@@ -86,22 +99,44 @@ def _check_names(table: AnnotationTable) -> None:
     named += [(f"value of attribute {name!r}", each.names) for name, each in table.attributes.items()]
     for what, names in [*named, ("split", [table.split] if table.split else [])]:
         for name in names:
-            word(name, f"{what} {shorten(repr(name))}")
-    if len(table.keypoint_names) > MAX_POINT_NAMES:
-        raise ValueError(
-            f"{len(table.keypoint_names)} points are more than MAX_POINT_NAMES={MAX_POINT_NAMES}"
-        )
+            checked_name(name, f"{what} {shorten(repr(name))}")
+    if len(table.keypoint_names) > MAX_POINTS:
+        raise ValueError(f"{len(table.keypoint_names)} points are more than MAX_POINTS={MAX_POINTS}")
 
 
-def _write_list(write: Any, key: str, lines: Iterator[str], *, last: bool = False) -> None:
-    write(f'"{key}": [')
+def _list(key: str, lines: Iterator[str], *, last: bool = False) -> Iterator[str]:
+    yield f'"{key}": ['
     for number, line in enumerate(lines):
-        write(f"{',' if number else ''}\n{line}")
-    write("\n]\n}\n" if last else "\n],\n")
+        yield f"{',' if number else ''}\n{line}"
+    yield "\n]\n}\n" if last else "\n],\n"
+
+
+class _Ids(NamedTuple):
+    """Numbers of images, categories and annotations: those of the file that a table came from, where it has them."""
+
+    images: list[int]
+    categories: list[int]
+    objects: list[int]
+
+
+def _ids(table: AnnotationTable) -> _Ids:
+    return _Ids(
+        _numbers(table.source_ids) or _image_ids(table),
+        _numbers(table.category_ids) or list(range(1, table.num_classes + 1)),
+        _numbers(table.object_ids) or list(range(1, table.num_objects + 1)),
+    )
+
+
+def _numbers(given: npt.NDArray[np.int64] | None) -> list[int]:
+    """Return numbers that are ids, or nothing if one is missing or comes twice."""
+    if given is None or (given < 0).any() or len(np.unique(given)) != len(given):
+        return []
+    numbers: list[int] = given.tolist()
+    return numbers
 
 
 def _image_ids(table: AnnotationTable) -> list[int]:
-    """Return the images' ids as numbers, where all of them are different whole ones, else 1, 2, ..."""
+    """Return ``image_ids`` if they are different whole numbers, else 1, 2, ..."""
     ids = list(table.image_ids)
     plain = all(name.isascii() and name.isdigit() and str(int(name[:18])) == name for name in ids)
     return (
@@ -122,7 +157,7 @@ def _images(table: AnnotationTable, ids: Sequence[int]) -> Iterator[str]:
         yield _text(record if name == str(image_id) else record | {"source_id": name})
 
 
-def _categories(table: AnnotationTable) -> Iterator[str]:
+def _categories(table: AnnotationTable, ids: Sequence[int]) -> Iterator[str]:
     points: dict[str, Any] = {}
     if table.keypoints is not None:
         points = {
@@ -131,7 +166,7 @@ def _categories(table: AnnotationTable) -> Iterator[str]:
             "flip_pairs": table.flip_pairs,
             "interocular": table.interocular,
         }
-    for number, name in enumerate(table.class_names, 1):
+    for number, name in zip(ids, table.class_names, strict=True):
         yield _text({"id": number, "name": name, "supercategory": ""} | points)
 
 
@@ -140,7 +175,7 @@ def _attributes(table: AnnotationTable) -> Iterator[str]:
         yield _text({"name": name, "values": attribute.names})
 
 
-def _annotations(chunk: Sequence[int], *, table: AnnotationTable, ids: Sequence[int]) -> list[str]:
+def _annotations(chunk: Sequence[int], *, table: AnnotationTable, ids: _Ids) -> list[str]:
     lines = []
     for i in chunk:
         rows = table.objects(i)
@@ -148,11 +183,11 @@ def _annotations(chunk: Sequence[int], *, table: AnnotationTable, ids: Sequence[
             x, y, right, bottom = table.boxes[row].tolist()  # float64, in which width and height are exact
             width, height = right - x, bottom - y
             record: dict[str, Any] = {
-                "id": row + 1,
-                "image_id": ids[i],
-                "category_id": int(table.labels[row]) + 1,
+                "id": ids.objects[row],
+                "image_id": ids.images[i],
+                "category_id": ids.categories[table.labels[row]],
                 "bbox": [_short(value) for value in (x, y, width, height)],
-                "area": _short(width * height),
+                "area": _area(table, row, width * height),
                 "iscrowd": int(table.crowd[row]),
             }
             for key, flags in (
@@ -162,8 +197,29 @@ def _annotations(chunk: Sequence[int], *, table: AnnotationTable, ids: Sequence[
             ):
                 if flags[row]:
                     record[key] = 1
-            lines.append(_text(record | _points(table, row) | _values(table, row)))
+            lines.append(_text(record | _mask(table, row) | _points(table, row) | _values(table, row)))
     return lines
+
+
+def _area(table: AnnotationTable, row: int, of_box: float) -> float | int:
+    given = np.float32(math.nan) if table.areas is None else table.areas[row]
+    with np.errstate(over="ignore"):
+        area = np.float32(of_box) if np.isnan(given) else given
+    return _short(float(str(area)) if np.isfinite(area) else of_box)
+
+
+def _mask(table: AnnotationTable, row: int) -> dict[str, Any]:
+    masks = table.masks
+    if masks is None:
+        return {}
+    counts = masks.runs[masks.run_offsets[row] : masks.run_offsets[row + 1]].tolist()
+    if counts:
+        return {"segmentation": {"size": [int(masks.heights[row]), int(masks.widths[row])], "counts": counts}}
+    bounds = masks.value_offsets[masks.part_offsets[row] : masks.part_offsets[row + 1] + 1].tolist()
+    polygons = [
+        [_short(float(str(value))) for value in masks.values[start:stop]] for start, stop in pairwise(bounds)
+    ]
+    return {"segmentation": polygons} if polygons else {}
 
 
 def _points(table: AnnotationTable, row: int) -> dict[str, Any]:

@@ -1,29 +1,28 @@
-"""The reader of dlib's imglab XML: boxes with labels and named parts."""
+"""dlib's imglab XML: boxes with labels and named parts; a file holds a whole set, and is read image by image."""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, NoReturn
+from xml.parsers.expat import ExpatError, ParserCreate
 
-import numpy as np
-import numpy.typing as npt
-
-from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
+from lit_loader.annotations.keypoints import KeypointSchema
+from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.report import shorten
-from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import AnnotationError
-from lit_loader.formats.builder import TableBuilder
-from lit_loader.formats.cached import check_class_names, check_workers, read_cached
-from lit_loader.formats.image_files import join_path
-from lit_loader.formats.imglab_file import ImglabBox, read_imglab_images
-from lit_loader.formats.policy import ReadPolicy
-from lit_loader.formats.table_room import MAX_POINT_NAMES, lacks_room
+from lit_loader.formats.reader import Reader
+from lit_loader.formats.rows import Rows
+from lit_loader.formats.text_file import file_stamp
 
-__all__ = ["read_imglab"]
+__all__ = ["ImglabReader"]
 
-_READER_VERSION = 1
+_MAX_TAGS: Final = 500_000  # of one image
+_MAX_TAG_BYTES: Final = 1024 * 1024
+_CHUNK_BYTES: Final = 64 * 1024
 _EDGES: Final = ("left", "top", "width", "height")
 _FLAGS: Final = {
     "ignore": "difficult",
@@ -32,184 +31,249 @@ _FLAGS: Final = {
     "occluded": "occluded",
 }
 _TRUTH: Final = {"0": False, "1": True, "false": False, "true": True, "no": False, "yes": True}
+_PLACES: Final = {
+    "dataset": (),
+    "images": ("dataset",),
+    "image": ("dataset", "images"),
+    "box": ("dataset", "images", "image"),
+    "part": ("dataset", "images", "image", "box"),
+    "label": ("dataset", "images", "image", "box"),
+}
+"""Elements that are read, and those around them."""
+
+_READ: Final = {
+    **dict.fromkeys(("dataset", "images", "label"), ()),
+    "image": ("file", "width", "height"),
+    "box": (*_EDGES, *_FLAGS),
+    "part": ("name", "x", "y"),
+}
+"""Attributes of elements that are read."""
 
 
-def read_imglab(
-    root: Path | str,
-    name: str,
-    *,
-    image_dir: str | None = None,
-    class_name: str = "face",
-    schema: str | KeypointSchema | Mapping[str, Any] | int | None = None,
-    keypoints: bool = True,
-    split: str | None = None,
-    class_names: Sequence[str] | None = None,
-    policy: ReadPolicy | None = None,
-    cache_dir: Path | str | None = None,
-    use_cache: bool = True,
-    num_workers: int | None = None,
-    progress: bool = True,
-) -> AnnotationTable:
-    """Read an XML file of dlib's imglab; it may hold any number of images.
+@dataclass(frozen=True, kw_only=True)
+class ImglabReader(Reader):
+    """Reads an XML file of dlib's imglab; it may hold any number of images.
 
-    A box reaches from ``left``, ``top`` to ``left + width``, ``top + height``. Its ``<label>`` is the class. A
-    box with ``ignore`` counts neither as found nor as missed in dlib, which VOC calls difficult: so does the
-    table. Parts are visible points; a part that a box does not have is absent. What else a box says (``angle``,
-    ``pose``, ``age``, ``gender`` ...) is not read, and counted in the report.
+    A box reaches from ``left``, ``top`` to ``left + width``, ``top + height``. Its ``<label>`` is the class. A box with
+    ``ignore`` counts neither as found nor as missed in dlib, which VOC calls difficult: so does the table. Parts are
+    visible points; a part that a box does not have is absent. What else images, boxes and parts have (``angle``,
+    ``pose``, ``age``, ``gender`` ...) is counted in the report.
 
     Args:
-        root: The data set's folder; nothing outside of it is opened.
-        name: The XML file, relative to ``root``.
-        image_dir: The folder that paths are relative to, relative to ``root``; None: the XML file's own, as
-            for dlib.
+        image_dir: The folder that paths are relative to, relative to the root. None for the XML file's own, as dlib
+            does.
         class_name: Class of boxes without a label.
-        schema: What the parts are, as in ``keypoint_schema``: ``"face_68"`` for dlib's own faces. Parts of
-            other names are not read and reported. None: the names that occur, sorted, without flip pairs.
+        schema: What the parts are, as in ``keypoint_schema``: ``"face_68"`` for dlib's own faces. Parts of other names
+            are not read and reported. None for the names that occur, sorted, with flip pairs by the words left and
+            right in them.
         keypoints: Whether to read parts.
-        split: The table's split.
-        class_names: Classes in the order of their ids; None: those that occur, sorted.
-        policy: What to do about each kind of problem; default ``ReadPolicy()``.
-        cache_dir: Where the table is cached; None: the user's cache folder.
-        use_cache: Whether to load from the cache and store there.
-        num_workers: Processes that read image headers, where the file does not say the size.
-        progress: Whether to draw a progress bar on a terminal.
-
-    Raises:
-        AnnotationError: If the file is no such XML, or for a problem whose action is ``"raise"``; names file
-            and line.
-        UnsafePathError: If a path or link leads out of ``root``.
-        ValueError: If arguments contradict each other.
 
     Source:
         dlib, tools/imglab and dlib/data_io/image_dataset_metadata.h.
     """
-    check_workers(num_workers)
-    names = check_class_names(class_names)
-    policy = ReadPolicy() if policy is None else policy
-    if schema is not None and not keypoints:
-        raise ValueError(f"schema={schema!r} says what parts are, and keypoints=False reads none; drop one")
-    given = None if schema is None else keypoint_schema(schema)
-    folder = (posixpath.dirname(name) or ".") if image_dir is None else image_dir
-    real_root = Path(root).resolve()
 
-    def build() -> AnnotationTable:
-        points = _occurring_parts(real_root, name) if keypoints and given is None else given
-        builder = TableBuilder(root=real_root, policy=policy, schema=points, class_names=names, split=split)
-        reader = _BoxReader(builder, name, class_name)
-        for image in read_imglab_images(real_root, name):
+    format: ClassVar[str] = "imglab"
+    description: ClassVar[str] = "dlib imglab XML: boxes and named parts; NAME: the XML file"
+
+    image_dir: str | None = None
+    class_name: str = "face"
+    schema: str | KeypointSchema | Mapping[str, Any] | int | None = None
+    keypoints: bool = True
+
+    def __post_init__(self) -> None:
+        if self.schema is not None and not self.keypoints:
+            raise ValueError(f"schema={self.schema!r} names parts, and keypoints=False reads none; drop one")
+        self.given_keypoints()
+
+    def read(self, rows: Rows, unit: str) -> None:
+        """Add what a file says."""
+        folder = (posixpath.dirname(unit) or ".") if self.image_dir is None else self.image_dir
+        unread: Counter[str] = Counter()
+        for image in _read_images(rows.root, unit, unread):
             file_name = image.attributes.get("file", "")
             if not file_name:
-                builder.malformed("<image> has no file", file=name, line=image.line)
+                rows.malformed("<image> has no file", line=image.line)
                 continue
-            number = builder.image(
-                join_path(folder, file_name, source=real_root / name, line=image.line),
-                file=name,
+            number = rows.image(
+                file_name,
+                folder=folder,
                 line=image.line,
                 width=_pixels(image.attributes.get("width")),
                 height=_pixels(image.attributes.get("height")),
             )
             for box in image.boxes:
-                reader.add(number, box)
-        return builder.build(num_workers=num_workers, progress=progress)
+                try:
+                    found = self._object(box)
+                except ValueError as error:
+                    rows.malformed(f"<box>: {error}", line=box.line)
+                    continue
+                rows.object(number, line=box.line, **found)
+        for what, count in unread.items():
+            rows.not_read(what, count)
 
-    return read_cached(
-        "imglab",
-        version=_READER_VERSION,
-        root=real_root,
-        files=[name],
-        image_dirs=[folder],
-        settings={
-            "schema": None if given is None else [given.names, given.flip_pairs, given.interocular],
-            "read": keypoints,
-            "class": [class_name, names, split],
-        },
-        policy=policy,
-        build=build,
-        cache_dir=cache_dir,
-        use_cache=use_cache,
-        progress=progress,
-    )
-
-
-def _occurring_parts(root: Path, name: str) -> KeypointSchema | None:
-    found: set[str] = set()
-    for image in read_imglab_images(root, name):
-        for box in image.boxes:
-            found.update(part.get("name", "") for part in box.parts)
-        if len(found) > MAX_POINT_NAMES:
-            message = f"more than {MAX_POINT_NAMES} names of parts; pass `schema`, or keypoints=False"
-            raise AnnotationError(message, path=root / name, line=image.line)
-    found.discard("")  # judged with its box
-    return KeypointSchema(names=tuple(sorted(found))) if found else None
-
-
-class _BoxReader:
-    """Hands boxes to the builder."""
-
-    def __init__(self, builder: TableBuilder, file: str, class_name: str) -> None:
-        self._builder, self._file, self._class_name = builder, file, class_name
-        self._boxes = self._parts = 0
-        schema = builder.schema
-        self._places = {} if schema is None else {name: place for place, name in enumerate(schema.names)}
-
-    def add(self, image: int, box: ImglabBox) -> None:
-        try:
-            corners = _corners(box.attributes)
-            flags = _flags(box.attributes)
-            points, visibility = self._points(box)
-        except ValueError as error:
-            self._builder.malformed(f"<box>: {error}", file=self._file, line=box.line)
-            return
-        for name in box.attributes:
-            if name not in _EDGES and name not in _FLAGS:
-                message = f"{shorten(name)}={shorten(repr(box.attributes[name]))} of a <box>"
-                self._builder.problem("attribute", "not read", message, file=self._file, line=box.line)
-        self._boxes += 1
-        self._parts += len(box.parts)
-        problem = lacks_room(names=len(self._places), objects=self._boxes, written=self._parts)
-        if problem is not None:
-            message = f"parts: {problem}; pass `schema`, or keypoints=False"
-            raise AnnotationError(message, path=self._builder.root / self._file, line=box.line)
-        self._builder.object(
-            image,
-            class_name=box.labels[0] if box.labels and box.labels[0] else self._class_name,
-            box=corners,
-            points=points,
-            visibility=visibility,
-            file=self._file,
-            line=box.line,
-            difficult=flags["difficult"],
-            truncated=flags["truncated"],
-            occluded=flags["occluded"],
-        )
-
-    def _points(self, box: ImglabBox) -> tuple[npt.NDArray[np.float64] | None, npt.NDArray[np.uint8] | None]:
-        if not self._places or not box.parts:
-            return None, None
-        points = np.zeros((len(self._places), 2), dtype=np.float64)
-        visibility = np.zeros(len(points), dtype=np.uint8)
-        seen: set[str] = set()
-        unknown: list[str] = []
-        for part in box.parts:
+    def _object(self, box: _Box) -> dict[str, Any]:
+        left, top, width, height = (_number(box.attributes, edge, "it") for edge in _EDGES)
+        flags = dict.fromkeys(_FLAGS.values(), False)
+        for name, flag in _FLAGS.items():
+            text = box.attributes.get(name, "0").strip().lower()
+            if text not in _TRUTH:
+                raise ValueError(f"it has {shorten(repr(text))} as {name}; 0 or 1 expected")
+            flags[flag] |= _TRUTH[text]
+        points: dict[str, tuple[float, float]] = {}
+        for part in box.parts if self.keypoints else ():
             name = part.get("name", "")
-            if not name or name in seen:
+            if not name or name in points:
                 raise ValueError(f"has the part {name!r} twice" if name else "has a <part> without name")
-            seen.add(name)
-            if name not in self._places:
-                unknown.append(name)
-                continue
-            place = self._places[name]
-            points[place] = [_number(part, axis, f"part {name!r}") for axis in ("x", "y")]
-            visibility[place] = 2
-        if unknown:
-            message = f"parts {shorten(str(unknown))} are none of the schema's"
-            self._builder.problem("unknown_point", "ignore", message, file=self._file, line=box.line)
-        return points, visibility
+            points[name] = (_number(part, "x", f"part {name!r}"), _number(part, "y", f"part {name!r}"))
+        return {
+            "class_name": next(filter(None, box.labels), self.class_name),
+            "box": (left, top, left + width, top + height),
+            "points": list(points.values()) if points else None,
+            "point_names": tuple(points),
+            **flags,
+        }
 
 
-def _corners(attributes: Mapping[str, str]) -> tuple[float, float, float, float]:
-    left, top, width, height = (_number(attributes, edge, "it") for edge in _EDGES)
-    return left, top, left + width, top + height
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Box:
+    """A ``<box>``: its attributes, the text of its ``<label>``s, and the attributes of its ``<part>``s."""
+
+    attributes: Mapping[str, str]
+    line: int
+    labels: list[str] = field(default_factory=list)
+    parts: list[Mapping[str, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Image:
+    """An ``<image>``: its attributes and its boxes."""
+
+    attributes: Mapping[str, str]
+    line: int
+    boxes: list[_Box] = field(default_factory=list)
+
+
+def _read_images(root: Path, name: str, unread: Counter[str]) -> Iterator[_Image]:
+    """Yield the images of a file.
+
+    Processing instructions, as for a style sheet, are skipped; document types and entities are refused.
+
+    Args:
+        root: The data set's folder.
+        name: The file, relative to ``root``.
+        unread: Gets how often the file has elements and attributes that are not read.
+
+    Raises:
+        AnnotationError: If the file is no regular file, is not well-formed, or its root element is not ``<dataset>``;
+            names file and line.
+    """
+    path = root / check_relative(name)
+    file_stamp(root, name)  # refuses a pipe, which would be waited for
+    parser = _Parser(path, unread)
+    try:
+        with path.open("rb") as file:
+            while data := file.read(_CHUNK_BYTES):
+                parser.feed(data)
+                yield from parser.take()
+    except OSError as error:
+        raise AnnotationError(f"cannot be read ({error.strerror or error})", path=path) from None
+    parser.feed(b"", last=True)
+    yield from parser.take()
+
+
+class _Parser:
+    """Gathers images from the events of expat."""
+
+    def __init__(self, path: Path, unread: Counter[str]) -> None:
+        self._path, self._unread = path, unread
+        self._expat = ParserCreate()
+        self._expat.StartElementHandler = self._start
+        self._expat.EndElementHandler = self._end
+        self._expat.CharacterDataHandler = self._characters
+        self._expat.StartDoctypeDeclHandler = (
+            self._refuse
+        )  # all entities but the five of XML are declared in one
+        self._open: list[str] = []  # elements that are read
+        self._depth = 0  # of all elements
+        self._tags = 0
+        self._bytes = 0
+        self._text: list[str] | None = None
+        self._image: _Image | None = None
+        self._done: list[_Image] = []
+
+    def feed(self, data: bytes, *, last: bool = False) -> None:
+        self._bytes += len(data)
+        try:
+            self._expat.Parse(data, last)
+        except ExpatError as error:
+            message = f"not well-formed XML ({str(error).partition(':')[0]}); correct or remove the file"
+            raise AnnotationError(message, path=self._path, line=error.lineno) from None
+        except (LookupError, ValueError) as error:  # an encoding that expat does not know
+            if isinstance(error, AnnotationError):
+                raise
+            message = f"cannot be parsed as XML ({shorten(str(error))})"
+            raise AnnotationError(message, path=self._path, line=self._line()) from None
+        if self._bytes - max(self._expat.CurrentByteIndex, 0) > _MAX_TAG_BYTES + _CHUNK_BYTES:
+            self._fail(f"a tag of more than {_MAX_TAG_BYTES} bytes; it describes no box")
+
+    def take(self) -> list[_Image]:
+        done, self._done = self._done, []
+        return done
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._depth += 1
+        if self._depth == 1 and tag != "dataset":
+            self._fail(f"the root element is <{shorten(tag)}>; an imglab file has <dataset>")
+        if self._image is not None:
+            self._tags += 1
+            if self._tags > _MAX_TAGS:
+                self._fail(f"an <image> of more than {_MAX_TAGS} tags; it describes no image")
+        if self._depth != len(self._open) + 1:  # below an element that is not read
+            return
+        if _PLACES.get(tag) != tuple(self._open):
+            if tag not in ("name", "comment"):  # of the file itself
+                self._unread[f"<{shorten(tag)}> of <{self._open[-1]}>"] += 1
+            return
+        self._open.append(tag)
+        for name in attributes:
+            if name not in _READ[tag]:
+                self._unread[f"{shorten(name)} of <{tag}>"] += 1
+        if tag == "image":
+            self._image, self._tags = _Image(attributes=attributes, line=self._line()), 0
+        elif self._image is not None and tag == "box":
+            self._image.boxes.append(_Box(attributes=attributes, line=self._line()))
+        elif self._image is not None and tag == "part":
+            self._image.boxes[-1].parts.append(attributes)
+        elif self._image is not None and tag == "label":
+            self._text = []
+            if self._image.boxes[-1].labels:
+                self._unread["second <label> of <box>"] += 1
+
+    def _end(self, tag: str) -> None:
+        if self._depth == len(self._open):
+            self._open.pop()
+            if tag == "label" and self._image is not None and self._text is not None:
+                self._image.boxes[-1].labels.append("".join(self._text).strip())
+                self._text = None
+            elif tag == "image" and self._image is not None:
+                self._done.append(self._image)
+                self._image = None
+        self._depth -= 1
+
+    def _characters(self, text: str) -> None:
+        if self._text is not None and self._depth == len(self._open):
+            self._text.append(text)
+            if len(self._text) > _MAX_TAGS:
+                self._fail("a <label> that does not end")
+
+    def _refuse(self, *_: object) -> NoReturn:
+        self._fail("document types and entities are refused; remove the <!DOCTYPE")
+
+    def _line(self) -> int:
+        return self._expat.CurrentLineNumber
+
+    def _fail(self, message: str) -> NoReturn:
+        raise AnnotationError(message, path=self._path, line=self._line())
 
 
 def _number(attributes: Mapping[str, str], name: str, what: str) -> float:
@@ -221,15 +285,8 @@ def _number(attributes: Mapping[str, str], name: str, what: str) -> float:
         raise ValueError(f"{what} has {found} {name}") from None
 
 
-def _flags(attributes: Mapping[str, str]) -> dict[str, bool]:
-    flags: dict[str, bool] = {}
-    for name, flag in _FLAGS.items():
-        text = attributes.get(name, "0").strip().lower()
-        if text not in _TRUTH:
-            raise ValueError(f"it has {shorten(repr(text))} as {name}; 0 or 1 expected")
-        flags[flag] = flags.get(flag, False) or _TRUTH[text]
-    return flags
-
-
 def _pixels(text: str | None) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else 0
+    """Return 0 where nothing is said, and what is no whole number as -1, which is reported."""
+    if text is None:
+        return 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from lit_loader.annotations.paths import resolve_under
+from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
 from lit_loader.formats.text_file import file_stamp
@@ -57,7 +57,7 @@ def read_entries(root: Path, name: str) -> Iterator[Entry]:
             of digits; names file and line.
         UnsafePathError: If the name or a symbolic link leads out of ``root``.
     """
-    path = resolve_under(root, name)
+    path = root / check_relative(name)
     if file_stamp(root, name).size > MAX_JSON_BYTES:
         raise AnnotationError(f"the file is larger than MAX_JSON_BYTES={MAX_JSON_BYTES}", path=path)
     try:

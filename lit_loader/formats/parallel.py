@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -14,10 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
 
-__all__ = ["INLINE_FILES", "map_chunks", "told_while"]
+__all__ = ["INLINE_FILES", "iter_chunks", "map_chunks", "told_while"]
 
 INLINE_FILES: Final = 4_000  # measured: where two processes begin to win over the cost of forking
-_CHUNK_FILES: Final = 200
+_CHUNK_FILES: Final = 200  # fewer keep processes waiting for each other
+_NUM_CHUNKS: Final = 32  # of large sets; fewer, and one process reads the last of them alone
+_MOST_FILES: Final = 1_000
 _MAX_WORKERS: Final = 16
 _TOLD: Final[list[Status]] = []  # what `told_while` tells now, the innermost last
 
@@ -33,13 +36,27 @@ def map_chunks(
     progress: bool,
     description: str,
 ) -> list[ResultT]:
-    """Apply ``function`` to consecutive chunks of ``items`` and return the results in order.
+    """Return what `iter_chunks` yields."""
+    return list(
+        iter_chunks(function, items, num_workers=num_workers, progress=progress, description=description)
+    )
+
+
+def iter_chunks(
+    function: Callable[[Sequence[ItemT]], ResultT],
+    items: Sequence[ItemT],
+    *,
+    num_workers: int | None,
+    progress: bool,
+    description: str,
+) -> Iterator[ResultT]:
+    """Apply ``function`` to consecutive chunks of ``items`` and yield the results in order, while others are made.
 
     Chunks do not depend on ``num_workers``, so neither do the results; of several errors the first in
     order is raised. No process is left behind.
 
     Args:
-        function: Picklable; gets up to 200 items.
+        function: Picklable; gets 200 to 1,000 items.
         items: Picklable items.
         num_workers: Processes; 0 works in this one; None does so below ``INLINE_FILES`` items and otherwise
             takes one process for each available CPU.
@@ -52,7 +69,7 @@ def map_chunks(
     if num_workers is not None and num_workers < 0:
         raise ValueError(f"num_workers={num_workers} must be None or >= 0")
     with _nothing_told():
-        return _map(function, items, num_workers=num_workers, progress=progress, description=description)
+        yield from _map(function, items, num_workers=num_workers, progress=progress, description=description)
 
 
 def _map(
@@ -62,20 +79,22 @@ def _map(
     num_workers: int | None,
     progress: bool,
     description: str,
-) -> list[ResultT]:
-    chunks = [items[start : start + _CHUNK_FILES] for start in range(0, len(items), _CHUNK_FILES)]
+) -> Iterator[ResultT]:
+    step = min(max(_CHUNK_FILES, len(items) // _NUM_CHUNKS), _MOST_FILES)
+    chunks = [items[start : start + step] for start in range(0, len(items), step)]
     workers = min(_workers(len(items)) if num_workers is None else num_workers, len(chunks))
     if workers == 0 or len(chunks) == 0:
-        return _collect((function(chunk) for chunk in chunks), chunks, progress, description)
+        yield from _told((function(chunk) for chunk in chunks), chunks, progress, description)
+        return
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         with warnings.catch_warnings():
             # Python 3.12 warns of forking beside threads; the children parse bytes and take no lock of ours.
             warnings.simplefilter("ignore", DeprecationWarning)
-            futures = [pool.submit(function, chunk) for chunk in chunks]
+            futures = deque(pool.submit(function, chunk) for chunk in chunks)
         try:
-            return _collect((future.result() for future in futures), chunks, progress, description)
+            yield from _told((futures.popleft().result() for _ in chunks), chunks, progress, description)
         finally:
             for future in futures:
                 future.cancel()
@@ -120,12 +139,14 @@ def _workers(num_items: int) -> int:
     return 0 if available < 2 else min(available, _MAX_WORKERS)
 
 
-def _collect(
+def _told(
     results: Iterator[ResultT], chunks: Sequence[Sequence[ItemT]], progress: bool, description: str
-) -> list[ResultT]:
+) -> Iterator[ResultT]:
+    """Yield results, and draw a progress bar meanwhile."""
     console = Console(stderr=True) if progress else None
     if console is None or not console.is_terminal:
-        return list(results)
+        yield from results
+        return
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -133,10 +154,8 @@ def _collect(
         TimeRemainingColumn(),
         console=console,
     )
-    collected = []
     with bar:
         task = bar.add_task(description, total=sum(map(len, chunks)))
         for chunk, result in zip(chunks, results, strict=True):
-            collected.append(result)
+            yield result
             bar.advance(task, len(chunk))
-    return collected

@@ -17,17 +17,26 @@ class ReadPolicy:
     an UnsafePathError, and a file that cannot be read as its format at all is always an AnnotationError.
 
     Attributes:
+        duplicate_id: A list of a split names an image twice. ``"drop"`` reads it once.
+        missing_annotation: A list of a split names an image without an annotation file. ``"empty"`` keeps it as an
+            image without objects, ``"drop"`` drops it.
         malformed: A line, row or entry does not say what its format asks for: a number is missing or is no
             number, a name is empty or longer than 256 characters. ``"drop"`` drops it.
+        schema_mismatch: A file lists other points, attribute values or classes than a file before. ``"unite"`` appends
+            what is new. Points are not compared if ``schema`` is given, classes not if ``class_names`` are.
+        bad_size: The size of an image as the annotations have it is not positive, or has more than 2**31 - 1 pixels a
+            side. ``"unknown"`` reads it from the image's header, as where the annotations have none.
         missing_image: There is no image file at the path. ``"keep"`` keeps the path and what is in the
             image; its size is unknown unless the annotations say it.
+        wrong_filename: The annotation of an image that was found by its id names another file. The id wins:
+            ``"report"`` uses it, ``"drop"`` drops the image.
         unreadable_image: The annotations do not say the image's size, and its header cannot be read.
             ``"keep"`` keeps it with size 0, so that nothing is compared with it.
         unknown_class: An object's class is not among the ``class_names`` that were given. ``"drop"`` drops
             the object.
-        bad_point: A coordinate of a point that is not absent is NaN or beyond float32. ``"absent"`` makes
+        invalid_keypoint: A coordinate of a point that is not absent is NaN or beyond float32. ``"absent"`` makes
             the point absent, ``"drop"`` drops the object.
-        point_outside: A point lies below 0 or beyond width or height (one exactly at width or height does
+        keypoint_outside: A point lies below 0 or beyond width or height (one exactly at width or height does
             not). ``"keep"`` leaves it, ``"absent"`` makes it absent.
         non_finite: A corner of a box is NaN or beyond float32. ``"drop"`` drops the object.
         swapped: xmin > xmax or ymin > ymax. ``"fix"`` exchanges them.
@@ -42,12 +51,17 @@ class ReadPolicy:
         ValueError: If an action is not one of those that the attribute knows.
     """
 
+    duplicate_id: Literal["drop", "raise"] = "drop"
+    missing_annotation: Literal["raise", "drop", "empty"] = "raise"
     malformed: Literal["raise", "drop"] = "raise"
+    schema_mismatch: Literal["raise", "unite"] = "raise"
+    bad_size: Literal["unknown", "raise"] = "unknown"
     missing_image: Literal["raise", "drop", "keep"] = "raise"
+    wrong_filename: Literal["report", "drop", "raise"] = "report"
     unreadable_image: Literal["raise", "drop", "keep"] = "raise"
     unknown_class: Literal["raise", "drop"] = "raise"
-    bad_point: Literal["absent", "drop", "raise"] = "absent"
-    point_outside: Literal["keep", "absent", "raise"] = "keep"
+    invalid_keypoint: Literal["absent", "drop", "raise"] = "absent"
+    keypoint_outside: Literal["keep", "absent", "raise"] = "keep"
     non_finite: Literal["drop", "raise"] = "drop"
     swapped: Literal["fix", "drop", "raise"] = "fix"
     out_of_image: Literal["keep", "clip", "drop", "raise"] = "keep"

@@ -1,150 +1,128 @@
-"""The reader of ``.pts`` files (300-W, Menpo, 300-VW): one file with the points of one face an image."""
+"""``.pts`` files (300-W, Menpo, 300-VW): ``version: 1``, ``n_points: 68``, then the points of one face in braces."""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
-from functools import partial
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
-from lit_loader.annotations.table import AnnotationTable
+from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats.builder import TableBuilder
-from lit_loader.formats.cached import check_class_names, check_workers, read_cached
-from lit_loader.formats.file_patterns import find_files
-from lit_loader.formats.image_files import join_path
-from lit_loader.formats.list_lines import check_shift
-from lit_loader.formats.parallel import map_chunks
-from lit_loader.formats.policy import ReadPolicy
-from lit_loader.formats.pts_file import parse_pts
+from lit_loader.formats.folder import Folder
+from lit_loader.formats.reader import Inputs, Reader
+from lit_loader.formats.rows import Rows
+from lit_loader.formats.text_file import numbers, read_bytes, read_lines
 
-__all__ = ["read_pts"]
+__all__ = ["MAX_PTS_BYTES", "PtsReader"]
 
-_READER_VERSION = 1
+MAX_PTS_BYTES: Final = 1024 * 1024
+_ENDING: Final = ".pts"
+_VERSION: Final = re.compile(r"version\s*:\s*1(?:\.0*)?")
+_COUNT: Final = re.compile(r"n_points\s*:\s*(\d{1,9})")
 
 
-def read_pts(
-    root: Path | str,
-    name: str,
-    *,
-    image_dir: str | None = None,
-    class_name: str = "face",
-    schema: str | KeypointSchema | Mapping[str, Any] | int = "face_68",
-    one_based: bool = False,
-    split: str | None = None,
-    class_names: Sequence[str] | None = None,
-    policy: ReadPolicy | None = None,
-    cache_dir: Path | str | None = None,
-    use_cache: bool = True,
-    num_workers: int | None = None,
-    progress: bool = True,
-) -> AnnotationTable:
-    """Read one ``.pts`` file, those of a folder, or those that fit a pattern, sorted by name.
+@dataclass(frozen=True, kw_only=True)
+class PtsReader(Reader):
+    """Reads one ``.pts`` file, those of a folder, or those that fit a pattern, sorted by name.
 
-    The image of ``indoor_020.pts`` is the file ``indoor_020`` with any ending of ``IMAGE_EXTENSIONS``,
-    beside it or in ``image_dir``. Boxes are put around the points.
+    NAME is a file, a folder, or a pattern such as ``"*/annot/*.pts"`` (``*``, ``?`` and ``[...]`` within a part, ``**``
+    for any folders). The image of ``indoor_020.pts`` is the file ``indoor_020`` with any ending of
+    ``IMAGE_EXTENSIONS``, beside it or in ``image_dir``. Boxes are put around the points.
 
     Args:
-        root: The data set's folder; nothing outside of it is opened.
-        name: A file, a folder, or a pattern such as ``"*/annot/*.pts"`` (``*``, ``?`` and ``[...]`` within a
-            part, ``**`` for any folders), relative to ``root``.
-        image_dir: The folder of a file's image, relative to the file's own folder: ``"../imgs"`` for
-            300-VW's ``<clip>/annot`` and ``<clip>/imgs``. It must lie below ``root``. None: beside it.
+        image_dir: The folder of a file's image, relative to the file's own folder: ``"../imgs"`` for 300-VW's
+            ``<clip>/annot`` and ``<clip>/imgs``. It must be below the root. None for the file's own folder.
         class_name: Class of every face.
         schema: The points, as in ``keypoint_schema``.
-        one_based: Whether to subtract one from every coordinate. 300-W's count from one, as MATLAB does; by
-            default they are kept as written.
-        split: As in ``read_points_list``, like all that follow.
-        class_names: Classes in the order of their ids.
-        policy: What to do about each kind of problem; ``malformed="drop"`` drops a file.
-        cache_dir: Where the table is cached.
-        use_cache: Whether to load from the cache and store there.
-        num_workers: Processes that read files; 0: none; None: none for few files.
-        progress: Whether to draw a progress bar on a terminal.
-
-    Raises:
-        AnnotationError: If no file fits, or for a problem whose action is ``"raise"``; names file and line.
-        UnsafePathError: If a path or link leads out of ``root``.
+        one_based: Whether to subtract one from every coordinate. 300-W's count from one, as MATLAB does; by default
+            they are kept as written.
 
     Source:
         Sagonas et al. 2013, 300 Faces in-the-Wild Challenge: the annotations' format.
     """
-    check_workers(num_workers)
-    names = check_class_names(class_names)
-    policy = ReadPolicy() if policy is None else policy
-    points = keypoint_schema(schema)
-    real_root = Path(root).resolve()
-    files = find_files(real_root, name, ending=".pts")
-    folders = {folder: _image_folder(folder, image_dir) for folder in {_folder(file) for file in files}}
 
-    def build() -> AnnotationTable:
-        builder = TableBuilder(root=real_root, policy=policy, schema=points, class_names=names, split=split)
-        parts = map_chunks(
-            partial(_parse, root=real_root, num_points=len(points.names)),
-            files,
-            num_workers=num_workers,
-            progress=progress,
-            description="Reading points",
-        )
-        shift = check_shift(one_based=one_based, normalized=False)
-        for file, found in zip(files, (found for part in parts for found in part), strict=True):
-            if isinstance(found, AnnotationError):
-                builder.malformed(found.message, file=file, line=found.line)
-                continue
-            stem = posixpath.basename(file)[: -len(".pts")]
-            path = join_path(folders[_folder(file)], stem, source=real_root / file)
-            image = builder.image(path, file=file, image_id=file[: -len(".pts")])
-            builder.object(image, class_name=class_name, box=None, points=found - shift, file=file)
-        return builder.build(num_workers=num_workers, progress=progress)
-
-    return read_cached(
-        "pts",
-        version=_READER_VERSION,
-        root=real_root,
-        files=files,
-        image_dirs=sorted(folders.values()),
-        settings={
-            "class": [class_name, names, split],
-            "schema": [points.names, points.flip_pairs, points.interocular],
-            "one_based": one_based,
-        },
-        policy=policy,
-        build=build,
-        cache_dir=cache_dir,
-        use_cache=use_cache,
-        progress=progress,
+    format: ClassVar[str] = "pts"
+    description: ClassVar[str] = (
+        ".pts files (300-W, Menpo), one an object; NAME: their folder, or a pattern such as *.pts"
     )
 
+    image_dir: str | None = None
+    class_name: str = "face"
+    schema: str | KeypointSchema | Mapping[str, Any] | int = "face_68"
+    one_based: bool = False
 
-def _folder(file: str) -> str:
-    return posixpath.dirname(file) or "."
+    def inputs(self, folder: Folder, name: str) -> Inputs:
+        """Return the files that a name means."""
+        return Inputs(files=folder.find_files(name, ending=_ENDING))
+
+    def read(self, rows: Rows, unit: str) -> None:
+        """Add the face of a file."""
+        schema = keypoint_schema(self.schema)
+        points = _read_points(rows.root, unit, num_points=len(schema.names)) - float(self.one_based)
+        stem = unit.removesuffix(_ENDING)
+        folder, _, name = stem.rpartition("/")
+        joined = posixpath.normpath(posixpath.join(folder, self.image_dir or "."))
+        if joined.startswith(("..", "/")):
+            message = f"image_dir={self.image_dir!r} of {folder or '.'!r} leads out of the data set's root"
+            raise UnsafePathError(f"{message}; pass a higher root")
+        rows.declare(keypoints=schema)
+        image = rows.image(name, folder=joined, image_id=stem)
+        rows.object(image, class_name=self.class_name, box=None, points=points)
 
 
-def _image_folder(folder: str, image_dir: str | None) -> str:
-    joined = posixpath.normpath(posixpath.join(folder, image_dir or "."))
-    if joined.startswith(("..", "/")):
-        message = (
-            f"image_dir={image_dir!r} of {folder!r} leads out of the data set's root; pass a higher root"
-        )
-        raise UnsafePathError(message)
-    return joined
+def _read_points(root: Path, name: str, *, num_points: int) -> npt.NDArray[np.float64]:
+    """Return the points of a file, shape ``(num_points, 2)``, as written.
 
-
-def _parse(
-    files: Sequence[str], *, root: Path, num_points: int
-) -> list[npt.NDArray[np.float64] | AnnotationError]:
-    """Parse files; what is wrong with one comes in its place, to be judged where the policy is."""
-    found: list[npt.NDArray[np.float64] | AnnotationError] = []
-    for file in files:
+    Raises:
+        AnnotationError: If the file says anything else; names file and line.
+    """
+    words = read_bytes(root, name, max_bytes=MAX_PTS_BYTES).split()
+    head = [b"version:", b"n_points:", str(num_points).encode(), b"{", b"}"]
+    if [*words[0:1], *words[2:5], *words[-1:]] == head and words[1] in (b"1", b"1.0"):
         try:
-            found.append(parse_pts(root, file, num_points=num_points))
-        except UnsafePathError:
-            raise
-        except AnnotationError as error:
-            found.append(error)
-    return found
+            return np.array([float(word) for word in words[5:-1]]).reshape(num_points, 2)
+        except ValueError:
+            pass  # read again, for the line
+    return _read_lines(root, name, num_points)
+
+
+def _read_lines(root: Path, name: str, num_points: int) -> npt.NDArray[np.float64]:
+    path = root / name
+    lines = ((line, text.strip()) for line, text in read_lines(root, name, max_bytes=MAX_PTS_BYTES))
+    filled = [(line, text) for line, text in lines if text]
+    last = filled[-1][0] if filled else 1
+    filled += [(last, "")] * 3
+
+    def wrong(place: int, expected: str) -> AnnotationError:
+        line, text = filled[place]
+        found = shorten(repr(text)) if text else "the end of the file"
+        return AnnotationError(f"{found} stands where {expected} should", path=path, line=line)
+
+    if not _VERSION.fullmatch(filled[0][1]):
+        raise wrong(0, "'version: 1'")
+    count = _COUNT.fullmatch(filled[1][1])
+    if count is None:
+        raise wrong(1, "'n_points: <number>'")
+    if int(count[1]) != num_points:
+        message = f"n_points is {int(count[1])}; the schema has {num_points} points"
+        raise AnnotationError(message, path=path, line=filled[1][0])
+    if filled[2][1] != "{":
+        raise wrong(2, "'{'")
+    points = []
+    for place in range(3, 3 + num_points):
+        texts = filled[place][1].split() if place < len(filled) else []
+        if len(texts) != 2:
+            raise wrong(min(place, len(filled) - 1), f"point {place - 2} of {num_points}, as x and y,")
+        points.append(numbers(texts, path=path, line=filled[place][0]))
+    if filled[3 + num_points][1] != "}":
+        raise wrong(3 + num_points, "'}'")
+    if filled[4 + num_points][1]:
+        raise wrong(4 + num_points, "the end of the file")
+    return np.array(points)

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import csv
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from lit_loader.annotations.cache import FileStamp
-from lit_loader.annotations.paths import resolve_under
+from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
 
 __all__ = [
     "MAX_LINE_BYTES",
-    "MAX_NAME_CHARS",
-    "MAX_TEXT_BYTES",
+    "MAX_ROW_LINES",
     "file_stamp",
     "numbers",
     "read_bytes",
     "read_lines",
+    "read_rows",
 ]
 
-MAX_TEXT_BYTES: Final = 1024**3  # one line is in memory; what lines say is bounded where it is collected
 MAX_LINE_BYTES: Final = 256 * 1024
-MAX_NAME_CHARS: Final = 256
+MAX_ROW_LINES: Final = 16
 _BOM: Final = b"\xef\xbb\xbf"
 
 
 def read_lines(
-    root: Path, name: str, *, max_bytes: int = MAX_TEXT_BYTES, keep_ends: bool = False
+    root: Path, name: str, *, max_bytes: int | None = None, keep_ends: bool = False
 ) -> Iterator[tuple[int, str]]:
     r"""Yield the lines of a text file with their numbers, counted from 1; at most one is in memory.
 
@@ -39,17 +40,18 @@ def read_lines(
     Args:
         root: The data set's folder.
         name: The file, relative to ``root``.
-        max_bytes: A larger file is refused.
+        max_bytes: A larger file is refused; None for any size, since one line is in memory.
         keep_ends: Whether lines keep their ends, as the ``csv`` module asks for.
 
     Raises:
         AnnotationError: If the file is no regular file, cannot be read, is larger than ``max_bytes``, holds
             a NUL (as UTF-16 does), or has a line of more than ``MAX_LINE_BYTES``; names file and line.
-        UnsafePathError: If the name or a symbolic link leads out of ``root``.
+        UnsafePathError: If the name leads out of ``root``.
     """
-    path = resolve_under(root, name)
-    with _open(path, max_bytes=max_bytes) as file:
-        left = max_bytes
+    path = root / check_relative(name)
+    limit = sys.maxsize if max_bytes is None else max_bytes
+    with _open(path, max_bytes=limit) as file:
+        left = limit
         number = 0
         while data := file.readline(MAX_LINE_BYTES + 1):
             number += 1
@@ -58,7 +60,7 @@ def read_lines(
                 message = f"a line of more than MAX_LINE_BYTES={MAX_LINE_BYTES} bytes; it is no annotation"
                 raise AnnotationError(message, path=path, line=number)
             if left < 0:
-                raise _too_large(path, max_bytes)
+                raise _too_large(path, limit)
             if b"\0" in data:
                 message = "the line holds a NUL; the file must be text in UTF-8"
                 raise AnnotationError(message, path=path, line=number)
@@ -66,6 +68,41 @@ def read_lines(
                 data = data.removeprefix(_BOM)
             text = data.decode("utf-8", "surrogateescape")
             yield number, text if keep_ends else text.rstrip("\r\n")
+
+
+def read_rows(root: Path, name: str, *, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a CSV file (RFC 4180: fields may be quoted with ``"``), each with its line; not the empty ones.
+
+    Args:
+        root: The data set's folder.
+        name: The file, relative to ``root``.
+        delimiter: What stands between fields; blanks around fields are dropped.
+
+    Raises:
+        AnnotationError: As ``read_lines``, or if a quote is wrong, a field has more characters than the ``csv``
+            module takes, or a row goes over more than ``MAX_ROW_LINES`` lines.
+        UnsafePathError: If the name leads out of ``root``.
+    """
+    path = root / name
+    last = first = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal last
+        for last, text in read_lines(root, name, keep_ends=True):
+            if last - first > MAX_ROW_LINES:
+                message = f"a row of more than {MAX_ROW_LINES} lines; is a quote not closed?"
+                raise AnnotationError(message, path=path, line=first + 1)
+            yield text
+
+    rows = csv.reader(lines(), delimiter=delimiter, strict=True, skipinitialspace=delimiter != " ")
+    try:
+        for fields in rows:
+            if any(fields):
+                yield first + 1, [field.strip() for field in fields]
+            first = last
+    except csv.Error as error:
+        message = f"the row is no CSV ({error}); correct it, or choose another delimiter"
+        raise AnnotationError(message, path=path, line=first + 1) from None
 
 
 def read_bytes(root: Path, name: str, *, max_bytes: int) -> bytes:
@@ -78,9 +115,9 @@ def read_bytes(root: Path, name: str, *, max_bytes: int) -> bytes:
 
     Raises:
         AnnotationError: If the file is no regular file, cannot be read, or is larger than ``max_bytes``.
-        UnsafePathError: If the name or a symbolic link leads out of ``root``.
+        UnsafePathError: If the name leads out of ``root``.
     """
-    path = resolve_under(root, name)
+    path = root / check_relative(name)
     with _open(path, max_bytes=max_bytes) as file:
         size = path.stat().st_size  # read(max_bytes) would allocate as much for every small file
         data = file.read(min(size, max_bytes) + 1)
@@ -94,9 +131,9 @@ def file_stamp(root: Path, name: str) -> FileStamp:
 
     Raises:
         AnnotationError: If there is no such regular file.
-        UnsafePathError: If the name or a symbolic link leads out of ``root``.
+        UnsafePathError: If the name leads out of ``root``.
     """
-    path = resolve_under(root, name)
+    path = root / check_relative(name)
     try:
         state = path.stat()
     except OSError as error:

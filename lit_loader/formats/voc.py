@@ -1,157 +1,469 @@
-"""The reader of Pascal VOC data sets: XML per image, split files, cached as one table."""
+"""Pascal VOC: an XML file an image, plain or with the points, attributes and crowds that ``voc_writer.py`` documents.
+
+NOTE [Objects by their text]
+    To parse a file with ElementTree and to walk its objects takes twice the time of parsing alone. But objects of a set
+    are alike in all but the four numbers of their boxes. So a file is cut at ``<object>``, a regular expression takes
+    the box out of each piece, and the rest, ``<object><name>dog</name>...<bndbox/>...</object>``, is parsed as a
+    document of its own and remembered by its text. What stands around the objects is parsed with one ``<object/>`` in
+    the place of all, and remembered, too. Every byte but the numbers and the name of the image goes through the XML
+    parser, and pieces that are documents, in a place where an element may stand, make the same tree as the whole file.
+    A file that is not of this kind, or has a malformed object, is parsed as a whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
+import math
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Final, TypeAlias
+from xml.etree.ElementTree import Element
 
-from lit_loader.annotations.cache import cache_folder, cache_key, load_or_build
-from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
-from lit_loader.annotations.report import ReadReport
-from lit_loader.annotations.table import AnnotationTable
-from lit_loader.formats.cached import check_class_names, check_workers
-from lit_loader.formats.parallel import map_chunks
-from lit_loader.formats.voc_build import build_voc_table, choose_items
-from lit_loader.formats.voc_columns import join_columns
-from lit_loader.formats.voc_files import find_voc_files
-from lit_loader.formats.voc_parse import parse_voc_files
-from lit_loader.formats.voc_policy import VocPolicy
+import numpy as np
 
-__all__ = ["read_voc"]
+from lit_loader.annotations.keypoints import KeypointSchema
+from lit_loader.annotations.report import shorten
+from lit_loader.errors import AnnotationError
+from lit_loader.formats.folder import Folder, join_path
+from lit_loader.formats.reader import Inputs, Reader
+from lit_loader.formats.rows import Declared, Rows
+from lit_loader.formats.text_file import read_lines
+from lit_loader.formats.voc_schema import checked_name, read_schema
+from lit_loader.formats.xml_tree import child_line, child_text, parse_xml, read_bytes
 
-_READER_VERSION = 2
+__all__ = ["VocReader"]
+
+_Unit: TypeAlias = tuple[str, str, tuple[str, str, int] | None]
+"""An image's id, its XML file or "", and what is wrong with its line of the split: kind, split file, line."""
+
+_Box: TypeAlias = Sequence[float] | None
+_WRONG: Final = {"duplicate_id": "image {} is named again", "missing_annotation": "there is no XML for {}"}
+_COLUMNS: Final = tuple(f"{space}{number}" for space in " \t" for number in (-1, 0, 1))
+"""How a line of VOC's files of one class ends."""
+
+_FLAGS: Final = ("difficult", "truncated", "occluded")
+_BLOCKS: Final = frozenset(("keypoints", "attributes", "actions"))
+_SINGLE: Final = frozenset(("name", "bndbox", "pose", "crowd", *_FLAGS))
+_IN_HEAD: Final = frozenset(("object", "schema", "filename", "size", "folder", "path", "source", "owner"))
+"""Elements of a file that are read, or that say nothing of an image but where it came from."""
+
+_TRUTH: Final = {"0": False, "1": True, "false": False, "true": True, "no": False, "yes": True, "": False}
+_VISIBILITY: Final = {"0": 0, "1": 1, "2": 2}
+_CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
+_SPACE: Final = r"[ \t\r\n]*"  # of XML, which has no form feed
+_NUMBERS: Final = "".join(rf"{_SPACE}<{tag}>{_SPACE}([-+.\deE]+){_SPACE}</{tag}>" for tag in _CORNERS)
+_BOX: Final = re.compile(rf"<bndbox>{_NUMBERS}{_SPACE}</bndbox>".encode())
+_PLAIN: Final = r"[ -%'-;=?-~]*"  # ASCII characters that stand for themselves
+_FILENAME: Final = re.compile(f"<filename>({_PLAIN})</filename>".encode())
+_MAX_TEXT_BYTES: Final = 2_048  # of what is remembered
 
 
-def read_voc(
-    root: Path | str,
-    *,
-    split: str | None = None,
-    class_names: Sequence[str] | None = None,
-    schema: str | KeypointSchema | Mapping[str, Any] | int | None = None,
-    keypoints: bool = True,
-    attributes: bool = True,
-    one_based: bool = False,
-    image_dir: str = "JPEGImages",
-    annotation_dir: str = "Annotations",
-    split_dir: str = "ImageSets/Main",
-    policy: VocPolicy | None = None,
-    cache_dir: Path | str | None = None,
-    use_cache: bool = True,
-    num_workers: int | None = None,
-    progress: bool = True,
-) -> AnnotationTable:
-    """Read a VOC data set, plain or unified; images are never opened.
+@dataclass(frozen=True, kw_only=True)
+class VocReader(Reader):
+    """Reads a Pascal VOC data set.
 
-    The unified format, VOC with points, attributes and crowd flags, is described in ``voc_writer.py``. Of
-    plain VOC the table has no keypoints (None) and no attributes. ``<part>`` is not read and counted in the
-    report.
-
-    The image of an id is found by listing ``image_dir``; when several extensions fit, the one that
-    ``<filename>`` has, else the first of ``IMAGE_EXTENSIONS``. What is wrong in the files is handled by
-    ``policy`` and listed in the table's ``report``. Paths that the data set names, and symbolic links in
-    it, may not lead out of ``root``.
-
-    Read further splits of plain VOC with the first one's ``class_names``: a split that lacks a class would
-    otherwise number the others differently. Files with a ``<schema>`` say it themselves where need be.
+    ``<annotation_dir>/<id>.xml`` describes the image ``<image_dir>/<id>`` with any ending; of several files, the one
+    with the ending of ``<filename>``. In a line of a split, an id may be followed by -1, 0 or 1, as in VOC's files of
+    one class, which is not read. ``<pose>`` is an attribute, unless it is "Unspecified". ``<part>``, ``<actions>`` and
+    whatever else an ``<object>`` holds is counted in the report.
 
     Args:
-        root: The data set's folder.
-        split: Reads the ids in ``<split_dir>/<split>.txt``; None reads every XML file below
-            ``annotation_dir``, sorted by id.
-        class_names: Classes in the order of their ids; None takes those of the ``<schema>``, or else the
-            names that occur in this split, sorted, those of objects that the policy drops included.
-        schema: What the points are, as `keypoint_schema` takes it; points of other names are not read and
-            reported. None takes the files' ``<schema>``, or else the names that occur, sorted.
-        keypoints: Whether to read points.
-        attributes: Whether to read attributes. Their values are numbered as the ``<schema>`` says, or else
-            sorted.
-        one_based: Whether to subtract one from all coordinates. By default they are kept as written, as
-            torchvision does.
-        image_dir: Folder of the images, relative to ``root``.
-        annotation_dir: Folder of the XML files, relative to ``root``.
-        split_dir: Folder of the split files, relative to ``root``.
-        policy: What to do about each kind of problem; default ``VocPolicy()``.
-        cache_dir: Where the table is cached; None: ``$XDG_CACHE_HOME/lit_loader`` or ``~/.cache/lit_loader``.
-            When a cached table is stale is said in ``cache.py``, NOTE [when a cache is stale].
-        use_cache: Whether to load from the cache and store there.
-        num_workers: Processes that parse; 0: none; None: none below 4,000 files, else one a CPU. The table is
-            the same for all of them.
-        progress: Whether to draw a progress bar on a terminal.
+        schema: The points, as `keypoint_schema` takes them, or None for those of the files' ``<schema>``, else those
+            that occur, sorted. Points of other names are not read and reported.
+        keypoints: Whether to read the points of objects that have a box.
+        attributes: Whether to read attributes.
+        one_based: Whether to subtract one from all coordinates. By default they are kept, as torchvision does.
+        image_dir: Folder of the images, relative to the root.
+        annotation_dir: Folder of the XML files, relative to the root.
+        split_dir: Folder of the split files, relative to the root.
+    """
 
-    Returns:
-        The table. With ``use_cache`` its columns are views of the mapped cache file.
+    format: ClassVar[str] = "voc"
+    description: ClassVar[str] = (
+        "VOC XML, with points and attributes too; NAME: a split in ImageSets/Main, or . for all"
+    )
+    version: ClassVar[int] = 3
+
+    schema: str | KeypointSchema | Mapping[str, Any] | int | None = None
+    keypoints: bool = True
+    attributes: bool = True
+    one_based: bool = False
+    image_dir: str = "JPEGImages"
+    annotation_dir: str = "Annotations"
+    split_dir: str = "ImageSets/Main"
+
+    def __post_init__(self) -> None:
+        if self.schema is not None and not self.keypoints:
+            raise ValueError(f"schema={self.schema!r} names points, and keypoints=False reads none; drop one")
+        self.given_keypoints()
+
+    def inputs(self, folder: Folder, name: str) -> Inputs:
+        """Return the XML files of a split, or all below the folder of annotations, sorted by id.
+
+        Raises:
+            AnnotationError: If there is no such folder or split.
+            UnsafePathError: If a line leads out of the root.
+        """
+        top = posixpath.normpath(self.annotation_dir)
+        if not folder.is_folder(top):
+            message = f"there is no folder {top!r} in {folder.root}; pass the data set's folder as `root`"
+            raise AnnotationError(f"{message}, or its annotation folder as `annotation_dir`")
+        if name == ".":
+            paths = sorted(path for path in folder.below(top) if path.endswith((".xml", ".XML")))
+            found = {path[:-4].removeprefix(f"{top}/"): path for path in paths}  # a.xml comes after a.XML
+            return Inputs(files=paths, units=[(each, found[each], None) for each in sorted(found)])
+        split_file = join_path(self.split_dir, f"{name}.txt")
+        source = folder.root / split_file
+        if not folder.is_file(split_file):
+            names = [
+                file[:-4]
+                for file in folder.files(posixpath.dirname(split_file) or ".")
+                if file.endswith(".txt")
+            ]
+            listed = ", ".join(names[:20]) or "none"
+            raise AnnotationError(f"the split file cannot be read; splits found there: {listed}", path=source)
+        units: list[_Unit] = []
+        files: dict[str, str] = {}
+        for line, text in read_lines(folder.root, split_file):
+            text = text.strip()
+            if not text:
+                continue
+            image_id = join_path(".", text, source=source, line=line)
+            xml = _find_xml(folder, top, image_id)
+            if not xml and text.endswith(_COLUMNS):
+                image_id = join_path(".", text.rsplit(None, 1)[0], source=source, line=line)
+                xml = _find_xml(folder, top, image_id)
+            kind = "duplicate_id" if image_id in files else "" if xml else "missing_annotation"
+            units.append((image_id, xml, (kind, split_file, line) if kind else None))
+            files[image_id] = xml
+        return Inputs(files=[split_file, *filter(None, files.values())], units=units, split=name)
+
+    def find_line(self, root: Path, file: str, index: int) -> int | None:
+        """Return the line of an object."""
+        return child_line(root / file, "object", index)
+
+    def read(self, rows: Rows, unit: _Unit) -> None:
+        """Add what an XML file says of its image."""
+        image_id, xml, wrong = unit
+        if wrong is not None:
+            kind, rows.file, line = wrong
+            action = getattr(rows.policy, kind)
+            rows.problem(kind, action, _WRONG[kind].format(shorten(repr(image_id))), line=line)
+            if action == "empty":
+                rows.image(image_id, folder=self.image_dir, image_id=image_id, line=line)
+            return
+        rows.file = xml
+        try:
+            head, file_name, objects = self._parse(rows, f"{rows.root}/{xml}")
+        except AnnotationError as error:
+            rows.malformed(error.message, line=error.line)
+            return
+        declared, known = head.declared, None
+        if declared is not None:
+            points = declared.keypoints if self.keypoints else None
+            attributes = dict(declared.attributes) if self.attributes else {}
+            rows.declare(class_names=declared.class_names, keypoints=points, attributes=attributes)
+            known = None if declared.keypoints is None else frozenset(declared.keypoints.names)
+        for what in head.not_read:
+            rows.not_read(what)
+        number = rows.image(
+            image_id,
+            folder=self.image_dir,
+            image_id=image_id,
+            file_name=file_name,
+            width=head.width,
+            height=head.height,
+        )
+        for index, element, box in objects:
+            if element.is_plain or _may_add(rows, index, element, known):
+                rows.object(number, box=element.box if box is None else box, index=index, **element.fields)
+
+    def _parse(self, rows: Rows, path: str) -> tuple[_Head, str, Iterable[tuple[int, _Object, _Box]]]:
+        """Return what a file holds: what stands around its objects, the name of the image, and the objects."""
+        data = read_bytes(path)
+        found = self._by_text(data)
+        if found is not None:
+            return found
+        root = parse_xml(data, path=path)
+        return _read_head(root, path), child_text(root, "filename") or "", self._by_element(rows, root)
+
+    def _by_text(self, data: bytes) -> tuple[_Head, str, list[tuple[int, _Object, _Box]]] | None:
+        """Return the same, or None if the file must be parsed as a whole: see NOTE [Objects by their text]."""
+        start, *pieces = data.split(b"<object>")
+        if not pieces or not (data.isascii() or b"encoding" not in start):
+            return None
+        pieces[-1], end, tail = pieces[-1].rpartition(b"</object>")
+        pieces[-1] += end
+        keypoints, attributes, shift = self.keypoints, self.attributes, float(self.one_based)
+        objects: list[tuple[int, _Object, _Box]] = []
+        try:
+            before, file_name, after = _FILENAME.split(start, 1)
+            head = _parse_head(b"%b<filename/>%b<object/>%b" % (before, after, tail))
+            for index, piece in enumerate(pieces):
+                before, left, upper, right, lower, after = _BOX.split(piece, 1)
+                element = _parse_object(
+                    b"<object>%b<bndbox/>%b" % (before, after), keypoints, attributes, shift
+                )
+                box = float(left) - shift, float(upper) - shift, float(right) - shift, float(lower) - shift
+                objects.append((index, element, box))
+        except ValueError:  # an AnnotationError, too
+            return None
+        return head, file_name.decode().strip(), objects
+
+    def _by_element(self, rows: Rows, root: Element) -> Iterator[tuple[int, _Object, _Box]]:
+        """Yield the objects of a file that was parsed as a whole."""
+        shift = float(self.one_based)
+        for index, element in enumerate(root.findall("object")):
+            try:
+                found = _read_object(element, self.keypoints, self.attributes, shift)
+                box = element.find("bndbox")
+                corners = None if box is None else [number - shift for number in _corners(box)]
+            except ValueError as error:
+                rows.malformed(str(error), index=index)
+                continue
+            yield index, found, corners
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Head:
+    """What stands around the objects, without the name of the image; ``not_read`` as in `_Object`."""
+
+    declared: Declared | None
+    width: float
+    height: float
+    not_read: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Object:
+    """What an object holds besides the corners of its box.
+
+    Attributes:
+        fields: Arguments of `Rows.object`.
+        box: The box around the points of an object without a box, if points are not read.
+        point_names: Of all points that are not absent.
+        odd_flags: Messages.
+        not_read: Names of what the table has no place for.
+        is_plain: Whether the three before are empty.
+    """
+
+    fields: Mapping[str, Any]
+    box: _Box
+    point_names: tuple[str, ...]
+    odd_flags: tuple[str, ...]
+    not_read: tuple[str, ...]
+    is_plain: bool
+
+
+@lru_cache(maxsize=4_096)
+def _parse_head(text: bytes) -> _Head:
+    """Return what stands around an empty ``<object>`` in a file with an empty ``<filename>``.
 
     Raises:
-        AnnotationError: For a problem whose action is ``"raise"``; names file and line.
-        UnsafePathError: If a path or link leads out of ``root``.
-        ValueError: If ``class_names`` are empty or repeat, or ``num_workers`` is negative.
+        ValueError: If the text is not of this kind, or too long to be remembered.
     """
-    check_workers(num_workers)
-    names = check_class_names(class_names)
-    if schema is not None and not keypoints:
-        raise ValueError(f"schema={schema!r} says what points are, and keypoints=False reads none; drop one")
-    points = None if schema is None else keypoint_schema(schema)
-    policy = VocPolicy() if policy is None else policy
-    files = find_voc_files(
-        root,
-        split=split,
-        image_dir=image_dir,
-        annotation_dir=annotation_dir,
-        split_dir=split_dir,
-    )
-    settings = {
-        "split": split,
-        "class_names": names,
-        "schema": None if points is None else asdict(points),
-        "read": [keypoints, attributes],
-        "one_based": one_based,
-        "dirs": [image_dir, annotation_dir, split_dir],
-        "policy": asdict(policy),
-    }
+    if len(text) > _MAX_TEXT_BYTES:
+        raise ValueError("too long")
+    root = parse_xml(text, path="")
+    for tag in ("filename", "object"):
+        if root.find(tag) is None or sum(1 for _ in root.iter(tag)) != 1:
+            raise ValueError(f"another <{tag}>")
+    return _read_head(root, "")
 
-    def build() -> AnnotationTable:
-        report = ReadReport()
-        items = choose_items(files, policy=policy, report=report)
-        parse = partial(
-            parse_voc_files,
-            root=files.root,
-            malformed=policy.malformed,
-            keypoints=keypoints,
-            attributes=attributes,
-        )
-        parts = map_chunks(
-            parse,
-            [item.xml for item in items],  # items without XML become empty files
-            num_workers=num_workers,
-            progress=progress,
-            description="Reading annotations",
-        )
-        columns = join_columns(parts or [parse([])])
-        report.merge(columns.report)
-        return build_voc_table(
-            files,
-            items,
-            columns,
-            policy=policy,
-            class_names=names,
-            schema=points,
-            keypoints=keypoints,
-            one_based=one_based,
-            split=split,
-            report=report,
-        )
 
-    if not use_cache:
-        return build()
-    return load_or_build(
-        folder=cache_folder(cache_dir),
-        key=cache_key(
-            reader="voc", version=_READER_VERSION, root=files.root, settings=settings, stamps=files.stamps()
+def _read_head(root: Element, path: str) -> _Head:
+    """Return what stands around the objects of a file.
+
+    Raises:
+        AnnotationError: If it is no VOC file, or its ``<schema>`` is malformed.
+    """
+    if root.tag != "annotation":
+        message = f"the root element is <{shorten(root.tag)}>; a VOC file has <annotation>"
+        raise AnnotationError(message, path=path, line=1)
+    schemas, size = root.findall("schema"), root.find("size")
+    try:
+        if len(schemas) > 1:
+            raise ValueError("the file holds <schema> more than once")
+        declared = read_schema(schemas[0]) if schemas else None
+    except (TypeError, ValueError) as error:
+        line = child_line(path, "schema", len(schemas) - 1)
+        raise AnnotationError(shorten(str(error)), path=path, line=line) from None
+    rest = [child for child in root if child.tag not in _IN_HEAD and _says_something(child)]
+    return _Head(
+        declared=declared,
+        width=0 if size is None else _pixels(size.findtext("width")),
+        height=0 if size is None else _pixels(size.findtext("height")),
+        not_read=tuple(
+            f"<{shorten(child.tag)}> of an <annotation>"
+            for child in rest
+            if child.tag != "segmented" or _truth(child.text) is not False
         ),
-        root=files.root,
-        build=build,
-        unchanged=files.are_unchanged,
     )
+
+
+@lru_cache(maxsize=4_096)
+def _parse_object(text: bytes, keypoints: bool, attributes: bool, shift: float) -> _Object:
+    """Return what an object with an empty ``<bndbox>`` holds.
+
+    Raises:
+        ValueError: If it has another box, or is malformed, or the text is too long to be remembered.
+    """
+    if len(text) > _MAX_TEXT_BYTES:
+        raise ValueError("too long")
+    element = parse_xml(text, path="")
+    if [len(box) for box in element.findall("bndbox")] != [0]:
+        raise ValueError("another box")
+    return _read_object(element, keypoints, attributes, shift)
+
+
+def _read_object(element: Element, keypoints: bool, attributes: bool, shift: float) -> _Object:
+    """Return what an object holds besides the corners of its box.
+
+    Args:
+        element: The ``<object>``.
+        keypoints: Whether to read points.
+        attributes: Whether to read attributes.
+        shift: What is subtracted from coordinates.
+
+    Raises:
+        ValueError: If the object is malformed.
+    """
+    texts: dict[str, str] = {}
+    not_read = []
+    for child in element:
+        if child.tag in _SINGLE and child.tag not in texts:
+            texts[child.tag] = (child.text or "").strip()
+        elif child.tag not in _BLOCKS and _says_something(child):
+            not_read.append(f"<{shorten(child.tag)}> of an <object>")
+    if "name" not in texts:
+        raise ValueError("has no <name>")
+    fields: dict[str, Any] = {"class_name": checked_name(texts["name"], "<name>")}
+    flags = {flag: _truth(texts.get(flag)) for flag in (*_FLAGS, "crowd")}
+    odd = [
+        f"<{flag}> is {shorten(repr(texts[flag]))}; 0 or 1 expected" for flag in flags if flags[flag] is None
+    ]
+    if flags["crowd"] is None:  # a crowd that is taken for an object would be trained as one
+        raise ValueError(odd[-1])
+    fields |= {flag: True for flag, value in flags.items() if value}
+    if attributes:
+        values, pose = _read_attributes(element), texts.get("pose", "")
+        if pose.lower() not in ("", "unspecified") and values.setdefault("pose", pose) != pose:
+            not_read.append("<pose> of an <object>")
+        if values:
+            fields["attributes"] = values
+    for block in element.iterfind("actions"):
+        not_read += [
+            f"<{shorten(action.tag)}> of <actions>" for action in block if _truth(action.text) is not False
+        ]
+    around = None
+    points: dict[str, tuple[float, float, int]] = {}
+    if keypoints or "bndbox" not in texts:
+        points = _read_points(element)
+    if not points and "bndbox" not in texts:
+        raise ValueError("has neither <bndbox> nor a point")
+    if points:
+        places = np.array([point[:2] for point in points.values()], dtype=np.float64) - shift
+        if keypoints:
+            visibility = [point[2] for point in points.values()]
+            fields |= {"points": places, "visibility": visibility, "point_names": tuple(points)}
+        else:
+            places = places[np.isfinite(places).all(axis=1)]
+            around = (*places.min(axis=0, initial=np.inf), *places.max(axis=0, initial=-np.inf))
+    return _Object(
+        fields=fields,
+        box=around,
+        point_names=tuple(points),
+        odd_flags=tuple(odd),
+        not_read=tuple(not_read),
+        is_plain=not (points or odd or not_read),
+    )
+
+
+def _read_points(element: Element) -> dict[str, tuple[float, float, int]]:
+    """Return x, y and visibility of the points that are not absent, sorted by name; ValueError if one is malformed."""
+    points: dict[str, tuple[float, float, int]] = {}
+    for point in element.iterfind("keypoints/point"):
+        name = checked_name(point.get("name"), "the name of a <point>")
+        visibility = _VISIBILITY.get(point.get("visibility", "2").strip())
+        if name in points:
+            raise ValueError(f"has the point {name!r} twice")
+        if visibility is None:
+            text = shorten(repr(point.get("visibility")))
+            raise ValueError(f"the point {name!r} has visibility {text}; 0, 1 or 2 expected")
+        x, y = (_number(point.get(axis, "")) for axis in "xy")
+        if visibility and (x is None or y is None):
+            axis = "x" if x is None else "y"
+            raise ValueError(
+                f"the point {name!r} has {axis}={shorten(repr(point.get(axis, '')))}, not a number"
+            )
+        points[name] = (x or 0.0, y or 0.0, visibility)
+    return {name: point for name, point in sorted(points.items()) if point[2]}
+
+
+def _read_attributes(element: Element) -> dict[str, str]:
+    """Return the values that are not empty; ValueError if one is malformed."""
+    values: dict[str, str] = {}
+    for attribute in element.iterfind("attributes/attribute"):
+        name = checked_name(attribute.findtext("name"), "the name of an <attribute>")
+        if name in values:
+            raise ValueError(f"has the attribute {name!r} twice")
+        value = (attribute.findtext("value") or "").strip()
+        values[name] = checked_name(value, f"the value of the attribute {name!r}") if value else ""
+    return {name: value for name, value in values.items() if value}
+
+
+def _may_add(rows: Rows, index: int, element: _Object, known: frozenset[str] | None) -> bool:
+    """Report what is odd or not read of an object; return False if it has points that its file does not list."""
+    strange = [] if known is None else [name for name in element.point_names if name not in known]
+    if strange:
+        message = f"has the point {strange[0]!r}, which the file's <schema> does not list"
+        rows.malformed(message, index=index)
+        return False
+    for message in element.odd_flags:
+        rows.problem("odd_flag", "false", message, index=index)
+    for what in element.not_read:
+        rows.not_read(what)
+    return True
+
+
+def _find_xml(folder: Folder, annotation_dir: str, image_id: str) -> str:
+    """Return the XML file of an image, or "" if there is none."""
+    path = image_id if annotation_dir == "." else f"{annotation_dir}/{image_id}"
+    for ending in (".xml", ".XML"):
+        if folder.is_file(path + ending):
+            return path + ending
+    return ""
+
+
+def _corners(box: Element) -> list[float]:
+    texts = [box.findtext(corner, "") for corner in _CORNERS]
+    try:
+        return [float(text) for text in texts]
+    except ValueError:
+        corner, text = next(pair for pair in zip(_CORNERS, texts, strict=True) if _number(pair[1]) is None)
+        raise ValueError(f"<{corner}> is {shorten(repr(text))}, not a number") from None
+
+
+def _pixels(text: str | None) -> float:
+    """Return a number of pixels, NaN where there should be one, and 0 where there is nothing."""
+    value = _number(text or "0")
+    return math.nan if value is None else value
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _truth(text: str | None) -> bool | None:
+    """Return the flag that a text means, or None if it means none."""
+    return _TRUTH.get((text or "").strip().lower())
+
+
+def _says_something(element: Element) -> bool:
+    return len(element) > 0 or bool((element.text or "").strip())

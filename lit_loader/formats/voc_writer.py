@@ -74,16 +74,17 @@ order of theirs. Points of a known schema are not listed: ``<keypoints schema="f
 out is taken from the objects, sorted. A set without points and attributes whose classes are the sorted names of
 its objects is written without ``<schema>``, as plain VOC.
 
-Numbers are decimal, exact for float32: what is read was written. What else a table holds and VOC cannot,
-`lit_loader.formats.not_kept` lists.
+Numbers are decimal, exact for float32: what is read was written.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, ClassVar
 from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
 import numpy as np
@@ -92,22 +93,88 @@ import numpy.typing as npt
 from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.table import AnnotationTable
-from lit_loader.formats.not_kept import refuse_loss, what_is_lost
 from lit_loader.formats.parallel import map_chunks
-from lit_loader.formats.voc_elements import (
-    add_attributes,
-    add_points,
-    check_listed,
-    checked_points,
-    float_array,
-    number_text,
-)
-from lit_loader.formats.voc_ids import voc_ids, voc_image_paths
-from lit_loader.formats.voc_schema import VocSchema, add_text, check_name, schema_element
+from lit_loader.formats.rows import Declared
+from lit_loader.formats.voc_schema import add_text, schema_element, written_name, xml_text
+from lit_loader.formats.writer import Writer, absent_places, lost_masks
 
-__all__ = ["write_voc", "write_voc_xml"]
+__all__ = ["VocWriter", "voc_image_paths", "write_voc_xml"]
 
-_FLAGS = ("truncated", "difficult", "occluded")
+
+@dataclass(frozen=True, kw_only=True)
+class VocWriter(Writer):
+    """Writes a table as unified VOC XML, an image a file, and its split; images are not copied.
+
+    Args:
+        annotation_dir: Folder of the XML files, relative to the root.
+        image_dir: Folder where the images are to lie, relative to the root: ``voc_image_paths`` returns where.
+    """
+
+    format: ClassVar[str] = "voc"
+    description: ClassVar[str] = "unified VOC XML: boxes, points, attributes; NAME: the split, or . for none"
+    name_of_split: ClassVar[str] = "{}"
+
+    annotation_dir: str = "Annotations"
+    image_dir: str = "JPEGImages"
+
+    def losses(self, table: AnnotationTable) -> list[str]:
+        """Return what VOC cannot hold of a table."""
+        lost, places = lost_masks(table), absent_places(table)
+        if places:
+            lost.append(f"places of {places} absent points")
+        half_known = int(((table.widths == 0) != (table.heights == 0)).sum())
+        if half_known:
+            lost.append(f"{half_known} widths or heights whose counterpart is not known")
+        if table.num_images == 0 and (table.class_names or table.attributes or table.keypoint_names):
+            lost.append("names of classes, points and attributes, since there is no image to write them for")
+        return lost
+
+    def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
+        """Write a table.
+
+        Raises:
+            ValueError: If the table has another split, two images have the same id, or a name cannot be written.
+            UnsafePathError: If an id, the split or a folder leads out of the root.
+        """
+        if table.split not in (None, name):
+            raise ValueError(f"name={name!r} must be the table's split, {table.split!r}")
+        places, ids = voc_image_paths(table, image_dir=self.image_dir), _image_ids(table)
+        folder = root / check_relative(self.annotation_dir)
+        split_file = root / check_relative(f"ImageSets/Main/{name}.txt")
+        folder.mkdir(parents=True, exist_ok=True)  # of a set without images, too
+        occurring = sorted(
+            table.class_names[label] for label in np.flatnonzero(table.class_counts()).tolist()
+        )
+        is_plain = tuple(occurring) == table.class_names and table.keypoints is None and not table.attributes
+        class_names = () if is_plain else table.class_names
+        map_chunks(
+            partial(
+                _write_images, table=table, ids=ids, places=places, folder=folder, class_names=class_names
+            ),
+            range(table.num_images),
+            num_workers=0,
+            progress=progress,
+            description="Writing annotations",
+        )
+        if name != ".":
+            split_file.parent.mkdir(parents=True, exist_ok=True)
+            split_file.write_bytes(
+                "".join(f"{image_id}\n" for image_id in ids).encode("utf-8", "surrogateescape")
+            )
+
+
+def voc_image_paths(table: AnnotationTable, *, image_dir: str = "JPEGImages") -> list[str]:
+    """Return where the images of a table belong in the data set that `VocWriter` writes, relative to its root.
+
+    That is the image's id with the ending of its file.
+
+    Raises:
+        ValueError: If two images have the same id, or an id cannot be that of a VOC image.
+        UnsafePathError: If an id or ``image_dir`` leads out of the root.
+    """
+    folder, ids = PurePosixPath(check_relative(image_dir)), _image_ids(table)
+    endings = (PurePosixPath(path).suffix for path in table.image_paths)
+    return [str(folder / f"{image_id}{ending}") for image_id, ending in zip(ids, endings, strict=True)]
 
 
 def write_voc_xml(
@@ -130,7 +197,7 @@ def write_voc_xml(
     class_names: Sequence[str] = (),
     depth: int = 3,
 ) -> None:
-    """Write the annotation of one image; ``read_voc`` gives the same numbers back.
+    """Write the annotation of one image; ``VocReader`` gives the same numbers back.
 
     Give ``schema`` and ``attribute_values`` for images without objects too: every file of a set says what
     the set's points and attributes are.
@@ -159,7 +226,7 @@ def write_voc_xml(
         ValueError: If lengths differ, a number is not finite, a name cannot stand in XML or be read back, or a
             value is none of those listed.
     """
-    corners = float_array(boxes).reshape(-1, 4)
+    corners = _floats(boxes).reshape(-1, 4)
     flags = {"truncated": truncated, "difficult": difficult, "occluded": occluded, "crowd": crowd}
     attributes = attributes or {}
     for what, column in {"boxes": corners, **flags, **attributes}.items():
@@ -168,9 +235,13 @@ def write_voc_xml(
     if not np.isfinite(corners).all():
         raise ValueError(f"boxes={corners.tolist()} must be finite")
     points_schema = None if schema is None else keypoint_schema(schema)
-    points, seen = checked_points(keypoints, visibility, points_schema, num_objects=len(names))
-    listed = {name: tuple(values) for name, values in (attribute_values or {}).items()}
-    check_listed(names, tuple(class_names), attributes, listed)
+    points, seen = _checked_points(keypoints, visibility, points_schema, num_objects=len(names))
+    declared = Declared(
+        class_names=tuple(class_names),
+        keypoints=points_schema,
+        attributes=tuple((name, tuple(values)) for name, values in (attribute_values or {}).items()),
+    )
+    _check_declared(names, attributes, declared)
     root = Element("annotation")
     add_text(root, "folder", Path(path).parent.name)
     add_text(root, "filename", filename)
@@ -178,91 +249,24 @@ def write_voc_xml(
         size = SubElement(root, "size")
         for tag, value in (("width", width), ("height", height), ("depth", depth)):
             add_text(size, tag, str(int(value)))
-    said = VocSchema(
-        class_names=tuple(class_names), keypoints=points_schema, attributes=tuple(listed.items())
-    )
-    schema_block = schema_element(said)
+    schema_block = schema_element(declared)
     if schema_block is not None:
         root.append(schema_block)
     for i, name in enumerate(names):
         element = SubElement(root, "object")
-        add_text(element, "name", check_name(name, what="class"))
-        for tag in _FLAGS:
-            column = flags[tag]
-            add_text(element, tag, "0" if column is None else str(int(bool(column[i]))))
-        if crowd is not None and crowd[i]:
-            add_text(element, "crowd", "1")
+        add_text(element, "name", written_name(name, "class"))
+        for tag, column in flags.items():
+            is_set = column is not None and bool(column[i])
+            if is_set or tag != "crowd":
+                add_text(element, tag, str(int(is_set)))
         box = SubElement(element, "bndbox")
         for tag, corner in zip(("xmin", "ymin", "xmax", "ymax"), corners[i], strict=True):
-            add_text(box, tag, number_text(corner))
+            add_text(box, tag, _number_text(corner))
         if points_schema is not None and seen[i].any():
-            add_points(element, points_schema.names, points[i], seen[i])
-        add_attributes(element, {key: values[i] for key, values in attributes.items()})
+            _add_points(element, points_schema.names, points[i], seen[i])
+        _add_attributes(element, {key: values[i] for key, values in attributes.items()})
     indent(root)
     ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
-
-
-def write_voc(
-    table: AnnotationTable,
-    root: Path | str,
-    *,
-    annotation_dir: str = "Annotations",
-    image_dir: str = "JPEGImages",
-    allow_loss: bool = False,
-    progress: bool = True,
-) -> list[str]:
-    """Write a table as unified VOC XML, and its split file when it has a split; images are not copied.
-
-    Everything that a table holds is written but what `what_is_lost` lists for ``"voc"``: the little that no
-    reader gives.
-
-    Args:
-        table: The table.
-        root: The folder of the new data set; made when missing.
-        annotation_dir: Folder of the XML files, relative to ``root``.
-        image_dir: Folder where the images are to lie, relative to ``root``: ``voc_image_paths`` says where.
-        allow_loss: Whether to write even if the files cannot hold everything.
-        progress: Whether to draw a progress bar on a terminal.
-
-    Returns:
-        What of the table the files do not hold, in words; empty when nothing is lost.
-
-    Raises:
-        ValueError: If two images have the same id, a name cannot be written, or something would be lost and
-            ``allow_loss`` is False.
-        UnsafePathError: If an id, the split or a folder leads out of ``root``.
-    """
-    lost = what_is_lost(table, "voc")
-    refuse_loss(lost, format="VOC", allow_loss=allow_loss)
-    places = voc_image_paths(table, image_dir=image_dir)
-    ids = voc_ids(table)
-    folder = Path(root, check_relative(annotation_dir))
-    split_file = None if table.split is None else check_relative(f"ImageSets/Main/{table.split}.txt")
-    folder.mkdir(parents=True, exist_ok=True)  # of a set without images, too
-    map_chunks(
-        partial(_write_images, table=table, ids=ids, places=places, folder=folder, said=_said(table)),
-        range(table.num_images),
-        num_workers=0,
-        progress=progress,
-        description="Writing annotations",
-    )
-    if split_file is not None:
-        path = Path(root, split_file)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes("".join(f"{image_id}\n" for image_id in ids).encode("utf-8", "surrogateescape"))
-    return lost
-
-
-def _said(table: AnnotationTable) -> dict[str, Any]:
-    """Return what every file of the set says of all of them."""
-    occurring = np.flatnonzero(table.class_counts()).tolist()
-    usual = tuple(sorted(table.class_names[label] for label in occurring)) == table.class_names
-    is_plain = usual and table.keypoints is None and not table.attributes
-    return {
-        "schema": table.keypoint_schema,
-        "attribute_values": {name: attribute.names for name, attribute in table.attributes.items()},
-        "class_names": () if is_plain else table.class_names,
-    }
 
 
 def _write_images(
@@ -272,7 +276,7 @@ def _write_images(
     ids: Sequence[str],
     places: Sequence[str],
     folder: Path,
-    said: Mapping[str, Any],
+    class_names: Sequence[str],
 ) -> None:
     for i in chunk:
         rows, path = table.objects(i), folder / f"{ids[i]}.xml"
@@ -290,11 +294,126 @@ def _write_images(
             crowd=table.crowd[rows],
             keypoints=None if table.keypoints is None else table.keypoints[rows],
             visibility=None if table.visibility is None else table.visibility[rows],
+            schema=table.keypoint_schema,
             attributes={
                 name: [
                     None if value < 0 else attribute.names[value] for value in attribute.ids[rows].tolist()
                 ]
                 for name, attribute in table.attributes.items()
             },
-            **said,
+            attribute_values={name: attribute.names for name, attribute in table.attributes.items()},
+            class_names=class_names,
         )
+
+
+def _image_ids(table: AnnotationTable) -> list[str]:
+    """Return the ids of images without the image's ending, which other formats leave on.
+
+    An id that is the image's name without its ending stays, whatever it ends with: ``a.jpg`` of ``a.jpg.jpg``.
+    """
+    ids: dict[str, int] = {}
+    for i, (image_id, path) in enumerate(zip(table.image_ids, table.image_paths, strict=True)):
+        ending = PurePosixPath(path).suffix
+        has_none = f"/{path}".removesuffix(ending).endswith(f"/{image_id}")
+        stem = image_id if has_none else image_id.removesuffix(ending)
+        name = stem if stem and not stem.endswith("/") else image_id
+        parts = check_relative(name).split("/")
+        if name != name.strip() or "\n" in name or any(part == "" or part.startswith(".") for part in parts):
+            raise ValueError(
+                f"image id {name!r} cannot be a line of a split file and an XML file's name: it must not begin or end "
+                "with a space, nor a part of it with a dot"
+            )
+        if name in ids:
+            raise ValueError(
+                f"images {table.image_paths[ids[name]]!r} and {path!r} have the same id {name!r}; VOC has one XML file "
+                "for each id, so select one of them"
+            )
+        ids[name] = i
+    return list(ids)
+
+
+def _checked_points(
+    keypoints: npt.ArrayLike | None,
+    visibility: npt.ArrayLike | None,
+    schema: KeypointSchema | None,
+    *,
+    num_objects: int,
+) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.int64]]:
+    """Return the points ``(num_objects, K, 2)`` and their visibility ``(num_objects, K)``."""
+    if keypoints is None:
+        if visibility is not None:
+            raise ValueError("visibility is given without keypoints; give both or none")
+        return np.zeros((num_objects, 0, 2)), np.zeros((num_objects, 0), dtype=np.int64)
+    if schema is None:
+        raise ValueError("keypoints are given without schema; name the points, e.g. schema='face_5'")
+    shape = (num_objects, len(schema.names))
+    points = _floats(keypoints)
+    points = np.zeros((*shape, 2)) if points.size == 0 else points
+    seen = np.full(shape, 2, dtype=np.int64) if visibility is None else np.asarray(visibility)
+    seen = np.zeros(shape, dtype=np.int64) if seen.size == 0 else seen.astype(np.int64)
+    if points.shape != (*shape, 2) or seen.shape != shape:
+        raise ValueError(
+            f"keypoints {points.shape} and visibility {seen.shape} must be {(*shape, 2)} and {shape}: "
+            f"{num_objects} objects of {shape[1]} points"
+        )
+    if not np.isin(seen, (0, 1, 2)).all():
+        raise ValueError(f"visibility={seen.tolist()} must be 0 (absent), 1 (hidden) or 2 (visible)")
+    if not np.isfinite(points[seen > 0]).all():
+        raise ValueError(f"keypoints={points.tolist()} must be finite where visibility is not 0")
+    return points, seen
+
+
+def _check_declared(
+    names: Sequence[str], attributes: Mapping[str, Sequence[str | None]], declared: Declared
+) -> None:
+    """Check that what is listed for the whole set has what this file has."""
+    listed = dict(declared.attributes)
+    checks: list[tuple[str, Sequence[str | None], tuple[str, ...] | None]]
+    checks = [("class_names", names, declared.class_names or None)]
+    checks += [(f"attribute_values[{key!r}]", values, listed.get(key)) for key, values in attributes.items()]
+    for what, values, known in checks:
+        strange = sorted({value for value in values if value is not None} - set(known or ()))
+        if known is not None and strange:
+            raise ValueError(f"{what}={known} lack {strange[0]!r}, which an object has; list it too")
+        if known is not None and len(set(known)) != len(known):
+            raise ValueError(f"{what}={known} must differ")
+    lacking = sorted(attributes.keys() - listed.keys())
+    if listed and lacking:
+        raise ValueError(f"attribute_values lack {lacking} of attributes; list all of them or none")
+
+
+def _add_points(
+    element: Element, names: Sequence[str], points: npt.NDArray[np.floating], seen: npt.NDArray[np.int64]
+) -> None:
+    parent = SubElement(element, "keypoints")
+    for name, (x, y), visibility in zip(names, points, seen.tolist(), strict=True):
+        if visibility:
+            attributes = {"x": _number_text(x), "y": _number_text(y), "visibility": str(visibility)}
+            SubElement(
+                parent, "point", {"name": xml_text(written_name(name, "point"), "point"), **attributes}
+            )
+
+
+def _add_attributes(element: Element, values: Mapping[str, str | None]) -> None:
+    present = {name: value for name, value in values.items() if value is not None}
+    if not present:
+        return
+    parent = SubElement(element, "attributes")
+    for name, value in present.items():
+        attribute = SubElement(parent, "attribute")
+        add_text(attribute, "name", written_name(name, "attribute"))
+        add_text(attribute, "value", written_name(value, f"value of attribute {name!r}"))
+
+
+def _floats(values: npt.ArrayLike) -> npt.NDArray[np.floating]:
+    """Return float32 as it is, so that it is written in few digits, and anything else as float64."""
+    given = np.asarray(values)
+    return given if given.dtype == np.float32 else given.astype(np.float64)
+
+
+def _number_text(number: np.floating) -> str:
+    """Return a number in the fewest digits that give its type the same bits again."""
+    value = float(number)
+    if value.is_integer() and abs(value) < 2**53 and (value != 0 or math.copysign(1, value) > 0):
+        return str(int(value))
+    return str(number)

@@ -18,7 +18,7 @@ from defusedxml.common import DefusedXmlException
 from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
 
-__all__ = ["MAX_TAGS", "MAX_XML_BYTES", "child_line", "child_text", "parse_xml", "read_bytes", "read_xml"]
+__all__ = ["MAX_TAGS", "MAX_XML_BYTES", "child_line", "child_text", "parse_xml", "read_bytes"]
 
 # NOTE [two parsers]
 # defusedxml runs on ElementTree's pure Python parser, 2.5 times slower than the C one. What it adds, refusing
@@ -28,6 +28,7 @@ __all__ = ["MAX_TAGS", "MAX_XML_BYTES", "child_line", "child_text", "parse_xml",
 # other to defusedxml. Both build the same tree.
 MAX_XML_BYTES: Final = 16 * 1024 * 1024
 MAX_TAGS: Final = 500_000
+_FIRST_BYTES: Final = 64 * 1024
 
 
 def parse_xml(data: bytes, *, path: Path | str) -> Element:
@@ -51,7 +52,7 @@ def parse_xml(data: bytes, *, path: Path | str) -> Element:
             return defusedxml.ElementTree.fromstring(data, forbid_dtd=True)
         return fromstring(data)
     except ParseError as error:
-        message = f"not well-formed XML ({error.msg}); correct or remove the file"
+        message = f"not well-formed XML ({error.msg})"
         raise AnnotationError(message, path=path, line=error.position[0]) from None
     except DefusedXmlException as error:
         message = f"{type(error).__name__}: document types, entities, external references are refused"
@@ -59,16 +60,6 @@ def parse_xml(data: bytes, *, path: Path | str) -> Element:
         raise AnnotationError(message, path=path, line=line) from None
     except (LookupError, ValueError) as error:  # an encoding that expat does not know
         raise AnnotationError(f"cannot be parsed as XML ({shorten(str(error))})", path=path) from None
-
-
-def read_xml(path: Path | str) -> Element:
-    """Read and parse a file.
-
-    Raises:
-        AnnotationError: If the file cannot be read, is larger than ``MAX_XML_BYTES``, or is refused
-            by ``parse_xml``.
-    """
-    return parse_xml(read_bytes(path), path=path)
 
 
 def child_text(element: Element, tag: str) -> str | None:
@@ -84,7 +75,7 @@ def child_line(path: Path | str, tag: str, index: int) -> int | None:
     are read again for them.
 
     Args:
-        path: A file that ``read_xml`` accepts; None is returned for any other.
+        path: A file that ``parse_xml`` accepts; None is returned for any other.
         tag: The children's name.
         index: Counted from 0.
     """
@@ -102,9 +93,16 @@ def read_bytes(path: Path | str) -> bytes:
         AnnotationError: If the file cannot be read or is larger than ``MAX_XML_BYTES``.
     """
     try:
-        with Path(path).open("rb") as file:
-            # read(MAX_XML_BYTES) would allocate as much for every small file
-            data = file.read(min(os.fstat(file.fileno()).st_size, MAX_XML_BYTES) + 1)
+        file = os.open(
+            path, os.O_RDONLY | getattr(os, "O_BINARY", 0)
+        )  # a file object takes longer to make than to read
+        try:
+            data = part = os.read(file, _FIRST_BYTES)
+            while part and len(data) <= MAX_XML_BYTES:
+                part = os.read(file, max(len(data), _FIRST_BYTES))
+                data += part
+        finally:
+            os.close(file)
     except OSError as error:
         raise AnnotationError(f"cannot be read ({error.strerror})", path=path) from None
     if len(data) > MAX_XML_BYTES:

@@ -40,13 +40,13 @@ PER_IMAGE_FIELDS: Final = ("image_id", "orig_size", "size")
 
 
 class SanitizeObjects(nn.Module):
-    """Clamp boxes to the canvas, drop those too small, keep all per-object fields row-aligned.
+    """Clamp boxes to the canvas, drop those too small or without a mask, keep all per-object fields row-aligned.
 
     torchvision's ``SanitizeBoundingBoxes`` filters the boxes and what its ``labels_getter`` finds; any other
     field keeps its old rows. Here each field is either per object, and filtered (tensors, arrays, lists and
     tuples alike), or per image, and kept; see NOTE [Fields are declared]. Numbers, strings, mappings and
     0-d tensors are per image without being named. ``area`` is recomputed from the boxes, since crops and
-    resizes change it.
+    resizes change it. An object of whose ``masks`` no pixel is left, after a crop for instance, goes with its box.
 
     Called as ``transform(image, target)`` or ``transform((image, target))``; further elements pass through.
 
@@ -112,6 +112,9 @@ class SanitizeObjects(nn.Module):
         sides = _sides(boxes)
         areas = sides.prod(dim=1)
         keep = (sides >= self.min_size).all(dim=1) & (areas >= self.min_area)
+        masks = target.get("masks")
+        if "masks" in self.per_object and isinstance(masks, Tensor) and masks.shape[:1] == keep.shape:
+            keep = keep & (masks.as_subclass(Tensor).flatten(1).amax(dim=1) > 0)
         kept = None if keep.all() else keep
         result: dict[str, Any] = {}
         for name, value in target.items():

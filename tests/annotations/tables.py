@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from lit_loader.annotations import AnnotationTable, Attribute, Problem, ReadReport
+from lit_loader.annotations import AnnotationTable, Attribute, Masks, Problem, ReadReport, RunLengths
+from lit_loader.annotations.table import COLUMNS
 
-COLUMNS = ("widths", "heights", "offsets", "boxes", "labels", "difficult", "truncated", "occluded", "crowd")
+SQUARE, TRIANGLE = [[1, 1], [5, 1], [5, 4], [1, 4]], [0, 0, 9, 0, 0, 9]
 
 
 def full_table(root="/data", **changes):
@@ -17,7 +18,10 @@ def full_table(root="/data", **changes):
         "root": root,
         "image_paths": ["images/a.jpg", "images/b.png", "images/ä c.jpg"],
         "image_ids": ["a", "b", "ä c"],
+        "source_ids": [139, -1, 2**40],
+        "image_stamps": [7, 0, -1],
         "class_names": ("cat", "dog", "owl"),
+        "category_ids": [17, 18, 90],
         "widths": [100, 0, 50],
         "heights": [80, 0, 60],
         "offsets": [0, 2, 2, 3],
@@ -27,6 +31,9 @@ def full_table(root="/data", **changes):
         "truncated": [False, True, False],
         "occluded": [False, False, True],
         "crowd": [True, True, False],
+        "object_ids": [900100, 7, -1],
+        "areas": [12.5, np.nan, 0],
+        "masks": Masks.from_rows([[SQUARE, TRIANGLE], RunLengths([3, 2, 7], 4, 3), None]),
         "keypoints": np.arange(12).reshape(3, 2, 2),
         "visibility": [[0, 1], [2, 2], [1, 0]],
         "keypoint_names": ("left", "right"),
@@ -40,16 +47,15 @@ def full_table(root="/data", **changes):
 
 
 def assert_same(a, b):
-    assert (a.root, a.class_names, a.split, a.report) == (b.root, b.class_names, b.split, b.report)
-    assert a.keypoint_schema == b.keypoint_schema
-    assert list(a.image_paths) == list(b.image_paths)
-    assert list(a.image_ids) == list(b.image_ids)
-    for name in (*COLUMNS, "keypoints", "visibility"):
-        x, y = getattr(a, name), getattr(b, name)
-        assert (x is None) == (y is None)
-        if x is not None:
-            assert x.dtype == y.dtype
-            np.testing.assert_array_equal(x, y)
+    for name in ("root", "class_names", "split", "report", "keypoint_names", "flip_pairs", "interocular"):
+        assert getattr(a, name) == getattr(b, name), name
+    np.testing.assert_array_equal(a.offsets, b.offsets)
+    for name, spec in COLUMNS.items():
+        x, y = (spec.to_arrays(name, getattr(table, name)) for table in (a, b))
+        assert x.keys() == y.keys(), name
+        for part in x:
+            assert x[part].dtype == y[part].dtype
+            np.testing.assert_array_equal(x[part], y[part], err_msg=part)
     assert a.attributes.keys() == b.attributes.keys()
     for name in a.attributes:
         assert a.attributes[name].names == b.attributes[name].names

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from lit_loader.annotations import cache, image_labels, image_weights
 from lit_loader.annotations.cache import FileStamp, cache_file, cache_folder, cache_key, is_fresh
 from lit_loader.errors import AnnotationError, CacheError
-from lit_loader.formats import voc as voc_module
+from lit_loader.formats import read_annotations, reader
 
 OPENED: list[str] | None = None
 
@@ -40,7 +41,7 @@ def read(three_images, tmp_path):
 
     def read(**arguments):
         return three_images.read(
-            **{"split": "train", "use_cache": True, "cache_dir": tmp_path / "cache"} | arguments
+            **{"name": "train", "use_cache": True, "cache_dir": tmp_path / "cache"} | arguments
         )
 
     return read
@@ -50,8 +51,8 @@ def read(three_images, tmp_path):
 def builds(monkeypatch):
     """A list that grows by one for each table built from XML."""
     made = []
-    original = voc_module.build_voc_table
-    monkeypatch.setattr(voc_module, "build_voc_table", lambda *a, **k: made.append(1) or original(*a, **k))
+    original = reader.build_table
+    monkeypatch.setattr(reader, "build_table", lambda *a, **k: made.append(1) or original(*a, **k))
     return made
 
 
@@ -96,10 +97,9 @@ def test_a_warm_table_keeps_the_report(read, three_images):
         lambda v: v.add("a", ("dog", 1, 1, 2, 2)),
         lambda v: v.split("train", "a\nb\n"),
         lambda v: v.split("train", "b\na\nc\n"),
-        lambda v: (v.root / "JPEGImages/a.jpg").rename(v.root / "JPEGImages/a.png"),
-        lambda v: (v.root / "JPEGImages/a.png").touch(),
+        lambda v: touch(v.root / "ImageSets/Main/train.txt"),
     ],
-    ids=["time", "content", "split", "order", "image renamed", "image added"],
+    ids=["time", "content", "split", "order", "time of the split"],
 )
 def test_a_change_of_what_the_table_is_made_of_builds_it_again(read, builds, three_images, change):
     read()
@@ -114,7 +114,7 @@ def test_a_change_of_what_the_table_is_made_of_builds_it_again(read, builds, thr
     [
         {"one_based": True},
         {"class_names": ["cat", "dog"]},
-        {"split": None},
+        {"name": "."},
         {"degenerate": "keep"},
         {"split_dir": "./ImageSets/Main"},
     ],
@@ -131,7 +131,7 @@ def test_what_the_table_is_not_made_of_leaves_it_fresh(read, builds, three_image
     three_images.add("z")
     (three_images.root / "notes.txt").touch()
     touch(three_images.root / "JPEGImages/a.jpg")
-    touch(three_images.root / "ImageSets/Main/train.txt")
+    (three_images.root / "JPEGImages/new.jpg").touch()
     read(num_workers=1, progress=True)
     assert len(builds) == 1
 
@@ -173,13 +173,13 @@ def test_a_table_of_another_root_under_the_right_key_is_not_used(read, tmp_path)
 
 
 def test_files_that_change_while_they_are_read_are_not_cached(read, three_images, monkeypatch, tmp_path):
-    original = voc_module.build_voc_table
+    original = reader.build_table
 
     def build(*arguments, **named):
         touch(three_images.root / "Annotations/a.xml")
         return original(*arguments, **named)
 
-    monkeypatch.setattr(voc_module, "build_voc_table", build)
+    monkeypatch.setattr(reader, "build_table", build)
     assert read().num_images == 3
     assert files_of(tmp_path) == []
 
@@ -198,9 +198,9 @@ def test_a_cache_that_cannot_be_written_warns_and_the_table_is_used(read, tmp_pa
 
 
 def _read_into(root, folder, queue):
-    from lit_loader.formats import read_voc
+    from lit_loader.formats import read_annotations
 
-    queue.put(pickle.dumps(read_voc(root, cache_dir=folder, progress=False)))
+    queue.put(pickle.dumps(read_annotations("voc", root, cache_dir=folder, progress=False)))
 
 
 def test_builders_at_once_leave_one_complete_file(three_images, tmp_path):
@@ -272,3 +272,53 @@ def test_a_key_depends_on_every_part_and_only_on_them(tmp_path):
     keys = {cache_key(**(base | change)) for change in [{}, *changes]}
     assert len(keys) == len(changes) + 1
     assert cache_key(**(base | {"settings": {"y": 2, "x": 1}})) in keys
+
+
+LIST = "a.png 0.5 0.5 0.5 0.5\nb.png 0.5 0.5 1 1\n"
+
+
+def read_list(root, cache_dir, **policy):
+    return read_annotations(
+        "keypoints_txt",
+        root,
+        "list.txt",
+        columns="path box",
+        box_format="cxcywh",
+        normalized=True,
+        policy=policy,
+        cache_dir=cache_dir,
+        progress=False,
+    )
+
+
+@pytest.fixture
+def fractions(tmp_path):
+    root = tmp_path / "set"
+    root.mkdir()
+    (root / "list.txt").write_text(LIST)
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (40, 20)).save(root / name)
+    return root
+
+
+def test_an_image_of_another_size_gives_other_boxes(fractions, tmp_path):
+    assert read_list(fractions, tmp_path / "cache").boxes[0].tolist() == [10, 5, 30, 15]
+    Image.new("RGB", (80, 40)).save(fractions / "a.png")
+    assert read_list(fractions, tmp_path / "cache").boxes[0].tolist() == [20, 10, 60, 30]
+
+
+def test_a_picture_that_is_written_below_the_root_changes_nothing(fractions, tmp_path):
+    read_list(fractions, tmp_path / "cache")
+    (file,) = (tmp_path / "cache").rglob("*.arrow")
+    before = file.stat().st_mtime_ns
+    Image.new("RGB", (8, 8)).save(fractions / "batch.png")
+    read_list(fractions, tmp_path / "cache")
+    assert file.stat().st_mtime_ns == before
+    assert len(list((tmp_path / "cache").rglob("*.arrow"))) == 1
+
+
+def test_an_image_that_was_missing_and_dropped_is_found_when_it_comes(fractions, tmp_path):
+    (fractions / "b.png").rename(tmp_path / "b.png")
+    assert read_list(fractions, tmp_path / "cache", missing_image="drop").num_images == 1
+    (tmp_path / "b.png").rename(fractions / "b.png")
+    assert read_list(fractions, tmp_path / "cache", missing_image="drop").num_images == 2

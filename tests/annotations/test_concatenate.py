@@ -59,6 +59,28 @@ def test_objects_of_a_table_without_keypoints_get_absent_ones():
     assert concatenate([full_table(**WITHOUT_POINTS)] * 2).keypoints is None
 
 
+def test_numbers_areas_and_masks_that_a_table_lacks_are_absent():
+    without = full_table(source_ids=None, object_ids=None, areas=None, masks=None)
+    both = concatenate([without, full_table()])
+    assert both.source_ids.tolist() == [-1, -1, -1, 139, -1, 2**40]
+    assert both.object_ids.tolist()[:4] == [-1, -1, -1, 900100]
+    np.testing.assert_array_equal(both.areas[:4], [np.nan, np.nan, np.nan, 12.5])
+    assert [len(both.masks.polygons(row)) for row in range(6)] == [0, 0, 0, 2, 0, 0]
+    assert both.masks.run_lengths(4).counts.tolist() == [3, 2, 7]
+    assert concatenate([without, without]).masks is None
+
+
+def test_category_ids_are_kept_where_tables_agree_on_all():
+    table = full_table()
+    more = full_table(class_names=("owl", "bee", "dog"), category_ids=[90, 3, 18])
+    assert concatenate([table, more]).category_ids.tolist() == [17, 18, 90, 3]
+    for ids in ([90, 3, 19], [90, 17, 18], None):  # another number for dog, cat's number for bee, none
+        assert (
+            concatenate([table, full_table(class_names=("owl", "bee", "dog"), category_ids=ids)]).category_ids
+            is None
+        )
+
+
 def test_reports_add_up_and_the_split_is_the_common_one_or_the_one_given():
     a, b = full_table(), full_table(split="val")
     assert concatenate([a, a]).report.count("swapped") == 2

@@ -25,6 +25,9 @@ def test_select_takes_every_column_along():
     assert table.keypoints[:, 0, 0].tolist() == [8, 0, 4, 8]
     assert table.visibility[:, 0].tolist() == [1, 0, 2, 1]
     assert table.attributes["pose"].ids.tolist() == [1, 0, -1, 1]
+    assert table.source_ids.tolist() == [2**40, -1, 139, 2**40]
+    assert table.object_ids.tolist() == [-1, 900100, 7, -1]
+    assert [len(table.masks.polygons(row)) for row in range(4)] == [0, 2, 0, 0]
     assert (table.keypoint_names, table.flip_pairs, table.split) == (("left", "right"), ((0, 1),), "train")
 
 
@@ -87,6 +90,16 @@ def test_classes_are_renumbered_by_name_and_travel_as_a_reference(three_images, 
         assert len(pickle.dumps(one)) < 700
     with pytest.raises(ValueError, match=r"lack \['dog'\]"):
         table.with_class_names(["cat"])
+
+
+def test_category_ids_go_with_their_classes_and_go_where_a_class_has_none():
+    table = full_table()
+    turned = table.with_class_names(["owl", "cat", "dog"])
+    assert turned.category_ids.tolist() == [90, 17, 18]
+    assert table.with_class_names([*table.class_names, "bee"]).category_ids is None
+    given = table.with_class_names([*table.class_names, "bee"], category_ids=[17, 18, 90, 3])
+    assert given.category_ids.tolist() == [17, 18, 90, 3]
+    assert given.with_class_names(given.class_names) is given
 
 
 def test_every_object_becomes_a_sample_with_all_that_belongs_to_it():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lit_loader.annotations import AnnotationTable, Attribute
-from lit_loader.annotations.same_names import with_same_names
+from lit_loader.annotations.merge import with_same_names
 
 
 def table_of(class_names, labels, *, pose=None, points=None, split=None):

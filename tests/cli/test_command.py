@@ -34,8 +34,8 @@ def test_the_examples_of_the_help_run(command, faces, name):
 @pytest.mark.parametrize("name", ["convert", "index"])
 def test_the_help_lists_every_format_with_its_options(command, name):
     out = " ".join(command(name, "--help").split())
-    assert "points_list: text, a line an object" in out
-    assert "columns=(needed) separator=null schema=null image_dir=." in out
+    assert "keypoints_txt: text, a line an object" in out
+    assert "columns=(needed) separator=null" in out
     assert ("formats to write" in out) is (name == "convert")
     assert "exit codes: 0 done" in out
 
@@ -48,7 +48,7 @@ def test_a_command_that_is_incomplete_ends_with_two(command, words):
 
 def test_the_program_is_installed_and_needs_no_torch(tmp_path, faces):
     done = subprocess.run(
-        [PROGRAM, "index", "points_list", "faces", "nope.txt", "--option", "columns=path class"],
+        [PROGRAM, "index", "keypoints_txt", "faces", "nope.txt", "--option", "columns=path class"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -66,7 +66,7 @@ def test_the_program_is_installed_and_needs_no_torch(tmp_path, faces):
 
 
 def test_a_reader_that_leaves_early_ends_it_quietly(tmp_path, faces, read):
-    words = shlex.join([str(PROGRAM), "index", "points_list", "faces", "train.txt", "--json", *read])
+    words = shlex.join([str(PROGRAM), "index", "keypoints_txt", "faces", "train.txt", "--json", *read])
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; ({words}; echo code $? >&2) | true"],
         cwd=tmp_path,
@@ -83,7 +83,7 @@ def test_ctrl_c_is_told_without_a_traceback(command, faces, read, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("lit_loader.cli.index.index", stopped)
-    command("index", "points_list", "faces", "train.txt", *read, code=130)
+    command("index", "keypoints_txt", "faces", "train.txt", *read, code=130)
     assert command.err == "lit-loader: error: stopped; nothing was left behind\n"
 
 
@@ -97,7 +97,7 @@ def test_a_conversion_that_is_ended_leaves_nothing(command, faces, read, tmp_pat
     monkeypatch.setattr("lit_loader.cli.placing.os.link", end)
     # a shell's background job ignores them
     interrupts = signal.signal(signal.SIGINT, signal.default_int_handler)
-    words = ["convert", "points_list", "faces", "train.txt", "--to", "voc", "--out", "new", *read]
+    words = ["convert", "keypoints_txt", "faces", "train.txt", "--to", "voc", "--out", "new", *read]
     try:
         command(*words, code=code)
     finally:
@@ -110,6 +110,6 @@ def test_a_conversion_that_is_ended_leaves_nothing(command, faces, read, tmp_pat
 @pytest.mark.filterwarnings("default")
 def test_a_warning_is_one_line(command, faces, read):
     (faces.parent / "file").touch()
-    command("index", "points_list", "faces", "train.txt", *read, "--cache-dir", "file")
+    command("index", "keypoints_txt", "faces", "train.txt", *read, "--cache-dir", "file")
     assert command.err.startswith("lit-loader: warning: the cache ")
     assert command.err.count("\n") == 1

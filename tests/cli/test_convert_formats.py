@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lit_loader.formats import read_voc
-from lit_loader.formats.registry import READERS, read_annotations
+from lit_loader.formats import read_annotations, readers
 from tests.face_lists import OPTIONS, write_faces
 
 FIVE = [10, 8, 25.5, 9, 17, 14.25, 12, 20, 24, 21]
@@ -43,12 +42,12 @@ def coco(root):
     return "a.json", {}
 
 
-def points_list(root):
+def keypoints_txt(root):
     write_faces(root, "list.txt", 4)
     return "list.txt", OPTIONS
 
 
-def points_csv(root):
+def keypoints_csv(root):
     image(root, "a.png")
     (root / "list.csv").write_text(f",{','.join(map(str, range(10)))}\na.png,{','.join(map(str, FIVE))}\n")
     return "list.csv", {"schema": "face_5"}
@@ -95,11 +94,11 @@ def class_list(root):
     return "ann.txt", {}
 
 
-WRITTEN = (voc, coco, points_list, points_csv, retinaface, wflw, pts, imglab, image_folder, class_list)
+WRITTEN = (voc, coco, keypoints_txt, keypoints_csv, retinaface, wflw, pts, imglab, image_folder, class_list)
 
 
 def test_every_format_is_here():
-    assert {function.__name__ for function in WRITTEN} == set(READERS)
+    assert {function.__name__ for function in WRITTEN} == set(readers())
 
 
 @pytest.mark.parametrize("write", WRITTEN, ids=[function.__name__ for function in WRITTEN])
@@ -114,7 +113,7 @@ def test_a_set_of_the_format_arrives_whole(command, tmp_path, write):
     )
     quiet = {"use_cache": False, "progress": False}
     old = read_annotations(write.__name__, root, name, **quiet, **options)
-    new = read_voc(tmp_path / "new", split="train", **quiet)
+    new = read_annotations("voc", tmp_path / "new", "train", **quiet)
     assert old.num_objects >= 1
     assert not new.report.counts
     for column in ("offsets", "boxes", "labels", "widths", "heights", "difficult", "crowd"):

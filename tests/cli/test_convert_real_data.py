@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lit_loader.formats import read_voc
 from lit_loader.formats.registry import read_annotations
 
 QUIET = {"use_cache": False, "progress": False}
@@ -28,13 +27,15 @@ def test_udacity_faces(convert, shared_data, tmp_path):
     lists = {"train": ("training", 79), "test": ("test", 16)}
     words = [f"{split}={folder}_frames_keypoints.csv" for split, (folder, _) in lists.items()]
     options = [f"--option={split}:image_dir={folder}" for split, (folder, _) in lists.items()]
-    out = convert("points_csv", root, *words, *options, "--option=schema=face_68", "--option=class_name=face")
+    out = convert(
+        "keypoints_csv", root, *words, *options, "--option=schema=face_68", "--option=class_name=face"
+    )
     assert "images: 95" in out  # five of test/ have no row
     assert len(list((tmp_path / "xml").rglob("*.jpg"))) == 95
     for split, (folder, count) in lists.items():
-        new = read_voc(tmp_path / "xml", split=split, **QUIET)
+        new = read_annotations("voc", tmp_path / "xml", split, **QUIET)
         old = read_annotations(
-            "points_csv",
+            "keypoints_csv",
             root,
             f"{folder}_frames_keypoints.csv",
             image_dir=folder,
@@ -51,7 +52,7 @@ def test_udacity_faces(convert, shared_data, tmp_path):
         with Image.open(new.image_path(0)) as image:
             assert image.format == "PNG"
             assert image.size == (new.widths[0], new.heights[0])
-    outside = dict(points_outside(read_voc(tmp_path / "xml", split="train", **QUIET)))
+    outside = dict(points_outside(read_annotations("voc", tmp_path / "xml", "train", **QUIET)))
     assert outside == {"Mariana_Ohata_22": 2, "Chris_Cooper_42": 2, "Eliza_Dushku_22": 2}
 
 
@@ -68,7 +69,7 @@ def test_dlib_faces(convert, shared_data, tmp_path):
     root = shared_data / "dlib_faces"
     words = [f"{name}={name}ing_with_face_landmarks.xml" for name in ("train", "test")]
     convert("imglab", root, *words, "--option=schema=face_68")
-    train, test = (read_voc(tmp_path / "xml", split=split, **QUIET) for split in ("train", "test"))
+    train, test = (read_annotations("voc", tmp_path / "xml", split, **QUIET) for split in ("train", "test"))
     assert [(t.num_images, t.num_objects) for t in (train, test)] == [(4, 18), (5, 25)]
     assert train.keypoint_schema == test.keypoint_schema
     assert len(train.flip_pairs) == 29
@@ -81,7 +82,7 @@ def test_a_wflw_list_with_attributes(convert, shared_data, tmp_path):
     words = ["derived_face_txt/list_98pt_rect_attr.txt", "--option", "image_dir=mmpose_samples/wflw"]
     out = convert("wflw", shared_data, *words)
     assert "experiment=unified" in out
-    table = read_voc(tmp_path / "xml", split="train", **QUIET)
+    table = read_annotations("voc", tmp_path / "xml", "train", **QUIET)
     assert (table.num_images, table.num_objects) == (2, 4)
     assert len(table.attributes) == 6
     assert table.keypoints.shape == (4, 98, 2)
@@ -93,5 +94,5 @@ def test_a_wflw_list_with_attributes(convert, shared_data, tmp_path):
 def test_pts_files(convert, shared_data, tmp_path):
     words = ["derived_face_txt/300w_pts", "--option", "image_dir=../../mmpose_samples/300w"]
     convert("pts", shared_data, *words)
-    table = read_voc(tmp_path / "xml", split="train", **QUIET)
+    table = read_annotations("voc", tmp_path / "xml", "train", **QUIET)
     assert (table.num_images, table.num_objects, len(table.keypoint_names)) == (2, 2, 68)

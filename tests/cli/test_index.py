@@ -11,7 +11,7 @@ from tests.face_lists import write_faces
 
 
 def test_it_prints_what_the_sets_hold(command, faces, read):
-    out = command("index", "points_list", "faces", "train.txt", "val.txt", "all.txt", *read)
+    out = command("index", "keypoints_txt", "faces", "train.txt", "val.txt", "all.txt", *read)
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "train.txt 20 0 20 4 : 1 40 30 0" in lines
     assert "angry 4 in 4 images 2 in 2 images 6 in 6 images" in lines
@@ -26,7 +26,7 @@ def test_it_prints_what_the_sets_hold(command, faces, read):
 
 
 def test_it_prints_json_for_machines(command, faces, read):
-    told = json.loads(command("index", "points_list", "faces", "a=train.txt", "all.txt", "--json", *read))
+    told = json.loads(command("index", "keypoints_txt", "faces", "a=train.txt", "all.txt", "--json", *read))
     assert told["sets"]["a"]["images"] == 20
     assert told["sets"]["a"]["classes"] == {
         "angry": {"objects": 4, "images": 4},
@@ -73,7 +73,7 @@ def test_many_points_are_told_in_three_lines(command, tmp_path):
     write_faces(tmp_path, "other.txt", 1, size=(90, 90))
     (tmp_path / "images" / "person0_0.png").rename(tmp_path / "a.png")
     options = ["--option", "columns=path points", "--option", "schema=face_68", "--cache-dir", tmp_path / "c"]
-    out = command("index", "points_list", tmp_path, "list.txt", *options)
+    out = command("index", "keypoints_txt", tmp_path, "list.txt", *options)
     lines = [" ".join(line.split()) for line in out.splitlines()]
     start = lines.index("68 points: objects where a point is visible, hidden, absent; fewest to most")
     assert lines[start + 2 : start + 6] == ["objects with points 1", "visible 1", "hidden 0", "absent 0"]
@@ -81,7 +81,7 @@ def test_many_points_are_told_in_three_lines(command, tmp_path):
 
 def test_a_set_without_objects_is_told(command, faces):
     (faces / "none.txt").write_text("# nothing\n")
-    out = command("index", "points_list", faces, "none.txt", "--option", "columns=path class")
+    out = command("index", "keypoints_txt", faces, "none.txt", "--option", "columns=path class")
     assert "none.txt" in out
 
 
@@ -89,7 +89,7 @@ def test_names_from_files_reach_a_terminal_as_text(command, faces):
     (faces / "evil.txt").write_bytes(b"images/person0_0.png;\x1b]0;owned\x07\xff[red]x\n")
     options = ["--option", "columns=path class", "--option", "separator=;"]
     (faces / "evil.txt").write_bytes(b"images/person0_0.png;\x1b[31mowned\x07\xff[red]x\n")
-    out = command("index", "points_list", faces, "evil.txt", *options)
+    out = command("index", "keypoints_txt", faces, "evil.txt", *options)
     assert r"\x1b[31mowned\x07\udcff[red]x" in out
     assert printable("a\tb\x00é\n") == "a\\tb\\x00é\n"
 
@@ -97,20 +97,20 @@ def test_names_from_files_reach_a_terminal_as_text(command, faces):
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
-        (["points_lst", "faces", "a.txt"], 2, "did you mean 'points_list'?"),
-        (["points_list", "faces", "train.txt"], 2, "needs the option 'columns'"),
-        (["points_list", "faces", "train.txt", "--option", "colums=path"], 2, "did you mean 'columns'?"),
-        (["points_list", "faces", "train.txt", "--option", "columns=paht"], 2, "paht"),
-        (["points_list", "faces", "train.txt", "--option", "columns"], 2, "must be KEY=VALUE"),
+        (["points_lst", "faces", "a.txt"], 2, "did you mean 'keypoints_txt'?"),
+        (["keypoints_txt", "faces", "train.txt"], 2, "needs the option 'columns'"),
+        (["keypoints_txt", "faces", "train.txt", "--option", "colums=path"], 2, "did you mean 'columns'?"),
+        (["keypoints_txt", "faces", "train.txt", "--option", "columns=paht"], 2, "paht"),
+        (["keypoints_txt", "faces", "train.txt", "--option", "columns"], 2, "must be KEY=VALUE"),
         (["voc", "faces", "train", "--policy", "degenrate=keep"], 2, "did you mean 'degenerate'?"),
         (["voc", "faces", "train", "--policy", "degenerate=maybe"], 2, "must be one of"),
         (["voc", "faces", "train"], 1, "there is no folder 'Annotations'"),
-        (["points_list", "faces", "nope.txt", "--option", "columns=path class"], 1, "nope.txt"),
+        (["keypoints_txt", "faces", "nope.txt", "--option", "columns=path class"], 1, "nope.txt"),
         (["voc", "nope", "train"], 2, "ROOT 'nope' is no folder"),
         (["voc", "circle", "train"], 2, "ROOT 'circle' is no folder"),
         (["voc", "faces/train.txt", "train"], 2, "is no folder"),
-        (["points_list", "faces", "../x.txt", "--option", "columns=path class"], 1, "'..'"),
-        (["points_list", "faces", "train.txt", "--option", "columns=path class"], 1, "train.txt:1"),
+        (["keypoints_txt", "faces", "../x.txt", "--option", "columns=path class"], 1, "'..'"),
+        (["keypoints_txt", "faces", "train.txt", "--option", "columns=path class"], 1, "train.txt:1"),
     ],
 )
 def test_a_mistake_ends_with_a_message_and_its_code(command, faces, words, code, told):

@@ -55,7 +55,7 @@ def test_the_folder_and_the_splits_arrive(command, tmp_path, monkeypatch, name):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write_faces(tmp_path / "faces", "train.txt", 4)
     told = command(
-        *("convert", "points_list", "faces", "2012=train.txt", "--to", "voc", "--out", name),
+        *("convert", "keypoints_txt", "faces", "2012=train.txt", "--to", "voc", "--out", name),
         *("--option", "columns=path points class", "--option", "schema=face_5"),
         *("--writer-option", "image_dir=my images"),
     )
@@ -77,10 +77,10 @@ def test_an_option_that_yaml_takes_for_no_text_is_text_where_text_is_asked(comma
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write_faces(tmp_path, "train.txt", 2, folder="2007")
-    words = ["index", "points_list", ".", "train.txt", "--option", "columns=path points skip"]
+    words = ["index", "keypoints_txt", ".", "train.txt", "--option", "columns=path points skip"]
     words += ["--option", "schema=face_5", "--class-names", "yes, no"]
     assert "no     2 in 2 images" in command(*words, "--option", "class_name=no")
     command(*words, "--option", "image_dir=2007", code=1)
     assert "there is no image '2007/2007/" in command.err
     command(*words, "--option", "normalized=maybe", code=2)
-    assert "option normalized='maybe' of format 'points_list' must be true or false" in command.err
+    assert "option normalized='maybe' of format 'keypoints_txt' must be true or false" in command.err

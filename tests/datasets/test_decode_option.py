@@ -12,7 +12,7 @@ from lit_loader import DataLoader, DetectionDataset
 from lit_loader.datasets import ClassificationDataset, EncodedImage
 from lit_loader.datasets import reading as reading_module
 from lit_loader.errors import ImageError
-from lit_loader.formats import read_image_folder
+from lit_loader.formats import read_annotations
 from lit_loader.transforms import (
     CropToObjects,
     ReadingCompose,
@@ -31,7 +31,7 @@ def table(tmp_path_factory):
         path = root / "ab"[number % 2] / f"{number}.jpg"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(jpeg(photo_like(120 + number, 161, seed=number)))
-    return read_image_folder(root, use_cache=False, num_workers=0, progress=False)
+    return read_annotations("image_folder", root, use_cache=False, num_workers=0, progress=False)
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from lit_loader import datasets
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.datasets import DetectionDataset
 from lit_loader.errors import ImageError
-from lit_loader.formats import read_voc, write_voc_xml
+from lit_loader.formats import read_annotations
+from lit_loader.formats.voc_writer import write_voc_xml
 from lit_loader.transforms import ObjectFields, SanitizeObjects, detection_transforms
 
 COUNTS = [2, 0, 3]
@@ -163,7 +164,7 @@ def test_a_wrong_size_in_the_annotation_loses_no_box(tmp_path):
         names=["x", "x"],
         boxes=boxes,
     )
-    table = read_voc(tmp_path, use_cache=False, progress=False)
+    table = read_annotations("voc", tmp_path, use_cache=False, progress=False)
     assert table.report.counts == {("out_of_image", "keep"): 1}
     assert DetectionDataset(table)[0][1]["boxes"].tolist() == [list(box) for box in boxes]
 

@@ -24,7 +24,7 @@ def root(tmp_path):
 
 
 def source(root, **arguments):
-    given = {"format": "points_list", "root": str(root), "train": "train.txt", "options": OPTIONS}
+    given = {"format": "keypoints_txt", "root": str(root), "train": "train.txt", "options": OPTIONS}
     quiet = {"cache_dir": str(root.parent / "cache"), "progress": False}
     return FormatSource(**given | quiet | arguments)
 
@@ -153,7 +153,7 @@ def test_a_list_is_read_once_for_all_stages(root, monkeypatch):
     monkeypatch.setattr(format_source, "read_annotations", counted)
     made = source(root, val="train.txt", test="train.txt")
     assert made.tables("val")[0].num_images == 40
-    assert calls == [("points_list", str(root), "train.txt")]
+    assert calls == [("keypoints_txt", str(root), "train.txt")]
     made.prepare()
     assert len(list((root.parent / "cache").rglob("*.arrow"))) == 1
 
@@ -191,7 +191,7 @@ def test_a_list_without_any_object_needs_class_names(tmp_path):
 def test_an_unknown_option_is_refused_with_what_was_meant(root):
     with pytest.raises(ValueError, match="did you mean 'columns'"):
         source(root, options={"colums": "path"}).tables("train")
-    with pytest.raises(ValueError, match="did you mean 'points_list'"):
+    with pytest.raises(ValueError, match="did you mean 'keypoints_txt'"):
         source(root, format="point_list").tables("train")
     with pytest.raises(ValueError, match="no 'mising_image'"):
         source(root, policy={"mising_image": "drop"}).tables("train")
@@ -199,7 +199,7 @@ def test_an_unknown_option_is_refused_with_what_was_meant(root):
 
 def test_people_in_training_and_test_of_udacity_faces_are_found(shared_data, tmp_path):
     made = FormatSource(
-        format="points_csv",
+        format="keypoints_csv",
         root=str(shared_data / "udacity_faces"),
         train="training_frames_keypoints.csv",
         test="test_frames_keypoints.csv",

@@ -16,7 +16,7 @@ from lit_loader.annotations import label_counts
 from lit_loader.datasets import shapes
 from lit_loader.datasets.scene_objects import FINISH_NAMES, POINTS, SHAPE_NAMES, box_of, points_of
 from lit_loader.datasets.shapes import draw_shapes, shapes_root, share_out
-from lit_loader.formats import read_voc
+from lit_loader.formats import read_annotations
 
 SMALL: dict[str, Any] = {
     "num_images": {"train": 12, "val": 4, "test": 6},
@@ -87,7 +87,7 @@ def test_the_table_that_is_read_is_what_was_placed(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(shapes, "render_scene", remember)
     root = draw_shapes(tmp_path, **SMALL | {"num_images": {"train": 12}})
-    table = read_voc(root, split="train", cache_dir=tmp_path / "cache", progress=False)
+    table = read_annotations("voc", root, "train", cache_dir=tmp_path / "cache", progress=False)
     assert not table.report.problems
     assert table.class_names == SHAPE_NAMES
     assert table.keypoint_schema == POINTS
@@ -116,7 +116,7 @@ def test_objects_without_points_have_no_element_for_them(tmp_path: Path) -> None
 def test_every_split_says_the_same_of_classes_points_and_finishes(tmp_path: Path) -> None:
     root = draw_shapes(tmp_path, **SMALL)
     for split in SMALL["num_images"]:
-        table = read_voc(root, split=split, cache_dir=tmp_path / "cache", progress=False)
+        table = read_annotations("voc", root, split, cache_dir=tmp_path / "cache", progress=False)
         assert (table.class_names, table.keypoint_schema) == (SHAPE_NAMES, POINTS)
         assert table.attributes["finish"].names == FINISH_NAMES
         assert label_counts(table, "finish").min() >= 1

@@ -12,7 +12,7 @@ import pytest
 from lit_loader.annotations import class_weights, image_weights
 from lit_loader.datasets import ShapesSource, VocSource
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import write_voc_xml
+from lit_loader.formats.voc_writer import write_voc_xml
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_stage_has_one_several_or_no_tables(root):
 def test_settings_reach_the_reader(root):
     table = voc(root, one_based=True).tables("train")[0]
     assert table.boxes.tolist() == [[1, 1, 8, 8]]
-    with pytest.raises(TypeError, match="nonsense"):
+    with pytest.raises(ValueError, match="the policy has no 'nonsense'"):
         voc(root, policy={"nonsense": "drop"}).tables("train")
     (root / "JPEGImages" / "0.jpg").unlink()
     with pytest.raises(AnnotationError, match="0"):

@@ -117,7 +117,7 @@ def test_the_same_on_real_points(run, train, tmp_path, shared_data):
     convert, fit = commands_of_the_readme("path/to/udacity_faces")
     words = [str(shared_data / "udacity_faces") if "udacity" in word else word for word in convert[1:]]
     printed = run(command(), *words)
-    assert "point_outside" in printed
+    assert "keypoint_outside" in printed
     assert len(list((tmp_path / "faces-xml" / "Annotations").rglob("*.xml"))) == 79 + 16
     printed = train(*fit[2:], *QUICK, "datamodule.train_transforms.size=32")
     assert "NME" in printed

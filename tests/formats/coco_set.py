@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from lit_loader.formats.coco import read_coco
+from lit_loader.formats import read_annotations
 from lit_loader.formats.policy import ReadPolicy
 
 
@@ -42,4 +42,6 @@ class CocoSet:
         }
         options.setdefault("use_cache", False)
         policy = ReadPolicy(**actions)
-        return read_coco(self.root, "a.json", image_dir="img", policy=policy, progress=False, **options)
+        return read_annotations(
+            "coco", self.root, "a.json", image_dir="img", policy=policy, progress=False, **options
+        )

@@ -99,11 +99,12 @@ def _follow(connection: Connection) -> FuzzResult:
 def _run(
     connection: Connection, read: Read, make_files: MakeFiles, folder: str, rounds: int, seed: int
 ) -> None:
-    outside, root = Path(folder, "outside").resolve(), Path(folder, "root").resolve()
-    outside.mkdir()
+    outside, elsewhere, root = (Path(folder, name).resolve() for name in ("outside", "elsewhere", "root"))
+    for path, name in ((outside, "secret"), (elsewhere, "other")):
+        path.mkdir()
+        (path / f"{name}.txt").write_bytes(SECRET)
+        Image.new("RGB", (8, 8)).save(path / f"{name}.jpg")
     root.mkdir()
-    (outside / "secret.txt").write_bytes(SECRET)
-    Image.new("RGB", (8, 8)).save(outside / "secret.jpg")
     names = sorted(make_files(root))
     images = sorted(
         str(path.relative_to(root))
@@ -115,12 +116,17 @@ def _run(
     result = FuzzResult()
     if not isinstance(table, AnnotationTable) or table.num_images == 0:
         result.failures.append(f"the sound files gave {table!r}")
-    watch = _Watch(root)
+    watch = _Watch(root, elsewhere)
     sys.addaudithook(watch)
     for number in range(rounds):
         mutation = MUTATIONS[number % len(MUTATIONS)]
         damage = Damage(
-            root=root, outside=outside, names=names, images=images, random=random.Random(f"{seed}.{number}")
+            root=root,
+            outside=outside,
+            elsewhere=elsewhere,
+            names=names,
+            images=images,
+            random=random.Random(f"{seed}.{number}"),
         )
         with damage:
             mutation(damage)
@@ -159,12 +165,12 @@ def _round(read: Read, root: Path, watch: _Watch, result: FuzzResult, descriptio
 
 
 class _Watch:
-    """An audit hook that notes what is opened or listed outside the root, by its real path."""
+    """An audit hook that notes what is opened or listed outside some folders, by its real path."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, *folders: Path) -> None:
         code = [Path(lit_loader.__file__).parents[1], sys.prefix, sys.base_prefix, os.__file__]
         self._known = tuple(
-            f"{path}/" for path in map(os.path.realpath, [root, *code[:3], Path(os.__file__).parent])
+            f"{path}/" for path in map(os.path.realpath, [*folders, *code[:3], Path(os.__file__).parent])
         )
         self.strangers: set[str] = set()
         self.is_on = False

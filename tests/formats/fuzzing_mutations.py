@@ -21,7 +21,7 @@ NUMBERS = [
 PATHS = [
     b"../outside/secret.jpg", b"../outside/secret.txt", b"/etc/passwd", b"//etc/passwd", b"a/../../outside/secret.jpg",
     b"..\\outside\\secret.jpg", b"a\0b.jpg", b"/dev/zero", b"/proc/self/mem", b".", b"..", b"./", b"", b"a" * 300,
-    b"a/" * 3000, b"%s%n", b"C:\\secret.jpg", b"link/secret.jpg", b"link.jpg", b"\xff\xfe.jpg", b"file:///etc/passwd",
+    b"a/" * 3000, b"%s%n", b"C:\\secret.jpg", b"link/other.jpg", b"link.jpg", b"\xff\xfe.jpg", b"file:///etc/passwd",
 ]  # fmt: skip
 BOMB = (
     b'<?xml version="1.0"?><!DOCTYPE a [<!ENTITY a0 "lol">'
@@ -46,6 +46,7 @@ class Damage:
     Attributes:
         root: The data set.
         outside: A folder beside it that nobody may read.
+        elsewhere: Another one, to which links may lead: they are the user's own.
         names: The annotation files.
         images: The images.
         random: Draws what is done where.
@@ -54,6 +55,7 @@ class Damage:
 
     root: Path
     outside: Path
+    elsewhere: Path
     names: Sequence[str]
     images: Sequence[str]
     random: random.Random
@@ -133,8 +135,8 @@ def hostile_number(damage: Damage) -> None:
 
 
 def hostile_path(damage: Damage) -> None:
-    damage.add("link", damage.outside)
-    damage.add("link.jpg", damage.outside / "secret.jpg")
+    damage.add("link", damage.elsewhere)
+    damage.add("link.jpg", damage.elsewhere / "other.jpg")
     damage.edit(lambda data: _swap_words(damage, data, rb"[\w./-]+\.(?:jpg|png)", PATHS))
 
 
@@ -200,13 +202,13 @@ def inserted_content(damage: Damage) -> None:
 
 def other_kind_of_file(damage: Damage) -> None:
     path, _ = damage.pick(damage.names)
-    _replace(damage, path, "secret.txt")
+    _replace(damage, path, "other.txt")
 
 
 def other_kind_of_image(damage: Damage) -> None:
     if damage.images:
         path, _ = damage.pick(damage.images)
-        _replace(damage, path, "secret.jpg")
+        _replace(damage, path, "other.jpg")
 
 
 def damaged_image(damage: Damage) -> None:
@@ -231,14 +233,14 @@ def _swap_words(damage: Damage, data: bytes, pattern: bytes, words: Sequence[byt
     return data
 
 
-def _replace(damage: Damage, path: Path, secret: str) -> None:
+def _replace(damage: Damage, path: Path, other: str) -> None:
     path.unlink()
     kind = damage.random.choice(["link", "relative link", "circle", "folder", "pipe", "nothing"])
     damage.said += f" by a {kind}"
     if kind == "link":
-        path.symlink_to(damage.outside / secret)
+        path.symlink_to(damage.elsewhere / other)
     elif kind == "relative link":
-        path.symlink_to(os.path.relpath(damage.outside / secret, path.parent))
+        path.symlink_to(os.path.relpath(damage.elsewhere / other, path.parent))
     elif kind == "circle":
         path.symlink_to(path.name)
     elif kind == "folder":

@@ -6,13 +6,7 @@ import json
 from pathlib import Path
 
 from lit_loader.annotations.table import AnnotationTable
-from lit_loader.formats.class_list import read_class_list
-from lit_loader.formats.coco import read_coco
-from lit_loader.formats.image_folder import read_image_folder
-from lit_loader.formats.imglab import read_imglab
-from lit_loader.formats.policy import ReadPolicy
-from lit_loader.formats.voc import read_voc
-from lit_loader.formats.voc_policy import VocPolicy
+from lit_loader.formats import ReadPolicy, read_annotations
 from lit_loader.formats.voc_writer import write_voc_xml
 from tests.formats.text_sets import SIZE, write_image
 
@@ -20,7 +14,7 @@ __all__ = ["STRUCTURED_SETS"]
 
 QUIET = {"use_cache": False, "progress": False}
 LENIENT = ReadPolicy(malformed="drop", missing_image="drop", unreadable_image="keep", unknown_class="drop")
-LENIENT_VOC = VocPolicy(
+LENIENT_VOC = ReadPolicy(
     missing_annotation="drop", malformed="drop", missing_image="drop", schema_mismatch="unite"
 )
 SCHEMA = {"names": ["p", "q", "r"], "flip_pairs": [[0, 1]], "interocular": [0, 1]}
@@ -50,11 +44,11 @@ def make_voc(root: Path) -> list[str]:
 
 
 def read_voc_strictly(root: Path) -> AnnotationTable:
-    return read_voc(root, split="all", **QUIET)
+    return read_annotations("voc", root, "all", **QUIET)
 
 
 def read_voc_leniently(root: Path) -> AnnotationTable:
-    return read_voc(root, split="all", policy=LENIENT_VOC, num_workers=0, **QUIET)
+    return read_annotations("voc", root, "all", policy=LENIENT_VOC, num_workers=0, **QUIET)
 
 
 def make_coco(root: Path) -> list[str]:
@@ -80,11 +74,11 @@ def make_coco(root: Path) -> list[str]:
 
 
 def read_coco_strictly(root: Path) -> AnnotationTable:
-    return read_coco(root, "a.json", image_dir="img", **QUIET)
+    return read_annotations("coco", root, "a.json", image_dir="img", **QUIET)
 
 
 def read_coco_leniently(root: Path) -> AnnotationTable:
-    return read_coco(root, "a.json", image_dir="img", policy=LENIENT, num_workers=0, **QUIET)
+    return read_annotations("coco", root, "a.json", image_dir="img", policy=LENIENT, num_workers=0, **QUIET)
 
 
 def make_imglab(root: Path) -> list[str]:
@@ -108,11 +102,11 @@ def make_imglab(root: Path) -> list[str]:
 
 
 def read_imglab_strictly(root: Path) -> AnnotationTable:
-    return read_imglab(root, "a.xml", **QUIET)
+    return read_annotations("imglab", root, "a.xml", **QUIET)
 
 
 def read_imglab_leniently(root: Path) -> AnnotationTable:
-    return read_imglab(root, "a.xml", policy=LENIENT, schema="face_68", num_workers=0, **QUIET)
+    return read_annotations("imglab", root, "a.xml", policy=LENIENT, schema="face_68", num_workers=0, **QUIET)
 
 
 def make_folders(root: Path) -> list[str]:
@@ -123,11 +117,11 @@ def make_folders(root: Path) -> list[str]:
 
 
 def read_folders_strictly(root: Path) -> AnnotationTable:
-    return read_image_folder(root, **QUIET)
+    return read_annotations("image_folder", root, **QUIET)
 
 
 def read_folders_leniently(root: Path) -> AnnotationTable:
-    return read_image_folder(root, policy=LENIENT, num_workers=0, **QUIET)
+    return read_annotations("image_folder", root, policy=LENIENT, num_workers=0, **QUIET)
 
 
 def make_class_list(root: Path) -> list[str]:
@@ -139,11 +133,27 @@ def make_class_list(root: Path) -> list[str]:
 
 
 def read_class_list_strictly(root: Path) -> AnnotationTable:
-    return read_class_list(root, "list.txt", numbered=True, class_file="classes.txt", **QUIET)
+    return read_annotations("class_list", root, "list.txt", numbered=True, class_file="classes.txt", **QUIET)
 
 
 def read_class_list_leniently(root: Path) -> AnnotationTable:
-    return read_class_list(root, "list.txt", policy=LENIENT, num_workers=0, **QUIET)
+    return read_annotations("class_list", root, "list.txt", policy=LENIENT, num_workers=0, **QUIET)
+
+
+def make_one_hot(root: Path) -> list[str]:
+    for name in ("a.jpg", "b c.png", "deep/d.jpg"):
+        write_image(root / name)
+    (root / "list.csv").write_text('path,"cat",dog,owl\na.jpg,1,0,0\n"b c.png",0,1,1\ndeep/d.jpg,0,0,0\n')
+    return ["list.csv"]
+
+
+def read_one_hot_strictly(root: Path) -> AnnotationTable:
+    return read_annotations("class_list", root, "list.csv", separator=",", **QUIET)
+
+
+def read_one_hot_leniently(root: Path) -> AnnotationTable:
+    options = {"separator": ",", "one_hot": True, "policy": LENIENT}
+    return read_annotations("class_list", root, "list.csv", num_workers=0, **options, **QUIET)
 
 
 STRUCTURED_SETS = {
@@ -157,4 +167,6 @@ STRUCTURED_SETS = {
     "image_folder, lenient": (read_folders_leniently, make_folders),
     "class_list": (read_class_list_strictly, make_class_list),
     "class_list, lenient": (read_class_list_leniently, make_class_list),
+    "one-hot table": (read_one_hot_strictly, make_one_hot),
+    "one-hot table, lenient": (read_one_hot_leniently, make_one_hot),
 }

@@ -4,8 +4,7 @@ import pytest
 from PIL import Image
 
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats.class_list import read_class_list
-from lit_loader.formats.policy import ReadPolicy
+from lit_loader.formats import ReadPolicy, read_annotations
 
 
 @pytest.fixture
@@ -19,7 +18,7 @@ def listed(tmp_path):
         (tmp_path / "list.txt").write_bytes(text.encode())
         actions = {key: options.pop(key) for key in list(options) if key in ReadPolicy.__dataclass_fields__}
         options = {"image_dir": "img", "use_cache": False, "progress": False} | options
-        return read_class_list(tmp_path, "list.txt", policy=ReadPolicy(**actions), **options)
+        return read_annotations("class_list", tmp_path, "list.txt", policy=ReadPolicy(**actions), **options)
 
     read.root = tmp_path
     return read
@@ -75,7 +74,9 @@ def test_numbers_mean_the_lines_of_a_file_or_the_names_given(listed):
 
 @pytest.mark.parametrize("label", ["3", "-1", "1.0", "x", "\u0661", "9" * 50])
 def test_a_number_without_a_class_is_an_unknown_class(listed, label):
-    with pytest.raises(AnnotationError, match=r"list\.txt:2: label .* is no number below 3.*unknown_class="):
+    with pytest.raises(
+        AnnotationError, match=r"list\.txt:2: label .* is not one of the 3 numbers.*unknown_class="
+    ):
         listed(f"a.jpg 0\nb.png {label}\n", numbered=True, class_names=["p", "q", "r"])
     table = listed(f"b.png {label} 2\n", numbered=True, class_names=["p", "q", "r"], unknown_class="drop")
     assert (names(table), table.report.counts) == ([("img/b.png", ["r"])], {("unknown_class", "drop"): 1})
@@ -85,8 +86,8 @@ def test_a_number_without_a_class_is_an_unknown_class(listed, label):
     ("text", "words"),
     [
         ("", "names no class"),
-        ("a\nb\na\n", r"classes\.txt:3: 'a' stands there twice"),
-        ("x" * 300, "too long"),
+        ("a\nb\na\n", r"classes\.txt:3: 'a' is listed before"),
+        ("x" * 300, "has more than 256"),
     ],
 )
 def test_a_class_file_that_is_none_names_its_line(listed, text, words):
@@ -117,10 +118,112 @@ def test_missing_images_and_long_labels_are_judged(listed):
         listed(",x\n", separator=",")
 
 
+ONE_HOT = "path,cat,dog,owl\na.jpg,1,0,1\nb.png,0,0,0\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (ONE_HOT, {"separator": ","}),
+        (ONE_HOT, {"separator": ",", "header": True}),
+        (ONE_HOT.replace(",", ", "), {"separator": ","}),
+        (ONE_HOT.replace(",", ", "), {"separator": ", "}),
+        (ONE_HOT.replace(",", " "), {}),
+        (ONE_HOT.replace(".jpg", "").replace(".png", ""), {"separator": ","}),
+        (ONE_HOT.replace("0", "0.0").replace("1", "1.0"), {"separator": ",", "one_hot": True}),
+    ],
+)
+def test_columns_of_0_and_1_are_the_classes_in_the_header(listed, text, options):
+    table = listed(text, **options)
+    assert table.class_names == ("cat", "dog", "owl")
+    assert names(table) == [("img/a.jpg", ["cat", "owl"]), ("img/b.png", [])]
+    recognised = {} if "one_hot" in options else {("one_hot", "recognised"): 1}
+    assert table.report.counts == {**recognised, ("no_label", "keep"): 1}
+
+
+def test_one_hot_tables_are_read_as_asked(listed):
+    csv = {"separator": ","}
+    few = listed(ONE_HOT, label_columns=["owl", "cat"], header=True, **csv)
+    assert (few.class_names, few.report.count("column 'dog'", "not read")) == (("owl", "cat"), 2)
+    one = listed("path,cat\na.jpg,1\nb.png,0\n", one_hot=True, **csv)
+    assert names(one) == [("img/a.jpg", ["cat"]), ("img/b.png", [])]
+    ordered = listed(ONE_HOT, class_names=["owl", "dog", "cat"], **csv)
+    assert (ordered.class_names, names(ordered)[0]) == (("owl", "dog", "cat"), ("img/a.jpg", ["cat", "owl"]))
+    words = listed("a.jpg 0 1\nb.png 1 0\n", one_hot=False)
+    assert words.class_names == ("0", "1")
+    numbered = listed("a.jpg 0 1\nb.png 1 0\n", numbered=True, class_names=["p", "q"])
+    assert names(numbered)[0] == ("img/a.jpg", ["p", "q"])
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ("a.jpg,0,1\nb.png,1,0\n", {}, "1: all cells are 0 or 1, and no header names classes.*one_hot=False"),
+        ("path,cat,dog\na.jpg,1,2\n", {"one_hot": True}, "2: cell '2' of the class 'dog' is not 0 or 1"),
+        ("path,cat,dog\na.jpg,1\n", {"one_hot": True}, "2: 2 fields; the first row has 3"),
+        ("path,cat,cat\na.jpg,1,0\n", {"one_hot": True}, "1: the header must name different classes"),
+        ("path,cat,\na.jpg,1,0\n", {"header": True}, "1: the header must name different classes"),
+    ],
+)
+def test_one_hot_tables_that_are_none_are_named_with_their_line(listed, text, options, words):
+    with pytest.raises(AnnotationError, match=rf"list\.txt:{words}"):
+        listed(text, separator=",", **options)
+
+
+def test_one_hot_is_held_against_every_line(listed):
+    text = "path,cat,dog\n" + "a.jpg,1,0\n" * 200 + "a.jpg,1,7\n"
+    with pytest.raises(AnnotationError, match=r"list\.txt:202: cell '7' of the class 'dog'.*label_columns"):
+        listed(text, separator=",")
+
+
+TABLE = "path,label,fold,age\na.jpg,cat,3,21\nb.png,dog,1,40\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "options"),
+    [
+        (TABLE, {"separator": ",", "header": True}),
+        (TABLE, {"separator": ",", "header": True, "one_hot": False}),
+        (TABLE, {"separator": ","}),
+        (TABLE.replace(",", " "), {"header": True}),
+    ],
+)
+def test_a_table_whose_labels_are_not_named_is_refused(listed, text, options):
+    with pytest.raises(
+        AnnotationError, match=r"list\.txt:1: the table has the columns 'label', 'fold', 'age' .*label_c"
+    ):
+        listed(text, **options)
+
+
+@pytest.mark.parametrize("columns", [["label"], [1]])
+def test_columns_that_are_no_labels_are_counted(listed, columns):
+    table = listed(TABLE, separator=",", header=True, label_columns=columns)
+    assert names(table) == [("img/a.jpg", ["cat"]), ("img/b.png", ["dog"])]
+    assert table.report.counts == {("column 'fold'", "not read"): 2, ("column 'age'", "not read"): 2}
+    bare = listed(TABLE.partition("\n")[2], separator=",", label_columns=[1])
+    assert (names(bare), bare.report.count("column '2'")) == (names(table), 2)
+
+
+def test_label_columns_that_are_not_there_are_named(listed):
+    for columns in (["kind"], [4], [-1]):
+        with pytest.raises(AnnotationError, match=r"not one of the 3 columns 'label', 'fold', 'age'"):
+            listed(TABLE, separator=",", header=True, label_columns=columns)
+
+
+def test_labels_in_quotes_are_read_without_them(listed):
+    table = listed('"a.jpg","big, ""cat"""\nb.png, "dog"\n', separator=",")
+    assert table.class_names == ('big, "cat"', "dog")
+
+
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
         ({"numbered": True}, ValueError, "needs class_file or class_names"),
+        ({"numbered": True, "one_hot": True}, ValueError, "exclude each other"),
+        ({"label_columns": ["x"]}, ValueError, "names, which need header=True"),
+        ({"label_columns": []}, ValueError, "must be different columns"),
+        ({"label_columns": [0]}, ValueError, "must be different columns"),
+        ({"label_columns": [1, 1]}, ValueError, "must be different columns"),
         ({"separator": ""}, ValueError, "separator=''"),
         ({"separator": "\n"}, ValueError, "separator="),
         ({"class_names": []}, ValueError, "at least one"),
@@ -150,9 +253,11 @@ def test_the_cache_knows_every_argument(listed):
 def test_mmpretrain_lists_are_read(shared_data):
     root = shared_data / "cls_tree_mmpretrain"
     options = {"use_cache": False, "progress": False}
-    table = read_class_list(root, "ann.txt", numbered=True, class_file="classes.txt", **options)
+    table = read_annotations(
+        "class_list", root, "ann.txt", numbered=True, class_file="classes.txt", **options
+    )
     assert (table.class_names, table.class_counts().tolist()) == (("bus", "car"), [1, 2])
-    bare = read_class_list(root, "ann_without_labels.txt", **options)
+    bare = read_annotations("class_list", root, "ann_without_labels.txt", **options)
     assert (bare.num_images, bare.num_objects, bare.report.count("no_label")) == (3, 0, 3)
 
 
@@ -166,12 +271,15 @@ def test_kaggle_and_imagenet_lists_of_datumaro_are_read(shared_data):
     }
     for name, options in kaggle.items():
         folder = f"kaggle_dataset/{name.partition('/')[0]}/images"
-        table = read_class_list(root, f"kaggle_dataset/{name}", image_dir=folder, use_cache=False, **options)
+        table = read_annotations(
+            "class_list", root, f"kaggle_dataset/{name}", image_dir=folder, use_cache=False, **options
+        )
         assert (table.class_names, table.class_counts()[1]) == (("cat", "dog"), 2)
         assert table.num_images == 5
     imagenet = root / "imagenet_txt_dataset/basic"
     policy = ReadPolicy(missing_image="keep", unknown_class="drop")
-    table = read_class_list(
+    table = read_annotations(
+        "class_list",
         imagenet,
         "train.txt",
         image_dir="images",

@@ -19,7 +19,7 @@ def coco(tmp_path):
 
 def test_boxes_sizes_crowds_and_flags_are_read(coco):
     coco.add((1, 2.5, 3, 4), iscrowd=0, area=12, score=1.0)
-    coco.add((0, 0, 10, 5), iscrowd=1, segmentation={"counts": [1, 2], "size": [80, 100]})
+    coco.add((0, 0, 10, 5), iscrowd=1, segmentation={"counts": [7000, 1000], "size": [80, 100]})
     coco.add(ignore=1, truncated=True, occluded=1.0, segmentation=[])
     coco.write()
     table = coco.read()
@@ -33,7 +33,7 @@ def test_boxes_sizes_crowds_and_flags_are_read(coco):
     )
     assert (list(table.image_paths), list(table.image_ids)) == (["img/a.jpg"], ["1"])
     assert (table.widths.tolist(), table.heights.tolist()) == ([100], [80])
-    assert table.report.counts == {("segmentation", "not read"): 1}
+    assert table.report.counts == {("score of an annotation", "not read"): 1}
     assert (table.keypoints, dict(table.attributes), table.split) == (None, {}, None)
 
 
@@ -146,7 +146,7 @@ def test_attributes_are_read_as_text(coco):
     values = {name: attribute.names for name, attribute in table.attributes.items()}
     assert values == {"pose": ("up",), "n": ("3",), "f": ("0.5",), "yes": ("true",)}
     assert all(attribute.ids.tolist() == [0, -1] for attribute in table.attributes.values())
-    assert table.report.counts == {("attribute without a single value", "not read"): 1}
+    assert table.report.counts == {("attribute 'list' without a single value", "not read"): 1}
     assert dict(coco.read(attributes=False).attributes) == {}
 
 
@@ -212,8 +212,9 @@ def test_odd_numbers_are_judged_by_the_policy(coco):
     assert table.boxes.tolist() == [[1, 5, 5, 8], [1, 2, 4, 6]]
     assert table.visibility[1].tolist() == [0, 0, 2]
     assert table.report.counts == {
+        ("bad_size", "unknown"): 1,
         ("unreadable_image", "keep"): 1,
-        ("bad_point", "absent"): 1,
+        ("invalid_keypoint", "absent"): 1,
         ("non_finite", "drop"): 2,
         ("swapped", "fix"): 1,
         ("degenerate", "drop"): 1,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import table_room
+from lit_loader.formats import rows as rows_module
 from tests.formats.coco_set import CocoSet
 
 
@@ -16,7 +16,7 @@ def coco(tmp_path):
 
 
 PROBLEMS = {
-    "image_id 9 is that of no image": {"image_id": 9},
+    "image_id 9 does not match any entry in `images`": {"image_id": 9},
     "image_id is None": {"image_id": None},
     "image_id is True": {"image_id": True},
     "image_id is 1.5": {"image_id": 1.5},
@@ -33,8 +33,8 @@ PROBLEMS = {
     "v of a point is nan": {"keypoints": [1, 2, float("nan")]},
     "1 points; those of 'x' are 2": {"keypoints": [1, 2, 2]},
     "attributes are [1]": {"attributes": [1]},
-    "is no Unicode": {"attributes": {"a": "\ud800"}},
-    "the name of the attribute is empty": {"attributes": {"": "a"}},
+    "is not Unicode": {"attributes": {"a": "\ud800"}},
+    "the name of the attribute has 0 characters": {"attributes": {"": "a"}},
     "id is [1]": {"id": [1]},
 }
 
@@ -111,7 +111,7 @@ def test_an_unknown_category_is_an_unknown_class(coco):
     ("part", "record", "words"),
     [
         ("images", 5, "is 5, not an object in a list"),
-        ("images", {"id": 1, "file_name": "b.jpg"}, "id 1 is that of images before"),
+        ("images", {"id": 1, "file_name": "b.jpg"}, "id 1 is that of an image before"),
         ("images", {"id": 2}, "file_name is None"),
         ("images", {"id": 2, "file_name": ""}, "file_name is ''"),
         ("images", {"file_name": "b.jpg"}, "id is None"),
@@ -150,9 +150,9 @@ def test_a_table_far_larger_than_its_file_is_refused(coco, monkeypatch):
         coco.add()
     coco.write()
     assert coco.read().keypoints.shape == (9, 129, 2)
-    monkeypatch.setattr(table_room, "_FREE_CELLS", 1_000)
+    monkeypatch.setattr(rows_module, "_FREE_CELLS", 1_000)
     with pytest.raises(
-        AnnotationError, match=r"a\.json:\d+: keypoints: 129 names for 8 objects.*keypoints=False"
+        AnnotationError, match=r"a\.json: keypoints: 129 names for 9 objects.*keypoints=False"
     ):
         coco.read()
     assert coco.read(keypoints=False).num_objects == 9
@@ -163,5 +163,5 @@ def test_a_file_full_of_what_is_no_object_is_given_up(coco, key):
     coco.add()
     coco.more = {key: [1] * 10_001}
     coco.write()
-    with pytest.raises(AnnotationError, match="more than 10000 entries are no objects"):
+    with pytest.raises(AnnotationError, match="more than 10000 entries are not objects"):
         coco.read(malformed="drop")

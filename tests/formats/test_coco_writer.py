@@ -8,16 +8,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lit_loader.annotations import AnnotationTable, Attribute
-from lit_loader.formats.coco import read_coco
-from lit_loader.formats.coco_writer import write_coco
-from lit_loader.formats.policy import ReadPolicy
+from lit_loader.formats import ReadPolicy, read_annotations, write_annotations
 from tests.formats.any_table import assert_same_table, tables
 
-KEEP = ReadPolicy(missing_image="keep", degenerate="keep", out_of_image="keep", point_outside="keep")
+KEEP = ReadPolicy(missing_image="keep", degenerate="keep", out_of_image="keep", keypoint_outside="keep")
 
 
 def read(root, name="a.json", **options):
-    return read_coco(root, name, policy=KEEP, use_cache=False, progress=False, **options)
+    return read_annotations("coco", root, name, policy=KEEP, use_cache=False, progress=False, **options)
+
+
+def write_coco(table, path, **options):
+    return write_annotations("coco", table, path.parent, path.name, **{"progress": False} | options)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -60,7 +62,7 @@ def test_boxes_of_pixels_come_back_bit_for_bit(tmp_path_factory, corners):
 
 def test_a_box_that_x_and_width_cannot_hold_is_refused_unless_loss_is_allowed(tmp_path):
     table = table_of([[-1e30, 0, 1e-3, 1]])
-    with pytest.raises(ValueError, match=r"COCO cannot hold 1 boxes exactly.*allow_loss=True"):
+    with pytest.raises(ValueError, match=r"format 'coco' cannot hold 1 boxes exactly.*allow_loss=True"):
         write_coco(table, tmp_path / "a.json")
     assert not list(tmp_path.iterdir())
     (lost,) = write_coco(table, tmp_path / "a.json", allow_loss=True)
@@ -144,7 +146,7 @@ def test_a_file_that_is_there_is_replaced_only_by_a_whole_one(tmp_path, monkeypa
     path = tmp_path / "a.json"
     write_coco(table_of([[0, 0, 1, 1]]), path)
     before = path.read_bytes()
-    monkeypatch.setattr("lit_loader.formats.coco_writer._categories", lambda _: 1 / 0)
+    monkeypatch.setattr("lit_loader.formats.coco_writer._categories", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_coco(table_of([[0, 0, 2, 2]]), path)
     assert (path.read_bytes(), list(tmp_path.iterdir())) == (before, [path])
@@ -163,7 +165,7 @@ def test_ids_that_are_paths_of_files_come_back_whatever_they_hold(tmp_path):
     )
     write_coco(table, tmp_path / "a.json", progress=False)
     policy = ReadPolicy(missing_image="keep")
-    again = read_coco(tmp_path, "a.json", policy=policy, use_cache=False, progress=False)
+    again = read_annotations("coco", tmp_path, "a.json", policy=policy, use_cache=False, progress=False)
     assert list(again.image_ids) == list(again.image_paths) == [path]
 
 
@@ -171,7 +173,7 @@ def test_ids_that_are_paths_of_files_come_back_whatever_they_hold(tmp_path):
     ("parts", "words"),
     [
         ({"class_names": ["n" * 300]}, "class name .* has 300 characters"),
-        ({"class_names": ["\ud800"]}, "class name .* is no Unicode"),
+        ({"class_names": ["\ud800"]}, "class name .* is not Unicode"),
         ({"split": "s" * 300}, "split .* has 300 characters"),
         (
             {"attributes": {"q": Attribute(ids=np.zeros(0, np.int64), names=("v" * 300,))}},
@@ -184,7 +186,7 @@ def test_ids_that_are_paths_of_files_come_back_whatever_they_hold(tmp_path):
                 "visibility": np.zeros((0, 3000)),
                 "keypoint_names": [f"p{i}" for i in range(3000)],
             },
-            "3000 points are more than MAX_POINT_NAMES=2048",
+            "3000 points are more than MAX_POINTS=2048",
         ),
     ],
 )

@@ -14,7 +14,7 @@ from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import AnnotationError
 from tests.formats import fuzzing
 from tests.formats.fuzzing import fuzz
-from tests.formats.text_sets import make_points_list
+from tests.formats.text_sets import make_keypoints_txt
 
 NO_TABLE = AnnotationTable(
     root="/", image_paths=["a"], class_names=[], offsets=[0, 0], boxes=np.zeros((0, 4)), labels=[]
@@ -59,18 +59,18 @@ def read_badly(root: Path, *, fault: str) -> AnnotationTable:
     ],
 )
 def test_faults_of_a_reader_are_found(fault, words):
-    result = fuzz(partial(read_badly, fault=fault), make_points_list, rounds=16)
+    result = fuzz(partial(read_badly, fault=fault), make_keypoints_txt, rounds=16)
     assert any(words in failure for failure in result.failures)
 
 
 def test_a_slow_reader_is_found():
-    result = fuzz(partial(read_badly, fault="time"), make_points_list, rounds=16)
+    result = fuzz(partial(read_badly, fault="time"), make_keypoints_txt, rounds=16)
     assert any("took" in failure for failure in result.failures)
 
 
 def test_a_hang_is_found(monkeypatch):
     monkeypatch.setattr(fuzzing, "_PATIENCE", 1.0)
-    result = fuzz(read_pipe, make_points_list, rounds=16 * 30)
+    result = fuzz(read_pipe, make_keypoints_txt, rounds=16 * 30)
     assert any("a hang" in failure for failure in result.failures)
 
 
@@ -83,7 +83,8 @@ def read_pipe(root: Path) -> AnnotationTable:
 
 def test_the_same_seed_does_the_same_damage():
     faults = [
-        fuzz(partial(read_badly, fault="error"), make_points_list, rounds=32, seed=seed) for seed in (1, 1, 2)
+        fuzz(partial(read_badly, fault="error"), make_keypoints_txt, rounds=32, seed=seed)
+        for seed in (1, 1, 2)
     ]
     assert faults[0].failures == faults[1].failures
     assert faults[0].tables == faults[1].tables

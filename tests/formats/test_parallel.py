@@ -7,7 +7,7 @@ import time
 import pytest
 
 from lit_loader.formats import parallel
-from lit_loader.formats.parallel import INLINE_FILES, map_chunks, told_while
+from lit_loader.formats.parallel import INLINE_FILES, iter_chunks, map_chunks, told_while
 
 
 def squares(chunk):
@@ -102,3 +102,17 @@ def test_what_is_being_done_is_told_on_a_terminal_until_a_bar_takes_over(monkeyp
     with told_while("Reading a.txt", progress=False):
         pass
     assert capfd.readouterr() == ("", "")
+
+
+def test_results_are_there_before_the_last_chunk_is_done():
+    done = []
+    chunks = iter_chunks(done.append, range(1_000), num_workers=0, progress=False, description="x")
+    assert done == []
+    next(chunks)
+    assert done == [range(200)]
+    assert len(list(chunks)) == 4
+
+
+def test_chunks_of_large_sets_are_larger():
+    assert [len(part) for part in run(squares, range(64_000))] == [1_000] * 64
+    assert {len(part) for part in run(squares, range(16_000))} == {500}

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats.policy import ReadPolicy
-from lit_loader.formats.pts import read_pts
+from lit_loader.formats import ReadPolicy, read_annotations
 from tests.formats.text_sets import make_pts, write_image
 
 TWO = "version: 1\nn_points: 2\n{\n1 2\n30 40.5\n}\n"
@@ -20,7 +19,7 @@ def face(tmp_path):
 
 def read(root, name="faces", *, schema=2, policy=None, **options):
     policy = None if policy is None else ReadPolicy(**policy)
-    return read_pts(root, name, schema=schema, policy=policy, use_cache=False, **options)
+    return read_annotations("pts", root, name, schema=schema, policy=policy, use_cache=False, **options)
 
 
 def test_a_file_is_a_face_of_the_image_beside_it(face, tmp_path):
@@ -53,12 +52,15 @@ def test_clips_have_their_images_in_a_folder_of_their_own(tmp_path):
     for name in ("*/annot/*.pts", "*/annot", "**/*.pts", "**", "00[12]/?nnot/*"):
         if name in ("*/annot", "**"):
             with pytest.raises(AnnotationError, match="no file"):
-                read_pts(tmp_path, name, image_dir="../imgs", use_cache=False)
+                read_annotations("pts", tmp_path, name, image_dir="../imgs", use_cache=False)
             continue
-        table = read_pts(tmp_path, name, image_dir="../imgs", use_cache=False)
+        table = read_annotations("pts", tmp_path, name, image_dir="../imgs", use_cache=False)
         assert list(table.image_paths) == ["001/imgs/1.jpg", "001/imgs/2.jpg", "002/imgs/1.jpg"]
         assert table.keypoints.shape == (3, 68, 2)
-    assert read_pts(tmp_path, "001/annot/2.pts", image_dir="../imgs", use_cache=False).num_images == 1
+    assert (
+        read_annotations("pts", tmp_path, "001/annot/2.pts", image_dir="../imgs", use_cache=False).num_images
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,16 +113,17 @@ def test_images_are_not_looked_for_outside_the_root(face, tmp_path, image_dir):
         read(tmp_path, image_dir=image_dir)
 
 
-def test_files_outside_the_root_are_not_read(tmp_path):
+def test_names_lead_nowhere_outside_the_root_and_links_are_followed(tmp_path):
     root = tmp_path / "root"
     make_pts(root)
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside/a.pts").write_text(TWO)
-    (root / "link").symlink_to(tmp_path / "outside")
-    for name in ("../outside", "link", "link/*.pts", "*/*.pts", str(tmp_path / "outside")):
+    write_image(tmp_path / "elsewhere/a.png")
+    (tmp_path / "elsewhere/a.pts").write_text(TWO)
+    (root / "link").symlink_to(tmp_path / "elsewhere")
+    for name in ("../elsewhere", str(tmp_path / "elsewhere"), "link/../../elsewhere"):
         with pytest.raises(UnsafePathError):
             read(root, name)
-    assert read_pts(root, "**/*.pts", image_dir="../imgs", use_cache=False).num_images == 3
+    for name in ("link", "link/*.pts", "link/a.pts", "**/a.pts"):
+        assert list(read(root, name).image_paths) == ["link/a.png"]
 
 
 def test_names_that_fit_nothing_are_refused(face, tmp_path):
@@ -132,7 +135,9 @@ def test_names_that_fit_nothing_are_refused(face, tmp_path):
 def test_processes_change_nothing(tmp_path):
     make_pts(tmp_path)
     tables = [
-        read_pts(tmp_path, "*/annot/*.pts", image_dir="../imgs", use_cache=False, num_workers=n)
+        read_annotations(
+            "pts", tmp_path, "*/annot/*.pts", image_dir="../imgs", use_cache=False, num_workers=n
+        )
         for n in (0, 2)
     ]
     assert tables[0].keypoints.tolist() == tables[1].keypoints.tolist()
@@ -143,7 +148,7 @@ def test_processes_change_nothing(tmp_path):
     ("derived_face_txt/300w_pts", "../../mmpose_samples/300w", 2),
 ])  # fmt: skip
 def test_real_files_have_the_faces_that_they_have(shared_data, name, image_dir, faces):
-    table = read_pts(shared_data, name, image_dir=image_dir, use_cache=False)
+    table = read_annotations("pts", shared_data, name, image_dir=image_dir, use_cache=False)
     assert (table.num_images, table.num_objects, len(table.report)) == (faces, faces, 0)
     assert (table.visibility == 2).all()
     assert table.keypoints.shape[1] == 68

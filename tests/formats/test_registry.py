@@ -1,131 +1,139 @@
-"""The registry: every format by name, options known by signature, mistakes told with what was meant."""
+"""Formats by name, of this package and of others; options by their types; mistakes answered with what was meant."""
 
 from __future__ import annotations
 
-import inspect
 import re
+import sys
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import VocPolicy, read_voc
-from lit_loader.formats.registry import READERS, WRITERS, find_format, read_annotations, write_annotations
+from lit_loader.formats import (
+    Inputs,
+    Reader,
+    ReadPolicy,
+    Rows,
+    Writer,
+    find_reader,
+    find_writer,
+    read_annotations,
+    readers,
+    register_format,
+    registry,
+    write_annotations,
+    writers,
+)
+from lit_loader.formats.registry import format_options, make_format, takes_option
 from tests.face_lists import OPTIONS, write_faces
+from tests.formats.text_sets import write_image
+
+QUIET = {"use_cache": False, "progress": False}
+TINY = """
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import ClassVar
+from lit_loader.formats import Reader, Rows
+
+@dataclass(frozen=True, kw_only=True)
+class TinyReader(Reader):
+    format: ClassVar[str] = "tiny"
+    description: ClassVar[str] = "a path and a class a line"
+    shout: bool = False
+
+    def read(self, rows: Rows, unit: str) -> None:
+        for line, text in self.lines(rows, unit):
+            path, class_name = text.split()
+            image = rows.image(path, line=line)
+            rows.object(image, class_name=class_name.upper() if self.shout else class_name, box=None)
+"""
 
 
-def same(a, b):
-    assert list(a.image_paths) == list(b.image_paths)
-    assert a.class_names == b.class_names
-    assert (a.boxes == b.boxes).all()
-    assert (a.labels == b.labels).all()
+@pytest.mark.parametrize("kind", [*readers().values(), *writers().values()], ids=lambda kind: kind.__name__)
+def test_every_format_of_this_package_is_described_and_found_by_its_name(kind):
+    find = find_reader if issubclass(kind, Reader) else find_writer
+    assert find(kind.format) is kind
+    assert kind.description
+    assert "\n" not in kind.description
+    shared = {"class_names", "policy", "cache_dir", "use_cache", "num_workers", "progress", "split"}
+    assert not shared & set(format_options(kind))
+    if issubclass(kind, Writer):
+        assert kind.format in readers()
+        assert "val" in kind.name_of_split.format("val")
 
 
-@pytest.mark.parametrize("entry", READERS.values(), ids=list(READERS))
-def test_every_reader_has_the_arguments_that_all_readers_have(entry):
-    parameters = inspect.signature(entry.load()).parameters
-    shared = {"class_names", "policy", "cache_dir", "use_cache", "num_workers", "progress", entry.named_by}
-    assert shared <= set(parameters)
-    assert not shared & set(entry.options())
-    assert entry.description
-    assert entry.make_policy({}) == entry.make_policy(None)
-
-
-@pytest.mark.parametrize("entry", WRITERS.values(), ids=list(WRITERS))
-def test_every_writer_is_there_with_the_format_it_writes(entry):
-    assert entry.format in READERS
-    assert next(iter(inspect.signature(entry.load()).parameters)) == "table"
-    assert entry.description
-
-
-def test_a_name_stands_for_the_reader(three_images, tmp_path):
-    three_images.split("train", "a\nb\n")
-    quiet = {"use_cache": False, "progress": False}
-    same(
-        read_annotations("voc", three_images.root, "train", **quiet),
-        read_voc(three_images.root, split="train", **quiet),
-    )
-    assert read_annotations("voc", three_images.root, ".", **quiet).num_images == 3
-
-
-def test_every_argument_reaches_the_reader(three_images, tmp_path):
-    three_images.add("d", ("bird", 5, 5, 5, 9))
+def test_every_argument_reaches_the_reader(tmp_path):
+    write_faces(tmp_path, "train.txt", 4)
+    with (tmp_path / "train.txt").open("a") as file:
+        file.write("none.png" + " 1 2" * 5 + " calm\n")
     cache = tmp_path / "cache"
     table = read_annotations(
-        "voc",
-        three_images.root,
-        ".",
-        class_names=["dog", "cat", "bird"],
-        policy={"degenerate": "keep"},
+        "keypoints_txt",
+        tmp_path,
+        "train.txt",
+        class_names=["sad", "calm", "angry"],
+        policy={"missing_image": "keep"},
         cache_dir=cache,
         num_workers=0,
         progress=False,
+        split="val",
         one_based=True,
+        **OPTIONS,
     )
-    assert table.class_names == ("dog", "cat", "bird")
-    assert table.class_counts().tolist() == [4, 1, 1]
-    assert table.boxes[0].tolist() == [0, 1, 29, 39]
+    assert (table.class_names, table.split, table.num_images) == (("sad", "calm", "angry"), "val", 5)
+    assert table.keypoints[0, 0].tolist() == [9, 7]
     assert len(list(cache.rglob("*.arrow"))) == 1
     with pytest.raises(ValueError, match="num_workers=-1"):
-        read_annotations("voc", three_images.root, ".", num_workers=-1)
-    dropped = read_annotations(
-        "voc", three_images.root, ".", policy=VocPolicy(), use_cache=False, progress=False
-    )
-    assert dropped.report.count("degenerate") == 1
+        read_annotations("keypoints_txt", tmp_path, "train.txt", num_workers=-1, **OPTIONS)
+    policy = ReadPolicy(missing_image="drop")
+    dropped = read_annotations("keypoints_txt", tmp_path, "train.txt", policy=policy, **QUIET, **OPTIONS)
+    assert dropped.num_images == 4
 
 
-def test_what_is_not_known_is_told_with_what_was_meant(tmp_path):
-    with pytest.raises(ValueError, match=r"'cocoa' cannot be read; did you mean 'coco'\? formats: voc, coco"):
-        read_annotations("cocoa", tmp_path, "x")
+def test_what_is_not_known_is_answered_with_what_was_meant(tmp_path):
+    def read(format="keypoints_txt", **options):
+        return read_annotations(format, tmp_path, "x", **options)
+
+    with pytest.raises(ValueError, match=r"'cocoa' cannot be read; did you mean 'coco'\? formats: .*pts"):
+        read("cocoa")
     with pytest.raises(
-        ValueError, match=r"has no option 'colums'; did you mean 'columns'\? its options: colu"
+        ValueError, match=r"has no option 'colums'; did you mean 'columns'\? its options: .*schema"
     ):
-        read_annotations("points_list", tmp_path, "x", colums="path")
-    with pytest.raises(ValueError, match="'points_list' needs the option 'columns'"):
-        read_annotations("points_list", tmp_path, "x")
+        read(colums="path")
+    with pytest.raises(ValueError, match=r"'keypoints_txt' needs the option 'columns'"):
+        read()
     with pytest.raises(
-        ValueError, match=r"has no 'bad_points'; did you mean 'bad_point'\? it has: malformed"
+        ValueError, match=r"has no 'invalid_keypoints'; did you mean 'invalid_keypoint'\? it has: .*malformed"
     ):
-        read_annotations("points_list", tmp_path, "x", policy={"bad_points": "drop"}, **OPTIONS)
-    with pytest.raises(ValueError, match="malformed='fix' must be one of"):
-        read_annotations("points_list", tmp_path, "x", policy={"malformed": "fix"}, **OPTIONS)
-    with pytest.raises(ValueError, match="'wflw' cannot be written; formats: voc, coco, points_list"):
-        find_format(WRITERS, "wflw")
+        read(policy={"invalid_keypoints": "drop"}, **OPTIONS)
+    with pytest.raises(ValueError, match=r"malformed='fix' must be one of"):
+        read(policy={"malformed": "fix"}, **OPTIONS)
+    with pytest.raises(ValueError, match=r"'wflw' cannot be written; formats: .*keypoints_txt"):
+        find_writer("wflw")
 
 
-def test_what_is_written_by_name_is_read_by_name(three_images, tmp_path):
-    three_images.split("val", "a\nb\nc\n")
-    quiet = {"use_cache": False, "progress": False}
-    table = read_annotations("voc", three_images.root, "val", **quiet)
-    new = tmp_path / "new"
-    with pytest.raises(ValueError, match="name='train' must be the table's split, 'val'"):
-        write_annotations("voc", table, new, "train", progress=False)
-    with pytest.raises(ValueError, match="has no option 'columns'"):
-        write_annotations("voc", table, new, "val", columns=["path"])
-    write_annotations("voc", table, new, "val", annotation_dir="xml", progress=False)
-    again = read_annotations(
-        "voc", new, "val", annotation_dir="xml", policy={"missing_image": "keep"}, **quiet
-    )
+def test_what_is_written_by_name_is_read_by_name(tmp_path):
+    write_faces(tmp_path, "train.txt", 6)
+    table = read_annotations("keypoints_txt", tmp_path, "train.txt", **QUIET, **OPTIONS)
+    assert write_annotations("coco", table, tmp_path, "deep/val.json") == []
+    again = read_annotations("coco", tmp_path, "deep/val.json", **QUIET)
     assert (again.boxes == table.boxes).all()
-    write_annotations("coco", table, new, "val.json", progress=False)
-    same(
-        read_annotations("coco", new, "val.json", policy={"missing_image": "keep"}, **quiet),
-        table,
-    )
+    assert (again.keypoints == table.keypoints).all()
+    with pytest.raises(ValueError, match="format 'coco' has no option 'columns'"):
+        write_annotations("coco", table, tmp_path, "val.json", columns=["path"])
 
 
 def test_what_would_be_lost_is_refused_or_returned(tmp_path):
     write_faces(tmp_path, "train.txt", 6)
-    quiet = {"use_cache": False, "progress": False}
-    table = read_annotations("points_list", tmp_path, "train.txt", **quiet, **OPTIONS)
-    assert write_annotations("points_list", table, tmp_path, "all.txt", columns=OPTIONS["columns"]) == []
+    table = read_annotations("keypoints_txt", tmp_path, "train.txt", **QUIET, **OPTIONS)
+    assert write_annotations("keypoints_txt", table, tmp_path, "all.txt", columns=OPTIONS["columns"]) == []
     assert (tmp_path / "all.txt").read_text() == (tmp_path / "train.txt").read_text()
-    with pytest.raises(ValueError, match="cannot hold classes"):
-        write_annotations("points_list", table, tmp_path, "few.txt", columns="path points")
+    with pytest.raises(ValueError, match="format 'keypoints_txt' cannot hold classes; pass allow_loss=True"):
+        write_annotations("keypoints_txt", table, tmp_path, "few.txt", columns="path points")
     assert not (tmp_path / "few.txt").exists()
-    lost = write_annotations(
-        "points_list", table, tmp_path, "few.txt", allow_loss=True, columns="path points"
-    )
-    assert lost == ["classes"]
+    options = {"allow_loss": True, "columns": "path points"}
+    assert write_annotations("keypoints_txt", table, tmp_path, "few.txt", **options) == ["classes"]
 
 
 def test_errors_of_the_data_pass_through(tmp_path):
@@ -133,36 +141,121 @@ def test_errors_of_the_data_pass_through(tmp_path):
     with (tmp_path / "train.txt").open("a") as file:
         file.write("images/person0_0.png 1 2 3\n")
     with pytest.raises(AnnotationError, match=r"train.txt:3"):
-        read_annotations("points_list", tmp_path, "train.txt", use_cache=False, progress=False, **OPTIONS)
+        read_annotations("keypoints_txt", tmp_path, "train.txt", **QUIET, **OPTIONS)
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "told"),
+    ("option", "value", "words"),
     [
-        ("image_dir", 3, "option image_dir=3 of format 'points_list' must be text"),
-        ("normalized", "maybe", "normalized='maybe' of format 'points_list' must be true or false"),
+        ("image_dir", 3, "option image_dir=3 of format 'keypoints_txt' must be text"),
+        ("normalized", "maybe", "normalized='maybe' of format 'keypoints_txt' must be true or false"),
         ("header", "x", "must be true or false or a whole number"),
         ("columns", 3, "must be a list of text or text"),
         ("columns", ["path", 3], "must be a list of text or text"),
-        ("box_format", "yxyx", "must be 'xyxy' or 'xywh'"),
+        ("box_format", "yxyx", "must be 'xyxy' or 'xywh' or 'cxcywh'"),
         ("attribute_values", {"0": False}, "must be a mapping of text to text or null"),
         ("attribute_values", {0: "no"}, "must be a mapping of text to text or null"),
         ("class_name", True, "must be text or null"),
         ("visibility_values", [0], "must be a mapping of a number to a whole number or null"),
     ],
 )
-def test_a_value_of_another_type_is_refused(tmp_path, option, value, told):
-    with pytest.raises(ValueError, match=re.escape(told)):
-        read_annotations("points_list", tmp_path, "x", **{"columns": "path", option: value})
+def test_a_value_of_another_type_is_refused(tmp_path, option, value, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        read_annotations("keypoints_txt", tmp_path, "x", **{"columns": "path", option: value})
 
 
 def test_a_value_of_the_type_is_taken():
-    takes = READERS["points_csv"].takes
-    assert takes("path_column", 0)
-    assert takes("path_column", "file")
-    assert not takes("path_column", None)
-    assert not takes("path_column", False)
-    assert takes("box_columns", ("a", 3, "c", 4))
-    assert not takes("box_columns", "abcd")
-    assert takes("schema", {"names": ["a"]})
-    assert takes("no_such_option", object())
+    csv = find_reader("keypoints_csv")
+    assert takes_option(csv, "path_column", 0)
+    assert takes_option(csv, "path_column", "file")
+    assert not takes_option(csv, "path_column", None)
+    assert not takes_option(csv, "path_column", False)
+    assert takes_option(csv, "box_columns", ("a", 3, "c", 4))
+    assert not takes_option(csv, "box_columns", "abcd")
+    assert takes_option(csv, "ignore_columns", "rest")
+    assert takes_option(csv, "schema", {"names": ["a"]})
+    assert takes_option(csv, "no_such_option", object())
+
+
+@pytest.fixture
+def tiny_set(tmp_path):
+    write_image(tmp_path / "a.jpg")
+    (tmp_path / "list.txt").write_text("a.jpg cat\n")
+    return tmp_path
+
+
+@pytest.fixture
+def tiny_package(tmp_path_factory, monkeypatch):
+    """Install a package that makes formats known by entry points; yields a function that names them."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "tiny_formats.py").write_text(TINY)
+    info = folder / "tiny_formats-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-formats\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(folder)
+
+    def declare(*points):
+        (info / "entry_points.txt").write_text("[lit_loader.formats]\n" + "\n".join(points) + "\n")
+
+    yield declare
+    sys.modules.pop("tiny_formats", None)
+
+
+def test_a_format_of_another_package_is_found_by_its_entry_point(tiny_package, tiny_set):
+    tiny_package("tiny = tiny_formats:TinyReader")
+    table = read_annotations("tiny", tiny_set, "list.txt", shout=True, **QUIET)
+    assert (table.class_names, table.boxes.tolist()) == (("CAT",), [[0, 0, 60, 50]])
+    assert list(readers())[-1] == "tiny"
+    assert "tiny" not in writers()
+    with pytest.raises(ValueError, match=r"has no option 'shot'; did you mean 'shout'\?"):
+        read_annotations("tiny", tiny_set, "list.txt", shot=True)
+
+
+def test_an_entry_point_that_is_no_format_is_named(tiny_package):
+    tiny_package("tiny = tiny_formats:dataclass")
+    with pytest.raises(TypeError, match=r"tiny='tiny_formats:dataclass' .* is neither a Reader nor a Writer"):
+        readers()
+
+
+def test_a_program_registers_formats_of_its_own(tiny_set, monkeypatch):
+    monkeypatch.setattr(registry, "_registered", {})
+
+    @register_format
+    @dataclass(frozen=True, kw_only=True)
+    class OneReader(Reader):
+        format: ClassVar[str] = "one"
+        description: ClassVar[str] = "every image of a folder"
+        class_name: str
+
+        def inputs(self, folder, name):
+            return Inputs(files=folder.find_files(name, ending=".jpg"))
+
+        def read(self, rows: Rows, unit: str) -> None:
+            rows.object(rows.image(unit), class_name=self.class_name, box=None)
+
+    @register_format
+    @dataclass(frozen=True, kw_only=True)
+    class OneWriter(Writer):
+        format: ClassVar[str] = "one"
+        description: ClassVar[str] = "names of images"
+        name_of_split: ClassVar[str] = "{}.one"
+
+        def losses(self, table):
+            return []
+
+        def write(self, table, root, name, *, progress):
+            (root / name).write_text("\n".join(table.image_paths))
+
+    table = read_annotations("one", tiny_set, ".", class_name="x", **QUIET)
+    assert (list(table.image_paths), table.class_names) == (["a.jpg"], ("x",))
+    assert write_annotations("one", table, tiny_set, "a.one") == []
+    assert (tiny_set / "a.one").read_text() == "a.jpg"
+    assert (find_reader("one"), find_writer("one")) == (OneReader, OneWriter)
+    assert make_format(OneReader, {"class_name": "y"}).class_name == "y"
+    assert register_format(OneReader) is OneReader  # once more, as when a module is run again
+
+    class Other(OneReader):
+        format: ClassVar[str] = "coco"
+
+    with pytest.raises(ValueError, match=r"format='coco' of .*Other is that of CocoReader; take another"):
+        register_format(Other)

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from lit_loader.errors import AnnotationError
-from lit_loader.formats.policy import ReadPolicy
-from lit_loader.formats.retinaface import read_retinaface
+from lit_loader.formats import ReadPolicy, read_annotations
 from tests.formats.text_sets import make_retinaface, write_image
 
+SCORES = {("score of a face", "not read"): 4}
 FACE = "1 2 30 40 " + " ".join(f"{x} {x + 1} {x % 2}.0" for x in range(5, 10))
 
 
@@ -18,7 +18,9 @@ def read(tmp_path):
         if text is not None:
             (tmp_path / "label.txt").write_text(text)
         policy = None if policy is None else ReadPolicy(**policy)
-        return read_retinaface(tmp_path, "label.txt", policy=policy, use_cache=False, **options)
+        return read_annotations(
+            "retinaface", tmp_path, "label.txt", policy=policy, use_cache=False, **options
+        )
 
     return read
 
@@ -31,6 +33,7 @@ def test_faces_belong_to_the_image_above_them(read):
     assert table.visibility.tolist() == [[1, 2, 1, 2, 1], [0] * 5, [0] * 5]
     assert table.keypoints[0, 1].tolist() == [6, 7]
     assert (table.keypoint_names[0], table.class_names) == ("left_eye", ("face",))
+    assert table.report.counts[("score of a face", "not read")] == 2
 
 
 def test_images_without_faces_are_kept_and_options_honoured(read, tmp_path):
@@ -67,13 +70,14 @@ def test_faces_below_a_line_without_a_path_are_dropped_with_it(read):
 
 def test_real_lists_have_the_faces_that_they_have(shared_data):
     folder = "mmpose_samples/wflw"
-    table = read_retinaface(
-        shared_data, "derived_face_txt/label_retinaface.txt", image_dir=folder, use_cache=False
+    table = read_annotations(
+        "retinaface", shared_data, "derived_face_txt/label_retinaface.txt", image_dir=folder, use_cache=False
     )
-    assert (table.num_images, table.num_objects, len(table.report)) == (2, 4, 0)
+    assert (table.num_images, table.num_objects, table.report.counts) == (2, 4, SCORES)
     with pytest.raises(AnnotationError, match="there is no image '0--Parade"):
-        read_retinaface(shared_data, "retinaface_label_txt/label_excerpt.txt", use_cache=False)
-    kept = read_retinaface(
+        read_annotations("retinaface", shared_data, "retinaface_label_txt/label_excerpt.txt", use_cache=False)
+    kept = read_annotations(
+        "retinaface",
         shared_data,
         "retinaface_label_txt/label_excerpt.txt",
         policy=ReadPolicy(missing_image="keep"),

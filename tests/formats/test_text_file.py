@@ -8,7 +8,7 @@ import pytest
 
 from lit_loader.errors import AnnotationError, UnsafePathError
 from lit_loader.formats import text_file
-from lit_loader.formats.text_file import file_stamp, numbers, read_bytes, read_lines
+from lit_loader.formats.text_file import file_stamp, numbers, read_bytes, read_lines, read_rows
 
 
 @pytest.fixture
@@ -82,11 +82,20 @@ def test_what_is_no_file_is_refused(tmp_path, read):
 def test_files_outside_the_root_are_refused(tmp_path, read):
     root = tmp_path / "root"
     root.mkdir()
-    (tmp_path / "secret.txt").write_text("secret")
-    (root / "link.txt").symlink_to("../secret.txt")
-    for name in ("../secret.txt", str(tmp_path / "secret.txt"), "link.txt"):
+    (tmp_path / "other.txt").write_text("other")
+    (root / "link.txt").symlink_to("../other.txt")
+    for name in ("../other.txt", str(tmp_path / "other.txt"), "x/../../other.txt"):
         with pytest.raises(UnsafePathError):
             read(root, name)
+    assert read(root, "link.txt")  # links are the user's own
+
+
+def test_rows_come_with_the_line_on_which_they_begin(write):
+    root = write(b'a, "b, c",\r\n,,\n\n"two\nlines",2\n')
+    assert list(read_rows(root, "f.txt")) == [(1, ["a", "b, c", ""]), (4, ["two\nlines", "2"])]
+    assert list(read_rows(write(b"a  b c\n"), "f.txt", delimiter=" ")) == [(1, ["a", "", "b", "c"])]
+    with pytest.raises(AnnotationError, match=r"f\.txt:2: the row is no CSV"):
+        list(read_rows(write(b'a,b\n"a" b,c\n'), "f.txt"))
 
 
 def test_lines_are_not_all_held_in_memory(write):

@@ -5,22 +5,24 @@ from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import VocPolicy
+from lit_loader.formats import ReadPolicy
 
 GOOD = ("x", 1, 1, 5, 5)
 DEFAULTS = {
     "duplicate_id": "drop",
     "missing_annotation": "raise",
     "malformed": "raise",
+    "schema_mismatch": "raise",
+    "bad_size": "unknown",
     "missing_image": "raise",
     "wrong_filename": "report",
-    "bad_size": "unknown",
-    "schema_mismatch": "raise",
+    "unreadable_image": "raise",
     "unknown_class": "raise",
-    "bad_point": "absent",
-    "point_outside": "keep",
+    "invalid_keypoint": "absent",
+    "keypoint_outside": "keep",
     "non_finite": "drop",
     "swapped": "fix",
     "out_of_image": "keep",
@@ -38,8 +40,8 @@ def break_voc(voc, kind):
     voc.add("a", GOOD)
     objects = {
         "unknown_class": ("alien", 1, 1, 5, 5),
-        "bad_point": ("x", 1, 1, 9, 9, points("nan", 5)),
-        "point_outside": ("x", 1, 1, 9, 9, points(4, 200)),
+        "invalid_keypoint": ("x", 1, 1, 9, 9, points("nan", 5)),
+        "keypoint_outside": ("x", 1, 1, 9, 9, points(4, 200)),
         "non_finite": ("x", 1, "nan", 5, 5),
         "swapped": ("x", 9, 8, 2, 1),
         "out_of_image": ("x", -5, 70, 120, 90),
@@ -55,14 +57,16 @@ def break_voc(voc, kind):
             voc.add(image_id, GOOD, before=f"\n<schema><keypoints>{listed}</keypoints></schema>")
     elif kind == "missing_image":
         voc.add("b", GOOD, image=None)
-    elif kind == "bad_size":
-        voc.add("b", ("x", 1, 1, 500, 500), size=(0, 80))
+    elif kind in ("bad_size", "unreadable_image"):
+        voc.add("b", ("x", 1, 1, 500, 500), size=(0, 80) if kind == "bad_size" else None)
+        if kind == "bad_size":
+            Image.new("L", (600, 500)).save(voc.root / "JPEGImages/b.jpg")
     elif kind == "malformed":
         voc.add("b")
         voc.raw("b", "<annotation>\n<object>")
     elif kind in ("duplicate_id", "missing_annotation"):
         voc.split("s", "a\na\n" if kind == "duplicate_id" else "a\nb\n")
-        (voc.root / "JPEGImages/b.jpg").touch()
+        Image.new("L", (9, 9)).save(voc.root / "JPEGImages/b.jpg")
         return "s"
     return None
 
@@ -70,22 +74,22 @@ def break_voc(voc, kind):
 # (kind, action) -> images, boxes of the last image, kind in the report
 EXPECTED = {
     ("duplicate_id", "drop"): (["a"], [[1, 1, 5, 5]], "duplicate_id"),
-    ("duplicate_id", "keep"): (["a", "a"], [[1, 1, 5, 5]], "duplicate_id"),
     ("missing_annotation", "drop"): (["a"], [[1, 1, 5, 5]], "missing_annotation"),
     ("missing_annotation", "empty"): (["a", "b"], [], "missing_annotation"),
-    ("malformed", "drop"): (["a"], [[1, 1, 5, 5]], "malformed_file"),
+    ("malformed", "drop"): (["a"], [[1, 1, 5, 5]], "malformed"),
     ("missing_image", "drop"): (["a"], [[1, 1, 5, 5]], "missing_image"),
     ("missing_image", "keep"): (["a", "b"], [[1, 1, 5, 5]], "missing_image"),
     ("wrong_filename", "report"): (["a", "b"], [[1, 1, 5, 5]], "wrong_filename"),
     ("wrong_filename", "drop"): (["a"], [[1, 1, 5, 5]], "wrong_filename"),
     ("bad_size", "unknown"): (["a", "b"], [[1, 1, 500, 500]], "bad_size"),
-    ("bad_size", "drop"): (["a"], [[1, 1, 5, 5]], "bad_size"),
+    ("unreadable_image", "keep"): (["a", "b"], [[1, 1, 500, 500]], "unreadable_image"),
+    ("unreadable_image", "drop"): (["a"], [[1, 1, 5, 5]], "unreadable_image"),
     ("unknown_class", "drop"): (["a", "b"], [[1, 1, 5, 5]], "unknown_class"),
     ("schema_mismatch", "unite"): (["a", "b"], [[1, 1, 5, 5]], "schema_mismatch"),
-    ("bad_point", "absent"): (["a", "b"], [[1, 1, 5, 5], [1, 1, 9, 9]], "bad_point"),
-    ("bad_point", "drop"): (["a", "b"], [[1, 1, 5, 5]], "bad_point"),
-    ("point_outside", "keep"): (["a", "b"], [[1, 1, 5, 5], [1, 1, 9, 9]], "point_outside"),
-    ("point_outside", "absent"): (["a", "b"], [[1, 1, 5, 5], [1, 1, 9, 9]], "point_outside"),
+    ("invalid_keypoint", "absent"): (["a", "b"], [[1, 1, 5, 5], [1, 1, 9, 9]], "invalid_keypoint"),
+    ("invalid_keypoint", "drop"): (["a", "b"], [[1, 1, 5, 5]], "invalid_keypoint"),
+    ("keypoint_outside", "keep"): (["a", "b"], [[1, 1, 5, 5], [1, 1, 9, 9]], "keypoint_outside"),
+    ("keypoint_outside", "absent"): (["a", "b"], [[1, 1, 5, 5], [1, 1, 9, 9]], "keypoint_outside"),
     ("non_finite", "drop"): (["a", "b"], [[1, 1, 5, 5]], "non_finite"),
     ("swapped", "fix"): (["a", "b"], [[1, 1, 5, 5], [2, 1, 9, 8]], "swapped"),
     ("swapped", "drop"): (["a", "b"], [[1, 1, 5, 5]], "swapped"),
@@ -96,15 +100,22 @@ EXPECTED = {
     ("degenerate", "keep"): (["a", "b"], [[1, 1, 5, 5], [7, 7, 7, 9]], "degenerate"),
 }
 PLACES = {"duplicate_id": r"s\.txt:2: ", "missing_annotation": r"s\.txt:2: ", "malformed": r"b\.xml:2: "}
-PLACES |= dict.fromkeys(("missing_image", "wrong_filename", "bad_size"), r"b\.xml: ")
-PLACES["schema_mismatch"] = r"b\.xml:2: "
-OF_OBJECTS = ("unknown_class", "bad_point", "point_outside", "non_finite", "swapped", "out_of_image")
+PLACES |= dict.fromkeys(("missing_image", "wrong_filename", "bad_size", "unreadable_image"), r"b\.xml: ")
+PLACES["schema_mismatch"] = r"b\.xml: "
+OF_OBJECTS = (
+    "unknown_class",
+    "invalid_keypoint",
+    "keypoint_outside",
+    "non_finite",
+    "swapped",
+    "out_of_image",
+)
 PLACES |= dict.fromkeys((*OF_OBJECTS, "degenerate"), r"b\.xml:3: object 1: ")
 
 
 def test_the_defaults_are_as_documented_and_every_action_has_a_case():
-    assert {field.name: field.default for field in fields(VocPolicy)} == DEFAULTS
-    hints = get_type_hints(VocPolicy)
+    assert {field.name: field.default for field in fields(ReadPolicy)} == DEFAULTS
+    hints = get_type_hints(ReadPolicy)
     assert {(f, a) for f in DEFAULTS for a in get_args(hints[f]) if a != "raise"} == EXPECTED.keys()
     assert PLACES.keys() == DEFAULTS.keys()
     assert all("raise" in get_args(hints[name]) for name in DEFAULTS)
@@ -112,7 +123,7 @@ def test_the_defaults_are_as_documented_and_every_action_has_a_case():
 
 @pytest.mark.parametrize(("kind", "action"), list(EXPECTED))
 def test_every_action_does_what_it_says_and_is_reported(voc, kind, action):
-    table = voc.read(split=break_voc(voc, kind), class_names=["x"], **{kind: action})
+    table = voc.read(break_voc(voc, kind) or ".", class_names=["x"], **{kind: action})
     images, boxes, reported = EXPECTED[kind, action]
     assert list(table.image_ids) == images
     assert table.boxes[table.objects(-1)].tolist() == boxes
@@ -129,15 +140,14 @@ def test_every_action_does_what_it_says_and_is_reported(voc, kind, action):
 def test_raise_names_file_line_and_remedy(voc, kind):
     split = break_voc(voc, kind)
     with pytest.raises(AnnotationError, match=PLACES[kind]) as caught:
-        voc.read(split=split, class_names=["x"], **{kind: "raise"})
-    if kind != "malformed":
-        assert f"VocPolicy({kind}=...)" in str(caught.value)
+        voc.read(split or ".", class_names=["x"], **{kind: "raise"})
+    assert f"ReadPolicy({kind}=...)" in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", list(DEFAULTS))
 def test_unknown_actions_are_refused(kind):
     with pytest.raises(ValueError, match=f"{kind}='explode' must be one of .*'raise'"):
-        VocPolicy(**{kind: "explode"})
+        ReadPolicy(**{kind: "explode"})
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400", "1e39", "-1e39"])
@@ -155,7 +165,7 @@ def test_what_is_no_number_is_a_malformed_object(voc, value):
         voc.read()
     table = voc.read(malformed="drop")
     assert table.num_objects == 1
-    assert table.report.counts == {("malformed_object", "drop"): 1}
+    assert table.report.counts == {("malformed", "drop"): 1}
 
 
 @pytest.mark.parametrize(
@@ -164,9 +174,9 @@ def test_what_is_no_number_is_a_malformed_object(voc, value):
 def test_objects_without_name_or_box_are_malformed_and_the_rest_is_read(voc, text):
     voc.add("a")
     voc.raw("a", f"<annotation>{text}</annotation>")
-    with pytest.raises(AnnotationError, match="object 0: has no <"):
+    with pytest.raises(AnnotationError, match=r"object 0: has (no|neither) <"):
         voc.read()
-    assert voc.read(malformed="drop").num_images == 1
+    assert voc.read(malformed="drop", unreadable_image="keep").num_images == 1
 
 
 def test_another_root_element_is_malformed(voc):
@@ -192,13 +202,27 @@ def test_a_box_wholly_outside_is_degenerate_after_clipping(voc):
     assert kept.boxes.tolist() == [[200, 10, 300, 20]]
 
 
-@pytest.mark.parametrize("size", [None, ("", ""), ("abc", 3), (-1, 5), ("nan", 5), (1e30, 5)])
-def test_sizes_that_are_no_pixels_are_unknown_and_bound_nothing_but_zero(voc, size):
+@pytest.mark.parametrize("size", [("abc", 3), (-1, 5), ("nan", 5), (1e30, 5), (0, 5)])
+def test_sizes_that_are_no_pixels_are_those_of_the_image(voc, size):
     voc.add("a", ("x", 10, 10, 5_000, 5_000), ("x", -3, 1, 9, 9), size=size)
+    Image.new("L", (70, 60)).save(voc.root / "JPEGImages/a.jpg")
     table = voc.read(out_of_image="clip")
-    assert 0 in (table.widths[0], table.heights[0])
-    assert table.boxes.tolist() == [[10, 10, 5_000, 5_000], [0, 1, 9, 9]]
-    assert table.report.counts == {("bad_size", "unknown"): 1, ("out_of_image", "clip"): 1}
+    assert (table.widths.tolist(), table.heights.tolist()) == ([70], [60])
+    assert table.boxes.tolist() == [[10, 10, 70, 60], [0, 1, 9, 9]]
+    assert table.report.counts == {("bad_size", "unknown"): 1, ("out_of_image", "clip"): 2}
+
+
+@pytest.mark.parametrize("size", [None, ("", ""), (0, 0)])
+def test_sizes_that_are_not_annotated_are_those_of_the_image_and_unknown_ones_bound_nothing(voc, size):
+    voc.add("a", ("x", 10, 10, 5_000, 5_000), ("x", -3, 1, 9, 9), size=size)
+    table = voc.read(out_of_image="clip", unreadable_image="keep")
+    assert (table.widths.tolist(), table.heights.tolist()) == ([0], [0])
+    assert table.boxes.tolist() == [[10, 10, 5_000, 5_000], [-3, 1, 9, 9]]
+    assert table.report.counts == {("unreadable_image", "keep"): 1}
+    Image.new("L", (70, 60)).save(voc.root / "JPEGImages/a.jpg")
+    table = voc.read(out_of_image="clip")
+    assert table.boxes.tolist() == [[10, 10, 70, 60], [0, 1, 9, 9]]
+    assert table.report.counts == {("out_of_image", "clip"): 2}
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.JPG", "a", "", r"C:\photos\a.jpg", "/home/me/a.jpg"])
@@ -220,3 +244,10 @@ def test_a_flood_of_problems_is_counted_and_its_memory_bounded(voc):
     assert report.count("degenerate") == 10_000
     assert len(report.problems) == report.max_details
     np.testing.assert_array_equal([p.object_index for p in report], np.arange(report.max_details))
+
+
+@pytest.mark.parametrize("kind", ["missing_annotation", "bad_size"])
+def test_what_the_policy_raises_is_raised_even_if_malformed_files_are_dropped(voc, kind):
+    split = break_voc(voc, kind)
+    with pytest.raises(AnnotationError, match=PLACES[kind]):
+        voc.read(split or ".", malformed="drop", **{kind: "raise"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,22 +14,26 @@ from hypothesis import strategies as st
 
 from lit_loader.annotations import AnnotationTable, Attribute
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS
-from lit_loader.formats import VocPolicy, read_voc, voc_writer, write_voc, write_voc_xml
+from lit_loader.formats import ReadPolicy, read_annotations, voc_writer, write_annotations
+from lit_loader.formats.voc_writer import write_voc_xml
 from tests.formats.any_table import assert_same_table, tables
 
-KEEP = VocPolicy(
-    missing_image="keep", degenerate="keep", swapped="fix", bad_size="unknown", malformed="raise"
-)
+KEEP = ReadPolicy(missing_image="keep", degenerate="keep", swapped="fix", malformed="raise")
+read_voc = partial(read_annotations, "voc", use_cache=False, progress=False)
+
+
+def write_voc(table, root, **options):
+    return write_annotations("voc", table, root, table.split or ".", progress=False, **options)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(table=tables())
 def test_any_table_written_and_read_without_a_further_argument_is_the_same_table(tmp_path_factory, table):
     root = tmp_path_factory.mktemp("set")
-    write_voc(table, root, progress=False)
-    again = read_voc(root, split=table.split, policy=KEEP, use_cache=False, progress=False)
+    write_voc(table, root)
+    again = read_voc(root, table.split or ".", policy=KEEP)
     assert_same_table(again, table)
-    write_voc(again, root / "twice", progress=False)
+    write_voc(again, root / "twice")
     for path in (root / "Annotations").iterdir():
         assert (root / "twice/Annotations" / path.name).read_bytes() == path.read_bytes()
 
@@ -37,11 +42,11 @@ def test_any_table_written_and_read_without_a_further_argument_is_the_same_table
 @given(table=tables(), picked=st.integers(0, 3))
 def test_every_subset_of_a_written_set_has_the_columns_of_the_whole(tmp_path_factory, table, picked):
     root = tmp_path_factory.mktemp("set")
-    write_voc(table, root, progress=False)
+    write_voc(table, root)
     (root / "ImageSets/Main").mkdir(parents=True, exist_ok=True)
     rows = [min(picked, table.num_images - 1)]
     (root / "ImageSets/Main/few.txt").write_text("".join(f"{table.image_id(i)}\n" for i in rows))
-    few = read_voc(root, split="few", policy=KEEP, use_cache=False, progress=False)
+    few = read_voc(root, "few", policy=KEEP)
     assert few.keypoint_names == table.keypoint_names
     assert {n: a.names for n, a in few.attributes.items()} == {
         n: a.names for n, a in table.attributes.items()
@@ -140,10 +145,10 @@ def test_a_plain_table_is_written_as_plain_voc(three_images, tmp_path):
 def test_classes_are_listed_only_where_their_order_is_not_that_of_the_objects(three_images, tmp_path):
     table = three_images.read(class_names=["owl", "dog", "cat"])
     write_voc(table, tmp_path)
-    again = read_voc(tmp_path, policy=KEEP, use_cache=False)
+    again = read_voc(tmp_path, policy=KEEP)
     assert again.class_names == ("owl", "dog", "cat")
     np.testing.assert_array_equal(again.labels, table.labels)
-    given_names = read_voc(tmp_path, policy=KEEP, class_names=["cat", "dog"], use_cache=False)
+    given_names = read_voc(tmp_path, policy=KEEP, class_names=["cat", "dog"])
     assert given_names.class_names == ("cat", "dog")
 
 
@@ -172,6 +177,6 @@ def test_points_and_attributes_of_many_files_stay_with_their_objects(tmp_path, n
         interocular=KEYPOINT_SCHEMAS["face_5"].interocular,
         attributes={"a": Attribute(ids=rng.integers(-1, 3, total), names=("z", "y", "x"))},
     )
-    write_voc(table, tmp_path, progress=False)
-    again = read_voc(tmp_path, policy=KEEP, use_cache=False, num_workers=num_workers, progress=False)
+    write_voc(table, tmp_path)
+    again = read_voc(tmp_path, policy=KEEP, num_workers=num_workers)
     assert_same_table(again, table)

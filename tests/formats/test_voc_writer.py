@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,9 +10,9 @@ from hypothesis import strategies as st
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.errors import UnsafePathError
-from lit_loader.formats import VocPolicy, read_voc, write_voc, write_voc_xml
-from lit_loader.formats.voc_ids import voc_image_paths
-from lit_loader.formats.voc_parse import parse_voc_files
+from lit_loader.formats import ReadPolicy, Rows, read_annotations, write_annotations
+from lit_loader.formats.voc import VocReader
+from lit_loader.formats.voc_writer import voc_image_paths, write_voc_xml
 
 NAMES = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cc", "Zs", "Zl", "Zp", "Cn"]), min_size=1, max_size=8
@@ -17,6 +20,12 @@ NAMES = st.text(
 NAMES = NAMES.filter(lambda name: name == name.strip() and "\ufffe" not in name and "\uffff" not in name)
 CORNERS = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=4, max_size=4)
 OBJECTS = st.lists(st.tuples(NAMES, CORNERS, st.booleans(), st.booleans(), st.booleans()), max_size=4)
+read_voc = partial(read_annotations, "voc", use_cache=False, progress=False)
+KEEP = ReadPolicy(missing_image="keep", unreadable_image="keep")
+
+
+def write_voc(table, root, **options):
+    return write_annotations("voc", table, root, table.split or ".", progress=False, **options)
 
 
 def columns(objects):
@@ -39,13 +48,15 @@ def test_a_written_file_is_read_back_exactly(tmp_path_factory, objects, filename
         truncated=truncated,
         occluded=occluded,
     )
-    read = parse_voc_files(["a.xml"], root=root, malformed="raise")
-    assert (read.filenames, read.sizes.tolist()) == ([filename], [[640, 480]])
-    assert [read.names[i] for i in read.name_ids] == names
-    np.testing.assert_array_equal(read.corners, np.array(boxes, dtype=np.float64).reshape(-1, 4))
-    flags = [list(row) for row in zip(difficult, truncated, occluded, strict=True)]
-    assert read.flags[:, :3].tolist() == flags
-    assert not read.flags[:, 3].any()
+    read = Rows(root, ReadPolicy())
+    VocReader().read(read, ("a", "a.xml", None))
+    found = read.objects.rows()
+    assert (read.images.file_names, read.images.sizes.tolist()) == ([filename], [640, 480])
+    assert [list(read.class_names)[i] for i in found["label"]] == names
+    np.testing.assert_array_equal(found["box"], np.array(boxes, dtype=np.float64).reshape(-1, 4))
+    flags = [d | t << 1 | o << 2 for d, t, o in zip(difficult, truncated, occluded, strict=True)]
+    assert found["flags"].tolist() == flags
+    assert len(read.report) == 0
 
 
 def test_whole_numbers_are_written_without_a_fraction(tmp_path):
@@ -68,10 +79,9 @@ def test_whole_numbers_are_written_without_a_fraction(tmp_path):
 def test_a_table_written_and_read_is_the_same_table(three_images, tmp_path):
     three_images.add("d/e", ("owl &amp; &lt;co>", 1, 1, 2, 3, "<difficult>1</difficult>"), size=None)
     three_images.split("train", "c\nd/e\na\n")
-    table = three_images.read(split="train")
+    table = three_images.read("train", unreadable_image="keep")
     write_voc(table, tmp_path / "copy")
-    policy = VocPolicy(missing_image="keep")
-    again = read_voc(tmp_path / "copy", split="train", policy=policy, use_cache=False)
+    again = read_voc(tmp_path / "copy", "train", policy=KEEP)
     assert again.class_names == table.class_names
     assert list(again.image_ids) == list(table.image_ids)
     for name in ("widths", "heights", "offsets", "boxes", "labels", "difficult", "truncated", "occluded"):
@@ -142,7 +152,7 @@ def test_ids_that_cannot_be_files_are_refused_before_anything_is_written(tmp_pat
         image_ids=image_ids,
     )
     with pytest.raises(error, match=words):
-        write_voc(table, tmp_path / "set", progress=False)
+        write_voc(table, tmp_path / "set")
     assert not (tmp_path / "set").exists()
 
 
@@ -167,8 +177,7 @@ def test_ids_of_other_formats_lose_their_extension_and_say_where_the_image_belon
     write_voc(table, tmp_path, image_dir="x/y")
     assert (tmp_path / "Annotations/train/a.b.xml").is_file()
     assert "<filename>a.b.PNG</filename>" in (tmp_path / "Annotations/train/a.b.xml").read_text()
-    policy = VocPolicy(missing_image="keep", bad_size="unknown")
-    again = read_voc(tmp_path, image_dir="x/y", policy=policy, use_cache=False)
+    again = read_voc(tmp_path, image_dir="x/y", policy=KEEP)
     assert list(again.image_ids) == ["c", "train/a.b"]
     assert again.image_paths[1] == "x/y/train/a.b.PNG"
 
@@ -182,14 +191,26 @@ def test_an_image_of_two_extensions_is_found_again(tmp_path):
     for path in paths:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
-    write_voc(table, tmp_path, progress=False)
-    again = read_voc(tmp_path, use_cache=False, progress=False)
+    write_voc(table, tmp_path)
+    again = read_voc(tmp_path, policy=KEEP)
     assert list(again.image_ids) == ["a.jpg", "sub/b.png"]
     assert list(again.image_paths) == paths
 
 
 def test_a_set_without_images_is_read_back(tmp_path):
     empty = {"image_paths": [], "class_names": [], "offsets": [0], "boxes": [], "labels": []}
-    write_voc(AnnotationTable(root=tmp_path, split="val", **empty), tmp_path, progress=False)
-    for split in ("val", None):
-        assert read_voc(tmp_path, split=split, use_cache=False, progress=False).num_images == 0
+    write_voc(AnnotationTable(root=tmp_path, split="val", **empty), tmp_path)
+    for name, split in (("val", "val"), (".", None)):
+        table = read_voc(tmp_path, name)
+        assert (table.num_images, table.split) == (0, split)
+
+
+def test_the_name_that_is_written_is_the_split(three_images, tmp_path):
+    three_images.split("train", "c\nb\n")
+    table = three_images.read("train")
+    for name in ("val", "."):
+        with pytest.raises(ValueError, match=f"name='{re.escape(name)}' must be the table's split, 'train'"):
+            write_annotations("voc", table, tmp_path / "new", name, progress=False)
+    assert not (tmp_path / "new").exists()
+    write_annotations("voc", three_images.read(), tmp_path / "new", "all", progress=False)
+    assert (tmp_path / "new/ImageSets/Main/all.txt").read_text() == "a\nb\nc\n"

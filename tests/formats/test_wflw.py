@@ -3,13 +3,14 @@ from __future__ import annotations
 import pytest
 
 from lit_loader.errors import AnnotationError
-from lit_loader.formats.wflw import WFLW_ATTRIBUTES, read_wflw
+from lit_loader.formats import read_annotations
+from lit_loader.formats.wflw import WFLW_ATTRIBUTES
 from tests.formats.text_sets import make_wflw
 
 
 def test_a_line_is_a_face_with_box_attributes_and_98_points(tmp_path):
     make_wflw(tmp_path)
-    table = read_wflw(tmp_path, "list.txt", image_dir="images", split="train", use_cache=False)
+    table = read_annotations("wflw", tmp_path, "list.txt", image_dir="images", split="train", use_cache=False)
     assert list(table.image_paths) == ["images/a.jpg", "images/b/c.jpg"]
     assert table.keypoints.shape == (2, 98, 2)
     assert table.boxes.tolist() == [[5, 6, 40, 41]] * 2
@@ -23,7 +24,9 @@ def test_a_line_is_a_face_with_box_attributes_and_98_points(tmp_path):
 def test_lines_without_boxes_and_attributes_are_read_on_request(tmp_path):
     make_wflw(tmp_path)
     (tmp_path / "list.txt").write_text("1 2 30 40 images/a.jpg\n")
-    table = read_wflw(tmp_path, "list.txt", rect_attr=False, schema=2, class_name="head", use_cache=False)
+    table = read_annotations(
+        "wflw", tmp_path, "list.txt", rect_attr=False, schema=2, class_name="head", use_cache=False
+    )
     assert (table.boxes.tolist(), dict(table.attributes)) == ([[1, 2, 30, 40]], {})
     assert table.class_names == ("head",)
 
@@ -42,11 +45,12 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path, old, new, words):
     path = tmp_path / "list.txt"
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(AnnotationError, match=words):
-        read_wflw(tmp_path, "list.txt", image_dir="images", use_cache=False)
+        read_annotations("wflw", tmp_path, "list.txt", image_dir="images", use_cache=False)
 
 
 def test_the_real_list_has_four_faces(shared_data):
-    table = read_wflw(
+    table = read_annotations(
+        "wflw",
         shared_data,
         "derived_face_txt/list_98pt_rect_attr.txt",
         image_dir="mmpose_samples/wflw",

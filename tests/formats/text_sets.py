@@ -8,12 +8,7 @@ import numpy as np
 from PIL import Image
 
 from lit_loader.annotations.table import AnnotationTable
-from lit_loader.formats.points_csv import read_points_csv
-from lit_loader.formats.points_list import read_points_list
-from lit_loader.formats.policy import ReadPolicy
-from lit_loader.formats.pts import read_pts
-from lit_loader.formats.retinaface import read_retinaface
-from lit_loader.formats.wflw import read_wflw
+from lit_loader.formats import ReadPolicy, read_annotations
 
 __all__ = ["SIZE", "TEXT_SETS", "write_image"]
 
@@ -36,7 +31,7 @@ def _line(values: list[float], between: str = " ") -> str:
     return between.join(f"{value:g}" for value in values)
 
 
-def make_points_list(root: Path) -> list[str]:
+def make_keypoints_txt(root: Path) -> list[str]:
     for name in ("a.jpg", "b.png", "deep/c.jpg"):
         write_image(root / name)
     lines = [
@@ -48,15 +43,17 @@ def make_points_list(root: Path) -> list[str]:
 
 def read_list(root: Path) -> AnnotationTable:
     columns = "path points class attribute:pose"
-    return read_points_list(root, "list.txt", columns=columns, schema="face_5", **QUIET)
+    return read_annotations("keypoints_txt", root, "list.txt", columns=columns, schema="face_5", **QUIET)
 
 
 def read_list_leniently(root: Path) -> AnnotationTable:
     columns = "path points class attribute:pose"
-    return read_points_list(root, "list.txt", columns=columns, schema="face_5", policy=LENIENT, **QUIET)
+    return read_annotations(
+        "keypoints_txt", root, "list.txt", columns=columns, schema="face_5", policy=LENIENT, **QUIET
+    )
 
 
-def make_points_csv(root: Path) -> list[str]:
+def make_keypoints_csv(root: Path) -> list[str]:
     for name in ("images/a.jpg", "images/b.png"):
         write_image(root / name)
     header = ",".join(["", "kind", "x1", "y1", "x2", "y2", *map(str, range(4))])
@@ -68,7 +65,8 @@ def make_points_csv(root: Path) -> list[str]:
 
 
 def read_csv(root: Path) -> AnnotationTable:
-    return read_points_csv(
+    return read_annotations(
+        "keypoints_csv",
         root,
         "table.csv",
         path_column="",
@@ -92,7 +90,7 @@ def make_wflw(root: Path) -> list[str]:
 
 
 def read_wflw_set(root: Path) -> AnnotationTable:
-    return read_wflw(root, "list.txt", image_dir="images", **QUIET)
+    return read_annotations("wflw", root, "list.txt", image_dir="images", **QUIET)
 
 
 def make_retinaface(root: Path) -> list[str]:
@@ -105,7 +103,7 @@ def make_retinaface(root: Path) -> list[str]:
 
 
 def read_retinaface_set(root: Path) -> AnnotationTable:
-    return read_retinaface(root, "label.txt", **QUIET)
+    return read_annotations("retinaface", root, "label.txt", **QUIET)
 
 
 def make_pts(root: Path) -> list[str]:
@@ -121,13 +119,13 @@ def make_pts(root: Path) -> list[str]:
 
 
 def read_pts_set(root: Path) -> AnnotationTable:
-    return read_pts(root, "*/annot/*.pts", image_dir="../imgs", **QUIET)
+    return read_annotations("pts", root, "*/annot/*.pts", image_dir="../imgs", **QUIET)
 
 
 TEXT_SETS = {
-    "points_list": (read_list, make_points_list),
-    "points_list_lenient": (read_list_leniently, make_points_list),
-    "points_csv": (read_csv, make_points_csv),
+    "keypoints_txt": (read_list, make_keypoints_txt),
+    "keypoints_txt_lenient": (read_list_leniently, make_keypoints_txt),
+    "keypoints_csv": (read_csv, make_keypoints_csv),
     "wflw": (read_wflw_set, make_wflw),
     "retinaface": (read_retinaface_set, make_retinaface),
     "pts": (read_pts_set, make_pts),

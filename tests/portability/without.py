@@ -171,12 +171,12 @@ def runs(pid):
 
 def check_caches(parts, folder):
     """Draw the embedded data set, which takes a lock, and keep its images decoded, which takes another."""
-    from lit_loader import DetectionDataset, read_voc
+    from lit_loader import DetectionDataset, read_annotations
     from lit_loader.datasets.decoded.settings import DecodedCache
     from lit_loader.datasets.shapes import draw_shapes
 
     root = draw_shapes(folder, num_images={"train": 4}, image_size=64, progress=False)
-    table = read_voc(root, split="train", use_cache=False, progress=False)
+    table = read_annotations("voc", root, "train", use_cache=False, progress=False)
     plain = DetectionDataset(table)
     for kind in ("disk", "ram"):
         if kind == "ram" and "memfd_create" in parts:

@@ -62,7 +62,7 @@ def test_every_per_object_field_loses_the_same_rows(rows):
         keypoints=tv_tensors.KeyPoints(
             torch.arange(count)[:, None, None].expand(count, 5, 2), canvas_size=(20, 30)
         ),
-        masks=tv_tensors.Mask(torch.arange(count)[:, None, None].expand(count, 20, 30)),
+        masks=tv_tensors.Mask(torch.arange(1, count + 1)[:, None, None].expand(count, 20, 30)),
         names=[str(row) for row in range(count)],
         pair=tuple(range(count)),
         scores=np.arange(count),
@@ -72,7 +72,7 @@ def test_every_per_object_field_loses_the_same_rows(rows):
     assert result["iscrowd"].tolist() == kept
     assert result["keypoints"][:, 0, 0].tolist() == kept
     assert isinstance(result["keypoints"], tv_tensors.KeyPoints)
-    assert result["masks"][:, 0, 0].tolist() == kept
+    assert (result["masks"][:, 0, 0] - 1).tolist() == kept
     assert isinstance(result["masks"], tv_tensors.Mask)
     assert result["names"] == [str(row) for row in kept]
     assert result["pair"] == tuple(kept)
@@ -176,6 +176,24 @@ def test_wrong_arguments_are_refused(arguments):
 def test_the_package_exports_what_it_says():
     assert transforms.__all__ == sorted(transforms.__all__)
     assert all(hasattr(transforms, name) for name in transforms.__all__)
+
+
+def test_an_object_without_a_pixel_of_its_mask_goes_with_its_box():
+    masks = torch.zeros((5, 20, 30), dtype=torch.uint8)
+    masks[[1, 2, 3], 15:18, 25:27] = 1
+    _, result = SanitizeObjects()(IMAGE, make_target(masks=tv_tensors.Mask(masks), iscrowd=torch.arange(5)))
+    assert result["labels"].tolist() == result["iscrowd"].tolist() == [2]
+    assert (result["boxes"].tolist(), result["masks"].sum().item()) == ([[25, 15, 30, 20]], 6)
+    crop = v2.Compose([v2.Lambda(lambda image: image), SanitizeObjects()])
+    cut = v2.functional.crop(tv_tensors.Mask(masks), 0, 0, 10, 10)
+    boxes = tv_tensors.BoundingBoxes([[2, 2, 10, 10]] * 5, format="XYXY", canvas_size=(10, 10))
+    assert crop(IMAGE, {"boxes": boxes, "masks": cut, "labels": torch.arange(5)})[1]["masks"].shape == (
+        0,
+        10,
+        10,
+    )
+    whole = SanitizeObjects(per_image=["masks"])(IMAGE, make_target(masks=tv_tensors.Mask(masks[:1] * 0)))[1]
+    assert whole["labels"].tolist() == [0, 2]
 
 
 def test_object_fields_are_the_per_object_tensors_that_torchvision_does_not_find_itself():

@@ -121,7 +121,8 @@ def shrink_target(
     """Return a target of an image for the image as it is kept.
 
     Args:
-        target: With ``boxes`` in pixels of the image as decoded, ``area``, and ``keypoints`` if it has any.
+        target: With ``boxes`` in pixels of the image as decoded, ``area``, and ``keypoints`` if it has any. Masks are
+            drawn at the size that is kept, see `object_target`.
         true_size: (width, height) as decoded.
         image: The image as it is kept, ``(3, H, W)`` if it is a tensor.
 

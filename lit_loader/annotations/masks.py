@@ -1,0 +1,308 @@
+"""Masks of objects as annotations write them, polygons or run lengths, and their pixels.
+
+NOTE [Which pixels a polygon covers]
+    Coordinates are those of boxes: pixel (0, 0) covers [0, 1) x [0, 1). A pixel belongs to a polygon if its centre lies
+    inside, by the even-odd rule; of centres on the outline those at the left or upper side do. So polygons that share
+    an edge share no pixel and leave none out, and the area has no bias: pycocotools' and Pillow's fill the outline too,
+    which makes an object of 16 pixels 16 % larger. The mask of an object is the union of its polygons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from lit_loader.annotations.columns import (
+    RaggedColumn,
+    check_offsets,
+    frozen_array,
+    gather_ragged,
+    joined_offsets,
+    offsets_of,
+)
+from lit_loader.types import IndexArray
+
+__all__ = ["MAX_MASK_PIXELS", "Masks", "RunLengths", "decode_counts", "encode_counts", "run_lengths"]
+
+MAX_MASK_PIXELS: Final = 2**31 - 1
+"""Most pixels of a mask given as run lengths."""
+
+_CROSSINGS_AT_ONCE: Final = 2**20
+_MAX_CHARS: Final = 7  # of a number in COCO's text: 7 times 5 bits hold any difference of two counts
+
+Polygon: TypeAlias = npt.ArrayLike
+Bitmap: TypeAlias = npt.NDArray[np.uint8]
+Counts: TypeAlias = npt.NDArray[np.uint32]
+
+
+class RunLengths(NamedTuple):
+    """A mask as COCO's uncompressed RLE has it.
+
+    Attributes:
+        counts: Pixels outside, inside, outside, ..., column after column from the left; sum ``height * width``.
+        height: Of the image.
+        width: Of the image.
+    """
+
+    counts: Sequence[int] | Counts
+    height: int
+    width: int
+
+
+class Masks(RaggedColumn):
+    """One mask an object: polygons, run lengths, or none.
+
+    Args:
+        part_offsets: int64 ``(N + 1,)``; object i has the polygons ``part_offsets[i]:part_offsets[i + 1]``.
+        value_offsets: int64 ``(P + 1,)``; polygon p has ``values[value_offsets[p]:value_offsets[p + 1]]``.
+        values: float32, x, y, x, y, ... of each polygon in pixels; see NOTE [Which pixels a polygon covers].
+        run_offsets: int64 ``(N + 1,)``; object i has ``runs[run_offsets[i]:run_offsets[i + 1]]``.
+        runs: uint32, as `RunLengths` has them.
+        heights: int32 ``(N,)``, of the images of run lengths, 0 without.
+        widths: As ``heights``.
+
+    Raises:
+        ValueError: If the arrays do not belong together, a coordinate is not finite, or run lengths do not add up to
+            their image's pixels or are more than `MAX_MASK_PIXELS`.
+    """
+
+    ARRAYS = {  # noqa: RUF012 # never changed
+        "part_offsets": np.int64,
+        "value_offsets": np.int64,
+        "values": np.float32,
+        "run_offsets": np.int64,
+        "runs": np.uint32,
+        "heights": np.int32,
+        "widths": np.int32,
+    }
+    part_offsets: IndexArray
+    value_offsets: IndexArray
+    values: npt.NDArray[np.float32]
+    run_offsets: IndexArray
+    runs: Counts
+    heights: npt.NDArray[np.int32]
+    widths: npt.NDArray[np.int32]
+
+    def _check(self) -> None:
+        rows = len(self.heights)
+        if not len(self.widths) == len(self.part_offsets) - 1 == len(self.run_offsets) - 1 == rows:
+            raise ValueError(f"part_offsets, run_offsets, heights and widths of masks must have {rows} rows")
+        check_offsets(self.part_offsets, total=len(self.value_offsets) - 1, what="part_offsets of masks")
+        check_offsets(self.value_offsets, total=len(self.values), what="value_offsets of masks")
+        check_offsets(self.run_offsets, total=len(self.runs), what="run_offsets of masks")
+        if (self.value_offsets % 2).any():
+            raise ValueError("a polygon has an odd number of values; it is x, y, x, y, ...")
+        if not np.isfinite(self.values).all():
+            raise ValueError("polygons hold coordinates that are not finite")
+        both = (np.diff(self.part_offsets) > 0) & (np.diff(self.run_offsets) > 0)
+        if both.any():
+            raise ValueError(f"mask {np.flatnonzero(both)[0]} has polygons and run lengths; give one of them")
+        sums = np.diff(np.concatenate([[0], np.cumsum(self.runs, dtype=np.int64)])[self.run_offsets])
+        pixels = self.heights.astype(np.int64) * self.widths
+        wrong = (sums != pixels) | (sums > MAX_MASK_PIXELS) | (np.minimum(self.heights, self.widths) < 0)
+        for row in np.flatnonzero(wrong)[:1]:
+            size = f"{self.heights[row]} x {self.widths[row]} pixels (at most {MAX_MASK_PIXELS})"
+            raise ValueError(f"the counts of mask {row} add up to {sums[row]}, and it has {size}")
+
+    @classmethod
+    def from_rows(cls, rows: Iterable[Sequence[Polygon] | RunLengths | None]) -> Self:
+        """Build the masks of objects.
+
+        Args:
+            rows: For each object its polygons, each ``(n, 2)`` or x, y, x, y, ...; its `RunLengths`; or None.
+
+        Raises:
+            ValueError: As the class.
+        """
+        polygons: list[Sequence[Polygon]] = []
+        encoded: list[RunLengths] = []
+        for row in rows:
+            polygons.append(() if row is None or isinstance(row, RunLengths) else row)
+            encoded.append(row if isinstance(row, RunLengths) else RunLengths((), 0, 0))
+        flat = [
+            frozen_array(part, np.float32, "a polygon").reshape(-1) for parts in polygons for part in parts
+        ]
+        counts = [frozen_array(row.counts, np.uint32, "counts") for row in encoded]
+        return cls(
+            *(offsets_of(map(len, polygons)), offsets_of(map(len, flat))),
+            np.concatenate([np.zeros(0, np.float32), *flat]),
+            offsets_of(map(len, counts)),
+            np.concatenate([np.zeros(0, np.uint32), *counts]),
+            frozen_array([row.height for row in encoded], np.int32, "heights"),
+            frozen_array([row.width for row in encoded], np.int32, "widths"),
+        )
+
+    @classmethod
+    def joined(cls, columns: Sequence[Self]) -> Self:
+        """Return the masks of all columns, one column after the other."""
+        arrays = {name: cls._end_to_end(columns, name) for name in cls.ARRAYS}
+        for name in ("part_offsets", "value_offsets", "run_offsets"):
+            arrays[name] = joined_offsets(getattr(column, name) for column in columns)
+        return cls(*arrays.values())
+
+    def take(self, rows: IndexArray) -> Self:
+        """Return the masks of the given rows, in their order."""
+        parts, part_offsets = gather_ragged(self.part_offsets, rows)
+        values, value_offsets = gather_ragged(self.value_offsets, parts)
+        runs, run_offsets = gather_ragged(self.run_offsets, rows)
+        polygons = (part_offsets, value_offsets, self.values[values])
+        return type(self)(*polygons, run_offsets, self.runs[runs], self.heights[rows], self.widths[rows])
+
+    def __len__(self) -> int:
+        return len(self.heights)
+
+    def polygons(self, row: int) -> list[npt.NDArray[np.float32]]:
+        """Return the polygons of a row, each ``(n, 2)``; none if it has run lengths or no mask."""
+        bounds = self.value_offsets[self.part_offsets[row] : self.part_offsets[row + 1] + 1].tolist()
+        return [self.values[a:b].reshape(-1, 2) for a, b in pairwise(bounds)]
+
+    def run_lengths(self, row: int) -> RunLengths | None:
+        """Return the run lengths of a row, None if it has polygons or no mask."""
+        counts = self.runs[self.run_offsets[row] : self.run_offsets[row + 1]]
+        return RunLengths(counts, int(self.heights[row]), int(self.widths[row])) if len(counts) else None
+
+    def rasterize(
+        self, row: int, height: int, width: int, *, scale: tuple[float, float] = (1.0, 1.0)
+    ) -> Bitmap:
+        """Return the pixels of a row, uint8 ``(height, width)``, 1 inside.
+
+        What lies beyond the canvas is cut off, and an object without a mask covers nothing. Memory is bounded by the
+        canvas, whatever the annotation says.
+
+        Args:
+            row: The object.
+            height: Of the canvas, in pixels.
+            width: Of the canvas.
+            scale: Pixels of the canvas for one of the annotated image, along x and y.
+        """
+        found = self.run_lengths(row)
+        if found is not None:
+            return _of_runs(found, height, width, scale)
+        bitmap = np.zeros((height, width), dtype=np.uint8)
+        for polygon in self.polygons(row):
+            _fill(bitmap, polygon.astype(np.float64) * scale)
+        return bitmap
+
+
+def _fill(bitmap: Bitmap, points: npt.NDArray[np.float64]) -> None:
+    """Set the pixels of one polygon; see NOTE [Which pixels a polygon covers]."""
+    if len(points) < 3:
+        return
+    height, width = bitmap.shape
+    low, high = points.min(axis=0), points.max(axis=0)
+    left, top = (int(side) for side in np.clip(np.floor(low), 0, (width, height)))
+    right, bottom = (int(side) for side in np.clip(np.ceil(high), 0, (width, height)))
+    if left >= right or top >= bottom:
+        return
+    # Edges from the upper to the lower end, so that an edge has the same crossings from either side.
+    following = np.roll(points, -1, axis=0)
+    down = points[:, 1] <= following[:, 1]
+    upper, lower = np.where(down[:, None], points, following), np.where(down[:, None], following, points)
+    first, last = (np.clip(np.ceil(end[:, 1] - 0.5), top, bottom).astype(np.int64) for end in (upper, lower))
+    crossed = np.flatnonzero(last > first)
+    upper, first, counts = upper[crossed], first[crossed], (last - first)[crossed]
+    slopes = (lower[crossed, 0] - upper[:, 0]) / (lower[crossed, 1] - upper[:, 1])
+    # The outline changes sides at each crossing: the parity of the crossings to the left is inside or outside.
+    changes = np.zeros((bottom - top, right - left + 1), dtype=np.uint8)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    begin = 0
+    while begin < len(counts):  # an outline of many long edges has more crossings than fit into memory
+        end = max(
+            begin + 1, int(np.searchsorted(starts, starts[begin] + _CROSSINGS_AT_ONCE, side="right")) - 1
+        )
+        edge = np.repeat(np.arange(begin, end), counts[begin:end])
+        y = first[edge] + np.arange(len(edge)) - (starts[edge] - starts[begin])
+        x = upper[edge, 0] + (y + 0.5 - upper[edge, 1]) * slopes[edge]
+        columns = np.clip(np.ceil(x - 0.5), left, right).astype(np.int64) - left
+        np.add.at(changes, (y - top, columns), np.uint8(1))  # wraps at 256, which is even
+        begin = end
+    inside = np.cumsum(changes[:, :-1], axis=1, dtype=np.uint8) & 1
+    bitmap[top:bottom, left:right] |= inside
+
+
+def _of_runs(runs: RunLengths, height: int, width: int, scale: tuple[float, float]) -> Bitmap:
+    counts = np.asarray(runs.counts)
+    if (runs.height, runs.width) == (height, width) and scale == (1.0, 1.0):
+        pixels = np.repeat((np.arange(len(counts)) & 1).astype(np.uint8), counts)
+        return np.ascontiguousarray(pixels.reshape(width, height).T)
+    # The image is not of the size annotated, or is kept at another: look up the run of each pixel.
+    xs, ys = (
+        np.floor((np.arange(side) + 0.5) / ratio).astype(np.int64)
+        for side, ratio in zip((width, height), scale, strict=True)
+    )
+    ends = np.cumsum(counts, dtype=np.int64)
+    bitmap: Bitmap = (
+        np.searchsorted(ends, xs[None] * runs.height + ys[:, None], side="right").astype(np.uint8) & 1
+    )
+    bitmap[ys >= runs.height] = 0
+    bitmap[:, xs >= runs.width] = 0
+    return bitmap
+
+
+def run_lengths(bitmap: npt.ArrayLike) -> RunLengths:
+    """Return the run lengths of a mask ``(height, width)``; whatever is not 0 is inside."""
+    mask = np.asarray(bitmap) != 0
+    height, width = mask.shape
+    flat = mask.T.reshape(-1)
+    changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+    edges = np.concatenate([[0], [0] if flat[:1].any() else [], changes, [flat.size]])
+    return RunLengths(np.diff(edges).astype(np.uint32), height, width)
+
+
+def decode_counts(text: str | bytes) -> npt.NDArray[np.int64]:
+    """Return the counts that COCO's compressed text holds.
+
+    The text is not trusted: its numbers are bounded by what 7 characters hold, and there are at most as many as
+    characters; `Masks` checks that they add up.
+
+    Raises:
+        ValueError: If the text is not such a text, or a count is negative.
+
+    Source:
+        pycocotools, ``rleFrString``: 5 bits a character from the lowest, a sixth bit if more follow, the highest of the
+        last one is the sign; from the fourth count on it is the difference to the count two before.
+    """
+    given = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
+    chars = np.frombuffer(given, dtype=np.uint8).astype(np.int64) - 48
+    if not chars.size:
+        return chars
+    is_last = chars & 32 == 0
+    if chars.min() < 0 or chars.max() > 63 or not is_last[-1]:
+        raise ValueError(
+            "counts are not the text of run lengths: expected characters 0 to o, ending in a whole number"
+        )
+    ends = np.flatnonzero(is_last)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    if (ends - starts).max() >= _MAX_CHARS:
+        raise ValueError(
+            f"counts hold a number of {(ends - starts).max() + 1} characters; at most {_MAX_CHARS} are read"
+        )
+    place = np.arange(len(chars)) - np.repeat(starts, ends - starts + 1)
+    counts = np.add.reduceat((chars & 31) << (5 * place), starts)
+    negative = chars[ends] & 16 != 0
+    counts[negative] -= np.int64(1) << (5 * (place[ends[negative]] + 1))
+    counts[1::2] = np.cumsum(counts[1::2])
+    counts[2::2] = np.cumsum(counts[2::2])
+    if counts.min() < 0:
+        raise ValueError(f"counts hold {counts.min()}; a run has 0 pixels or more")
+    return counts
+
+
+def encode_counts(counts: Sequence[int] | npt.NDArray[Any]) -> str:
+    """Return counts as COCO's compressed text; see `decode_counts`."""
+    values = np.asarray(counts, dtype=np.int64).copy()
+    values[3:] -= np.asarray(counts, dtype=np.int64)[1:-2]
+    place = 5 * np.arange(_MAX_CHARS)
+    bits = values[:, None] >> place
+    chars = bits & 31
+    rest = bits >> 5
+    # What is left after the last character is nothing but its sign.
+    follows = np.where(chars & 16, rest != -1, rest != 0)
+    used = np.hstack(
+        [np.ones((len(values), 1), dtype=bool), np.logical_and.accumulate(follows[:, :-1], axis=1)]
+    )
+    return bytes(((chars | np.where(follows, 32, 0)) + 48)[used].tolist()).decode()

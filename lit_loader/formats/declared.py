@@ -1,0 +1,136 @@
+"""Names of classes, points and attributes of a whole set, out of what each of its files lists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from lit_loader.annotations.keypoints import KeypointSchema
+from lit_loader.formats.rows import Declared, Rows
+
+__all__ = ["mirrored_by_name", "unite", "unite_keypoints"]
+
+_LEFT: Final = re.compile(r"(?<![a-zA-Z])left|(?<=[a-z0-9])Left|(?<![a-zA-Z])Left|(?<![a-zA-Z])LEFT")
+
+
+def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointSchema | None) -> Declared:
+    """Return the names of a set: what is given, then what files list, then what occurs besides, sorted.
+
+    Args:
+        rows: What was read. A file that lists other names than one before is a problem of the kind ``schema_mismatch``.
+        class_names: The classes as the caller gives them, to which none is added, or None.
+        keypoints: The points as the caller gives them, or None.
+    """
+    classes, schema = list(class_names or ()), keypoints
+    values: dict[str, list[str]] = {}
+    first = Declared()
+    files = list(rows.files)
+    for declared, numbers in rows.declared.items():
+        differences: list[str] = []
+        if class_names is None and declared.class_names:
+            _compare("classes", first.class_names, declared.class_names, differences)
+            classes = _united(classes, declared.class_names)
+        if keypoints is None and declared.keypoints is not None:
+            points = None if first.keypoints is None else first.keypoints.names
+            _compare("points", points, declared.keypoints.names, differences)
+            if points == declared.keypoints.names and first.keypoints != declared.keypoints:
+                differences.append("other flip pairs or another normalization pair of the points")
+            schema = declared.keypoints if schema is None else unite_keypoints([schema, declared.keypoints])
+        for name, listed in declared.attributes:
+            _compare(f"values of attribute {name!r}", dict(first.attributes).get(name), listed, differences)
+            values[name] = _united(values.get(name, []), listed)
+        first = Declared(
+            class_names=first.class_names or declared.class_names,
+            keypoints=first.keypoints or declared.keypoints,
+            attributes=tuple((dict(declared.attributes) | dict(first.attributes)).items()),
+        )
+        for number in numbers if differences else ():
+            rows.file = files[number]
+            rows.problem("schema_mismatch", rows.policy.schema_mismatch, f"it lists {'; '.join(differences)}")
+    occurring: dict[str, list[str]] = {}
+    for name, value in rows.attribute_values:
+        occurring.setdefault(name, []).append(value)
+    if class_names is None:
+        classes = _appended(classes, rows.class_names)
+    if schema is None and rows.layouts:
+        schema = mirrored_by_name(tuple(sorted({name for names in rows.layouts for name in names})))
+    names = [*values, *sorted(occurring.keys() - values.keys())]
+    attributes = {name: tuple(_appended(values.get(name, []), occurring.get(name, []))) for name in names}
+    written = len(rows.objects.attribute_rows)
+    rows.check_cells("attributes", names=len(attributes), written=written)
+    if schema is not None:
+        rows.check_cells("keypoints", names=len(schema.names), written=len(rows.objects.visibility))
+    ids: dict[str, int] = {}
+    for declared in rows.declared:
+        ids |= dict(zip(declared.class_names, declared.class_ids, strict=False))
+    return Declared(
+        class_names=tuple(classes),
+        class_ids=tuple(ids[name] for name in classes) if ids.keys() >= set(classes) else (),
+        keypoints=schema,
+        attributes=tuple(attributes.items()),
+    )
+
+
+def unite_keypoints(schemas: Sequence[KeypointSchema]) -> KeypointSchema:
+    """Return the points of all schemas, each name once, in order of the first occurrence.
+
+    A flip pair of a later schema is taken unless one of its points is in a pair already; the first
+    interocular is taken.
+
+    Args:
+        schemas: At least one.
+    """
+    names = tuple(dict.fromkeys(name for schema in schemas for name in schema.names))
+    places = {name: place for place, name in enumerate(names)}
+    pairs: list[tuple[int, int]] = []
+    paired: set[int] = set()
+    interocular = None
+    for schema in schemas:
+        for a, b in schema.flip_pairs:
+            pair = (places[schema.names[a]], places[schema.names[b]])
+            if not paired.intersection(pair):
+                pairs.append(pair)
+                paired.update(pair)
+        if interocular is None and schema.interocular is not None:
+            a, b = schema.interocular
+            interocular = (places[schema.names[a]], places[schema.names[b]])
+    return KeypointSchema(names=names, flip_pairs=tuple(pairs), interocular=interocular)
+
+
+def mirrored_by_name(names: tuple[str, ...]) -> KeypointSchema:
+    """Return a schema whose flip pairs are the names that differ in the words left and right alone."""
+    places = {name: place for place, name in enumerate(names)}
+    pairs: list[tuple[int, int]] = []
+    paired: set[int] = set()
+    for place, name in enumerate(names):
+        match = _LEFT.search(name)
+        if match is None:
+            continue
+        word = {"left": "right", "Left": "Right", "LEFT": "RIGHT"}[match[0]]
+        other = places.get(f"{name[: match.start()]}{word}{name[match.end() :]}")
+        if other is not None and not paired.intersection((place, other)):
+            pairs.append((place, other))
+            paired.update((place, other))
+    return KeypointSchema(names=names, flip_pairs=tuple(pairs))
+
+
+def _compare(
+    what: str, first: tuple[str, ...] | None, other: tuple[str, ...], differences: list[str]
+) -> None:
+    if first and first != other:
+        differences.append(f"{what} {_short(other)}, where a file before lists {_short(first)}")
+
+
+def _short(names: Sequence[str]) -> str:
+    text = ", ".join(names)
+    return text if len(text) <= 120 else f"{text[:120]}... ({len(names)})"
+
+
+def _united(names: Sequence[str], others: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys([*names, *others]))
+
+
+def _appended(names: Sequence[str], occurring: Iterable[str]) -> list[str]:
+    """Append what occurs and is not listed, sorted."""
+    return [*names, *sorted(set(occurring) - set(names))]

@@ -1,0 +1,208 @@
+"""CSV tables with one object a row: columns by the names in the header, or by number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import ClassVar, Final, Literal, NoReturn, TypeAlias
+
+from lit_loader.annotations.report import shorten
+from lit_loader.errors import AnnotationError
+from lit_loader.formats.keypoints_txt import Columns, LineReader, check_box_format
+from lit_loader.formats.rows import Rows
+from lit_loader.formats.text_file import read_rows
+
+__all__ = ["Column", "KeypointsCsvReader"]
+
+Column: TypeAlias = str | int
+_LOOKED_AT: Final = 100  # rows that say whether a column holds numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeypointsCsvReader(LineReader):
+    """Reads a CSV file in which every row is an object.
+
+    Every column that is not used is named in the report. A table in which such columns look like coordinates is
+    refused: where more than one of them holds numbers, or where points are those left over and one more holds some.
+
+    Args:
+        path_column: Name or number, from 0, of the column with the image's path.
+        point_columns: The 2 K columns of x and y of each point, or the first of 2 K that stand together. None, with
+            a schema, for the first 2 K columns that no other option names.
+        class_column: The column with the class.
+        box_columns: The four columns of the box, in the order of ``box_format``.
+        attribute_columns: Columns of attributes, or the column of each attribute by its name.
+        ignore_columns: Columns that are not read, whatever they hold; ``"rest"`` for all that no option names.
+        delimiter: The character between columns.
+        header: Whether the first row holds names; without it, columns go by number.
+    """
+
+    format: ClassVar[str] = "keypoints_csv"
+    description: ClassVar[str] = "CSV, a row an object, with points or boxes; NAME: the file"
+
+    path_column: Column = 0
+    point_columns: Sequence[Column] | Column | None = None
+    class_column: Column | None = None
+    box_columns: Sequence[Column] | None = None
+    attribute_columns: Sequence[Column] | Mapping[str, Column] = ()
+    ignore_columns: Sequence[Column] | Literal["rest"] = ()
+    delimiter: str = ","
+    header: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.class_name is not None and self.class_column is not None:
+            raise ValueError(
+                f"class_name={self.class_name!r} and class_column={self.class_column!r} exclude each other"
+            )
+        if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
+            raise ValueError(
+                f"delimiter={self.delimiter!r} must be one character, no quote and no end of line"
+            )
+        if self.attribute_values is not None and not self.attribute_columns:
+            raise ValueError("attribute_values need attribute_columns")
+        check_box_format(self.box_format, has_box=self.box_columns is not None)
+        count, points = self._num_points(), self.point_columns
+        if points is not None and count == 0:
+            raise ValueError("point_columns need a schema")
+        if points is not None and not isinstance(points, str | int) and len(points) != 2 * count:
+            raise ValueError(f"point_columns are {len(points)}; {count} points have {2 * count}")
+        if self.box_columns is not None and len(self.box_columns) != 4:
+            raise ValueError(f"box_columns={self.box_columns} must be 4 columns")
+        named = self._named()
+        for column in named:
+            if isinstance(column, bool) or not isinstance(column, str | int):
+                raise TypeError(f"column {column!r} must be a name or a number")
+            if isinstance(column, str) and not self.header:
+                raise ValueError(f"column {column!r} is a name; a file without a header has numbers")
+            if isinstance(column, int) and column < 0:
+                raise ValueError(f"column {column} must be counted from 0")
+        if len(set(named)) != len(named):
+            raise ValueError(f"columns {named} name one column twice")
+
+    def read(self, rows: Rows, unit: str) -> None:
+        """Add what a table says."""
+        table = read_rows(rows.root, unit, delimiter=self.delimiter)
+        first = list(islice(table, _LOOKED_AT))
+        if not first:
+            return
+        line, head = first[0]
+        first = first[1:] if self.header else first
+        columns, unused = self._columns(rows, head, [fields for _, fields in first], line=line)
+        self.begin(rows, columns)
+        count = 0
+        for line, fields in chain(first, table):
+            self.add(rows, columns, fields, line=line)
+            count += 1
+        for place in unused if count else ():
+            rows.not_read(f"column {repr(shorten(head[place])) if self.header else place}", count)
+
+    def _columns(
+        self, rows: Rows, head: list[str], sample: Sequence[list[str]], *, line: int
+    ) -> tuple[Columns, list[int]]:
+        """Return where the columns stand, and those that nothing reads.
+
+        Args:
+            rows: For the file's name.
+            head: The first row.
+            sample: The first rows that are objects.
+            line: Line of the first row.
+
+        Raises:
+            AnnotationError: If a column is missing, a name is in the header twice, or columns that nothing reads look
+                like coordinates.
+        """
+        count, wanted = len(head), 2 * self._num_points()
+
+        def refuse(message: str) -> NoReturn:
+            raise AnnotationError(message, path=rows.root / rows.file, line=line)
+
+        def place(column: Column) -> int:
+            if isinstance(column, int):
+                if column >= count:
+                    refuse(f"there is no column {column}; the first row has {count}, counted from 0")
+                return column
+            if head.count(column) != 1:
+                known = shorten(", ".join(map(repr, head)))
+                refuse(
+                    f"column {column!r} stands {head.count(column)} times in the header, which has {known}"
+                )
+            return head.index(column)
+
+        used = [place(column) for column in self._named()]
+        if len(set(used)) != len(used):
+            refuse(f"columns {self._named()} name one column twice")
+        ignored = (
+            set() if self.ignore_columns == "rest" else {place(column) for column in self.ignore_columns}
+        )
+        rest = [i for i in range(count) if i not in {*used, *ignored}]
+        points: Sequence[int] = ()
+        if isinstance(self.point_columns, str | int):
+            start = place(self.point_columns)
+            points = range(start, start + wanted)
+            if points[-1] >= count or not {*points[1:]} <= {*rest}:
+                refuse(
+                    f"{wanted} columns from {self.point_columns!r} on are not free for {wanted // 2} points"
+                )
+        elif self.point_columns is not None:
+            points = [place(column) for column in self.point_columns]
+        elif wanted:
+            points = rest[:wanted]
+            if len(points) < wanted:
+                refuse(f"{len(points)} columns are left for {wanted // 2} points, which ask for {wanted}")
+        rest = [i for i in rest if i not in {*points}]
+        if self.ignore_columns != "rest":
+            numeric = {i: _count_numbers(fields[i] for fields in sample if i < len(fields)) for i in rest}
+            allowed = 0 if wanted and self.point_columns is None else 1
+            if sum(numeric.values()) > allowed:
+                found = [head[i] if self.header else i for i in rest if numeric[i]]
+                refuse(
+                    f"columns {shorten(str(found))} hold numbers that nothing reads; name those of points in "
+                    "point_columns (with a schema), of boxes in box_columns, others in class_column, "
+                    "attribute_columns or ignore_columns"
+                )
+        attributes = self._attribute_columns()
+        columns = Columns(
+            count=count,
+            rule=f"the first row has {count}",
+            path=place(self.path_column),
+            class_name=None if self.class_column is None else place(self.class_column),
+            points=points,
+            box=[place(column) for column in self.box_columns or ()],
+            attributes=[(name, place(column)) for name, column in attributes.items()],
+        )
+        return columns, sorted({*rest, *ignored})
+
+    def _num_points(self) -> int:
+        schema = self.given_keypoints()
+        return 0 if schema is None else len(schema.names)
+
+    def _attribute_columns(self) -> dict[str, Column]:
+        columns = self.attribute_columns
+        return dict(columns) if isinstance(columns, Mapping) else {str(column): column for column in columns}
+
+    def _named(self) -> list[Column]:
+        """Return every column that an option names by itself."""
+        points = self.point_columns
+        return [
+            self.path_column,
+            *([] if self.class_column is None else [self.class_column]),
+            *([points] if isinstance(points, str | int) else points or ()),
+            *(self.box_columns or ()),
+            *self._attribute_columns().values(),
+            *(() if self.ignore_columns == "rest" else self.ignore_columns),
+        ]
+
+
+def _count_numbers(cells: Iterable[str]) -> int:
+    """Return how many numbers a column has in a cell, such as 4 in "[1, 2, 3, 4]"; 0 if a cell is something else."""
+    most = 0
+    for cell in cells:
+        parts = re.split(r"[\s,;]+", cell.strip("[](){} ")) if cell else []
+        try:
+            most = max(most, len([float(part) for part in parts]))
+        except ValueError:
+            return 0
+    return most

@@ -1,0 +1,353 @@
+"""Text lists with one object a line: path, points, class, box, attributes; and what CSV tables share with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from lit_loader.annotations.keypoints import KeypointSchema
+from lit_loader.annotations.report import shorten
+from lit_loader.errors import AnnotationError
+from lit_loader.formats.reader import Reader
+from lit_loader.formats.rows import Rows
+from lit_loader.formats.text_file import numbers
+
+__all__ = [
+    "BoxFormat",
+    "Columns",
+    "KeypointsTxtReader",
+    "LineReader",
+    "NO_VALUE",
+    "box_corners",
+    "check_box_format",
+    "check_separator",
+    "column_names",
+    "parse_columns",
+]
+
+BoxFormat: TypeAlias = Literal["xyxy", "xywh", "cxcywh"]
+NO_VALUE: Final = "-"
+"""What stands for an attribute that an object does not have."""
+
+_CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
+_ATTRIBUTE: Final = "attribute:"
+_DEFAULT_CLASS: Final = "object"
+_VISIBILITY: Final = {0.0: 0, 1.0: 1, 2.0: 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """What stands in which field of a line.
+
+    Attributes:
+        count: Number of fields.
+        rule: Says where that number comes from, for the message on a line that has another one.
+        path: Position of the image's path.
+        class_name: Position of the class, or None.
+        points: Positions of the points' fields, or empty.
+        visibility: What a point's third field means, or None if points have two fields.
+        box: Positions of the box's four numbers, or empty.
+        attributes: Name and position of each attribute.
+    """
+
+    count: int
+    rule: str
+    path: int
+    class_name: int | None = None
+    points: Sequence[int] = ()
+    visibility: Mapping[float, int] | None = None
+    box: Sequence[int] = ()
+    attributes: Sequence[tuple[str, int]] = ()
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether a line says anything of an object, beyond its image's path."""
+        return self.class_name is not None or bool(self.points or self.box or self.attributes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineReader(Reader):
+    """What the readers of lists and of tables have in common: one object from the fields of a line.
+
+    Lines with the same path are one image's. A path without an image's ending means the first file that has one. A
+    point with an empty field is absent. An object without a box gets the one around its points; one without points
+    too gets the whole image.
+
+    Args:
+        schema: The points, as in ``keypoint_schema``.
+        image_dir: The folder that paths are relative to, relative to the root.
+        class_name: Class of every object where no column has it. By default "object"; but where lines have nothing
+            besides the path, images without objects.
+        attribute_values: What the text of an attribute means, such as ``{"0": "no", "1": "yes"}``, or None for the
+            text itself. An empty field or ``-`` means that the object does not have it.
+        box_format: ``"xyxy"``: xmin, ymin, xmax, ymax. ``"xywh"``: xmin, ymin, width, height. ``"cxcywh"``: centre,
+            width, height.
+        normalized: Whether coordinates are fractions of the image.
+        one_based: Whether to subtract one from every coordinate.
+        y_up: Whether y counts from the lower edge of the image upwards; ymin of a box is then its lower edge.
+    """
+
+    schema: str | KeypointSchema | Mapping[str, Any] | int | None = None
+    image_dir: str = "."
+    class_name: str | None = None
+    attribute_values: Mapping[str, str] | None = None
+    box_format: BoxFormat = "xyxy"
+    normalized: bool = False
+    one_based: bool = False
+    y_up: bool = False
+
+    def __post_init__(self) -> None:
+        self.given_keypoints()
+        if self.one_based and (self.normalized or self.y_up):
+            other = "normalized" if self.normalized else "y_up"
+            raise ValueError(
+                f"one_based=True and {other}=True exclude each other: only pixels count from one, from 0, 0"
+            )
+
+    def begin(self, rows: Rows, columns: Columns) -> None:
+        """Note what holds for all lines of a file."""
+        rows.normalized, rows.y_up = self.normalized, self.y_up
+        values = sorted(set((self.attribute_values or {}).values()))
+        rows.declare(
+            keypoints=self.given_keypoints() if columns.points else None,
+            attributes={name: values for name, _ in columns.attributes},
+        )
+
+    def add(self, rows: Rows, columns: Columns, fields: Sequence[str], *, line: int) -> None:
+        """Add the object of a line.
+
+        Raises:
+            AnnotationError: If the line is malformed and the policy says ``"raise"``.
+            UnsafePathError: If its path leads out of the root.
+        """
+        try:
+            if len(fields) != columns.count:
+                raise AnnotationError(f"{len(fields)} fields; {columns.rule}")
+            if not fields[columns.path]:
+                raise AnnotationError("the path of the image is empty")
+            box = self._box([fields[place] for place in columns.box]) if columns.box else None
+            points, visibility = self._points(columns, fields) if columns.points else (None, None)
+            attributes = self._attributes(columns, fields)
+        except AnnotationError as error:
+            rows.malformed(error.message, line=line)
+            return
+        image = rows.image(fields[columns.path], folder=self.image_dir, line=line)
+        class_name = self.class_name if columns.class_name is None else fields[columns.class_name]
+        if class_name is None:
+            if not columns.has_objects:
+                return
+            class_name = _DEFAULT_CLASS
+        rows.object(
+            image,
+            class_name=class_name,
+            box=box,
+            points=points,
+            visibility=visibility,
+            attributes=attributes,
+            line=line,
+        )
+
+    def _box(self, texts: list[str]) -> list[float]:
+        corners = box_corners(numbers(texts), self.box_format)
+        return [corner - 1 for corner in corners] if self.one_based else corners
+
+    def _points(
+        self, columns: Columns, fields: Sequence[str]
+    ) -> tuple[npt.NDArray[np.float64], Sequence[int] | None]:
+        texts = [fields[place] for place in columns.points]
+        seen: list[int] | None = None
+        if columns.visibility is not None:
+            flags = numbers(texts[2::3])
+            try:
+                seen = [columns.visibility[flag] for flag in flags]
+            except KeyError as error:
+                known = ", ".join(f"{flag:g}" for flag in columns.visibility)
+                raise AnnotationError(
+                    f"flag {error.args[0]:g} of a point is none of {known}; see visibility_values"
+                ) from None
+            del texts[2::3]
+        if "" in texts:
+            seen = [2] * (len(texts) // 2) if seen is None else seen
+            for place, text in enumerate(texts):
+                if not text:
+                    seen[place // 2] = 0
+            texts = [text or "0" for text in texts]
+        return np.array(numbers(texts)).reshape(-1, 2) - float(self.one_based), seen
+
+    def _attributes(self, columns: Columns, fields: Sequence[str]) -> dict[str, str]:
+        values, meanings = {}, self.attribute_values
+        for name, place in columns.attributes:
+            value = fields[place]
+            if value in ("", NO_VALUE):
+                continue
+            if meanings is not None:
+                if value not in meanings:
+                    known = ", ".join(map(repr, meanings))
+                    raise AnnotationError(f"attribute {name!r} is {shorten(repr(value))}; known: {known}")
+                value = meanings[value]
+            values[name] = value
+        return values
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeypointsTxtReader(LineReader):
+    """Reads a text list in which every line is an object.
+
+    ``columns="path points class"`` reads ``faces/a.jpg 31.5 40 58 41 ... happy``, and ``columns="path box
+    attribute:pose"`` with ``separator=","`` reads ``a.jpg,10,12,90,80,left``. Empty lines are skipped.
+
+    Args:
+        columns: What stands in each column, as names or one string with blanks between them: ``path``; ``class``;
+            ``points`` (x and y of each point) or ``points_v`` (x, y and a flag of each); ``box`` (four numbers) or
+            ``xmin``, ``ymin``, ``xmax``, ``ymax``; ``attribute:NAME``; ``skip``.
+        separator: The character between columns, or None for blanks. A path with blanks needs another one.
+        visibility_values: What a flag of ``points_v`` means: 0 absent, 1 hidden, 2 visible. None for itself.
+        comment: Lines that start with it are skipped; None if no line is.
+        header: Number of lines to skip at the start; True is one.
+    """
+
+    format: ClassVar[str] = "keypoints_txt"
+    description: ClassVar[str] = (
+        "text, a line an object, with the columns that you name: path, points, class, box; NAME: the file"
+    )
+
+    columns: Sequence[str] | str
+    separator: str | None = None
+    visibility_values: Mapping[float, int] | None = None
+    comment: str | None = "#"
+    header: bool | int = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        columns = self._columns()
+        check_separator(self.separator)
+        if self.comment == "":
+            raise ValueError("comment='' would skip every line; pass None for lists without comments")
+        if self.header < 0:
+            raise ValueError(f"header={self.header} must be a number of lines >= 0")
+        if self.class_name is not None and columns.class_name is not None:
+            raise ValueError(f"class_name={self.class_name!r} and a column 'class' exclude each other")
+        if self.visibility_values is not None and columns.visibility is None:
+            raise ValueError("visibility_values need a column 'points_v'")
+        if self.attribute_values is not None and not columns.attributes:
+            raise ValueError("attribute_values need a column 'attribute:NAME'")
+        check_box_format(self.box_format, has_box="box" in column_names(self.columns))
+
+    def read(self, rows: Rows, unit: str) -> None:
+        """Add what a list says."""
+        columns, header = self._columns(), int(self.header)
+        self.begin(rows, columns)
+        for line, text in self.lines(rows, unit):
+            start = text.lstrip()
+            if line <= header or not start or (self.comment is not None and start.startswith(self.comment)):
+                continue
+            fields = (
+                text.split()
+                if self.separator is None
+                else [part.strip() for part in text.split(self.separator)]
+            )
+            self.add(rows, columns, fields, line=line)
+
+    def _columns(self) -> Columns:
+        columns = parse_columns(self.columns, schema=self.given_keypoints())
+        if self.visibility_values is not None and columns.visibility is not None:
+            columns = replace(columns, visibility=_visibility(self.visibility_values))
+        if self.separator is None:
+            columns = replace(
+                columns, rule=f"{columns.rule}; a path with blanks needs another separator than blanks"
+            )
+        return columns
+
+
+def parse_columns(columns: Sequence[str] | str, *, schema: KeypointSchema | None) -> Columns:
+    """Return where the named columns stand.
+
+    Args:
+        columns: As in `KeypointsTxtReader`.
+        schema: Says how many points there are.
+
+    Raises:
+        ValueError: If a name is not known or occurs twice, ``path`` or a corner is missing, or points and schema do
+            not go together.
+    """
+    names = column_names(columns)
+    num_points = 0 if schema is None else len(schema.names)
+    widths = {"path": 1, "class": 1, "skip": 1, "box": 4, **dict.fromkeys(_CORNERS, 1)}
+    widths |= {"points": 2 * num_points, "points_v": 3 * num_points}
+    places: dict[str, range] = {}
+    position = 0
+    for name in names:
+        is_attribute = name.startswith(_ATTRIBUTE) and len(name) > len(_ATTRIBUTE)
+        if not is_attribute and name not in widths:
+            known = ", ".join([*widths, f"{_ATTRIBUTE}NAME"])
+            raise ValueError(f"columns={names} hold {name!r}; each must be one of {known}")
+        if name in places and name != "skip":
+            raise ValueError(f"columns={names} hold {name!r} twice")
+        places[name] = range(position, position + (1 if is_attribute else widths[name]))
+        position = places[name].stop
+    if "path" not in places:
+        raise ValueError(f"columns={names} have no 'path'; every line names its image")
+    points = [name for name in ("points", "points_v") if name in places]
+    if len(points) > 1 or bool(points) != (schema is not None):
+        have = "no schema" if schema is None else f"a schema of {num_points} points"
+        raise ValueError(f"columns={names} and {have} do not go together; give one column of points, or none")
+    corners = [places[corner][0] for corner in _CORNERS if corner in places]
+    if corners and (len(corners) < 4 or "box" in places):
+        raise ValueError(f"columns={names} must hold all of {_CORNERS}, or 'box', or no box")
+    return Columns(
+        count=position,
+        rule=f"columns {shorten(' '.join(names))!r} ask for {position}",
+        path=places["path"][0],
+        class_name=places["class"][0] if "class" in places else None,
+        points=places[points[0]] if points else (),
+        visibility=_VISIBILITY if "points_v" in places else None,
+        box=places.get("box", corners),
+        attributes=[
+            (name.removeprefix(_ATTRIBUTE), place[0])
+            for name, place in places.items()
+            if name.startswith(_ATTRIBUTE)
+        ],
+    )
+
+
+def column_names(columns: Sequence[str] | str) -> tuple[str, ...]:
+    """Return the names of columns, which may be given as one string."""
+    return tuple(columns.split() if isinstance(columns, str) else columns)
+
+
+def check_separator(separator: str | None) -> None:
+    """Raise ValueError unless it is None, or one character that no number has."""
+    if separator is not None and (len(separator) != 1 or separator.isalnum() or separator in '."\n\r-+'):
+        raise ValueError(f"separator={separator!r} must be one character such as ',', ';' or a tab, or None")
+
+
+def check_box_format(box_format: BoxFormat, *, has_box: bool) -> None:
+    """Raise ValueError if the format is not known, or not that of corners where there is no box of four numbers."""
+    if box_format not in get_args(BoxFormat):
+        raise ValueError(
+            f"box_format={box_format!r} must be one of {', '.join(map(repr, get_args(BoxFormat)))}"
+        )
+    if box_format != "xyxy" and not has_box:
+        raise ValueError(f"box_format={box_format!r} needs a box of four numbers among the columns")
+
+
+def box_corners(box: Any, box_format: BoxFormat) -> Any:
+    """Return xmin, ymin, xmax, ymax of four numbers, or of four arrays."""
+    a, b, c, d = box
+    if box_format == "xywh":
+        return [a, b, a + c, b + d]
+    if box_format == "cxcywh":
+        return [a - c / 2, b - d / 2, a + c / 2, b + d / 2]
+    return [a, b, c, d]
+
+
+def _visibility(values: Mapping[float, int]) -> dict[float, int]:
+    """Return what a flag means; keys may be numbers or their text."""
+    meanings = {float(flag): int(meaning) for flag, meaning in values.items()}
+    if not set(meanings.values()) <= {0, 1, 2}:
+        raise ValueError(f"visibility_values={values} must mean 0 absent, 1 hidden or 2 visible")
+    return meanings

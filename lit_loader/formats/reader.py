@@ -1,0 +1,253 @@
+"""Readers: from the files of one format to an `AnnotationTable`, by one way for all formats.
+
+NOTE [One read]
+    inputs    `Reader.inputs` names the files of a set, with nothing opened.
+    cache     A table that was made of the same files with the same options is opened instead of reading them.
+    rows      `Reader.read` adds what each file says to `Rows`; many files are read by several processes.
+    table     `build_table` looks the images up, applies the `ReadPolicy` and fills the columns.
+
+NOTE [When a cached table is stale]
+    A table is kept under a key of its format, its options, and name, size and time of each annotation file. Images are
+    not part of the key, so pictures that are written below the root change nothing. Images whose size was read from
+    their header, and those that were missing, decide what is in the table: it keeps a stamp of each, and is made anew
+    if one of them has changed. A table from which the policy has dropped images is not kept, because they may come.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from lit_loader.annotations.cache import cache_folder, cache_key, load_or_build
+from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
+from lit_loader.annotations.report import shorten
+from lit_loader.annotations.table import AnnotationTable
+from lit_loader.errors import AnnotationError, UnsafePathError
+from lit_loader.formats.folder import Folder
+from lit_loader.formats.parallel import iter_chunks, told_while
+from lit_loader.formats.policy import ReadPolicy
+from lit_loader.formats.rows import Rows
+from lit_loader.formats.rules import build_table
+from lit_loader.formats.text_file import read_lines
+
+__all__ = ["Inputs", "ReadOptions", "Reader"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """What every reader takes, whatever its format.
+
+    Args:
+        class_names: Classes in the order of their ids, or None for those that the files list, else for those that
+            occur, sorted.
+        split: The table's split, or None for the one that a file names.
+        policy: What to do about each kind of problem.
+        cache_dir: Where tables are cached, or None for the user's cache folder.
+        use_cache: Whether to open the table from the cache and to store it there.
+        num_workers: Processes that read, or None to decide by the number of files.
+        progress: Whether to draw a progress bar on a terminal.
+
+    Raises:
+        TypeError: If ``class_names`` is one string.
+        ValueError: If ``class_names`` are empty or not different, or ``num_workers`` is negative.
+    """
+
+    class_names: Sequence[str] | None = None
+    split: str | None = None
+    policy: ReadPolicy = field(default_factory=ReadPolicy)
+    cache_dir: Path | str | None = None
+    use_cache: bool = True
+    num_workers: int | None = None
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.class_names, str):
+            raise TypeError(f"class_names={self.class_names!r} must be a sequence of names, not one string")
+        if self.class_names is not None:
+            names = tuple(self.class_names)
+            if not names or len(set(names)) < len(names) or not all(isinstance(n, str) and n for n in names):
+                raise ValueError(f"class_names={names} must be different names, at least one, none empty")
+            object.__setattr__(self, "class_names", names)
+        if self.num_workers is not None and self.num_workers < 0:
+            raise ValueError(f"num_workers={self.num_workers} must be None or >= 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """The files of a set.
+
+    Attributes:
+        files: Paths relative to the root; with name, size and time they make the cache's key.
+        units: What `Reader.read` gets one by one; by default the files.
+        split: The split that the name means, if it means one.
+    """
+
+    files: Sequence[str]
+    units: Sequence[Any] | None = None
+    split: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader(ABC):
+    """Reads one format. The fields of a subclass, a frozen dataclass with keywords only, are the format's options.
+
+    A subclass has `format`, `description` and `read`, and is made known by `register_format` or by an entry point of
+    the group ``lit_loader.formats``. Then `read_annotations`, the command line and Hydra have it and its options.
+
+    Attributes:
+        format: The format's name.
+        description: One line, for ``--help``; it says what NAME is.
+        version: Raised when the same files give another table, so that cached ones are left aside.
+    """
+
+    format: ClassVar[str]
+    description: ClassVar[str]
+    version: ClassVar[int] = 1
+
+    @abstractmethod
+    def read(self, rows: Rows, unit: Any) -> None:
+        """Add what one file says.
+
+        Args:
+            rows: Takes images, objects, problems and declared names. ``rows.file`` is the file if the unit is one.
+            unit: A path relative to the root, or what `inputs` made.
+
+        Raises:
+            AnnotationError: If the file is not of this format; with many files the policy decides on it.
+        """
+
+    def inputs(self, folder: Folder, name: str) -> Inputs:
+        """Return the files of a set; by default the one file of that name."""
+        return Inputs(files=[name])
+
+    def given_keypoints(self) -> KeypointSchema | None:
+        """Return the points of an object if an option names them, else None."""
+        schema = getattr(self, "schema", None)
+        return None if schema is None else keypoint_schema(schema)
+
+    def find_line(self, root: Path, file: str, index: int) -> int | None:
+        """Return the line of an object by its position in a file, or None; asked only for what is reported."""
+        return None
+
+    def lines(self, rows: Rows, name: str) -> Iterator[tuple[int, str]]:
+        """Yield the lines of a text file with their numbers, counted from 1.
+
+        Raises:
+            AnnotationError: If it is no text in UTF-8, or has lines of more than 256 KiB.
+        """
+        return read_lines(rows.root, name)
+
+    # -- for the caller -------------------------------------------------------------------------------------
+
+    def read_table(
+        self, root: Path | str | Folder, name: str, options: ReadOptions | None = None
+    ) -> AnnotationTable:
+        """Return the table of a set, from the cache if it is there.
+
+        Args:
+            root: The data set's folder; one `Folder` for several sets lists its folders once.
+            name: What to read, relative to the root: a file, a folder or a split, as the format takes it.
+            options: What every format takes.
+
+        Raises:
+            AnnotationError: If the annotations cannot be used; names file and line.
+            UnsafePathError: If a path in a file leads out of the root.
+        """
+        options = ReadOptions() if options is None else options
+        folder = root if isinstance(root, Folder) else Folder(root)
+        inputs = self.inputs(folder, name)
+
+        def build() -> AnnotationTable:
+            with told_while(f"Reading {shorten(', '.join(inputs.files[:3]))}", progress=options.progress):
+                return self._build(folder, inputs, options)
+
+        if inputs.units is None or options.use_cache:  # a reader that makes units has looked at its files
+            stamps = [folder.stamp(file) for file in inputs.files]
+        if not options.use_cache:
+            return build()
+        key = cache_key(
+            reader=self.format,
+            version=self.version,
+            root=folder.root,
+            settings=self._settings(name, options),
+            stamps=stamps,
+        )
+
+        def may_keep(table: AnnotationTable) -> bool:
+            if any(table.report.count(kind, "drop") for kind in ("missing_image", "unreadable_image")):
+                return False
+            try:  # the files may have changed while they were read
+                return stamps == [folder.stamp(file) for file in inputs.files]
+            except AnnotationError:  # a file is gone
+                return False
+
+        return load_or_build(
+            folder=cache_folder(options.cache_dir),
+            key=key,
+            root=folder.root,
+            build=build,
+            may_keep=may_keep,
+        )
+
+    def _settings(self, name: str, options: ReadOptions) -> dict[str, Any]:
+        """Return all that changes the table, as plain values."""
+        schema = self.given_keypoints()
+        return {
+            "name": name,
+            "options": {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "schema"},
+            "schema": None if schema is None else asdict(schema),
+            "class_names": options.class_names,
+            "split": options.split,
+            "policy": asdict(options.policy),
+        }
+
+    def _build(self, folder: Folder, inputs: Inputs, options: ReadOptions) -> AnnotationTable:
+        units = inputs.files if inputs.units is None else inputs.units
+        parts = iter_chunks(
+            partial(_read_chunk, reader=self, root=folder.root, options=options, is_one=len(units) == 1),
+            units,
+            num_workers=options.num_workers,
+            progress=options.progress,
+            description="Reading annotations",
+        )
+        rows = next(parts, None) or Rows(folder.root, options.policy, options.class_names)
+        for part in parts:
+            rows.join(part)
+        return build_table(
+            rows,
+            folder,
+            class_names=options.class_names,
+            keypoints=self.given_keypoints(),
+            split=inputs.split if options.split is None else options.split,
+            num_workers=options.num_workers,
+            progress=options.progress,
+        )
+
+
+def _read_chunk(
+    units: Sequence[Any], *, reader: Reader, root: Path, options: ReadOptions, is_one: bool
+) -> Rows:
+    rows = Rows(root, options.policy, options.class_names)
+    rows.find_line = partial(reader.find_line, root)
+    for unit in units:
+        rows.file = unit if isinstance(unit, str) else ""
+        try:
+            reader.read(rows, unit)
+        except AnnotationError as error:
+            decided = error is rows.raised or options.policy.malformed == "raise"
+            if decided or is_one or isinstance(error, UnsafePathError):
+                raise
+            rows.malformed(error.message, line=error.line)
+    return rows
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return [[_plain(key), _plain(part)] for key, part in value.items()]
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value
