@@ -45,7 +45,7 @@ from lit_loader.resume.custom_samplers import SamplerPosition, find_stateful, st
 from lit_loader.resume.progress import Progress, ResumePoint
 from lit_loader.samplers import OrderSampler
 from lit_loader.samplers.custom_ranks import IndexDigest
-from lit_loader.seeding import preserved_generators
+from lit_loader.seeding import call_uncollected, preserved_generators
 
 _NUM_WORDS = 624  # of a Mersenne twister
 _END = object()
@@ -78,7 +78,7 @@ def _take_states(own: Sequence[Generator], *, torch_alone: bool) -> dict[str, An
             numpy = [text, state["state"]["pos"], state["has_gauss"], state["gauss"]]
         _, numbers, gauss = random.getstate()
         python = [_text(np.array(numbers, "<u4")), gauss]
-    default = _text(torch.default_generator.get_state().numpy())
+    default = _text(call_uncollected(torch.default_generator.get_state).numpy())
     shown = [_text(generator.get_state().numpy()) for generator in own]
     return {"torch": default, "own": shown, "numpy": numpy, "python": python}
 

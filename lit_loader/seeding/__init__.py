@@ -11,6 +11,7 @@ from __future__ import annotations
 from lit_loader.seeding.generators import (
     KeyedGenerators,
     SampleRng,
+    call_uncollected,
     is_duplicate,
     preserved_generators,
     sample_rng,
@@ -30,6 +31,7 @@ __all__ = [
     "RngPurpose",
     "SampleRng",
     "ThreadScope",
+    "call_uncollected",
     "functions_answer_for_threads",
     "hash_u64",
     "is_duplicate",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import operator
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
@@ -194,8 +196,21 @@ def worker_key(base_seed: int, worker_id: int) -> Key:
     return Key(seed, seed, seed, sequence.generate_state(4).tolist())
 
 
+def call_uncollected(function: Callable[[], Any]) -> Any:
+    """Return what a function of C returns (not None), with the garbage collector off during the call.
+
+    Some functions hold a lock while they make objects: ``sys._current_frames`` one of the interpreter (see
+    python/cpython#106883), ``torch.Generator.get_state`` that of the generator. If the collector runs then and frees a
+    tensor, another thread may run, and wait for that lock while this one waits for the interpreter: a deadlock. The
+    three calls are one step for the interpreter, so that no other thread finds the collector off.
+    """
+    calls = (gc.disable, function, gc.enable) if gc.isenabled() else (function,)
+    return next(result for result in list(map(operator.call, calls)) if result is not None)
+
+
 def _process_states() -> tuple[Any, Any, Any]:
-    return torch.default_generator.get_state(), numpy_random.get_state(legacy=False), random.getstate()
+    torch_state = call_uncollected(torch.default_generator.get_state)
+    return torch_state, numpy_random.get_state(legacy=False), random.getstate()
 
 
 def _set_process_states(states: tuple[Any, Any, Any]) -> None:

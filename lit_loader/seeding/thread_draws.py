@@ -11,8 +11,6 @@ each thread.
 
 from __future__ import annotations
 
-import gc
-import operator
 import pickle
 import random
 import sys
@@ -25,6 +23,7 @@ import numpy as np
 import torch
 
 from lit_loader.errors import SharedGeneratorError
+from lit_loader.seeding.generators import call_uncollected
 
 _T = TypeVar("_T")
 
@@ -115,14 +114,14 @@ def _states() -> dict[str, Any]:
     return {
         "random": random.getstate(),
         "numpy": pickle.dumps(np.random.get_state(legacy=False)),  # == does not compare its arrays
-        "torch": torch.default_generator.get_state().numpy().tobytes(),
+        "torch": call_uncollected(torch.default_generator.get_state).numpy().tobytes(),
     }
 
 
 def _cpu_times_of_others(threads: Set[int]) -> dict[int, int] | None:
     """Return the CPU time of every other Python thread (nanoseconds by native id), or None if it cannot be read."""
     all_threads = threading.enumerate()
-    if not _running_threads() <= {thread.ident for thread in all_threads}:
+    if not call_uncollected(sys._current_frames).keys() <= {thread.ident for thread in all_threads}:
         return None  # a thread that was not started by Python's threading
     # Linux's clock of one thread's CPU time, as `clock_getcpuclockid(3)` builds it; `time.pthread_getcpuclockid` may
     # crash for a thread that has ended, and a wrong number here is an OSError.
@@ -132,17 +131,3 @@ def _cpu_times_of_others(threads: Set[int]) -> dict[int, int] | None:
     # no such clock, or the id of a thread that is starting is still None
     except (OSError, AttributeError, TypeError):
         return None
-
-
-def _running_threads() -> Set[int]:
-    """Return the ids of all threads that run Python code.
-
-    ``sys._current_frames`` holds a lock of the interpreter. If the garbage collector runs in it, a finalizer may let
-    another thread run, which waits for that lock while this one waits for the interpreter: a deadlock
-    (python/cpython#106883, before Python 3.11.9 and 3.12.3). So the collector is off during the call. The three calls
-    are one step for the interpreter, so that no other thread runs with the collector off.
-    """
-    calls: Any = (gc.disable, sys._current_frames, gc.enable) if gc.isenabled() else (sys._current_frames,)
-    results = list(map(operator.call, calls))
-    frames: dict[int, Any] = next(result for result in results if result is not None)
-    return frames.keys()

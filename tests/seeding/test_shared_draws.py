@@ -159,11 +159,15 @@ def test_another_bit_generator_of_numpys_is_compared_too():
         np.random.set_bit_generator(own)
 
 
-def test_looking_at_the_threads_while_tensors_are_collected_ends():
-    code = """
+@pytest.mark.parametrize(
+    "looks",
+    ["thread_draws._cpu_times_of_others(set())", "thread_draws._states()", "generators._process_states()"],
+)
+def test_looking_at_threads_and_generators_while_tensors_are_collected_ends(looks):
+    code = f"""
         import gc, threading, time
         import torch
-        from lit_loader.seeding.thread_draws import _cpu_times_of_others
+        from lit_loader.seeding import generators, thread_draws
 
         class Cycle:
             def __init__(self):
@@ -172,7 +176,7 @@ def test_looking_at_the_threads_while_tensors_are_collected_ends():
         def look():
             while time.monotonic() < end:
                 Cycle()
-                _cpu_times_of_others(set())
+                {looks}
 
         gc.set_threshold(1)
         end = time.monotonic() + 2
