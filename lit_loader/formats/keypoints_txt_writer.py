@@ -189,5 +189,5 @@ def _points(table: AnnotationTable, columns: Columns, row: int) -> list[str]:
 
 
 def _number(value: np.float32 | float) -> str:
-    """Return the shortest text that is read back as the same number, whole ones without a fraction."""
-    return str(value).removesuffix(".0")
+    """Return the shortest text that is read back as the same number, whole ones without a fraction or a signed zero."""
+    return str(value + 0.0).removesuffix(".0")  # -0.0 + 0.0 is 0.0

@@ -112,7 +112,7 @@ def make_table(root, **changed):
         "image_paths": ["images/a.jpg", "images/b c.jpg"],
         "class_names": ["cat", "dog"],
         "offsets": [0, 1, 2],
-        "boxes": [[1, 2, 3.5, 4], [0.1, 0, 1e6, 1e7]],
+        "boxes": [[1, 2, 3.5, 4], [0.1, -0.0, 1e6, 1e7]],
         "labels": [1, 0],
         "keypoints": np.array([[[1, 2], [3.5, 4]], [[0, 0], [5, 6]]]),
         "visibility": np.array([[2, 2], [0, 1]]),
