@@ -30,8 +30,9 @@ def main() -> None:
     (folder / "images").mkdir(parents=True)
     for stage in stages:
         (table,) = source.tables(stage)
-        options = {"columns": COLUMNS, "image_dir": "JPEGImages"}
-        write_annotations("keypoints_txt", table, folder, f"{stage}.txt", **options)
+        write_annotations(
+            "keypoints_txt", table, folder, f"{stage}.txt", columns=COLUMNS, image_dir="JPEGImages"
+        )
         for index in range(table.num_images):
             shutil.copy(table.image_path(index), folder / "images")
     names, pairs = ", ".join(table.keypoint_names), [list(pair) for pair in table.flip_pairs]
