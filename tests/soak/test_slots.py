@@ -29,8 +29,8 @@ def facts(loader):
 
 def assert_flat(before, after):
     assert after["pss"] < before["pss"] * 1.1 + (16 << 20)
-    assert after["slots"] < before["slots"] * 1.5 + (4 << 20)
     assert after["number of slots"] <= before["number of slots"] + 12
+    assert after["slots"] < before["slots"] * 1.5 + (6 << 20)  # as many slots have memory, of half a MB each
     assert after["descriptors"] <= before["descriptors"]
     assert after["mappings"] <= before["mappings"] + 12
 
@@ -60,7 +60,7 @@ def test_a_hundred_thousand_batches_of_random_lives_none_wrong_and_all_flat(seed
 
 @pytest.mark.timeout(900)
 def test_five_hundred_broken_off_epochs_and_forks_in_the_middle_leave_all_flat():
-    draw, before, held = random.Random(1), None, []
+    draw, before, now, held = random.Random(1), None, None, []
     with loader_of(Large(400), seed=2) as loader:
         for number in range(500):
             iterator = iter(loader)
@@ -74,8 +74,9 @@ def test_five_hundred_broken_off_epochs_and_forks_in_the_middle_leave_all_flat()
                     assert os.waitpid(pid, 0)[1] == 0
             assert all(is_right(batch) for batch in held)
             del iterator
-            if number == 100:
+            if number in (100, 499):
+                held.clear()  # how many of the held batches are in slots depends on when the last fork was
                 gc.collect()
-                before = facts(loader)
-        gc.collect()
-        assert_flat(before, facts(loader))
+                now = facts(loader)
+                before = before or now
+    assert_flat(before, now)
