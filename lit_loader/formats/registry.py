@@ -7,17 +7,19 @@ NOTE [Formats of others]
         [project.entry-points."lit_loader.formats"]
         tiny = "my_package.tiny:TinyReader"
 
-    An entry point is imported when its format is asked for, or when all formats are listed.
+    Entry points are imported when formats are looked up; one that fails, is no format, or has the name of another
+    format is left out with a warning, so that a broken package stops no other format.
 """
 
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_type_hints
@@ -211,17 +213,24 @@ def _all(base: Any) -> dict[str, Any]:
     """Return the classes of one kind by format: shipped ones, then those of entry points, then registered ones."""
     found: dict[str, Any] = {kind.format: kind for kind in _shipped(base)}
     for point in entry_points(group=_GROUP):
-        kind = point.load()
+        try:
+            kind = point.load()
+        except Exception as error:
+            _warn_left_out(point, f"cannot be imported: {type(error).__name__}: {error}")
+            continue
         if not (isinstance(kind, type) and issubclass(kind, (Reader, Writer))):
-            raise TypeError(
-                f"entry point {point.name}={point.value!r} of {_GROUP!r} is neither a Reader nor a Writer"
-            )
-        if issubclass(kind, base):
-            found.setdefault(kind.format, kind)
+            _warn_left_out(point, "is neither a Reader nor a Writer")
+        elif issubclass(kind, base) and found.setdefault(kind.format, kind) is not kind:
+            _warn_left_out(point, f"has the format {kind.format!r} of {found[kind.format].__qualname__}")
     for (registered_base, format), registered in _registered.items():
         if registered_base is base:
             found[format] = registered
     return found
+
+
+def _warn_left_out(point: EntryPoint, why: str) -> None:
+    message = f"entry point {point.name}={point.value!r} of {_GROUP!r} {why}; it is left out"
+    warnings.warn(message, stacklevel=2)
 
 
 @cache

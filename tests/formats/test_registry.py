@@ -47,6 +47,10 @@ class TinyReader(Reader):
             path, class_name = text.split()
             image = rows.image(path, line=line)
             rows.object(image, class_name=class_name.upper() if self.shout else class_name, box=None)
+
+@dataclass(frozen=True, kw_only=True)
+class VocNamesake(TinyReader):
+    format: ClassVar[str] = "voc"
 """
 
 
@@ -211,10 +215,20 @@ def test_a_format_of_another_package_is_found_by_its_entry_point(tiny_package, t
         read_annotations("tiny", tiny_set, "list.txt", shot=True)
 
 
-def test_an_entry_point_that_is_no_format_is_named(tiny_package):
-    tiny_package("tiny = tiny_formats:dataclass")
-    with pytest.raises(TypeError, match=r"tiny='tiny_formats:dataclass' .* is neither a Reader nor a Writer"):
-        readers()
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("tiny_formats:dataclass", "is neither a Reader nor a Writer"),
+        ("no_such_package:Reader", "cannot be imported: ModuleNotFoundError"),
+        ("tiny_formats:VocNamesake", "has the format 'voc' of VocReader"),
+    ],
+)
+def test_an_entry_point_that_is_no_format_is_named_and_stops_no_other(tiny_package, value, why):
+    tiny_package(f"bad = {value}", "tiny = tiny_formats:TinyReader")
+    with pytest.warns(UserWarning, match=rf"bad='{value}' .* {why}.*; it is left out"):
+        found = readers()
+    assert found["voc"].__module__ == "lit_loader.formats.voc"
+    assert "tiny" in found
 
 
 def test_a_program_registers_formats_of_its_own(tiny_set, monkeypatch):
