@@ -71,6 +71,14 @@ def _preset(node: DictConfig | ListConfig, key: str, child: DictConfig | ListCon
 
 def _own_misfits(path: str, node: DictConfig, schema: type) -> Iterator[str]:
     known = {item.name: item for item in fields(schema)}
+    given = {
+        name: node[name]
+        for name in map(str, node)
+        if name in known
+        and not OmegaConf.is_missing(node, name)
+        and not OmegaConf.is_interpolation(node, name)
+    }
+    all_fit = _fit_types(schema, given)  # one merge for all keys: it takes 4 ms
     for key in node:
         name = str(key)
         if name.startswith("_") and name.endswith("_"):
@@ -80,15 +88,20 @@ def _own_misfits(path: str, node: DictConfig, schema: type) -> Iterator[str]:
                 yield unknown_key(path, name, list(known))
         elif OmegaConf.is_missing(node, name):
             yield f"{_joined(path, name)} is missing; pass {_joined(path, name)}=VALUE"
-        elif not OmegaConf.is_interpolation(node, name):
-            words = known[name].metadata.get("words", ())
-            try:
-                OmegaConf.merge(OmegaConf.structured(schema), {name: node[name]})
-                fits = not words or not isinstance(node[name], str) or node[name] in words
-            except ValidationError:
-                fits = False
-            if not fits:
-                yield f"{_joined(path, name)}={node[name]!r} should be {_wanted(known[name], words)}"
+        elif name in given:
+            value, words = given[name], known[name].metadata.get("words", ())
+            is_word = not words or not isinstance(value, str) or value in words
+            if not is_word or not (all_fit or _fit_types(schema, {name: value})):
+                yield f"{_joined(path, name)}={value!r} should be {_wanted(known[name], words)}"
+
+
+def _fit_types(schema: type, given: dict[str, Any]) -> bool:
+    """Return whether OmegaConf takes the values for the fields of a schema."""
+    try:
+        OmegaConf.merge(OmegaConf.structured(schema), given)
+    except ValidationError:
+        return False
+    return True
 
 
 def _wanted(item: Field[Any], words: Sequence[str]) -> str:
