@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.installed
-# The half of the tests that runs workers, and others until both take as long; `make test` runs the rest beside it.
-WORKERS := $(addprefix tests/,device engine faults loader parity portability resume samplers seeding shared_memory)
+# `make test` runs three parts at once, about as long each: tests of workers wait more than they compute.
+LOADER := $(addprefix tests/,device engine faults lightning loader shared_memory)
+STATE := $(addprefix tests/,datamodules parity portability resume samplers seeding)
 
 .PHONY: demo test soak lint bench clean
 .DELETE_ON_ERROR:
@@ -19,11 +20,12 @@ $(READY): pyproject.toml
 demo: $(READY) ## draw the embedded data set, fit and test a detector on it
 	$(PY) examples/train.py
 
-test: $(READY) ## the whole suite, in two halves at once, about 7 minutes on two cores
-	@halves=$$(mktemp -d); trap 'rm -rf "$$halves"' EXIT; \
-	$(PY) -m pytest -m 'not soak' -o cache_dir=.pytest_cache/workers $(WORKERS) > "$$halves/workers" 2>&1 & workers=$$!; \
-	$(PY) -m pytest -m 'not soak' $(WORKERS:%=--ignore=%); rest=$$?; \
-	wait $$workers; code=$$?; cat "$$halves/workers"; exit $$((code | rest))
+test: $(READY) ## the whole suite, three parts at once, about 6 minutes on two cores
+	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; code=0; \
+	$(PY) -m pytest -m 'not soak' -o cache_dir=.pytest_cache/loader $(LOADER) > "$$out/loader" 2>&1 & loader=$$!; \
+	$(PY) -m pytest -m 'not soak' -o cache_dir=.pytest_cache/state $(STATE) > "$$out/state" 2>&1 & state=$$!; \
+	$(PY) -m pytest -m 'not soak' $(addprefix --ignore=,$(LOADER) $(STATE)) || code=$$?; \
+	wait $$loader || code=$$?; wait $$state || code=$$?; cat "$$out/loader" "$$out/state"; exit $$code
 
 soak: $(READY) ## the long, exhaustive runs
 	$(PY) -m pytest -m soak --timeout=3600
