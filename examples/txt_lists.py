@@ -40,7 +40,8 @@ def main() -> None:
     print(
         f"next: lit-loader convert keypoints_txt {folder} train=train.txt val=val.txt test=test.txt --to voc "
         f"--out shapes-xml --option columns='{COLUMNS}' --option image_dir=images "
-        f"--option schema='{{names: [{names}], flip_pairs: {pairs}, interocular: {list(table.interocular or ())}}}'"
+        f"--option schema='{{names: [{names}], flip_pairs: {pairs}, "
+        f"normalization_pair: {list(table.normalization_pair or ())}}}'"
     )
 
 

@@ -126,7 +126,7 @@ def keys_of(path, node=""):
 
 
 # The model's; they come from the data.
-NOT_SHIPPED = {"class_names", "keypoint_names", "attributes", "interocular", "multi_label"}
+NOT_SHIPPED = {"class_names", "keypoint_names", "attributes", "normalization_pair", "multi_label"}
 
 
 # They hold what they change of another option of their group.

@@ -1,4 +1,4 @@
-"""Tables kept between runs: the folder, the key that says when one is stale, and loading or building."""
+"""Tables kept between runs: the folder, the key by which a stale one is found, and loading or building."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class ColumnSpec:
     Attributes:
         rows: What has a row.
         kind: The type of the numbers, or the class of a column whose rows have unequal lengths.
-        shape: Shape of a row; -1 stands for the number of keypoints.
+        shape: Shape of a row; -1 is the number of keypoints.
         optional: Whether a table may be without the column; any other that is not given is zeros.
         missing: The value of a row whose table lacks the column, where tables are joined. NaN may then be in the
             column; any other column of floats is finite.
@@ -154,7 +154,7 @@ class ColumnSpec:
     limits: tuple[float, float] | None = None
 
     def convert(self, name: str, given: Any, *, rows: int, num_points: int) -> Any:
-        """Return what the user gave as a column that nobody can write to, or None.
+        """Return what the user gave as a read-only column, or None.
 
         Raises:
             ValueError: If it does not hold as many rows, or values that the column may not hold.
@@ -180,7 +180,7 @@ class ColumnSpec:
         if column is None or isinstance(column, RaggedColumn):
             return column and column.take(rows)
         taken = column[rows]
-        taken.flags.writeable = False  # nobody else has it, so the table need not copy it
+        taken.flags.writeable = False  # the only reference, so the table need not copy it
         return taken
 
     def join(self, columns: Sequence[Any], counts: Sequence[int], *, num_points: int) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 __all__ = ["KEYPOINT_SCHEMAS", "KeypointSchema", "keypoint_schema"]
 
-_KEYS: Final = ("names", "flip_pairs", "interocular")
+_KEYS: Final = ("names", "flip_pairs", "normalization_pair")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,8 @@ class KeypointSchema:
         names: One name a point, in the order of the table's columns.
         flip_pairs: Positions of the points that are each other's mirror image (left eye, right eye). A point
             in no pair is its own mirror image (nose), or has none.
-        interocular: Positions of the two points whose distance an error is divided by; ``None`` where there
-            is no such convention.
+        normalization_pair: Positions of the two points whose distance an error is divided by; ``None`` where there
+            is none.
 
     Raises:
         ValueError: There are no names, a name occurs twice or is empty, a position does not exist, stands
@@ -33,7 +33,7 @@ class KeypointSchema:
 
     names: tuple[str, ...]
     flip_pairs: tuple[tuple[int, int], ...] = ()
-    interocular: tuple[int, int] | None = None
+    normalization_pair: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         names = self._names()
@@ -48,8 +48,10 @@ class KeypointSchema:
             seen.update(pair)
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "flip_pairs", pairs)
-        if self.interocular is not None:
-            object.__setattr__(self, "interocular", self._pair(self.interocular, "interocular"))
+        if self.normalization_pair is not None:
+            object.__setattr__(
+                self, "normalization_pair", self._pair(self.normalization_pair, "normalization_pair")
+            )
 
     def _names(self) -> tuple[str, ...]:
         given: Any = self.names
@@ -89,7 +91,7 @@ def keypoint_schema(spec: str | KeypointSchema | Mapping[str, Any] | int) -> Key
 
     Args:
         spec: A name in ``KEYPOINT_SCHEMAS``; a schema; a mapping with ``names`` and optionally
-            ``flip_pairs`` and ``interocular``, whose points are given by position or by name; or the number
+            ``flip_pairs`` and ``normalization_pair``, whose points are given by position or by name; or the number
             of points, which are then named "00", "01", ... and have no mirror images.
 
     Raises:
@@ -121,11 +123,11 @@ def _from_mapping(values: Mapping[str, Any]) -> KeypointSchema:
     if "names" not in values:
         raise ValueError("schema has no names; give one name a point.")
     bare = KeypointSchema(names=values["names"])
-    interocular = values.get("interocular")
+    normalization_pair = values.get("normalization_pair")
     return KeypointSchema(
         names=bare.names,
         flip_pairs=tuple(_positions(pair, bare.names) for pair in values.get("flip_pairs") or ()),
-        interocular=None if interocular is None else _positions(interocular, bare.names),
+        normalization_pair=None if normalization_pair is None else _positions(normalization_pair, bare.names),
     )
 
 
@@ -151,7 +153,7 @@ def _facing(first: int, last: int, count: int) -> tuple[tuple[int, int], ...]:
 _FACE_5 = KeypointSchema(
     names=("left_eye", "right_eye", "nose", "left_mouth", "right_mouth"),
     flip_pairs=((0, 1), (3, 4)),
-    interocular=(0, 1),
+    normalization_pair=(0, 1),
 )
 
 _FACE_68 = KeypointSchema(
@@ -167,7 +169,7 @@ _FACE_68 = KeypointSchema(
         *_facing(60, 64, 2),  # inner lip, above; 62 in the middle
         *_facing(65, 67, 1),  # inner lip, below; 66 in the middle
     ),
-    interocular=(36, 45),
+    normalization_pair=(36, 45),
 )
 
 _FACE_98 = KeypointSchema(
@@ -185,7 +187,7 @@ _FACE_98 = KeypointSchema(
         *_facing(93, 95, 1),  # inner lip, below; 94 in the middle
         *_facing(96, 97, 1),  # pupils
     ),
-    interocular=(60, 72),
+    normalization_pair=(60, 72),
 )
 
 _COCO_17 = KeypointSchema(

@@ -20,9 +20,9 @@ __all__ = ["concatenate", "with_same_names"]
 def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) -> AnnotationTable:
     """Return the images of all tables in one, in the order of the tables.
 
-    Nothing is merged: an image that two tables hold stands there twice. Where another table has them, objects of a
-    table without keypoints or masks get absent ones, and -1 or NaN stands for attributes, ids and areas that theirs
-    lacks.
+    Nothing is merged: an image that two tables hold is there twice. Where another table has them, objects of a
+    table without keypoints or masks get absent ones, and -1 or NaN is filled in for attributes, ids and areas that
+    theirs lacks.
 
     Args:
         tables: At least one; all of the same root, and of the same keypoint schema where they have keypoints.
@@ -122,7 +122,7 @@ def _with_names(
                     "visibility": np.zeros(shape, dtype=np.uint8),
                     "keypoint_names": schema.names,
                     "flip_pairs": schema.flip_pairs,
-                    "interocular": schema.interocular,
+                    "normalization_pair": schema.normalization_pair,
                 }
             named = {name: _attribute(table, name, values) for name, values in attributes.items()}
             table = replace(table, attributes=named, **points)

@@ -62,12 +62,12 @@ class ReadReport:
         """Return how often ``kind`` occurred, with any action or with the one given."""
         return sum(n for (k, a), n in self._counts.items() if k == kind and action in (None, a))
 
-    def wants_detail(self, kind: str, action: str) -> bool:
+    def keeps_detail(self, kind: str, action: str) -> bool:
         """Whether the next problem of this kind would be kept: saves writing messages that are not."""
         return len(self._details.get((kind, action), ())) < self.max_details
 
     def add(self, problem: Problem) -> None:
-        """Count a problem and keep its detail while there is room."""
+        """Count a problem and keep its detail if there are fewer than ``max_details``."""
         key = (problem.kind, problem.action)
         self.add_count(*key, 1)
         details = self._details.setdefault(key, [])
@@ -79,7 +79,7 @@ class ReadReport:
         self._counts[kind, action] = self._counts.get((kind, action), 0) + count
 
     def merge(self, other: ReadReport) -> None:
-        """Add the counts of another report, and its details while there is room."""
+        """Add the counts of another report, and its details up to ``max_details``."""
         for (kind, action), count in other._counts.items():
             self.add_count(kind, action, count)
             details = self._details.setdefault((kind, action), [])
@@ -138,7 +138,7 @@ class ReadReport:
             for fields in values["problems"]:
                 problem = Problem(**fields)
                 key = (_typed(problem.kind, str), _typed(problem.action, str))
-                if key not in report._counts or not report.wants_detail(*key):
+                if key not in report._counts or not report.keeps_detail(*key):
                     raise ValueError(f"detail of {key} without a count or beyond max_details")
                 _typed(problem.file, str), _typed(problem.message, str)
                 report._details.setdefault(key, []).append(problem)

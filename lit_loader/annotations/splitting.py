@@ -25,9 +25,9 @@ def stratified_split(
     groups: Sequence[str] | None = None,
     seed: int = 0,
 ) -> dict[str, IndexArray]:
-    """Return the images of each part of a table, every class shared out as the parts' shares say.
+    """Return the images of each part of a table, every class divided by the parts' shares.
 
-    Classes are dealt out one by one, the one with the fewest images that are not dealt out yet first;
+    Classes are dealt out one by one, the one with the fewest images without a part yet first;
     each of its images goes to the part that still lacks most of that class. Images without objects are
     dealt out as a class of their own. Where every image has one class, each part gets its share of each
     class to within one image, but for what the next rule asks.
@@ -60,7 +60,7 @@ def stratified_split(
     if groups is not None and len(groups) != table.num_images:
         raise ValueError(f"groups has {len(groups)} names; the table has {table.num_images} images")
     names, unit_of_image = _units(table.image_paths if groups is None else groups, seed=seed)
-    part_of_unit = _deal(table, unit_of_image, len(names), list(shares.values()))
+    part_of_unit = _assign_units(table, unit_of_image, len(names), list(shares.values()))
     part_of_image = part_of_unit[unit_of_image]
     return {name: np.flatnonzero(part_of_image == part) for part, name in enumerate(shares)}
 
@@ -73,7 +73,7 @@ def group_names(paths: Iterable[str], pattern: str) -> list[str]:
         pattern: A regular expression, searched anywhere in the path.
 
     Raises:
-        ValueError: If the pattern is no regular expression with a group, or does not match a path.
+        ValueError: If the pattern is not a regular expression with a group, or does not match a path.
     """
     try:
         compiled = re.compile(pattern)
@@ -143,40 +143,40 @@ def _salt(key: bytes) -> bytes:
     return blake2b(key, digest_size=16).digest()
 
 
-def _deal(
+def _assign_units(
     table: AnnotationTable, unit_of_image: IndexArray, num_units: int, shares: Sequence[float]
 ) -> IndexArray:
     """Return the part of each unit."""
     units, labels, counts, num_labels = _images_by_unit_and_label(table, unit_of_image)
     start = np.searchsorted(units, np.arange(num_units + 1))
     sizes = np.bincount(unit_of_image, minlength=num_units)
-    left = np.bincount(labels, minlength=num_labels)  # units of each label that are not dealt out yet
+    left = np.bincount(labels, minlength=num_labels)  # units of each label without a part yet
     holds = np.zeros((len(shares), num_labels), dtype=np.int64)  # units of each label in each part
-    wanted = np.outer(shares, np.bincount(labels, weights=counts, minlength=num_labels))
-    room = np.asarray(shares) * len(unit_of_image)
+    lacking = np.outer(shares, np.bincount(labels, weights=counts, minlength=num_labels))
+    capacity = np.asarray(shares) * len(unit_of_image)
     part_of_unit = np.full(num_units, -1, dtype=np.int64)
     while left.any():
         label = int(np.where(left > 0, left, np.iinfo(np.int64).max).argmin())
         for unit in units[labels == label]:
             if part_of_unit[unit] >= 0:
                 continue
-            lacking = np.flatnonzero(holds[:, label] == 0)
-            choices = lacking if 0 < left[label] <= len(lacking) else np.arange(len(shares))
-            part = _neediest(choices, wanted[:, label], room)
+            empty = np.flatnonzero(holds[:, label] == 0)
+            choices = empty if 0 < left[label] <= len(empty) else np.arange(len(shares))
+            part = _part_to_fill(choices, lacking[:, label], capacity)
             cells = slice(start[unit], start[unit + 1])
             part_of_unit[unit] = part
             left[labels[cells]] -= 1
             holds[part, labels[cells]] += 1
-            wanted[part, labels[cells]] -= counts[cells]
-            room[part] -= sizes[unit]
+            lacking[part, labels[cells]] -= counts[cells]
+            capacity[part] -= sizes[unit]
     return part_of_unit
 
 
-def _neediest(choices: IndexArray, wanted: npt.NDArray[np.float64], room: npt.NDArray[np.float64]) -> int:
-    """Return the part that lacks most of a label; of several the one with most room, then the first."""
-    return min((-round(float(wanted[part]), 6), -round(float(room[part]), 6), int(part)) for part in choices)[
-        2
-    ]
+def _part_to_fill(
+    choices: IndexArray, lacking: npt.NDArray[np.float64], capacity: npt.NDArray[np.float64]
+) -> int:
+    """Return the part that lacks most of a label; of several the one that lacks most images, then the first."""
+    return min(map(int, choices), key=lambda part: (-lacking[part].round(6), -capacity[part].round(6), part))
 
 
 def _images_by_unit_and_label(

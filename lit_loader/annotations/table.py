@@ -76,7 +76,7 @@ class AnnotationTable:
             for others; or None. A cached table is stale if one of them has changed.
         class_names: Class id = position; the background is not among them.
         category_ids: int64 ``(num_classes,)``, the numbers that the file gives its classes, or None.
-        widths: int32 ``(num_images,)`` pixels as the annotations say; 0 = unknown; default: all 0.
+        widths: int32 ``(num_images,)`` pixels as the annotations have them; 0 = unknown; default: all 0.
         heights: As ``widths``.
         offsets: int64 ``(num_images + 1,)``.
         boxes: float32 ``(num_objects, 4)``, xyxy, pixels, finite.
@@ -87,14 +87,14 @@ class AnnotationTable:
         crowd: As ``difficult``.
         object_ids: int64 ``(num_objects,)``, the numbers that the file gives its objects (``id`` of COCO's
             annotations), -1 where it gives none; or None.
-        areas: float32 ``(num_objects,)``, square pixels as the annotations say (COCO: of the mask), NaN where they
-            do not; or None.
+        areas: float32 ``(num_objects,)``, square pixels as the annotations have them (COCO: of the
+            mask), NaN where they do not; or None.
         masks: `Masks` of ``num_objects`` rows, or None.
         keypoints: float32 ``(num_objects, K, 2)`` pixels, finite, or None.
         visibility: uint8 ``(num_objects, K)``: 0 absent, 1 hidden, 2 visible; goes with ``keypoints``.
         keypoint_names: K names; goes with ``keypoints``.
         flip_pairs: Pairs of keypoint positions that change places when an image is mirrored.
-        interocular: The two keypoint positions whose distance an error is divided by, or None.
+        normalization_pair: The two keypoint positions whose distance an error is divided by, or None.
         attributes: Further named values per object.
         split: Name of the split, or None.
         report: What the reader found wrong.
@@ -144,7 +144,7 @@ class AnnotationTable:
     )
     keypoint_names: tuple[str, ...] = ()
     flip_pairs: tuple[tuple[int, int], ...] = ()
-    interocular: tuple[int, int] | None = None
+    normalization_pair: tuple[int, int] | None = None
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     split: str | None = None
     report: ReadReport = field(default_factory=ReadReport)
@@ -173,7 +173,7 @@ class AnnotationTable:
             "class_names": tuple(self.class_names),
             "keypoint_names": tuple(self.keypoint_names),
             "flip_pairs": tuple(_pair(pair) for pair in self.flip_pairs),
-            "interocular": None if self.interocular is None else _pair(self.interocular),
+            "normalization_pair": None if self.normalization_pair is None else _pair(self.normalization_pair),
             "offsets": frozen_array(self.offsets, np.int64, "offsets"),
         }
         for name, value in values.items():
@@ -211,9 +211,9 @@ class AnnotationTable:
             raise ValueError("keypoints, visibility and keypoint_names go together: give all of them or none")
         if self.keypoint_names:
             _ = self.keypoint_schema  # raises, naming the field
-        elif self.flip_pairs or self.interocular:
-            pairs, interocular = self.flip_pairs, self.interocular
-            raise ValueError(f"{pairs=} and {interocular=} name positions; there are no keypoints")
+        elif self.flip_pairs or self.normalization_pair:
+            pairs, normalization_pair = self.flip_pairs, self.normalization_pair
+            raise ValueError(f"{pairs=} and {normalization_pair=} name positions; there are no keypoints")
 
     def __len__(self) -> int:
         return len(self.image_paths)
@@ -250,11 +250,11 @@ class AnnotationTable:
 
     @property
     def keypoint_schema(self) -> KeypointSchema | None:
-        """What the keypoints are; None without keypoints."""
+        """What the keypoints are, or None without keypoints."""
         if self.keypoints is None:
             return None
         return KeypointSchema(
-            names=self.keypoint_names, flip_pairs=self.flip_pairs, interocular=self.interocular
+            names=self.keypoint_names, flip_pairs=self.flip_pairs, normalization_pair=self.normalization_pair
         )
 
     def labels_of(self, by: str | None = None) -> tuple[IndexArray, tuple[str, ...]]:
@@ -272,7 +272,9 @@ class AnnotationTable:
         if by is None:
             return self.labels, self.class_names
         if by not in self.attributes:
-            raise ValueError(f"by={by!r} is no attribute of the table; it has {sorted(self.attributes)}")
+            raise ValueError(
+                f"expected an attribute of the table, one of {sorted(self.attributes)}; got by={by!r}"
+            )
         return self.attributes[by].ids, self.attributes[by].names
 
     def class_counts(self) -> IndexArray:
@@ -323,7 +325,7 @@ class AnnotationTable:
         counts images does so for objects.
 
         Args:
-            rows: Integers ``(n,)`` in ``[0, num_objects)``, in the order wanted; default: every object.
+            rows: Integers ``(n,)`` in ``[0, num_objects)``, in the order of the result; default: every object.
 
         Raises:
             TypeError: If ``rows`` are not integers.
@@ -370,7 +372,7 @@ class AnnotationTable:
         return self._changed(self._lineage, **changes)
 
     def save(self, path: Path, *, key: str) -> None:
-        """Write the table to a file that ``load`` maps; ``key`` says what it was made from."""
+        """Write the table to a file that ``load`` maps; ``key`` identifies what it was made from."""
         write_table(path, self._parts(), COLUMNS, key=key)
 
     @classmethod
@@ -437,7 +439,7 @@ class _Lineage:
         path: The cache file.
         key: The key that it was written under.
         offsets: int64, ``offsets`` of the table in the file.
-        rows: int64, images of the file's table, or objects of it when ``by_object``; None = all of them.
+        rows: int64, images of the file's table, or objects of it when ``by_object``, or None for all of them.
         by_object: Whether each image of the table holds exactly one object.
     """
 

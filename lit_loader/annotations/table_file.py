@@ -22,7 +22,7 @@ __all__ = ["read_table", "write_table"]
 _Arrays = dict[str, npt.NDArray[Any]]
 
 # NOTE [One row of lists]
-# A record batch wants columns of one length; ours have many (images, objects, bytes of names). So the
+# A record batch has columns of one length; those of a table have many (images, objects, bytes of names). So the
 # file holds a single row whose cells are large lists: each cell is one flat numpy array, whose buffer
 # Arrow aligns and maps. The file's schema carries a JSON header and a digest of header and buffers.
 _MAGIC: Final = b"lit_loader.columns.1"

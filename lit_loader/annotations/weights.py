@@ -104,8 +104,8 @@ def image_weights(
         by: None for the classes, or the name of an attribute; objects without a value do not count.
         reduce: ``"mean"`` over the image's objects; ``"max"``: its heaviest label decides; ``"sum"``:
             images with many objects are drawn more often.
-        empty_weight: Weight of an image without objects that count; None: the smallest that any other
-            image gets (1 when there is no other), so that it is not forgotten.
+        empty_weight: Weight of an image without objects that count, or None for the smallest that any other
+            image gets (1 when there is no other).
 
     Returns:
         float64 ``(num_images,)``.

@@ -1,4 +1,4 @@
-"""The command ``lit-loader``: convert annotations of any format, and say what they hold. Needs no torch."""
+"""The command ``lit-loader``: convert annotations of any format, and list what they hold. Needs no torch."""
 
 from __future__ import annotations
 

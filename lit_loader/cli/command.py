@@ -37,7 +37,7 @@ examples:
   lit-loader index keypoints_txt faces train.txt val.txt --option columns="path points class" --option schema=face_5
   lit-loader index voc faces-xml train val --json
 
-Reads through the cache, so that training finds it warm. Images in several of the sets are told.
+Reads through the cache, so that training finds the cache filled. Images in several of the sets are reported.
 """
 
 _TUNE = """\
@@ -47,14 +47,14 @@ examples:
   lit-loader tune --config-dir conf --config-name app --method thread --method spawn --simulate-step 40
 
 Composes the config as examples/train.py does, reads training batches under many worker settings, the promising ones
-again and again in turns, and prints what it measured, what limits the rate, and the words that set the best settings.
+again and again in turns, and prints what it measured, what limits the rate, and the overrides for the best settings.
 The settings of the config do not matter, those of its data do. Modules that the config names are looked for in the
 current folder too.
 exit codes: 0 done, 1 something is wrong with the data, 2 something is wrong with the command or the config.
 """
 
 _OPTIONS = """\
-KEY=VALUE: VALUE is read as YAML: 3, true, [path, points], "two words"; what is no YAML is text. SPLIT:KEY=VALUE
+KEY=VALUE: VALUE is read as YAML: 3, true, [path, points], "two words"; what is not YAML is text. SPLIT:KEY=VALUE
 is for one of the sets alone.
 exit codes: 0 done, 1 something is wrong with the data, 2 something is wrong with the command.
 """
@@ -63,23 +63,24 @@ exit codes: 0 done, 1 something is wrong with the data, 2 something is wrong wit
 class _Parser(argparse.ArgumentParser):
     """A parser whose help ends with the formats and their options, looked up when it is asked for."""
 
-    told: str | None = None
+    examples: str | None = None
 
     def format_help(self) -> str:
-        if self.told is None:
+        if self.examples is None:
             return super().format_help()
-        if self.told is _TUNE:
-            return f"{super().format_help()}\n{self.told}"
+        if self.examples is _TUNE:
+            return f"{super().format_help()}\n{self.examples}"
         from lit_loader.cli.formats import formats_text  # imports every reader
 
-        return f"{super().format_help()}\n{self.told}\n{_OPTIONS}\n{formats_text(with_writers='convert' in self.prog)}"
+        formats = formats_text(with_writers="convert" in self.prog)
+        return f"{super().format_help()}\n{self.examples}\n{_OPTIONS}\n{formats}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: The words after the program's name; None: those that the program was called with.
+        argv: The arguments after the program's name, or None for those of this process.
 
     Returns:
         0; 1 if something is wrong with the data; 2 if the command is wrong; 130 after Ctrl-C, 143 after a
@@ -146,9 +147,9 @@ def _warn(message: str) -> None:
 def _failed(error: Exception | str, *, code: int) -> int:
     from lit_loader.cli.printing import printable
 
-    told = printable(str(error)).replace("pass allow_loss=True", "pass --allow-loss")
-    told = re.sub(r"\bReadPolicy\((\w+)=[^)]*\)", r"--policy \1=ACTION", told)
-    sys.stderr.write(f"lit-loader: error: {told}\n")
+    message = printable(str(error)).replace("pass allow_loss=True", "pass --allow-loss")
+    message = re.sub(r"\bReadPolicy\((\w+)=[^)]*\)", r"--policy \1=ACTION", message)
+    sys.stderr.write(f"lit-loader: error: {message}\n")
     return code
 
 
@@ -178,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
     convert.add_argument(
         "--group-pattern",
         metavar="REGEX",
-        help="with --hold-out: the first group of REGEX in an image path says what is never cut, e.g. a person",
+        help="with --hold-out: the first group of REGEX in an image path names what is never divided, e.g. a person",
     )
     convert.add_argument("--seed", type=int, default=0, help="seed of --hold-out (default: 0)")
     convert.add_argument(
@@ -192,7 +193,7 @@ def _parser() -> argparse.ArgumentParser:
         "--images",
         choices=("hardlink", "copy", "none"),
         default="hardlink",
-        help="how images get into DIR (default: hardlink, which takes no room, but an image that is changed in "
+        help="how images get into DIR (default: hardlink, which takes no space, but an image that is changed in "
         "place changes in both folders; where the file system cannot, they are copied)",
     )
     convert.add_argument(
@@ -208,9 +209,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
-    told = "measure which worker settings are fastest for a config, and why"
-    tune = commands.add_parser("tune", help=told, description=f"{told[0].upper()}{told[1:]}.")
-    tune.told = _TUNE
+    text = "measure which worker settings are fastest for a config, and why"
+    tune = commands.add_parser("tune", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    tune.examples = _TUNE
     tune.add_argument(
         "overrides", metavar="KEY=VALUE", nargs="*", help="overrides of the config, as Hydra takes them"
     )
@@ -246,13 +247,13 @@ def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _command(
-    commands: argparse._SubParsersAction[_Parser], name: str, told: str, description: str
+    commands: argparse._SubParsersAction[_Parser], name: str, examples: str, description: str
 ) -> argparse.ArgumentParser:
     """Add a command with the arguments that all have."""
     command = commands.add_parser(
         name, help=description, description=f"{description[0].upper()}{description[1:]}."
     )
-    command.told = told
+    command.examples = examples
     command.add_argument("format", metavar="FORMAT", help="format to read")
     command.add_argument("root", metavar="ROOT", help="folder of the data set; nothing outside of it is read")
     command.add_argument(
@@ -264,7 +265,7 @@ def _command(
     repeated: dict[str, Any] = {"metavar": "KEY=VALUE", "action": "append", "default": []}
     command.add_argument("--option", help="an option of the format to read", **repeated)
     command.add_argument(
-        "--policy", help="what to do about odd annotations, e.g. missing_image=drop", **repeated
+        "--policy", help="what to do about annotations that are wrong, e.g. missing_image=drop", **repeated
     )
     command.add_argument(
         "--class-names", metavar="NAME,NAME", help="classes in the order of their ids (default: sorted)"

@@ -63,8 +63,8 @@ def convert(arguments: argparse.Namespace) -> None:
                 **options,
             )
         placed = place_images(tables.values(), places, folder, how=arguments.images, progress=progress)
-        told = {"from": arguments.format, "to": arguments.to, "read": splits, "shares": shares}
-        (folder / RECORD).write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
+        record = {"from": arguments.format, "to": arguments.to, "read": splits, "shares": shares}
+        (folder / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     print_figures({split: figures_of(table) for split, table in tables.items()})
     print_reports(read)
     print_lines(*(f"not kept: {loss}" for loss in dict.fromkeys(lost)), placed)
@@ -157,4 +157,6 @@ def _schema_value(schema: KeypointSchema) -> str:
         if known == schema:
             return name
     pairs = [[schema.names[position] for position in pair] for pair in schema.flip_pairs]
-    return json.dumps({"names": schema.names, "flip_pairs": pairs, "interocular": schema.interocular})
+    return json.dumps(
+        {"names": schema.names, "flip_pairs": pairs, "normalization_pair": schema.normalization_pair}
+    )

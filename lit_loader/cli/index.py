@@ -25,9 +25,9 @@ def index(arguments: argparse.Namespace) -> None:
     figures = {name: figures_of(table) for name, table in tables.items()}
     shared = shared_images(tables)
     if arguments.json:
-        told = {"format": arguments.format, "root": arguments.root, "sets": figures}
-        told["shared_images"] = [[a, b, len(paths)] for a, b, paths in shared]
-        print_lines(json.dumps(told, indent=1))
+        result = {"format": arguments.format, "root": arguments.root, "sets": figures}
+        result["shared_images"] = [[a, b, len(paths)] for a, b, paths in shared]
+        print_lines(json.dumps(result, indent=1))
         return
     print_figures(figures)
     for a, b, paths in shared:

@@ -63,7 +63,7 @@ def place_images(
     how: Literal["hardlink", "copy", "none"],
     progress: bool,
 ) -> str:
-    """Bring the images to their places in the new folder and return what was done in words.
+    """Bring the images to their places in the new folder and return a summary as text.
 
     Args:
         tables: The sets, all of one root; nothing outside of it is linked or copied.

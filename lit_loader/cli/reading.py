@@ -32,7 +32,7 @@ def read_sets(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[
         AnnotationError: If the annotations cannot be used.
     """
     if not Path(arguments.root).is_dir():
-        raise UsageError(f"ROOT {arguments.root!r} is no folder; give the folder of the data set")
+        raise UsageError(f"ROOT {arguments.root!r} is not a folder; give the folder of the data set")
     given = arguments.class_names
     names = None if given is None else [name.strip() for name in given.split(",")]
     try:

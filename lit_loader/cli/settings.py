@@ -1,4 +1,4 @@
-"""The words of a command as settings: which sets to read, under which options."""
+"""The arguments of a command as settings: which sets to read, under which options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _USUAL: Final = ("train", "val", "test", "trainval")
 
 
 class UsageError(Exception):
-    """The command is wrong, whatever the data says."""
+    """The command is wrong, whatever the data is."""
 
 
 def parse_splits(words: Sequence[str], *, default: str | None) -> dict[str, str]:
@@ -32,7 +32,7 @@ def parse_splits(words: Sequence[str], *, default: str | None) -> dict[str, str]
 
     Args:
         words: ``SPLIT=NAME``, or ``NAME`` alone: its split is its stem if that is a usual one.
-        default: The split of other names; None: a name without ``SPLIT=`` is the name of its set.
+        default: The split of other names, or None where a name without ``SPLIT=`` is the name of its set.
 
     Raises:
         UsageError: If two names are of one split, or a split cannot be a file's name.
@@ -48,8 +48,8 @@ def parse_splits(words: Sequence[str], *, default: str | None) -> dict[str, str]
         if not name:
             raise UsageError(f"{word!r} names nothing to read; give SPLIT=NAME, e.g. train=train.txt")
         if split in splits:
-            told = f"{splits[split]!r} and {name!r} would both be the split {split!r}"
-            raise UsageError(f"{told}; give SPLIT=NAME, e.g. val={name}")
+            problem = f"{splits[split]!r} and {name!r} would both be the split {split!r}"
+            raise UsageError(f"{problem}; give SPLIT=NAME, e.g. val={name}")
         splits[split] = name
     return splits
 
@@ -112,7 +112,7 @@ def parse_shares(words: Sequence[str], splits: Mapping[str, str]) -> dict[str, f
         try:
             shares[split] = float(value)
         except ValueError:
-            raise UsageError(f"--hold-out {word}: {value!r} is no number; give e.g. {split}=0.1") from None
+            raise UsageError(f"--hold-out {word}: {value!r} is not a number; give e.g. {split}=0.1") from None
         if not 0 < shares[split] < 1:
             raise UsageError(f"--hold-out {word}: the share must be between 0 and 1")
     if not shares:
@@ -125,7 +125,7 @@ def parse_shares(words: Sequence[str], splits: Mapping[str, str]) -> dict[str, f
 
 
 def parse_value(text: str) -> Any:
-    """Return what a text says in YAML: a number, a truth value, none, text, ``[...]`` or ``{...}``; else the text.
+    """Return a text as YAML reads it: a number, a truth value, none, text, ``[...]`` or ``{...}``; else the text.
 
     A character such as ``,``, ``:`` or ``#``, which YAML takes for its own, is text.
     """

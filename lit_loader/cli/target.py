@@ -15,10 +15,10 @@ from lit_loader.cli.settings import UsageError
 __all__ = ["RECORD", "RECORD_KEYS", "new_folder"]
 
 RECORD: Final = "conversion.json"
-"""The file that says how a folder was made; only a folder that has it is ever replaced."""
+"""The file that records how a folder was made; only a folder that has it is ever replaced."""
 
 RECORD_KEYS: Final = ("from", "to", "read", "shares")
-"""What the file says, by which one of another program is told apart."""
+"""The keys of the file, which one of another program does not have."""
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def new_folder(out: Path | str, *, overwrite: bool, keep: Iterable[Path]) -> Ite
 
     Args:
         out: The folder to make. One that is there is replaced only with ``overwrite``, and only if it is
-            empty or was made here, which its ``conversion.json`` says.
+            empty or was made here, which its ``conversion.json`` records.
         overwrite: Whether to replace it.
         keep: Files and folders that are being read; ``out`` may not hold them.
 
@@ -83,7 +83,7 @@ def _check_replaceable(target: Path, *, overwrite: bool) -> None:
 
 def _is_record(path: Path) -> bool:
     try:
-        told = json.loads(path.read_bytes()) if path.is_file() else None
+        record = json.loads(path.read_bytes()) if path.is_file() else None
     except ValueError:
         return False
-    return isinstance(told, dict) and told.keys() == set(RECORD_KEYS)
+    return isinstance(record, dict) and record.keys() == set(RECORD_KEYS)

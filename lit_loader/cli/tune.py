@@ -1,4 +1,4 @@
-"""``lit-loader tune``: measures worker settings on a config's own data, and says which to use and why."""
+"""``lit-loader tune``: measures worker settings on a config's own data, and names the best and the reason."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def tune(arguments: argparse.Namespace) -> None:
             )
         given = {name: getattr(datamodule, name) for name in ("worker_method", "multiprocessing_context")}
         own_method = given["multiprocessing_context"] or default_method()
-        # what a data set prints meanwhile is no part of the answer, which may be JSON
+        # what a data set prints meanwhile is not part of the output, which may be JSON
         with _threads_of(cfg.get("num_threads")), redirect_stdout(sys.stderr):
             resources = read_resources()
             host = _host(resources)
@@ -87,19 +87,19 @@ def tune(arguments: argparse.Namespace) -> None:
             )
     figures = tuned.medians()
     verdicts = diagnose(figures, tuned.best, host)
-    words = [
+    overrides = [
         worker_override(cfg, name, value) for name, value in _changed(tuned.best, given, own_method).items()
     ]
     save_plot(figures, tuned.best, plot, title=f"training batches of {type(datamodule).__name__}")
-    tell = _tell_json if arguments.json else _tell
-    tell(tuned, figures, verdicts, " ".join(words), plot)
+    report = _print_json if arguments.json else _print_report
+    report(tuned, figures, verdicts, " ".join(overrides), plot)
 
 
 def parse_seconds(text: str) -> float:
-    """Return the seconds that a text such as ``90``, ``60s`` or ``1.5m`` says.
+    """Return the seconds that a text such as ``90``, ``60s`` or ``1.5m`` means.
 
     Raises:
-        UsageError: If it says none, or not more than 0.
+        UsageError: If it is not a time above 0.
     """
     found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)", text.strip())
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
@@ -138,11 +138,11 @@ def _search(meter: LoaderMeter, *, budget_s: float, draw: bool, **settings: Any)
     with Progress(*columns, console=Console(stderr=True), auto_refresh=False, disable=not draw) as bar:
         task = bar.add_task("measuring", total=budget_s)
 
-        def tell(candidate: Candidate, elapsed_s: float) -> None:
+        def show(candidate: Candidate, elapsed_s: float) -> None:
             bar.update(task, completed=elapsed_s, description=f"measuring {candidate!s:24}", refresh=True)
 
         try:
-            tuned = search_settings(meter, budget_s=budget_s, progress=tell, **settings)
+            tuned = search_settings(meter, budget_s=budget_s, progress=show, **settings)
         finally:
             meter.restore()
         bar.update(task, completed=budget_s, description="measured", refresh=True)
@@ -160,8 +160,12 @@ def _changed(best: Candidate, given: dict[str, Any], own_method: str) -> dict[st
     return chosen
 
 
-def _tell(
-    tuned: TuningResult, figures: Sequence[Measurement], verdicts: Sequence[Verdict], words: str, plot: Path
+def _print_report(
+    tuned: TuningResult,
+    figures: Sequence[Measurement],
+    verdicts: Sequence[Verdict],
+    overrides: str,
+    plot: Path,
 ) -> None:
     """Print for a person."""
     rows = [_row(each, tuned) for each in figures]
@@ -180,7 +184,7 @@ def _tell(
         print_lines(f"{candidate!s} cannot be used: {reason}")
     for verdict in verdicts:
         print_lines(f"- {verdict.text}")
-    print_lines("", f"picture: {plot}", f"best: {tuned.best!s}; to use it:", "", f"  {words}")
+    print_lines("", f"picture: {plot}", f"best: {tuned.best!s}; to use it:", "", f"  {overrides}")
 
 
 def _row(figures: Measurement, tuned: TuningResult) -> tuple[str, ...]:
@@ -199,13 +203,17 @@ def _row(figures: Measurement, tuned: TuningResult) -> tuple[str, ...]:
     )
 
 
-def _tell_json(
-    tuned: TuningResult, figures: Sequence[Measurement], verdicts: Sequence[Verdict], words: str, plot: Path
+def _print_json(
+    tuned: TuningResult,
+    figures: Sequence[Measurement],
+    verdicts: Sequence[Verdict],
+    overrides: str,
+    plot: Path,
 ) -> None:
     """Print for a program."""
-    told = {
+    result = {
         "best": asdict(tuned.best),
-        "overrides": words,
+        "overrides": overrides,
         "verdicts": [verdict._asdict() for verdict in verdicts],
         "medians": [asdict(each) for each in figures],
         "rates": [
@@ -215,7 +223,7 @@ def _tell_json(
         "refused": [{**asdict(candidate), "reason": reason} for candidate, reason in tuned.refused.items()],
         "plot": str(plot),
     }
-    print_lines(json.dumps(told, indent=1))
+    print_lines(json.dumps(result, indent=1))
 
 
 @contextmanager

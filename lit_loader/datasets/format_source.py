@@ -24,24 +24,25 @@ class FormatSource(TableSource):
     Args:
         format: A format's name, such as ``"keypoints_txt"``, ``"coco"``, ``"image_folder"``.
         root: The data set's folder.
-        train: What to train on: a file, folder or split relative to ``root``, as the format takes it; None:
-            there is nothing.
-        val: The same for validation, or several; None: held out of ``train`` by ``val_fraction``, else none.
+        train: What to train on: a file, folder or split relative to ``root``, as the format takes it, or None
+            without training.
+        val: The same for validation, or several, or None for images held out of ``train`` by
+            ``val_fraction``, if any.
         test: The same for the test, with ``test_fraction``.
-        predict: The same for prediction; None: as ``test``.
+        predict: The same for prediction, or None for the ones of ``test``.
         options: The format's own options, such as ``columns``.
         stage_options: Options that differ in a stage: for a stage's name what is laid over ``options``.
         val_fraction: Share of the images of ``train`` to validate on instead.
         test_fraction: Share of the images of ``train`` to test on instead.
-        group_pattern: A regular expression whose first group, found in an image path, says what must stay on
+        group_pattern: A regular expression whose first group, found in an image path, names what must stay on
             one side of a split, such as a person: ``'([A-Za-z_]+)_\d+'``. With it, a group that occurs in two of
             training, validation and test is an error, whether files or fractions made the splits.
         seed: Seed of the splits by fractions; see `stratified_split`.
-        class_names: Names in the order of their ids; None: those of all stages, sorted unless the format has an
+        class_names: Names in the order of their ids, or None for those of all stages, sorted unless the format has an
             order of its own.
-        policy: What to do about odd annotations, as keywords of the format's policy.
-        cache_dir: Where tables are cached; None: the user's cache folder.
-        num_workers: Processes that read; None: by the amount of work.
+        policy: What to do about annotations that are wrong, as keywords of the format's policy.
+        cache_dir: Where tables are cached, or None for the user's cache folder.
+        num_workers: Processes that read, or None to decide by the amount of work.
         progress: Draw a progress bar.
 
     Raises:

@@ -33,7 +33,7 @@ FINISH_NAMES: tuple[str, ...] = ("plain", "dotted", "hollow")
 POINTS = KeypointSchema(
     names=("top", "top_left", "top_right", "bottom_left", "bottom_right"),
     flip_pairs=((1, 2), (3, 4)),
-    interocular=(1, 2),
+    normalization_pair=(1, 2),
 )
 """What the points are: a star's tips, a square's corners (which has no ``top``); a disc has none. The two upper
 ones are there for every object with points, so an error is divided by their distance."""

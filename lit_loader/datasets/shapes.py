@@ -37,7 +37,7 @@ __all__ = ["DEFAULT_NUM_IMAGES", "draw_shapes", "shapes_root", "share_out"]
 DEFAULT_NUM_IMAGES: Mapping[str, int] = {"train": 3000, "val": 300, "test": 1400}
 """Images per split; 1,400 images of four objects on average hold 56 of a class with a share of 1 %."""
 
-_DRAWING = 2  # raised whenever the same settings would be drawn differently
+_DRAWING = 3  # raised whenever the same settings would be drawn differently
 _SETTINGS_FILE = "shapes.json"
 
 

@@ -41,19 +41,19 @@ class VocSource(TableSource):
 
     Args:
         root: The folder.
-        train: Split file in ``ImageSets/Main`` (without ``.txt``) to train on; None: there is none.
+        train: Split file in ``ImageSets/Main`` (without ``.txt``) to train on, or None without one.
         val: The same for validation, or several.
         test: The same for the test, or several.
-        predict: The same for prediction; None: as ``test``.
-        class_names: Names in the order of their ids; None: all that occur in the splits named here, sorted.
+        predict: The same for prediction, or None for the ones of ``test``.
+        class_names: Names in the order of their ids, or None for all that occur in the splits named here, sorted.
         schema: What the points are, as `keypoint_schema` takes it: a known name such as ``face_68``, names with
-            flip pairs, or a number; None: what the files say themselves.
+            flip pairs, or a number, or None for what the files declare.
         one_based: Subtract one from the coordinates.
         image_dir: Folder of the images under ``root``.
         annotation_dir: Folder of the XML files under ``root``.
-        policy: What to do about odd annotations, as keywords of `ReadPolicy`.
-        cache_dir: Where tables are cached; None: the user's cache folder.
-        num_workers: Processes that parse; None: by the number of files.
+        policy: What to do about annotations that are wrong, as keywords of `ReadPolicy`.
+        cache_dir: Where tables are cached, or None for the user's cache folder.
+        num_workers: Processes that parse, or None to decide by the number of files.
         progress: Draw a progress bar.
 
     Raises:
@@ -152,7 +152,7 @@ class ShapesSource(TableSource):
         finish_shares: Share of each finish among the objects.
         max_rotation: Degrees that an object leans to either side at most.
         seed: Seed of the drawing.
-        cache_dir: Where it is kept; None: the user's cache folder.
+        cache_dir: Where it is kept, or None for the user's cache folder.
         progress: Draw a progress bar.
 
     Raises:

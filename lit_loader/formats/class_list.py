@@ -20,7 +20,7 @@ __all__ = ["ClassListReader"]
 _ENDINGS: Final = "|".join(re.escape(ending) for ending in IMAGE_EXTENSIONS)
 _PATH: Final = re.compile(rf"(\S.*?(?:{_ENDINGS}))(?:\s+(.*))?", re.IGNORECASE)
 _ONE_HOT: Final = {"0": False, "1": True, "0.0": False, "1.0": True}
-_LOOKED_AT: Final = 100  # lines that say whether there is a header, and whether cells are 0 and 1
+_LOOKED_AT: Final = 100  # lines that decide whether there is a header, and whether cells are 0 and 1
 
 
 class _Line(NamedTuple):
@@ -33,7 +33,7 @@ class _Columns(NamedTuple):
     """What the columns of a table hold, counted from the first one after the path.
 
     Attributes:
-        has_header: Whether the first line is no image.
+        has_header: Whether the first line is a header.
         names: What the header calls them, or their numbers; empty if the file is a list, whose cells are all labels.
         used: Those that are labels.
         is_one_hot: Whether they are classes, and hold 0 and 1.
@@ -60,7 +60,7 @@ class ClassListReader(Reader):
         image_dir: The folder that paths are relative to, relative to the root.
         separator: What is between path and labels, and between labels; fields may be quoted as in CSV if it is one
             character. None for blanks, where a path may hold blanks if it has an image's ending.
-        header: Whether the first line is no image.
+        header: Whether the first line is a header.
         one_hot: Whether the first line names classes, and each cell below is 1 if the image has the class and 0 if
             not. None to recognise such a table, and to report that: the first line is a header, or its path has no
             image's ending; it names two columns or more; all cells below are 0 or 1; labels are not ``numbered``.
@@ -107,7 +107,7 @@ class ClassListReader(Reader):
         return Inputs(files=[name] if self.class_file is None else [name, self.class_file], units=[name])
 
     def read(self, rows: Rows, unit: str) -> None:
-        """Add what a list says."""
+        """Add the lines of a list."""
         listed = None if self.class_file is None else self._read_classes(rows, self.class_file)
         meant = (listed or rows.given_classes) if self.numbered else None
         if self.numbered and meant is None:

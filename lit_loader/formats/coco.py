@@ -449,16 +449,16 @@ def _pixels(value: Any) -> float:
 
 
 def _schema(names: tuple[str, ...], record: Mapping[str, Any]) -> KeypointSchema:
-    pairs, interocular = record.get("flip_pairs"), record.get("interocular")
-    if pairs is None and interocular is None:
+    pairs, normalization_pair = record.get("flip_pairs"), record.get("normalization_pair")
+    if pairs is None and normalization_pair is None:
         known = [schema for schema in KEYPOINT_SCHEMAS.values() if schema.names == names]
         return known[0] if known and names[0] != "00" else mirrored_by_name(names)
-    if not isinstance(pairs, list | None) or not isinstance(interocular, list | None):
-        raise ValueError("flip_pairs must be a list of pairs, and interocular a pair")
+    if not isinstance(pairs, list | None) or not isinstance(normalization_pair, list | None):
+        raise ValueError("flip_pairs must be a list of pairs, and normalization_pair a pair")
     return KeypointSchema(
         names=names,
         flip_pairs=tuple(pairs or ()),
-        interocular=None if interocular is None else tuple(interocular),
+        normalization_pair=None if normalization_pair is None else tuple(normalization_pair),
     )
 
 

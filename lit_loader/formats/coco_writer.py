@@ -33,10 +33,10 @@ class CocoWriter(Writer):
     are written as they were read, polygons as polygons and run lengths as numbers.
 
     Beyond COCO's own keys the file has keys that other programs ignore, so that nothing is lost: ``flip_pairs`` and
-    ``interocular`` of a category (positions in its ``keypoints``), ``attributes`` of an annotation (names with values,
-    as CVAT writes them) and their values in the order of the ids at the top, ``truncated``, ``occluded`` and
-    ``ignore`` (difficult) of an annotation that is, ``source_id`` of an image whose id is no number, and ``split`` in
-    ``info``.
+    ``normalization_pair`` of a category (positions in its ``keypoints``), ``attributes`` of an annotation (names with
+    values, as CVAT writes them) and their values in the order of the ids at the top, ``truncated``, ``occluded`` and
+    ``ignore`` (difficult) of an annotation that is, ``source_id`` of an image whose id is not a number, and ``split``
+    in ``info``.
     """
 
     format: ClassVar[str] = "coco"
@@ -164,7 +164,7 @@ def _categories(table: AnnotationTable, ids: Sequence[int]) -> Iterator[str]:
             "keypoints": table.keypoint_names,
             "skeleton": [],
             "flip_pairs": table.flip_pairs,
-            "interocular": table.interocular,
+            "normalization_pair": table.normalization_pair,
         }
     for number, name in zip(ids, table.class_names, strict=True):
         yield _text({"id": number, "name": name, "supercategory": ""} | points)

@@ -76,7 +76,7 @@ def unite_keypoints(schemas: Sequence[KeypointSchema]) -> KeypointSchema:
     """Return the points of all schemas, each name once, in order of the first occurrence.
 
     A flip pair of a later schema is taken unless one of its points is in a pair already; the first
-    interocular is taken.
+    normalization_pair is taken.
 
     Args:
         schemas: At least one.
@@ -85,17 +85,17 @@ def unite_keypoints(schemas: Sequence[KeypointSchema]) -> KeypointSchema:
     places = {name: place for place, name in enumerate(names)}
     pairs: list[tuple[int, int]] = []
     paired: set[int] = set()
-    interocular = None
+    normalization_pair = None
     for schema in schemas:
         for a, b in schema.flip_pairs:
             pair = (places[schema.names[a]], places[schema.names[b]])
             if not paired.intersection(pair):
                 pairs.append(pair)
                 paired.update(pair)
-        if interocular is None and schema.interocular is not None:
-            a, b = schema.interocular
-            interocular = (places[schema.names[a]], places[schema.names[b]])
-    return KeypointSchema(names=names, flip_pairs=tuple(pairs), interocular=interocular)
+        if normalization_pair is None and schema.normalization_pair is not None:
+            a, b = schema.normalization_pair
+            normalization_pair = (places[schema.names[a]], places[schema.names[b]])
+    return KeypointSchema(names=names, flip_pairs=tuple(pairs), normalization_pair=normalization_pair)
 
 
 def mirrored_by_name(names: tuple[str, ...]) -> KeypointSchema:

@@ -111,7 +111,7 @@ class Folder:
         if kind == stat.S_IFDIR:
             return FileStamp(name, 0, state.st_mtime_ns)
         if kind != stat.S_IFREG:  # a pipe would be waited for
-            raise AnnotationError("is no regular file; name the annotation file", path=self.root / name)
+            raise AnnotationError("is not a regular file; name the annotation file", path=self.root / name)
         return FileStamp(name, state.st_size, state.st_mtime_ns)
 
     # -- listings -------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Folder:
     def files(self, folder: str) -> list[str]:
         """Return the names of the files in a folder, sorted; none if there is no such folder.
 
-        A link that leads nowhere is one of them, so that whoever opens it says so; hidden files are not.
+        A link that leads nowhere is one of them, so that opening it reports it; hidden files are not.
 
         Raises:
             AnnotationError: If the folder cannot be listed.

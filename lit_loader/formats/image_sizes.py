@@ -25,7 +25,7 @@ __all__ = ["MAX_HEADER_BYTES", "MAX_HEADER_READS", "read_image_sizes"]
 # the file many times, and a JPEG of a million empty segments, which it keeps as a list, or a PPM of comments,
 # which it reads byte by byte, would take minutes and gigabytes. So the file object given to it counts: all that
 # is handed out, up to MAX_HEADER_BYTES; what is handed out in pieces, since Pillow adds segments of EXIF to each
-# other one by one; and how often it is asked. What the file says of itself decides none of them. EXIF counts as
+# other one by one; and how often it is asked. What the file claims decides none of them. EXIF counts as
 # in `decode_image`: Pillow would decode a PNG's pixels to find EXIF behind them, so the chunks are walked here.
 MAX_HEADER_BYTES: Final = 64 * 1024 * 1024
 MAX_HEADER_READS: Final = 50_000
@@ -71,7 +71,7 @@ def read_image_sizes(
 
 def _read_chunk(paths: Sequence[str], *, root: str) -> list[tuple[int, int] | str]:
     with warnings.catch_warnings():
-        # Pillow warns of broken EXIF and of large images; neither matters to a size, decoding judges them.
+        # Pillow warns of broken EXIF and of large images; neither changes a size, and decoding finds them.
         warnings.simplefilter("ignore")
         return [_read(Path(root, path)) for path in paths]
 
@@ -79,7 +79,7 @@ def _read_chunk(paths: Sequence[str], *, root: str) -> list[tuple[int, int] | st
 def _read(path: Path) -> tuple[int, int] | str:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
-            return "is no regular file"
+            return "is not a regular file"
         with _LimitedFile(path) as file, Image.open(file) as image:
             width, height = image.size
             if image.format != "TIFF" and _orientation(image, file) in (5, 6, 7, 8):  # TIFF is upright by now

@@ -86,7 +86,7 @@ class ImglabReader(Reader):
         self.given_keypoints()
 
     def read(self, rows: Rows, unit: str) -> None:
-        """Add what a file says."""
+        """Add the images of a file."""
         folder = (posixpath.dirname(unit) or ".") if self.image_dir is None else self.image_dir
         unread: Counter[str] = Counter()
         for image in _read_images(rows.root, unit, unread):
@@ -164,8 +164,8 @@ def _read_images(root: Path, name: str, unread: Counter[str]) -> Iterator[_Image
         unread: Gets how often the file has elements and attributes that are not read.
 
     Raises:
-        AnnotationError: If the file is no regular file, is not well-formed, or its root element is not ``<dataset>``;
-            names file and line.
+        AnnotationError: If the file is not a regular file, is not well-formed, or its root element is not
+            ``<dataset>``; names file and line.
     """
     path = root / check_relative(name)
     file_stamp(root, name)  # refuses a pipe, which would be waited for
@@ -281,12 +281,12 @@ def _number(attributes: Mapping[str, str], name: str, what: str) -> float:
     try:
         return float(text or "")
     except ValueError:
-        found = "no" if text is None else f"{shorten(repr(text))}, which is no number, as"
+        found = "no" if text is None else f"{shorten(repr(text))}, which is not a number, as"
         raise ValueError(f"{what} has {found} {name}") from None
 
 
 def _pixels(text: str | None) -> int:
-    """Return 0 where nothing is said, and what is no whole number as -1, which is reported."""
+    """Return 0 without a text, and -1, which is reported, for a text that is not a whole number."""
     if text is None:
         return 0
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1

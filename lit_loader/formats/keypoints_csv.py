@@ -17,7 +17,7 @@ from lit_loader.formats.text_file import read_rows
 __all__ = ["Column", "KeypointsCsvReader"]
 
 Column: TypeAlias = str | int
-_LOOKED_AT: Final = 100  # rows that say whether a column holds numbers
+_LOOKED_AT: Final = 100  # rows that decide whether a column holds numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class KeypointsCsvReader(LineReader):
 
     Args:
         path_column: Name or number, from 0, of the column with the image's path.
-        point_columns: The 2 K columns of x and y of each point, or the first of 2 K that stand together. None, with
+        point_columns: The 2 K columns of x and y of each point, or the first of 2 K side by side. None, with
             a schema, for the first 2 K columns that no other option names.
         class_column: The column with the class.
         box_columns: The four columns of the box, in the order of ``box_format``.
@@ -83,7 +83,7 @@ class KeypointsCsvReader(LineReader):
             raise ValueError(f"columns {named} name one column twice")
 
     def read(self, rows: Rows, unit: str) -> None:
-        """Add what a table says."""
+        """Add the rows of a table."""
         table = read_rows(rows.root, unit, delimiter=self.delimiter)
         first = list(islice(table, _LOOKED_AT))
         if not first:
@@ -114,7 +114,7 @@ class KeypointsCsvReader(LineReader):
             AnnotationError: If a column is missing, a name is in the header twice, or columns that nothing reads look
                 like coordinates.
         """
-        count, wanted = len(head), 2 * self._num_points()
+        count, needed = len(head), 2 * self._num_points()
 
         def refuse(message: str) -> NoReturn:
             raise AnnotationError(message, path=rows.root / rows.file, line=line)
@@ -127,7 +127,7 @@ class KeypointsCsvReader(LineReader):
             if head.count(column) != 1:
                 known = shorten(", ".join(map(repr, head)))
                 refuse(
-                    f"column {column!r} stands {head.count(column)} times in the header, which has {known}"
+                    f"column {column!r} occurs {head.count(column)} times in the header, which has {known}"
                 )
             return head.index(column)
 
@@ -141,21 +141,21 @@ class KeypointsCsvReader(LineReader):
         points: Sequence[int] = ()
         if isinstance(self.point_columns, str | int):
             start = place(self.point_columns)
-            points = range(start, start + wanted)
+            points = range(start, start + needed)
             if points[-1] >= count or not {*points[1:]} <= {*rest}:
                 refuse(
-                    f"{wanted} columns from {self.point_columns!r} on are not free for {wanted // 2} points"
+                    f"{needed} columns from {self.point_columns!r} on are not free for {needed // 2} points"
                 )
         elif self.point_columns is not None:
             points = [place(column) for column in self.point_columns]
-        elif wanted:
-            points = rest[:wanted]
-            if len(points) < wanted:
-                refuse(f"{len(points)} columns are left for {wanted // 2} points, which ask for {wanted}")
+        elif needed:
+            points = rest[:needed]
+            if len(points) < needed:
+                refuse(f"{len(points)} columns are left for {needed // 2} points, which ask for {needed}")
         rest = [i for i in rest if i not in {*points}]
         if self.ignore_columns != "rest":
             numeric = {i: _count_numbers(fields[i] for fields in sample if i < len(fields)) for i in rest}
-            allowed = 0 if wanted and self.point_columns is None else 1
+            allowed = 0 if needed and self.point_columns is None else 1
             if sum(numeric.values()) > allowed:
                 found = [head[i] if self.header else i for i in rest if numeric[i]]
                 refuse(

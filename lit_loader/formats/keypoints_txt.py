@@ -31,7 +31,7 @@ __all__ = [
 
 BoxFormat: TypeAlias = Literal["xyxy", "xywh", "cxcywh"]
 NO_VALUE: Final = "-"
-"""What stands for an attribute that an object does not have."""
+"""The value of an attribute that an object does not have."""
 
 _CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
 _ATTRIBUTE: Final = "attribute:"
@@ -41,7 +41,7 @@ _VISIBILITY: Final = {0.0: 0, 1.0: 1, 2.0: 2}
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """What stands in which field of a line.
+    """The position of each value in a line.
 
     Attributes:
         count: Number of fields.
@@ -65,7 +65,7 @@ class Columns:
 
     @property
     def has_objects(self) -> bool:
-        """Whether a line says anything of an object, beyond its image's path."""
+        """Whether a line holds anything of an object, beyond its image's path."""
         return self.class_name is not None or bool(self.points or self.box or self.attributes)
 
 
@@ -167,7 +167,7 @@ class LineReader(Reader):
             except KeyError as error:
                 known = ", ".join(f"{flag:g}" for flag in columns.visibility)
                 raise AnnotationError(
-                    f"flag {error.args[0]:g} of a point is none of {known}; see visibility_values"
+                    f"flag {error.args[0]:g} of a point must be one of {known}; see visibility_values"
                 ) from None
             del texts[2::3]
         if "" in texts:
@@ -201,12 +201,12 @@ class KeypointsTxtReader(LineReader):
     attribute:pose"`` with ``separator=","`` reads ``a.jpg,10,12,90,80,left``. Empty lines are skipped.
 
     Args:
-        columns: What stands in each column, as names or one string with blanks between them: ``path``; ``class``;
+        columns: What each column holds, as names or one string with blanks between them: ``path``; ``class``;
             ``points`` (x and y of each point) or ``points_v`` (x, y and a flag of each); ``box`` (four numbers) or
             ``xmin``, ``ymin``, ``xmax``, ``ymax``; ``attribute:NAME``; ``skip``.
         separator: The character between columns, or None for blanks. A path with blanks needs another one.
         visibility_values: What a flag of ``points_v`` means: 0 absent, 1 hidden, 2 visible. None for itself.
-        comment: Lines that start with it are skipped; None if no line is.
+        comment: Lines that start with it are skipped, or None for no comments.
         header: Number of lines to skip at the start; True is one.
     """
 
@@ -238,7 +238,7 @@ class KeypointsTxtReader(LineReader):
         check_box_format(self.box_format, has_box="box" in column_names(self.columns))
 
     def read(self, rows: Rows, unit: str) -> None:
-        """Add what a list says."""
+        """Add the lines of a list."""
         columns, header = self._columns(), int(self.header)
         self.begin(rows, columns)
         for line, text in self.lines(rows, unit):

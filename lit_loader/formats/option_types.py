@@ -6,13 +6,13 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin
 
-__all__ = ["fits", "type_words"]
+__all__ = ["fits", "type_text"]
 
 
 def fits(value: Any, hint: Any) -> bool:
     """Return whether a value is of an annotated type.
 
-    A whole number is a float, a truth value is no number, and a text is no sequence of texts. Keys and values
+    A whole number is a float, a truth value is not a number, and a text is not a sequence of texts. Keys and values
     of a mapping are looked at where they are annotated as text.
 
     Args:
@@ -30,8 +30,8 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, Sequence) and not isinstance(value, str) and _all_fit(value, args[0])
     if origin is Mapping:
         return isinstance(value, Mapping) and all(
-            hint is not str or _all_fit(words, str)
-            for words, hint in ((value.keys(), args[0]), (value.values(), args[1]))
+            hint is not str or _all_fit(parts, str)
+            for parts, hint in ((value.keys(), args[0]), (value.values(), args[1]))
         )
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
@@ -40,17 +40,17 @@ def fits(value: Any, hint: Any) -> bool:
     return isinstance(value, type(None) if hint is None else hint)
 
 
-def type_words(hint: Any) -> str:
-    """Return an annotated type in words for a message."""
+def type_text(hint: Any) -> str:
+    """Return an annotated type as text for a message."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(map(type_words, args)))
+        return " or ".join(dict.fromkeys(map(type_text, args)))
     if origin is Literal:
         return " or ".join(map(repr, args))
     if origin is Sequence:
-        return f"a list of {type_words(args[0])}"
+        return f"a list of {type_text(args[0])}"
     if origin is Mapping:
-        return f"a mapping of {type_words(args[0])} to {type_words(args[1])}"
+        return f"a mapping of {type_text(args[0])} to {type_text(args[1])}"
     known = {str: "text", bool: "true or false", int: "a whole number", float: "a number", Any: "anything"}
     return "null" if hint is type(None) else known.get(hint) or str(hint.__name__)
 

@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
 
-__all__ = ["INLINE_FILES", "iter_chunks", "map_chunks", "told_while"]
+__all__ = ["INLINE_FILES", "iter_chunks", "map_chunks", "status_spinner"]
 
 INLINE_FILES: Final = 4_000  # measured: where two processes begin to win over the cost of forking
 _CHUNK_FILES: Final = 200  # fewer keep processes waiting for each other
 _NUM_CHUNKS: Final = 32  # of large sets; fewer, and one process reads the last of them alone
 _MOST_FILES: Final = 1_000
 _MAX_WORKERS: Final = 16
-_TOLD: Final[list[Status]] = []  # what `told_while` tells now, the innermost last
+_SPINNERS: Final[list[Status]] = []  # shown now, the innermost last
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -58,17 +58,17 @@ def iter_chunks(
     Args:
         function: Picklable; gets 200 to 1,000 items.
         items: Picklable items.
-        num_workers: Processes; 0 works in this one; None does so below ``INLINE_FILES`` items and otherwise
-            takes one process for each available CPU.
+        num_workers: Processes, 0 for this one, or None for this one below ``INLINE_FILES`` items and otherwise
+            one for each available CPU.
         progress: Whether to draw a progress bar on a terminal's standard error.
-        description: The bar's words.
+        description: The text beside the bar.
 
     Raises:
         ValueError: If ``num_workers`` is negative.
     """
     if num_workers is not None and num_workers < 0:
         raise ValueError(f"num_workers={num_workers} must be None or >= 0")
-    with _nothing_told():
+    with _spinners_paused():
         yield from _map(function, items, num_workers=num_workers, progress=progress, description=description)
 
 
@@ -84,51 +84,51 @@ def _map(
     chunks = [items[start : start + step] for start in range(0, len(items), step)]
     workers = min(_workers(len(items)) if num_workers is None else num_workers, len(chunks))
     if workers == 0 or len(chunks) == 0:
-        yield from _told((function(chunk) for chunk in chunks), chunks, progress, description)
+        yield from _with_bar((function(chunk) for chunk in chunks), chunks, progress, description)
         return
     methods = multiprocessing.get_all_start_methods()
     context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         with warnings.catch_warnings():
-            # Python 3.12 warns of forking beside threads; the children parse bytes and take no lock of ours.
+            # Python 3.12 warns of forking beside threads; the children parse bytes and take no lock of this process.
             warnings.simplefilter("ignore", DeprecationWarning)
             futures = deque(pool.submit(function, chunk) for chunk in chunks)
         try:
-            yield from _told((futures.popleft().result() for _ in chunks), chunks, progress, description)
+            yield from _with_bar((futures.popleft().result() for _ in chunks), chunks, progress, description)
         finally:
             for future in futures:
                 future.cancel()
 
 
 @contextmanager
-def told_while(description: str, *, progress: bool) -> Iterator[None]:
-    """Tell on a terminal's standard error what is being done, until a bar within takes over.
+def status_spinner(description: str, *, progress: bool) -> Iterator[None]:
+    """Show a spinner on a terminal's standard error, until a progress bar within takes its place.
 
     Args:
-        description: The words.
-        progress: Whether to tell it.
+        description: The text beside it.
+        progress: Whether to show it.
     """
     console = Console(stderr=True)
     if not progress or not console.is_terminal:
         yield
         return
     with console.status(description) as status:
-        _TOLD.append(status)
+        _SPINNERS.append(status)
         try:
             yield
         finally:
-            _TOLD.remove(status)
+            _SPINNERS.remove(status)
 
 
 @contextmanager
-def _nothing_told() -> Iterator[None]:
-    """Stop what is told for a while: a bar wants the terminal alone, and no thread may draw while we fork."""
-    for status in _TOLD:
+def _spinners_paused() -> Iterator[None]:
+    """Stop the spinners: a bar needs the terminal alone, and no thread may draw while a process forks."""
+    for status in _SPINNERS:
         status.stop()
     try:
         yield
     finally:
-        for status in _TOLD:
+        for status in _SPINNERS:
             status.start()
 
 
@@ -139,7 +139,7 @@ def _workers(num_items: int) -> int:
     return 0 if available < 2 else min(available, _MAX_WORKERS)
 
 
-def _told(
+def _with_bar(
     results: Iterator[ResultT], chunks: Sequence[Sequence[ItemT]], progress: bool, description: str
 ) -> Iterator[ResultT]:
     """Yield results, and draw a progress bar meanwhile."""

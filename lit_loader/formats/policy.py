@@ -20,17 +20,17 @@ class ReadPolicy:
         duplicate_id: A list of a split names an image twice. ``"drop"`` reads it once.
         missing_annotation: A list of a split names an image without an annotation file. ``"empty"`` keeps it as an
             image without objects, ``"drop"`` drops it.
-        malformed: A line, row or entry does not say what its format asks for: a number is missing or is no
+        malformed: A line, row or entry is not as its format asks: a number is missing or not a
             number, a name is empty or longer than 256 characters. ``"drop"`` drops it.
         schema_mismatch: A file lists other points, attribute values or classes than a file before. ``"unite"`` appends
             what is new. Points are not compared if ``schema`` is given, classes not if ``class_names`` are.
         bad_size: The size of an image as the annotations have it is not positive, or has more than 2**31 - 1 pixels a
             side. ``"unknown"`` reads it from the image's header, as where the annotations have none.
         missing_image: There is no image file at the path. ``"keep"`` keeps the path and what is in the
-            image; its size is unknown unless the annotations say it.
+            image; its size is unknown unless the annotations have it.
         wrong_filename: The annotation of an image that was found by its id names another file. The id wins:
             ``"report"`` uses it, ``"drop"`` drops the image.
-        unreadable_image: The annotations do not say the image's size, and its header cannot be read.
+        unreadable_image: The annotations do not have the image's size, and its header cannot be read.
             ``"keep"`` keeps it with size 0, so that nothing is compared with it.
         unknown_class: An object's class is not among the ``class_names`` that were given. ``"drop"`` drops
             the object.
@@ -43,7 +43,7 @@ class ReadPolicy:
         out_of_image: A box that the annotations give reaches below 0 or beyond width or height (one that
             ends exactly at width or height does not). ``"keep"`` leaves it, since `DetectionDataset` cuts
             boxes to the decoded image. ``"clip"`` cuts it to the image, ``"drop"`` drops the object. A box
-            put around points is cut with the others and never judged: its points are.
+            put around points is cut with the others and never reported: its points are.
         degenerate: A box has no width or no height, as written, after clipping, or around the points of
             an object without a box. ``"drop"`` drops the object, ``"keep"`` leaves it.
 

@@ -81,7 +81,7 @@ def _read_points(root: Path, name: str, *, num_points: int) -> npt.NDArray[np.fl
     """Return the points of a file, shape ``(num_points, 2)``, as written.
 
     Raises:
-        AnnotationError: If the file says anything else; names file and line.
+        AnnotationError: If the file holds anything else; names file and line.
     """
     words = read_bytes(root, name, max_bytes=MAX_PTS_BYTES).split()
     head = [b"version:", b"n_points:", str(num_points).encode(), b"{", b"}"]
@@ -103,7 +103,7 @@ def _read_lines(root: Path, name: str, num_points: int) -> npt.NDArray[np.float6
     def wrong(place: int, expected: str) -> AnnotationError:
         line, text = filled[place]
         found = shorten(repr(text)) if text else "the end of the file"
-        return AnnotationError(f"{found} stands where {expected} should", path=path, line=line)
+        return AnnotationError(f"expected {expected}, got {found}", path=path, line=line)
 
     if not _VERSION.fullmatch(filled[0][1]):
         raise wrong(0, "'version: 1'")
@@ -119,7 +119,7 @@ def _read_lines(root: Path, name: str, num_points: int) -> npt.NDArray[np.float6
     for place in range(3, 3 + num_points):
         texts = filled[place][1].split() if place < len(filled) else []
         if len(texts) != 2:
-            raise wrong(min(place, len(filled) - 1), f"point {place - 2} of {num_points}, as x and y,")
+            raise wrong(min(place, len(filled) - 1), f"point {place - 2} of {num_points}, as x and y")
         points.append(numbers(texts, path=path, line=filled[place][0]))
     if filled[3 + num_points][1] != "}":
         raise wrong(3 + num_points, "'}'")

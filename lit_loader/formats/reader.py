@@ -3,7 +3,7 @@
 NOTE [One read]
     inputs    `Reader.inputs` names the files of a set, with nothing opened.
     cache     A table that was made of the same files with the same options is opened instead of reading them.
-    rows      `Reader.read` adds what each file says to `Rows`; many files are read by several processes.
+    rows      `Reader.read` adds what each file holds to `Rows`; many files are read by several processes.
     table     `build_table` looks the images up, applies the `ReadPolicy` and fills the columns.
 
 NOTE [When a cached table is stale]
@@ -28,7 +28,7 @@ from lit_loader.annotations.report import shorten
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import AnnotationError, UnsafePathError
 from lit_loader.formats.folder import Folder
-from lit_loader.formats.parallel import iter_chunks, told_while
+from lit_loader.formats.parallel import iter_chunks, status_spinner
 from lit_loader.formats.policy import ReadPolicy
 from lit_loader.formats.rows import Rows
 from lit_loader.formats.rules import build_table
@@ -100,7 +100,7 @@ class Reader(ABC):
 
     Attributes:
         format: The format's name.
-        description: One line, for ``--help``; it says what NAME is.
+        description: One line, for ``--help``; it explains NAME.
         version: Raised when the same files give another table, so that cached ones are left aside.
     """
 
@@ -110,7 +110,7 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, rows: Rows, unit: Any) -> None:
-        """Add what one file says.
+        """Add what one file holds.
 
         Args:
             rows: Takes images, objects, problems and declared names. ``rows.file`` is the file if the unit is one.
@@ -137,7 +137,7 @@ class Reader(ABC):
         """Yield the lines of a text file with their numbers, counted from 1.
 
         Raises:
-            AnnotationError: If it is no text in UTF-8, or has lines of more than 256 KiB.
+            AnnotationError: If it is not text in UTF-8, or has lines of more than 256 KiB.
         """
         return read_lines(rows.root, name)
 
@@ -162,7 +162,7 @@ class Reader(ABC):
         inputs = self.inputs(folder, name)
 
         def build() -> AnnotationTable:
-            with told_while(f"Reading {shorten(', '.join(inputs.files[:3]))}", progress=options.progress):
+            with status_spinner(f"Reading {shorten(', '.join(inputs.files[:3]))}", progress=options.progress):
                 return self._build(folder, inputs, options)
 
         if inputs.units is None or options.use_cache:  # a reader that makes units has looked at its files

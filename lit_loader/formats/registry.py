@@ -7,7 +7,7 @@ NOTE [Formats of others]
         [project.entry-points."lit_loader.formats"]
         tiny = "my_package.tiny:TinyReader"
 
-    Entry points are imported when formats are looked up; one that fails, is no format, or has the name of another
+    Entry points are imported when formats are looked up; one that fails, is not a format, or has the name of another
     format is left out with a warning, so that a broken package stops no other format.
 """
 
@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar, get_type_hints
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.report import shorten
 from lit_loader.formats.folder import Folder
-from lit_loader.formats.option_types import fits, type_words
+from lit_loader.formats.option_types import fits, type_text
 from lit_loader.formats.policy import ReadPolicy
 from lit_loader.formats.reader import Reader, ReadOptions
 from lit_loader.formats.writer import Writer
@@ -139,7 +139,7 @@ def make_format(kind: type[_T], options: Mapping[str, Any]) -> _T:
         if not fits(value, hints[name]):
             shown = shorten(repr(value))
             raise ValueError(
-                f"option {name}={shown} of format {kind.format!r} must be {type_words(hints[name])}"
+                f"option {name}={shown} of format {kind.format!r} must be {type_text(hints[name])}"
             )
     for name, option in known.items():
         if option.default is MISSING and option.default_factory is MISSING and name not in options:

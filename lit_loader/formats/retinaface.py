@@ -48,7 +48,7 @@ class RetinafaceReader(Reader):
     schema: str | KeypointSchema | Mapping[str, Any] | int = "face_5"
 
     def read(self, rows: Rows, unit: str) -> None:
-        """Add what a file says."""
+        """Add the faces of a file."""
         schema = keypoint_schema(self.schema)
         rows.declare(keypoints=schema)
         image: int | None = None
@@ -61,7 +61,7 @@ class RetinafaceReader(Reader):
                 else:
                     rows.malformed("the path of the image is empty", line=line)
             elif image is None and text:
-                rows.malformed("a face stands before any line '# image'", line=line)
+                rows.malformed("a face comes before any line '# image'", line=line)
             elif image is not None and text:
                 try:
                     (x, y, width, height), points, has_score = _face(text, num_points=len(schema.names))

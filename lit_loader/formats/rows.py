@@ -1,7 +1,7 @@
 """What readers find, kept as columns: images, objects, points, attributes, masks, and names that files declare.
 
 NOTE [Limits]
-    Every row stands for some bytes of an annotation file, so rows need no limit of their own. A table, however, has a
+    Every row comes from some bytes of an annotation file, so rows need no limit of their own. A table, however, has a
     cell for every object in each column of points and attributes. A file of a few bytes could make a thousand columns,
     and one of a million objects then a thousand million cells. `Rows.check_cells` allows as many cells as a small table
     has, or in proportion to the values that were written.
@@ -90,7 +90,7 @@ class ImageColumns:
     Attributes:
         paths: Relative to the root, not looked up yet.
         ids: What the annotations call the image.
-        sizes: Width and height of each, 0 where the file does not say.
+        sizes: Width and height of each, 0 where the file has none.
         file_names: What the file itself calls the image's file, where the path comes from elsewhere; else "".
         files: Number of the annotation file.
         lines: Line in it, or 0.
@@ -229,7 +229,7 @@ class Rows:
         source_id: int | None = None,
         again: bool = False,
     ) -> int:
-        """Return the number of an image; the same path again is the same image, with what was said first.
+        """Return the number of an image; the same path again is the same image, with its first values.
 
         A path without an image's ending means the first file that has one.
 
@@ -238,8 +238,8 @@ class Rows:
             folder: Folder relative to the root, "." for the root; trusted.
             line: Line in the file.
             image_id: What the annotations call the image; by default ``path``.
-            width: Pixels, 0 if not said.
-            height: Pixels, 0 if not said.
+            width: Pixels, 0 if unknown.
+            height: Pixels, 0 if unknown.
             file_name: What the file calls the image's file, if ``path`` was made of an id and has no ending.
             source_id: Number that the file gives the image, as COCO's ``id``.
             again: Make another row, even of a path that was there.
@@ -264,7 +264,7 @@ class Rows:
         images.lines.append(line or 0)
         images.again.append(again)
         if source_id is not None:
-            _put(images.source_ids, number, source_id, missing=-1)
+            self._put_id(images.source_ids, number, source_id)
         return number
 
     def object(
@@ -366,7 +366,7 @@ class Rows:
         Raises:
             AnnotationError: If ``action`` is ``"raise"``; names file and line.
         """
-        if action != "raise" and not self.report.wants_detail(kind, action):
+        if action != "raise" and not self.report.keeps_detail(kind, action):
             self.report.add_count(kind, action, 1)
             return
         if line is None and index is not None:
@@ -388,8 +388,14 @@ class Rows:
         )
 
     def not_read(self, what: str, count: int = 1) -> None:
-        """Count something that a file says and the table has no place for, by its name in the format."""
+        """Count something that a file holds and the table has no column for, by its name in the format."""
         self.report.add_count(what, "not read", count)
+
+    def _put_id(self, column: array[int], row: int, number: int) -> None:
+        if -(2**63) <= number < 2**63:
+            _put(column, row, number, missing=-1)
+        else:
+            self.not_read("ids of more than 64 bits")
 
     # -- joining --------------------------------------------------------------------------------------------
 
@@ -425,29 +431,29 @@ class Rows:
 
     def _join_images(self, other: Rows, files: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Append images, as `image` does one by one, and return the number of each here."""
-        ours, theirs = self.images, other.images
-        first, kept = len(ours.paths), list(range(len(theirs.paths)))
+        mine, added = self.images, other.images
+        first, kept = len(mine.paths), list(range(len(added.paths)))
         numbers = np.arange(first, first + len(kept), dtype=np.int32)
-        if self._image_of.keys().isdisjoint(theirs.paths):
+        if self._image_of.keys().isdisjoint(added.paths):
             self._image_of |= {path: first + number for path, number in other._image_of.items()}
         else:
             kept = []
-            for number, path in enumerate(theirs.paths):
-                known = None if theirs.again[number] else self._image_of.get(path)
+            for number, path in enumerate(added.paths):
+                known = None if added.again[number] else self._image_of.get(path)
                 if known is None:
                     known = self._image_of[path] = first + len(kept)
                     kept.append(number)
                 numbers[number] = known
-        ours.paths += [theirs.paths[number] for number in kept]
-        ours.ids += [theirs.ids[number] for number in kept]
-        ours.file_names += [theirs.file_names[number] for number in kept]
-        ours.again += bytes(theirs.again[number] for number in kept)
-        ours.lines.extend(theirs.lines[number] for number in kept)
-        ours.files.frombytes(files[_array(theirs.files)[kept]].tobytes())
-        ours.sizes.frombytes(_array(theirs.sizes).reshape(-1, 2)[kept].tobytes())
+        mine.paths += [added.paths[number] for number in kept]
+        mine.ids += [added.ids[number] for number in kept]
+        mine.file_names += [added.file_names[number] for number in kept]
+        mine.again += bytes(added.again[number] for number in kept)
+        mine.lines.extend(added.lines[number] for number in kept)
+        mine.files.frombytes(files[_array(added.files)[kept]].tobytes())
+        mine.sizes.frombytes(_array(added.sizes).reshape(-1, 2)[kept].tobytes())
         for place, number in enumerate(kept):
-            if number < len(theirs.source_ids):
-                _put(ours.source_ids, first + place, theirs.source_ids[number], missing=-1)
+            if number < len(added.source_ids):
+                _put(mine.source_ids, first + place, added.source_ids[number], missing=-1)
         return numbers
 
     def check_cells(self, what: str, *, names: int, written: int) -> None:
@@ -485,7 +491,7 @@ class Rows:
         if run_lengths is not None:
             objects.run_lengths[row] = run_lengths
         if object_id is not None:
-            _put(objects.object_ids, row, object_id, missing=-1)
+            self._put_id(objects.object_ids, row, object_id)
         if area is not None:
             _put(objects.areas, row, area, missing=math.nan)
 
@@ -556,9 +562,9 @@ def _floats(values: Sequence[float]) -> list[float]:
         return [np.inf if abs(value) > 1e308 else float(value) for value in values]
 
 
-def _lookup(ours: dict[Any, int], theirs: dict[Any, int]) -> npt.NDArray[np.int32]:
-    """Return our number of each of their names; new names are added."""
-    return np.array([ours.setdefault(name, len(ours)) for name in theirs], dtype=np.int32)
+def _lookup(mine: dict[Any, int], added: dict[Any, int]) -> npt.NDArray[np.int32]:
+    """Return the number in ``mine`` of each added name; new names get the next numbers."""
+    return np.array([mine.setdefault(name, len(mine)) for name in added], dtype=np.int32)
 
 
 def _array(column: array[int]) -> npt.NDArray[np.int32]:

@@ -1,4 +1,4 @@
-"""From `Rows` to an `AnnotationTable`: images are looked up, the policy decides on what is odd, columns are filled.
+"""From `Rows` to an `AnnotationTable`: images are looked up, the policy is applied, columns are filled.
 
 Objects are checked some ten thousand at a time, with numpy.
 """
@@ -74,7 +74,7 @@ def build_table(
             "visibility": objects.visibility[kept],
             "keypoint_names": declared.keypoints.names,
             "flip_pairs": declared.keypoints.flip_pairs,
-            "interocular": declared.keypoints.interocular,
+            "normalization_pair": declared.keypoints.normalization_pair,
         }
     paths = [images.paths[i] for i in of_table.tolist()]
     ids = [rows.images.ids[i] for i in of_table.tolist()]
@@ -115,7 +115,7 @@ class _Images:
         paths: Relative to the root, as found; where nothing was found, as the annotations have them.
         sizes: Width and height, shape ``(num_images, 2)``, 0 if unknown.
         keep: Whether the image is in the table, shape ``(num_images,)``.
-        united: For each row the one that stands for it, shape ``(num_images,)``.
+        united: For each row the first one of the same image, shape ``(num_images,)``.
         stamps: `image_stamp` of each image whose header was read, or that is missing; else 0. Shape ``(num_images,)``.
     """
 
@@ -169,18 +169,18 @@ class _Images:
     def read_sizes(self, *, num_workers: int | None, progress: bool) -> None:
         """Read the header of each image whose size the annotations do not say."""
         policy = self._rows.policy
-        wanted = np.flatnonzero(self.keep & self._exists & (self.sizes[:, 0] == 0))
+        unsized = np.flatnonzero(self.keep & self._exists & (self.sizes[:, 0] == 0))
         found, reasons = read_image_sizes(
             self._folder.root,
-            [self.paths[number] for number in wanted.tolist()],
+            [self.paths[number] for number in unsized.tolist()],
             num_workers=num_workers,
             progress=progress,
         )
-        self.sizes[wanted] = found
+        self.sizes[unsized] = found
         root = self._folder.root
-        self.stamps[wanted] = [image_stamp(root, self.paths[number]) for number in wanted.tolist()]
+        self.stamps[unsized] = [image_stamp(root, self.paths[number]) for number in unsized.tolist()]
         for position, reason in reasons.items():
-            number = int(wanted[position])
+            number = int(unsized[position])
             message = f"the size of {shorten(self.paths[number])!r} cannot be read: {reason}"
             self._problem(number, "unreadable_image", policy.unreadable_image, message)
         unknown = np.flatnonzero(self.keep & (self.sizes[:, 0] == 0))
@@ -439,7 +439,7 @@ class _Objects:
     def _report(self, kind: str, action: str, objects: npt.NDArray[np.intp], message: _Message) -> None:
         rows = self._rows
         for done, row in enumerate(objects.tolist()):
-            if action != "raise" and not rows.report.wants_detail(kind, action):
+            if action != "raise" and not rows.report.keeps_detail(kind, action):
                 rows.report.add_count(kind, action, len(objects) - done)
                 break
             file, line, index = (self._objects[name][row].item() for name in ("file", "line", "index"))

@@ -40,11 +40,11 @@ def read_lines(
     Args:
         root: The data set's folder.
         name: The file, relative to ``root``.
-        max_bytes: A larger file is refused; None for any size, since one line is in memory.
+        max_bytes: A larger file is refused; or None for any size, since one line is in memory.
         keep_ends: Whether lines keep their ends, as the ``csv`` module asks for.
 
     Raises:
-        AnnotationError: If the file is no regular file, cannot be read, is larger than ``max_bytes``, holds
+        AnnotationError: If the file is not a regular file, cannot be read, is larger than ``max_bytes``, holds
             a NUL (as UTF-16 does), or has a line of more than ``MAX_LINE_BYTES``; names file and line.
         UnsafePathError: If the name leads out of ``root``.
     """
@@ -57,7 +57,7 @@ def read_lines(
             number += 1
             left -= len(data)
             if len(data) > MAX_LINE_BYTES:
-                message = f"a line of more than MAX_LINE_BYTES={MAX_LINE_BYTES} bytes; it is no annotation"
+                message = f"a line of more than MAX_LINE_BYTES={MAX_LINE_BYTES} bytes; expected lines of annotations"
                 raise AnnotationError(message, path=path, line=number)
             if left < 0:
                 raise _too_large(path, limit)
@@ -76,7 +76,7 @@ def read_rows(root: Path, name: str, *, delimiter: str = ",") -> Iterator[tuple[
     Args:
         root: The data set's folder.
         name: The file, relative to ``root``.
-        delimiter: What stands between fields; blanks around fields are dropped.
+        delimiter: What separates fields; blanks around fields are dropped.
 
     Raises:
         AnnotationError: As ``read_lines``, or if a quote is wrong, a field has more characters than the ``csv``
@@ -101,7 +101,7 @@ def read_rows(root: Path, name: str, *, delimiter: str = ",") -> Iterator[tuple[
                 yield first + 1, [field.strip() for field in fields]
             first = last
     except csv.Error as error:
-        message = f"the row is no CSV ({error}); correct it, or choose another delimiter"
+        message = f"the row is not valid CSV ({error}); correct it, or choose another delimiter"
         raise AnnotationError(message, path=path, line=first + 1) from None
 
 
@@ -114,7 +114,7 @@ def read_bytes(root: Path, name: str, *, max_bytes: int) -> bytes:
         max_bytes: A larger file is refused.
 
     Raises:
-        AnnotationError: If the file is no regular file, cannot be read, or is larger than ``max_bytes``.
+        AnnotationError: If the file is not a regular file, cannot be read, or is larger than ``max_bytes``.
         UnsafePathError: If the name leads out of ``root``.
     """
     path = root / check_relative(name)
@@ -130,7 +130,7 @@ def file_stamp(root: Path, name: str) -> FileStamp:
     """Return what the cache compares of a file.
 
     Raises:
-        AnnotationError: If there is no such regular file.
+        AnnotationError: If it is not there, or is not a regular file.
         UnsafePathError: If the name leads out of ``root``.
     """
     path = root / check_relative(name)
@@ -139,7 +139,7 @@ def file_stamp(root: Path, name: str) -> FileStamp:
     except OSError as error:
         raise _unreadable(path, error) from None
     if not stat.S_ISREG(state.st_mode):  # a pipe would be waited for
-        raise AnnotationError("is no regular file; name the annotation file", path=path)
+        raise AnnotationError("is not a regular file; name the annotation file", path=path)
     return FileStamp(name=name, size=state.st_size, mtime_ns=state.st_mtime_ns)
 
 
@@ -147,7 +147,7 @@ def numbers(texts: Sequence[str], *, path: Path | str | None = None, line: int |
     """Return ``texts`` as numbers; NaN and infinities are numbers here.
 
     Raises:
-        AnnotationError: If one is no number; names file and line.
+        AnnotationError: If one is not a number; names file and line.
     """
     try:
         return [float(text) for text in texts]
@@ -156,7 +156,7 @@ def numbers(texts: Sequence[str], *, path: Path | str | None = None, line: int |
             try:
                 float(text)
             except ValueError:
-                message = f"{shorten(repr(text))} stands where number {position + 1} of {len(texts)} should"
+                message = f"expected number {position + 1} of {len(texts)}, got {shorten(repr(text))}"
                 raise AnnotationError(message, path=path, line=line) from None
         raise
 
@@ -165,7 +165,7 @@ def _open(path: Path, *, max_bytes: int) -> BinaryIO:
     try:
         state = path.stat()
         if not stat.S_ISREG(state.st_mode):  # a pipe would be waited for
-            raise AnnotationError("is no regular file; name the annotation file", path=path)
+            raise AnnotationError("is not a regular file; name the annotation file", path=path)
         if state.st_size > max_bytes:
             raise _too_large(path, max_bytes)
         return path.open("rb")

@@ -4,7 +4,7 @@ NOTE [Objects by their text]
     To parse a file with ElementTree and to walk its objects takes twice the time of parsing alone. But objects of a set
     are alike in all but the four numbers of their boxes. So a file is cut at ``<object>``, a regular expression takes
     the box out of each piece, and the rest, ``<object><name>dog</name>...<bndbox/>...</object>``, is parsed as a
-    document of its own and remembered by its text. What stands around the objects is parsed with one ``<object/>`` in
+    document of its own and remembered by its text. What is around the objects is parsed with one ``<object/>`` in
     the place of all, and remembered, too. Every byte but the numbers and the name of the image goes through the XML
     parser, and pieces that are documents, in a place where an element may stand, make the same tree as the whole file.
     A file that is not of this kind, or has a malformed object, is parsed as a whole.
@@ -48,7 +48,7 @@ _FLAGS: Final = ("difficult", "truncated", "occluded")
 _BLOCKS: Final = frozenset(("keypoints", "attributes", "actions"))
 _SINGLE: Final = frozenset(("name", "bndbox", "pose", "crowd", *_FLAGS))
 _IN_HEAD: Final = frozenset(("object", "schema", "filename", "size", "folder", "path", "source", "owner"))
-"""Elements of a file that are read, or that say nothing of an image but where it came from."""
+"""Elements of a file that are read, or that hold nothing of an image but where it came from."""
 
 _TRUTH: Final = {"0": False, "1": True, "false": False, "true": True, "no": False, "yes": True, "": False}
 _VISIBILITY: Final = {"0": 0, "1": 1, "2": 2}
@@ -56,7 +56,7 @@ _CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
 _SPACE: Final = r"[ \t\r\n]*"  # of XML, which has no form feed
 _NUMBERS: Final = "".join(rf"{_SPACE}<{tag}>{_SPACE}([-+.\deE]+){_SPACE}</{tag}>" for tag in _CORNERS)
 _BOX: Final = re.compile(rf"<bndbox>{_NUMBERS}{_SPACE}</bndbox>".encode())
-_PLAIN: Final = r"[ -%'-;=?-~]*"  # ASCII characters that stand for themselves
+_PLAIN: Final = r"[ -%'-;=?-~]*"  # ASCII characters that mean themselves
 _FILENAME: Final = re.compile(f"<filename>({_PLAIN})</filename>".encode())
 _MAX_TEXT_BYTES: Final = 2_048  # of what is remembered
 
@@ -146,7 +146,7 @@ class VocReader(Reader):
         return child_line(root / file, "object", index)
 
     def read(self, rows: Rows, unit: _Unit) -> None:
-        """Add what an XML file says of its image."""
+        """Add the image and the objects of an XML file."""
         image_id, xml, wrong = unit
         if wrong is not None:
             kind, rows.file, line = wrong
@@ -182,7 +182,7 @@ class VocReader(Reader):
                 rows.object(number, box=element.box if box is None else box, index=index, **element.fields)
 
     def _parse(self, rows: Rows, path: str) -> tuple[_Head, str, Iterable[tuple[int, _Object, _Box]]]:
-        """Return what a file holds: what stands around its objects, the name of the image, and the objects."""
+        """Return what a file holds: what is around its objects, the name of the image, and the objects."""
         data = read_bytes(path)
         found = self._by_text(data)
         if found is not None:
@@ -229,7 +229,7 @@ class VocReader(Reader):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Head:
-    """What stands around the objects, without the name of the image; ``not_read`` as in `_Object`."""
+    """What is around the objects, without the name of the image; ``not_read`` as in `_Object`."""
 
     declared: Declared | None
     width: float
@@ -245,7 +245,7 @@ class _Object:
         fields: Arguments of `Rows.object`.
         box: The box around the points of an object without a box, if points are not read.
         point_names: Of all points that are not absent.
-        odd_flags: Messages.
+        bad_flags: Messages.
         not_read: Names of what the table has no place for.
         is_plain: Whether the three before are empty.
     """
@@ -253,14 +253,14 @@ class _Object:
     fields: Mapping[str, Any]
     box: _Box
     point_names: tuple[str, ...]
-    odd_flags: tuple[str, ...]
+    bad_flags: tuple[str, ...]
     not_read: tuple[str, ...]
     is_plain: bool
 
 
 @lru_cache(maxsize=4_096)
 def _parse_head(text: bytes) -> _Head:
-    """Return what stands around an empty ``<object>`` in a file with an empty ``<filename>``.
+    """Return what is around an empty ``<object>`` in a file with an empty ``<filename>``.
 
     Raises:
         ValueError: If the text is not of this kind, or too long to be remembered.
@@ -275,10 +275,10 @@ def _parse_head(text: bytes) -> _Head:
 
 
 def _read_head(root: Element, path: str) -> _Head:
-    """Return what stands around the objects of a file.
+    """Return what is around the objects of a file.
 
     Raises:
-        AnnotationError: If it is no VOC file, or its ``<schema>`` is malformed.
+        AnnotationError: If it is not a VOC file, or its ``<schema>`` is malformed.
     """
     if root.tag != "annotation":
         message = f"the root element is <{shorten(root.tag)}>; a VOC file has <annotation>"
@@ -342,11 +342,11 @@ def _read_object(element: Element, keypoints: bool, attributes: bool, shift: flo
         raise ValueError("has no <name>")
     fields: dict[str, Any] = {"class_name": checked_name(texts["name"], "<name>")}
     flags = {flag: _truth(texts.get(flag)) for flag in (*_FLAGS, "crowd")}
-    odd = [
+    bad = [
         f"<{flag}> is {shorten(repr(texts[flag]))}; 0 or 1 expected" for flag in flags if flags[flag] is None
     ]
     if flags["crowd"] is None:  # a crowd that is taken for an object would be trained as one
-        raise ValueError(odd[-1])
+        raise ValueError(bad[-1])
     fields |= {flag: True for flag, value in flags.items() if value}
     if attributes:
         values, pose = _read_attributes(element), texts.get("pose", "")
@@ -376,9 +376,9 @@ def _read_object(element: Element, keypoints: bool, attributes: bool, shift: flo
         fields=fields,
         box=around,
         point_names=tuple(points),
-        odd_flags=tuple(odd),
+        bad_flags=tuple(bad),
         not_read=tuple(not_read),
-        is_plain=not (points or odd or not_read),
+        is_plain=not (points or bad or not_read),
     )
 
 
@@ -416,13 +416,13 @@ def _read_attributes(element: Element) -> dict[str, str]:
 
 
 def _may_add(rows: Rows, index: int, element: _Object, known: frozenset[str] | None) -> bool:
-    """Report what is odd or not read of an object; return False if it has points that its file does not list."""
+    """Report bad flags and what is not read of an object; return False if it has points that its file does not list."""
     strange = [] if known is None else [name for name in element.point_names if name not in known]
     if strange:
         message = f"has the point {strange[0]!r}, which the file's <schema> does not list"
         rows.malformed(message, index=index)
         return False
-    for message in element.odd_flags:
+    for message in element.bad_flags:
         rows.problem("odd_flag", "false", message, index=index)
     for what in element.not_read:
         rows.not_read(what)

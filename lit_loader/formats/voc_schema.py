@@ -40,7 +40,7 @@ def schema_element(declared: Declared) -> Element | None:
     """Return the element that ``read_schema`` reads, or None if nothing is declared.
 
     Raises:
-        ValueError: If a name cannot stand in XML or would not be read back.
+        ValueError: If a name cannot be written in XML or would not be read back.
     """
     root = Element("schema")
     for name in declared.class_names:
@@ -91,19 +91,19 @@ def _read_keypoints(element: Element) -> KeypointSchema:
         if known not in KEYPOINT_SCHEMAS:
             listed = ", ".join(sorted(KEYPOINT_SCHEMAS))
             raise ValueError(
-                f"<keypoints schema={known[:100]!r}> is none of {listed}; list its points instead"
+                f"<keypoints schema={known[:100]!r}> must be one of {listed}; or list its points"
             )
         return KEYPOINT_SCHEMAS[known]
     points = (checked_name(point.get("name"), "name of a <point>") for point in element.findall("point"))
     names = _different(points, "<point>")
     places = {name: place for place, name in enumerate(names)}
-    interocular = [_pair(child, places) for child in element.findall("interocular")]
-    if len(interocular) > 1:
-        raise ValueError("<keypoints> holds <interocular> more than once")
+    normalization_pair = [_pair(child, places) for child in element.findall("normalization_pair")]
+    if len(normalization_pair) > 1:
+        raise ValueError("<keypoints> holds <normalization_pair> more than once")
     return KeypointSchema(
         names=names,
         flip_pairs=tuple(_pair(child, places) for child in element.findall("mirror")),
-        interocular=interocular[0] if interocular else None,
+        normalization_pair=normalization_pair[0] if normalization_pair else None,
     )
 
 
@@ -116,8 +116,8 @@ def _add_keypoints(root: Element, schema: KeypointSchema) -> None:
     for name in schema.names:
         SubElement(element, "point", name=xml_text(written_name(name, "point"), "point"))
     pairs = [("mirror", pair) for pair in schema.flip_pairs]
-    if schema.interocular is not None:
-        pairs.append(("interocular", schema.interocular))
+    if schema.normalization_pair is not None:
+        pairs.append(("normalization_pair", schema.normalization_pair))
     for tag, (first, second) in pairs:
         SubElement(element, tag, first=schema.names[first], second=schema.names[second])
 
@@ -126,7 +126,7 @@ def _pair(element: Element, places: dict[str, int]) -> tuple[int, int]:
     names = element.get("first", ""), element.get("second", "")
     for name in names:
         if name not in places:
-            raise ValueError(f"<{element.tag}> names {name[:100]!r}, which is no <point> of it")
+            raise ValueError(f"<{element.tag}> names {name[:100]!r}, which is not a <point> of it")
     return places[names[0]], places[names[1]]
 
 
@@ -135,6 +135,6 @@ def _different(names: Iterable[str], what: str) -> tuple[str, ...]:
     seen: set[str] = set()
     for name in values:
         if name in seen:
-            raise ValueError(f"{what} {name!r} stands there twice")
+            raise ValueError(f"{what} {name!r} occurs twice")
         seen.add(name)
     return values

@@ -17,7 +17,7 @@ needs none of them is plain VOC.
                 <point name="right eye"/>
                 <point name="nose"/>
                 <mirror first="left eye" second="right eye"/>
-                <interocular first="left eye" second="right eye"/>
+                <normalization_pair first="left eye" second="right eye"/>
             </keypoints>
             <attribute>
                 <name>expression</name>
@@ -60,14 +60,14 @@ needs none of them is plain VOC.
     </annotation>
 
 ``<keypoints>`` of an object: its points by name, in pixels, in any order. ``visibility`` is COCO's number: 1
-hidden, 2 visible (also when it is left out); a point that is absent is not written (0 says so too). An object
+hidden, 2 visible (also when it is left out); a point that is absent is not written (0 means absent, too). An object
 with points may lack ``<bndbox>``: it gets the tight box of its points.
 
 ``<attributes>`` of an object: named values, written as CVAT and Datumaro write them; an empty value is none.
 
 ``<crowd>`` 1: the box holds a group, as COCO's ``iscrowd``.
 
-``<schema>`` says the same in every file of a set, so that any file, split, or subset is read with the same
+``<schema>`` is the same in every file of a set, so that any file, split, or subset is read with the same
 columns and no further argument: the points in their order, which two change places in a mirror, which two scale
 an error; the attributes in their order and their values in the order of the ids; and ``<class>`` names in the
 order of theirs. Points of a known schema are not listed: ``<keypoints schema="face_68"/>``. A part that is left
@@ -199,7 +199,7 @@ def write_voc_xml(
 ) -> None:
     """Write the annotation of one image; ``VocReader`` gives the same numbers back.
 
-    Give ``schema`` and ``attribute_values`` for images without objects too: every file of a set says what
+    Give ``schema`` and ``attribute_values`` for images without objects too: every file of a set lists what
     the set's points and attributes are.
 
     Args:
@@ -218,12 +218,12 @@ def write_voc_xml(
         schema: What the K points are, as `keypoint_schema` takes it.
         attributes: For each attribute the value of each object, None where it has none.
         attribute_values: For each attribute all values of the set in the order of their ids; default: none is
-            said, and a reader sorts those that occur.
+            listed, and a reader sorts those that occur.
         class_names: All classes of the set in the order of their ids; default: as ``attribute_values``.
         depth: Channels of the image.
 
     Raises:
-        ValueError: If lengths differ, a number is not finite, a name cannot stand in XML or be read back, or a
+        ValueError: If lengths differ, a number is not finite, a name cannot be written in XML or be read back, or a
             value is none of those listed.
     """
     corners = _floats(boxes).reshape(-1, 4)

@@ -45,7 +45,7 @@ class WflwReader(Reader):
     schema: str | KeypointSchema | Mapping[str, Any] | int = "face_98"
 
     def read(self, rows: Rows, unit: str) -> None:
-        """Add what a list says."""
+        """Add the lines of a list."""
         attributes = [f"attribute:{attribute}" for attribute in WFLW_ATTRIBUTES]
         KeypointsTxtReader(
             columns=["points", "box", *attributes, "path"] if self.rect_attr else ["points", "path"],

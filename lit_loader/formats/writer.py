@@ -24,7 +24,7 @@ class Writer(ABC):
 
     Attributes:
         format: The format's name.
-        description: One line, for ``--help``; it says what NAME is.
+        description: One line, for ``--help``; it explains NAME.
         name_of_split: The name under which ``lit-loader convert`` writes a split, with ``{}`` for the split.
     """
 

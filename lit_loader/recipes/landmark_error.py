@@ -12,8 +12,8 @@ from torchmetrics import Metric
 
 __all__ = ["LandmarkScores", "NormalizeBy", "NormalizedMeanError", "choose_normalizer", "error_scale"]
 
-NormalizeBy = Literal["interocular", "box", "diagonal"]
-_CHOICES: Final = ("interocular", "box", "diagonal")
+NormalizeBy = Literal["pair", "box", "diagonal"]
+_CHOICES: Final = ("pair", "box", "diagonal")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +42,16 @@ class NormalizedMeanError(Metric):
     ``num_excluded``.
 
     Args:
-        normalize_by: What d is: ``"interocular"``, the distance of two points (of outer eye corners in 300-W
+        normalize_by: What d is: ``"pair"``, the distance of two points (of outer eye corners in 300-W
             and WFLW); ``"box"``, the square root of the box's area; ``"diagonal"``, of the box.
-        interocular: Positions of those two points; needed for ``"interocular"`` and refused otherwise.
+        normalization_pair: Positions of those two points; needed for ``"pair"`` and refused otherwise.
         failure_threshold: Error above which a face fails: 0.10 is WFLW's, 0.08 is 300-W's.
 
     Raises:
         ValueError: If an argument is out of range, missing, or without effect.
 
     Source:
-        Interocular, and failure rate at 0.08: Sagonas et al. 2016, "300 Faces In-The-Wild Challenge".
+        Interocular distance, and failure rate at 0.08: Sagonas et al. 2016, "300 Faces In-The-Wild Challenge".
         Failure rate at 0.10: Wu et al. 2018, "Look at Boundary" (WFLW).
         Square root of the box's area: Bulat and Tzimiropoulos 2017, "How far are we from solving the 2D & 3D
         Face Alignment problem?".
@@ -69,15 +69,17 @@ class NormalizedMeanError(Metric):
         self,
         *,
         normalize_by: NormalizeBy = "box",
-        interocular: Sequence[int] | None = None,
+        normalization_pair: Sequence[int] | None = None,
         failure_threshold: float = 0.10,
     ) -> None:
         super().__init__()
-        _check_normalizer(normalize_by, interocular)
+        _check_normalizer(normalize_by, normalization_pair)
         if not failure_threshold > 0:
             raise ValueError(f"failure_threshold={failure_threshold} must be above 0; WFLW's is 0.10")
         self.normalize_by: NormalizeBy = normalize_by
-        self.interocular = None if interocular is None else (interocular[0], interocular[1])
+        self.normalization_pair = (
+            None if normalization_pair is None else (normalization_pair[0], normalization_pair[1])
+        )
         self.failure_threshold = failure_threshold
         self.add_state("error_sum", torch.tensor(0.0), dist_reduce_fx="sum")
         for count in ("num_failures", "num_faces", "num_excluded"):
@@ -103,7 +105,7 @@ class NormalizedMeanError(Metric):
             )
         mask = mask.bool()
         scale, known = error_scale(
-            wanted, mask, boxes, normalize_by=self.normalize_by, interocular=self.interocular
+            wanted, mask, boxes, normalize_by=self.normalize_by, normalization_pair=self.normalization_pair
         )
         counted = known & mask.any(dim=1)
         distances = (predicted.float() - wanted.float()).norm(dim=-1).masked_fill(~mask, 0.0)
@@ -139,7 +141,7 @@ def error_scale(
     boxes: Tensor,
     *,
     normalize_by: NormalizeBy,
-    interocular: tuple[int, int] | None = None,
+    normalization_pair: tuple[int, int] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return what each face's error is divided by, and where that can be known.
 
@@ -148,14 +150,14 @@ def error_scale(
         mask: bool ``(N, K)``, True on points that are present.
         boxes: float ``(N, 4)``, xyxy.
         normalize_by: See `NormalizedMeanError`.
-        interocular: See `NormalizedMeanError`.
+        normalization_pair: See `NormalizedMeanError`.
 
     Returns:
         float32 ``(N,)``, 1 where it is not known; bool ``(N,)``.
     """
-    if normalize_by == "interocular":
-        assert interocular is not None
-        left, right = interocular
+    if normalize_by == "pair":
+        assert normalization_pair is not None
+        left, right = normalization_pair
         scale = (points[:, left].float() - points[:, right].float()).norm(dim=-1)
         known = mask[:, left] & mask[:, right]
     else:
@@ -167,49 +169,50 @@ def error_scale(
 
 
 def choose_normalizer(
-    normalize_by: NormalizeBy | None, interocular: Sequence[int] | None, *, num_points: int
+    normalize_by: NormalizeBy | None, normalization_pair: Sequence[int] | None, *, num_points: int
 ) -> tuple[NormalizeBy, list[int] | None]:
     """Return the settings of `NormalizedMeanError` for data that may have two eyes.
 
     Args:
-        normalize_by: What the error is divided by; None: ``"interocular"`` where the data has these two points,
+        normalize_by: What the error is divided by; None: ``"pair"`` where the data has these two points,
             else ``"box"``.
-        interocular: Positions of the two points, where the data has them; not needed otherwise.
+        normalization_pair: Positions of the two points, where the data has them; not needed otherwise.
         num_points: Points of a face.
 
     Raises:
         ValueError: If ``normalize_by`` is unknown or needs points that are not given, or positions are not
             those of two different points.
     """
-    if interocular is not None:
-        _check_pair(interocular, num_points=num_points)
+    if normalization_pair is not None:
+        _check_pair(normalization_pair, num_points=num_points)
     if normalize_by is None:
-        normalize_by = "box" if interocular is None else "interocular"
-    pair = interocular if normalize_by == "interocular" else None
+        normalize_by = "box" if normalization_pair is None else "pair"
+    pair = normalization_pair if normalize_by == "pair" else None
     _check_normalizer(normalize_by, pair)
     return normalize_by, None if pair is None else [int(position) for position in pair]
 
 
-def _check_normalizer(normalize_by: str, interocular: Sequence[int] | None) -> None:
+def _check_normalizer(normalize_by: str, normalization_pair: Sequence[int] | None) -> None:
     if normalize_by not in _CHOICES:
         raise ValueError(f"normalize_by={normalize_by!r} is none of {', '.join(map(repr, _CHOICES))}")
-    if normalize_by == "interocular" and interocular is None:
+    if normalize_by == "pair" and normalization_pair is None:
         raise ValueError(
-            'normalize_by="interocular" needs interocular=(left, right), the positions of two points; '
+            'normalize_by="pair" needs normalization_pair=(left, right), the positions of two points; '
             'give them, or normalize_by="box"'
         )
-    if interocular is None:
+    if normalization_pair is None:
         return
-    if normalize_by != "interocular":
+    if normalize_by != "pair":
         raise ValueError(
-            f"interocular={tuple(interocular)} has no effect with normalize_by={normalize_by!r}; leave it out"
+            f"normalization_pair={tuple(normalization_pair)} has no effect with normalize_by={normalize_by!r}; "
+            "leave it out"
         )
-    _check_pair(interocular)
+    _check_pair(normalization_pair)
 
 
-def _check_pair(interocular: Sequence[int], *, num_points: int | None = None) -> None:
-    pair = tuple(interocular)
+def _check_pair(normalization_pair: Sequence[int], *, num_points: int | None = None) -> None:
+    pair = tuple(normalization_pair)
     known = num_points is None or (len(pair) == 2 and max(pair) < num_points)
     if len(pair) != 2 or pair[0] == pair[1] or min(pair) < 0 or not known:
         among = "" if num_points is None else f" among {num_points}"
-        raise ValueError(f"interocular={pair} must be the positions of two different points{among}")
+        raise ValueError(f"normalization_pair={pair} must be the positions of two different points{among}")

@@ -42,9 +42,9 @@ class LandmarkModule(RecipeModule):
         keypoint_names: Names of the K points.
         class_names: Names for a head that tells the crop's class, id ``i`` being ``class_names[i]``; None
             for no such head.
-        normalize_by: What the error is divided by, see `NormalizedMeanError`; None takes ``"interocular"``
-            where ``interocular`` is given and ``"box"`` where it is not.
-        interocular: Positions of the two points whose distance may normalise the error, where the data has
+        normalize_by: What the error is divided by, see `NormalizedMeanError`; None takes ``"pair"``
+            where ``normalization_pair`` is given and ``"box"`` where it is not.
+        normalization_pair: Positions of the two points whose distance may normalise the error, where the data has
             such points.
         failure_threshold: Error above which a face counts as failed.
         channels: Width of the backbone, a positive multiple of 8.
@@ -76,7 +76,7 @@ class LandmarkModule(RecipeModule):
         keypoint_names: Sequence[str],
         class_names: Sequence[str] | None = None,
         normalize_by: NormalizeBy | None = None,
-        interocular: Sequence[int] | None = None,
+        normalization_pair: Sequence[int] | None = None,
         failure_threshold: float = 0.10,
         channels: int = 48,
         head_channels: int = 64,
@@ -91,8 +91,10 @@ class LandmarkModule(RecipeModule):
         super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, warmup_steps=warmup_steps)
         keypoint_names = check_names("keypoint_names", keypoint_names)
         class_names = None if class_names is None else check_names("class_names", class_names)
-        interocular = None if interocular is None else [int(position) for position in interocular]
-        by, eyes = choose_normalizer(normalize_by, interocular, num_points=len(keypoint_names))
+        normalization_pair = (
+            None if normalization_pair is None else [int(position) for position in normalization_pair]
+        )
+        by, pair = choose_normalizer(normalize_by, normalization_pair, num_points=len(keypoint_names))
         if not heatmap_sigma > 0:
             raise ValueError(f"heatmap_sigma={heatmap_sigma} must be above 0 cells; give 1")
         for name, weight in (("heatmap_weight", heatmap_weight), ("class_weight", class_weight)):
@@ -113,7 +115,7 @@ class LandmarkModule(RecipeModule):
         self.classify = None if class_names is None else nn.Linear(head_channels, len(class_names))
         measure: dict[str, Any] = {
             "normalize_by": by,
-            "interocular": eyes,
+            "normalization_pair": pair,
             "failure_threshold": failure_threshold,
         }
         self.val_metric = WithoutDuplicates(NormalizedMeanError(**measure))

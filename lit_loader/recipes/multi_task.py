@@ -40,8 +40,8 @@ class MultiTaskModule(RecipeModule):
         keypoint_names: Names of the K points of an object; may be none.
         attributes: Names of the values of every attribute by its name; may be none.
         normalize_by: What the error of points is divided by, see `NormalizedMeanError`; None takes
-            ``"interocular"`` where ``interocular`` is given and ``"box"`` where it is not.
-        interocular: Positions of the two points whose distance normalises the error.
+            ``"pair"`` where ``normalization_pair`` is given and ``"box"`` where it is not.
+        normalization_pair: Positions of the two points whose distance normalises the error.
         failure_threshold: Error above which an object's points count as failed.
         channels: Width of the backbone, a positive multiple of 8.
         head_channels: Width of pyramid and heads, a multiple of 32 (groups of their normalisation).
@@ -80,7 +80,7 @@ class MultiTaskModule(RecipeModule):
         keypoint_names: Sequence[str] = (),
         attributes: Mapping[str, Sequence[str]] | None = None,
         normalize_by: NormalizeBy | None = None,
-        interocular: Sequence[int] | None = None,
+        normalization_pair: Sequence[int] | None = None,
         failure_threshold: float = 0.10,
         channels: int = 48,
         head_channels: int = 64,
@@ -107,14 +107,16 @@ class MultiTaskModule(RecipeModule):
         attributes = _check_attributes(attributes or {})
         if not keypoint_names and not attributes:
             raise ValueError("keypoint_names and attributes are both empty; give one, or use DetectionModule")
-        if not keypoint_names and interocular is not None:
+        if not keypoint_names and normalization_pair is not None:
             raise ValueError(
-                f"interocular={tuple(interocular)} has no effect without keypoint_names; leave it out"
+                f"normalization_pair={tuple(normalization_pair)} has no effect without keypoint_names; leave it out"
             )
         if normalize_by is None:
-            normalize_by = "box" if interocular is None else "interocular"
-        interocular = None if interocular is None else [int(position) for position in interocular]
-        by, eyes = choose_normalizer(normalize_by, interocular, num_points=len(keypoint_names))
+            normalize_by = "box" if normalization_pair is None else "pair"
+        normalization_pair = (
+            None if normalization_pair is None else [int(position) for position in normalization_pair]
+        )
+        by, pair = choose_normalizer(normalize_by, normalization_pair, num_points=len(keypoint_names))
         if not 0 <= box_jitter < 0.5:
             raise ValueError(f"box_jitter={box_jitter} must lie in [0, 0.5), or boxes turn inside out")
         if not heatmap_sigma > 0:
@@ -153,7 +155,7 @@ class MultiTaskModule(RecipeModule):
             "num_keypoints": len(keypoint_names),
             "attributes": attributes,
             "normalize_by": by,
-            "interocular": eyes,
+            "normalization_pair": pair,
             "failure_threshold": failure_threshold,
         }
         self.val_metric = WithoutDuplicates(MultiTaskMetric(**measure))

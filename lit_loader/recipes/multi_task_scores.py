@@ -59,7 +59,7 @@ class MultiTaskMetric(nn.Module):
         num_keypoints: Points of an object; 0 for none.
         attributes: Values of every attribute by its name.
         normalize_by: See `NormalizedMeanError`.
-        interocular: See `NormalizedMeanError`.
+        normalization_pair: See `NormalizedMeanError`.
         failure_threshold: See `NormalizedMeanError`.
     """
 
@@ -70,14 +70,16 @@ class MultiTaskMetric(nn.Module):
         num_keypoints: int,
         attributes: Mapping[str, Sequence[str]],
         normalize_by: NormalizeBy = "box",
-        interocular: Sequence[int] | None = None,
+        normalization_pair: Sequence[int] | None = None,
         failure_threshold: float = 0.10,
     ) -> None:
         super().__init__()
         self.precision = AveragePrecision(class_names)
         self.points = (
             NormalizedMeanError(
-                normalize_by=normalize_by, interocular=interocular, failure_threshold=failure_threshold
+                normalize_by=normalize_by,
+                normalization_pair=normalization_pair,
+                failure_threshold=failure_threshold,
             )
             if num_keypoints
             else None

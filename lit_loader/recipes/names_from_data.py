@@ -24,7 +24,7 @@ def names_from_data(datamodule: TableDataModule) -> dict[str, Any]:
 
     Returns:
         For `DetectionModule` ``class_names``; for `ClassificationModule` ``multi_label`` too; for
-        `LandmarkModule` and `MultiTaskModule` also ``keypoint_names`` and ``interocular``, for the latter
+        `LandmarkModule` and `MultiTaskModule` also ``keypoint_names`` and ``normalization_pair``, for the latter
         ``attributes``. Plain lists, so that a checkpoint can keep them.
 
     Raises:
@@ -41,10 +41,10 @@ def names_from_data(datamodule: TableDataModule) -> dict[str, Any]:
     if not isinstance(datamodule, LandmarkDataModule | MultiTaskDataModule):
         return {"class_names": classes}
     schema = datamodule.keypoint_schema
-    points: dict[str, Any] = {"keypoint_names": [], "interocular": None}
+    points: dict[str, Any] = {"keypoint_names": [], "normalization_pair": None}
     if schema is not None:
-        eyes = None if schema.interocular is None else list(schema.interocular)
-        points = {"keypoint_names": list(schema.names), "interocular": eyes}
+        pair = None if schema.normalization_pair is None else list(schema.normalization_pair)
+        points = {"keypoint_names": list(schema.names), "normalization_pair": pair}
     if isinstance(datamodule, MultiTaskDataModule):
         values = {name: list(names) for name, names in datamodule.attributes.items()}
         return {"class_names": classes, **points, "attributes": values}

@@ -38,7 +38,7 @@ def full_table(root="/data", **changes):
         "visibility": [[0, 1], [2, 2], [1, 0]],
         "keypoint_names": ("left", "right"),
         "flip_pairs": ((0, 1),),
-        "interocular": (1, 0),
+        "normalization_pair": (1, 0),
         "attributes": {"pose": Attribute(ids=np.array([0, -1, 1]), names=("front", "side"))},
         "split": "train",
         "report": report,
@@ -47,7 +47,15 @@ def full_table(root="/data", **changes):
 
 
 def assert_same(a, b):
-    for name in ("root", "class_names", "split", "report", "keypoint_names", "flip_pairs", "interocular"):
+    for name in (
+        "root",
+        "class_names",
+        "split",
+        "report",
+        "keypoint_names",
+        "flip_pairs",
+        "normalization_pair",
+    ):
         assert getattr(a, name) == getattr(b, name), name
     np.testing.assert_array_equal(a.offsets, b.offsets)
     for name, spec in COLUMNS.items():

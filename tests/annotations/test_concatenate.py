@@ -13,7 +13,7 @@ WITHOUT_POINTS = {
     "visibility": None,
     "keypoint_names": (),
     "flip_pairs": (),
-    "interocular": None,
+    "normalization_pair": None,
 }
 
 
@@ -109,7 +109,7 @@ def test_tables_without_images_add_nothing_but_names():
         ([full_table(), full_table("/other")], "roots /data and /other differ"),
         ([full_table(), full_table(keypoint_names=("x", "y"))], "one schema"),
         ([full_table(), full_table(flip_pairs=())], "one schema"),
-        ([full_table(), full_table(interocular=None)], "one schema"),
+        ([full_table(), full_table(normalization_pair=None)], "one schema"),
     ],
 )
 def test_tables_that_do_not_belong_together_are_refused(tables, words):

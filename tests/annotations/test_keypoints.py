@@ -88,7 +88,7 @@ def test_points_without_a_partner_lie_in_the_middle_of_a_real_face(name, shared_
     schema = KEYPOINT_SCHEMAS[name]
     alone = sorted(set(range(len(schema.names))) - {point for pair in schema.flip_pairs for point in pair})
     assert len(alone) == 10
-    left, right = schema.interocular
+    left, right = schema.normalization_pair
     for face in real_faces(shared_data, name):
         axis = (face[right] - face[left]) / np.linalg.norm(face[right] - face[left])
         across = (face - (face[left] + face[right]) / 2) @ axis / np.linalg.norm(face[right] - face[left])
@@ -96,13 +96,13 @@ def test_points_without_a_partner_lie_in_the_middle_of_a_real_face(name, shared_
 
 
 @pytest.mark.parametrize("name", REAL_FACES)
-def test_the_interocular_points_are_the_outermost_of_the_eyes(name, shared_data):
+def test_the_normalization_pairs_are_the_outermost_of_the_eyes(name, shared_data):
     schema = KEYPOINT_SCHEMAS[name]
-    assert schema.interocular == {"face_68": (36, 45), "face_98": (60, 72)}[name]
-    assert schema.interocular in schema.flip_pairs
+    assert schema.normalization_pair == {"face_68": (36, 45), "face_98": (60, 72)}[name]
+    assert schema.normalization_pair in schema.flip_pairs
     eyes = {"face_68": range(36, 48), "face_98": range(60, 76)}[name]
     for face in real_faces(shared_data, name):
-        left, right = schema.interocular
+        left, right = schema.normalization_pair
         across = face @ (face[right] - face[left])
         assert min(eyes, key=lambda point: across[point]) == left
         assert max(eyes, key=lambda point: across[point]) == right
@@ -115,8 +115,8 @@ def test_named_schemas_pair_left_names_with_right_names():
             assert schema.names[first].replace("left", "right") == schema.names[second]
         sides = [position for position, point in enumerate(schema.names) if "_" in point]
         assert sorted(point for pair in schema.flip_pairs for point in pair) == sides
-    assert KEYPOINT_SCHEMAS["face_5"].interocular == (0, 1)
-    assert KEYPOINT_SCHEMAS["coco_17"].interocular is None
+    assert KEYPOINT_SCHEMAS["face_5"].normalization_pair == (0, 1)
+    assert KEYPOINT_SCHEMAS["coco_17"].normalization_pair is None
     assert {name: len(schema.names) for name, schema in KEYPOINT_SCHEMAS.items()} == {
         "coco_17": 17,
         "face_5": 5,
@@ -127,9 +127,9 @@ def test_named_schemas_pair_left_names_with_right_names():
 
 
 def test_a_spec_is_a_name_a_schema_a_mapping_or_a_number():
-    by_name = {"names": ["l", "r", "m"], "flip_pairs": [["l", "r"]], "interocular": ["l", "m"]}
-    by_position = {"names": ("l", "r", "m"), "flip_pairs": ((0, 1),), "interocular": (0, 2)}
-    schema = KeypointSchema(names=("l", "r", "m"), flip_pairs=((0, 1),), interocular=(0, 2))
+    by_name = {"names": ["l", "r", "m"], "flip_pairs": [["l", "r"]], "normalization_pair": ["l", "m"]}
+    by_position = {"names": ("l", "r", "m"), "flip_pairs": ((0, 1),), "normalization_pair": (0, 2)}
+    schema = KeypointSchema(names=("l", "r", "m"), flip_pairs=((0, 1),), normalization_pair=(0, 2))
     assert keypoint_schema(by_name) == keypoint_schema(by_position) == schema
     assert keypoint_schema(schema) is schema
     assert keypoint_schema("face_5") is KEYPOINT_SCHEMAS["face_5"]
@@ -139,8 +139,8 @@ def test_a_spec_is_a_name_a_schema_a_mapping_or_a_number():
 
 
 def test_lists_become_tuples_so_that_schemas_compare_hash_and_pickle():
-    schema = KeypointSchema(names=["a", "b"], flip_pairs=[[0, 1]], interocular=[1, 0])
-    assert schema == KeypointSchema(names=("a", "b"), flip_pairs=((0, 1),), interocular=(1, 0))
+    schema = KeypointSchema(names=["a", "b"], flip_pairs=[[0, 1]], normalization_pair=[1, 0])
+    assert schema == KeypointSchema(names=("a", "b"), flip_pairs=((0, 1),), normalization_pair=(1, 0))
     assert pickle.loads(pickle.dumps(schema)) == schema
     assert len({schema, KeypointSchema(names=("a", "b"))}) == 2
     with pytest.raises(FrozenInstanceError):
@@ -166,9 +166,9 @@ def test_lists_become_tuples_so_that_schemas_compare_hash_and_pickle():
         ({"flip_pairs": ("ab",)}, ValueError, "not two positions"),
         ({"flip_pairs": ((0, 1.0),)}, TypeError, "a position is an int"),
         ({"flip_pairs": ((0, True),)}, TypeError, "a position is an int"),
-        ({"interocular": (0, 0)}, ValueError, "interocular pairs position 0 with itself"),
-        ({"interocular": (0, 9)}, ValueError, "interocular holds position 9"),
-        ({"interocular": (0,)}, ValueError, "not two positions"),
+        ({"normalization_pair": (0, 0)}, ValueError, "normalization_pair pairs position 0 with itself"),
+        ({"normalization_pair": (0, 9)}, ValueError, "normalization_pair holds position 9"),
+        ({"normalization_pair": (0,)}, ValueError, "not two positions"),
     ],
     ids=str,
 )
@@ -190,7 +190,11 @@ def test_what_makes_no_schema_is_refused(values, error, message):
         (None, TypeError, "NoneType"),
         (["a"], TypeError, "list"),
         ({"flip_pairs": []}, ValueError, "no names"),
-        ({"names": ["a"], "pairs": []}, ValueError, "'pairs'; the keys are names, flip_pairs, interocular"),
+        (
+            {"names": ["a"], "pairs": []},
+            ValueError,
+            "'pairs'; the keys are names, flip_pairs, normalization_pair",
+        ),
         ({"names": ["a", "b"], "flip_pairs": [["a", "c"]]}, ValueError, "'c', which is not one of its names"),
         ({"names": ["a", "b"], "flip_pairs": ["ab"]}, ValueError, "not two positions"),
     ],

@@ -76,13 +76,15 @@ def test_images_and_objects_are_found_by_position():
 
 
 def test_the_keypoint_schema_is_what_the_table_says_of_its_points(tmp_path):
-    schema = KeypointSchema(names=("left", "right"), flip_pairs=((0, 1),), interocular=(1, 0))
+    schema = KeypointSchema(names=("left", "right"), flip_pairs=((0, 1),), normalization_pair=(1, 0))
     full_table().save(tmp_path / "t.arrow", key="k")
     for table in (full_table(), AnnotationTable.load(tmp_path / "t.arrow", key="k")):
         assert table.keypoint_schema == schema
-    assert full_table(flip_pairs=(), interocular=None).keypoint_schema == KeypointSchema(names=schema.names)
+    assert full_table(flip_pairs=(), normalization_pair=None).keypoint_schema == KeypointSchema(
+        names=schema.names
+    )
     none = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
-    assert full_table(**none, interocular=None).keypoint_schema is None
+    assert full_table(**none, normalization_pair=None).keypoint_schema is None
 
 
 def test_class_counts_include_classes_and_images_without_objects():

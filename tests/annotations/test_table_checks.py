@@ -76,10 +76,10 @@ def test_the_valid_tables_that_the_cases_below_break_are_accepted():
         (KEYPOINTS | {"flip_pairs": [(0, 3)]}, "flip_pairs holds position 3"),
         (KEYPOINTS | {"flip_pairs": [(1, 1)]}, "flip_pairs pairs position 1 with itself"),
         (KEYPOINTS | {"flip_pairs": [(0, 1), (1, 2)]}, "flip_pairs holds position 1 twice"),
-        (KEYPOINTS | {"interocular": (0, 3)}, "interocular holds position 3"),
+        (KEYPOINTS | {"normalization_pair": (0, 3)}, "normalization_pair holds position 3"),
         (KEYPOINTS | {"keypoint_names": ("a", "b", "a")}, "keypoint_names holds .*more than once"),
         ({"flip_pairs": [(0, 1)]}, "there are no keypoints"),
-        ({"interocular": (0, 1)}, "there are no keypoints"),
+        ({"normalization_pair": (0, 1)}, "there are no keypoints"),
     ],
 )
 def test_columns_that_contradict_each_other_are_refused(change, words):
@@ -87,7 +87,7 @@ def test_columns_that_contradict_each_other_are_refused(change, words):
         AnnotationTable(**(VALID | change))
 
 
-@pytest.mark.parametrize("field", [{"flip_pairs": [(0.0, 1)]}, {"interocular": (0, 1.5)}])
+@pytest.mark.parametrize("field", [{"flip_pairs": [(0.0, 1)]}, {"normalization_pair": (0, 1.5)}])
 def test_positions_of_keypoints_are_integers(field):
     with pytest.raises(TypeError, match="float"):
         AnnotationTable(**VALID, **KEYPOINTS, **field)

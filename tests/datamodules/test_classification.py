@@ -99,7 +99,7 @@ def test_a_value_outside_its_choices_is_refused_at_once(single, settings, error,
 
 
 def test_what_the_tables_lack_is_refused(source):
-    with pytest.raises(ValueError, match="by='colour' is no attribute"):
+    with pytest.raises(ValueError, match="got by='colour'"):
         ClassificationDataModule(source, by="colour", objects="crop").train_dataloader()
     with pytest.raises(ValueError, match="give multi_label=True, or objects='crop'"):
         ClassificationDataModule(source).train_dataloader()

@@ -127,7 +127,7 @@ def test_samples_of_samples_are_the_same(single, settings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"by": "colour"}, r"by='colour' is no attribute .*\['finish'\]"),
+        ({"by": "colour"}, r"\['finish'\]; got by='colour'"),
         ({"objects": "boxes"}, "objects='boxes' is not one of"),
         ({"objects": "crop", "multi_label": True}, "one object has one label"),
         ({"objects": "crop", "multi_label": True, "unlabelled": "keep"}, "one object has one label"),

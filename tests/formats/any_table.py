@@ -16,7 +16,7 @@ COORDINATE = st.floats(-1e6, 1e6, width=32)
 def assert_same_table(again: AnnotationTable, table: AnnotationTable) -> None:
     for name in COLUMNS:
         np.testing.assert_array_equal(getattr(again, name), getattr(table, name), err_msg=name)
-    for name in ("class_names", "keypoint_names", "flip_pairs", "interocular", "split"):
+    for name in ("class_names", "keypoint_names", "flip_pairs", "normalization_pair", "split"):
         assert getattr(again, name) == getattr(table, name), name
     assert list(again.image_ids) == list(table.image_ids)
     assert (again.keypoints is None) == (table.keypoints is None)
@@ -36,7 +36,7 @@ def schemas(draw) -> KeypointSchema:
     pairs = [tuple(order[i : i + 2]) for i in range(0, len(order) - 1, 2)]
     scale = tuple(order[:2]) if len(order) > 1 and draw(st.booleans()) else None
     flips = tuple(pairs[: draw(st.integers(0, len(pairs)))])
-    return KeypointSchema(names=tuple(names), flip_pairs=flips, interocular=scale)
+    return KeypointSchema(names=tuple(names), flip_pairs=flips, normalization_pair=scale)
 
 
 @st.composite
@@ -63,7 +63,7 @@ def tables(draw, *, exact: bool = False) -> AnnotationTable:
             "visibility": visibility,
             "keypoint_names": schema.names,
             "flip_pairs": schema.flip_pairs,
-            "interocular": schema.interocular,
+            "normalization_pair": schema.normalization_pair,
         }
     attributes = {}
     for name in draw(st.lists(NAMES, max_size=3, unique=True)):

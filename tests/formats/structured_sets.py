@@ -17,7 +17,7 @@ LENIENT = ReadPolicy(malformed="drop", missing_image="drop", unreadable_image="k
 LENIENT_VOC = ReadPolicy(
     missing_annotation="drop", malformed="drop", missing_image="drop", schema_mismatch="unite"
 )
-SCHEMA = {"names": ["p", "q", "r"], "flip_pairs": [[0, 1]], "interocular": [0, 1]}
+SCHEMA = {"names": ["p", "q", "r"], "flip_pairs": [[0, 1]], "normalization_pair": [0, 1]}
 
 
 def make_voc(root: Path) -> list[str]:

@@ -82,16 +82,20 @@ def test_points_have_their_visibility_and_flip_pairs_by_their_names(coco):
     coco.add(category_id=2, keypoints=[0] * 9)
     coco.write()
     table = coco.read()
-    assert (table.keypoint_names, table.flip_pairs, table.interocular) == (tuple(POINTS), ((1, 2),), None)
+    assert (table.keypoint_names, table.flip_pairs, table.normalization_pair) == (
+        tuple(POINTS),
+        ((1, 2),),
+        None,
+    )
     assert table.keypoints[0].tolist() == [[5, 6], [7.5, 8], [0, 0]]
     assert table.visibility.tolist() == [[2, 1, 0], [0, 0, 0], [0, 0, 0]]
 
 
-def test_flip_pairs_and_interocular_of_the_file_win(coco):
-    coco.category(2, "face", keypoints=POINTS, flip_pairs=[[0, 1]], interocular=[1, 2])
+def test_flip_pairs_and_normalization_pair_of_the_file_win(coco):
+    coco.category(2, "face", keypoints=POINTS, flip_pairs=[[0, 1]], normalization_pair=[1, 2])
     coco.write()
     table = coco.read()
-    assert (table.flip_pairs, table.interocular) == (((0, 1),), (1, 2))
+    assert (table.flip_pairs, table.normalization_pair) == (((0, 1),), (1, 2))
 
 
 def test_points_of_several_categories_are_united_by_name(coco):
@@ -110,7 +114,7 @@ def test_points_without_names_are_numbered_or_take_those_of_the_schema_by_positi
     coco.write()
     assert coco.read().keypoint_names == ("00", "01", "02", "03", "04")
     table = coco.read(schema="face_5")
-    assert (table.keypoint_names[0], table.interocular) == ("left_eye", (0, 1))
+    assert (table.keypoint_names[0], table.normalization_pair) == ("left_eye", (0, 1))
     assert table.visibility.tolist() == [[2, 2, 1, 1, 1]]
     with pytest.raises(AnnotationError, match=r"annotations\[0\]: 5 points; those of 'x' are 68, or pass"):
         coco.read(schema="face_68")

@@ -122,7 +122,11 @@ def test_an_unknown_category_is_an_unknown_class(coco):
         ("categories", {"id": 2, "name": "y", "keypoints": ["a", "a"]}, "twice"),
         ("categories", {"id": 2, "name": "y", "keypoints": ["a"], "flip_pairs": [[0, 5]]}, "position 5"),
         ("categories", {"id": 2, "name": "y", "keypoints": ["a"], "flip_pairs": 5}, "flip_pairs must be"),
-        ("categories", {"id": 2, "name": "y", "keypoints": ["a"], "interocular": [0]}, "not two positions"),
+        (
+            "categories",
+            {"id": 2, "name": "y", "keypoints": ["a"], "normalization_pair": [0]},
+            "not two positions",
+        ),
         ("categories", {"id": 2, "name": "y", "keypoints": ["p"] * 3_000}, "at most 2048"),
     ],
 )

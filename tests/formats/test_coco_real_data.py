@@ -41,7 +41,7 @@ def test_a_file_with_centre_and_scale_gets_boxes_from_its_points(shared_data):
     table = read(shared_data / "mmpose_samples/300vw", "anno_300vw.json", schema="face_68")
     np.testing.assert_array_equal(table.boxes[:, :2], table.keypoints.min(axis=1))
     np.testing.assert_array_equal(table.boxes[:, 2:], table.keypoints.max(axis=1))
-    assert table.interocular == (36, 45)
+    assert table.normalization_pair == (36, 45)
 
 
 def test_points_outside_their_box_are_kept(shared_data):

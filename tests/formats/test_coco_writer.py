@@ -91,7 +91,7 @@ def test_the_file_says_what_tools_for_coco_ask_for(tmp_path):
     write_coco(table, tmp_path / "sub/a.json")
     document = json.loads((tmp_path / "sub/a.json").read_text())
     assert document["images"] == [{"id": 17, "file_name": "day/a.jpg", "width": 64, "height": 48}]
-    points = {"keypoints": ["p", "q"], "skeleton": [], "flip_pairs": [[0, 1]], "interocular": None}
+    points = {"keypoints": ["p", "q"], "skeleton": [], "flip_pairs": [[0, 1]], "normalization_pair": None}
     assert document["categories"] == [
         {"id": 1, "name": "cat", "supercategory": ""} | points,
         {"id": 2, "name": "dog", "supercategory": ""} | points,

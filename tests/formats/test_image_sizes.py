@@ -77,7 +77,7 @@ def test_what_is_no_image_gives_zero_and_the_reason(tmp_path):
     assert sizes == [[0, 0], [31, 17], [0, 0], [0, 0], [0, 0]]
     assert sorted(reasons) == [0, 2, 3, 4]
     assert "unknown to Pillow" in reasons[0]
-    assert "no regular file" in reasons[3]
+    assert "not a regular file" in reasons[3]
     assert "No such file" in reasons[4]
 
 

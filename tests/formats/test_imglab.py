@@ -74,7 +74,7 @@ def test_parts_are_points_by_their_names_sorted(imglab):
 def test_a_schema_orders_the_parts_and_reports_others(imglab):
     boxes = f"<box {BOX}>{part('01', 3, 4)}{part('68', 1, 2)}</box>"
     table = imglab(boxes, schema="face_68")
-    assert (table.keypoints.shape, table.interocular) == ((1, 68, 2), (36, 45))
+    assert (table.keypoints.shape, table.normalization_pair) == ((1, 68, 2), (36, 45))
     assert np.flatnonzero(table.visibility[0]).tolist() == [1]
     assert table.report.counts == {("unknown_point", "ignore"): 1}
     assert imglab(boxes, keypoints=False).keypoints is None
@@ -112,11 +112,11 @@ def test_a_size_that_is_no_number_is_reported_and_read_from_the_image(imglab):
     ("boxes", "words"),
     [
         ("<box top='2' left='1' width='3'/>", "it has no height"),
-        ("<box top='2' left='a' width='3' height='1'/>", "it has 'a', which is no number, as left"),
+        ("<box top='2' left='a' width='3' height='1'/>", "it has 'a', which is not a number, as left"),
         (f"<box {BOX} ignore='maybe'/>", "it has 'maybe' as ignore; 0 or 1"),
         (f"<box {BOX}>{part('0', 1, 1)}{part('0', 1, 1)}</box>", "has the part '0' twice"),
         (f"<box {BOX}><part x='1' y='1'/>{part('0', 1, 1)}</box>", "a <part> without name"),
-        (f"<box {BOX}>{part('0', 1, '?')}</box>", "part '0' has '\\?', which is no number, as y"),
+        (f"<box {BOX}>{part('0', 1, '?')}</box>", "part '0' has '\\?', which is not a number, as y"),
         (f"<box {BOX}><part name='0' x='1'/></box>", "part '0' has no y"),
         (f"<box {BOX}><label>{'n' * 300}</label></box>", "300 characters"),
     ],

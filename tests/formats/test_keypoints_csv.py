@@ -88,9 +88,9 @@ def test_options_are_honoured(read):
     ("text", "line", "words"),
     [
         ("f,x,y\na.jpg,1\n", 2, "2 fields; the first row has 3"),
-        ("f,x,y\n\na.jpg,1,z\n", 3, "'z' stands where number 2 of 2"),
-        ('f,x,y\n"a.jpg,1,2\n\n', 2, "the row is no CSV"),
-        ('f,x,y\n"a"b,1,2\n', 2, "the row is no CSV"),
+        ("f,x,y\n\na.jpg,1,z\n", 3, "expected number 2 of 2, got 'z'"),
+        ('f,x,y\n"a.jpg,1,2\n\n', 2, "the row is not valid CSV"),
+        ('f,x,y\n"a"b,1,2\n', 2, "the row is not valid CSV"),
         ('f,x,y\n"' + "a\n" * 40, 2, "a row of more than 16 lines; is a quote not closed"),
         ("f,x,y\n" + "a" * 140_000 + ",1,2\n", 2, "field larger than field limit"),
         ("f,x,y\n,1,2\n", 2, "the path of the image is empty"),
@@ -105,8 +105,8 @@ def test_what_is_wrong_is_named_with_its_line(read, text, line, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"path_column": "file"}, "column 'file' stands 0 times in the header, which has 'f', 'x', 'x'"),
-        ({"class_column": "x"}, "column 'x' stands 2 times"),
+        ({"path_column": "file"}, "column 'file' occurs 0 times in the header, which has 'f', 'x', 'x'"),
+        ({"class_column": "x"}, "column 'x' occurs 2 times"),
         ({"class_column": 3}, "there is no column 3; the first row has 3"),
         ({"schema": 2}, "2 columns are left for 2 points, which ask for 4"),
         ({"schema": 2, "point_columns": 1}, "4 columns from 1 on are not free"),

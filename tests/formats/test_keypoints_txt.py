@@ -88,7 +88,7 @@ def test_flags_say_what_is_visible(read):
     assert table.keypoints[0, 2].tolist() == [0, 0]
     plain = read("a.jpg 1 2 0 3 4 1 5 6 2", columns="path points_v", schema=3)
     assert plain.visibility.tolist() == [[0, 1, 2]]
-    with pytest.raises(AnnotationError, match=r"list\.txt:1: flag -1 of a point is none of 0, 1, 2"):
+    with pytest.raises(AnnotationError, match=r"list\.txt:1: flag -1 of a point must be one of 0, 1, 2"):
         read(text, columns="path points_v", schema=3)
 
 
@@ -163,7 +163,7 @@ def test_malformed_lines_are_dropped_and_listed(read):
     table = read(text, columns="path box", policy={"malformed": "drop"})
     assert table.report.counts == {("malformed", "drop"): 2, ("non_finite", "drop"): 1}
     assert [problem.line for problem in table.report.problems] == [1, 2, 4]
-    with pytest.raises(AnnotationError, match=r"list\.txt:2: 'x' stands where number 4 of 4 should"):
+    with pytest.raises(AnnotationError, match=r"list\.txt:2: expected number 4 of 4, got 'x'"):
         read("\n" + text[12:], columns="path box")
 
 

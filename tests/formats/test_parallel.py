@@ -7,7 +7,7 @@ import time
 import pytest
 
 from lit_loader.formats import parallel
-from lit_loader.formats.parallel import INLINE_FILES, iter_chunks, map_chunks, told_while
+from lit_loader.formats.parallel import INLINE_FILES, iter_chunks, map_chunks, status_spinner
 
 
 def squares(chunk):
@@ -90,16 +90,16 @@ def test_progress_is_drawn_on_a_terminal_and_nowhere_else(monkeypatch, capfd):
 
 
 def test_what_is_being_done_is_told_on_a_terminal_until_a_bar_takes_over(monkeypatch, capfd):
-    with told_while("Reading a.txt", progress=True):
+    with status_spinner("Reading a.txt", progress=True):
         run(squares, range(300), progress=True)
     assert capfd.readouterr() == ("", "")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    with told_while("Reading a.txt", progress=True):
+    with status_spinner("Reading a.txt", progress=True):
         assert run(squares, range(300), num_workers=2, progress=True) == run(squares, range(300))
     told = capfd.readouterr().err
     assert told.index("Reading a.txt") < told.index("300/300") < told.rindex("Reading a.txt")
-    with told_while("Reading a.txt", progress=False):
+    with status_spinner("Reading a.txt", progress=False):
         pass
     assert capfd.readouterr() == ("", "")
 

@@ -49,12 +49,12 @@ def test_images_without_faces_are_kept_and_options_honoured(read, tmp_path):
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        (FACE, 1, "stands before any line"),
+        (FACE, 1, "comes before any line"),
         ("#\n" + FACE, 1, "the path of the image is empty"),
         ("# b.jpg\n1 2 3", 2, "3 numbers; a face of 5 points has one of"),
         (f"# b.jpg\n\n{FACE[:-3]}2.0", 3, r"flags \[.*2.0\] of the points must be"),
         (f"# b.jpg\n{FACE[:-3]}nan", 2, "of the points must be"),
-        (f"# b.jpg\n{FACE} x", 2, "'x' stands where number 20 of 20 should"),
+        (f"# b.jpg\n{FACE} x", 2, "expected number 20 of 20, got 'x'"),
         ("# none.jpg", 1, "there is no image"),
     ],
 )

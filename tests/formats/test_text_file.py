@@ -94,7 +94,7 @@ def test_rows_come_with_the_line_on_which_they_begin(write):
     root = write(b'a, "b, c",\r\n,,\n\n"two\nlines",2\n')
     assert list(read_rows(root, "f.txt")) == [(1, ["a", "b, c", ""]), (4, ["two\nlines", "2"])]
     assert list(read_rows(write(b"a  b c\n"), "f.txt", delimiter=" ")) == [(1, ["a", "", "b", "c"])]
-    with pytest.raises(AnnotationError, match=r"f\.txt:2: the row is no CSV"):
+    with pytest.raises(AnnotationError, match=r"f\.txt:2: the row is not valid CSV"):
         list(read_rows(write(b'a,b\n"a" b,c\n'), "f.txt"))
 
 
@@ -110,7 +110,7 @@ def test_lines_are_not_all_held_in_memory(write):
 
 def test_numbers_name_what_is_none(tmp_path):
     assert numbers(["1", "-2.5e3", "inf"]) == [1, -2500, float("inf")]
-    with pytest.raises(AnnotationError, match=r"l\.txt:3: 'x' stands where number 2 of 3 should"):
+    with pytest.raises(AnnotationError, match=r"l\.txt:3: expected number 2 of 3, got 'x'"):
         numbers(["1", "x", "y"], path="l.txt", line=3)
 
 

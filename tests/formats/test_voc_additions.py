@@ -39,7 +39,7 @@ def test_points_without_a_schema_are_those_that_occur_sorted(voc):
     voc.add("a", (*BOX, keypoints(NOSE)), BOX)
     voc.add("b", (*BOX, keypoints('name="zip" x="1" y="1" visibility="0"', EYE)))
     table = voc.read()
-    assert (table.keypoint_names, table.flip_pairs, table.interocular) == (("eye", "nose"), (), None)
+    assert (table.keypoint_names, table.flip_pairs, table.normalization_pair) == (("eye", "nose"), (), None)
     assert table.keypoints.tolist() == [[[0, 0], [5, 6.5]], [[0, 0], [0, 0]], [[7, 8], [0, 0]]]
     assert table.visibility.tolist() == [[0, 2], [0, 0], [1, 0]]
     assert len(table.report) == 0
@@ -58,7 +58,7 @@ def test_a_schema_given_orders_the_points_and_reports_others(voc):
 def test_a_schema_given_makes_columns_even_where_no_object_has_a_point(three_images):
     table = three_images.read(schema="face_5")
     assert (table.keypoints.shape, int(table.visibility.max())) == ((5, 5, 2), 0)
-    assert table.interocular == (0, 1)
+    assert table.normalization_pair == (0, 1)
 
 
 def test_points_and_attributes_can_be_left_out(voc):
@@ -179,15 +179,18 @@ def test_a_point_that_the_files_own_schema_lacks_is_malformed(voc):
     [
         ("<schema/>\n<schema/>", r"a\.xml:2: the file holds <schema> more than once"),
         (listed(), "names is empty"),
-        (listed("p", "p"), "<point> 'p' stands there twice"),
-        (listed("p", more='<mirror first="p" second="q"/>'), "<mirror> names 'q', which is no <point>"),
+        (listed("p", "p"), "<point> 'p' occurs twice"),
+        (listed("p", more='<mirror first="p" second="q"/>'), "<mirror> names 'q', which is not a <point>"),
         (listed("p", more='<mirror first="p" second="p"/>'), "itself"),
-        (listed("p", more="<interocular/>"), "<interocular> names ''"),
-        (listed("p", "q", more='<interocular first="p" second="q"/>' * 2), "<interocular> more than once"),
+        (listed("p", more="<normalization_pair/>"), "<normalization_pair> names ''"),
+        (
+            listed("p", "q", more='<normalization_pair first="p" second="q"/>' * 2),
+            "<normalization_pair> more than once",
+        ),
         (listed("p", "q", "r", more='<mirror first="p" second="q"/><mirror first="p" second="r"/>'), "twice"),
         ("<schema><keypoints/><keypoints/></schema>", "<keypoints> more than once"),
-        ('<schema><keypoints schema="face_7"/></schema>', "schema='face_7'> is none of coco_17, face_5"),
-        ("<schema><class>a</class><class>a</class></schema>", "<class> 'a' stands there twice"),
+        ('<schema><keypoints schema="face_7"/></schema>', "schema='face_7'> must be one of coco_17, face_5"),
+        ("<schema><class>a</class><class>a</class></schema>", "<class> 'a' occurs twice"),
         ("<schema><class/></schema>", "<class> has 0 characters"),
         ("<schema><attribute/></schema>", "<name> of an <attribute> has 0 characters"),
     ],

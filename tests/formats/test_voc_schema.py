@@ -21,7 +21,7 @@ def listed(*names, more=""):
 def contradict(voc):
     first = '<mirror first="p" second="q"/>'
     voc.add("a", (*BOX, keypoints('name="q" x="1" y="1"')), before=listed("p", "q", more=first))
-    second = '<mirror first="r" second="s"/><interocular first="s" second="q"/>'
+    second = '<mirror first="r" second="s"/><normalization_pair first="s" second="q"/>'
     voc.add("b", (*BOX, keypoints('name="s" x="2" y="2"')), before=listed("q", "r", "s", more=second))
     voc.add("c", (*BOX, keypoints('name="p" x="3" y="3"')))
 
@@ -36,7 +36,7 @@ def test_files_that_contradict_each_other_can_be_united_by_name(voc):
     contradict(voc)
     table = voc.read(schema_mismatch="unite")
     assert table.keypoint_names == ("p", "q", "r", "s")
-    assert (table.flip_pairs, table.interocular) == (((0, 1), (2, 3)), (3, 1))
+    assert (table.flip_pairs, table.normalization_pair) == (((0, 1), (2, 3)), (3, 1))
     assert table.visibility.tolist() == [[0, 2, 0, 0], [0, 0, 0, 2], [2, 0, 0, 0]]
     assert table.report.counts == {("schema_mismatch", "unite"): 1}
 
@@ -48,7 +48,7 @@ def test_files_that_contradict_each_other_can_be_united_by_name(voc):
         ("<attribute><name>n</name><value>1</value></attribute>", "<attribute><name>n</name></attribute>"),
         (
             listed("p", "q")[8:-9],
-            listed("p", "q", more='<interocular first="p" second="q"/>')[8:-9],
+            listed("p", "q", more='<normalization_pair first="p" second="q"/>')[8:-9],
         ),
     ],
 )

@@ -75,7 +75,7 @@ def test_the_documented_example_is_read_as_its_text_says(voc):
     assert table.boxes.tolist() == [[100, 80.5, 220, 240], [300, 10, 640, 200]]
     assert (table.occluded.tolist(), table.crowd.tolist()) == ([True, False], [False, True])
     assert table.keypoint_names == ("left eye", "right eye", "nose")
-    assert (table.flip_pairs, table.interocular) == (((0, 1),), (0, 1))
+    assert (table.flip_pairs, table.normalization_pair) == (((0, 1),), (0, 1))
     assert table.keypoints.tolist() == [[[130, 120.25], [0, 0], [155, 165]], [[0, 0]] * 3]
     assert table.visibility.tolist() == [[2, 0, 1], [0, 0, 0]]
     expression = table.attributes["expression"]
@@ -98,7 +98,7 @@ def test_the_documented_example_is_what_the_writer_writes(tmp_path):
         schema={
             "names": ["left eye", "right eye", "nose"],
             "flip_pairs": [["left eye", "right eye"]],
-            "interocular": [0, 1],
+            "normalization_pair": [0, 1],
         },
         attributes={"expression": ["laughing", None]},
         attribute_values={"expression": ["calm", "laughing"]},
@@ -174,7 +174,7 @@ def test_points_and_attributes_of_many_files_stay_with_their_objects(tmp_path, n
         visibility=visibility,
         keypoint_names=KEYPOINT_SCHEMAS["face_5"].names,
         flip_pairs=KEYPOINT_SCHEMAS["face_5"].flip_pairs,
-        interocular=KEYPOINT_SCHEMAS["face_5"].interocular,
+        normalization_pair=KEYPOINT_SCHEMAS["face_5"].normalization_pair,
         attributes={"a": Attribute(ids=rng.integers(-1, 3, total), names=("z", "y", "x"))},
     )
     write_voc(table, tmp_path)

@@ -33,7 +33,7 @@ def scores(*faces: dict[str, Tensor], **settings: Any) -> Any:
 @pytest.mark.parametrize(
     ("settings", "size"),
     [
-        ({"normalize_by": "interocular", "interocular": (0, 1)}, 10.0),
+        ({"normalize_by": "pair", "normalization_pair": (0, 1)}, 10.0),
         ({"normalize_by": "box"}, 12.0),
         ({"normalize_by": "diagonal"}, math.hypot(8, 18)),
     ],
@@ -68,7 +68,7 @@ def test_a_face_that_cannot_be_measured_is_counted_apart() -> None:
     no_eye = face(mask=torch.tensor([[True, False, True, False]]))
     nothing = face(mask=torch.zeros(1, 4, dtype=torch.bool))
     flat = face(boxes=torch.tensor([[3.0, 3.0, 3.0, 9.0]]))
-    by_eyes: dict[str, Any] = {"normalize_by": "interocular", "interocular": (0, 1)}
+    by_eyes: dict[str, Any] = {"normalize_by": "pair", "normalization_pair": (0, 1)}
     found = scores(face(), no_eye, nothing, flat, **by_eyes)
     assert (found.num_faces, found.num_excluded) == (2, 2)
     assert found.nme == scores(face(), **by_eyes).nme
@@ -78,7 +78,7 @@ def test_a_face_that_cannot_be_measured_is_counted_apart() -> None:
 
 def test_eyes_at_one_place_give_no_size() -> None:
     together = face(wanted=torch.zeros(1, 4, 2))
-    assert scores(together, normalize_by="interocular", interocular=(0, 1)).num_excluded == 1
+    assert scores(together, normalize_by="pair", normalization_pair=(0, 1)).num_excluded == 1
 
 
 def test_a_point_that_is_no_number_fails() -> None:
@@ -102,10 +102,10 @@ def test_no_face_scores_no_number_and_reset_forgets() -> None:
     ("settings", "match"),
     [
         ({"normalize_by": "pupils"}, "none of"),
-        ({"normalize_by": "interocular"}, "needs interocular"),
-        ({"normalize_by": "box", "interocular": (0, 1)}, "no effect"),
-        ({"normalize_by": "interocular", "interocular": (1, 1)}, "different points"),
-        ({"normalize_by": "interocular", "interocular": (-1, 1)}, "different points"),
+        ({"normalize_by": "pair"}, "needs normalization_pair"),
+        ({"normalize_by": "box", "normalization_pair": (0, 1)}, "no effect"),
+        ({"normalize_by": "pair", "normalization_pair": (1, 1)}, "different points"),
+        ({"normalize_by": "pair", "normalization_pair": (-1, 1)}, "different points"),
         ({"failure_threshold": 0.0}, "above 0"),
     ],
 )

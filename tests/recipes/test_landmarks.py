@@ -70,14 +70,14 @@ def test_the_checkpoint_is_chosen_by_a_metric_that_validation_logs(tmp_path: Any
 
 
 def test_a_checkpoint_restores_the_module_from_plain_values(tmp_path: Any) -> None:
-    model = module(class_names=CLASSES, interocular=(0, 1), stride=8)
+    model = module(class_names=CLASSES, normalization_pair=(0, 1), stride=8)
     fit(model, [landmark_batch(2)], tmp_path).save_checkpoint(tmp_path / "m.ckpt")
     torch.load(tmp_path / "m.ckpt", weights_only=True)
     again = LandmarkModule.load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True).eval()
     images = landmark_batch(2).images
     with torch.no_grad():
         torch.testing.assert_close(again(images), model.eval()(images))
-    assert again.test_metric.metric.interocular == (0, 1)
+    assert again.test_metric.metric.normalization_pair == (0, 1)
 
 
 @pytest.mark.parametrize("size", [64, 80, 100])
@@ -114,9 +114,9 @@ def test_prediction_gives_points_scores_and_logits() -> None:
     ("changes", "normalize_by"),
     [
         ({}, "box"),
-        ({"interocular": [0, 1]}, "interocular"),
+        ({"normalization_pair": [0, 1]}, "pair"),
         ({"normalize_by": "diagonal"}, "diagonal"),
-        ({"interocular": [0, 1], "normalize_by": "box"}, "box"),
+        ({"normalization_pair": [0, 1], "normalize_by": "box"}, "box"),
     ],
 )
 def test_the_error_is_normalised_as_asked_or_by_what_is_known(
@@ -168,9 +168,9 @@ def test_a_report_before_a_test_is_refused() -> None:
         ({"keypoint_names": ()}, "keypoint_names"),
         ({"keypoint_names": ("a", "a")}, "keypoint_names"),
         ({"class_names": ()}, "class_names"),
-        ({"normalize_by": "interocular"}, "needs interocular"),
-        ({"interocular": (0, 4)}, "among 4"),
-        ({"interocular": (2, 2), "normalize_by": "box"}, "different points"),
+        ({"normalize_by": "pair"}, "needs normalization_pair"),
+        ({"normalization_pair": (0, 4)}, "among 4"),
+        ({"normalization_pair": (2, 2), "normalize_by": "box"}, "different points"),
         ({"normalize_by": "pupils"}, "none of"),
         ({"failure_threshold": -1.0}, "failure_threshold"),
         ({"stride": 5}, "run of neighbours"),

@@ -134,7 +134,7 @@ def test_either_head_can_be_left_out(tmp_path: Any, changes: dict[str, Any], abs
 
 
 def test_fit_and_test_report_every_task(tmp_path: Any) -> None:
-    model = module(strides=(4, 8), interocular=(0, 1), normalize_by="interocular", failure_threshold=0.2)
+    model = module(strides=(4, 8), normalization_pair=(0, 1), normalize_by="pair", failure_threshold=0.2)
     trainer = fit(model, [multi_task_batch(4)], tmp_path)
     logged, scores = trainer.callback_metrics, model.test_scores
     assert scores is not None
@@ -217,8 +217,8 @@ def test_a_report_before_a_test_is_refused() -> None:
         ({"attributes": {"finish": ()}}, "finish"),
         ({"attributes": {"labels": ("a", "b")}}, "other fields"),
         ({"attributes": {"a": ("x",), "a_probabilities": ("x",)}}, "other fields"),
-        ({"normalize_by": "interocular"}, "needs interocular"),
-        ({"keypoint_names": (), "interocular": (0, 1)}, "without keypoint_names"),
+        ({"normalize_by": "pair"}, "needs normalization_pair"),
+        ({"keypoint_names": (), "normalization_pair": (0, 1)}, "without keypoint_names"),
         ({"head_channels": 48}, "multiple of 32"),
         ({"detections_per_img": 101}, "1 to 100"),
         ({"strides": (8, 32)}, "run of neighbours"),

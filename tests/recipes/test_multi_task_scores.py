@@ -83,7 +83,7 @@ def test_points_and_attributes_are_measured_on_matched_objects_whatever_their_cl
 
 
 def test_the_threshold_and_the_normaliser_are_honoured() -> None:
-    measured = metric(normalize_by="interocular", interocular=(0, 1), failure_threshold=0.14)
+    measured = metric(normalize_by="pair", normalization_pair=(0, 1), failure_threshold=0.14)
     measured.update(*([one] for one in image()))
     scores = measured.compute_scores().landmarks
     assert scores is not None

@@ -27,11 +27,11 @@ SMALL = {"channels": 8, "head_channels": 32}
 
 @pytest.fixture
 def source(tmp_path):
-    return DrawnSource(train=draw_set(tmp_path, interocular=(0, 1)))
+    return DrawnSource(train=draw_set(tmp_path, normalization_pair=(0, 1)))
 
 
 FINISH = {"finish": list(FINISHES)}
-EYES = {"keypoint_names": list(POINTS), "interocular": [0, 1]}
+EYES = {"keypoint_names": list(POINTS), "normalization_pair": [0, 1]}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ EYES = {"keypoint_names": list(POINTS), "interocular": [0, 1]}
             MultiTaskDataModule,
             {"keypoints": False, "attributes": ["finish"]},
             MultiTaskModule,
-            {"keypoint_names": [], "interocular": None, "attributes": FINISH},
+            {"keypoint_names": [], "normalization_pair": None, "attributes": FINISH},
         ),
     ],
 )
@@ -65,7 +65,7 @@ def test_a_label_by_an_attribute_names_its_values(source):
 def test_a_single_class_needs_no_class_head_for_landmarks(tmp_path):
     table = draw_set(tmp_path, num_images=2, objects=1, class_names=("face",), labels=[0, 0])
     found = names_from_data(LandmarkDataModule(DrawnSource(train=table)))
-    assert found == {"class_names": None, "keypoint_names": list(POINTS), "interocular": None}
+    assert found == {"class_names": None, "keypoint_names": list(POINTS), "normalization_pair": None}
     assert names_from_data(MultiTaskDataModule(DrawnSource(train=table)))["class_names"] == ["face"]
 
 

@@ -46,7 +46,7 @@ class LandmarkModuleConfig(RecipeConfig):
     keypoint_names: Any = None
     class_names: Any = None
     normalize_by: Optional[str] = None
-    interocular: Any = None
+    normalization_pair: Any = None
     failure_threshold: float = 0.10
     stride: int = 4
     heatmap_sigma: float = 1.0
@@ -72,7 +72,7 @@ class MultiTaskModuleConfig(DetectionModuleConfig):
     keypoint_names: Any = None
     attributes: Any = None
     normalize_by: Optional[str] = None
-    interocular: Any = None
+    normalization_pair: Any = None
     failure_threshold: float = 0.10
     roi_size: int = 8
     box_scale: float = 1.3
