@@ -7,6 +7,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,14 +16,23 @@ import numpy as np
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import CacheError
 
-__all__ = ["FileStamp", "cache_file", "cache_folder", "cache_key", "image_stamp", "is_fresh", "load_or_build"]
+__all__ = [
+    "FileStamp",
+    "cache_file",
+    "cache_folder",
+    "cache_key",
+    "image_stamp",
+    "load_last",
+    "load_or_build",
+]
 
 # NOTE [when a cache is stale]
 # A cache file is named by the hash of everything that its table was made from: reader, its version, its
 # settings, the root, and the relative name, size and modification time (ns) of every annotation file. If one of
 # these differs, the name differs, and the file of that name does not exist. A table that depends on images (their
-# headers were read, or they were missing) holds a stamp of each. Not seen: a file rewritten with the same size within
-# the clock tick of the file system, or with its time set back. Files are never changed in place, so a mapping stays
+# headers were read, or they were missing) holds a stamp of each. Stamps are taken before the files are read: a file
+# that changes meanwhile has another stamp at the next read. Not seen: a file rewritten with the same size within the
+# clock tick of the file system, or with its time set back. Files are never changed in place, so a mapping stays
 # valid; old ones stay until the folder is deleted, which is safe at any time between runs.
 
 
@@ -79,15 +89,11 @@ def cache_file(folder: Path, key: str) -> Path:
     return folder / "annotations" / f"{key}.arrow"
 
 
-def is_fresh(folder: Path, key: str) -> bool:
-    """Return whether a table of this key is in the cache; opens nothing."""
-    return cache_file(folder, key).is_file()
-
-
 def load_or_build(
     *,
     folder: Path,
     key: str,
+    request: str,
     root: Path,
     build: Callable[[], AnnotationTable],
     may_keep: Callable[[AnnotationTable], bool],
@@ -100,6 +106,7 @@ def load_or_build(
     Args:
         folder: The cache folder.
         key: The table's key.
+        request: The key without the files: that of what is read and how, under which `load_last` finds the table.
         root: The data set's folder; a cached table of another one is refused.
         build: Makes the table.
         may_keep: Returns whether a table that was built now may be put there.
@@ -108,23 +115,63 @@ def load_or_build(
         UserWarning: If the cache cannot be written; the table is then held in memory.
     """
     path = cache_file(folder, key)
-    if is_fresh(folder, key):
+    table = _load(path, key, root)
+    if table is None or _images_changed(table):
+        _set_last(folder, request, None)
+        table = build()
+        if not may_keep(table):
+            return table
         try:
+            table.save(path, key=key)
             table = AnnotationTable.load(path, key=key)
-            if table.root == root and not _images_changed(table):
-                return table
-        except CacheError:
-            pass  # built again below
-    table = build()
-    if not may_keep(table):
-        return table
+        except OSError as error:  # CacheError is one
+            remedy = "pass a writable `cache_dir` or `use_cache=False`"
+            warnings.warn(f"the cache {path} cannot be used ({error}); {remedy}", UserWarning, stacklevel=3)
+            return table
+    _set_last(folder, request, key)
+    return table
+
+
+def load_last(*, folder: Path, request: str, root: Path) -> AnnotationTable | None:
+    """Return the table that `load_or_build` gave last for a request, with no look at the files that it is made of.
+
+    Returns:
+        None if there is none, or the cache cannot be written: then the last read could not be noted there.
+    """
+    path = _last_file(folder, request)
+    if not os.access(path.parent, os.W_OK):
+        return None
     try:
-        table.save(path, key=key)
-        return AnnotationTable.load(path, key=key)
-    except OSError as error:  # CacheError is one
-        remedy = "pass a writable `cache_dir` or `use_cache=False`"
-        warnings.warn(f"the cache {path} cannot be used ({error}); {remedy}", UserWarning, stacklevel=3)
-        return table
+        key = path.read_text("ascii")
+    except (OSError, ValueError):
+        return None
+    return _load(cache_file(folder, key), key, root) if key.isalnum() else None
+
+
+def _load(path: Path, key: str, root: Path) -> AnnotationTable | None:
+    try:
+        table = AnnotationTable.load(path, key=key)
+    except CacheError:  # none, or damaged
+        return None
+    return table if table.root == root else None
+
+
+def _last_file(folder: Path, request: str) -> Path:
+    return folder / "annotations" / f"{request}.last"
+
+
+def _set_last(folder: Path, request: str, key: str | None) -> None:
+    path = _last_file(folder, request)
+    with suppress(
+        OSError
+    ):  # then `load_last` finds nothing, and other processes look at the files themselves
+        if key is not None and path.is_file() and path.read_text("ascii") == key:
+            return
+        path.unlink(missing_ok=True)
+        if key is not None:
+            draft = path.with_suffix(f".{os.getpid()}.tmp")
+            draft.write_text(key, "ascii")
+            draft.replace(path)
 
 
 def image_stamp(root: Path | str, path: str) -> int:

@@ -371,6 +371,11 @@ class AnnotationTable:
         changes = {"class_names": names, "labels": lookup[self.labels], "category_ids": category_ids}
         return self._changed(self._lineage, **changes)
 
+    @property
+    def cache_key(self) -> str | None:
+        """The key of the cache file that the rows come from, or None."""
+        return None if self._lineage is None else self._lineage.key
+
     def save(self, path: Path, *, key: str) -> None:
         """Write the table to a file that ``load`` maps; ``key`` identifies what it was made from."""
         write_table(path, self._parts(), COLUMNS, key=key)

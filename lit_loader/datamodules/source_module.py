@@ -8,8 +8,9 @@ from typing import Any, Literal
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import Dataset
 
+from lit_loader.annotations import AnnotationTable
 from lit_loader.datamodules.base import LoaderDataModule
-from lit_loader.datasets import MAX_PIXELS, DecodedCache, TableSource
+from lit_loader.datasets import MAX_PIXELS, DecodedCache, Stage, TableSource
 from lit_loader.datasets.decoded import CachedReader, CacheKind, byte_count, byte_words
 from lit_loader.datasets.detection import check_dataset_settings
 from lit_loader.datasets.reading import Decode, check_decode
@@ -75,6 +76,7 @@ class SourceDataModule(LoaderDataModule):
         )
         self._cache = None if cache is None else wanted
         self._cached_bytes: dict[str, int] = {}
+        self._fingerprint: Any = None
 
     @property
     def _reading(self) -> dict[str, Any]:
@@ -104,7 +106,45 @@ class SourceDataModule(LoaderDataModule):
         memory when a stage is set up.
         """
         self.source.prepare()
+        self._close_changed()
         if self._cache is None or (self.trainer is None and self._cache.kind == "ram"):
             return
         # the base's own: a user's setup() may be one that must not run twice
         LoaderDataModule.setup(self, None if self.trainer is None else self.trainer.state.fn)
+
+    def setup(self, stage: str | None = None) -> None:
+        """Open the data of a stage, None: of all; what is open stays, unless its files have changed.
+
+        Raises:
+            ValueError: If there is no such stage.
+        """
+        if self._is_prepared_by_another():
+            self.source.reopen()
+        self._close_changed()
+        super().setup(stage)
+
+    def _is_prepared_by_another(self) -> bool:
+        """Whether the trainer has called `prepare_data` in another process of this machine.
+
+        A subclass with a `prepare_data` of its own may not have prepared the source.
+        """
+        trainer = self.trainer
+        if trainer is None or not type(self).prepare_data.__module__.startswith("lit_loader."):
+            return False
+        return trainer.local_rank > 0 and (self.prepare_data_per_node or trainer.node_rank == 0)
+
+    def _source_tables(self, stage: Stage) -> list[AnnotationTable]:
+        tables = self.source.tables(stage)
+        self._close_changed()
+        return tables
+
+    def _close_changed(self) -> None:
+        """Forget the data of all stages if it was opened from other tables than those that the source has now."""
+        found = self.source.fingerprint()
+        if found != self._fingerprint:
+            self._data.clear()
+            self._forget_samples()
+        self._fingerprint = found
+
+    def _forget_samples(self) -> None:
+        """Forget what a subclass has made of the tables."""

@@ -156,7 +156,7 @@ class TableDataModule(SourceDataModule):
 
     def _open_samples(self, stage: Stage) -> list[SampleTable]:
         if stage not in self._samples:
-            tables = self.source.tables(stage)
+            tables = self._source_tables(stage)
             if stage == "predict":
                 trained = self._first_table(_STAGES[:3])
                 found = samples_to_predict(tables, trained=trained, objects=self._objects)
@@ -172,6 +172,9 @@ class TableDataModule(SourceDataModule):
                     )
             self._samples[stage] = found
         return self._samples[stage]
+
+    def _forget_samples(self) -> None:
+        self._samples.clear()
 
     def _names_of(self, table: AnnotationTable) -> dict[str, tuple[str, ...]]:
         """Return the names that must be the same in every table, by what they name."""

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import check_groups, group_names, stratified_split
-from lit_loader.datasets.sources import Stage, TableSource, listed
+from lit_loader.datasets.sources import FileSource, Stage, listed
 from lit_loader.errors import AnnotationError
-from lit_loader.formats.registry import read_annotations
+from lit_loader.formats.folder import Folder
 
 __all__ = ["FormatSource"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FormatSource(TableSource):
+class FormatSource(FileSource):
     r"""Annotations of any format that `lit_loader.formats.registry` names.
 
     Args:
@@ -93,34 +93,26 @@ class FormatSource(TableSource):
         if self.group_pattern is not None:
             group_names([], self.group_pattern)
 
-    def prepare(self) -> None:
-        """Index every list, so that other processes find the tables in the cache."""
-        self._read_all()
-
-    def tables(self, stage: Stage) -> list[AnnotationTable]:
-        """Return the stage's tables."""
-        return self._read_all()[stage]
-
     def _fractions(self) -> dict[str, float]:
         return {"val": self.val_fraction, "test": self.test_fraction}
 
-    def _read_all(self) -> dict[Stage, list[AnnotationTable]]:
-        """Read every list once, and give each stage its tables, all with the same classes and attributes."""
-        read: dict[str, AnnotationTable] = {}
+    def _read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
+        found: dict[str, AnnotationTable] = {}
         keys: dict[Stage, list[str]] = {}
+        folder = Folder(self.root)  # its folders are listed once for all lists
         for stage in get_args(Stage):
             keys[stage] = []
             options = {**self.options, **self.stage_options.get(stage, {})}
             for name in listed(getattr(self, stage)):
                 key = json.dumps([name, options], sort_keys=True, default=repr)
                 keys[stage].append(key)
-                if key not in read:
-                    read[key] = self._read(name, options)
-        if not any(table.class_names for table in read.values()):
+                if key not in found:
+                    found[key] = self._read_list(read, folder, name, options)
+        if not any(table.class_names for table in found.values()):
             raise AnnotationError(
                 "no object in any of the lists, hence no class; give class_names=[...]", path=self.root
             )
-        same = dict(zip(read, with_same_names(list(read.values())), strict=True))
+        same = dict(zip(found, with_same_names(list(found.values())), strict=True))
         tables = {stage: [same[key] for key in keys[stage]] for stage in keys}
         tables |= self._held_out(tables["train"])
         if self.group_pattern is not None:
@@ -134,10 +126,12 @@ class FormatSource(TableSource):
             tables["predict"] = tables["test"]
         return tables
 
-    def _read(self, name: str, options: Mapping[str, Any]) -> AnnotationTable:
-        return read_annotations(
+    def _read_list(
+        self, read: Callable[..., AnnotationTable], folder: Folder, name: str, options: Mapping[str, Any]
+    ) -> AnnotationTable:
+        return read(
             self.format,
-            self.root,
+            folder,
             name,
             class_names=self.class_names,
             policy=self.policy,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -15,7 +15,7 @@ from lit_loader.errors import AnnotationError
 from lit_loader.formats import read_annotations
 from lit_loader.formats.folder import Folder
 
-__all__ = ["Names", "ShapesSource", "Stage", "TableSource", "VocSource", "listed"]
+__all__ = ["FileSource", "Names", "ShapesSource", "Stage", "TableSource", "VocSource", "listed"]
 
 Stage: TypeAlias = Literal["train", "val", "test", "predict"]
 Names: TypeAlias = str | Sequence[str] | None
@@ -34,9 +34,63 @@ class TableSource(ABC):
     def tables(self, stage: Stage) -> list[AnnotationTable]:
         """Return the tables of a stage: one, several (a list of validation sets), or none."""
 
+    def reopen(self) -> None:  # noqa: B027 # a source that keeps nothing has nothing to do
+        """Take over what `prepare` has just done in another process of this machine; by default nothing is kept."""
+
+    def fingerprint(self) -> Any:
+        """Return something that differs when `prepare` or `reopen` has found other tables; by default always None."""
+        return None
+
+
+class FileSource(TableSource):
+    """A source that reads annotation files: at the first call of `tables`, and again in `prepare`.
+
+    Owns: The tables of all stages, once read. A copy for another process has none, and reads them through the cache.
+    """
+
+    _keys: list[Any]
+    _tables: dict[Stage, list[AnnotationTable]]
+
+    def prepare(self) -> None:
+        """Read everything, so that other processes find the tables in the cache."""
+        self._read(trust_cache=False)
+
+    def reopen(self) -> None:
+        """Open the tables that `prepare` has put into the cache, with no look at the files that they are made of."""
+        self._read(trust_cache=True)
+
+    def fingerprint(self) -> Any:
+        """Return the keys of the tables in the cache."""
+        return self.__dict__.get("_keys")
+
+    def tables(self, stage: Stage) -> list[AnnotationTable]:
+        """Return the stage's tables."""
+        if "_tables" not in self.__dict__:
+            self._read(trust_cache=False)
+        return list(self._tables[stage])
+
+    @abstractmethod
+    def _read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
+        """Return the tables of all stages, read by ``read``, which takes what `read_annotations` takes."""
+
+    def _read(self, *, trust_cache: bool) -> None:
+        keys: list[Any] = []
+
+        def read(*arguments: Any, **options: Any) -> AnnotationTable:
+            table = read_annotations(*arguments, trust_cache=trust_cache, **options)
+            keys.append(table.cache_key or object())  # one that is not in the cache may be another each time
+            return table
+
+        tables = self._read_all(read)
+        if keys != self.fingerprint():  # else those that are there are as good
+            self.__dict__.update(_keys=keys, _tables=tables)  # a subclass may be a frozen dataclass
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_keys", "_tables")}
+
 
 @dataclass(frozen=True, kw_only=True)
-class VocSource(TableSource):
+class VocSource(FileSource):
     """A folder in VOC layout.
 
     Args:
@@ -75,39 +129,31 @@ class VocSource(TableSource):
     num_workers: int | None = None
     progress: bool = True
 
-    def prepare(self) -> None:
-        """Index every split, so that other processes find the tables in the cache."""
-        self._read_all(list(self._splits()))
-
-    def tables(self, stage: Stage) -> list[AnnotationTable]:
-        """Return the stage's tables."""
-        # Names that are given are known without the other stages' splits.
-        splits = self._splits()
-        read = self._read_all([stage] if self.class_names is not None else list(splits))
-        if self.class_names is not None and not all(map(_is_plain, read.values())):
-            read = self._read_all(list(splits))  # for the values of their attributes
-        if read and not any(table.class_names for table in read.values()):
+    def _read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
+        predict = self.test if self.predict is None else self.predict
+        splits: dict[Stage, Names] = {
+            "train": self.train,
+            "val": self.val,
+            "test": self.test,
+            "predict": predict,
+        }
+        found: dict[str, AnnotationTable] = {}
+        folder = Folder(self.root)  # its folders are listed once for all splits
+        for stage, names in splits.items():
+            for split in listed(names):
+                if split not in found:
+                    try:
+                        found[split] = self._read_split(read, folder, split)
+                    except AnnotationError:
+                        self._check_split_file(split, stage)
+                        raise
+        if found and not any(table.class_names for table in found.values()):
             raise AnnotationError(
-                f"no object in any of the splits {list(read)}, hence no class; give class_names=[...]",
+                f"no object in any of the splits {list(found)}, hence no class; give class_names=[...]",
                 path=self.root,
             )
-        tables = dict(zip(read, with_same_names(list(read.values())), strict=True))
-        return [tables[split] for split in listed(splits[stage])]
-
-    def _splits(self) -> dict[Stage, Names]:
-        predict = self.test if self.predict is None else self.predict
-        return {"train": self.train, "val": self.val, "test": self.test, "predict": predict}
-
-    def _read_all(self, stages: Sequence[Stage]) -> dict[str, AnnotationTable]:
-        """Read each split of some stages once; names not given are those of each split alone."""
-        read: dict[str, AnnotationTable] = {}
-        folder = Folder(self.root)  # its folders are listed once for all splits
-        for stage in stages:
-            for split in listed(self._splits()[stage]):
-                if split not in read:
-                    self._check_split_file(split, stage)
-                    read[split] = self._read(folder, split)
-        return read
+        tables = dict(zip(found, with_same_names(list(found.values())), strict=True))
+        return {stage: [tables[split] for split in listed(names)] for stage, names in splits.items()}
 
     def _check_split_file(self, split: str, stage: Stage) -> None:
         path = Path(self.root, _SPLIT_DIR, f"{split}.txt")
@@ -119,8 +165,10 @@ class VocSource(TableSource):
                 path=path,
             )
 
-    def _read(self, folder: Folder, split: str) -> AnnotationTable:
-        return read_annotations(
+    def _read_split(
+        self, read: Callable[..., AnnotationTable], folder: Folder, split: str
+    ) -> AnnotationTable:
+        return read(
             "voc",
             folder,
             split,
@@ -138,7 +186,7 @@ class VocSource(TableSource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShapesSource(TableSource):
+class ShapesSource(FileSource):
     """The embedded data set: scenes of shapes with points and a finish, drawn on first use.
 
     90, 9 and 1 % of the objects are of three classes; 88, 10 and 2 % have the attribute ``finish`` plain,
@@ -174,13 +222,8 @@ class ShapesSource(TableSource):
         if unknown:
             raise ValueError(f"num_images names {unknown}; the splits are train, val and test")
 
-    def prepare(self) -> None:
-        """Draw the scenes if they are not there yet."""
-        self._voc().prepare()
-
-    def tables(self, stage: Stage) -> list[AnnotationTable]:
-        """Return the stage's table."""
-        return self._voc().tables(stage)
+    def _read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
+        return self._voc()._read_all(read)
 
     def _voc(self) -> VocSource:
         fewest, most = self.objects_per_image
@@ -211,8 +254,3 @@ def listed(names: Names) -> list[str]:
     if names is None:
         return []
     return [names] if isinstance(names, str) else list(names)
-
-
-def _is_plain(table: AnnotationTable) -> bool:
-    """Whether nothing but the classes of a table has names that splits could disagree about."""
-    return not table.attributes and table.keypoints is None

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lit_loader.annotations.cache import cache_folder, cache_key, load_or_build
+from lit_loader.annotations.cache import cache_folder, cache_key, load_last, load_or_build
 from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
 from lit_loader.annotations.report import shorten
 from lit_loader.annotations.table import AnnotationTable
@@ -48,6 +48,9 @@ class ReadOptions:
         policy: What to do about each kind of problem.
         cache_dir: Where tables are cached, or None for the user's cache folder.
         use_cache: Whether to open the table from the cache and to store it there.
+        trust_cache: Whether to open the table that was read last with these options, with no look at the files. For
+            a process that knows that another one on this machine has just read them. They are read as always if
+            that table is not in the cache.
         num_workers: Processes that read, or None to decide by the number of files.
         progress: Whether to draw a progress bar on a terminal.
 
@@ -61,6 +64,7 @@ class ReadOptions:
     policy: ReadPolicy = field(default_factory=ReadPolicy)
     cache_dir: Path | str | None = None
     use_cache: bool = True
+    trust_cache: bool = False
     num_workers: int | None = None
     progress: bool = True
 
@@ -159,38 +163,33 @@ class Reader(ABC):
         """
         options = ReadOptions() if options is None else options
         folder = root if isinstance(root, Folder) else Folder(root)
-        inputs = self.inputs(folder, name)
-
-        def build() -> AnnotationTable:
-            with status_spinner(f"Reading {shorten(', '.join(inputs.files[:3]))}", progress=options.progress):
-                return self._build(folder, inputs, options)
-
-        if inputs.units is None or options.use_cache:  # a reader that makes units has looked at its files
-            stamps = [folder.stamp(file) for file in inputs.files]
         if not options.use_cache:
-            return build()
-        key = cache_key(
+            inputs = self.inputs(folder, name)
+            for file in (
+                inputs.files if inputs.units is None else ()
+            ):  # a reader that makes units has seen its files
+                folder.stamp(file)
+            return self._build(folder, inputs, options)
+        cache = cache_folder(options.cache_dir)
+        make_key = partial(
+            cache_key,
             reader=self.format,
             version=self.version,
             root=folder.root,
             settings=self._settings(name, options),
-            stamps=stamps,
         )
-
-        def may_keep(table: AnnotationTable) -> bool:
-            if any(table.report.count(kind, "drop") for kind in ("missing_image", "unreadable_image")):
-                return False
-            try:  # the files may have changed while they were read
-                return stamps == [folder.stamp(file) for file in inputs.files]
-            except AnnotationError:  # a file is gone
-                return False
-
+        request = make_key(stamps=())
+        last = load_last(folder=cache, request=request, root=folder.root) if options.trust_cache else None
+        if last is not None:
+            return last
+        inputs = self.inputs(folder, name)
         return load_or_build(
-            folder=cache_folder(options.cache_dir),
-            key=key,
+            folder=cache,
+            key=make_key(stamps=map(folder.stamp, inputs.files)),
+            request=request,
             root=folder.root,
-            build=build,
-            may_keep=may_keep,
+            build=partial(self._build, folder, inputs, options),
+            may_keep=_has_all_images,
         )
 
     def _settings(self, name: str, options: ReadOptions) -> dict[str, Any]:
@@ -207,25 +206,25 @@ class Reader(ABC):
 
     def _build(self, folder: Folder, inputs: Inputs, options: ReadOptions) -> AnnotationTable:
         units = inputs.files if inputs.units is None else inputs.units
-        parts = iter_chunks(
-            partial(_read_chunk, reader=self, root=folder.root, options=options, is_one=len(units) == 1),
-            units,
-            num_workers=options.num_workers,
-            progress=options.progress,
-            description="Reading annotations",
-        )
-        rows = next(parts, None) or Rows(folder.root, options.policy, options.class_names)
-        for part in parts:
-            rows.join(part)
-        return build_table(
-            rows,
-            folder,
-            class_names=options.class_names,
-            keypoints=self.given_keypoints(),
-            split=inputs.split if options.split is None else options.split,
-            num_workers=options.num_workers,
-            progress=options.progress,
-        )
+        shown: dict[str, Any] = {"num_workers": options.num_workers, "progress": options.progress}
+        with status_spinner(f"Reading {shorten(', '.join(inputs.files[:3]))}", progress=options.progress):
+            parts = iter_chunks(
+                partial(_read_chunk, reader=self, root=folder.root, options=options, is_one=len(units) == 1),
+                units,
+                description="Reading annotations",
+                **shown,
+            )
+            rows = next(parts, None) or Rows(folder.root, options.policy, options.class_names)
+            for part in parts:
+                rows.join(part)
+            return build_table(
+                rows,
+                folder,
+                class_names=options.class_names,
+                keypoints=self.given_keypoints(),
+                split=inputs.split if options.split is None else options.split,
+                **shown,
+            )
 
 
 def _read_chunk(
@@ -243,6 +242,10 @@ def _read_chunk(
                 raise
             rows.malformed(error.message, line=error.line)
     return rows
+
+
+def _has_all_images(table: AnnotationTable) -> bool:
+    return not any(table.report.count(kind, "drop") for kind in ("missing_image", "unreadable_image"))
 
 
 def _plain(value: Any) -> Any:

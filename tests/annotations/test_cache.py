@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from lit_loader.annotations import cache, image_labels, image_weights
-from lit_loader.annotations.cache import FileStamp, cache_file, cache_folder, cache_key, is_fresh
+from lit_loader.annotations.cache import FileStamp, cache_folder, cache_key
 from lit_loader.errors import AnnotationError, CacheError
 from lit_loader.formats import read_annotations, reader
 
@@ -62,7 +62,7 @@ def touch(path, seconds=10):
 
 
 def files_of(tmp_path):
-    return sorted(path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    return sorted((tmp_path / "cache").rglob("*.arrow"))
 
 
 def test_a_warm_read_opens_no_annotation_and_no_image_and_gives_all_weights(read, opened, three_images):
@@ -172,16 +172,51 @@ def test_a_table_of_another_root_under_the_right_key_is_not_used(read, tmp_path)
     assert read().root == table.root
 
 
-def test_files_that_change_while_they_are_read_are_not_cached(read, three_images, monkeypatch, tmp_path):
+def test_files_that_change_while_they_are_read_are_read_again(read, three_images, monkeypatch, builds):
     original = reader.build_table
 
     def build(*arguments, **named):
-        touch(three_images.root / "Annotations/a.xml")
+        if len(builds) == 1:
+            three_images.add("a", ("dog", 1, 1, 2, 2))
         return original(*arguments, **named)
 
+    before = read(use_cache=False).num_objects
     monkeypatch.setattr(reader, "build_table", build)
-    assert read().num_images == 3
-    assert files_of(tmp_path) == []
+    assert read().num_objects == before
+    assert read().num_objects == before + 1
+
+
+def test_a_trusted_cache_gives_the_last_table_with_no_look_at_the_files(read, builds, three_images, opened):
+    read()
+    three_images.split("train", "a\n")
+    opened.clear()
+    assert read(trust_cache=True).num_images == 3
+    assert not [path for path in opened if str(three_images.root) in path]
+    assert read().num_images == 1
+    assert read(trust_cache=True).num_images == 1
+    assert len(builds) == 2
+
+
+@pytest.mark.parametrize("damage", ["none yet", "no table", "other options", "no key", "read only"])
+def test_a_trusted_cache_without_the_table_is_filled_as_always(read, builds, tmp_path, monkeypatch, damage):
+    if damage != "none yet":
+        read(one_based=damage == "other options")
+    if damage == "no table":
+        files_of(tmp_path)[0].unlink()
+    if damage == "no key":
+        next(tmp_path.rglob("*.last")).write_text("../../etc")
+    if damage == "read only":
+        monkeypatch.setattr(cache.os, "access", lambda *arguments: False)
+    assert read(trust_cache=True).num_images == 3
+    assert len(builds) == {"none yet": 1, "no table": 2, "other options": 2}.get(damage, 1)
+
+
+def test_a_trusted_cache_never_gives_a_table_older_than_the_last(read, builds, three_images):
+    read(missing_image="drop")
+    (three_images.root / "JPEGImages/c.jpg").unlink()
+    touch(three_images.root / "Annotations/c.xml")
+    assert read(missing_image="drop").num_images == 2  # which is not kept
+    assert read(missing_image="drop", trust_cache=True).num_images == 2
 
 
 def test_a_failed_read_leaves_nothing_in_the_cache(read, three_images, tmp_path):
@@ -243,16 +278,6 @@ def test_nothing_is_written_beside_the_data(read, three_images, tmp_path, monkey
     read(cache_dir=None)
     assert sorted(three_images.root.rglob("*")) == before
     assert len(files_of(tmp_path)) == 1
-
-
-def test_freshness_is_answered_without_opening_anything(tmp_path, opened):
-    key = cache_key(reader="r", version=1, root=tmp_path, settings={}, stamps=[])
-    assert not is_fresh(tmp_path, key)
-    cache_file(tmp_path, key).parent.mkdir()
-    cache_file(tmp_path, key).touch()
-    opened.clear()
-    assert is_fresh(tmp_path, key)
-    assert opened == []
 
 
 def test_a_key_depends_on_every_part_and_only_on_them(tmp_path):
