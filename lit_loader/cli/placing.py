@@ -6,16 +6,19 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import numpy as np
+from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.table import COLUMNS
 from lit_loader.errors import AnnotationError
+from lit_loader.formats.labelme_file import LABELME_ENDING, embedded_image
 
 __all__ = ["check_rows_agree", "image_places", "place_images", "relocated"]
 
@@ -44,6 +47,8 @@ def image_places(tables: Iterable[AnnotationTable], *, image_dir: str) -> dict[s
     ids: dict[str, str] = {}
     for path, each in zip(paths, parts, strict=True):
         place = PurePosixPath(*each[shared:])
+        if path.endswith(LABELME_ENDING):
+            place = place.with_suffix(_embedded_ending(tables[0].root / path))
         other = ids.setdefault(str(place.with_suffix("")), path)
         if other != path:
             raise AnnotationError(
@@ -150,7 +155,19 @@ def _equal(a: AnnotationTable, rows_a: slice, b: AnnotationTable, rows_b: slice)
     )
 
 
+def _embedded_ending(path: Path) -> str:
+    """Return the ending of the image inside of a LabelMe file."""
+    try:
+        with Image.open(BytesIO(embedded_image(path))) as image:
+            return f".{image.format}".lower()
+    except OSError as error:  # what Pillow does not know
+        raise AnnotationError(f"the embedded image cannot be read ({error})", path=path) from None
+
+
 def _place(source: Path, target: Path, *, link: bool) -> str:
+    if source.suffix == LABELME_ENDING:
+        target.write_bytes(embedded_image(source))
+        return "copy"
     if link:
         try:
             os.link(source, target)

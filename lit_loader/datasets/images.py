@@ -21,7 +21,8 @@ from lit_loader.datasets.jpeg import (
     check_jpeg_header,
     jpeg_header,
 )
-from lit_loader.errors import ImageError
+from lit_loader.errors import AnnotationError, ImageError
+from lit_loader.formats.labelme_file import LABELME_ENDING, embedded_image
 
 __all__ = ["MAX_PIXELS", "UPRIGHT", "decode_bytes", "decode_image", "orientation_of", "read_image_file"]
 
@@ -89,6 +90,8 @@ def decode_image(path: Path | str, *, max_pixels: int = MAX_PIXELS, exif_orienta
 def read_image_file(path: Path | str, *, max_pixels: int) -> bytes:
     """Return the bytes of an image file that is not larger than ``max_pixels`` can make it.
 
+    Of LabelMe's JSON files it is the image that is embedded in them.
+
     Raises:
         ImageError: The file is missing, empty, no regular file, or larger than 64 MiB and 16 bytes for each of
             ``max_pixels``; the message names it.
@@ -96,6 +99,11 @@ def read_image_file(path: Path | str, *, max_pixels: int) -> bytes:
     """
     if max_pixels < 1:
         raise ValueError(f"max_pixels={max_pixels} refuses every image; give at least 1.")
+    if str(path).endswith(LABELME_ENDING):
+        try:
+            return embedded_image(path)
+        except AnnotationError as error:
+            raise ImageError(f"{error}.") from None
     most = SPARE_BYTES + BYTES_A_PIXEL * max_pixels
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123 # half the time of Path.open

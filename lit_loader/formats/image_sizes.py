@@ -9,13 +9,14 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from lit_loader.annotations.report import shorten
+from lit_loader.formats.labelme_file import LABELME_ENDING, embedded_image
 from lit_loader.formats.parallel import map_chunks
 
 __all__ = ["MAX_HEADER_BYTES", "MAX_HEADER_READS", "read_image_sizes"]
@@ -80,7 +81,9 @@ def _read(path: Path) -> tuple[int, int] | str:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
             return "is not a regular file"
-        with _LimitedFile(path) as file, Image.open(file) as image:
+        is_labelme = path.suffix == LABELME_ENDING
+        raw = io.BytesIO(embedded_image(path)) if is_labelme else io.FileIO(path, "rb")
+        with _LimitedFile(raw) as file, Image.open(file) as image:
             width, height = image.size
             if image.format != "TIFF" and _orientation(image, file) in (5, 6, 7, 8):  # TIFF is upright by now
                 width, height = height, width
@@ -94,8 +97,8 @@ def _read(path: Path) -> tuple[int, int] | str:
 class _LimitedFile(io.BufferedReader):
     """A file that hands out only so much; see NOTE [what is read of an image]."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(io.FileIO(path, "rb"), 16 * 1024)
+    def __init__(self, raw: Any) -> None:
+        super().__init__(raw, 16 * 1024)
         self._left, self._left_in_pieces, self._reads = MAX_HEADER_BYTES, _MAX_PIECES_BYTES, 0
 
     def read(self, size: int | None = -1, /) -> bytes:

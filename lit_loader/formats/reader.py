@@ -15,12 +15,14 @@ NOTE [When a cached table is stale]
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from lit_loader.annotations.cache import cache_folder, cache_key, load_last, load_or_build
 from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
@@ -35,6 +37,20 @@ from lit_loader.formats.rules import build_table
 from lit_loader.formats.text_file import read_lines
 
 __all__ = ["Inputs", "ReadOptions", "Reader"]
+
+_OTHER_FORMATS: Final = {
+    rb"<annotations>\s*<version>": "CVAT XML: export it from CVAT as COCO or Pascal VOC",
+    rb"<sourceAnnotation>LabelMe|</deleted>\s*<verified>": "old LabelMe XML: convert it to COCO or Pascal VOC",
+    rb"<dataset>\s*<(name|comment|images)\b": "imglab XML: read it as 'imglab'",
+    rb'"(shape_attributes|_via_\w+)"\s*:': "VIA JSON: export it from VIA as COCO",
+    rb'"(shapes|shape_type|imageData)"\s*:': "LabelMe JSON: read it as 'labelme'",
+    rb'"(images|annotations|categories)"\s*:\s*\[': "COCO JSON: read it as 'coco'",
+    rb"\A(ImageID,(Source|Subset)|MaskPath,ImageID|LabelName,)": "Open Images CSV: convert it to COCO",
+    rb'\A"?image"?,"?xmin"?,"?ymin': "VoTT CSV: keypoints_csv reads it with box_columns=xmin,ymin,xmax,ymax",
+    rb"\ANAME_ID,X,": "VGGFace2 CSV: keypoints_csv reads it with box_columns=X,Y,W,H and box_format=xywh",
+    rb"\ANAME_ID,P1X,": "VGGFace2 CSV: keypoints_csv reads it with schema=face_5",
+}
+"""Formats that a file may be taken for another one's: how they begin, and what to do about them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,10 +181,9 @@ class Reader(ABC):
         folder = root if isinstance(root, Folder) else Folder(root)
         if not options.use_cache:
             inputs = self.inputs(folder, name)
-            for file in (
-                inputs.files if inputs.units is None else ()
-            ):  # a reader that makes units has seen its files
-                folder.stamp(file)
+            if inputs.units is None:  # a reader that makes units has looked at its files
+                for file in inputs.files:
+                    folder.stamp(file)
             return self._build(folder, inputs, options)
         cache = cache_folder(options.cache_dir)
         make_key = partial(
@@ -207,7 +222,8 @@ class Reader(ABC):
     def _build(self, folder: Folder, inputs: Inputs, options: ReadOptions) -> AnnotationTable:
         units = inputs.files if inputs.units is None else inputs.units
         shown: dict[str, Any] = {"num_workers": options.num_workers, "progress": options.progress}
-        with status_spinner(f"Reading {shorten(', '.join(inputs.files[:3]))}", progress=options.progress):
+        told = f"Reading {shorten(', '.join(inputs.files[:3]))}"
+        with status_spinner(told, progress=options.progress), _other_format_named(self.format):
             parts = iter_chunks(
                 partial(_read_chunk, reader=self, root=folder.root, options=options, is_one=len(units) == 1),
                 units,
@@ -246,6 +262,23 @@ def _read_chunk(
 
 def _has_all_images(table: AnnotationTable) -> bool:
     return not any(table.report.count(kind, "drop") for kind in ("missing_image", "unreadable_image"))
+
+
+@contextmanager
+def _other_format_named(format: str) -> Iterator[None]:
+    """Add to an error what its file is, if it is known to be of another format."""
+    try:
+        yield
+    except AnnotationError as error:
+        path, start = Path(error.path or ""), b""
+        if path.is_file():
+            with suppress(OSError), path.open("rb") as file:
+                start = file.read(4096)
+        for pattern, found in _OTHER_FORMATS.items():
+            if f"'{format}'" not in found and re.search(pattern, start):
+                message = f"this is {found} (as {format!r}: {error.message})"
+                raise type(error)(message, path=error.path, line=error.line) from None
+        raise
 
 
 def _plain(value: Any) -> Any:

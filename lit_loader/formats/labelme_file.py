@@ -1,0 +1,51 @@
+"""LabelMe's JSON files and the images that are embedded in them, for all who meet one."""
+
+from __future__ import annotations
+
+import binascii
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from lit_loader.errors import AnnotationError
+from lit_loader.formats.text_file import read_bytes
+
+__all__ = ["LABELME_ENDING", "MAX_LABELME_BYTES", "embedded_image", "read_labelme"]
+
+LABELME_ENDING: Final = ".json"
+"""The ending of an image's path that means the image embedded in that file."""
+
+MAX_LABELME_BYTES: Final = 64 * 1024 * 1024
+_MAX_VALUES: Final = 1_000_000  # each of two bytes may become an object of fifty
+
+
+def read_labelme(root: Path, name: str) -> dict[str, Any]:
+    """Return the JSON object of a file.
+
+    Raises:
+        AnnotationError: If it is none, is larger than ``MAX_LABELME_BYTES``, nested too deeply or has too many values.
+    """
+    path, line = root / name, None
+    data = read_bytes(root, name, max_bytes=MAX_LABELME_BYTES)
+    try:
+        if sum(map(data.count, (b"[", b"{", b","))) > _MAX_VALUES:
+            raise ValueError(f"more than {_MAX_VALUES} values; they do not describe one image")
+        document = json.loads(data.removeprefix(b"\xef\xbb\xbf"))
+        if isinstance(document, dict):
+            return document
+        reason = "a JSON object {...} expected"
+    except (RecursionError, ValueError) as error:
+        reason, line = str(error)[:200], getattr(error, "lineno", None)
+    raise AnnotationError(f"it is no LabelMe file: {reason}", path=path, line=line)
+
+
+def embedded_image(path: Path | str) -> bytes:
+    """Return the image file inside of a LabelMe file.
+
+    Raises:
+        AnnotationError: If there is none.
+    """
+    try:
+        return binascii.a2b_base64(read_labelme(Path(path).parent, Path(path).name)["imageData"])
+    except (KeyError, TypeError, ValueError) as error:  # no text, or no base64
+        raise AnnotationError(f"imageData is no image ({error})", path=path) from None

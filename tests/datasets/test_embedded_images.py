@@ -1,0 +1,89 @@
+"""Images that lie inside of LabelMe's JSON files are read, sized and converted as files are."""
+
+from __future__ import annotations
+
+import base64
+import json
+from io import BytesIO
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from lit_loader.cli import main
+from lit_loader.datasets import DetectionDataset, EncodedImage, decode_image
+from lit_loader.errors import AnnotationError, ImageError
+from lit_loader.formats import ReadPolicy, read_annotations
+from tests.formats.structured_sets import labelme_shape
+
+BOX = labelme_shape("rectangle", "cat", [1, 2], [30, 20])
+
+
+def encoded(format="PNG", size=(40, 24)):
+    pixels = np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+    file = BytesIO()
+    Image.fromarray(pixels).save(file, format)
+    return file.getvalue()
+
+
+def write(root, data, name="a", **more):
+    text = base64.b64encode(data).decode() if isinstance(data, bytes) else data
+    document = {"shapes": [BOX], "imagePath": f"{name}.png", "imageData": text} | more
+    (root / f"{name}.json").write_text(json.dumps(document))
+    return root
+
+
+def read(root, **options):
+    return read_annotations("labelme", root, use_cache=False, progress=False, **options)
+
+
+@pytest.mark.parametrize("format", ["PNG", "JPEG"])
+@pytest.mark.parametrize("decode", ["exact", "fast"])
+def test_an_embedded_image_has_its_size_and_pixels(tmp_path, format, decode):
+    data = encoded(format)
+    table = read(write(tmp_path, data))
+    assert (list(table.image_paths), list(table.image_ids)) == (["a.json"], ["a.png"])
+    assert (table.widths.tolist(), table.heights.tolist()) == ([40], [24])
+    (tmp_path / "beside").write_bytes(data)
+    pixels = decode_image(tmp_path / "beside")
+    assert torch.equal(decode_image(table.image_path(0)), pixels)
+    assert torch.equal(EncodedImage(table.image_path(0)).read(), pixels)
+    image, target = DetectionDataset(table, decode=decode)[0]
+    assert torch.equal(torch.as_tensor(image), pixels)
+    assert target["boxes"].tolist() == [[1, 2, 30, 20]]
+
+
+def test_the_file_beside_is_taken_where_it_is_there(tmp_path):
+    write(tmp_path, encoded())
+    Image.new("RGB", (40, 24)).save(tmp_path / "a.png")
+    assert list(read(tmp_path).image_paths) == ["a.png"]
+
+
+@pytest.mark.parametrize("data", ["", "####", "AAAA", "a", 7])
+def test_what_is_no_image_is_an_error_that_names_the_file(tmp_path, data):
+    write(tmp_path, data)
+    with pytest.raises(AnnotationError, match=r"there is no image 'a\.png'|size of 'a\.json' cannot be read"):
+        read(tmp_path)
+    with pytest.raises(ImageError, match=r"a\.json: "):
+        decode_image(tmp_path / "a.json")
+    table = read(tmp_path, policy=ReadPolicy(missing_image="keep", unreadable_image="keep"))
+    assert table.widths.tolist() == [0]
+
+
+def test_other_json_files_hold_no_image(tmp_path):
+    for text in ("{}", "[]", "{", "[" * 200_000, '{"imageData": null}'):
+        (tmp_path / "a.json").write_text(text)
+        with pytest.raises(ImageError, match=r"a\.json: "):
+            decode_image(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(("format", "ending"), [("PNG", "png"), ("JPEG", "jpeg")])
+def test_converted_sets_have_them_as_files(tmp_path, format, ending):
+    data = encoded(format)
+    (tmp_path / "set").mkdir()
+    write(tmp_path / "set", data)
+    words = ["convert", "labelme", "set", "train=.", "--to", "coco", "--out", "new", "--cache-dir", "cache"]
+    words[2], words[7], words[9] = (str(tmp_path / name) for name in ("set", "new", "cache"))
+    assert main(words) == 0
+    assert (tmp_path / f"new/images/a.{ending}").read_bytes() == data

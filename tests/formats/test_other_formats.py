@@ -1,0 +1,91 @@
+"""A file of another format is refused by its name, whichever reader was pointed at it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lit_loader.errors import AnnotationError, UnsafePathError
+from lit_loader.formats import read_annotations
+from tests.formats.text_sets import write_image
+
+CVAT = (
+    '<?xml version="1.0"?>\n<annotations>\n <version>1.1</version><image id="0" name="a.jpg"/></annotations>'
+)
+OLD_LABELME = (
+    "<annotation><filename>a.jpg</filename><object><name>x</name><deleted>0</deleted><verified>0</verified>"
+    "<polygon><pt><x>1</x><y>2</y></pt></polygon></object></annotation>"
+)
+IMGLAB = "<dataset><name>x</name><images><image file='a.jpg'></image></images></dataset>"
+REGION = {"shape_attributes": {"name": "rect", "x": 1}, "region_attributes": {}}
+VIA = json.dumps({"a.jpg123": {"filename": "a.jpg", "size": 123, "regions": [REGION]}}, indent=1)
+LABELME = json.dumps({"version": "5.0.1", "flags": {}, "shapes": [], "imagePath": "a.jpg"}, indent=1)
+COCO = json.dumps({"info": {}, "images": [], "annotations": [], "categories": []})
+OPEN_IMAGES = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax\na,xclick,/m/0,1,0.2,1,0.3,0.5\n"
+VOTT = '"image","xmin","ymin","xmax","ymax","label"\n"a.jpg",10,5,20,7,"helmet"\n'
+VGGFACE2_BOXES = "NAME_ID,X,Y,W,H\nn000001/0001_01,2,2,1,2\n"
+VGGFACE2_POINTS = "NAME_ID,P1X,P1Y,P2X,P2Y,P3X,P3Y,P4X,P4Y,P5X,P5Y\na,1,2,3,4,5,6,7,8,9,10\n"
+CASES = [
+    ("voc", "xml", CVAT, "CVAT XML: export it from CVAT as COCO or Pascal VOC"),
+    ("imglab", "xml", CVAT, "CVAT XML: export it from CVAT as COCO or Pascal VOC"),
+    ("voc", "xml", OLD_LABELME, "old LabelMe XML: convert it to COCO or Pascal VOC"),
+    ("imglab", "xml", OLD_LABELME, "old LabelMe XML: convert it to COCO or Pascal VOC"),
+    ("voc", "xml", IMGLAB, "imglab XML: read it as 'imglab'"),
+    ("coco", "json", VIA, "VIA JSON: export it from VIA as COCO"),
+    ("labelme", "json", VIA, "VIA JSON: export it from VIA as COCO"),
+    ("coco", "json", LABELME, "LabelMe JSON: read it as 'labelme'"),
+    ("labelme", "json", COCO, "COCO JSON: read it as 'coco'"),
+    ("class_list", "json", COCO, "COCO JSON: read it as 'coco'"),
+    ("keypoints_csv", "csv", OPEN_IMAGES, "Open Images CSV: convert it to COCO"),
+    ("class_list", "csv", OPEN_IMAGES, "Open Images CSV: convert it to COCO"),
+    ("class_list", "csv", "ImageID,Subset,OriginalURL\na,train,x\n", "Open Images CSV: convert it to COCO"),
+    ("keypoints_csv", "csv", VOTT, "VoTT CSV: keypoints_csv reads it with box_columns=xmin,ymin,xmax,ymax"),
+    ("class_list", "csv", VOTT, "VoTT CSV: keypoints_csv reads it with box_columns=xmin,ymin,xmax,ymax"),
+    ("keypoints_csv", "csv", VGGFACE2_BOXES, "VGGFace2 CSV: keypoints_csv reads it with box_columns=X,Y,W,H"),
+    ("class_list", "csv", VGGFACE2_BOXES, "VGGFace2 CSV: keypoints_csv reads it with box_columns=X,Y,W,H"),
+    ("keypoints_csv", "csv", VGGFACE2_POINTS, "VGGFace2 CSV: keypoints_csv reads it with schema=face_5"),
+]
+
+
+@pytest.mark.parametrize(("format", "ending", "text", "words"), CASES)
+def test_a_file_of_another_format_is_named_with_what_to_do(tmp_path, format, ending, text, words):
+    write_image(tmp_path / "a.jpg")
+    (tmp_path / f"set.{ending}").write_text(text)
+    name, options = (".", {"annotation_dir": "."}) if format == "voc" else (f"set.{ending}", {})
+    with pytest.raises(AnnotationError) as error:
+        read_annotations(format, tmp_path, name, use_cache=False, progress=False, **options)
+    message = str(error.value)
+    assert f"set.{ending}" in message
+    assert f"this is {words}" in message
+    assert f"(as '{format}': " in message
+
+
+def test_the_hints_are_right(tmp_path):
+    write_image(tmp_path / "a.jpg")
+    quiet = {"use_cache": False, "progress": False}
+    (tmp_path / "a.csv").write_text(VOTT)
+    corners = ["xmin", "ymin", "xmax", "ymax"]
+    table = read_annotations(
+        "keypoints_csv", tmp_path, "a.csv", box_columns=corners, class_column="label", **quiet
+    )
+    assert (table.class_names, table.boxes.tolist()) == (("helmet",), [[10, 5, 20, 7]])
+    (tmp_path / "a.csv").write_text(VGGFACE2_BOXES.replace("n000001/0001_01", "a"))
+    table = read_annotations(
+        "keypoints_csv", tmp_path, "a.csv", box_columns=["X", "Y", "W", "H"], box_format="xywh", **quiet
+    )
+    assert table.boxes.tolist() == [[2, 2, 3, 4]]
+    (tmp_path / "a.csv").write_text(VGGFACE2_POINTS)
+    table = read_annotations("keypoints_csv", tmp_path, "a.csv", schema="face_5", **quiet)
+    assert table.keypoints.tolist() == [[[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]]
+
+
+def test_an_error_of_a_file_of_its_own_format_and_a_path_that_leaves_the_root_stay_what_they_are(tmp_path):
+    quiet = {"use_cache": False, "progress": False}
+    (tmp_path / "a.json").write_text('{"images": [{"id": 1, "file_name": "x.jpg"}], "annotations": []}')
+    with pytest.raises(AnnotationError) as error:
+        read_annotations("coco", tmp_path, "a.json", **quiet)
+    assert "this is" not in str(error.value)
+    (tmp_path / "a.csv").write_text(f"{VOTT}../b.jpg,1,2,3,4,x\n")
+    with pytest.raises(UnsafePathError, match="this is VoTT CSV"):
+        read_annotations("class_list", tmp_path, "a.csv", separator=",", label_columns=[5], **quiet)
