@@ -20,9 +20,7 @@ from lit_loader.formats.text_file import numbers
 
 __all__ = ["CelebaReader"]
 
-_POINTS: Final = " ".join(
-    f"{point}_x {point}_y" for point in ("lefteye", "righteye", "nose", "leftmouth", "rightmouth")
-)
+_POINTS: Final = " ".join(f"{p}_x {p}_y" for p in ("lefteye", "righteye", "nose", "leftmouth", "rightmouth"))
 _COLUMNS: Final = {
     "list_eval_partition": "partition",
     "identity_CelebA": "identity",
@@ -95,12 +93,12 @@ class CelebaReader(Reader):
                 wrong = f"{found[list_name]!r} and {file!r} are one list; remove one"
         if not found.keys() - {_PARTITION}:
             wrong = (
-                f"none of {', '.join(_COLUMNS)} is in annotation_dir={self.annotation_dir!r} or Anno in it"
+                f"annotation_dir={self.annotation_dir!r} and Anno in it have none of {', '.join(_COLUMNS)}"
             )
+        elif self.identity_classes and _IDENTITY not in found:
+            wrong = f"identity_classes=True needs {_IDENTITY}"
         elif name != "." and (name not in _SPLITS or _PARTITION not in found):
-            wrong = (
-                f"there is no split {name!r}; {_PARTITION} lists {', '.join(_SPLITS)}, and . is all images"
-            )
+            wrong = f"there is no split {name!r}; {_PARTITION} lists {', '.join(_SPLITS)}; . is all images"
         if wrong:
             raise AnnotationError(wrong, path=folder.root)
         return Inputs(files=list(found.values()), units=[(name, found)], split=None if name == "." else name)
@@ -112,36 +110,38 @@ class CelebaReader(Reader):
         for list_name in (name for name in others if name in files):
             rows.not_read(f"{list_name}, of the {'original' if self.aligned else 'aligned'} images")
         used = [list_name for list_name in files if list_name not in others]
+        needed = {_IDENTITY} if self.identity_classes else _COLUMNS.keys() - {_PARTITION}
         is_checked = not {_BOX, _WILD, _ALIGNED} & files.keys()
         rows.declare(keypoints=keypoint_schema("face_5") if {_WILD, _ALIGNED}.intersection(used) else None)
         lines = merge(*(self._lines(rows, name, files[name]) for name in used), key=itemgetter(0))
         for image_name, group in groupby(lines, key=itemgetter(0)):
-            found = {list_name: (line, values) for _, list_name, line, values in group}
-            (partition,) = found[_PARTITION][1] if _PARTITION in found else ("",)
-            if split != "." and partition not in ("", _SPLITS[split]):
+            listed = list(group)
+            found = {list_name: values for _, list_name, _, values in listed}
+            (partition,) = found.get(_PARTITION, ("",))
+            is_in_split = split == "." or partition == _SPLITS[split]
+            if partition and not is_in_split:
                 continue
-            first = next(iter(found))
-            rows.file, line = files[first], found[first][0]
+            _, first, line, _ = listed[0]
+            rows.file = files[first]
             if len(found) < len(used):
                 missing = ", ".join(list_name for list_name in used if list_name not in found)
                 rows.problem("not_listed", "absent", f"{image_name!r} is not in {missing}", line=line)
-            if split != "." and not partition:
+            if not is_in_split:
                 continue
             if partition and split == ".":
                 rows.not_read("partition of an image")
             image = rows.image(image_name, folder=self.image_dir, line=line)
             is_checked = is_checked or image >= _LOOKED_AT or self._is_right_size(rows, image)
-            if found.keys() - {_PARTITION}:
-                self._add(rows, image, {name: values for name, (_, values) in found.items()}, line)
+            if found.keys() & needed:
+                self._add(rows, image, found, line)
 
     def _add(self, rows: Rows, image: int, values: Mapping[str, Any], line: int) -> None:
         """Add the face of an image."""
-        (identity,) = values.get(_IDENTITY, (None,))
         attributes, class_name = values.get(_ATTRIBUTES, {}), self.class_name
-        if identity is not None and self.identity_classes:
-            class_name = identity
-        elif identity is not None:
-            attributes = attributes | {"identity": identity}
+        if self.identity_classes:
+            (class_name,) = values[_IDENTITY]
+        elif _IDENTITY in values:
+            attributes = attributes | {"identity": values[_IDENTITY][0]}
         x, y, width, height = values.get(_BOX, (0, 0, 0, 0))
         box = (x, y, x + width, y + height) if _BOX in values else None
         flat = values.get(_ALIGNED, values.get(_WILD))
@@ -153,8 +153,8 @@ class CelebaReader(Reader):
         path = rows.images.paths[image]
         ((width, height),), wrong = read_image_sizes(rows.root, [path], num_workers=0, progress=False)
         if not wrong and ((width, height) == _ALIGNED_SIZE) != self.aligned:
-            kind = "aligned (178 x 218)" if self.aligned else "original"
-            message = f"{path!r} has {width} x {height} pixels, and boxes and points are read for {kind} images; pass "
+            message = f"{path!r} has {width} x {height} pixels, and boxes and points are those of "
+            message += f"{'aligned (178 x 218)' if self.aligned else 'original'} images; pass "
             message += f"aligned={not self.aligned}, or another image_dir"
             raise AnnotationError(message, path=rows.root / rows.file)
         return not wrong
@@ -168,17 +168,16 @@ class CelebaReader(Reader):
             try:
                 if is_image_name(image_name):
                     if image_name <= last:
-                        raise AnnotationError(
-                            "the list must be sorted by the images' names, each of them once"
-                        )
+                        raise AnnotationError("images must be sorted by their names, each of them once")
                     last, count = image_name, count + 1
                     yield image_name, list_name, line, _values(list_name, columns, fields)
                 elif image_name.isdecimal() and not fields and not count:
                     stated = image_name
                 elif image_name:
                     names = [name for name in (image_name, *fields) if name != "image_id"]
-                    if count or len(set(names)) < len(names) or names != (columns or names):
-                        columns_are = " ".join(columns) or "different names"
+                    is_odd = len(set(names)) < len(names) or not "".join(names).isprintable()
+                    if count or is_odd or names != (columns or names):
+                        columns_are = " ".join(columns) or "different names of text"
                         raise AnnotationError(f"{shorten(text)!r} names no image; columns are {columns_are}")
                     columns = names
             except AnnotationError as error:
@@ -193,7 +192,7 @@ def _values(list_name: str, columns: Sequence[str], fields: Sequence[str]) -> An
     """Return what a line says of its image."""
     if not columns or len(fields) != len(columns):
         raise AnnotationError(
-            f"{len(fields)} values; the columns are {shorten(' '.join(columns)) or 'not named'}"
+            f"{len(fields)} values; columns are {shorten(' '.join(columns)) or 'not named'}"
         )
     known = _WORDS.get(list_name, fields)
     if wrong := set(fields) - set(known):

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.report import shorten
@@ -23,18 +23,15 @@ __all__ = ["LabelmeReader"]
 _NO_CLASS: Final = ("__ignore__", "_background_")
 _READ: Final = {"version", "flags", "shapes", "imagePath", "imageData", "imageHeight", "imageWidth"}
 _SHAPE: Final[dict[str, Any]] = {
-    "label": None,
-    "points": None,
-    "group_id": None,
-    "shape_type": "polygon",
-    "flags": {},
-    "difficult": False,
+    **dict.fromkeys(("label", "points", "group_id")),
+    **{"shape_type": "polygon", "flags": {}, "difficult": False},
 }
-_RULE: Final = (
-    "a label, a group_id of a number or null, flags of true or false, and the points of its shape_type"
-)
+"""What is read of a shape, and what it is where the file does not say."""
+
+_RULE: Final = "a label, a number or null as group_id, flags of true and false, the points of its shape_type"
 _NUM_POINTS: Final = {"rectangle": (2, 4), "point": (1,), "polygon": range(3, 2**31)}
 _FLAGS: Final = ("difficult", "truncated", "occluded", "crowd")
+_Shapes: TypeAlias = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +63,7 @@ class LabelmeReader(Reader):
 
     format: ClassVar[str] = "labelme"
     description: ClassVar[str] = (
-        "LabelMe JSON: rectangles, polygons, points, flags; NAME: the folder, or a pattern such as **/*.json"
+        "LabelMe JSON, a file an image; NAME: their folder, or a pattern such as **/*.json"
     )
 
     image_dir: str | None = None
@@ -91,25 +88,22 @@ class LabelmeReader(Reader):
             rows.declare(class_names=[n for n in dict.fromkeys(names) if n and n not in _NO_CLASS])
             return
         document = read_labelme(rows.root, unit)
-        stated, listed, flags = (document.get(key) for key in ("imagePath", "shapes", "flags"))
-        flags = flags or {}
+        stated, listed, flags = document.get("imagePath"), document.get("shapes"), document.get("flags") or {}
         if not stated or not isinstance(stated, str) or not isinstance(listed, list) or not _are_flags(flags):
             message = f"imagePath {shorten(repr(stated))} must be text, shapes a list, flags names with true or false"
             raise AnnotationError(f"{message}, in a LabelMe file", path=rows.root / unit)
         image = self._image(rows, unit, document)
-        are_classes = self.image_flags and not listed
-        classes = {name for name in flags if flags[name] and are_classes and name not in _NO_CLASS}
-        for name in sorted(classes):
+        classes = [name for name in flags if flags[name] and name not in _NO_CLASS]
+        classes = classes if self.image_flags and not listed else []
+        for name in classes:
             rows.object(image, class_name=name, box=None)
         _count_unread(rows, "{} of a file", document, _READ)
         _count_unread(rows, "flag {} of a file", flags, classes)
-        groups: dict[Any, list[dict[str, Any]]] = {}
+        groups: dict[Any, _Shapes] = {}
         for shape in _shapes(rows, listed):
-            group, name = (
-                shape["group_id"],
-                shape["label"] if shape["group_id"] is not None else shape["index"],
-            )
-            groups.setdefault((group, None if shape["shape_type"] == "point" else name), []).append(shape)
+            name = shape["label"] if shape["group_id"] is not None else shape["index"]
+            key = shape["group_id"], None if shape["shape_type"] == "point" else name
+            groups.setdefault(key, []).append(shape)
         owners = Counter(group for group, name in groups if None not in (group, name))
         for (group, name), shapes in groups.items():
             if name is not None:
@@ -136,18 +130,12 @@ class LabelmeReader(Reader):
         # What is no whole number becomes -1, which is reported.
         sides = (document.get("imageWidth"), document.get("imageHeight"))
         width, height = (side if type(side) is int else -(side is not None) for side in sides)
-        is_there = os.path.isfile(rows.root / path)  # noqa: PTH113 # of a Path, a name too long is an OSError
-        found = unit if document.get("imageData") and not is_there else path
+        found = path
+        if document.get("imageData") and not os.path.isfile(rows.root / path):  # noqa: PTH113 # Path.is_file may raise
+            found = unit
         return rows.image(found, image_id=path, width=width, height=height)
 
-    def _add(
-        self,
-        rows: Rows,
-        image: int,
-        class_name: str,
-        shapes: list[dict[str, Any]],
-        points: list[dict[str, Any]],
-    ) -> None:
+    def _add(self, rows: Rows, image: int, class_name: str, shapes: _Shapes, points: _Shapes) -> None:
         """Add the object that shapes of one group make."""
         first, *_ = *shapes, *points
         rectangles = [shape["points"] for shape in shapes if shape["shape_type"] == "rectangle"]
@@ -159,7 +147,7 @@ class LabelmeReader(Reader):
             return
         flags: dict[str, bool] = {}
         for shape in shapes:
-            for name, is_set in (*shape["flags"].items(), ("difficult", shape["difficult"] is True)):
+            for name, is_set in (*shape["flags"].items(), ("difficult", shape["difficult"])):
                 flags[name] = is_set or flags.get(name, False)
         own: dict[str, Any] = {name: flags.pop(name, False) for name in _FLAGS}
         xs, ys = zip(*chain(*(rectangles or polygons)), strict=True) if shapes else ((), ())
@@ -179,11 +167,7 @@ class LabelmeReader(Reader):
 def _shapes(rows: Rows, listed: list[Any]) -> Iterator[dict[str, Any]]:
     """Yield the shapes that are read, each with its position, and with what it leaves out."""
     for index, given in enumerate(listed):
-        stated = (
-            {key: value for key, value in given.items() if value is not None}
-            if isinstance(given, dict)
-            else {}
-        )
+        stated = {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else {}
         shape = {**_SHAPE, **stated, "index": index}
         kind = shape["shape_type"]
         if isinstance(kind, str) and kind not in _NUM_POINTS:
@@ -201,6 +185,7 @@ def _is_shape(shape: dict[str, Any]) -> bool:
     return (
         isinstance(kind, str) and isinstance(label, str) and 0 < len(label) <= MAX_NAME_CHARS
         and (group is None or type(group) in (int, str)) and _are_flags(shape["flags"])
+        and isinstance(shape["difficult"], bool)
         and isinstance(points, list) and len(points) in _NUM_POINTS[kind]
         and all(isinstance(point, list) and len(point) == 2 for point in points)
         and all(type(x) in (int, float) and abs(x) < 1e30 for point in points for x in point)
@@ -213,6 +198,6 @@ def _are_flags(flags: Any) -> bool:
 
 
 def _count_unread(rows: Rows, what: str, record: Mapping[str, Any], read: Collection[str]) -> None:
-    for key in record.keys() - set(read):
-        if record[key] not in (None, False, "", [], {}):
+    for key, value in record.items():
+        if key not in read and value is not None and value is not False and value not in ("", [], {}):
             rows.not_read(what.format(repr(shorten(key))))

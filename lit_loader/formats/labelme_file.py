@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +32,8 @@ def read_labelme(root: Path, name: str) -> dict[str, Any]:
         if sum(map(data.count, (b"[", b"{", b","))) > _MAX_VALUES:
             raise ValueError(f"more than {_MAX_VALUES} values; they do not describe one image")
         document = json.loads(data.removeprefix(b"\xef\xbb\xbf"))
+        if b"\\u" in data:  # half of a surrogate pair is no text
+            json.dumps(document, ensure_ascii=False).encode()
         if isinstance(document, dict):
             return document
         reason = "a JSON object {...} expected"
@@ -45,7 +48,8 @@ def embedded_image(path: Path | str) -> bytes:
     Raises:
         AnnotationError: If there is none.
     """
-    try:
-        return binascii.a2b_base64(read_labelme(Path(path).parent, Path(path).name)["imageData"])
-    except (KeyError, TypeError, ValueError) as error:  # no text, or no base64
-        raise AnnotationError(f"imageData is no image ({error})", path=path) from None
+    text = read_labelme(Path(path).parent, Path(path).name).get("imageData")
+    if isinstance(text, str):
+        with suppress(ValueError):
+            return binascii.a2b_base64(text)
+    raise AnnotationError("imageData holds no image in base64", path=path)

@@ -47,9 +47,7 @@ class WiderFaceReader(Reader):
     """
 
     format: ClassVar[str] = "widerface"
-    description: ClassVar[str] = (
-        "WIDER FACE bbx_gt.txt: path, count, and faces with their attributes; NAME: the file"
-    )
+    description: ClassVar[str] = "WIDER FACE's lists, wider_face_train_bbx_gt.txt and others; NAME: the file"
 
     image_dir: str = "."
     class_name: str = "face"
@@ -89,10 +87,8 @@ class WiderFaceReader(Reader):
             return
         image = rows.image(path, folder=self.image_dir, line=first)
         for line, box, flags in faces:
-            difficult = flags.pop("invalid") == "yes"
-            rows.object(
-                image, class_name=self.class_name, box=box, attributes=flags, difficult=difficult, line=line
-            )
+            difficult, name = flags.pop("invalid") == "yes", self.class_name
+            rows.object(image, class_name=name, box=box, attributes=flags, difficult=difficult, line=line)
 
 
 def _face(fields: list[str]) -> tuple[list[float], dict[str, str]]:

@@ -74,7 +74,7 @@ def test_what_is_no_image_is_an_error_that_names_the_file(tmp_path, data):
 def test_other_json_files_hold_no_image(tmp_path):
     for text in ("{}", "[]", "{", "[" * 200_000, '{"imageData": null}'):
         (tmp_path / "a.json").write_text(text)
-        with pytest.raises(ImageError, match=r"a\.json: "):
+        with pytest.raises(ImageError, match=r"a\.json:"):
             decode_image(tmp_path / "a.json")
 
 

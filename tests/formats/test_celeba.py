@@ -71,6 +71,11 @@ def test_a_person_is_an_attribute_or_a_class(aligned):
     table = read(aligned, identity_classes=True)
     assert [table.class_names[label] for label in table.labels] == ["7", "12", "7", "3"]
     assert "identity" not in table.attributes
+    (aligned / "identity_CelebA.txt").write_text("000002.jpg 12\n")
+    assert read(aligned, identity_classes=True).offsets.tolist() == [0, 0, 1, 1, 1]
+    (aligned / "identity_CelebA.txt").unlink()
+    with pytest.raises(AnnotationError, match="identity_classes=True needs identity_CelebA"):
+        read(aligned, identity_classes=True)
 
 
 def test_lists_of_the_other_images_are_refused_with_what_to_use(tmp_path):
@@ -114,7 +119,7 @@ def test_lists_lie_in_the_authors_folders_too(aligned, tmp_path):
         folder = "Eval" if "partition" in file.name else "Anno"
         shutil.move(file, tmp_path / "set" / folder / file.name)
     assert read(aligned, "train", annotation_dir="set").num_images == 2
-    with pytest.raises(AnnotationError, match=r"none of list_eval_partition, .* is in annotation_dir='\.'"):
+    with pytest.raises(AnnotationError, match=r"annotation_dir='\.' and Anno in it have none of"):
         read(aligned)
 
 
@@ -136,15 +141,16 @@ def test_what_a_list_does_not_say_of_an_image_is_absent_and_counted(aligned, tmp
 @pytest.mark.parametrize(
     ("file", "text", "line", "words"),
     [
-        ("list_attr_celeba", "000001.jpg -1 1\n", 1, "2 values; the columns are not named"),
+        ("list_attr_celeba", "000001.jpg -1 1\n", 1, "2 values; columns are not named"),
         ("list_attr_celeba", "4\nBald Bald\n", 2, "'Bald Bald' names no image; columns are different names"),
+        ("list_attr_celeba", "Bald B\x07\n", 1, "names no image; columns are different names of text"),
         ("list_attr_celeba", "Bald Smiling\n000001.jpg -1 0\n", 2, "'0' is none of -1, 1"),
-        ("list_attr_celeba", "Bald Smiling\n000001.jpg -1\n", 2, "1 values; the columns are Bald Smiling"),
+        ("list_attr_celeba", "Bald Smiling\n000001.jpg -1\n", 2, "1 values; columns are Bald Smiling"),
         ("list_attr_celeba", "4\nBald\n000001.jpg 1\n", 1, "the list has 1 images, and 4 stands above them"),
-        ("list_attr_celeba", "Bald\n000002.jpg 1\n000001.jpg 1\n", 3, "must be sorted by the images' names"),
+        ("list_attr_celeba", "Bald\n000002.jpg 1\n000001.jpg 1\n", 3, "must be sorted by their names"),
         ("identity_CelebA", "000001.jpg 1\n000001.jpg 2\n", 2, "must be sorted .* each of them once"),
         ("list_eval_partition", "000001.jpg 3\n", 1, "'3' is none of 0, 1, 2"),
-        ("list_landmarks_align_celeba", "000001.jpg 1 2 3\n", 1, "3 values; the columns are lefteye_x"),
+        ("list_landmarks_align_celeba", "000001.jpg 1 2 3\n", 1, "3 values; columns are lefteye_x"),
         ("list_landmarks_align_celeba", f"{POINTS[:-1]}z\n", 1, "names no image; columns are lefteye_x"),
         (
             "list_landmarks_align_celeba",

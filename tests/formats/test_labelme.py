@@ -102,7 +102,7 @@ def test_points_without_an_object_are_counted_or_objects_by_the_option(folder):
 def test_other_shapes_and_keys_are_counted_by_name(folder):
     others = [shape(kind, "x", [1, 2], [3, 4]) for kind in ("circle", "line", "mask", "mask", "rotation")]
     point = shape("point", "eye", [3, 4], group_id=1, flags={"hidden": True})
-    box = BOX | {"description": "fat", "score": 0.5, "line_color": None, "group_id": 1}
+    box = BOX | {"description": "fat", "score": 0, "line_color": None, "group_id": 1}
     table = read(folder(*others, box, point, lineColor=[0, 255, 0, 128], flags={"night": True, "day": False}))
     assert (table.num_objects, table.masks) == (1, None)
     expected = {"shape 'circle'": 1, "shape 'line'": 1, "shape 'mask'": 2, "shape 'rotation'": 1}
@@ -167,7 +167,8 @@ def test_images_outside_the_root_are_refused_with_the_option_that_helps(tmp_path
     {"label": ""}, {"label": 3}, {"label": "x" * 257}, {"points": None}, {"points": [[1, 2]]}, {"points": [[1], [2]]},
     {"points": [[1, 2], [3, "4"]]}, {"points": [[1, 2], [3, float("nan")]]}, {"points": [[1, 2], [3, 1e31]]},
     {"points": [[1, 2], [3, True]]}, {"shape_type": 3}, {"shape_type": ["polygon"]}, {"group_id": [1]},
-    {"group_id": True}, {"flags": [1]}, {"flags": {"a": "yes"}}, {"shape_type": "polygon"}, {"shape_type": "point"},
+    {"group_id": True}, {"flags": [1]}, {"flags": {"a": "yes"}}, {"difficult": "no"},
+    {"shape_type": "polygon"}, {"shape_type": "point"},
 ])  # fmt: skip
 def test_a_malformed_shape_is_named_and_the_others_are_read(folder, wrong):
     root = folder(BOX, BOX | wrong)
@@ -186,6 +187,7 @@ def test_a_malformed_shape_is_named_and_the_others_are_read(folder, wrong):
         ('{"shapes": {}, "imagePath": "a.png"}', "shapes a list"),
         ('{"shapes": [], "imagePath": "a.png", "flags": {"a": 1}}', "flags names with true or false"),
         ('{\n"shapes": [],\n "imagePath": x}', "a.json:3: it is no LabelMe file: Expecting value"),
+        ('{"shapes": [], "imagePath": "\\ud800.png"}', "surrogates not allowed"),
         ('{"shapes": ' + "[" * 200_000, "it is no LabelMe file: maximum recursion depth"),
         ('{"shapes": ' + "9" * 5000 + "}", "it is no LabelMe file: Exceeds the limit"),
         ('{"shapes": [' + "[]," * 600_000 + "[]]}", "more than 1000000 values"),
