@@ -8,7 +8,8 @@ NOTE [One read]
 
 NOTE [When a cached table is stale]
     A table is kept under a key of its format, its options, and name, size and time of each annotation file. Images are
-    not part of the key, so pictures that are written below the root change nothing. Images whose size was read from
+    not part of the key, so pictures that are written below the root change nothing, unless the images of a folder are
+    what is read: then their names are part of it. Images whose size was read from
     their header, and those that were missing, decide what is in the table: it keeps a stamp of each, and is made anew
     if one of them has changed. A table from which the policy has dropped images is not kept, because they may come.
 """
@@ -104,11 +105,13 @@ class Inputs:
         files: Paths relative to the root; with name, size and time they make the cache's key.
         units: What `Reader.read` gets one by one; by default the files.
         split: The split that the name means, if it means one.
+        listed: Images that a folder's listing adds to the set: part of the key by their names alone.
     """
 
     files: Sequence[str]
     units: Sequence[Any] | None = None
     split: str | None = None
+    listed: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,21 +189,18 @@ class Reader(ABC):
                     folder.stamp(file)
             return self._build(folder, inputs, options)
         cache = cache_folder(options.cache_dir)
-        make_key = partial(
-            cache_key,
-            reader=self.format,
-            version=self.version,
-            root=folder.root,
-            settings=self._settings(name, options),
-        )
-        request = make_key(stamps=())
+        make_key = partial(cache_key, reader=self.format, version=self.version, root=folder.root)
+        settings = self._settings(name, options)
+        request = make_key(settings=settings, stamps=())
         last = load_last(folder=cache, request=request, root=folder.root) if options.trust_cache else None
         if last is not None:
             return last
         inputs = self.inputs(folder, name)
         return load_or_build(
             folder=cache,
-            key=make_key(stamps=map(folder.stamp, inputs.files)),
+            key=make_key(
+                settings={**settings, "listed": inputs.listed}, stamps=map(folder.stamp, inputs.files)
+            ),
             request=request,
             root=folder.root,
             build=partial(self._build, folder, inputs, options),

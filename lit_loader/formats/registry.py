@@ -66,6 +66,8 @@ _MODULES: Final = (
     "labelme",
     "image_folder",
     "class_list",
+    "yolo",
+    "yolo_writer",
 )
 """Modules of this package, each with one reader or writer, in the order of ``--help``."""
 

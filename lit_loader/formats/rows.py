@@ -159,7 +159,6 @@ class Rows:
     Attributes:
         report: Problems so far.
         split: The split that a file names, or None.
-        normalized: Whether boxes and points are fractions of the image's width and height.
         y_up: Whether y counts from the lower edge of the image upwards.
         raised: The error that the policy has made of a problem, or None.
         find_line: Returns the line of an object by its file and its position there, for what is reported.
@@ -171,7 +170,7 @@ class Rows:
         self.file = ""
         self.report = ReadReport()
         self.split: str | None = None
-        self.normalized = self.y_up = False
+        self.y_up = self._normalized = False
         self.images, self.objects = ImageColumns(), ObjectColumns()
         self.declared: dict[Declared, list[int]] = {}  # with the files that declare it
         self.class_names: dict[str, int] = {}
@@ -190,6 +189,21 @@ class Rows:
     @file.setter
     def file(self, file: str) -> None:
         self._name_of_file, self._file = file, self.files.setdefault(file, len(self.files))
+
+    @property
+    def normalized(self) -> bool:
+        """Whether boxes and points are fractions of the image's width and height.
+
+        Points are then kept in float64, since a fraction in float32 does not give the pixel in float32 again.
+        """
+        return self._normalized
+
+    @normalized.setter
+    def normalized(self, normalized: bool) -> None:
+        self._normalized, columns = normalized, self.objects
+        if normalized and columns.points.typecode == "f":
+            columns.points = array("d", columns.points)
+            columns.polygon_values = array("d", columns.polygon_values)
 
     # -- what a file says -----------------------------------------------------------------------------------
 
@@ -401,6 +415,7 @@ class Rows:
 
     def join(self, other: Rows) -> None:
         """Append what another process has read."""
+        self.normalized = other.normalized = self.normalized or other.normalized
         objects, first_object = self.objects, len(self.objects)
         files = _lookup(self.files, other.files)
         theirs = other.objects.rows().copy()
@@ -426,7 +441,6 @@ class Rows:
             self.declared.setdefault(declared, []).extend(files[numbers].tolist())
         self.report.merge(other.report)
         self.split = self.split or other.split
-        self.normalized = self.normalized or other.normalized
         self.y_up = self.y_up or other.y_up
 
     def _join_images(self, other: Rows, files: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
@@ -509,7 +523,7 @@ class Rows:
                 f"points {places.shape} and visibility {seen.shape} must be those of {count} names"
             )
         with np.errstate(over="ignore"):
-            self.objects.points.frombytes(places.astype(np.float32).tobytes())
+            self.objects.points.frombytes(places.astype(self.objects.points.typecode).tobytes())
         self.objects.visibility += seen.tobytes()
 
     def _size(self, width: float, height: float, line: int | None) -> tuple[int, int]:

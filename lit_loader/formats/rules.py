@@ -251,13 +251,13 @@ class _Objects:
         """Give the points of every object their places in the schema."""
         rows, schema = self._rows, self._schema
         names = () if schema is None else schema.names
-        self.points = np.zeros((len(self.labels), len(names), 2), dtype=np.float32)
+        self.points = np.zeros((len(self.labels), len(names), 2), rows.objects.points.typecode)
         self.visibility = np.zeros(self.points.shape[:2], dtype=np.uint8)
         places = {name: place for place, name in enumerate(names)}
         layouts = self._objects["layout"]
         lengths = np.array([*map(len, rows.layouts), 0], dtype=np.int64)[layouts]  # -1 is the last one
         ends = np.cumsum(lengths)
-        flat = _array(rows.objects.points, np.float32).reshape(-1, 2)
+        flat = _array(rows.objects.points, rows.objects.points.typecode).reshape(-1, 2)
         seen = np.frombuffer(bytes(rows.objects.visibility), dtype=np.uint8)
         order = np.argsort(layouts, kind="stable")
         bounds = np.searchsorted(layouts[order], np.arange(len(rows.layouts) + 1))
@@ -281,7 +281,8 @@ class _Objects:
         of_polygon = _array(columns.polygon_rows, np.int32)
         lengths = _array(columns.polygon_lengths, np.int32)
         value_offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        points = _array(columns.polygon_values, np.float32).reshape(-1, 2).astype(np.float64)
+        values = _array(columns.polygon_values, columns.polygon_values.typecode)
+        points = values.reshape(-1, 2).astype(np.float64)
         sizes = self._sizes[self.images]
         if self._rows.normalized:
             points *= np.repeat(sizes[of_polygon], lengths // 2, axis=0)
@@ -348,7 +349,7 @@ class _Objects:
         policy, points, seen = self._rows.policy, self.points[chunk], self.visibility[chunk]
         if self._rows.normalized:
             with np.errstate(over="ignore", invalid="ignore"):
-                points *= sizes[:, None].astype(np.float32)
+                points[:] = (points * sizes[:, None]).astype(np.float32)
         if self._rows.y_up:
             points[..., 1] = sizes[:, 1:].astype(np.float32) - points[..., 1]
         bad: _Mask = ~_all(np.isfinite(points)) & (seen > 0)

@@ -172,6 +172,37 @@ def read_pts_set(root: Path) -> AnnotationTable:
     return read_annotations("pts", root, "*/annot/*.pts", image_dir="../imgs", **QUIET)
 
 
+def make_yolo(root: Path) -> list[str]:
+    for i, name in enumerate(["a", "deep/b"]):
+        write_image(root / f"images/{name}.jpg")
+        label = root / f"labels/{name}.txt"
+        label.parent.mkdir(parents=True, exist_ok=True)
+        label.write_text(f"0 0.5 0.5 0.2 0.4\n{i} 0.1 0.1 0.5 0.1 0.5 0.5 0.1 0.5\n")
+    (root / "train.txt").write_text("./images/a.jpg\nimages/deep/b.jpg\n")
+    (root / "data.yaml").write_text(
+        "path: ../x\ntrain: train.txt\nval: images/deep\nnc: 2\nnames:\n  0: cat\n  1: dog\n"
+    )
+    return ["data.yaml", "train.txt", "labels/a.txt", "labels/deep/b.txt"]
+
+
+def read_yolo_set(root: Path) -> AnnotationTable:
+    return read_annotations("yolo", root, "train", **QUIET)
+
+
+def make_yolo_pose(root: Path) -> list[str]:
+    names = make_yolo(root)
+    points = "kpt_shape: [2, 3]\nkpt_names: [l, r]\nflip_idx: [1, 0]\n"
+    (root / "data.yaml").write_text(f"train: train.txt\nnames: [cat, dog]\n{points}")
+    for name in names[2:]:
+        (root / name).write_text("0 0.5 0.5 0.2 0.4 0.5 0.1 2 0.25 0.5 1\n1 0.5 0.5 0.2 0.4 0 0 0 1 1 2\n")
+    return names
+
+
+def read_yolo_pose_leniently(root: Path) -> AnnotationTable:
+    options = {"policy": LENIENT, "num_workers": 0}
+    return read_annotations("yolo", root, "train", **options, **QUIET)
+
+
 TEXT_SETS = {
     "keypoints_txt": (read_list, make_keypoints_txt),
     "keypoints_txt_lenient": (read_list_leniently, make_keypoints_txt),
@@ -183,4 +214,6 @@ TEXT_SETS = {
     "celeba": (read_celeba, make_celeba),
     "celeba_original_lenient": (read_original_celeba, make_original_celeba),
     "pts": (read_pts_set, make_pts),
+    "yolo": (read_yolo_set, make_yolo),
+    "yolo_pose_lenient": (read_yolo_pose_leniently, make_yolo_pose),
 }
