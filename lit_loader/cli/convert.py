@@ -43,7 +43,7 @@ def convert(arguments: argparse.Namespace) -> None:
         _check_out_is_no_class(arguments, splits)
     read = read_sets(arguments, splits)
     tables = _held_out(arguments, read, shares)
-    if arguments.to == "voc":  # one file an image
+    if arguments.to in ("voc", "yolo"):  # one file an image
         check_rows_agree(tables, shared_images(tables))
     image_dir = str(options.get("image_dir", "JPEGImages")) if arguments.to == "voc" else "images"
     places = image_places(tables.values(), image_dir=image_dir)

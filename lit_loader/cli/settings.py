@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-import yaml  # type: ignore[import-untyped]  # its stubs are no requirement; OmegaConf brings it
+import yaml
 
 __all__ = [
     "UsageError",

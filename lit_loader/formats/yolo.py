@@ -129,7 +129,7 @@ class YoloReader(Reader):
 
     format: ClassVar[str] = "yolo"
     description: ClassVar[str] = (
-        "YOLO txt: boxes, polygons or points; NAME: a split of data.yaml, a folder of images, or a list"
+        "YOLO txt and data.yaml; NAME: a split, a folder of images, or a list of them"
     )
 
     data_file: str | None = None
@@ -141,9 +141,7 @@ class YoloReader(Reader):
 
     def __post_init__(self) -> None:
         if self.schema is not None and self.task in ("detect", "segment"):
-            raise ValueError(
-                f"schema={self.schema!r} names points, and task={self.task!r} has none; drop one"
-            )
+            raise ValueError(f"schema={self.schema!r} names points, task={self.task!r} has none; drop one")
         self.given_keypoints()
 
     def inputs(self, folder: Folder, name: str) -> Inputs:
@@ -230,9 +228,7 @@ class YoloReader(Reader):
                 return [place], None if name in (".", place) else name
         listed = ", ".join(key for key in _SPLITS if key in data.entries) or "none"
         message = f"there is no split {name!r}: there is none of {places}, and the splits of the data file"
-        raise data.wrong(
-            f"{message} are: {listed}" if data.file else f"{message}, which data_file would name"
-        )
+        raise data.wrong(f"{message} are: {listed}" if data.file else f"{message}, which data_file names")
 
     def _describe(self, data: _DataFile, tops: Sequence[str]) -> _Set:
         """Return what rows hold.
@@ -256,10 +252,10 @@ class YoloReader(Reader):
         if names and entries.get("nc", entries.get("classes", str(len(names)))) != str(len(names)):
             raise data.wrong(f"it has {len(names)} names of classes, and another number of them; correct one")
         schema = self.given_keypoints()
-        sizes: tuple[int, ...] = (2, 3)
+        size = 0
         if self.task not in ("detect", "segment") and "kpt_shape" in entries:
             try:
-                schema, sizes = _read_schema(entries, schema)
+                schema, size = _read_schema(entries, schema)
             except (TypeError, ValueError) as error:
                 raise data.wrong(f"its points contradict each other: {shorten(str(error))}") from None
         if self.task == "pose" and schema is None:
@@ -269,7 +265,9 @@ class YoloReader(Reader):
             class_file or data.file,
             names,
             schema,
-            (5,) if schema is None else tuple(5 + len(schema.names) * size for size in sizes),
+            (5,)
+            if schema is None
+            else tuple(5 + len(schema.names) * each for each in ((size,) if size else (2, 3))),
             "no" if self.task == "detect" or schema is not None else "yes" if is_sure else "maybe",
         )
 
@@ -290,11 +288,9 @@ class _DataFile:
 
     def find(self, text: Any, key: str) -> str:
         """Return the folder or file that the data file names."""
-        if isinstance(text, str):
-            for each in (text.removeprefix("../"), text):
-                for place in self.places(self.file, each):
-                    if self.exists(place):
-                        return place
+        for each in (text.removeprefix("../"), text) if isinstance(text, str) else ():
+            if place := next(filter(self.exists, self.places(self.file, each)), ""):
+                return place
         raise self.wrong(f"{key} names {shorten(repr(text))}, which is no folder and no file here")
 
     def places(self, source: str, text: str, line: int | None = None) -> list[str]:
@@ -331,11 +327,9 @@ def read_data_file(folder: Folder, file: str) -> dict[str, Any]:
             is larger or nested deeper than any data file.
     """
     if file.endswith(".data"):
-        lines = (
-            text.partition("#")[0] for _, text in read_lines(folder.root, file, max_bytes=MAX_DATA_BYTES)
-        )
-        pairs = (text.partition("=") for text in lines if text.strip())
-        return {key.strip(): value.strip() for key, _, value in pairs}
+        lines = read_lines(folder.root, file, max_bytes=MAX_DATA_BYTES)
+        pairs = (text.partition("#")[0].partition("=") for _, text in lines)
+        return {key.strip(): value.strip() for key, _, value in pairs if key.strip()}
     try:
         text = read_bytes(folder.root, file, max_bytes=MAX_DATA_BYTES).decode()
         depth = 0
@@ -361,14 +355,13 @@ def _object(values: list[float], of_set: _Set, names: Sequence[str]) -> dict[str
     """
     count, number, polygons = len(values), values[0], of_set.polygons
     if not (number.is_integer() and 0 <= number < len(names)):
-        listed = f"class {number:g} has no name: {of_set.file or 'class_names'} has {len(names)}, from 0 on"
-        raise AnnotationError(f"{listed}; name it there, or pass class_names")
+        message = f"class {number:g} has no name: {of_set.file or 'class_names'} has {len(names)}, from 0 on"
+        raise AnnotationError(f"{message}; name it there, or pass class_names")
     class_name = names[int(number)]
     if polygons != "no" and count > 6 and count % 2:
         if polygons == "yes":
             return {"class_name": class_name, "box": None, "polygons": [values[1:]]}
-        message = f"{count} numbers are a polygon or a box with points; pass task='segment' or task='pose'"
-        raise AnnotationError(message)
+        raise AnnotationError(f"{count} numbers are a polygon or points: pass task='segment' or task='pose'")
     if count not in of_set.lengths:
         lengths = [*of_set.lengths, *(() if polygons == "no" else ("7, 9, 11, ... for a polygon",))]
         message = f"{count} numbers, where a row has {' or '.join(map(str, lengths))}"
@@ -386,9 +379,7 @@ def _object(values: list[float], of_set: _Set, names: Sequence[str]) -> dict[str
     return {"class_name": class_name, "box": box, "points": points[:, :2], "visibility": seen}
 
 
-def _read_schema(
-    entries: Mapping[str, Any], schema: KeypointSchema | None
-) -> tuple[KeypointSchema, tuple[int, ...]]:
+def _read_schema(entries: Mapping[str, Any], schema: KeypointSchema | None) -> tuple[KeypointSchema, int]:
     """Return the points that a data file describes, or those given, and how many numbers each has.
 
     Raises:
@@ -401,7 +392,7 @@ def _read_schema(
     if not 0 < count <= MAX_POINTS or size not in (2, 3) or len(names) != count:
         raise ValueError(f"kpt_shape={[count, size]} with {len(names)} names; [points, 2 or 3] expected")
     if schema is not None:
-        return schema, (size,)
+        return schema, size
     if any(other != names for other in lists):
         raise ValueError("classes have points of other names; pass `schema`")
     flips = [int(place) for place in entries.get("flip_idx", range(count))]
@@ -412,4 +403,4 @@ def _read_schema(
         names=names if lists else keypoint_schema(count).names,
         flip_pairs=tuple((i, j) for i, j in enumerate(flips) if i < j),
         interocular=None if scale is None else tuple(map(int, scale)),  # type: ignore[arg-type] # checked there
-    ), (size,)
+    ), size

@@ -32,9 +32,7 @@ from lit_loader.formats.yolo import (
 __all__ = ["YoloWriter"]
 
 _Floats = npt.NDArray[np.float64]
-_MARK: Final = "# written by lit_loader\n"
 _FLAGS: Final = ("difficult", "truncated", "occluded", "crowd")
-_DECIMALS: Final = (12, 9, 6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,23 +68,16 @@ class YoloWriter(Writer):
         task = self._task(table)
         lost = _encode(table, task)[1]
         if task != "pose":
-            lost[f"objects with {len(table.keypoint_names)} points"] = (
-                0 if table.visibility is None else int(table.visibility.any(axis=1).sum())
-            )
+            lost["points of each object"] = len(table.keypoint_names)
         else:
             lost["absent points with a place"] = absent_places(table)
-            if not table.class_names:
-                lost["names of points, since there is no class"] = len(table.keypoint_names)
+            lost["names of points, without a class"] = 0 if table.class_names else len(table.keypoint_names)
         lost["images that have the same file as another"] = table.num_images - len(set(table.image_paths))
         lost |= {f"{flag} objects": int(getattr(table, flag).sum()) for flag in _FLAGS}
         for name, attribute in table.attributes.items():
             lost[f"values of attribute {name!r}"] = int((attribute.ids >= 0).sum())
-        for column, what in (
-            ("source_ids", "images"),
-            ("category_ids", "classes"),
-            ("object_ids", "objects"),
-        ):
-            given = getattr(table, column)
+        ids = {"images": table.source_ids, "classes": table.category_ids, "objects": table.object_ids}
+        for what, given in ids.items():
             lost[f"ids of {what}"] = 0 if given is None else int((given >= 0).sum())
         lost["areas of objects"] = 0 if table.areas is None else int(np.isfinite(table.areas).sum())
         found = [] if task == "segment" else lost_masks(table)
@@ -99,11 +90,8 @@ class YoloWriter(Writer):
             ValueError: As `losses`; or if ``name`` is another split than the table's or no key for one, an image cannot
                 be listed or would share its label file, or data.yaml is another's or lists other names.
         """
-        if (
-            not re.fullmatch(r"\w[\w-]*", name)
-            or name in (*READ_KEYS, "path")
-            or table.split not in (None, name)
-        ):
+        is_key = re.fullmatch(r"\w[\w-]*", name) and name not in (*READ_KEYS, "path")
+        if not is_key or table.split not in (None, name):
             message = f"name={name!r} must be a word such as 'train', and the table's split, {table.split!r}"
             raise ValueError(message)
         task = self._task(table)
@@ -113,10 +101,8 @@ class YoloWriter(Writer):
         for i, path in enumerate(table.image_paths):
             label = label_paths(path)[0]
             if owners.setdefault(label, path) != path or path != path.strip() or len(path.splitlines()) != 1:
-                other = f", of {owners[label]!r} or of none" if owners[label] != path else ""
-                raise ValueError(
-                    f"image {path!r} cannot be in a list with the label file {label!r}{other}; rename it"
-                )
+                message = f"image {path!r} cannot be in a list, or the label file {label!r} is another's"
+                raise ValueError(f"{message}: {owners[label]!r}; rename the image")
             labels.setdefault(label, []).append(i)
         map_chunks(
             partial(_write_labels, table=table, values=values, root=root),
@@ -166,10 +152,9 @@ def _encode_polygons(table: AnnotationTable, sizes: _Floats) -> tuple[Sequence[_
         if not parts or min(map(len, parts)) < 3:
             lost[without] += 1
             parts = [box[[0, 1, 2, 1, 2, 3, 0, 3]].reshape(4, 2)]
-        if (
-            len(parts) > 1
-        ):  # to the next one and, at last, back the same way: what lies between is crossed twice
+        if len(parts) > 1:
             lost[several] += 1
+            # to the next part each time and at last back the same way: what is between is crossed twice
             there = [np.concatenate([part, part[:1]]) for part in parts]
             parts = [np.concatenate([*there, *(part[:1] for part in parts[-2:0:-1])])]
         drawn += parts
@@ -179,9 +164,8 @@ def _encode_polygons(table: AnnotationTable, sizes: _Floats) -> tuple[Sequence[_
     starts = np.cumsum([0, *lengths[:-1]])
     around = np.hstack([np.minimum.reduceat(flat, starts), np.maximum.reduceat(flat, starts)])
     lost["boxes that are not around their polygons"] = int((around != table.boxes).any(axis=1).sum())
-    lost["masks of run lengths"] = (
-        0 if table.masks is None else int((np.diff(table.masks.run_offsets) > 0).sum())
-    )
+    if table.masks is not None:
+        lost["masks of run lengths"] = int((np.diff(table.masks.run_offsets) > 0).sum())
     return np.split(_encode_points(flat, np.repeat(sizes, lengths, axis=0)), starts[1:]), lost
 
 
@@ -200,7 +184,7 @@ def _shortest(
 ) -> _Floats:
     """Round each row to the fewest decimals that are read as what is wanted."""
     found = values + 0.0
-    for decimals in _DECIMALS:
+    for decimals in (12, 9, 6):
         rounded = np.round(values, decimals) + 0.0  # without signed zeros
         same = (read(rounded) == wanted).all(axis=1)
         found[same] = rounded[same]
@@ -212,16 +196,10 @@ def _write_labels(
 ) -> None:
     for label, images in chunk:
         rows = [row for i in images for row in range(int(table.offsets[i]), int(table.offsets[i + 1]))]
-        lines = (
-            " ".join([str(table.labels[row]), *map(_number, values[row].reshape(-1).tolist())])
-            for row in rows
-        )
+        numbers = ([int(table.labels[row]), *values[row].reshape(-1).tolist()] for row in rows)
+        lines = (" ".join(repr(number).removesuffix(".0") for number in each) for each in numbers)
         (root / label).parent.mkdir(parents=True, exist_ok=True)
         (root / label).write_text("".join(f"{line}\n" for line in lines))
-
-
-def _number(value: float) -> str:
-    return repr(value).removesuffix(".0")
 
 
 def _data_file(table: AnnotationTable, root: Path, name: str, *, has_points: bool) -> bytes:
@@ -245,15 +223,12 @@ def _data_file(table: AnnotationTable, root: Path, name: str, *, has_points: boo
         again = yaml.load(text, Loader=YAML_LOADER)
     except (UnicodeEncodeError, yaml.YAMLError):
         again = {"names": {}}
-    is_same = list(again["names"].values()) == list(table.class_names)
+    is_same = tuple(again["names"].values()) == table.class_names and len(table.keypoint_names) <= MAX_POINTS
     if not is_same or len(text) > MAX_DATA_BYTES or max(map(len, names), default=0) > MAX_NAME_CHARS:
-        raise ValueError(
-            f"the names {shorten(str(names))} cannot be in a data.yaml; use shorter or plainer ones"
-        )
-    if has_points and len(table.keypoint_names) > MAX_POINTS:
-        raise ValueError(f"{len(table.keypoint_names)} points are more than MAX_POINTS={MAX_POINTS}")
+        message = f"{len(names)} names, {shorten(str(names))}, cannot be in a data.yaml"
+        raise ValueError(f"{message}; use shorter, plainer or fewer ones")
     there = read_data_file(Folder(root), "data.yaml") if path.exists() else {}
     splits = {key: f"{key}.txt" for key in (*there, name) if key not in again}
     if there and there | {name: splits[name]} != splits | again:
         raise ValueError(f"{path} is another's, or has other classes or points; write into another folder")
-    return f"{_MARK}{yaml.safe_dump(splits, sort_keys=False)}{text}".encode()
+    return f"# written by lit_loader\n{yaml.safe_dump(splits, sort_keys=False)}{text}".encode()

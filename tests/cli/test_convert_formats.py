@@ -120,8 +120,18 @@ def class_list(root):
     return "ann.txt", {}
 
 
+def yolo(root):
+    image(root, "images/train/a.png")
+    (root / "labels/train").mkdir(parents=True)
+    (root / "labels/train/a.txt").write_text("1 0.5 0.5 0.2 0.4 0.25 0.5 2 0.1 0.1 1\n")
+    (root / "data.yaml").write_text(
+        "train: images/train\nnames: [cat, dog]\nkpt_shape: [2, 3]\nflip_idx: [1, 0]\n"
+    )
+    return "train", {}
+
+
 LISTS = (keypoints_txt, keypoints_csv, retinaface, widerface, celeba, wflw, pts)
-WRITTEN = (voc, coco, *LISTS, imglab, labelme, image_folder, class_list)
+WRITTEN = (voc, coco, *LISTS, imglab, labelme, image_folder, class_list, yolo)
 
 
 def test_every_format_is_here():

@@ -36,36 +36,59 @@ ROBOFLOW = pair("train/images", "train/labels") | pair("valid/images", "valid/la
 BESIDE = pair("img", "img")
 
 
+AB = ["images/train/a.jpg", "images/val/b.jpg"]
+DEEP = pair("a/images/b/images/c", "a/images/b/labels/c")
+CLASSES = "cat\ndog\n"
+
+
 @pytest.mark.parametrize(
-    ("files", "name", "paths", "split"),
+    ("files", "data", "name", "paths", "split"),
     [
-        (ULTRALYTICS | {"data.yaml": f"path: ../x\ntrain: images/train\nval: images/val\n{NAMES}"}, "val", ["images/val/b.jpg"], "val"),
-        (ULTRALYTICS | {"data.yaml": f"train: [images/train, images/val]\n{NAMES}"}, "train", ["images/train/a.jpg", "images/val/b.jpg"], "train"),
-        (ULTRALYTICS | {"data.yaml": f"train: images\nval:\n{NAMES}"}, "val", ["images/val/b.jpg"], "val"),
-        (ULTRALYTICS | {"data.yaml": f"fold3: images/val\n{NAMES}"}, "fold3", ["images/val/b.jpg"], "fold3"),
-        (ROBOFLOW | {"data.yaml": f"train: ../train/images\nval: ../valid/images\nnc: 2\n{NAMES}"}, "val", ["valid/images/b.jpg"], "val"),
-        (ROBOFLOW | {"data.yaml": f"train: ../train/images\nval: ../valid/images\n{NAMES}"}, "valid", ["valid/images/b.jpg"], "valid"),
-        (ULTRALYTICS | {"classes.txt": "cat\ndog\n"}, "train", ["images/train/a.jpg"], "train"),
-        (ULTRALYTICS | {"classes.txt": "cat\ndog\n\n"}, ".", ["images/train/a.jpg", "images/val/b.jpg"], None),
-        (ULTRALYTICS | {"classes.txt": "cat\ndog"}, "images/val", ["images/val/b.jpg"], None),
-        (ROBOFLOW | {"train/labels/_darknet.labels": "cat\ndog\n"}, "train", ["train/images/a.jpg"], "train"),
-        (BESIDE | {"img/classes.txt": "cat\ndog\n"}, "img", ["img/a.jpg"], None),
-        (BESIDE | {"obj.names": "cat\ndog\n"}, ".", ["img/a.jpg"], None),
-        (BESIDE | {"obj.names": "cat\ndog\n", "train.txt": "img/a.jpg\n"}, "train", ["img/a.jpg"], "train"),
-        (BESIDE | {"obj.names": "cat\ndog\n", "lists/b.txt": "../img/a.jpg"[3:]}, "lists/b.txt", ["img/a.jpg"], None),
-        (pair("a/images/b/images/c", "a/images/b/labels/c") | {"data.yml": f"test: a\n{NAMES}"}, "test", ["a/images/b/images/c/a.jpg"], "test"),
-        (pair("images/train", "images/train") | {"data.yaml": NAMES}, "train", ["images/train/a.jpg"], "train"),
+        (ULTRALYTICS, "path: ../x\ntrain: images/train\nval: images/val\n", "val", AB[1:], "val"),
+        (ULTRALYTICS, "train: [images/train, images/val]\n", "train", AB, "train"),
+        (ULTRALYTICS, "train: images\nval:\n", "val", AB[1:], "val"),
+        (ULTRALYTICS, "fold3: images/val\n", "fold3", AB[1:], "fold3"),
+        (
+            ROBOFLOW,
+            "train: ../train/images\nval: ../valid/images\nnc: 2\n",
+            "val",
+            ["valid/images/b.jpg"],
+            "val",
+        ),
+        (
+            ROBOFLOW,
+            "train: ../train/images\nval: ../valid/images\n",
+            "valid",
+            ["valid/images/b.jpg"],
+            "valid",
+        ),
+        (DEEP, "test: a\n", "test", ["a/images/b/images/c/a.jpg"], "test"),
+        (pair("images/train", "images/train"), "", "train", AB[:1], "train"),
+        (ULTRALYTICS | {"classes.txt": CLASSES}, None, "train", AB[:1], "train"),
+        (ULTRALYTICS | {"classes.txt": f"{CLASSES}\n\n"}, None, ".", AB, None),
+        (ULTRALYTICS | {"classes.txt": CLASSES.strip()}, None, "images/val", AB[1:], None),
+        (
+            ROBOFLOW | {"train/labels/_darknet.labels": CLASSES},
+            None,
+            "train",
+            ["train/images/a.jpg"],
+            "train",
+        ),
+        (BESIDE | {"img/classes.txt": CLASSES}, None, "img", ["img/a.jpg"], None),
+        (BESIDE | {"obj.names": CLASSES}, None, ".", ["img/a.jpg"], None),
+        (BESIDE | {"obj.names": CLASSES, "train.txt": "img/a.jpg\n"}, None, "train", ["img/a.jpg"], "train"),
+        (BESIDE | {"obj.names": CLASSES, "b/c.txt": "img/a.jpg"}, None, "b/c.txt", ["img/a.jpg"], None),
     ],
-)  # fmt: skip
-def test_usual_layouts_are_found(tmp_path, files, name, paths, split):
-    table = read(make(tmp_path, **files), name)
+)
+def test_usual_layouts_are_found(tmp_path, files, data, name, paths, split):
+    table = read(make(tmp_path, **files, **({} if data is None else {"data.yaml": data + NAMES})), name)
     assert (list(table.image_paths), table.split) == (paths, split)
     assert (table.class_names, table.num_objects) == (("cat", "dog"), len(paths))
 
 
 def test_darknets_paths_name_the_folder_that_they_are_in(tmp_path):
     files = pair("obj_train", "obj_train") | {
-        "obj.data": "# x\nclasses = 2\ntrain = data/train.txt\nvalid = data/train.txt\nnames = data/obj.names\nbackup = b/\n",
+        "obj.data": "classes = 2\ntrain = data/train.txt\nvalid = data/train.txt\nnames = data/obj.names # x\nbackup=b",
         "obj.names": "cat\ndog",
         "train.txt": "data/obj_train/a.jpg\n\ndata/obj_train/gone.jpg\n",
     }
@@ -141,7 +164,7 @@ def test_an_image_that_is_listed_again_is_read_once(tmp_path):
         (f"{NAMES}kpt_shape: [2, 3]\nflip_idx: [1]\n", "does not exchange pairs"),
         (f"{NAMES}kpt_shape: [2, 3]\nkpt_names: [a]\n", "with 1 names"),
         (f"{NAMES}kpt_shape: [2, 3]\nkpt_names: ab\n", "contradict each other: names='ab' is a str"),
-        (f"{NAMES}kpt_shape: [1, 3]\nkpt_names: {{0: [a], 1: [b]}}\n", "classes have points of other names; pass `schema`"),
+        (f"{NAMES}kpt_shape: [1, 3]\nkpt_names: {{0: [a], 1: [b]}}\n", "points of other names; pass `schema`"),
         ("names: &a [x]\nother: [*a, *a]\n", r"data\.yaml:2: holds an alias"),
         ("[" * 100_000, "more than 8 lists in each other"),
         ("- a\n", "holds no keys"),

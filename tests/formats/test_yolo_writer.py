@@ -143,7 +143,7 @@ def test_the_task_decides_what_is_written_of_a_table_that_has_all(tmp_path, task
     table = table_of(**POINTS, masks=Masks.from_rows([[SQUARE]]))
     make_images(table, tmp_path)
     lost = write(table, tmp_path, allow_loss=True, task=task)
-    rest = {"detect": ["1 masks", "1 objects with 3 points"], "segment": ["1 objects with 3 points"]}
+    rest = {"detect": ["1 masks", "3 points of each object"], "segment": ["3 points of each object"]}
     assert lost == rest.get(task, ["1 masks"])
     again = read(tmp_path)
     assert (again.masks is not None, again.keypoints is not None) == (task == "segment", task == "pose")
@@ -227,7 +227,7 @@ def test_several_polygons_become_one_that_covers_the_same_pixels(tmp_path, count
                 "heights": [9, 9],
             },
             "train",
-            "'images/a.jpg' cannot be .* with the label file 'labels/a.txt', of 'images/a.png'",
+            "'images/a.jpg' cannot be .* label file 'labels/a.txt' is another's: 'images/a.png'",
         ),
         ({"class_names": ["cat", "d" * 300]}, "train", "cannot be in a data.yaml"),
         ({"class_names": ["cat", "\udcff"]}, "train", "cannot be in a data.yaml"),
