@@ -44,7 +44,7 @@ __all__ = [
 Task = Literal["detect", "segment", "pose"]
 
 MAX_DATA_BYTES: Final = 2**20
-READ_KEYS: Final = ("names", "nc", "classes", "kpt_shape", "flip_idx", "kpt_names", "interocular")
+READ_KEYS: Final = ("names", "nc", "classes", "kpt_shape", "flip_idx", "kpt_names", "normalization_pair")
 _DATA_FILES: Final = ("data.yaml", "data.yml", "dataset.yaml", "obj.data")
 _CLASS_FILES: Final = ("classes.txt", "obj.names", "_darknet.labels")
 _SPLITS: Final = {"train": "train", "val": "valid", "valid": "val", "test": "test"}
@@ -398,9 +398,9 @@ def _read_schema(entries: Mapping[str, Any], schema: KeypointSchema | None) -> t
     flips = [int(place) for place in entries.get("flip_idx", range(count))]
     if len(flips) != count or [flips[i] for i in flips if 0 <= i < count] != list(range(count)):
         raise ValueError(f"flip_idx={flips} does not exchange pairs of {count} points")
-    scale: Any = entries.get("interocular")
+    scale: Any = entries.get("normalization_pair")
     return KeypointSchema(
         names=names if lists else keypoint_schema(count).names,
         flip_pairs=tuple((i, j) for i, j in enumerate(flips) if i < j),
-        interocular=None if scale is None else tuple(map(int, scale)),  # type: ignore[arg-type] # checked there
+        normalization_pair=None if scale is None else tuple(map(int, scale)),  # type: ignore[arg-type] # checked there
     ), size

@@ -46,7 +46,7 @@ class YoloWriter(Writer):
 
     In a set of polygons, an object's several polygons become one, joined by lines that cover nothing, and an object
     without a polygon gets the corners of its box, since ultralytics takes a box there for two points. Beyond
-    ultralytics' keys, data.yaml has ``interocular``. An image's id is its path, and sizes are those of the images.
+    ultralytics' keys, data.yaml has ``normalization_pair``. An image's id is its path, and sizes are those of the images.
 
     Args:
         task: What to write, or None for ``"pose"`` if the table has points, ``"segment"`` if it has masks, else
@@ -215,8 +215,8 @@ def _data_file(table: AnnotationTable, root: Path, name: str, *, has_points: boo
         if table.flip_pairs:  # without pairs, ultralytics does not mirror
             pairs = dict(table.flip_pairs) | {j: i for i, j in table.flip_pairs}
             named["flip_idx"] = [pairs.get(i, i) for i in range(len(table.keypoint_names))]
-        if table.interocular is not None:
-            named["interocular"] = list(table.interocular)
+        if table.normalization_pair is not None:
+            named["normalization_pair"] = list(table.normalization_pair)
     text, path = yaml.safe_dump(named, sort_keys=False, allow_unicode=True), root / "data.yaml"
     names = (*table.class_names, *(table.keypoint_names if has_points else ()))
     try:

@@ -156,7 +156,7 @@ def test_what_a_list_does_not_say_of_an_image_is_absent_and_counted(aligned, tmp
             "list_landmarks_align_celeba",
             "000001.jpg 1 2 3 4 5 6 7 8 9 x\n",
             1,
-            "'x' stands where number 10 of 10",
+            "expected number 10 of 10, got 'x'",
         ),
         ("identity_CelebA", "000001.jpg 1\nwhat\n", 2, "'what' names no image; columns are identity"),
     ],

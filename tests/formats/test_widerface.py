@@ -71,7 +71,7 @@ def test_a_face_without_width_is_a_matter_of_the_policy(read):
         (f"1\n{FACE}\n", 2, "path of an image and the number of its faces"),
         ("c.png\n0--Parade/a.jpg\n", 1, "format 'class_list' reads paths alone"),
         ("c.png\n1\n1 2 30 40 0 0 0\n", 3, "7 numbers; a face has 10: x y w h blur expression"),
-        ("c.png\n1\n1 2 x 40 0 0 0 0 0 0\n", 3, "'x' stands where number 3 of 4"),
+        ("c.png\n1\n1 2 x 40 0 0 0 0 0 0\n", 3, "expected number 3 of 4, got 'x'"),
         ("c.png\n1\n1 2 3 4 3 0 0 0 0 0\n", 3, "blur is '3'; 0 to 2 expected"),
         ("c.png\n1\n1 2 3 4 0 0 0 2 0 0\n", 3, "invalid is '2'; 0 to 1 expected"),
         ("none.png\n1\n" + FACE, 1, "there is no image 'images/none.png'; `image_dir`"),

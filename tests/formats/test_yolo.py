@@ -63,11 +63,11 @@ def test_of_points_with_two_numbers_negative_ones_are_absent_and_0_0_is_a_place(
 
 
 def test_the_data_file_names_points_their_mirror_images_and_the_scale(tmp_path):
-    more = "flip_idx: [2, 1, 0]\nkpt_names:\n  0: [l, m, r]\n  1: [l, m, r]\ninterocular: [0, 2]\n"
+    more = "flip_idx: [2, 1, 0]\nkpt_names:\n  0: [l, m, r]\n  1: [l, m, r]\nnormalization_pair: [0, 2]\n"
     rows = "0 0.5 0.5 0.2 0.4" + " 0.5 0.5" * 3
     table = read(make_set(tmp_path, rows, data=NAMES + "kpt_shape: [3, 2]\n" + more))
     assert table.keypoint_names == ("l", "m", "r")
-    assert (table.flip_pairs, table.interocular) == (((0, 2),), (0, 2))
+    assert (table.flip_pairs, table.normalization_pair) == (((0, 2),), (0, 2))
     named = read(tmp_path, schema={"names": ["a", "b", "c"], "flip_pairs": [["a", "b"]]})
     assert (named.keypoint_names, named.flip_pairs) == (("a", "b", "c"), ((0, 1),))
 
@@ -104,7 +104,7 @@ def test_a_row_that_could_be_a_polygon_or_points_is_what_the_set_says_or_refused
         ("-1 0.5 0.5 0.2 0.4", {}, "class -1 has no name"),
         ("0.5 0.5 0.5 0.2 0.4", {}, "class 0.5 has no name"),
         ("nan 0.5 0.5 0.2 0.4", {}, "class nan has no name"),
-        ("cat 0.5 0.5 0.2 0.4", {}, "'cat' stands where number 1 of 5 should"),
+        ("cat 0.5 0.5 0.2 0.4", {}, "expected number 1 of 5, got 'cat'"),
         ("0 0.1 0.1 nan 0.1 0.5 0.5", {}, ".* a coordinate that is not finite"),
         (
             "0 0.5 0.5 0.2 0.4 0.5 0.1 3 0.25 0.5 1",

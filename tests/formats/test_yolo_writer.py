@@ -26,7 +26,7 @@ def write(table, root, name="train", **options):
 def without_losses(table, **columns):
     """Return a table of what YOLO can hold: ids are paths, and pairs come in the order of their points."""
     kept = {"boxes", "labels", "offsets", "widths", "heights", "class_names", "masks"}
-    kept |= {"keypoints", "visibility", "keypoint_names", "flip_pairs", "interocular"}
+    kept |= {"keypoints", "visibility", "keypoint_names", "flip_pairs", "normalization_pair"}
     values = {name: getattr(table, name) for name in kept} | {
         "split": "train",
         "image_paths": table.image_paths,
@@ -113,7 +113,7 @@ POINTS = {
     "visibility": [[2, 1, 0]],
     "keypoint_names": ["l", "m", "r"],
     "flip_pairs": [(0, 2)],
-    "interocular": (0, 1),
+    "normalization_pair": (0, 1),
 }
 SQUARE = [[6, 10], [30, 10], [30, 20], [6, 20]]
 TRIANGLE = [[40, 30], [50, 30], [50, 40]]
@@ -134,7 +134,7 @@ def test_files_are_those_that_ultralytics_reads(tmp_path):
         "kpt_shape": [3, 3],
         "flip_idx": [2, 1, 0],
         "kpt_names": {0: names, 1: names},
-        "interocular": [0, 1],
+        "normalization_pair": [0, 1],
     }
 
 
