@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats import read_annotations
+from lit_loader.formats import celeba, read_annotations
 from tests.formats.text_sets import SIZE, make_celeba, write_image
 
 POINTS = "lefteye_x lefteye_y righteye_x righteye_y nose_x nose_y leftmouth_x leftmouth_y rightmouth_x rightmouth_y"
@@ -92,6 +92,19 @@ def test_lists_of_the_other_images_are_refused_with_what_to_use(tmp_path):
     for name in ("list_bbox_celeba", "list_landmarks_celeba", "list_landmarks_align_celeba"):
         (tmp_path / f"{name}.txt").unlink()
     assert read(tmp_path).boxes.tolist() == [[0, 0, *SIZE]] * 4  # attributes fit any copy of the images
+
+
+def test_images_that_are_not_there_are_not_all_looked_for_twice(tmp_path, monkeypatch):
+    make_celeba(tmp_path)
+    lines = [f"{i:06}.jpg 1 2 3 4 5 6 7 8 9 10\n" for i in range(10, 60)]
+    for file in tmp_path.glob("*.txt"):
+        file.unlink()
+    (tmp_path / "list_landmarks_align_celeba.txt").write_text("".join(lines))
+    asked = []
+    read_sizes = celeba.read_image_sizes
+    monkeypatch.setattr(celeba, "read_image_sizes", lambda *a, **o: asked.append(a) or read_sizes(*a, **o))
+    assert read(tmp_path, policy={"missing_image": "keep"}).num_images == 50
+    assert len(asked) == 20
 
 
 def test_kaggles_tables_say_the_same(aligned, tmp_path):

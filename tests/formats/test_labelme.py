@@ -212,6 +212,7 @@ def test_a_damaged_file_of_many_is_dropped_by_the_policy(folder, monkeypatch):
 def test_sizes_that_are_no_whole_numbers_are_reported_and_read_from_the_image(folder):
     table = read(folder(BOX, imageWidth="60"))
     assert (table.widths.tolist(), table.report.counts) == ([SIZE[0]], {("bad_size", "unknown"): 1})
+    assert read(folder(BOX, imageWidth="60", imageHeight=50.0)).report.count("bad_size", "unknown") == 1
     assert len(read(folder(BOX, imageWidth=None, imageHeight=None)).report) == 0
 
 
