@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations import AnnotationTable, Attribute
+from lit_loader.annotations.keypoints import keypoint_schema
 from lit_loader.formats import ReadPolicy, read_annotations
+from lit_loader.formats.rows import Declared
+from lit_loader.formats.voc_writer import write_image_xml
 
 
 class VocSet:
@@ -56,6 +60,56 @@ class VocSet:
         }
         arguments = {"use_cache": False, "progress": False, **arguments}
         return read_annotations("voc", self.root, name, policy=ReadPolicy(**policy), **arguments)
+
+
+def write_voc_xml(
+    path,
+    *,
+    filename,
+    width,
+    height,
+    names,
+    boxes,
+    keypoints=None,
+    visibility=None,
+    schema=None,
+    attributes=None,
+    attribute_values=None,
+    **flags,
+):
+    """Write the annotation of one image, given by columns of its objects, with what is needed of a table around it."""
+    columns, found = {}, {}
+    if schema is not None:
+        schema = keypoint_schema(schema)
+        points = np.array(keypoints)
+        columns = {
+            "keypoints": points,
+            "visibility": np.full(points.shape[:2], 2) if visibility is None else visibility,
+            "keypoint_names": schema.names,
+            "flip_pairs": schema.flip_pairs,
+            "normalization_pair": schema.normalization_pair,
+        }
+    for name, values in (attributes or {}).items():
+        known = (attribute_values or {}).get(name) or sorted({value for value in values if value is not None})
+        ids = [-1 if value is None else known.index(value) for value in values]
+        found[name] = Attribute(ids=np.array(ids), names=tuple(known))
+    classes = sorted(set(names))
+    table = AnnotationTable(
+        root="/",
+        image_paths=["a.jpg"],
+        widths=[width],
+        heights=[height],
+        class_names=classes,
+        offsets=[0, len(names)],
+        boxes=boxes,
+        labels=[classes.index(name) for name in names],
+        attributes=found,
+        **columns,
+        **flags,
+    )
+    listed = tuple((name, tuple(values)) for name, values in (attribute_values or {}).items())
+    declared = Declared(keypoints=schema, attributes=listed)
+    write_image_xml(Path(path), table, 0, filename=filename, declared=declared)
 
 
 @pytest.fixture

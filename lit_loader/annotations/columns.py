@@ -229,9 +229,9 @@ class ColumnSpec:
 
     def _check_values(self, name: str, column: npt.NDArray[Any]) -> None:
         if column.dtype.kind == "f" and not np.isnan(self.missing):
-            finite = np.isfinite(column).all(axis=tuple(range(1, column.ndim)))
+            finite = np.isfinite(column)
             if not finite.all():
-                row = int(np.flatnonzero(~finite)[0])
+                row = int(np.argwhere(~finite)[0, 0])
                 raise ValueError(f"{name}[{row}] = {column[row].tolist()} must be finite")
         if self.limits is not None:
             wrong = column[(column < self.limits[0]) | (column > self.limits[1])]

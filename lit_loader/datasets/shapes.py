@@ -19,6 +19,7 @@ import numpy as np
 from filelock import FileLock
 from rich.progress import Progress
 
+from lit_loader.annotations import AnnotationTable, Attribute
 from lit_loader.datasets.scene_objects import (
     FINISH_NAMES,
     MAX_ROTATION,
@@ -28,7 +29,7 @@ from lit_loader.datasets.scene_objects import (
     points_of,
 )
 from lit_loader.datasets.scenes import place_objects, render_scene
-from lit_loader.formats.voc_writer import write_voc_xml
+from lit_loader.formats import write_annotations
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray
 
@@ -181,40 +182,48 @@ def _check(settings: Mapping[str, Any]) -> None:
 
 def _write_all(folder: Path, settings: Mapping[str, Any], *, progress: bool) -> None:
     """Draw every split into an existing folder."""
-    for part in ("JPEGImages", "Annotations", "ImageSets/Main"):
-        (folder / part).mkdir(parents=True)
+    (folder / "JPEGImages").mkdir()
+    size = settings["image_size"]
     with Progress(disable=not progress) as bar:
         task = bar.add_task("Drawing shapes", total=sum(settings["num_images"].values()))
         for split, num_images in settings["num_images"].items():
-            stems = []
+            paths, scenes, finishes = [], [], []
             for index, (class_ids, finish_ids) in enumerate(_kinds(split, num_images, settings)):
-                stems.append(f"{split}_{index:05d}")
+                paths.append(f"JPEGImages/{split}_{index:05d}.jpg")
                 rng = np.random.default_rng(key64("scene", settings["seed"], split, index))
                 objects = place_objects(
                     class_ids,
                     finish_ids,
-                    image_size=settings["image_size"],
+                    image_size=size,
                     max_rotation=settings["max_rotation"],
                     rng=rng,
                 )
-                image = render_scene(objects, image_size=settings["image_size"], rng=rng)
-                image.save(folder / "JPEGImages" / f"{stems[-1]}.jpg", quality=90)
-                points, visibility = points_of(objects)
-                write_voc_xml(
-                    folder / "Annotations" / f"{stems[-1]}.xml",
-                    filename=f"{stems[-1]}.jpg",
-                    width=settings["image_size"],
-                    height=settings["image_size"],
-                    names=[SHAPE_NAMES[scene_object.class_id] for scene_object in objects],
-                    boxes=[box_of(scene_object) for scene_object in objects],
-                    keypoints=points,
-                    visibility=visibility,
-                    schema=POINTS,
-                    attributes={"finish": [FINISH_NAMES[finish_id] for finish_id in finish_ids]},
-                    attribute_values={"finish": FINISH_NAMES},
-                )
+                render_scene(objects, image_size=size, rng=rng).save(folder / paths[-1], quality=90)
+                scenes.append(objects)
+                finishes += finish_ids
                 bar.advance(task)
-            (folder / "ImageSets" / "Main" / f"{split}.txt").write_text("".join(f"{s}\n" for s in stems))
+            drawn = [scene_object for objects in scenes for scene_object in objects]
+            points, visibility = zip(
+                *map(points_of, scenes), strict=True
+            )  # what hides a point is in its scene
+            table = AnnotationTable(
+                root=folder,
+                image_paths=paths,
+                image_ids=[Path(path).stem for path in paths],
+                widths=[size] * num_images,
+                heights=[size] * num_images,
+                class_names=SHAPE_NAMES,
+                offsets=np.cumsum([0, *map(len, scenes)]),
+                boxes=[box_of(scene_object) for scene_object in drawn],
+                labels=[scene_object.class_id for scene_object in drawn],
+                keypoints=np.concatenate(points),
+                visibility=np.concatenate(visibility),
+                keypoint_names=POINTS.names,
+                flip_pairs=POINTS.flip_pairs,
+                normalization_pair=POINTS.normalization_pair,
+                attributes={"finish": Attribute(ids=np.array(finishes), names=FINISH_NAMES)},
+            )
+            write_annotations("voc", table, folder, split, allow_loss=True, progress=False)
 
 
 def _kinds(split: str, num_images: int, settings: Mapping[str, Any]) -> Iterator[tuple[list[int], list[int]]]:

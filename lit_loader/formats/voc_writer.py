@@ -80,17 +80,15 @@ Numbers are decimal, exact for float32: what is read was written.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+from typing import ClassVar
 from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
 import numpy as np
-import numpy.typing as npt
 
-from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.formats.parallel import map_chunks
@@ -98,7 +96,7 @@ from lit_loader.formats.rows import Declared
 from lit_loader.formats.voc_schema import add_text, schema_element, written_name, xml_text
 from lit_loader.formats.writer import Writer, absent_places, lost_masks
 
-__all__ = ["VocWriter", "voc_image_paths", "write_voc_xml"]
+__all__ = ["VocWriter", "voc_image_paths", "write_image_xml"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,11 +144,17 @@ class VocWriter(Writer):
             table.class_names[label] for label in np.flatnonzero(table.class_counts()).tolist()
         )
         is_plain = tuple(occurring) == table.class_names and table.keypoints is None and not table.attributes
-        class_names = () if is_plain else table.class_names
+        declared = Declared(
+            class_names=() if is_plain else table.class_names,
+            keypoints=table.keypoint_schema,
+            attributes=tuple((name, attribute.names) for name, attribute in table.attributes.items()),
+        )
+        names = [
+            (folder / f"{image_id}.xml", PurePosixPath(place).name)
+            for image_id, place in zip(ids, places, strict=True)
+        ]
         map_chunks(
-            partial(
-                _write_images, table=table, ids=ids, places=places, folder=folder, class_names=class_names
-            ),
+            partial(_write_images, table=table, names=names, declared=declared),
             range(table.num_images),
             num_workers=0,
             progress=progress,
@@ -177,133 +181,55 @@ def voc_image_paths(table: AnnotationTable, *, image_dir: str = "JPEGImages") ->
     return [str(folder / f"{image_id}{ending}") for image_id, ending in zip(ids, endings, strict=True)]
 
 
-def write_voc_xml(
-    path: Path | str,
-    *,
-    filename: str,
-    width: int,
-    height: int,
-    names: Sequence[str],
-    boxes: npt.ArrayLike,
-    difficult: Sequence[bool] | npt.NDArray[np.bool_] | None = None,
-    truncated: Sequence[bool] | npt.NDArray[np.bool_] | None = None,
-    occluded: Sequence[bool] | npt.NDArray[np.bool_] | None = None,
-    crowd: Sequence[bool] | npt.NDArray[np.bool_] | None = None,
-    keypoints: npt.ArrayLike | None = None,
-    visibility: npt.ArrayLike | None = None,
-    schema: str | KeypointSchema | Mapping[str, Any] | int | None = None,
-    attributes: Mapping[str, Sequence[str | None]] | None = None,
-    attribute_values: Mapping[str, Sequence[str]] | None = None,
-    class_names: Sequence[str] = (),
-    depth: int = 3,
+def write_image_xml(
+    path: Path, table: AnnotationTable, image: int, *, filename: str, declared: Declared
 ) -> None:
-    """Write the annotation of one image; ``VocReader`` gives the same numbers back.
-
-    Give ``schema`` and ``attribute_values`` for images without objects too: every file of a set lists what
-    the set's points and attributes are.
+    """Write the annotation of one image of a table.
 
     Args:
         path: The XML file; its folder must exist.
+        table: The table.
+        image: Row of the image.
         filename: Name of the image file.
-        width: Pixels; 0 (unknown) leaves ``<size>`` out.
-        height: Pixels.
-        names: Class of each object.
-        boxes: ``(num_objects, 4)`` xyxy, written as they are; whole numbers without a fraction.
-        difficult: One flag for each object; default: none is.
-        truncated: As ``difficult``.
-        occluded: As ``difficult``.
-        crowd: As ``difficult``; written for objects that have it.
-        keypoints: ``(num_objects, K, 2)`` pixels; needs ``schema``.
-        visibility: ``(num_objects, K)``: 0 absent (not written), 1 hidden, 2 visible; default: all 2.
-        schema: What the K points are, as `keypoint_schema` takes it.
-        attributes: For each attribute the value of each object, None where it has none.
-        attribute_values: For each attribute all values of the set in the order of their ids; default: none is
-            listed, and a reader sorts those that occur.
-        class_names: All classes of the set in the order of their ids; default: as ``attribute_values``.
-        depth: Channels of the image.
+        declared: What ``<schema>`` lists; the same in every file of a set, so in those without objects, too.
 
     Raises:
-        ValueError: If lengths differ, a number is not finite, a name cannot be written in XML or be read back, or a
-            value is none of those listed.
+        ValueError: If a name cannot be written in XML or would not be read back.
     """
-    corners = _floats(boxes).reshape(-1, 4)
-    flags = {"truncated": truncated, "difficult": difficult, "occluded": occluded, "crowd": crowd}
-    attributes = attributes or {}
-    for what, column in {"boxes": corners, **flags, **attributes}.items():
-        if column is not None and len(column) != len(names):
-            raise ValueError(f"{what} has {len(column)} rows; there are {len(names)} names")
-    if not np.isfinite(corners).all():
-        raise ValueError(f"boxes={corners.tolist()} must be finite")
-    points_schema = None if schema is None else keypoint_schema(schema)
-    points, seen = _checked_points(keypoints, visibility, points_schema, num_objects=len(names))
-    declared = Declared(
-        class_names=tuple(class_names),
-        keypoints=points_schema,
-        attributes=tuple((name, tuple(values)) for name, values in (attribute_values or {}).items()),
-    )
-    _check_declared(names, attributes, declared)
     root = Element("annotation")
-    add_text(root, "folder", Path(path).parent.name)
+    add_text(root, "folder", path.parent.name)
     add_text(root, "filename", filename)
+    width, height = int(table.widths[image]), int(table.heights[image])
     if width and height:
         size = SubElement(root, "size")
-        for tag, value in (("width", width), ("height", height), ("depth", depth)):
-            add_text(size, tag, str(int(value)))
-    schema_block = schema_element(declared)
-    if schema_block is not None:
-        root.append(schema_block)
-    for i, name in enumerate(names):
+        for tag, value in (("width", width), ("height", height), ("depth", 3)):
+            add_text(size, tag, str(value))
+    schema = schema_element(declared)
+    if schema is not None:
+        root.append(schema)
+    for row in range(int(table.offsets[image]), int(table.offsets[image + 1])):
         element = SubElement(root, "object")
-        add_text(element, "name", written_name(name, "class"))
-        for tag, column in flags.items():
-            is_set = column is not None and bool(column[i])
+        add_text(element, "name", written_name(table.class_names[int(table.labels[row])], "class"))
+        for tag in ("truncated", "difficult", "occluded", "crowd"):
+            is_set = bool(getattr(table, tag)[row])
             if is_set or tag != "crowd":
                 add_text(element, tag, str(int(is_set)))
         box = SubElement(element, "bndbox")
-        for tag, corner in zip(("xmin", "ymin", "xmax", "ymax"), corners[i], strict=True):
+        for tag, corner in zip(("xmin", "ymin", "xmax", "ymax"), table.boxes[row], strict=True):
             add_text(box, tag, _number_text(corner))
-        if points_schema is not None and seen[i].any():
-            _add_points(element, points_schema.names, points[i], seen[i])
-        _add_attributes(element, {key: values[i] for key, values in attributes.items()})
+        _add_points(element, table, row)
+        _add_attributes(element, table, row)
     indent(root)
     ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
 
 
 def _write_images(
-    chunk: Sequence[int],
-    *,
-    table: AnnotationTable,
-    ids: Sequence[str],
-    places: Sequence[str],
-    folder: Path,
-    class_names: Sequence[str],
+    chunk: Sequence[int], *, table: AnnotationTable, names: Sequence[tuple[Path, str]], declared: Declared
 ) -> None:
     for i in chunk:
-        rows, path = table.objects(i), folder / f"{ids[i]}.xml"
+        path, filename = names[i]
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_voc_xml(
-            path,
-            filename=PurePosixPath(places[i]).name,
-            width=int(table.widths[i]),
-            height=int(table.heights[i]),
-            names=[table.class_names[label] for label in table.labels[rows].tolist()],
-            boxes=table.boxes[rows],
-            difficult=table.difficult[rows],
-            truncated=table.truncated[rows],
-            occluded=table.occluded[rows],
-            crowd=table.crowd[rows],
-            keypoints=None if table.keypoints is None else table.keypoints[rows],
-            visibility=None if table.visibility is None else table.visibility[rows],
-            schema=table.keypoint_schema,
-            attributes={
-                name: [
-                    None if value < 0 else attribute.names[value] for value in attribute.ids[rows].tolist()
-                ]
-                for name, attribute in table.attributes.items()
-            },
-            attribute_values={name: attribute.names for name, attribute in table.attributes.items()},
-            class_names=class_names,
-        )
+        write_image_xml(path, table, i, filename=filename, declared=declared)
 
 
 def _image_ids(table: AnnotationTable) -> list[str]:
@@ -332,83 +258,26 @@ def _image_ids(table: AnnotationTable) -> list[str]:
     return list(ids)
 
 
-def _checked_points(
-    keypoints: npt.ArrayLike | None,
-    visibility: npt.ArrayLike | None,
-    schema: KeypointSchema | None,
-    *,
-    num_objects: int,
-) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.int64]]:
-    """Return the points ``(num_objects, K, 2)`` and their visibility ``(num_objects, K)``."""
-    if keypoints is None:
-        if visibility is not None:
-            raise ValueError("visibility is given without keypoints; give both or none")
-        return np.zeros((num_objects, 0, 2)), np.zeros((num_objects, 0), dtype=np.int64)
-    if schema is None:
-        raise ValueError("keypoints are given without schema; name the points, e.g. schema='face_5'")
-    shape = (num_objects, len(schema.names))
-    points = _floats(keypoints)
-    points = np.zeros((*shape, 2)) if points.size == 0 else points
-    seen = np.full(shape, 2, dtype=np.int64) if visibility is None else np.asarray(visibility)
-    seen = np.zeros(shape, dtype=np.int64) if seen.size == 0 else seen.astype(np.int64)
-    if points.shape != (*shape, 2) or seen.shape != shape:
-        raise ValueError(
-            f"keypoints {points.shape} and visibility {seen.shape} must be {(*shape, 2)} and {shape}: "
-            f"{num_objects} objects of {shape[1]} points"
-        )
-    if not np.isin(seen, (0, 1, 2)).all():
-        raise ValueError(f"visibility={seen.tolist()} must be 0 (absent), 1 (hidden) or 2 (visible)")
-    if not np.isfinite(points[seen > 0]).all():
-        raise ValueError(f"keypoints={points.tolist()} must be finite where visibility is not 0")
-    return points, seen
-
-
-def _check_declared(
-    names: Sequence[str], attributes: Mapping[str, Sequence[str | None]], declared: Declared
-) -> None:
-    """Check that what is listed for the whole set has what this file has."""
-    listed = dict(declared.attributes)
-    checks: list[tuple[str, Sequence[str | None], tuple[str, ...] | None]]
-    checks = [("class_names", names, declared.class_names or None)]
-    checks += [(f"attribute_values[{key!r}]", values, listed.get(key)) for key, values in attributes.items()]
-    for what, values, known in checks:
-        strange = sorted({value for value in values if value is not None} - set(known or ()))
-        if known is not None and strange:
-            raise ValueError(f"{what}={known} lack {strange[0]!r}, which an object has; list it too")
-        if known is not None and len(set(known)) != len(known):
-            raise ValueError(f"{what}={known} must differ")
-    lacking = sorted(attributes.keys() - listed.keys())
-    if listed and lacking:
-        raise ValueError(f"attribute_values lack {lacking} of attributes; list all of them or none")
-
-
-def _add_points(
-    element: Element, names: Sequence[str], points: npt.NDArray[np.floating], seen: npt.NDArray[np.int64]
-) -> None:
-    parent = SubElement(element, "keypoints")
-    for name, (x, y), visibility in zip(names, points, seen.tolist(), strict=True):
-        if visibility:
-            attributes = {"x": _number_text(x), "y": _number_text(y), "visibility": str(visibility)}
-            SubElement(
-                parent, "point", {"name": xml_text(written_name(name, "point"), "point"), **attributes}
-            )
-
-
-def _add_attributes(element: Element, values: Mapping[str, str | None]) -> None:
-    present = {name: value for name, value in values.items() if value is not None}
-    if not present:
+def _add_points(element: Element, table: AnnotationTable, row: int) -> None:
+    if table.keypoints is None or table.visibility is None or not table.visibility[row].any():
         return
-    parent = SubElement(element, "attributes")
-    for name, value in present.items():
+    parent = SubElement(element, "keypoints")
+    columns = (table.keypoint_names, table.keypoints[row], table.visibility[row].tolist())
+    for name, (x, y), visibility in zip(*columns, strict=True):
+        if visibility:
+            place = {"x": _number_text(x), "y": _number_text(y), "visibility": str(visibility)}
+            SubElement(parent, "point", {"name": xml_text(written_name(name, "point"), "point"), **place})
+
+
+def _add_attributes(element: Element, table: AnnotationTable, row: int) -> None:
+    values = {
+        name: each.names[each.ids[row]] for name, each in table.attributes.items() if each.ids[row] >= 0
+    }
+    parent = SubElement(element, "attributes") if values else element
+    for name, value in values.items():
         attribute = SubElement(parent, "attribute")
         add_text(attribute, "name", written_name(name, "attribute"))
         add_text(attribute, "value", written_name(value, f"value of attribute {name!r}"))
-
-
-def _floats(values: npt.ArrayLike) -> npt.NDArray[np.floating]:
-    """Return float32 as it is, so that it is written in few digits, and anything else as float64."""
-    given = np.asarray(values)
-    return given if given.dtype == np.float32 else given.astype(np.float64)
 
 
 def _number_text(number: np.floating) -> str:

@@ -121,9 +121,9 @@ def _write_arrow(path, arrays, metadata):
         ({"a": pa.array([[1]], type=pa.large_list(pa.int64()))}, {b"magic": b"other"}),
         ({"a": pa.array([[1]], type=pa.large_list(pa.int64()))}, {b"header": b"{"}),
         ({"a": pa.array([[1]], type=pa.large_list(pa.int64()))}, {b"header": b"[" * 100_000}),
-        ({"a": pa.array([[1]], type=pa.large_list(pa.int64()))}, {b"digest": b"0"}),
+        ({"a": pa.array([[1]], type=pa.large_list(pa.int64()))}, {b"checksum": b"0"}),
     ],
-    ids=["no list", "strings", "nulls", "two rows", "magic", "no json", "deep json", "digest"],
+    ids=["no list", "strings", "nulls", "two rows", "magic", "no json", "deep json", "checksum"],
 )
 def test_well_formed_arrow_of_another_shape_is_a_cache_error(tmp_path, arrays, change):
     path = tmp_path / "x.arrow"

@@ -16,8 +16,8 @@ from lit_loader.annotations.table import AnnotationTable
 from lit_loader.datasets import DetectionDataset
 from lit_loader.errors import ImageError
 from lit_loader.formats import read_annotations
-from lit_loader.formats.voc_writer import write_voc_xml
 from lit_loader.transforms import ObjectFields, SanitizeObjects, detection_transforms
+from tests.voc_set import write_voc_xml
 
 COUNTS = [2, 0, 3]
 BOXES = [[1, 2, 11, 12], [0, 0, 20, 10], [5, 5, 5, 9], [15, 5, 40, 30], [2, 2, 4, 6]]

@@ -12,7 +12,7 @@ import pytest
 from lit_loader.annotations import class_weights, image_weights
 from lit_loader.datasets import ShapesSource, VocSource
 from lit_loader.errors import AnnotationError
-from lit_loader.formats.voc_writer import write_voc_xml
+from tests.voc_set import write_voc_xml
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.formats import ReadPolicy, read_annotations
-from lit_loader.formats.voc_writer import write_voc_xml
 from tests.formats.text_sets import SIZE, write_image
+from tests.voc_set import write_voc_xml
 
 __all__ = ["STRUCTURED_SETS"]
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from lit_loader.annotations import AnnotationTable, Attribute
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS
 from lit_loader.formats import ReadPolicy, read_annotations, voc_writer, write_annotations
-from lit_loader.formats.voc_writer import write_voc_xml
 from tests.formats.any_table import assert_same_table, tables
+from tests.voc_set import write_voc_xml
 
 KEEP = ReadPolicy(missing_image="keep", degenerate="keep", swapped="fix", malformed="raise")
 read_voc = partial(read_annotations, "voc", use_cache=False, progress=False)
