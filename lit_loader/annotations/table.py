@@ -19,6 +19,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -232,6 +233,17 @@ class AnnotationTable:
     def num_classes(self) -> int:
         """Number of classes, those without objects included."""
         return len(self.class_names)
+
+    @cached_property
+    def image_numbers(self) -> IndexArray:
+        """A different number for each image, int64 ``(num_images,)``: the ``image_id`` of samples and predictions.
+
+        These are ``source_ids`` if every image has one and no two have the same, as two sets end to end may; else the
+        positions in the table.
+        """
+        ids = self.source_ids
+        has_ids = ids is not None and ids.min(initial=0) >= 0 and len(np.unique(ids)) == len(ids)
+        return ids if ids is not None and has_ids else np.arange(self.num_images)
 
     def image_path(self, index: int) -> Path:
         """Return the absolute path of an image."""

@@ -23,7 +23,7 @@ class ClassificationBatch(NamedTuple):
         images: ``(B, 3, H, W)``.
         labels: int64 ``(B,)``, from 0, -1 where a sample of prediction has none; or multi-hot, float32
             ``(B, num_labels)`` of 0 and 1.
-        image_ids: int64 ``(B,)``, positions in the table of samples.
+        image_ids: int64 ``(B,)``, see `AnnotationTable.image_numbers`.
         is_duplicate: bool ``(B,)``, True on samples that only fill up the last batches of several ranks.
     """
 

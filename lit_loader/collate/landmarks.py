@@ -34,7 +34,7 @@ class LandmarkBatch(NamedTuple):
         labels: int64 ``(B,)``, class ids from 0.
         attributes: int64 ``(B,)`` by name, ids from 0, -1 where the object has none.
         crops: float32 ``(B, 4)``, xyxy in pixels of the original image: the region that was cut out.
-        image_ids: int64 ``(B,)``, positions in the table of samples.
+        image_ids: int64 ``(B,)``, see `AnnotationTable.image_numbers`.
         is_duplicate: bool ``(B,)``, True on samples that only fill up the last batches of several ranks.
     """
 

@@ -39,7 +39,7 @@ class MultiTaskBatch(NamedTuple):
         keypoint_mask: bool ``(B, N, K)``, where a point counts: ``visibility > 0``.
         attribute_masks: bool ``(B, N)`` by name, where the attribute counts: id >= 0.
         iscrowd: int64 ``(B, N)``, 1 for a crowd; padding 0.
-        image_ids: int64 ``(B,)``, positions in the table of samples.
+        image_ids: int64 ``(B,)``, see `AnnotationTable.image_numbers`.
         is_duplicate: bool ``(B,)``, True on samples that only fill up the last batches of several ranks.
     """
 

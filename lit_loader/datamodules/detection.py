@@ -11,8 +11,9 @@ from lit_loader.annotations import AnnotationTable
 from lit_loader.collate import DetectionCollate, batch_images, batch_targets
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.table_module import TableDataModule
-from lit_loader.datasets import MAX_PIXELS, DetectionDataset, Stage, TableSource
+from lit_loader.datasets import MAX_PIXELS, DetectionDataset, SampleTable, Stage, TableSource
 from lit_loader.datasets.detection import check_dataset_settings
+from lit_loader.datasets.targets import check_masks
 from lit_loader.transforms import detection_transforms
 from lit_loader.types import CollateFn
 
@@ -29,6 +30,8 @@ class DetectionDataModule(TableDataModule):
         collate_fn: Replaces the collation that ``images`` and ``size_divisor`` choose; give it alone.
         first_label: Label of the first class; torchvision keeps 0 for the background.
         extra_fields: Further per-object fields of the targets: ``difficult``, ``truncated``, ``occluded``.
+        masks: Whether targets have ``masks``, as torchvision's Mask R-CNN takes them; the tables must have some (to
+            predict on, they may have none).
         **settings: Samplers, transforms and reading of images, as `TableDataModule` takes them (its preset is
             `detection_transforms`); batch sizes, workers and seed, as `LoaderDataModule` takes them.
 
@@ -51,6 +54,7 @@ class DetectionDataModule(TableDataModule):
         collate_fn: CollateFn | None = None,
         first_label: int = 1,
         extra_fields: Sequence[str] = (),
+        masks: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(source, preset=detection_transforms, **settings)
@@ -63,8 +67,13 @@ class DetectionDataModule(TableDataModule):
         check_dataset_settings(
             first_label=first_label, extra_fields=extra_fields, size_mismatch="clip", max_pixels=MAX_PIXELS
         )
-        self.first_label, self.extra_fields = first_label, tuple(extra_fields)
+        self.first_label, self.extra_fields, self.masks = first_label, tuple(extra_fields), masks
         self._collate: CollateFn = collate if collate_fn is None else collate_fn
+
+    def _samples_of(self, table: AnnotationTable) -> SampleTable:
+        if self.masks:
+            check_masks(table)
+        return super()._samples_of(table)
 
     def _preset_keywords(self, table: AnnotationTable) -> dict[str, Any]:
         return {"per_object": self.extra_fields}
@@ -75,6 +84,7 @@ class DetectionDataModule(TableDataModule):
             transforms=transforms,
             first_label=self.first_label,
             extra_fields=self.extra_fields,
+            masks=self.masks and table.masks is not None,
             **self._reading,
         )
 

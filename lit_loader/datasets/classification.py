@@ -33,7 +33,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
 
     ``dataset[i]`` is ``(image, label, image_id, is_duplicate)``: the image a ``tv_tensors.Image``, uint8,
     ``(3, H, W)``, until ``transforms`` change it; the label an int from 0, or with ``multi_label`` float32
-    ``(num_labels,)`` of 0 and 1; ``image_id`` the index in `table`; ``is_duplicate`` a bool, what
+    ``(num_labels,)`` of 0 and 1; ``image_id`` that of `table.image_numbers`; ``is_duplicate`` a bool, what
     `lit_loader.is_duplicate` says of the sample. A sample whose label is not known is left out, unless ``unlabelled``
     keeps it: its label is -1 (or, with ``multi_label``, all 0).
 
@@ -131,7 +131,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         """
         sample = self._samples[index]
         position = operator.index(index) % len(self)
-        return sample[0], self.label(position), position, is_duplicate()
+        return sample[0], self.label(position), int(self.table.image_numbers[position]), is_duplicate()
 
     def label(self, position: int) -> int | Tensor:
         """Return the label of a sample, with no image opened; -1 where there is none, or more than one."""

@@ -46,7 +46,8 @@ class DetectionDataset(Dataset[DetectionSample]):
 
     - ``boxes``: ``tv_tensors.BoundingBoxes``, float32, ``(N, 4)``, XYXY pixels, clipped to the image;
     - ``labels``: int64 ``(N,)``, class id + ``first_label``;
-    - ``image_id``: int, the index in the table;
+    - ``image_id``: int, the number that the annotations give the image (COCO), else the index in the table: see
+      `AnnotationTable.image_numbers`;
     - ``is_duplicate``: bool, what `lit_loader.is_duplicate` says of the sample;
     - ``area``: float32 ``(N,)``, of the boxes; ``iscrowd``: int64 ``(N,)``;
     - every name in ``extra_fields``: bool ``(N,)``;

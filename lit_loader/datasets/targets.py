@@ -128,7 +128,7 @@ def object_target(
     target: dict[str, Any] = {
         "boxes": tv_tensors.BoundingBoxes(torch.from_numpy(boxes), format="XYXY", canvas_size=canvas_size),
         "labels": torch.from_numpy(table.labels[rows] + np.int64(first_label)),
-        "image_id": position,
+        "image_id": int(table.image_numbers[position]),
         "is_duplicate": is_duplicate(),
         "area": torch.from_numpy(sides[:, 0] * sides[:, 1]),
         "iscrowd": torch.from_numpy(table.crowd[rows].astype(np.int64)),

@@ -1,47 +1,72 @@
 """COCO JSON: boxes, crowds, keypoints with visibility, and attributes as CVAT writes them.
 
-The file is read twice, because its annotations may come before the images and categories that they refer to. Only one
-entry is in memory at a time.
+NOTE [Columns]
+    A batch of annotations is checked and added column by column. If something in it is malformed, it is halved until
+    the annotation that is malformed is alone: the common case is fast, and there is one set of rules.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from array import array
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import chain
 from typing import Any, ClassVar, Final, TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema
 from lit_loader.annotations.masks import MAX_MASK_PIXELS, RunLengths, decode_counts
 from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
 from lit_loader.formats.declared import mirrored_by_name, unite_keypoints
-from lit_loader.formats.json_file import Entry, read_entries
+from lit_loader.formats.json_file import entry_lines, read_entries
 from lit_loader.formats.reader import Reader
-from lit_loader.formats.rows import MAX_NAME_CHARS, Rows
+from lit_loader.formats.rows import (
+    MAX_COORDINATE,
+    MAX_NAME_CHARS,
+    OBJECT,
+    BoxKind,
+    Rows,
+    append_column,
+    wrong_attribute,
+)
 
-__all__ = ["CocoReader", "MAX_POINTS", "checked_name"]
+__all__ = ["CocoReader", "MAX_POINTS", "SURROGATE", "checked_name"]
 
 MAX_POINTS: Final = 2_048
 """The most points of an object that are read."""
 
+SURROGATE: Final = re.compile("[\ud800-\udfff]")
+"""Half of a pair, which is not Unicode and which JSON cannot hold."""
+
 CocoId = int | str
 _LISTS: Final = ("images", "annotations", "categories")
-_MAX_ODD_ENTRIES: Final = 10_000  # each of them is reported, and a file may be full of them
 _MAX_PATH_CHARS: Final = 4_096
 _MAX_AREA: Final = 1e38  # float32
-_FLAGS: Final = {"difficult": ("ignore", "difficult"), "truncated": ("truncated",), "occluded": ("occluded",)}
-_READ: Final = frozenset(
-    (
-        *("id", "image_id", "category_id", "bbox", "segmentation", "area"),
-        *("keypoints", "num_keypoints", "iscrowd", "attributes"),
-        *(key for keys in _FLAGS.values() for key in keys),
-    )
-)
-"""Keys of an annotation that are read, or that say nothing that others do not."""
+_FLAGS: Final = {"difficult": 1, "ignore": 1, "truncated": 2, "occluded": 4, "iscrowd": 8}  # bits of `OBJECT`
+_READ: Final[dict[str, set[str]]] = {
+    "info": set(),
+    "an image": {"id", "file_name", "width", "height", "source_id"},
+    "a category": {"id", "name", "keypoints", "flip_pairs", "normalization_pair"},
+    "an annotation": {
+        "id",
+        "image_id",
+        "category_id",
+        "bbox",
+        "segmentation",
+        "area",
+        "keypoints",
+        "attributes",
+    }
+    | {"num_keypoints", *_FLAGS},
+}
+"""Keys that are read, or that say nothing that others do not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +94,7 @@ class CocoReader(Reader):
 
     format: ClassVar[str] = "coco"
     description: ClassVar[str] = "COCO JSON: boxes, crowds, keypoints; NAME: the JSON file"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
 
     image_dir: str = "."
     schema: str | KeypointSchema | Mapping[str, Any] | int | None = None
@@ -84,315 +109,308 @@ class CocoReader(Reader):
 
     def read(self, rows: Rows, unit: str) -> None:
         """Add what a JSON file says."""
-        head = _Head(rows, self.image_dir)
-        for entry in read_entries(rows.root, unit):
-            head.add(entry)
-        head.finish()
-        given = self.given_keypoints()
-        schema = (given or head.keypoints()) if self.keypoints else None
-        rows.declare(
-            class_names=head.class_names(),
-            class_ids=head.class_ids(),
-            keypoints=schema,
-            attributes=head.attributes if self.attributes else {},
+        lines = cache(partial(entry_lines, rows.root, unit))  # all of them, once a problem is reported
+        rows.find_line = lambda _, index: (
+            lines()["annotations"][index] if index >= 0 else lines()["images"][-1 - index]
         )
-        annotations = _Annotations(rows, head, schema, self)
-        for entry in read_entries(rows.root, unit):
-            if entry.key == "annotations":
-                annotations.add(entry)
+        file = _File(rows, self, lines)
+        read_entries(rows.root, unit, file.take)
+        if file.seen.isdisjoint(_LISTS):
+            message = f"a COCO file has {', '.join(_LISTS)}; this one has {sorted(file.seen)[:10]}"
+            raise AnnotationError(shorten(message), path=rows.root / rows.file)
+        if file.read_again:
+            file.is_second_time = True
+            read_entries(rows.root, unit, file.take)
+        file.finish()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Category:
-    """A category; its points are None where it names none."""
+class _File:
+    """What one file says.
 
-    name: str
-    schema: KeypointSchema | None
+    Annotations come before the categories in most files. So their class and the names of their points are filled in at
+    the end. They hardly ever come before the images; such a file is read twice.
 
+    Attributes:
+        seen: Keys of the file so far.
+        read_again: Whether annotations came before the images, and were not added.
+        is_second_time: Whether annotations alone are added, whatever came before.
+    """
 
-@dataclass
-class _Head:
-    """What a file says besides its annotations: images, which are added to the rows, categories and attributes."""
+    def __init__(self, rows: Rows, options: CocoReader, lines: Callable[[], dict[str, array[int]]]) -> None:
+        self._rows, self._options, self._lines = rows, options, lines
+        self._first = len(rows.objects)
+        self._images: dict[CocoId, int] = {}
+        self._numbers: set[int] = set()
+        self._categories: dict[CocoId, tuple[str, KeypointSchema | None]] = {}  # points where it names them
+        self._attributes: dict[str, tuple[str, ...]] = {}
+        # A category and a number of points; the number stands in the rows for the label until `finish`.
+        self._kinds: dict[tuple[CocoId, int], int] = {}
+        self.seen: set[str] = set()
+        self.read_again = self.is_second_time = False
 
-    rows: Rows
-    image_dir: str
-    images: dict[CocoId, int] = field(default_factory=dict)
-    categories: dict[CocoId, _Category] = field(default_factory=dict)
-    attributes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    most_points: int = 0
-    seen: set[str] = field(default_factory=set)
-    _num_odd: int = 0
-    _numbers: set[int] = field(default_factory=set)
-
-    def add(self, entry: Entry) -> None:
-        """Add an entry of any list.
-
-        Raises:
-            AnnotationError: If the policy says so, or too many entries are not even objects.
-        """
-        self.seen.add(entry.key)
-        try:
-            if entry.key == "images":
-                self._add_image(entry)
-            elif entry.key == "categories":
-                self._add_category(entry)
-            elif entry.key == "annotations":
-                self._count_points(entry.value)
-            elif entry.key == "attributes" and entry.position >= 0:
-                with suppress(ValueError):  # of other programs it may say anything
-                    self._add_attribute(entry.value)
-            elif entry.key == "info" and isinstance(entry.value, dict):
-                with suppress(ValueError):
-                    self.rows.split = checked_name(entry.value.get("split"), "split")
-        except AnnotationError:
-            raise
-        except (TypeError, ValueError) as error:
-            self.rows.malformed(f"{entry.key}[{entry.position}]: {error}", line=entry.line)
-        self._num_odd += entry.key in _LISTS and not isinstance(entry.value, dict)
-        if self._num_odd > _MAX_ODD_ENTRIES:
-            message = (
-                f"more than {_MAX_ODD_ENTRIES} entries are not objects; the lists of a COCO file hold objects"
-            )
-            raise AnnotationError(message, path=self.rows.root / self.rows.file, line=entry.line)
-
-    def finish(self) -> None:
-        """Put the categories in the order of their ids.
-
-        Raises:
-            AnnotationError: If the file has none of the lists of a COCO file.
-        """
-        if not self.seen & set(_LISTS):  # a list without entries is not seen
-            message = (
-                f"a COCO file has images, annotations, categories; this one has {sorted(self.seen)[:10]}"
-            )
-            raise AnnotationError(shorten(message), path=self.rows.root / self.rows.file)
-        by_id = sorted(self.categories.items(), key=lambda item: (isinstance(item[0], str), item[0]))
-        self.categories = dict(by_id)
-
-    def class_names(self) -> tuple[str, ...]:
-        """Return the categories' names in the order of their ids, each once."""
-        return tuple(dict.fromkeys(category.name for category in self.categories.values()))
-
-    def class_ids(self) -> tuple[int, ...]:
-        """Return the number of each class, or nothing if ids are text or two categories have one name."""
-        ids = tuple(number for number in self.categories if isinstance(number, int))
-        return ids if len(ids) == len(self.categories) == len(self.class_names()) else ()
-
-    def keypoints(self) -> KeypointSchema | None:
-        """Return the points of all categories, united by name; numbered where no category names them."""
-        schemas = [category.schema for category in self.categories.values() if category.schema is not None]
-        if schemas:
-            return unite_keypoints(schemas)
-        numbered = tuple(f"{place:02d}" for place in range(self.most_points))
-        return KeypointSchema(names=numbered) if numbered else None
-
-    def _add_image(self, entry: Entry) -> None:
-        record = _record(entry)
-        image_id = _id(record.get("id"), "id")
-        if image_id in self.images:
-            raise ValueError(f"id {image_id!r} is that of an image before, too")
-        file_name, source_id = record.get("file_name"), record.get("source_id")
-        if not _may_be_path(file_name):
-            raise ValueError(f"file_name is {shorten(repr(file_name))}; a path of an image expected")
-        number = self.rows.image(
-            file_name,
-            folder=self.image_dir,
-            line=entry.line,
-            image_id=source_id if _may_be_path(source_id) else str(image_id),
-            width=_pixels(record.get("width")),
-            height=_pixels(record.get("height")),
-            source_id=image_id if isinstance(image_id, int) else None,
-        )
-        if number in self._numbers:
-            message = f"{shorten(repr(file_name))} is the file of an image before, too; they are one image"
-            self.rows.problem("same_file", "unite", message, line=entry.line)
-        self._numbers.add(number)
-        self.images[image_id] = number
-
-    def _add_category(self, entry: Entry) -> None:
-        record = _record(entry)
-        category_id = _id(record.get("id"), "id")
-        if category_id in self.categories:
-            raise ValueError(f"id {category_id!r} is that of a category before, too")
-        points = record.get("keypoints") or None
-        schema = None
-        if points is not None:
-            if not isinstance(points, list) or len(points) > MAX_POINTS:
-                raise ValueError(f"keypoints must be a list of at most {MAX_POINTS} names")
-            schema = _schema(tuple(checked_name(point, "a name of keypoints") for point in points), record)
-        self.categories[category_id] = _Category(name=checked_name(record.get("name"), "name"), schema=schema)
-
-    def _count_points(self, record: Any) -> None:
-        points = record.get("keypoints") if isinstance(record, dict) else None
-        if isinstance(points, list) and len(points) % 3 == 0 and len(points) <= 3 * MAX_POINTS:
-            self.most_points = max(self.most_points, len(points) // 3)
-
-    def _add_attribute(self, record: Any) -> None:
-        if isinstance(record, dict) and isinstance(record.get("values"), list):
-            values = tuple(
-                dict.fromkeys(checked_name(value, "a value of attributes") for value in record["values"])
-            )
-            self.attributes[checked_name(record.get("name"), "name of attributes")] = values
-
-
-class _Annotations:
-    """The second pass: entries of ``annotations``, added to the rows."""
-
-    def __init__(self, rows: Rows, head: _Head, schema: KeypointSchema | None, options: CocoReader) -> None:
-        self._rows, self._head, self._schema = rows, head, schema
-        self._keypoints, self._attributes, self._masks = options.keypoints, options.attributes, options.masks
-        self._seen: set[CocoId] = set()
-
-    def add(self, entry: Entry) -> None:
-        """Add an annotation.
+    def take(self, key: str, start: int, entries: list[Any]) -> None:
+        """Add entries of any key.
 
         Raises:
             AnnotationError: If the policy says so.
         """
-        try:
-            self._add(entry)
-        except _AnnotationProblem as problem:
-            message = f"annotations[{entry.position}]: {problem}"
-            self._rows.problem(
-                problem.kind, getattr(self._rows.policy, problem.kind), message, line=entry.line
-            )
+        if self.is_second_time and key != "annotations":
+            return
+        self.seen.add(key)
+        if key in _LISTS and start < 0:
+            raise AnnotationError(f"{key} must be a list", path=self._rows.root / self._rows.file)
+        if key == "annotations":
+            self.read_again = "images" not in self.seen
+            if entries and (self.is_second_time or not self.read_again):
+                self._add_annotations(start, entries)
+        elif key == "images":
+            self._add_records(key, self._add_image, start, entries)
+            self._note_unread("an image", entries)
+        elif key == "categories":
+            self._add_records(key, self._add_category, start, entries)
+            self._note_unread("a category", entries)
+        elif key == "info" and isinstance(entries[0], dict):
+            with suppress(ValueError):
+                self._rows.split = checked_name(entries[0].get("split"), "split")
+                del entries[0]["split"]
+            self._note_unread("info", entries)
+        elif key == "attributes" and start >= 0:
+            for entry in entries:
+                self._add_attribute(entry)
+        elif any(entries):
+            self._rows.not_read(shorten(key), len(entries))
 
-    def _add(self, entry: Entry) -> None:
-        record = entry.value
-        if not isinstance(record, dict) or entry.position < 0:
-            raise _AnnotationProblem(f"is {shorten(repr(record))}, not an object in a list")
-        image_id, category_id = (
-            _checked_id(record.get("image_id"), "image_id"),
-            _checked_id(record.get("category_id"), "category_id"),
+    def finish(self) -> None:
+        """Give the annotations their classes and points.
+
+        Raises:
+            AnnotationError: If the policy says so.
+        """
+        rows = self._rows
+        by_id = sorted(self._categories, key=lambda number: (isinstance(number, str), number))
+        self._categories = {number: self._categories[number] for number in by_id}
+        schema = (self._options.given_keypoints() or self._keypoints()) if self._options.keypoints else None
+        names = tuple(dict.fromkeys(name for name, _ in self._categories.values()))
+        ids = tuple(number for number in self._categories if isinstance(number, int))
+        rows.declare(
+            class_names=names,
+            class_ids=ids if len(ids) == len(by_id) == len(names) else (),
+            keypoints=schema,
+            attributes=self._attributes if self._options.attributes else {},
         )
-        if image_id not in self._head.images:
-            raise _AnnotationProblem(f"image_id {image_id!r} does not match any entry in `images`")
-        category = self._head.categories.get(category_id)
-        if category is None:
-            message = f"category_id {category_id!r} does not match any entry in `categories`"
-            raise _AnnotationProblem(message, kind="unknown_class")
-        number = self._number(record.get("id"), entry)
-        box = _box(record.get("bbox"))
-        points: Any = None
-        names: tuple[str, ...] = ()
-        if box is None and not self._keypoints:
-            box = _box_around(record.get("keypoints"))
-        elif self._schema is not None and (rows := _points(record.get("keypoints"))) is not None:
-            points, names = rows, self._point_names(len(rows), category)
-        if box is None and points is not None and not points[:, 2].any():
-            points = None
-        self._note_unread(record)
-        polygons, run_lengths = self._mask(record.get("segmentation"), entry) if self._masks else ([], None)
-        flags: dict[str, Any] = {flag: self._has_flag(record, keys, entry) for flag, keys in _FLAGS.items()}
-        self._rows.object(
-            self._head.images[image_id],
-            class_name=category.name,
-            box=box,
-            points=None if points is None else points[:, :2],
-            visibility=None if points is None else points[:, 2],
-            point_names=names,
-            attributes=self._values(record.get("attributes")) if self._attributes else {},
-            crowd=_flag(record.get("iscrowd"), "iscrowd"),
-            polygons=polygons,
-            run_lengths=run_lengths,
-            object_id=number,
-            area=_area(record.get("area")),
-            line=entry.line,
-            index=entry.position,
-            **flags,
-        )
+        objects = rows.objects.rows()[self._first :]
+        ids_of = np.array(rows.objects.object_ids[self._first :], dtype=np.int64)
+        order = np.argsort(ids_of, kind="stable")
+        again = order[1:][(np.diff(ids_of[order]) == 0) & (ids_of[order][1:] != -1)]
+        for row in np.sort(again).tolist():
+            message = f"id {ids_of[row]} is that of an annotation before, too"
+            rows.problem("duplicate_id", "keep", message, index=int(objects["index"][row]))
+        found = np.full((len(self._kinds) + 1, 2), -1)  # label and layout of each kind
+        wrong: dict[int, tuple[str, str]] = {}
+        for kind, (category_id, count) in enumerate(self._kinds):
+            if category_id not in self._categories:
+                message = f"category_id {category_id!r} does not match any entry in `categories`"
+                wrong[kind] = "unknown_class", message
+                continue
+            name, own = self._categories[category_id]
+            points = (own or schema).names if schema is not None and count else ()
+            if points and count != len(points):
+                message = f"{count} points; those of {name!r} are {len(points)}, or pass another `schema`"
+                wrong[kind] = "malformed", message
+                continue
+            layout = rows.layouts.setdefault(points, len(rows.layouts)) if points else -1
+            found[kind] = rows.class_names.setdefault(name, len(rows.class_names)), layout
+        kinds = objects["label"].copy()
+        objects["label"], objects["layout"] = found[kinds].T
+        for row in np.flatnonzero(np.isin(kinds, list(wrong))).tolist():
+            problem, message = wrong[int(kinds[row])]
+            rows.problem(problem, getattr(rows.policy, problem), message, index=int(objects["index"][row]))
 
-    def _note_unread(self, record: Mapping[str, Any]) -> None:
-        for key in record.keys() - _READ:
-            if record[key]:
-                self._rows.not_read(f"{shorten(str(key))} of an annotation")
+    # -- images, categories, attributes ---------------------------------------------------------------------
 
-    def _point_names(self, count: int, category: _Category) -> tuple[str, ...]:
-        assert self._schema is not None
-        names = self._schema.names if category.schema is None else category.schema.names
-        if count != len(names):
-            raise _AnnotationProblem(
-                f"{count} points; those of {category.name!r} are {len(names)}, or pass another `schema`"
-            )
-        return names
-
-    def _has_flag(self, record: Mapping[str, Any], keys: tuple[str, ...], entry: Entry) -> bool:
-        for key in keys:
+    def _add_records(
+        self, key: str, add: Callable[[int, dict[str, Any]], None], start: int, entries: list[Any]
+    ) -> None:
+        for position, record in enumerate(entries, start):
             try:
-                if _flag(record.get(key), key):
-                    return True
-            except _AnnotationProblem as problem:
-                message = f"annotations[{entry.position}]: {problem}"
-                self._rows.problem("odd_flag", "false", message, line=entry.line)
-        return False
+                if type(record) is not dict:
+                    raise ValueError(f"is {shorten(repr(record))}, not an object")
+                add(position, record)
+            except AnnotationError:
+                raise
+            except (TypeError, ValueError) as error:
+                self._rows.malformed(f"{key}[{position}]: {error}", line=self._lines()[key][position])
 
-    def _mask(self, value: Any, entry: Entry) -> tuple[list[list[float]], RunLengths | None]:
-        """Return a mask as polygons or as run lengths."""
-        if not value:
-            return [], None
-        if isinstance(value, dict):
-            return [], _run_lengths(value)
-        if not isinstance(value, list) or not all(isinstance(part, list) for part in value):
-            raise _AnnotationProblem(
-                f"segmentation is {shorten(repr(value))}; polygons or run lengths expected"
-            )
-        polygons = []
-        for part in value:
-            if not all(map(_is_number, part)):
-                raise _AnnotationProblem(
-                    f"a polygon is {shorten(repr(part))}; numbers expected: x, y, x, y, ..."
-                )
-            if len(part) < 6 or len(part) % 2:
-                message = (
-                    f"annotations[{entry.position}]: a polygon of {len(part)} numbers; three points have 6"
-                )
-                self._rows.problem("odd_polygon", "left out", message, line=entry.line)
+    def _note_unread(self, what: str, entries: list[Any], keys: set[str] | None = None) -> None:
+        """Count what is said under keys that are not read."""
+        records = [entry for entry in entries if type(entry) is dict]
+        for name in (set().union(*records) if keys is None else keys) - _READ[what]:
+            count = sum(1 for record in records if record.get(name))
+            self._rows.not_read(f"{shorten(name)} of {what}", count)
+
+    def _keypoints(self) -> KeypointSchema | None:
+        """Return the points of all categories, united by name; numbered where no category names them."""
+        schemas = [schema for _, schema in self._categories.values() if schema is not None]
+        if schemas:
+            return unite_keypoints(schemas)
+        most = max((count for _, count in self._kinds if count <= MAX_POINTS), default=0)
+        return KeypointSchema(names=tuple(f"{place:02d}" for place in range(most))) if most else None
+
+    def _add_image(self, position: int, record: dict[str, Any]) -> None:
+        image_id, get = record.get("id"), record.get
+        if type(image_id) is not int:
+            image_id = _id(image_id, "id")
+        if image_id in self._images:
+            raise ValueError(f"id {image_id!r} is that of an image before, too")
+        file_name, source_id = get("file_name"), get("source_id")
+        if file_name is None and isinstance(url := get("coco_url"), str):
+            file_name = "/".join(url.split("/")[-2:])  # LVIS: http://.../train2017/000000000139.jpg
+            self._rows.report.add_count("no file_name", "end of coco_url", 1)
+        if not _may_be_path(file_name):
+            raise ValueError(f"file_name is {shorten(repr(file_name))}; a path of an image expected")
+        number = self._rows.image(
+            file_name,
+            folder=self._options.image_dir,
+            line=-1 - position,
+            image_id=source_id if _may_be_path(source_id) else str(image_id),
+            width=_pixels(get("width")),
+            height=_pixels(get("height")),
+            source_id=image_id if type(image_id) is int else None,
+        )
+        if number in self._numbers:
+            message = f"{shorten(repr(file_name))} is the file of an image before, too; they are one image"
+            self._rows.problem("same_file", "unite", message, line=-1 - position)
+        self._numbers.add(number)
+        self._images[image_id] = number
+
+    def _add_category(self, position: int, record: dict[str, Any]) -> None:
+        category_id = _id(record.get("id"), "id")
+        if category_id in self._categories:
+            raise ValueError(f"id {category_id!r} is that of a category before, too")
+        points = record.get("keypoints") or []
+        if not isinstance(points, list) or len(points) > MAX_POINTS:
+            raise ValueError(f"keypoints must be a list of at most {MAX_POINTS} names")
+        names = tuple(checked_name(point, "a name of keypoints") for point in points)
+        schema = _schema(names, record) if names else None
+        self._categories[category_id] = checked_name(record.get("name"), "name"), schema
+
+    def _add_attribute(self, record: Any) -> None:
+        try:
+            values = dict.fromkeys(checked_name(value, "a value") for value in record["values"])
+            self._attributes[checked_name(record["name"], "a name")] = tuple(values)
+        except (KeyError, TypeError, ValueError):  # of other programs it may say anything
+            self._rows.not_read("attributes")
+
+    # -- annotations ----------------------------------------------------------------------------------------
+
+    def _add_annotations(self, start: int, records: list[Any]) -> None:
+        """Add annotations; if one of them is malformed, find it by halves."""
+        try:
+            self._add_columns(start, records)
+        except AnnotationError:
+            raise
+        except ValueError as error:
+            if len(records) == 1:
+                self._rows.malformed(str(error), index=start)
+                return
+            half = len(records) // 2
+            self._add_annotations(start, records[:half])
+            self._add_annotations(start + half, records[half:])
+
+    def _add_columns(self, start: int, records: list[Any]) -> None:
+        """Add annotations column by column.
+
+        Raises:
+            ValueError: If one is malformed, before anything is added; its message suits a single record.
+        """
+        rows, objects, options = self._rows, self._rows.objects, self._options
+        if set(map(type, records)) != {dict}:
+            raise ValueError(f"is {shorten(repr(records[0]))}, not an object")
+        keys: set[str] = set().union(*records)
+
+        def column(key: str, is_wanted: bool = True) -> list[Any]:
+            is_there = is_wanted and key in keys
+            return [record.get(key) for record in records] if is_there else [None] * len(records)
+
+        def given(key: str, is_wanted: bool = True) -> list[tuple[int, Any]]:
+            values = column(key, is_wanted)
+            return [(row, value) for row, value in enumerate(values) if value] if any(values) else []
+
+        image_ids = _ids(column("image_id"), "image_id")
+        categories = _ids(column("category_id"), "category_id")
+        images: list[Any] = list(map(self._images.get, image_ids))
+        if None in images:
+            raise ValueError(f"image_id {image_ids[0]!r} does not match any entry in `images`")
+        ids = column("id")
+        if set(map(type, ids)) != {int}:
+            ids = _ids([-1 if value is None else value for value in ids], "id")
+        boxes, has_box = _boxes(column("bbox"))
+        counts, points = _points(column("keypoints", options.keypoints))
+        masks = [(row, *_mask(value)) for row, value in given("segmentation", options.masks)]
+        polygons = _polygons([part for _, parts, _, _ in masks for part in parts])
+        values = [(row, *_values(value)) for row, value in given("attributes", options.attributes)]
+        flags, odd_flags = np.zeros(len(records), np.int32), []
+        for name in _FLAGS.keys() & keys:
+            said = given(name)
+            flags[[row for row, value in said if value == 1]] |= _FLAGS[name]
+            odd = [
+                (row, f"{name} is {shorten(repr(value))}; 0 or 1 expected")
+                for row, value in said
+                if value != 1
+            ]
+            if odd and name == "iscrowd":
+                raise ValueError(odd[0][1])
+            odd_flags += odd
+        # From here on the records are added.
+        kinds, with_polygons = (
+            np.full(len(records), BoxKind.GIVEN),
+            {row for row, parts, _, _ in masks if parts},
+        )
+        ends = np.cumsum(counts)
+        for row in np.flatnonzero(~has_box).tolist():
+            around = None if options.keypoints else _box_around(records[row].get("keypoints"))
+            if around is not None:
+                boxes[row] = around
+            elif points[ends[row] - counts[row] : ends[row], 2].any():
+                kinds[row] = BoxKind.AROUND_POINTS
             else:
-                polygons.append([_float(number) for number in part])
-        return polygons, None
-
-    def _number(self, value: Any, entry: Entry) -> int | None:
-        """Return an annotation's id if it is a number, and note one that was there before."""
-        if value is None:
-            return None
-        annotation_id = _checked_id(value, "id")
-        if annotation_id in self._seen:
-            message = (
-                f"annotations[{entry.position}]: id {annotation_id!r} is that of an annotation before, too"
-            )
-            self._rows.problem("duplicate_id", "keep", message, line=entry.line)
-        self._seen.add(annotation_id)
-        return annotation_id if isinstance(annotation_id, int) else None
-
-    def _values(self, values: Any) -> dict[str, str]:
-        if not values:
-            return {}
-        if not isinstance(values, dict):
-            rule = "not names with values; attributes=False reads none"
-            raise _AnnotationProblem(f"attributes are {shorten(repr(values))}, {rule}")
-        found = {}
-        for name, value in values.items():
-            if isinstance(value, list | dict):
-                self._rows.not_read(f"attribute {shorten(name)!r} without a single value")
-            elif value is not None and value != "":
-                text = str(value).lower() if isinstance(value, bool) else str(value)
-                for word in (name, text):
-                    if any("\ud800" <= character <= "\udfff" for character in word):
-                        raise _AnnotationProblem(f"{shorten(repr(word))} in attributes is not Unicode text")
-                found[name] = text
-        return found
-
-
-class _AnnotationProblem(Exception):
-    """An annotation that the policy decides on.
-
-    Attributes:
-        kind: The attribute of the policy.
-    """
-
-    def __init__(self, message: str, *, kind: str = "malformed") -> None:
-        super().__init__(message)
-        self.kind = kind
+                kinds[row] = BoxKind.AROUND_POLYGONS if row in with_polygons else BoxKind.WHOLE_IMAGE
+        block = np.zeros(len(records), dtype=OBJECT)
+        block["box"], block["kind"], block["image"], block["flags"] = boxes, kinds, images, flags
+        block["index"], block["file"] = np.arange(start, start + len(records)), rows.files[rows.file]
+        of_kind = self._kinds
+        block["label"] = [
+            of_kind.setdefault(kind, len(of_kind)) for kind in zip(categories, counts, strict=True)
+        ]
+        first = len(objects)
+        with np.errstate(over="ignore"):
+            objects.points.frombytes(points[:, :2].astype(np.float32).tobytes())
+        objects.visibility += points[:, 2].astype(np.uint8).tobytes()
+        objects.polygon_values.frombytes(polygons.astype(np.float32).tobytes())
+        for row, parts, runs, odd_lengths in masks:
+            objects.polygon_rows.extend([first + row] * len(parts))
+            objects.polygon_lengths.extend(map(len, parts))
+            if runs is not None:
+                objects.run_lengths[first + row] = runs
+            for length in odd_lengths:
+                message = f"a polygon of {length} numbers; three points have 6"
+                rows.problem("odd_polygon", "left out", message, index=start + row)
+        for row, found, unread in values:
+            rows.add_attributes(first + row, found)
+            for name in unread:
+                rows.not_read(f"attribute {shorten(name)!r} without a single value")
+        if "id" in keys:
+            numbers = [each if type(each) is int else -1 for each in ids]
+            append_column(objects.object_ids, first, numbers, missing=-1)
+            rows.not_read("id of an annotation that is text", sum(type(each) is str for each in ids))
+        if "area" in keys:
+            areas, num_without = _areas(column("area")), column("area").count(None)
+            append_column(objects.areas, first, areas, missing=math.nan)
+            rows.not_read("area of an annotation that is none", int(np.isnan(areas).sum()) - num_without)
+        objects.packed += block.tobytes()
+        for row, message in odd_flags:
+            rows.problem("odd_flag", "false", message, index=start + row)
+        self._note_unread("an annotation", records, keys)
 
 
 # -- values -----------------------------------------------------------------------------------------------
@@ -404,48 +422,32 @@ def checked_name(value: Any, what: str) -> str:
         raise ValueError(f"{what} is {shorten(repr(value))}, not text")
     if not 0 < len(value) <= MAX_NAME_CHARS:
         raise ValueError(f"{what} has {len(value)} characters; 1 to {MAX_NAME_CHARS} are read")
-    if any("\ud800" <= character <= "\udfff" for character in value):
+    if SURROGATE.search(value):
         raise ValueError(f"{what} is {shorten(repr(value))}, which is not Unicode text")
     return value
 
 
 def _id(value: Any, what: str) -> CocoId:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{what} is {shorten(repr(value))}, neither a whole number nor text")
     if isinstance(value, str):
         return checked_name(value, what)
-    if abs(value) >= 2**63:
-        raise ValueError(f"{what} has {value.bit_length()} bits; 63 are read")
-    return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        raise ValueError(f"{what} is {shorten(repr(value))}, neither a whole number nor text")
+    number = int(value)
+    if abs(number) >= 2**63:
+        raise ValueError(f"{what} has {number.bit_length()} bits; 63 are read")
+    return number
 
 
-def _checked_id(value: Any, what: str) -> CocoId:
-    try:
-        return _id(value, what)
-    except ValueError as error:
-        raise _AnnotationProblem(str(error)) from None
-
-
-def _record(entry: Entry) -> Mapping[str, Any]:
-    if not isinstance(entry.value, dict) or entry.position < 0:
-        raise ValueError(f"is {shorten(repr(entry.value))}, not an object in a list")
-    return entry.value
+def _ids(values: list[Any], what: str) -> list[CocoId]:
+    return values if set(map(type, values)) == {int} else [_id(value, what) for value in values]
 
 
 def _may_be_path(value: Any) -> TypeGuard[str]:
-    if not isinstance(value, str) or not 0 < len(value) <= _MAX_PATH_CHARS:
-        return False
-    try:
-        value.encode("utf-8", "surrogateescape")  # names of files need not be Unicode
-    except UnicodeEncodeError:
-        return False
-    return True
+    return isinstance(value, str) and 0 < len(value) <= _MAX_PATH_CHARS
 
 
 def _pixels(value: Any) -> float:
-    return value if _is_number(value) else 0
+    return value if _are_numbers([value]) else 0
 
 
 def _schema(names: tuple[str, ...], record: Mapping[str, Any]) -> KeypointSchema:
@@ -455,87 +457,106 @@ def _schema(names: tuple[str, ...], record: Mapping[str, Any]) -> KeypointSchema
         return known[0] if known and names[0] != "00" else mirrored_by_name(names)
     if not isinstance(pairs, list | None) or not isinstance(normalization_pair, list | None):
         raise ValueError("flip_pairs must be a list of pairs, and normalization_pair a pair")
-    return KeypointSchema(
-        names=names,
-        flip_pairs=tuple(pairs or ()),
-        normalization_pair=None if normalization_pair is None else tuple(normalization_pair),
-    )
+    pair = None if normalization_pair is None else tuple(normalization_pair)
+    return KeypointSchema(names=names, flip_pairs=tuple(pairs or ()), normalization_pair=pair)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _are_numbers(values: Iterable[Any]) -> bool:
+    return set(map(type, values)) <= {int, float}
 
 
-def _float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:  # an integer of hundreds of digits
-        return math.inf if value > 0 else -math.inf
+def _boxes(values: list[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Return corners ``(N, 4)``, zeros where there is no box, and where there is one ``(N,)``."""
+    has_box = np.full(len(values), True)
+    if not all(values):
+        has_box = np.array([value is not None and value != [] for value in values])
+        values = [value if has else [0] * 4 for value, has in zip(values, has_box.tolist(), strict=True)]
+    is_right = set(map(type, values)) == {list} and set(map(len, values)) == {4}
+    numbers = list(chain.from_iterable(values)) if is_right else [None]
+    if not _are_numbers(numbers):
+        raise ValueError(f"bbox is {shorten(repr(values[0]))}; four numbers expected: x, y, width, height")
+    boxes = np.array(numbers, dtype=np.float64).reshape(-1, 4)
+    boxes[:, 2:] += boxes[:, :2]
+    return boxes, has_box
 
 
-def _box(values: Any) -> Sequence[float] | None:
-    if values is None or values == []:
-        return None
-    if not isinstance(values, list) or len(values) != 4 or not all(map(_is_number, values)):
-        raise _AnnotationProblem(
-            f"bbox is {shorten(repr(values))}; four numbers expected: x, y, width, height"
-        )
-    x, y, width, height = map(_float, values)
-    return x, y, x + width, y + height
-
-
-def _points(values: Any) -> Any:
-    """Return points as float64 ``(K, 3)`` of x, y, v, or None if there are none."""
-    if not values:
-        return None
-    if not isinstance(values, list) or len(values) % 3 or not all(map(_is_number, values)):
-        raise _AnnotationProblem("keypoints must be numbers, three for each point: x, y, v")
-    points = np.array([_float(value) for value in values], dtype=np.float64).reshape(-1, 3)
+def _points(values: list[Any]) -> tuple[list[int], npt.NDArray[np.float64]]:
+    """Return how many points each object has, ``(N,)``, and x, y, v of all, ``(K, 3)``."""
+    given = [value or [] for value in values]
+    flat = list(chain.from_iterable(given)) if set(map(type, given)) == {list} else [None]
+    if not _are_numbers(flat) or any(len(each) % 3 for each in given):
+        raise ValueError("keypoints must be numbers, three for each point: x, y, v")
+    points = np.array(flat, dtype=np.float64).reshape(-1, 3)
     wrong = ~np.isin(points[:, 2], (0, 1, 2))
     if wrong.any():
-        raise _AnnotationProblem(
-            f"v of a point is {points[wrong, 2][0]}; 0 absent, 1 hidden, 2 visible expected"
+        raise ValueError(f"v of a point is {points[wrong, 2][0]}; 0 absent, 1 hidden, 2 visible expected")
+    return [len(each) // 3 for each in given], points
+
+
+def _box_around(values: Any) -> list[float] | None:
+    """Return the box around points that are there, or None."""
+    try:
+        _, points = _points([values])
+    except (TypeError, ValueError):
+        return None
+    there = points[points[:, 2] > 0, :2]
+    return [*there.min(axis=0).tolist(), *there.max(axis=0).tolist()] if len(there) else None
+
+
+def _areas(values: list[Any]) -> npt.NDArray[np.float64]:
+    if not _are_numbers(values):
+        values = [value if _are_numbers([value]) else math.nan for value in values]
+    areas = np.array(values, dtype=np.float64)
+    return np.where((areas >= 0) & (areas < _MAX_AREA), areas, math.nan)
+
+
+def _mask(value: Any) -> tuple[list[list[Any]], RunLengths | None, list[int]]:
+    """Return a mask as polygons or as run lengths, and the lengths of polygons that are none."""
+    if isinstance(value, dict):
+        return [], _run_lengths(value), []
+    if not isinstance(value, list) or set(map(type, value)) != {list}:
+        raise ValueError(f"segmentation is {shorten(repr(value))}; polygons or run lengths expected")
+    odd = [len(part) for part in value if len(part) < 6 or len(part) % 2]
+    return [part for part in value if len(part) >= 6 and len(part) % 2 == 0] if odd else value, None, odd
+
+
+def _polygons(parts: list[list[Any]]) -> npt.NDArray[np.float64]:
+    """Return the numbers of polygons end to end."""
+    numbers = list(chain.from_iterable(parts))
+    if not _are_numbers(numbers):
+        raise ValueError(f"a polygon is {shorten(repr(parts[0]))}; numbers expected: x, y, x, y, ...")
+    values = np.array(numbers, dtype=np.float64)
+    if np.abs(values).max(initial=0) >= MAX_COORDINATE:
+        raise ValueError(f"a polygon with a coordinate beyond {MAX_COORDINATE:g}")
+    return values
+
+
+def _values(values: Any) -> tuple[dict[str, str], list[str]]:
+    """Return the values of attributes as text, and the names of those that have no single value."""
+    if not isinstance(values, dict):
+        raise ValueError(
+            f"attributes are {shorten(repr(values))}; expected names with values, or attributes=False"
         )
-    return points
-
-
-def _area(value: Any) -> float | None:
-    return _float(value) if _is_number(value) and 0 <= value < _MAX_AREA else None
+    found, unread = {}, []
+    for name, value in values.items():
+        if isinstance(value, list | dict):
+            unread.append(name)
+        elif value is not None and value != "":
+            found[name] = str(value).lower() if isinstance(value, bool) else str(value)
+            if wrong := wrong_attribute(name, found[name]):
+                raise ValueError(wrong)
+    return found, unread
 
 
 def _run_lengths(value: Mapping[str, Any]) -> RunLengths:
     size, counts = value.get("size"), value.get("counts")
-    if (
-        not isinstance(size, list)
-        or len(size) != 2
-        or not all(type(side) is int and side > 0 for side in size)
-    ):
-        raise _AnnotationProblem(f"size of a mask is {shorten(repr(size))}; height and width expected")
+    if not isinstance(size, list) or [type(side) for side in size] != [int, int] or min(size) < 1:
+        raise ValueError(f"size of a mask is {shorten(repr(size))}; height and width expected")
     try:
         runs = decode_counts(counts) if isinstance(counts, str) else np.array(counts, dtype=np.int64)
         pixels = size[0] * size[1]
         if runs.ndim != 1 or pixels > MAX_MASK_PIXELS or (runs < 0).any() or int(runs.sum()) != pixels:
             raise ValueError(f"they do not add up to the {pixels} pixels of {size}")
     except (OverflowError, TypeError, ValueError) as error:
-        raise _AnnotationProblem(f"counts of a mask: {shorten(str(error))}") from None
+        raise ValueError(f"counts of a mask: {shorten(str(error))}") from None
     return RunLengths(runs.astype(np.uint32), size[0], size[1])
-
-
-def _box_around(values: Any) -> Sequence[float] | None:
-    try:
-        points = _points(values)
-    except _AnnotationProblem:
-        return None
-    if points is None:
-        return None
-    there = points[(points[:, 2] > 0) & np.isfinite(points).all(axis=1), :2]
-    if not len(there):
-        return None
-    box: list[float] = [*there.min(axis=0).tolist(), *there.max(axis=0).tolist()]
-    return box
-
-
-def _flag(value: Any, what: str) -> bool:
-    if value is None or value in (0, 1):
-        return bool(value)
-    raise _AnnotationProblem(f"{what} is {shorten(repr(value))}; 0 or 1 expected")

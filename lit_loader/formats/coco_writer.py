@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from lit_loader.annotations.masks import encode_counts, run_lengths
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.report import shorten
 from lit_loader.annotations.table import AnnotationTable
-from lit_loader.formats.coco import MAX_POINTS, checked_name
+from lit_loader.formats.coco import MAX_POINTS, SURROGATE, checked_name
 from lit_loader.formats.parallel import map_chunks
 from lit_loader.formats.writer import Writer, absent_places, write_file
 
-__all__ = ["CocoWriter"]
+__all__ = ["CocoWriter", "coco_results"]
+
+_FLAGS: Final = {"ignore": "difficult", "truncated": "truncated", "occluded": "occluded"}
+_Ids: TypeAlias = tuple[list[int], list[int], list[int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +83,9 @@ class CocoWriter(Writer):
         )
 
         def parts() -> Iterator[str]:
-            yield '{\n"info": ' + _text({"description": "written by lit_loader", "split": table.split})
-            yield ',\n"licenses": [],\n'
-            yield from _list("images", _images(table, ids.images))
-            yield from _list("categories", _categories(table, ids.categories))
+            yield '{\n"info": ' + _text({"split": table.split}) + ',\n"licenses": [],\n'
+            yield from _list("images", _images(table, ids[0]))
+            yield from _list("categories", _categories(table, ids[1]))
             yield from _list("attributes", _attributes(table))
             yield from _list("annotations", (line for chunk in chunks for line in chunk), last=True)
 
@@ -100,6 +103,9 @@ def _check_names(table: AnnotationTable) -> None:
     for what, names in [*named, ("split", [table.split] if table.split else [])]:
         for name in names:
             checked_name(name, f"{what} {shorten(repr(name))}")
+    for name in (*table.image_paths, *table.image_ids):
+        if SURROGATE.search(name):
+            raise ValueError(f"the image {name!r} is not Unicode, as JSON asks for; rename its file")
     if len(table.keypoint_names) > MAX_POINTS:
         raise ValueError(f"{len(table.keypoint_names)} points are more than MAX_POINTS={MAX_POINTS}")
 
@@ -111,16 +117,55 @@ def _list(key: str, lines: Iterator[str], *, last: bool = False) -> Iterator[str
     yield "\n]\n}\n" if last else "\n],\n"
 
 
-class _Ids(NamedTuple):
-    """Numbers of images, categories and annotations: those of the file that a table came from, where it has them."""
+def coco_results(
+    table: AnnotationTable, predictions: Iterable[Mapping[str, Any]], *, first_label: int = 1
+) -> list[dict[str, Any]]:
+    """Return predictions as COCO's own evaluation takes them, with the numbers of the file that the table came from.
 
-    images: list[int]
-    categories: list[int]
-    objects: list[int]
+    For a table without these they are the numbers that `CocoWriter` gives.
+
+    Args:
+        table: The images that were predicted on.
+        predictions: For each image a mapping with ``image_id`` (that of its target), ``boxes`` ``(N, 4)`` xyxy in
+            pixels of the original image, ``labels`` ``(N,)``, ``scores`` ``(N,)``, and where there are some ``masks``
+            ``(N, H, W)`` or ``(N, 1, H, W)``, of which 0.5 and more is inside, and ``keypoints`` ``(N, K, 2 or 3)``;
+            tensors on the CPU or arrays. An image that comes again, as on a rank whose last batch is filled up, is
+            left out.
+        first_label: Label of the first class, as the data module has it.
+
+    Returns:
+        A dict for each object that ``json.dump`` takes: ``image_id``, ``category_id``, ``bbox`` (x, y, width, height),
+        ``score``, and ``segmentation`` (run lengths as text) and ``keypoints`` where there are some.
+
+    Raises:
+        ValueError: If an image or a label is not in the table.
+    """
+    images, categories, _ = _ids(table)
+    left = dict(zip(table.image_numbers.tolist(), images, strict=True))
+    known, results = frozenset(left), list[dict[str, Any]]()
+    for found in predictions:
+        given, labels = int(found["image_id"]), np.asarray(found["labels"]) - first_label
+        if given not in known or np.any((labels < 0) | (labels >= table.num_classes)):
+            raise ValueError(f"image_id={given} with labels {labels + first_label} is not of the table")
+        number = left.pop(given, None)
+        for row, label in enumerate(labels.tolist() if number is not None else ()):
+            x, y, right, bottom = np.asarray(found["boxes"][row]).tolist()
+            result: dict[str, Any] = {"image_id": number, "category_id": categories[label]}
+            result |= {"bbox": [x, y, right - x, bottom - y], "score": float(found["scores"][row])}
+            if "masks" in found:
+                mask = np.asarray(found["masks"][row])
+                counts, *size = run_lengths(mask.reshape(mask.shape[-2:]) >= 0.5)
+                result["segmentation"] = {"size": size, "counts": encode_counts(counts)}
+            if "keypoints" in found:
+                points = np.asarray(found["keypoints"][row], dtype=np.float64)[:, :2]
+                result["keypoints"] = np.insert(points, 2, 1, axis=1).ravel().tolist()
+            results.append(result)
+    return results
 
 
 def _ids(table: AnnotationTable) -> _Ids:
-    return _Ids(
+    """Return numbers of images, categories and annotations: those of the table's file, where it has them."""
+    return (
         _numbers(table.source_ids) or _image_ids(table),
         _numbers(table.category_ids) or list(range(1, table.num_classes + 1)),
         _numbers(table.object_ids) or list(range(1, table.num_objects + 1)),
@@ -148,24 +193,16 @@ def _images(table: AnnotationTable, ids: Sequence[int]) -> Iterator[str]:
     for i, (image_id, file_name, name) in enumerate(
         zip(ids, table.image_paths, table.image_ids, strict=True)
     ):
-        record = {
-            "id": image_id,
-            "file_name": file_name,
-            "width": int(table.widths[i]),
-            "height": int(table.heights[i]),
-        }
+        size = {"width": int(table.widths[i]), "height": int(table.heights[i])}
+        record = {"id": image_id, "file_name": file_name} | size
         yield _text(record if name == str(image_id) else record | {"source_id": name})
 
 
 def _categories(table: AnnotationTable, ids: Sequence[int]) -> Iterator[str]:
     points: dict[str, Any] = {}
     if table.keypoints is not None:
-        points = {
-            "keypoints": table.keypoint_names,
-            "skeleton": [],
-            "flip_pairs": table.flip_pairs,
-            "normalization_pair": table.normalization_pair,
-        }
+        points = {"keypoints": table.keypoint_names, "skeleton": [], "flip_pairs": table.flip_pairs}
+        points["normalization_pair"] = table.normalization_pair
     for number, name in zip(ids, table.class_names, strict=True):
         yield _text({"id": number, "name": name, "supercategory": ""} | points)
 
@@ -176,27 +213,18 @@ def _attributes(table: AnnotationTable) -> Iterator[str]:
 
 
 def _annotations(chunk: Sequence[int], *, table: AnnotationTable, ids: _Ids) -> list[str]:
-    lines = []
+    lines, (images, categories, objects) = [], ids
+    record: dict[str, Any]
     for i in chunk:
         rows = table.objects(i)
         for row in range(rows.start, rows.stop):
             x, y, right, bottom = table.boxes[row].tolist()  # float64, in which width and height are exact
-            width, height = right - x, bottom - y
-            record: dict[str, Any] = {
-                "id": ids.objects[row],
-                "image_id": ids.images[i],
-                "category_id": ids.categories[table.labels[row]],
-                "bbox": [_short(value) for value in (x, y, width, height)],
-                "area": _area(table, row, width * height),
-                "iscrowd": int(table.crowd[row]),
+            box, crowd = (x, y, right - x, bottom - y), int(table.crowd[row])
+            record = {"id": objects[row], "image_id": images[i], "category_id": categories[table.labels[row]]}
+            record |= {"bbox": [_short(value) for value in box], "area": _area(table, row, box[2] * box[3])}
+            record |= {"iscrowd": crowd} | {
+                key: 1 for key, name in _FLAGS.items() if getattr(table, name)[row]
             }
-            for key, flags in (
-                ("ignore", table.difficult),
-                ("truncated", table.truncated),
-                ("occluded", table.occluded),
-            ):
-                if flags[row]:
-                    record[key] = 1
             lines.append(_text(record | _mask(table, row) | _points(table, row) | _values(table, row)))
     return lines
 

@@ -1,188 +1,177 @@
-"""JSON files that may be hostile or huge: the entries of their lists one by one, with their lines."""
+"""JSON files that may be hostile or huge: the entries of their lists in batches, never the whole document."""
 
 from __future__ import annotations
 
-import codecs
-import json
-import re
-from collections.abc import Iterator
-from itertools import count
+import gc
+from array import array
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import chain, repeat, starmap
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, Final, TypeAlias
+
+import ijson
 
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
 from lit_loader.formats.text_file import file_stamp
 
-__all__ = ["Entry", "MAX_ENTRY_CHARS", "MAX_JSON_BYTES", "read_entries"]
+__all__ = ["MAX_DEPTH", "MAX_ENTRY_BYTES", "Take", "entry_lines", "read_entries"]
 
 # NOTE [entry by entry]
-# The json module builds the whole document, twenty times its size for a list of empty lists, and keeps no line
-# numbers. Here the outermost object is walked by hand and each of its values, or each element of a list that
-# is one, is decoded from a window of the text: memory is bounded by one entry, however large the file.
-MAX_JSON_BYTES: Final = 4 * 1024**3
-MAX_ENTRY_CHARS: Final = 4 * 1024 * 1024
-_CHUNK_BYTES: Final = 1024 * 1024
-_SPACE: Final = re.compile(r"[ \t\n\r]*")
-_CUT_NUMBER: Final = re.compile(r"[-+.eE0-9]*")  # what may follow a number whose end is not in the window yet
+# ijson builds the outermost object in C, several times as fast as its events are handled in Python. It puts a list
+# into that object when the list begins, and asks for the next bytes when it has handled those before. In between,
+# `_Feed` takes the entries that are complete out of the lists, so that a batch of them is in memory, however large the
+# file.
+MAX_ENTRY_BYTES: Final = 4 * 1024 * 1024
+MAX_DEPTH: Final = 64
+_MAX_KEY_CHARS: Final = 4_096
+_BATCH_BYTES: Final = 256 * 1024
+_CHUNK_BYTES: Final = (
+    4_096  # bounds how deep a list may get before it is looked at: ijson keeps the path of each level
+)
+
+Take: TypeAlias = Callable[[str, int, list[Any]], None]
+"""Gets a key of the outermost object, the position of the first entry counted from 0, and the entries.
+
+A value that is no list comes at the end of the file, as one entry with the position -1.
+"""
 
 
-class Entry(NamedTuple):
-    """One value of the outermost object, or one element of a list that is its value.
-
-    Attributes:
-        key: The object's key.
-        position: Position in the list, counted from 0; -1 for a value that is no list.
-        line: Line where it begins, counted from 1.
-        value: What it says.
-    """
-
-    key: str
-    position: int
-    line: int
-    value: Any
-
-
-def read_entries(root: Path, name: str) -> Iterator[Entry]:
-    """Yield what the outermost object of a JSON file holds, list elements one by one, in the file's order.
+def read_entries(root: Path, name: str, take: Take) -> None:
+    """Hand on what the outermost object of a JSON file holds: lists in batches, keys in the file's order.
 
     Args:
         root: The data set's folder.
         name: The file, relative to ``root``.
+        take: Is called for each batch; a list without entries comes as one empty batch.
 
     Raises:
-        AnnotationError: If the file is no regular file, is larger than ``MAX_JSON_BYTES``, is no JSON object,
-            or one entry is larger than ``MAX_ENTRY_CHARS``, nested too deeply, or holds a number of thousands
-            of digits; names file and line.
-        UnsafePathError: If the name or a symbolic link leads out of ``root``.
+        AnnotationError: If the file is no regular file, is no JSON object (NaN, infinities and whole numbers beyond
+            63 bits are no JSON here), has a key twice, is nested deeper than ``MAX_DEPTH``, or has an entry larger
+            than ``MAX_ENTRY_BYTES``; names file and line.
+        UnsafePathError: If the name leads out of ``root``.
     """
     path = root / check_relative(name)
-    if file_stamp(root, name).size > MAX_JSON_BYTES:
-        raise AnnotationError(f"the file is larger than MAX_JSON_BYTES={MAX_JSON_BYTES}", path=path)
+    file_stamp(root, name)  # refuses what is no regular file
     try:
-        with path.open("rb") as file:
-            yield from _Reader(file, path).entries()
-    except OSError as error:
-        raise AnnotationError(f"cannot be read ({error.strerror or error})", path=path) from None
+        _Feed(path, take).parse()
+    except _NotRead as problem:
+        lines = _Feed(path, None)
+        with suppress(_NotRead):
+            lines.parse()
+        raise AnnotationError(shorten(str(problem)), path=path, line=lines.line) from None
 
 
-class _Reader:
-    """A window of the text and a position in it."""
+def entry_lines(root: Path, name: str) -> dict[str, array[int]]:
+    """Return the lines, counted from 1, in which the entries of the lists of a file begin, by key."""
+    lines = _Feed(root / check_relative(name), None)
+    lines.parse()
+    return lines.lines
 
-    def __init__(self, file: BinaryIO, path: Path) -> None:
-        self._file, self._path = file, path
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")()
-        self._scan = json.JSONDecoder(strict=False).raw_decode
-        self._window, self._at = "", 0
-        self._line = 1  # of the position
-        self._left = MAX_JSON_BYTES
-        self._ended = False
 
-    def entries(self) -> Iterator[Entry]:
-        if self._next() != "{":
-            raise self._error("the file must hold one JSON object: {...}")
-        for _ in self._items("}"):
-            key = self._value("")
-            if not isinstance(key, str):
-                raise self._error(f"a key must be text, not {shorten(repr(key))}")
-            found = self._next()
-            if found != ":":
-                raise self._error(f"':' expected, not {found!r}")
-            self._at += 1
-            if self._next() != "[":  # at the value, which may be missing
-                line = self._line
-                yield Entry(key, -1, line, self._value(key))
-                continue
-            for index in self._items("]"):
-                line = self._line
-                yield Entry(key, index, line, self._value(f"{key}[{index}]"))
-        if self._next():
-            raise self._error("there is something after the JSON object")
+class _NotRead(Exception):
+    pass
 
-    def _items(self, end: str) -> Iterator[int]:
-        """Step into a list or object, yield before each item, which the caller steps over, and step out."""
-        self._at += 1
-        found = self._next()
-        for index in count():
-            if found == end and index == 0:
-                break
-            if not found:
-                raise self._error("the file ends in the middle; it was cut off or not fully written")
-            yield index
-            found = self._next()
-            if found == end:
-                break
-            if found != ",":
-                message = (
-                    f"',' expected, not {found!r}" if found else "the file ends in the middle; it was cut off"
-                )
-                raise self._error(message)
-            self._at += 1
-            found = self._next()
-            if found == end:
-                raise self._error(f"a comma stands before {end!r}")
-        self._at += 1
 
-    def _next(self) -> str:
-        """Return the next character that is no space, '' at the end of the file, without stepping over it."""
-        if self._at < len(self._window) and self._window[self._at] > " ":
-            return self._window[self._at]
-        while True:
-            match = _SPACE.match(self._window, self._at)
-            end = self._at if match is None else match.end()
-            self._move(end)
-            if end < len(self._window):
-                return self._window[end]
-            if not self._fill():
-                return ""
+class _Feed:
+    """What ijson reads a file from; hands on the entries that are complete before it gives the next bytes.
 
-    def _value(self, what: str) -> Any:
-        """Decode the value that comes next and step over it."""
-        while True:
-            problem: AnnotationError
-            try:
-                value, end = self._scan(self._window, self._at)
-                if self._ended or not _CUT_NUMBER.fullmatch(self._window, end):
-                    self._move(end)
-                    return value
-                problem = self._error(f"{what} does not end")
-            except json.JSONDecodeError as error:
-                problem = self._error(f"no JSON ({error.msg})", at=error.pos)
-            except RecursionError:
-                raise self._error(f"{what} is nested too deeply") from None
-            except ValueError as error:  # a number of thousands of digits
-                raise self._error(f"{what}: {error}") from None
-            if len(self._window) - self._at > MAX_ENTRY_CHARS:
-                raise self._error(f"{what or 'an entry'} is larger than MAX_ENTRY_CHARS={MAX_ENTRY_CHARS}")
-            if not self._fill():
-                raise problem
+    Without ``take`` the file is given line by line, and the line in which each entry begins is noted.
+    """
 
-    def _move(self, to: int) -> None:
-        self._line += self._window.count("\n", self._at, to)
-        self._at = to
+    def __init__(self, path: Path, take: Take | None) -> None:
+        self._path, self._take = path, take
+        self._document = _Document()
+        self._taken: dict[str, int] = {}
+        self._since = 0  # bytes since entries were handed on
+        self._has_begun = self._has_ended_line = False
+        self.line = 1
+        self.lines: dict[str, array[int]] = {}
 
-    def _fill(self) -> bool:
-        """Append to the window, as much again as is unread; return False at the end of the file."""
-        if self._ended:
-            return False
-        rest = self._window[self._at :]
-        data = self._file.read(min(max(_CHUNK_BYTES, len(rest)), self._left + 1))
-        self._left -= len(data)
-        if self._left < 0:
-            raise self._error(f"the file is larger than MAX_JSON_BYTES={MAX_JSON_BYTES}")
-        self._ended = not data
+    def parse(self) -> None:
+        """Read the whole file."""
+        containers = chain([self._document], starmap(dict, repeat(())))  # the outermost object is ours
+        is_collecting = gc.isenabled()
+        gc.disable()  # entries hold no cycles, and the collector would look at each of them several times
         try:
-            text = self._decoder.decode(data, final=self._ended)
-        except UnicodeDecodeError as error:
-            message = f"the file must be text in UTF-8 ({error.reason})"
-            line = self._line + rest.count("\n") + error.object.count(b"\n", 0, error.start)
-            raise AnnotationError(message, path=self._path, line=line) from None
-        self._window, self._at = rest + text, 0
-        return True
+            with self._path.open("rb") as self._file:
+                if self._file.read(3) != b"\xef\xbb\xbf":
+                    self._file.seek(0)
+                settings = {"map_type": containers.__next__, "use_float": True, "buf_size": _CHUNK_BYTES}
+                list(ijson.items(self, "", **settings))
+        except OSError as error:
+            raise AnnotationError(f"cannot be read ({error.strerror or error})", path=self._path) from None
+        except ijson.JSONError as error:
+            reason = str(error).removeprefix("b'").replace("\\n", "\n").partition("\n")[0]
+            remedy = "correct it; write null for NaN and infinities, and no whole numbers beyond 63 bits"
+            raise _NotRead(f"no JSON ({reason}); {remedy}") from None
+        except UnicodeDecodeError:
+            raise _NotRead("a text with half of a surrogate pair, which is not Unicode; correct it") from None
+        finally:
+            gc.enable() if is_collecting else None
+        self._hand_on(is_whole=True)
 
-    def _error(self, message: str, *, at: int | None = None) -> AnnotationError:
-        line = self._line
-        if at is not None:
-            line += self._window.count("\n", self._at, min(at, len(self._window)))
-        return AnnotationError(shorten(message), path=self._path, line=line)
+    def read(self, size: int) -> bytes:
+        """Return the next bytes."""
+        if not size:
+            return b""
+        self._check_nesting()
+        if self._since >= _BATCH_BYTES or self._take is None:
+            self._hand_on()
+        if self._since > MAX_ENTRY_BYTES:
+            raise _NotRead(f"an entry is larger than MAX_ENTRY_BYTES={MAX_ENTRY_BYTES}")
+        data = self._file.read(size) if self._take else self._file.readline(size)
+        self.line += self._has_ended_line and len(data) > 0
+        self._has_ended_line = data.endswith(b"\n")
+        self._since += len(data)
+        if not self._has_begun and not data.isspace():
+            self._has_begun = True
+            if data.lstrip()[:1] not in (b"{", b""):
+                raise _NotRead("the file must hold one JSON object: {...}")
+        return data
+
+    def _hand_on(self, *, is_whole: bool = False) -> None:
+        if self._document.repeated:
+            raise _NotRead(f"the key {self._document.repeated} stands twice; unite what it has")
+        for key, value in self._document.items():
+            first = self._taken.get(key, -1)
+            if not isinstance(value, list):
+                if is_whole and self._take:
+                    self._take(key, -1, [value])
+                continue
+            begun = max(first, 0) + len(value)
+            is_growing = not is_whole and key == next(reversed(self._document))
+            ready = value[:-1] if is_growing else value[:]
+            del value[: len(ready)]
+            if ready or first < 0:
+                self._taken[key], self._since = max(first, 0) + len(ready), 0
+                if self._take:
+                    self._take(key, max(first, 0), ready)
+            if not self._take:
+                lines = self.lines.setdefault(key, array("q"))
+                lines.extend([self.line] * (begun - len(lines)))
+
+    def _check_nesting(self) -> None:
+        node: Any = self._document
+        for _ in range(MAX_DEPTH):
+            if not node or not isinstance(node, (dict, list)):
+                return
+            if isinstance(node, dict):
+                key = next(reversed(node))
+                if len(key) > _MAX_KEY_CHARS:
+                    raise _NotRead(f"a key of more than {_MAX_KEY_CHARS} characters")
+                node = node[key]
+            else:
+                node = node[-1]
+        raise _NotRead(f"lists and objects are nested deeper than MAX_DEPTH={MAX_DEPTH}")
+
+
+class _Document(dict[str, Any]):
+    repeated = ""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key in self:
+            self.repeated = repr(key)  # ijson goes on after an error here
+        super().__setitem__(key, value)

@@ -95,7 +95,7 @@ def _read_points(root: Path, name: str, *, num_points: int) -> npt.NDArray[np.fl
 
 def _read_lines(root: Path, name: str, num_points: int) -> npt.NDArray[np.float64]:
     path = root / name
-    lines = ((line, text.strip()) for line, text in read_lines(root, name, max_bytes=MAX_PTS_BYTES))
+    lines = ((line, text.strip()) for line, text in read_lines(root, name))
     filled = [(line, text) for line, text in lines if text]
     last = filled[-1][0] if filled else 1
     filled += [(last, "")] * 3

@@ -30,15 +30,26 @@ from lit_loader.errors import AnnotationError, UnsafePathError
 from lit_loader.formats.folder import join_path
 from lit_loader.formats.policy import ReadPolicy
 
-__all__ = ["BoxKind", "Declared", "MAX_NAME_CHARS", "Rows"]
+__all__ = [
+    "BoxKind",
+    "Declared",
+    "MAX_COORDINATE",
+    "MAX_NAME_CHARS",
+    "OBJECT",
+    "Rows",
+    "append_column",
+    "wrong_attribute",
+]
 
 MAX_NAME_CHARS: Final = 256
 """The longest name of a class, a point, an attribute or one of its values."""
 
+MAX_COORDINATE: Final = 1e30
+"""Coordinates of polygons are smaller; boxes and points only have to be finite in float32."""
+
 _MAX_PIXELS: Final = 2**31 - 1
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 _OF_OBJECT: Final = ("image", "label", "layout", "file", "line", "index", "kind", "flags")
-_MAX_COORDINATE: Final = 1e30
 _FREE_CELLS: Final = 2**22
 _CELLS_PER_VALUE: Final = 64
 
@@ -75,9 +86,9 @@ class Declared:
 OBJECT: Final = np.dtype([("box", "f8", 4), *((name, "i4") for name in _OF_OBJECT)])
 """An object in memory.
 
-Its box; the numbers of its image, its class name, the tuple of names that its points have (-1 without points) and its
-annotation file; the line there or 0, and its position there or -1; a `BoxKind`; bits of flags: 1 difficult,
-2 truncated, 4 occluded, 8 crowd.
+Its box; the numbers of its image, its class name (-1 if it is left out), the tuple of names that its points have
+(-1 without points) and its annotation file; the line there or 0, and its position there or -1; a `BoxKind`; bits of
+flags: 1 difficult, 2 truncated, 4 occluded, 8 crowd.
 """
 
 _PACK: Final = Struct(f"4d{len(_OF_OBJECT)}i")  # takes half the time of a column each
@@ -250,7 +261,7 @@ class Rows:
         Args:
             path: As the file has it, relative to ``folder``; not trusted.
             folder: Folder relative to the root, "." for the root; trusted.
-            line: Line in the file.
+            line: Line in the file, or a number below 0 that ``find_line`` makes one of.
             image_id: What the annotations call the image; by default ``path``.
             width: Pixels, 0 if unknown.
             height: Pixels, 0 if unknown.
@@ -264,6 +275,8 @@ class Rows:
         try:
             joined = join_path(folder, path)
         except UnsafePathError as error:
+            if line is not None and line < 0:
+                line = self.find_line(self.file, line)
             raise UnsafePathError(error.message, path=self.root / self.file, line=line) from None
         number = self._image_of.get(joined)
         if number is not None and not again:
@@ -334,7 +347,7 @@ class Rows:
             return
         if attributes:
             for pair in attributes.items():
-                if pair not in numbers and (wrong := _wrong_attribute(*pair)):
+                if pair not in numbers and (wrong := wrong_attribute(*pair)):
                     self.malformed(wrong, line=line, index=index)
                     return
         if polygons and (wrong := _wrong_polygons(polygons)):
@@ -360,12 +373,18 @@ class Rows:
                 raise ValueError(f"a box has 4 numbers, got {len(box)}") from None
             packed = _PACK.pack(*_floats(box), *rest)
         row = len(objects.packed) // _PACK.size
-        if polygons or run_lengths is not None or object_id is not None or area is not None:
-            self._add_source(row, polygons, run_lengths, object_id, area)
+        for polygon in polygons:
+            objects.polygon_rows.append(row)
+            objects.polygon_lengths.append(len(polygon))
+            objects.polygon_values.extend(polygon)
+        if run_lengths is not None:
+            objects.run_lengths[row] = run_lengths
+        if object_id is not None:
+            self._put_id(objects.object_ids, row, object_id)
+        if area is not None:
+            _put(objects.areas, row, area, missing=math.nan)
         if attributes:
-            for pair in attributes.items():
-                objects.attribute_rows.append(row)
-                objects.attribute_values.append(numbers.setdefault(pair, len(numbers)))
+            self.add_attributes(row, attributes)
         objects.packed += packed
 
     def malformed(self, message: str, *, line: int | None = None, index: int | None = None) -> None:
@@ -383,8 +402,9 @@ class Rows:
         if action != "raise" and not self.report.keeps_detail(kind, action):
             self.report.add_count(kind, action, 1)
             return
-        if line is None and index is not None:
-            line = self.find_line(self.file, index)
+        if line is None or line < 0:
+            place = index if line is None else line
+            line = None if place is None else self.find_line(self.file, place)
         if action == "raise":
             where = "" if index is None else f"object {index}: "
             text = f"{where}{message}; correct it, or choose ReadPolicy({kind}=...)"
@@ -403,7 +423,8 @@ class Rows:
 
     def not_read(self, what: str, count: int = 1) -> None:
         """Count something that a file holds and the table has no column for, by its name in the format."""
-        self.report.add_count(what, "not read", count)
+        if count:
+            self.report.add_count(what, "not read", count)
 
     def _put_id(self, column: array[int], row: int, number: int) -> None:
         if -(2**63) <= number < 2**63:
@@ -420,7 +441,7 @@ class Rows:
         files = _lookup(self.files, other.files)
         theirs = other.objects.rows().copy()
         theirs["image"] = self._join_images(other, files)[theirs["image"]]
-        theirs["label"] = _lookup(self.class_names, other.class_names)[theirs["label"]]
+        theirs["label"] = np.append(_lookup(self.class_names, other.class_names), -1)[theirs["label"]]
         theirs["layout"] = np.append(_lookup(self.layouts, other.layouts), -1)[theirs["layout"]]
         theirs["file"] = files[theirs["file"]]
         objects.packed += theirs.tobytes()
@@ -431,8 +452,8 @@ class Rows:
         objects.polygon_lengths.extend(other.objects.polygon_lengths)
         objects.polygon_values.extend(other.objects.polygon_values)
         objects.run_lengths |= {first_object + row: runs for row, runs in other.objects.run_lengths.items()}
-        _append(objects.object_ids, first_object, other.objects.object_ids, missing=-1)
-        _append(objects.areas, first_object, other.objects.areas, missing=math.nan)
+        append_column(objects.object_ids, first_object, other.objects.object_ids, missing=-1)
+        append_column(objects.areas, first_object, other.objects.areas, missing=math.nan)
         rows = _array(other.objects.attribute_rows) + np.int32(first_object)
         objects.attribute_rows.frombytes(rows.tobytes())
         values = _lookup(self.attribute_values, other.attribute_values)
@@ -489,25 +510,13 @@ class Rows:
                 path=self.root / self.file,
             )
 
-    def _add_source(
-        self,
-        row: int,
-        polygons: Sequence[Sequence[float]],
-        run_lengths: RunLengths | None,
-        object_id: int | None,
-        area: float | None,
-    ) -> None:
-        objects = self.objects
-        for polygon in polygons:
-            objects.polygon_rows.append(row)
-            objects.polygon_lengths.append(len(polygon))
-            objects.polygon_values.extend(polygon)
-        if run_lengths is not None:
-            objects.run_lengths[row] = run_lengths
-        if object_id is not None:
-            self._put_id(objects.object_ids, row, object_id)
-        if area is not None:
-            _put(objects.areas, row, area, missing=math.nan)
+    def add_attributes(self, row: int, attributes: Mapping[str, str]) -> None:
+        """Give the object with a number values of attributes; `object` does, and checks them before."""
+        for pair in attributes.items():
+            self.objects.attribute_rows.append(row)
+            self.objects.attribute_values.append(
+                self.attribute_values.setdefault(pair, len(self.attribute_values))
+            )
 
     def _add_points(
         self, names: tuple[str, ...], points: npt.ArrayLike, visibility: npt.ArrayLike | None
@@ -545,16 +554,18 @@ def _wrong_name(what: str, name: str) -> str | None:
     return f"the name of the {what} has {len(name)} characters; 1 to {MAX_NAME_CHARS} are read"
 
 
-def _wrong_attribute(name: str, value: str) -> str | None:
+def wrong_attribute(name: str, value: str) -> str | None:
+    """Return what is wrong with the names of an attribute and of its value, or None."""
     return _wrong_name("attribute", name) or _wrong_name(f"attribute {name!r}", value)
 
 
 def _wrong_polygons(polygons: Sequence[Sequence[float]]) -> str | None:
+    """Return what is wrong with polygons, or None."""
     for polygon in polygons:
         if len(polygon) < 6 or len(polygon) % 2:
             return f"a polygon of {len(polygon)} numbers; x and y of at least three points expected"
-        if not all(abs(value) < _MAX_COORDINATE for value in polygon):
-            return f"a polygon with a coordinate that is not finite or beyond {_MAX_COORDINATE:g}"
+        if not max(map(abs, polygon)) < MAX_COORDINATE:
+            return f"a polygon with a coordinate that is not finite or beyond {MAX_COORDINATE:g}"
     return None
 
 
@@ -563,10 +574,12 @@ def _put(column: array[Any], row: int, value: float, *, missing: float) -> None:
     column.append(value)
 
 
-def _append(column: array[Any], first: int, theirs: array[Any], *, missing: float) -> None:
-    if theirs:
+def append_column(column: array[Any], first: int, theirs: npt.ArrayLike, *, missing: float) -> None:
+    """Append values of objects from number ``first`` on, with ``missing`` for those before that have none."""
+    values = np.asarray(theirs, dtype=column.typecode)
+    if values.size:
         column.extend([missing] * (first - len(column)))
-        column.extend(theirs)
+        column.frombytes(values.tobytes())
 
 
 def _floats(values: Sequence[float]) -> list[float]:

@@ -225,11 +225,11 @@ class _Objects:
         self._class_names, self._files = class_names, list(rows.files)
         self.images = images.united[objects["image"]]
         ids = {name: i for i, name in enumerate(class_names)}
-        lookup = np.array([ids.get(name, -1) for name in rows.class_names], dtype=np.int64)
+        lookup = np.array([*(ids.get(name, -1) for name in rows.class_names), -1], dtype=np.int64)
         self.labels = lookup[objects["label"]]
         self._sizes = images.sizes
         self._boxes, self._kinds = objects["box"], objects["kind"]
-        self.keep: _Mask = images.keep[self.images]
+        self.keep: _Mask = images.keep[self.images] & (objects["label"] >= 0)
         self._fill_points()
         self._fill_masks()
 

@@ -29,9 +29,7 @@ MAX_ROW_LINES: Final = 16
 _BOM: Final = b"\xef\xbb\xbf"
 
 
-def read_lines(
-    root: Path, name: str, *, max_bytes: int | None = None, keep_ends: bool = False
-) -> Iterator[tuple[int, str]]:
+def read_lines(root: Path, name: str, *, keep_ends: bool = False) -> Iterator[tuple[int, str]]:
     r"""Yield the lines of a text file with their numbers, counted from 1; at most one is in memory.
 
     Lines end with ``\n`` or ``\r\n``. The text is UTF-8, with or without a byte order mark; bytes that are
@@ -40,27 +38,21 @@ def read_lines(
     Args:
         root: The data set's folder.
         name: The file, relative to ``root``.
-        max_bytes: A larger file is refused; or None for any size, since one line is in memory.
         keep_ends: Whether lines keep their ends, as the ``csv`` module asks for.
 
     Raises:
-        AnnotationError: If the file is not a regular file, cannot be read, is larger than ``max_bytes``, holds
-            a NUL (as UTF-16 does), or has a line of more than ``MAX_LINE_BYTES``; names file and line.
+        AnnotationError: If the file is not a regular file, cannot be read, holds a NUL (as UTF-16 does),
+            or has a line of more than ``MAX_LINE_BYTES``; names file and line.
         UnsafePathError: If the name leads out of ``root``.
     """
     path = root / check_relative(name)
-    limit = sys.maxsize if max_bytes is None else max_bytes
-    with _open(path, max_bytes=limit) as file:
-        left = limit
+    with _open(path) as file:
         number = 0
         while data := file.readline(MAX_LINE_BYTES + 1):
             number += 1
-            left -= len(data)
             if len(data) > MAX_LINE_BYTES:
                 message = f"a line of more than MAX_LINE_BYTES={MAX_LINE_BYTES} bytes; expected lines of annotations"
                 raise AnnotationError(message, path=path, line=number)
-            if left < 0:
-                raise _too_large(path, limit)
             if b"\0" in data:
                 message = "the line holds a NUL; the file must be text in UTF-8"
                 raise AnnotationError(message, path=path, line=number)
@@ -161,7 +153,7 @@ def numbers(texts: Sequence[str], *, path: Path | str | None = None, line: int |
         raise
 
 
-def _open(path: Path, *, max_bytes: int) -> BinaryIO:
+def _open(path: Path, *, max_bytes: int = sys.maxsize) -> BinaryIO:
     try:
         state = path.stat()
         if not stat.S_ISREG(state.st_mode):  # a pipe would be waited for

@@ -48,7 +48,6 @@ READ_KEYS: Final = ("names", "nc", "classes", "kpt_shape", "flip_idx", "kpt_name
 _DATA_FILES: Final = ("data.yaml", "data.yml", "dataset.yaml", "obj.data")
 _CLASS_FILES: Final = ("classes.txt", "obj.names", "_darknet.labels")
 _SPLITS: Final = {"train": "train", "val": "valid", "valid": "val", "test": "test"}
-_MAX_LABEL_BYTES: Final = 2**24
 _MAX_DEPTH: Final = 8
 
 # Texts stay texts: with other loaders the class `no` is false, and 007 is 7. Compiled, it is ten times as fast.
@@ -198,7 +197,7 @@ class YoloReader(Reader):
             if action != "empty":
                 return
         rows.file = unit.label or unit.source
-        lines = list(read_lines(rows.root, unit.label, max_bytes=_MAX_LABEL_BYTES)) if unit.label else []
+        lines = list(read_lines(rows.root, unit.label)) if unit.label else []
         rows.file = unit.source
         image = rows.image(unit.path, line=unit.line)
         rows.file = unit.label or unit.source
@@ -242,7 +241,7 @@ class YoloReader(Reader):
             places = (posixpath.normpath(f"{top}/{file}") for top in tops for file in _CLASS_FILES)
             class_file = next(filter(data.exists, places), "")
         if class_file:
-            lines = read_lines(data.folder.root, class_file, max_bytes=MAX_DATA_BYTES)
+            lines = read_lines(data.folder.root, class_file)
             given = "\n".join(text.strip() for _, text in lines).rstrip().split("\n")
         elif isinstance(given, dict):
             given = [given.get(str(number), "") for number in range(len(given))]
@@ -327,7 +326,7 @@ def read_data_file(folder: Folder, file: str) -> dict[str, Any]:
             is larger or nested deeper than any data file.
     """
     if file.endswith(".data"):
-        lines = read_lines(folder.root, file, max_bytes=MAX_DATA_BYTES)
+        lines = read_lines(folder.root, file)
         pairs = (text.partition("#")[0].partition("=") for _, text in lines)
         return {key.strip(): value.strip() for key, _, value in pairs if key.strip()}
     try:

@@ -123,8 +123,12 @@ class DetectionModule(RecipeModule):
         self._collect(batch, self.test_metric)
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> list[dict[str, Tensor]]:
-        """Return the detections of a batch."""
-        return self.forward(batch_images(batch))
+        """Return the detections of each image of a batch as `forward` does, and its ``image_id``."""
+        found, targets = self.forward(batch_images(batch)), batch_targets(batch)
+        return [
+            each | {name: torch.tensor(target[name]) for name in ("image_id",) if name in target}
+            for each, target in zip(found, targets, strict=True)
+        ]
 
     def on_validation_epoch_end(self) -> None:
         """Score what the validation collected."""

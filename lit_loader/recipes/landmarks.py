@@ -173,8 +173,8 @@ class LandmarkModule(RecipeModule):
     def predict_step(
         self, batch: LandmarkBatch, batch_idx: int, dataloader_idx: int = 0
     ) -> dict[str, Tensor]:
-        """Return the points of a batch, see `forward`."""
-        return self.forward(batch.images)
+        """Return the points of a batch, see `forward`, and its ``image_ids``."""
+        return {**self.forward(batch.images), "image_ids": batch.image_ids}
 
     def on_validation_epoch_end(self) -> None:
         """Score what the validation collected."""

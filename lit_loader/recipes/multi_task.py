@@ -204,8 +204,9 @@ class MultiTaskModule(RecipeModule):
     def predict_step(
         self, batch: MultiTaskBatch, batch_idx: int, dataloader_idx: int = 0
     ) -> list[dict[str, Tensor]]:
-        """Return what is found in the images of a batch, see `forward`."""
-        return self.forward(batch.image_list())
+        """Return what is found in each image of a batch, see `forward`, and its ``image_id``."""
+        found = self.forward(batch.image_list())
+        return [{**each, "image_id": number} for each, number in zip(found, batch.image_ids, strict=True)]
 
     def on_validation_epoch_end(self) -> None:
         """Score what the validation collected."""

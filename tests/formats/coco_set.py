@@ -40,8 +40,6 @@ class CocoSet:
         actions = {
             name: options.pop(name) for name in list(options) if name in ReadPolicy.__dataclass_fields__
         }
-        options.setdefault("use_cache", False)
+        options = {"use_cache": False, "image_dir": "img"} | options
         policy = ReadPolicy(**actions)
-        return read_annotations(
-            "coco", self.root, "a.json", image_dir="img", policy=policy, progress=False, **options
-        )
+        return read_annotations("coco", self.root, "a.json", policy=policy, progress=False, **options)

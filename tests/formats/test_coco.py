@@ -116,7 +116,7 @@ def test_points_without_names_are_numbered_or_take_those_of_the_schema_by_positi
     table = coco.read(schema="face_5")
     assert (table.keypoint_names[0], table.normalization_pair) == ("left_eye", (0, 1))
     assert table.visibility.tolist() == [[2, 2, 1, 1, 1]]
-    with pytest.raises(AnnotationError, match=r"annotations\[0\]: 5 points; those of 'x' are 68, or pass"):
+    with pytest.raises(AnnotationError, match=r"object 0: 5 points; those of 'x' are 68, or pass"):
         coco.read(schema="face_68")
 
 
@@ -204,13 +204,13 @@ def test_images_outside_of_the_root_are_refused_with_the_line(coco, file_name):
 
 
 def test_odd_numbers_are_judged_by_the_policy(coco):
-    coco.add([float("nan"), 1, 2, 3])
-    coco.add([1, 1, 10**400, 3])
+    coco.add([1e300, 1, 2, 3])
+    coco.add([1, 1, 1e308, 3])
     coco.add([5, 5, -4, 3])
     coco.add([5, 5, 0, 3])
-    coco.add(keypoints=[float("inf"), 1, 2, 10**400, 1, 2, 5, 5, 2])
+    coco.add(keypoints=[1e300, 1, 2, 1e39, 1, 2, 5, 5, 2])
     coco.images[0]["width"] = "wide"
-    coco.images[0]["height"] = float("nan")
+    coco.images[0]["height"] = 1e300
     coco.write()
     table = coco.read(unreadable_image="keep")
     assert table.boxes.tolist() == [[1, 5, 5, 8], [1, 2, 4, 6]]
@@ -223,6 +223,67 @@ def test_odd_numbers_are_judged_by_the_policy(coco):
         ("swapped", "fix"): 1,
         ("degenerate", "drop"): 1,
     }
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 10**30])
+def test_numbers_that_are_no_json_refuse_the_file_with_line_and_remedy(coco, number):
+    coco.add()
+    coco.add([1, 1, number, 3])
+    coco.write()
+    with pytest.raises(AnnotationError, match=r"a\.json:5: no JSON \(.*write null for NaN"):
+        coco.read(malformed="drop")
+
+
+def test_fields_that_are_not_read_are_named_and_counted(coco):
+    coco.images[0] |= {
+        "license": 3,
+        "coco_url": "http://x/a.jpg",
+        "date_captured": "",
+        "neg_category_ids": [1],
+    }
+    coco.categories[0] |= {"supercategory": "animal", "skeleton": [[1, 2]], "frequency": "r"}
+    coco.more = {
+        "info": {"year": 2017, "split": "val", "contributor": ""},
+        "licenses": [{"id": 1}, {"id": 2}],
+        "captions": [{"id": 1}],
+        "videos": [],
+        "version": "1.0",
+        "attributes": [{"name": "q"}],
+    }
+    coco.add(track_id=4, id="a")
+    coco.add(area="large", id=2)
+    coco.write()
+    table = coco.read()
+    assert table.split == "val"
+    assert table.report.counts == {
+        (f"{name}", "not read"): count
+        for name, count in {
+            "license of an image": 1,
+            "coco_url of an image": 1,
+            "neg_category_ids of an image": 1,
+            "supercategory of a category": 1,
+            "skeleton of a category": 1,
+            "frequency of a category": 1,
+            "year of info": 1,
+            "licenses": 2,
+            "captions": 1,
+            "version": 1,
+            "attributes": 1,
+            "track_id of an annotation": 1,
+            "id of an annotation that is text": 1,
+            "area of an annotation that is none": 1,
+        }.items()
+    }
+
+
+def test_images_without_file_name_are_found_by_the_end_of_coco_url_as_in_lvis(coco):
+    coco.image(7, "b.jpg", coco_url="http://images.cocodataset.org/img/b.jpg")
+    del coco.images[1]["file_name"]
+    coco.add(image_id=7)
+    coco.write()
+    table = coco.read(image_dir=".", missing_image="keep")
+    assert (table.image_path(1).is_file(), table.source_ids.tolist()) == (True, [1, 7])
+    assert table.report.count("no file_name", "end of coco_url") == 1
 
 
 def test_the_cache_knows_every_argument(coco, tmp_path):

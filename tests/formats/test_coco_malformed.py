@@ -20,7 +20,7 @@ PROBLEMS = {
     "image_id is None": {"image_id": None},
     "image_id is True": {"image_id": True},
     "image_id is 1.5": {"image_id": 1.5},
-    "bits; 63 are read": {"image_id": 10**30},
+    "bits; 63 are read": {"image_id": 1e30},
     "bbox is [1, 2, 3]": {"bbox": [1, 2, 3]},
     "bbox is [1, 2, 3, '4']": {"bbox": [1, 2, 3, "4"]},
     "bbox is [1, 2, 3, None]": {"bbox": [1, 2, 3, None]},
@@ -30,10 +30,9 @@ PROBLEMS = {
     "three for each point": {"keypoints": [1, 2]},
     "three for each point: x": {"keypoints": [1, 2, "2"]},
     "v of a point is 3.0": {"keypoints": [1, 2, 3]},
-    "v of a point is nan": {"keypoints": [1, 2, float("nan")]},
+    "v of a point is 1.5": {"keypoints": [1, 2, 1.5]},
     "1 points; those of 'x' are 2": {"keypoints": [1, 2, 2]},
     "attributes are [1]": {"attributes": [1]},
-    "is not Unicode": {"attributes": {"a": "\ud800"}},
     "the name of the attribute has 0 characters": {"attributes": {"": "a"}},
     "id is [1]": {"id": [1]},
 }
@@ -44,9 +43,7 @@ def test_annotations_that_are_malformed_name_file_line_and_entry_or_are_dropped(
     coco.add(keypoints=[1, 1, 2, 2, 2, 2])
     coco.add(**PROBLEMS[words])
     coco.write()
-    with pytest.raises(
-        AnnotationError, match=r"a\.json:5: (annotations\[1\]|object 1): .*malformed="
-    ) as caught:
+    with pytest.raises(AnnotationError, match=r"a\.json:5: object 1: .*malformed=") as caught:
         coco.read()
     assert words in str(caught.value)
     table = coco.read(malformed="drop")
@@ -55,7 +52,7 @@ def test_annotations_that_are_malformed_name_file_line_and_entry_or_are_dropped(
 
 def test_what_other_programs_write_under_the_same_keys_costs_nothing(coco):
     coco.image(7, "b.jpg", source_id=5)
-    coco.image(8, "c.jpg", source_id="\ud800")
+    coco.image(8, "c.jpg", source_id="")
     coco.more = {
         "info": {"split": 2017},
         "attributes": [{"name": 5, "values": [1]}, {"name": "q", "values": ["v"]}],
@@ -66,15 +63,19 @@ def test_what_other_programs_write_under_the_same_keys_costs_nothing(coco):
     table = coco.read()
     assert list(table.image_ids) == ["1", "7", "8"]
     assert (table.split, list(table.attributes)) == (None, ["q"])
-    assert table.report.counts == {("odd_flag", "false"): 3}
-    first = table.report.problems[0]
-    assert (first.line, first.message) == (6, "annotations[0]: ignore is 'no'; 0 or 1 expected")
+    assert table.report.counts == {
+        ("odd_flag", "false"): 3,
+        ("split of info", "not read"): 1,
+        ("attributes", "not read"): 1,
+    }
+    found = {(problem.line, problem.message) for problem in table.report.problems}
+    assert (6, "ignore is 'no'; 0 or 1 expected") in found
     flags = table.difficult, table.truncated, table.occluded
     assert [flag.tolist() for flag in flags] == [[False, True]] * 3
 
 
 def test_points_that_are_not_read_still_give_a_box_to_what_has_none(coco):
-    points = [5, 6, 2, 9, 30, 1, 70, 70, 0, float("nan"), 1, 2]
+    points = [5, 6, 2, 9, 30, 1, 70, 70, 0]
     coco.add(None, keypoints=points)
     coco.add(None, keypoints=[0, 0, 0])
     coco.add(None, keypoints="no")
@@ -91,18 +92,10 @@ def test_a_file_of_empty_lists_is_an_empty_set(coco):
     assert (table.num_images, table.class_names) == (0, ("x",))
 
 
-@pytest.mark.parametrize("name", ["\ud800.jpg", "d/\udfff.jpg"])
-def test_a_path_that_no_file_can_have_is_malformed(coco, name):
-    coco.images.append({"id": 2, "file_name": name})
-    coco.write()
-    with pytest.raises(AnnotationError, match=r"a\.json:3: images\[1\]: file_name is .*a path of an image"):
-        coco.read()
-
-
 def test_an_unknown_category_is_an_unknown_class(coco):
     coco.add(category_id=4)
     coco.write()
-    with pytest.raises(AnnotationError, match=r"a\.json:4: annotations\[0\]: category_id 4 .*unknown_class="):
+    with pytest.raises(AnnotationError, match=r"a\.json:4: object 0: category_id 4 .*unknown_class="):
         coco.read()
     assert coco.read(unknown_class="drop").report.counts == {("unknown_class", "drop"): 1}
 
@@ -110,7 +103,7 @@ def test_an_unknown_category_is_an_unknown_class(coco):
 @pytest.mark.parametrize(
     ("part", "record", "words"),
     [
-        ("images", 5, "is 5, not an object in a list"),
+        ("images", 5, "is 5, not an object"),
         ("images", {"id": 1, "file_name": "b.jpg"}, "id 1 is that of an image before"),
         ("images", {"id": 2}, "file_name is None"),
         ("images", {"id": 2, "file_name": ""}, "file_name is ''"),
@@ -163,9 +156,38 @@ def test_a_table_far_larger_than_its_file_is_refused(coco, monkeypatch):
 
 
 @pytest.mark.parametrize("key", ["images", "annotations", "categories"])
-def test_a_file_full_of_what_is_no_object_is_given_up(coco, key):
+def test_any_number_of_entries_may_be_malformed(coco, key):
     coco.add()
-    coco.more = {key: [1] * 10_001}
+    getattr(coco, key).extend([1] * 10_001)
     coco.write()
-    with pytest.raises(AnnotationError, match="more than 10000 entries are not objects"):
-        coco.read(malformed="drop")
+    table = coco.read(malformed="drop")
+    assert (table.num_images, table.num_objects) == (1, 1)
+    assert table.report.counts == {("malformed", "drop"): 10_001}
+
+
+def test_a_part_that_is_no_list_and_a_key_that_stands_twice_are_refused(coco):
+    for text, words in (
+        ('{"images": {"id": 1}}', "images must be a list"),
+        ('{"images": [],\n"categories": [], "images": []}', ":2: the key 'images' stands twice"),
+    ):
+        (coco.root / "a.json").write_text(text)
+        with pytest.raises(AnnotationError, match=words):
+            coco.read()
+
+
+def test_malformed_annotations_among_many_are_the_only_ones_left_out(coco):
+    for number in range(500):
+        coco.add(bbox=[1, 2, 3] if number in (0, 77, 78, 499) else [1, 2, 3, 4])
+    coco.write()
+    table = coco.read(malformed="drop")
+    assert table.object_ids.tolist() == [number for number in range(500) if number not in (0, 77, 78, 499)]
+    assert [problem.line for problem in table.report.problems] == [4, 81, 82, 503]
+
+
+def test_annotations_without_any_image_are_malformed(coco):
+    coco.images.clear()
+    coco.add()
+    for order in (("annotations", "categories"), ("images", "annotations", "categories")):
+        coco.write(order)
+        with pytest.raises(AnnotationError, match="object 0: image_id 1 does not match any entry"):
+            coco.read()

@@ -159,7 +159,7 @@ def test_names_that_are_no_ascii_survive(tmp_path):
 
 
 def test_ids_that_are_paths_of_files_come_back_whatever_they_hold(tmp_path):
-    path = "/".join(["d" * 60] * 5) + "/\udcff.jpg"
+    path = "/".join(["d" * 60] * 5) + "/é\u2028.jpg"
     table = AnnotationTable(
         root=tmp_path, image_paths=[path], class_names=["x"], offsets=[0, 0], boxes=[], labels=[]
     )
@@ -167,6 +167,14 @@ def test_ids_that_are_paths_of_files_come_back_whatever_they_hold(tmp_path):
     policy = ReadPolicy(missing_image="keep")
     again = read_annotations("coco", tmp_path, "a.json", policy=policy, use_cache=False, progress=False)
     assert list(again.image_ids) == list(again.image_paths) == [path]
+
+
+@pytest.mark.parametrize("column", ["image_paths", "image_ids"])
+def test_file_names_that_are_not_utf8_are_refused_by_name(tmp_path, column):
+    paths = {"image_paths": ["a.jpg"]} | {column: ["\udcff.jpg"]}
+    with pytest.raises(ValueError, match=r"'\\udcff.jpg' is not Unicode.*rename"):
+        write_coco(table_of([[0, 0, 1, 1]], **paths), tmp_path / "a.json")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ def test_prediction_gives_points_scores_and_logits() -> None:
         "keypoints": (3, 4, 2),
         "scores": (3, 4),
         "class_logits": (3, 2),
+        "image_ids": (3,),
     }
 
 

@@ -63,6 +63,7 @@ class DetectionDataModuleConfig(TableDataModuleConfig):
     collate_fn: Any = None
     first_label: int = 1
     extra_fields: list[str] = field(default_factory=list)
+    masks: bool = False
 
 
 @dataclass

@@ -1,0 +1,98 @@
+"""Masks from a COCO file through a composed data module into torchvision's Mask R-CNN."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import lightning
+import numpy as np
+import pytest
+import torch
+from torchvision import tv_tensors
+
+from lit_loader import DetectionDataModule
+from lit_loader.configs import build_datamodule, compose_config
+from lit_loader.datasets import FormatSource
+from lit_loader.formats import write_annotations
+from tests.datasets.test_masks import HEIGHT, WIDTH, draw_polygons, mask_rcnn
+
+pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+
+
+class Learner(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.model, self.losses = mask_rcnn(), []
+
+    def training_step(self, batch, batch_idx):
+        losses = self.model(*batch)
+        self.losses.append(losses["loss_mask"].item())
+        return sum(losses.values())
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=2e-3)
+
+
+@pytest.fixture
+def root(tmp_path):
+    table = draw_polygons(tmp_path / "set", num_images=24)
+    table = table.select(np.flatnonzero(np.diff(table.offsets) > 0))
+    write_annotations("coco", table, tmp_path / "set", "train.json", progress=False)
+    bare = dataclasses.replace(table, masks=None)
+    write_annotations("coco", bare, tmp_path / "set", "bare.json", progress=False)
+    return tmp_path / "set"
+
+
+@pytest.mark.filterwarnings("ignore:You passed in a `val_dataloader` but have no `validation_step`")
+def test_mask_rcnn_trains_on_the_batches_of_a_composed_data_module(root, tmp_path):
+    config = compose_config(
+        overrides=[
+            *("dataset=files", "dataset.format=coco", f"dataset.root={root}", "dataset.train=train.json"),
+            *(f"dataset.cache_dir={tmp_path / 'cache'}", "datamodule.masks=true", "datamodule.batch_size=4"),
+            *("datamodule.train_transforms.photometric=0", "workers.num_workers=0", "seed=0"),
+        ]
+    )
+    datamodule = build_datamodule(config)
+    images, targets = next(iter(datamodule.train_dataloader()))
+    for image, target in zip(images, targets, strict=True):
+        assert isinstance(target["masks"], tv_tensors.Mask)
+        assert target["masks"].shape == (len(target["boxes"]), *image.shape[-2:])
+        shown = image[0] > 0.6
+        mask = target["masks"].as_subclass(torch.Tensor).bool().any(dim=0)
+        assert (mask & shown).sum() > 0.95 * (mask | shown).sum()
+    learner = Learner()
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        max_steps=16,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(learner, datamodule=datamodule)
+    assert len(learner.losses) == 16
+    assert np.mean(learner.losses[-4:]) < np.mean(learner.losses[:4])
+
+
+def source(root, tmp_path, **stages):
+    return FormatSource(
+        format="coco", root=str(root), cache_dir=str(tmp_path / "cache"), progress=False, **stages
+    )
+
+
+def test_tables_without_masks_are_refused_but_for_prediction(root, tmp_path):
+    with pytest.raises(ValueError, match="masks=True, and no object of AnnotationTable"):
+        DetectionDataModule(source(root, tmp_path, train="bare.json"), masks=True).train_dataloader()
+    datamodule = DetectionDataModule(
+        source(root, tmp_path, train="train.json", predict="bare.json"), masks=True, batch_size=2
+    )
+    _, targets = next(iter(datamodule.predict_dataloader()))
+    assert "masks" not in targets[0]
+    _, targets = next(iter(datamodule.train_dataloader()))
+    assert targets[0]["masks"].shape[1:] == (HEIGHT, WIDTH)
+
+
+def test_batches_have_no_masks_unless_they_are_wanted(root, tmp_path):
+    datamodule = DetectionDataModule(source(root, tmp_path, train="train.json"), batch_size=2)
+    assert "masks" not in next(iter(datamodule.train_dataloader()))[1][0]
