@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
 from benchmarks.memory import pss_bytes
-from benchmarks.rounds import compare, judge
+from benchmarks.rounds import compare, cpu_seconds, judge
 from lit_loader import DataLoader
 from lit_loader.annotations import AnnotationTable
 from lit_loader.datasets.targets import object_target
@@ -118,11 +118,17 @@ def write_voc(root: Path, num_files: int) -> None:
 
 
 def read_once(format: str, root: str, name: str, cache: str) -> dict[str, float]:
-    """Read a set, and return seconds, the peak of this process's memory and what it had before, in bytes."""
-    before, start = _peak(), time.perf_counter()
+    """Read a set, and return seconds, CPU seconds, and the peak of memory with what there was before, in bytes."""
+    before, start, cpu_start = _peak(), time.perf_counter(), cpu_seconds()
     table = read_annotations(format, root, name, cache_dir=cache, progress=False)
-    seconds = time.perf_counter() - start
-    return {"seconds": seconds, "peak": _peak(), "before": before, "objects": table.num_objects}
+    seconds, cpu = time.perf_counter() - start, cpu_seconds() - cpu_start
+    return {
+        "seconds": seconds,
+        "cpu": cpu,
+        "peak": _peak(),
+        "before": before,
+        "objects": table.num_objects,
+    }
 
 
 def _peak() -> int:
@@ -154,7 +160,7 @@ def coco(num_images: int, rounds: int) -> None:
             kept = sum(path.stat().st_size for path in cache.rglob("*.arrow"))
             bytes_an_object = kept / cold[-1]["objects"]
         for what, found in (("cold", cold), ("warm", warm)):
-            seconds = ", ".join(f"{each['seconds']:.2f}" for each in found)
+            seconds = ", ".join(f"{each['seconds']:.2f} (CPU {each['cpu']:.2f})" for each in found)
             grown = max(each["peak"] - each["before"] for each in found) / 2**20
             print(f"  {what}: {seconds} s, peak {grown:.0f} MiB above the start")
         print(f"  in the cache: {bytes_an_object:.1f} bytes an object, its share of the images included")

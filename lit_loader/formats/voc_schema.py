@@ -97,6 +97,8 @@ def _read_keypoints(element: Element) -> KeypointSchema:
     points = (checked_name(point.get("name"), "name of a <point>") for point in element.findall("point"))
     names = _different(points, "<point>")
     places = {name: place for place, name in enumerate(names)}
+    for tag in sorted({child.tag for child in element} - {"point", "mirror", "normalization_pair"}):
+        raise ValueError(f"<keypoints> holds <{tag[:100]}>; expected <point>, <mirror>, <normalization_pair>")
     normalization_pair = [_pair(child, places) for child in element.findall("normalization_pair")]
     if len(normalization_pair) > 1:
         raise ValueError("<keypoints> holds <normalization_pair> more than once")
