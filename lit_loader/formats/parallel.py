@@ -68,36 +68,26 @@ def iter_chunks(
     """
     if num_workers is not None and num_workers < 0:
         raise ValueError(f"num_workers={num_workers} must be None or >= 0")
-    with _spinners_paused():
-        yield from _map(function, items, num_workers=num_workers, progress=progress, description=description)
-
-
-def _map(
-    function: Callable[[Sequence[ItemT]], ResultT],
-    items: Sequence[ItemT],
-    *,
-    num_workers: int | None,
-    progress: bool,
-    description: str,
-) -> Iterator[ResultT]:
     step = min(max(_CHUNK_FILES, len(items) // _NUM_CHUNKS), _MOST_FILES)
     chunks = [items[start : start + step] for start in range(0, len(items), step)]
     workers = min(_workers(len(items)) if num_workers is None else num_workers, len(chunks))
-    if workers == 0 or len(chunks) == 0:
-        yield from _with_bar((function(chunk) for chunk in chunks), chunks, progress, description)
-        return
-    methods = multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        with warnings.catch_warnings():
-            # Python 3.12 warns of forking beside threads; the children parse bytes and take no lock of this process.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            futures = deque(pool.submit(function, chunk) for chunk in chunks)
-        try:
-            yield from _with_bar((futures.popleft().result() for _ in chunks), chunks, progress, description)
-        finally:
-            for future in futures:
-                future.cancel()
+    with _spinners_paused():
+        if workers == 0 or len(chunks) == 0:
+            yield from _with_bar((function(chunk) for chunk in chunks), chunks, progress, description)
+            return
+        methods = multiprocessing.get_all_start_methods()
+        context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
+        with ProcessPoolExecutor(workers, mp_context=context) as pool:
+            with warnings.catch_warnings():
+                # Python 3.12 warns of forking beside threads; the children take no lock of this process.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                futures = deque(pool.submit(function, chunk) for chunk in chunks)
+            try:
+                results = (futures.popleft().result() for _ in chunks)
+                yield from _with_bar(results, chunks, progress, description)
+            finally:
+                for future in futures:
+                    future.cancel()
 
 
 @contextmanager
