@@ -46,7 +46,7 @@ class YoloWriter(Writer):
 
     In a set of polygons, an object's several polygons become one, joined by lines that cover nothing, and an object
     without a polygon gets the corners of its box, since ultralytics takes a box there for two points. Beyond
-    ultralytics' keys, data.yaml has ``normalization_pair``. An image's id is its path, and sizes are those of the images.
+    ultralytics' keys, data.yaml has ``normalization_pair``. An image's id is its path; sizes are those of the images.
 
     Args:
         task: What to write, or None for ``"pose"`` if the table has points, ``"segment"`` if it has masks, else
