@@ -124,7 +124,7 @@ def test_what_belongs_to_no_image_is_counted_by_its_ending_and_caches_are_not(tm
     more = {
         "labels/train/README.txt": "x",
         "labels/train/c.txt": ROW,
-        "labels/train.cache": "",
+        "labels/train/x.cache": "",
         "images/train/v.mp4": "",
     }
     table = read(make(tmp_path, **ULTRALYTICS, **more, **{"data.yaml": f"path: /x\ndownload: y\n{NAMES}"}))
