@@ -564,7 +564,7 @@ def _wrong_polygons(polygons: Sequence[Sequence[float]]) -> str | None:
     for polygon in polygons:
         if len(polygon) < 6 or len(polygon) % 2:
             return f"a polygon of {len(polygon)} numbers; x and y of at least three points expected"
-        if not max(map(abs, polygon)) < MAX_COORDINATE:
+        if not all(abs(value) < MAX_COORDINATE for value in polygon):  # NaN is not
             return f"a polygon with a coordinate that is not finite or beyond {MAX_COORDINATE:g}"
     return None
 
