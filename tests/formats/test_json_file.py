@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 import tracemalloc
@@ -45,7 +46,7 @@ def rebuilt(root):
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     document=st.dictionaries(TEXT, VALUES, max_size=5),
     indent=st.sampled_from([None, 0, 2]),
@@ -122,8 +123,12 @@ def test_what_is_no_json_is_an_error_that_names_the_line(tmp_path, text, line, w
     assert time.perf_counter() - begin < 2
 
 
-@pytest.mark.parametrize("text", ['{"a": ' + "[" * 200_000, '{"a": [' + "[[]]," * 400_000 + "1]}"])
-def test_memory_is_that_of_one_batch_whatever_the_file_holds(tmp_path, text, monkeypatch):
+@pytest.mark.parametrize(
+    ("text", "megabytes"),
+    [('{"a": ' + "[" * 200_000, 60), ('{"a": [' + "[[]]," * 150_000 + "1]}", 5)],
+    ids=["nested", "many"],
+)
+def test_memory_is_that_of_one_batch_whatever_the_file_holds(tmp_path, text, megabytes, monkeypatch):
     monkeypatch.setattr(json_file, "_BATCH_BYTES", 16_384)
     write(tmp_path, text)
     tracemalloc.start()
@@ -134,7 +139,7 @@ def test_memory_is_that_of_one_batch_whatever_the_file_holds(tmp_path, text, mon
     finally:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    assert peak < 60_000_000
+    assert peak < megabytes * 1e6
 
 
 def test_an_entry_beyond_the_limit_is_refused_and_many_small_ones_are_not(tmp_path, monkeypatch):
@@ -144,6 +149,18 @@ def test_an_entry_beyond_the_limit_is_refused_and_many_small_ones_are_not(tmp_pa
     for large in ({"a": [1, "x" * 50_000]}, {"a": {str(i): 1 for i in range(5_000)}}):
         with pytest.raises(AnnotationError, match=r"larger than MAX_ENTRY_BYTES=20000"):
             rebuilt(write(tmp_path, json.dumps(large)))
+
+
+def test_the_garbage_collector_is_as_it_was(tmp_path):
+    write(tmp_path, '{"a": [1]}')
+    read_entries(tmp_path, "a.json", lambda *_: None)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        read_entries(tmp_path, "a.json", lambda *_: None)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_files_outside_the_root_and_files_that_are_none_are_refused(tmp_path):
