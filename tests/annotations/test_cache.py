@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from lit_loader.annotations import cache, image_labels, image_weights
-from lit_loader.annotations.cache import FileStamp, cache_folder, cache_key
+from lit_loader.annotations.cache import cache_folder
 from lit_loader.errors import AnnotationError, CacheError
 from lit_loader.formats import read_annotations, reader
 
@@ -233,7 +232,6 @@ def test_a_cache_that_cannot_be_written_warns_and_the_table_is_used(read, tmp_pa
 
 
 def _read_into(root, folder, queue):
-    from lit_loader.formats import read_annotations
 
     queue.put(pickle.dumps(read_annotations("voc", root, cache_dir=folder, progress=False)))
 
@@ -278,72 +276,3 @@ def test_nothing_is_written_beside_the_data(read, three_images, tmp_path, monkey
     read(cache_dir=None)
     assert sorted(three_images.root.rglob("*")) == before
     assert len(files_of(tmp_path)) == 1
-
-
-def test_a_key_depends_on_every_part_and_only_on_them(tmp_path):
-    a, b = FileStamp(name="a", size=1, mtime_ns=2), FileStamp(name="b", size=1, mtime_ns=2)
-    base = {"reader": "r", "version": 1, "root": tmp_path, "settings": {"x": 1, "y": 2}, "stamps": [a, b]}
-    changes = [
-        {"reader": "s"},
-        {"version": 2},
-        {"root": tmp_path / "x"},
-        {"settings": {"x": 2, "y": 2}},
-        {"stamps": [b, a]},
-        {"stamps": [a]},
-        {"stamps": [a, FileStamp(name="b", size=2, mtime_ns=2)]},
-        {"stamps": [a, FileStamp(name="b", size=1, mtime_ns=3)]},
-        {"stamps": [FileStamp(name="a\0b", size=1, mtime_ns=2)]},
-    ]
-    keys = {cache_key(**(base | change)) for change in [{}, *changes]}
-    assert len(keys) == len(changes) + 1
-    assert cache_key(**(base | {"settings": {"y": 2, "x": 1}})) in keys
-
-
-LIST = "a.png 0.5 0.5 0.5 0.5\nb.png 0.5 0.5 1 1\n"
-
-
-def read_list(root, cache_dir, **policy):
-    return read_annotations(
-        "keypoints_txt",
-        root,
-        "list.txt",
-        columns="path box",
-        box_format="cxcywh",
-        normalized=True,
-        policy=policy,
-        cache_dir=cache_dir,
-        progress=False,
-    )
-
-
-@pytest.fixture
-def fractions(tmp_path):
-    root = tmp_path / "set"
-    root.mkdir()
-    (root / "list.txt").write_text(LIST)
-    for name in ("a.png", "b.png"):
-        Image.new("RGB", (40, 20)).save(root / name)
-    return root
-
-
-def test_an_image_of_another_size_gives_other_boxes(fractions, tmp_path):
-    assert read_list(fractions, tmp_path / "cache").boxes[0].tolist() == [10, 5, 30, 15]
-    Image.new("RGB", (80, 40)).save(fractions / "a.png")
-    assert read_list(fractions, tmp_path / "cache").boxes[0].tolist() == [20, 10, 60, 30]
-
-
-def test_a_picture_that_is_written_below_the_root_changes_nothing(fractions, tmp_path):
-    read_list(fractions, tmp_path / "cache")
-    (file,) = (tmp_path / "cache").rglob("*.arrow")
-    before = file.stat().st_mtime_ns
-    Image.new("RGB", (8, 8)).save(fractions / "batch.png")
-    read_list(fractions, tmp_path / "cache")
-    assert file.stat().st_mtime_ns == before
-    assert len(list((tmp_path / "cache").rglob("*.arrow"))) == 1
-
-
-def test_an_image_that_was_missing_and_dropped_is_found_when_it_comes(fractions, tmp_path):
-    (fractions / "b.png").rename(tmp_path / "b.png")
-    assert read_list(fractions, tmp_path / "cache", missing_image="drop").num_images == 1
-    (tmp_path / "b.png").rename(fractions / "b.png")
-    assert read_list(fractions, tmp_path / "cache", missing_image="drop").num_images == 2
