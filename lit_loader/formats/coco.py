@@ -553,6 +553,8 @@ def _run_lengths(value: Mapping[str, Any]) -> RunLengths:
     if not isinstance(size, list) or [type(side) for side in size] != [int, int] or min(size) < 1:
         raise ValueError(f"size of a mask is {shorten(repr(size))}; height and width expected")
     try:
+        if isinstance(counts, list) and set(map(type, counts)) != {int}:
+            raise ValueError(f"{shorten(repr(counts))} are not whole numbers")
         runs = decode_counts(counts) if isinstance(counts, str) else np.array(counts, dtype=np.int64)
         pixels = size[0] * size[1]
         if runs.ndim != 1 or pixels > MAX_MASK_PIXELS or (runs < 0).any() or int(runs.sum()) != pixels:

@@ -68,7 +68,7 @@ class ReadOptions:
         trust_cache: Whether to open the table that was read last with these options, with no look at the files. For
             a process that knows that another one on this machine has just read them. They are read as always if
             that table is not in the cache.
-        num_workers: Processes that read, or None to decide by the number of files.
+        num_workers: Processes that read, or None to decide by the number of files; one file is read in this process.
         progress: Whether to draw a progress bar on a terminal.
 
     Raises:
@@ -221,14 +221,14 @@ class Reader(ABC):
 
     def _build(self, folder: Folder, inputs: Inputs, options: ReadOptions) -> AnnotationTable:
         units = inputs.files if inputs.units is None else inputs.units
-        shown: dict[str, Any] = {"num_workers": options.num_workers, "progress": options.progress}
         told = f"Reading {shorten(', '.join(inputs.files[:3]))}"
         with status_spinner(told, progress=options.progress), _other_format_named(self.format):
             parts = iter_chunks(
                 partial(_read_chunk, reader=self, root=folder.root, options=options, is_one=len(units) == 1),
                 units,
+                num_workers=options.num_workers if len(units) > 1 else 0,
+                progress=options.progress,
                 description="Reading annotations",
-                **shown,
             )
             rows = next(parts, None) or Rows(folder.root, options.policy, options.class_names)
             for part in parts:
@@ -239,7 +239,8 @@ class Reader(ABC):
                 class_names=options.class_names,
                 keypoints=self.given_keypoints(),
                 split=inputs.split if options.split is None else options.split,
-                **shown,
+                num_workers=options.num_workers,
+                progress=options.progress,
             )
 
 

@@ -225,57 +225,6 @@ def test_odd_numbers_are_judged_by_the_policy(coco):
     }
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), 10**30])
-def test_numbers_that_are_no_json_refuse_the_file_with_line_and_remedy(coco, number):
-    coco.add()
-    coco.add([1, 1, number, 3])
-    coco.write()
-    with pytest.raises(AnnotationError, match=r"a\.json:5: no JSON \(.*write null for NaN"):
-        coco.read(malformed="drop")
-
-
-def test_fields_that_are_not_read_are_named_and_counted(coco):
-    coco.images[0] |= {
-        "license": 3,
-        "coco_url": "http://x/a.jpg",
-        "date_captured": "",
-        "neg_category_ids": [1],
-    }
-    coco.categories[0] |= {"supercategory": "animal", "skeleton": [[1, 2]], "frequency": "r"}
-    coco.more = {
-        "info": {"year": 2017, "split": "val", "contributor": ""},
-        "licenses": [{"id": 1}, {"id": 2}],
-        "captions": [{"id": 1}],
-        "videos": [],
-        "version": "1.0",
-        "attributes": [{"name": "q"}],
-    }
-    coco.add(track_id=4, id="a")
-    coco.add(area="large", id=2)
-    coco.write()
-    table = coco.read()
-    assert table.split == "val"
-    assert table.report.counts == {
-        (f"{name}", "not read"): count
-        for name, count in {
-            "license of an image": 1,
-            "coco_url of an image": 1,
-            "neg_category_ids of an image": 1,
-            "supercategory of a category": 1,
-            "skeleton of a category": 1,
-            "frequency of a category": 1,
-            "year of info": 1,
-            "licenses": 2,
-            "captions": 1,
-            "version": 1,
-            "attributes": 1,
-            "track_id of an annotation": 1,
-            "id of an annotation that is text": 1,
-            "area of an annotation that is none": 1,
-        }.items()
-    }
-
-
 def test_images_without_file_name_are_found_by_the_end_of_coco_url_as_in_lvis(coco):
     coco.image(7, "b.jpg", coco_url="http://images.cocodataset.org/img/b.jpg")
     del coco.images[1]["file_name"]
@@ -300,6 +249,16 @@ def test_the_cache_knows_every_argument(coco, tmp_path):
     coco.add()
     coco.write()
     assert coco.read(**options).num_objects == 2
+
+
+def test_the_number_of_workers_changes_nothing(coco):
+    coco.image(2, "b.jpg", width=0, height=0)
+    coco.add(truncated=0.5)
+    coco.write()
+    tables = [coco.read(num_workers=count, unreadable_image="keep") for count in (0, 2)]
+    assert tables[0].report == tables[1].report
+    assert {problem.line for problem in tables[1].report.problems} == {3, 5}
+    np.testing.assert_array_equal(tables[0].boxes, tables[1].boxes)
 
 
 def test_wrong_arguments_are_refused(coco):

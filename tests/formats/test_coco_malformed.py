@@ -191,3 +191,54 @@ def test_annotations_without_any_image_are_malformed(coco):
         coco.write(order)
         with pytest.raises(AnnotationError, match="object 0: image_id 1 does not match any entry"):
             coco.read()
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 10**30])
+def test_numbers_that_are_no_json_refuse_the_file_with_line_and_remedy(coco, number):
+    coco.add()
+    coco.add([1, 1, number, 3])
+    coco.write()
+    with pytest.raises(AnnotationError, match=r"a\.json:5: no JSON \(.*write null for NaN"):
+        coco.read(malformed="drop")
+
+
+def test_fields_that_are_not_read_are_named_and_counted(coco):
+    coco.images[0] |= {
+        "license": 3,
+        "coco_url": "http://x/a.jpg",
+        "date_captured": "",
+        "neg_category_ids": [1],
+    }
+    coco.categories[0] |= {"supercategory": "animal", "skeleton": [[1, 2]], "frequency": "r"}
+    coco.more = {
+        "info": {"year": 2017, "split": "val", "contributor": ""},
+        "licenses": [{"id": 1}, {"id": 2}],
+        "captions": [{"id": 1}],
+        "videos": [],
+        "version": "1.0",
+        "attributes": [{"name": "q"}],
+    }
+    coco.add(track_id=4, id="a")
+    coco.add(area="large", id=2)
+    coco.write()
+    table = coco.read()
+    assert table.split == "val"
+    assert table.report.counts == {
+        (f"{name}", "not read"): count
+        for name, count in {
+            "license of an image": 1,
+            "coco_url of an image": 1,
+            "neg_category_ids of an image": 1,
+            "supercategory of a category": 1,
+            "skeleton of a category": 1,
+            "frequency of a category": 1,
+            "year of info": 1,
+            "licenses": 2,
+            "captions": 1,
+            "version": 1,
+            "attributes": 1,
+            "track_id of an annotation": 1,
+            "id of an annotation that is text": 1,
+            "area of an annotation that is none": 1,
+        }.items()
+    }
