@@ -90,6 +90,7 @@ def test_a_box_that_is_missing_is_put_around_the_polygons(tmp_path):
         ([[1, 2, "x", 4, 5, 6]], "a polygon is .* numbers expected"),
         ([[1, 2, 1e30, 4, 5, 6]], "beyond 1e\\+30"),
         ({"size": [10, 10], "counts": [3, 4]}, r"do not add up to the 100 pixels of \[10, 10\]"),
+        ({"size": [10, 10], "counts": [49.5, 50.5]}, "not whole numbers"),
         ({"size": [10, 10], "counts": [-1, 101]}, "do not add up"),
         ({"size": [10, 10], "counts": "~~~"}, "counts of a mask"),
         ({"size": [1 << 40, 1 << 40], "counts": [1]}, "do not add up"),
