@@ -260,13 +260,14 @@ def check_descriptors(num_workers: int) -> None:
         OSError: EMFILE or ENFILE, with what is needed and the remedy.
     """
     opened: list[int] = []
+    closing = map(os.close, opened)
     with shortages_explained(num_workers):
-        try:  # each line is one step for the interpreter, so that Ctrl-C in between leaves none open
+        try:  # Python looks for signals after a call: with one call in each block, Ctrl-C leaves none open
             opened.extend(
                 map(os.open, repeat(os.devnull, count_descriptors(num_workers)), repeat(os.O_RDONLY))
             )
         finally:
-            deque(map(os.close, opened), maxlen=0)
+            deque(closing, maxlen=0)
 
 
 @contextlib.contextmanager
