@@ -4,9 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.installed
-# `make test` runs three parts at once, about as long each: tests of workers wait more than they compute.
-LOADER := $(addprefix tests/,device engine faults lightning loader shared_memory)
-STATE := $(addprefix tests/,datamodules parity portability resume samplers seeding)
+TEST := $(PY) -m pytest -m 'not soak'
+# `make test` runs four parts at once, these and the rest: tests of workers wait more than they compute.
+LOADER := $(addprefix tests/,device engine faults loader shared_memory)
+STATE := $(addprefix tests/,parity portability resume samplers seeding)
+TRAINING := $(addprefix tests/,callbacks datamodules examples lightning recipes)
 
 .PHONY: demo test soak lint bench clean
 .DELETE_ON_ERROR:
@@ -20,12 +22,11 @@ $(READY): pyproject.toml
 demo: $(READY) ## draw the embedded data set, fit and test a detector on it
 	$(PY) examples/train.py
 
-test: $(READY) ## the whole suite, three parts at once, about 6 minutes on two cores
-	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; code=0; \
-	$(PY) -m pytest -m 'not soak' -o cache_dir=.pytest_cache/loader $(LOADER) > "$$out/loader" 2>&1 & loader=$$!; \
-	$(PY) -m pytest -m 'not soak' -o cache_dir=.pytest_cache/state $(STATE) > "$$out/state" 2>&1 & state=$$!; \
-	$(PY) -m pytest -m 'not soak' $(addprefix --ignore=,$(LOADER) $(STATE)) || code=$$?; \
-	wait $$loader || code=$$?; wait $$state || code=$$?; cat "$$out/loader" "$$out/state"; exit $$code
+test: $(READY) ## the whole suite, four parts at once, about 6 minutes on two cores
+	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; code=0; parts=; \
+	$(foreach part,LOADER STATE TRAINING,$(TEST) -o cache_dir=.pytest_cache/$(part) $($(part)) > "$$out/$(part)" 2>&1 & parts="$$parts $$!";) \
+	$(TEST) $(addprefix --ignore=,$(LOADER) $(STATE) $(TRAINING)) || code=$$?; \
+	for part in $$parts; do wait $$part || code=$$?; done; cat "$$out"/*; exit $$code
 
 soak: $(READY) ## the long, exhaustive runs
 	$(PY) -m pytest -m soak --timeout=3600
