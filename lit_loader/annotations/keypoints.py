@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -43,7 +44,7 @@ class KeypointSchema:
             twice = seen.intersection(pair)
             if twice:
                 raise ValueError(
-                    f"flip_pairs holds position {twice.pop()} twice; a point has one mirror image at most."
+                    f"flip_pairs holds position {twice.pop()} twice; a point has one mirror image at most"
                 )
             seen.update(pair)
         object.__setattr__(self, "names", names)
@@ -56,33 +57,31 @@ class KeypointSchema:
     def _names(self) -> tuple[str, ...]:
         given: Any = self.names
         if isinstance(given, str) or not isinstance(given, Sequence):
-            raise TypeError(
-                f"names={given!r} is a {type(given).__name__}; give a sequence, one name a point."
-            )
+            raise TypeError(f"names={given!r} is a {type(given).__name__}; give a sequence, one name a point")
         names = tuple(given)
         wrong = [name for name in names if not isinstance(name, str)]
         if wrong:
-            raise TypeError(f"names holds {wrong[0]!r}, a {type(wrong[0]).__name__}; a name is a string.")
+            raise TypeError(f"names holds {wrong[0]!r}, a {type(wrong[0]).__name__}; a name is a string")
         if not names:
-            raise ValueError("names is empty; a schema has at least 1 point.")
+            raise ValueError("names is empty; a schema has at least 1 point")
         if "" in names:
-            raise ValueError(f"names holds an empty name at position {names.index('')}; name every point.")
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"names holds {twice[0]!r} twice; names must differ.")
+            raise ValueError(f"names holds an empty name at position {names.index('')}; name every point")
+        name, times = Counter(names).most_common(1)[0]
+        if times > 1:
+            raise ValueError(f"names holds {name!r} twice; names must differ")
         return names
 
     def _pair(self, pair: Any, what: str) -> tuple[int, int]:
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
-            raise ValueError(f"{what} holds {pair!r}, not two positions.")
+            raise ValueError(f"{what} holds {pair!r}, not two positions")
         for position in pair:
             if isinstance(position, bool) or not isinstance(position, int):
-                raise TypeError(f"{what} holds {position!r}; a position is an int.")
+                raise TypeError(f"{what} holds {position!r}; a position is an int")
             if not 0 <= position < len(self.names):
-                raise ValueError(f"{what} holds position {position}; there are {len(self.names)} points.")
+                raise ValueError(f"{what} holds position {position}; there are {len(self.names)} points")
         first, second = pair
         if first == second:
-            raise ValueError(f"{what} pairs position {first} with itself; leave such a point out.")
+            raise ValueError(f"{what} pairs position {first} with itself; leave such a point out")
         return first, second
 
 
@@ -102,26 +101,26 @@ def keypoint_schema(spec: str | KeypointSchema | Mapping[str, Any] | int) -> Key
         return spec
     if isinstance(spec, str):
         if spec not in KEYPOINT_SCHEMAS:
-            raise ValueError(f"schema={spec!r} is not one of {', '.join(sorted(KEYPOINT_SCHEMAS))}.")
+            raise ValueError(f"schema={spec!r} is not one of {', '.join(sorted(KEYPOINT_SCHEMAS))}")
         return KEYPOINT_SCHEMAS[spec]
     if isinstance(spec, Mapping):
         return _from_mapping(spec)
     if isinstance(spec, bool) or not isinstance(spec, int):
         raise TypeError(
             f"schema={spec!r} is a {type(spec).__name__}; give a name, a KeypointSchema, "
-            "a mapping with names, or the number of points."
+            "a mapping with names, or the number of points"
         )
     if spec < 1:
-        raise ValueError(f"schema={spec} points; a schema has at least 1 point.")
+        raise ValueError(f"schema={spec} points; a schema has at least 1 point")
     return KeypointSchema(names=_numbered(spec))
 
 
 def _from_mapping(values: Mapping[str, Any]) -> KeypointSchema:
     unknown = [key for key in values if key not in _KEYS]
     if unknown:
-        raise ValueError(f"schema has the key {unknown[0]!r}; the keys are {', '.join(_KEYS)}.")
+        raise ValueError(f"schema has the key {unknown[0]!r}; the keys are {', '.join(_KEYS)}")
     if "names" not in values:
-        raise ValueError("schema has no names; give one name a point.")
+        raise ValueError("schema has no names; give one name a point")
     bare = KeypointSchema(names=values["names"])
     normalization_pair = values.get("normalization_pair")
     return KeypointSchema(
@@ -137,7 +136,7 @@ def _positions(pair: Any, names: tuple[str, ...]) -> Any:
         return pair
     unknown = [point for point in pair if isinstance(point, str) and point not in names]
     if unknown:
-        raise ValueError(f"schema pairs {unknown[0]!r}, which is not one of its names.")
+        raise ValueError(f"schema pairs {unknown[0]!r}, which is not one of its names")
     return tuple(names.index(point) if isinstance(point, str) else point for point in pair)
 
 

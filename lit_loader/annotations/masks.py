@@ -118,11 +118,9 @@ class Masks(RaggedColumn):
         Raises:
             ValueError: As the class.
         """
-        polygons: list[Sequence[Polygon]] = []
-        encoded: list[RunLengths] = []
-        for row in rows:
-            polygons.append(() if row is None or isinstance(row, RunLengths) else row)
-            encoded.append(row if isinstance(row, RunLengths) else RunLengths((), 0, 0))
+        given = [() if row is None else row for row in rows]
+        encoded = [row if isinstance(row, RunLengths) else RunLengths((), 0, 0) for row in given]
+        polygons = [() if isinstance(row, RunLengths) else row for row in given]
         flat = [
             frozen_array(part, np.float32, "a polygon").reshape(-1) for parts in polygons for part in parts
         ]

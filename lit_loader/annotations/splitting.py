@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import combinations
@@ -125,22 +126,16 @@ def shared_names(names: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, str,
 
 def _units(groups: Iterable[str], *, seed: int) -> tuple[list[str], IndexArray]:
     """Return the distinct groups in the order they are dealt out, and each image's position among them."""
-    sizes: dict[str, int] = {}
     listed = list(groups)
-    for name in listed:
-        sizes[name] = sizes.get(name, 0) + 1
-    key = f"{seed}".encode()
-    ordered = sorted(sizes, key=lambda name: (-sizes[name], _hash(name, key), name))
+    sizes, salt = Counter(listed), blake2b(f"{seed}".encode(), digest_size=16).digest()
+
+    def key(name: str) -> tuple[int, bytes, str]:
+        shuffled = blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8, salt=salt).digest()
+        return -sizes[name], shuffled, name
+
+    ordered = sorted(sizes, key=key)
     places = {name: place for place, name in enumerate(ordered)}
     return ordered, np.array([places[name] for name in listed], dtype=np.int64)
-
-
-def _hash(name: str, key: bytes) -> bytes:
-    return blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8, salt=_salt(key)).digest()
-
-
-def _salt(key: bytes) -> bytes:
-    return blake2b(key, digest_size=16).digest()
 
 
 def _assign_units(

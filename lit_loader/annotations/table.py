@@ -17,9 +17,10 @@ NOTE [A derived table is rows of a file]
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -431,7 +432,7 @@ class AnnotationTable:
             come, ids = self._lineage, self.category_ids
             classes = (self.class_names, None if ids is None else tuple(ids.tolist()))
             return _reopen, (come.path, come.key, come.rows, come.by_object, *classes)
-        return _rebuild, (self._parts() | {"attributes": dict(self.attributes)},)
+        return partial(AnnotationTable, **self._parts() | {"attributes": dict(self.attributes)}), ()
 
     def __repr__(self) -> str:
         split = "" if self.split is None else f", split={self.split!r}"
@@ -467,10 +468,6 @@ class _Lineage:
     by_object: bool = False
 
 
-def _rebuild(parts: dict[str, Any]) -> AnnotationTable:
-    return AnnotationTable(**parts)
-
-
 def _reopen(path: str, key: str, rows: IndexArray | None, by_object: bool, *classes: Any) -> AnnotationTable:
     names, category_ids = classes
     table = AnnotationTable.load(Path(path), key=key).with_class_names(names, category_ids=category_ids)
@@ -504,8 +501,7 @@ def _check_distinct(names: Sequence[str], *, what: str) -> None:
     for name in names:
         if not isinstance(name, str) or not name:
             raise ValueError(f"{what} holds {name!r}; every name must be a string that is not empty")
-    if len(set(names)) != len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         raise ValueError(f"{what} holds {twice[:5]} more than once; names must differ")
 
 

@@ -255,7 +255,9 @@ def _command(
     )
     command.examples = examples
     command.add_argument("format", metavar="FORMAT", help="format to read")
-    command.add_argument("root", metavar="ROOT", help="folder of the data set; nothing outside of it is read")
+    command.add_argument(
+        "root", metavar="ROOT", help="folder of the data set; its files may name nothing outside"
+    )
     command.add_argument(
         "names",
         metavar="[SPLIT=]NAME",

@@ -18,6 +18,7 @@ from rich.progress import Progress
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.table import COLUMNS
 from lit_loader.errors import AnnotationError
+from lit_loader.formats.folder import IMAGE_EXTENSIONS
 from lit_loader.formats.labelme_file import LABELME_ENDING, embedded_image
 
 __all__ = ["check_rows_agree", "image_places", "place_images", "relocated"]
@@ -71,7 +72,7 @@ def place_images(
     """Bring the images to their places in the new folder and return a summary as text.
 
     Args:
-        tables: The sets, all of one root; nothing outside of it is linked or copied.
+        tables: The sets, all of one root; of an image that is a link, what it leads to is linked or copied.
         places: As `image_places` gives them.
         folder: The new folder.
         how: ``"none"`` leaves them where they are.
@@ -88,7 +89,8 @@ def place_images(
             source, target = (root / path).resolve(), folder / place  # the file itself, not a link to it
             if source.is_file():
                 target.parent.mkdir(parents=True, exist_ok=True)
-                done[_place(source, target, link=how == "hardlink")] += 1
+                is_embedded = path.endswith(LABELME_ENDING)
+                done[_place(source, target, is_embedded=is_embedded, link=how == "hardlink")] += 1
             else:
                 done["missing"] += 1
             bar.advance(task)
@@ -157,15 +159,23 @@ def _equal(a: AnnotationTable, rows_a: slice, b: AnnotationTable, rows_b: slice)
 
 def _embedded_ending(path: Path) -> str:
     """Return the ending of the image inside of a LabelMe file."""
+    data = embedded_image(path)
     try:
-        with Image.open(BytesIO(embedded_image(path))) as image:
-            return f".{image.format}".lower()
-    except OSError as error:  # what Pillow does not know
-        raise AnnotationError(f"the embedded image cannot be read ({error})", path=path) from None
+        with Image.open(BytesIO(data)) as image:
+            ending = ".jp2" if image.format == "JPEG2000" else f".{image.format}".lower()
+    except Exception as error:  # Pillow's plugins raise SyntaxError, struct.error, ValueError, EOFError ...
+        reason = f"{type(error).__name__}: {error}"
+        raise AnnotationError(f"the embedded image cannot be read ({reason})", path=path) from None
+    if ending not in IMAGE_EXTENSIONS:
+        message = (
+            f"the embedded image would get the ending {ending!r}, by which no format finds it; embed a PNG"
+        )
+        raise AnnotationError(message, path=path)
+    return ending
 
 
-def _place(source: Path, target: Path, *, link: bool) -> str:
-    if source.suffix == LABELME_ENDING:
+def _place(source: Path, target: Path, *, is_embedded: bool, link: bool) -> str:
+    if is_embedded:
         target.write_bytes(embedded_image(source))
         return "copy"
     if link:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import ClassVar, Final, NamedTuple, NoReturn
@@ -13,12 +13,13 @@ from lit_loader.errors import AnnotationError
 from lit_loader.formats.folder import IMAGE_EXTENSIONS, Folder, is_image_name
 from lit_loader.formats.reader import Inputs, Reader
 from lit_loader.formats.rows import MAX_NAME_CHARS, Rows
-from lit_loader.formats.text_file import read_rows
+from lit_loader.formats.text_file import read_lines, read_rows
 
-__all__ = ["ClassListReader"]
+__all__ = ["ClassListReader", "read_class_names"]
 
 _ENDINGS: Final = "|".join(re.escape(ending) for ending in IMAGE_EXTENSIONS)
 _PATH: Final = re.compile(rf"(\S.*?(?:{_ENDINGS}))(?:\s+(.*))?", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"[-+]?\d*\.?\d+")
 _ONE_HOT: Final = {"0": False, "1": True, "0.0": False, "1.0": True}
 _LOOKED_AT: Final = 100  # lines that decide whether there is a header, and whether cells are 0 and 1
 
@@ -54,7 +55,8 @@ class ClassListReader(Reader):
     A path without an image's ending means the first file that has one. Empty lines are skipped.
 
     A table has a header and several columns besides the path. If every cell is 0 or 1, the header names the classes
-    (``one_hot``). Of other tables ``label_columns`` names the columns that are labels; without it they are refused.
+    (``one_hot``). Of other tables ``label_columns`` names the columns that are labels; without it they are refused, and
+    so are lists in which some columns are numbers and others are not.
 
     Args:
         image_dir: The folder that paths are relative to, relative to the root.
@@ -108,7 +110,7 @@ class ClassListReader(Reader):
 
     def read(self, rows: Rows, unit: str) -> None:
         """Add the lines of a list."""
-        listed = None if self.class_file is None else self._read_classes(rows, self.class_file)
+        listed = None if self.class_file is None else read_class_names(rows, self.class_file)
         meant = (listed or rows.given_classes) if self.numbered else None
         if self.numbered and meant is None:
             raise ValueError("numbered=True needs class_file or class_names: which classes the numbers mean")
@@ -174,11 +176,18 @@ class ClassListReader(Reader):
             binary = may_be_one_hot and _are_binary(below, every)
             named = self.separator is not None and all(is_image_name(line.path) for line in below)
             if is_image_name(path) or not (binary or named):
+                numeric = [all(_NUMBER.fullmatch(line.cells[i]) for line in first) for i in every]
+                if any(numeric) and not all(numeric):
+                    refuse("only some columns are numbers; pass label_columns with those that are labels")
                 return _Columns(False)
             has_header = True
         used: Sequence[int] = every
         if self.label_columns is not None:
-            used = [self._place(column, names, refuse) for column in self.label_columns]
+            for column in self.label_columns:
+                known = names.count(column) == 1 if isinstance(column, str) else 0 < column <= len(names)
+                if not known:
+                    refuse(f"label_columns: {column!r} is not one of the {len(names)} columns {listed}")
+            used = [names.index(each) if isinstance(each, str) else each - 1 for each in self.label_columns]
         elif not self.one_hot and (len(names) < 2 or (self.separator is None and not is_table)):
             return _Columns(has_header)
         is_one_hot = self.one_hot is True
@@ -195,16 +204,6 @@ class ClassListReader(Reader):
         if is_one_hot and (len(set(classes)) != len(classes) or not all(classes)):
             refuse(f"the header must name different classes, none of them empty; it has {listed}")
         return _Columns(has_header, names if has_header else [str(i + 1) for i in every], used, is_one_hot)
-
-    def _place(self, column: str | int, names: Sequence[str], refuse: Callable[[str], NoReturn]) -> int:
-        """Return the position of one of ``label_columns`` among those after the path."""
-        found = (
-            [column - 1] if isinstance(column, int) else [i for i, name in enumerate(names) if name == column]
-        )
-        if len(found) != 1 or not 0 <= found[0] < len(names):
-            listed = shorten(", ".join(map(repr, names)))
-            refuse(f"label_columns name {column!r}, which is not one of the {len(names)} columns {listed}")
-        return found[0]
 
     def _labels(self, rows: Rows, columns: _Columns, line: _Line) -> list[str] | None:
         """Return the labels of a line, or None if it is malformed."""
@@ -245,18 +244,26 @@ class ClassListReader(Reader):
                 class_name = meant[number]
             rows.object(image, class_name=class_name, box=None, line=line.number)
 
-    def _read_classes(self, rows: Rows, name: str) -> list[str]:
-        names: dict[str, int] = {}
-        for line, text in self.lines(rows, name):
-            class_name = text.strip()
-            if class_name in names or len(class_name) > MAX_NAME_CHARS:
-                message = f"{shorten(class_name)!r} is listed before, too, or has more than {MAX_NAME_CHARS} characters"
-                raise AnnotationError(message, path=rows.root / name, line=line)
-            if class_name:
-                names[class_name] = line
-        if not names:
-            raise AnnotationError("the file names no class; one is on each line", path=rows.root / name)
-        return list(names)
+
+def read_class_names(rows: Rows, name: str) -> list[str]:
+    """Return the names of a file with a class on each line; empty lines are skipped.
+
+    Raises:
+        AnnotationError: If it has no name, or one twice or of too many characters; names file and line.
+    """
+    names: dict[str, int] = {}
+    for line, text in read_lines(rows.root, name):
+        class_name = text.strip()
+        if class_name in names or len(class_name) > MAX_NAME_CHARS:
+            message = (
+                f"{shorten(class_name)!r} is listed before, too, or has over {MAX_NAME_CHARS} characters"
+            )
+            raise AnnotationError(message, path=rows.root / name, line=line)
+        if class_name:
+            names[class_name] = line
+    if not names:
+        raise AnnotationError("the file names no class; one is on each line", path=rows.root / name)
+    return list(names)
 
 
 def _are_binary(lines: Sequence[_Line], columns: Iterable[int]) -> bool:

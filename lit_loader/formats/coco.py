@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -54,17 +55,8 @@ _READ: Final[dict[str, set[str]]] = {
     "info": set(),
     "an image": {"id", "file_name", "width", "height", "source_id"},
     "a category": {"id", "name", "keypoints", "flip_pairs", "normalization_pair"},
-    "an annotation": {
-        "id",
-        "image_id",
-        "category_id",
-        "bbox",
-        "segmentation",
-        "area",
-        "keypoints",
-        "attributes",
-    }
-    | {"num_keypoints", *_FLAGS},
+    "an annotation": {"id", "image_id", "category_id", "bbox", "segmentation", "area", "keypoints"}
+    | {"num_keypoints", "attributes", *_FLAGS},
 }
 """Keys that are read, or that say nothing that others do not."""
 
@@ -73,11 +65,12 @@ _READ: Final[dict[str, set[str]]] = {
 class CocoReader(Reader):
     """Reads a COCO JSON file.
 
-    Boxes are x, y, width, height in pixels. An annotation without one gets the box around its points; one without
-    points too, the whole image. ``iscrowd`` is the crowd flag and ``ignore``, as some data sets have it, the difficult
-    flag; ``truncated`` and ``occluded`` are flags where they are 0 or 1, and reported otherwise (shares, levels).
-    Points whose v is 0 are absent, 1 hidden, 2 visible. Where several categories have points, they are united by name.
-    Classes have the order of the categories' ids.
+    Boxes are x, y, width, height in pixels. An annotation without one gets the box around its points, else around its
+    polygons; with run lengths it is malformed; with nothing of these it gets the whole image. ``iscrowd`` is the
+    crowd flag and ``ignore``, as some data sets have it, the difficult flag; ``truncated`` and ``occluded`` are flags
+    where they are 0 or 1, and reported otherwise (shares, levels). Points whose v is 0 are absent, 1 hidden, 2
+    visible. Where several categories have points, they are united by name. Classes have the order of the categories'
+    ids.
 
     An annotation of an image or with a number that does not exist is malformed; one of a category that does not exist
     has an unknown class. Rows of ``images`` with the same file are one image.
@@ -94,7 +87,7 @@ class CocoReader(Reader):
 
     format: ClassVar[str] = "coco"
     description: ClassVar[str] = "COCO JSON: boxes, crowds, keypoints; NAME: the JSON file"
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
 
     image_dir: str = "."
     schema: str | KeypointSchema | Mapping[str, Any] | int | None = None
@@ -192,9 +185,12 @@ class _File:
         schema = (self._options.given_keypoints() or self._keypoints()) if self._options.keypoints else None
         names = tuple(dict.fromkeys(name for name, _ in self._categories.values()))
         ids = tuple(number for number in self._categories if isinstance(number, int))
+        if not len(ids) == len(by_id) == len(names):
+            rows.not_read("ids of categories, since one is text or two have the same name", len(by_id))
+            ids = ()
         rows.declare(
             class_names=names,
-            class_ids=ids if len(ids) == len(by_id) == len(names) else (),
+            class_ids=ids,
             keypoints=schema,
             attributes=self._attributes if self._options.attributes else {},
         )
@@ -241,12 +237,13 @@ class _File:
             except (TypeError, ValueError) as error:
                 self._rows.malformed(f"{key}[{position}]: {error}", line=self._lines()[key][position])
 
-    def _note_unread(self, what: str, entries: list[Any], keys: set[str] | None = None) -> None:
+    def _note_unread(self, what: str, entries: list[Any]) -> None:
         """Count what is said under keys that are not read."""
         records = [entry for entry in entries if type(entry) is dict]
-        for name in (set().union(*records) if keys is None else keys) - _READ[what]:
-            count = sum(1 for record in records if record.get(name))
-            self._rows.not_read(f"{shorten(name)} of {what}", count)
+        if unread := set().union(*records) - _READ[what]:
+            names = (name for record in records for name in record.keys() & unread if record[name])
+            for name, count in Counter(names).items():
+                self._rows.not_read(f"{shorten(name)} of {what}", count)
 
     def _keypoints(self) -> KeypointSchema | None:
         """Return the points of all categories, united by name; numbered where no category names them."""
@@ -348,6 +345,8 @@ class _File:
         counts, points = _points(column("keypoints", options.keypoints))
         masks = [(row, *_mask(value)) for row, value in given("segmentation", options.masks)]
         polygons = _polygons([part for _, parts, _, _ in masks for part in parts])
+        if any(runs is not None and not has_box[row] for row, _, runs, _ in masks):
+            raise ValueError("run lengths without bbox; give bbox, or masks=False")
         values = [(row, *_values(value)) for row, value in given("attributes", options.attributes)]
         flags, odd_flags = np.zeros(len(records), np.int32), []
         for name in _FLAGS.keys() & keys:
@@ -410,7 +409,7 @@ class _File:
         objects.packed += block.tobytes()
         for row, message in odd_flags:
             rows.problem("odd_flag", "false", message, index=start + row)
-        self._note_unread("an annotation", records, keys)
+        self._note_unread("an annotation", records)
 
 
 # -- values -----------------------------------------------------------------------------------------------
@@ -447,7 +446,7 @@ def _may_be_path(value: Any) -> TypeGuard[str]:
 
 
 def _pixels(value: Any) -> float:
-    return value if _are_numbers([value]) else 0
+    return value if _are_numbers([value]) else 0 if value is None else math.nan
 
 
 def _schema(names: tuple[str, ...], record: Mapping[str, Any]) -> KeypointSchema:
@@ -476,7 +475,8 @@ def _boxes(values: list[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.b
     if not _are_numbers(numbers):
         raise ValueError(f"bbox is {shorten(repr(values[0]))}; four numbers expected: x, y, width, height")
     boxes = np.array(numbers, dtype=np.float64).reshape(-1, 4)
-    boxes[:, 2:] += boxes[:, :2]
+    with np.errstate(over="ignore"):  # a box that is not finite is reported as one
+        boxes[:, 2:] += boxes[:, :2]
     return boxes, has_box
 
 
@@ -553,12 +553,11 @@ def _run_lengths(value: Mapping[str, Any]) -> RunLengths:
     if not isinstance(size, list) or [type(side) for side in size] != [int, int] or min(size) < 1:
         raise ValueError(f"size of a mask is {shorten(repr(size))}; height and width expected")
     try:
-        if isinstance(counts, list) and set(map(type, counts)) != {int}:
-            raise ValueError(f"{shorten(repr(counts))} are not whole numbers")
-        runs = decode_counts(counts) if isinstance(counts, str) else np.array(counts, dtype=np.int64)
+        runs = decode_counts(counts) if isinstance(counts, str) else np.array(counts)
         pixels = size[0] * size[1]
-        if runs.ndim != 1 or pixels > MAX_MASK_PIXELS or (runs < 0).any() or int(runs.sum()) != pixels:
-            raise ValueError(f"they do not add up to the {pixels} pixels of {size}")
+        is_whole = runs.dtype.kind == "i" and runs.ndim == 1 and pixels <= MAX_MASK_PIXELS
+        if not is_whole or ((runs < 0) | (runs > pixels)).any() or int(runs.sum()) != pixels:
+            raise ValueError(f"they are not whole numbers that add up to the {pixels} pixels of {size}")
     except (OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"counts of a mask: {shorten(str(error))}") from None
     return RunLengths(runs.astype(np.uint32), size[0], size[1])

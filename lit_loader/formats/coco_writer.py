@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -19,7 +18,7 @@ from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.report import shorten
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.formats.coco import MAX_POINTS, SURROGATE, checked_name
-from lit_loader.formats.parallel import map_chunks
+from lit_loader.formats.parallel import iter_chunks
 from lit_loader.formats.writer import Writer, absent_places, write_file
 
 __all__ = ["CocoWriter", "coco_results"]
@@ -63,6 +62,10 @@ class CocoWriter(Writer):
             lost.append(f"{inexact} boxes exactly, since x + width is not their other corner")
         if same := table.num_images - len(set(table.image_paths)):
             lost.append(f"{same} images that have the same file as another")
+        for name in ("source_ids", "category_ids", "object_ids"):
+            ids = getattr(table, name)
+            if ids is not None and len(ids) and not _numbers(ids):
+                lost.append(f"{name}, since one is missing or comes twice")
         return lost
 
     def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
@@ -74,7 +77,7 @@ class CocoWriter(Writer):
         """
         _check_names(table)
         path, ids = root / check_relative(name), _ids(table)
-        chunks = map_chunks(
+        chunks = iter_chunks(
             partial(_annotations, table=table, ids=ids),
             range(table.num_images),
             num_workers=0,
@@ -240,27 +243,22 @@ def _mask(table: AnnotationTable, row: int) -> dict[str, Any]:
     masks = table.masks
     if masks is None:
         return {}
-    counts = masks.runs[masks.run_offsets[row] : masks.run_offsets[row + 1]].tolist()
-    if counts:
-        return {"segmentation": {"size": [int(masks.heights[row]), int(masks.widths[row])], "counts": counts}}
-    bounds = masks.value_offsets[masks.part_offsets[row] : masks.part_offsets[row + 1] + 1].tolist()
-    polygons = [
-        [_short(float(str(value))) for value in masks.values[start:stop]] for start, stop in pairwise(bounds)
-    ]
+    runs = masks.run_lengths(row)
+    if runs is not None:
+        return {
+            "segmentation": {"size": [runs.height, runs.width], "counts": np.asarray(runs.counts).tolist()}
+        }
+    polygons = [[_short(float(str(value))) for value in each.ravel()] for each in masks.polygons(row)]
     return {"segmentation": polygons} if polygons else {}
 
 
 def _points(table: AnnotationTable, row: int) -> dict[str, Any]:
     if table.keypoints is None or table.visibility is None:
         return {}
-    visibility = table.visibility[row].tolist()
-    places = [
-        (float(str(x)), float(str(y))) if v else (0.0, 0.0)  # the fewest digits that give float32 again
-        for (x, y), v in zip(table.keypoints[row], visibility, strict=True)
-    ]
-    values = [
-        value for (x, y), v in zip(places, visibility, strict=True) for value in (_short(x), _short(y), v)
-    ]
+    visibility, values = table.visibility[row].tolist(), list[float]()
+    for place, v in zip(table.keypoints[row], visibility, strict=True):
+        # the fewest digits that give float32 again
+        values += [*(_short(float(str(value))) if v else 0 for value in place), v]
     return {"keypoints": values, "num_keypoints": sum(v > 0 for v in visibility)}
 
 

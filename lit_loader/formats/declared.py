@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from lit_loader.annotations.keypoints import KeypointSchema
@@ -22,41 +22,42 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
         class_names: The classes as the caller gives them, to which none is added, or None.
         keypoints: The points as the caller gives them, or None.
     """
-    classes, schema = list(class_names or ()), keypoints
-    values: dict[str, list[str]] = {}
-    first = Declared()
+    classes, schemas = dict.fromkeys(class_names or ()), [] if keypoints is None else [keypoints]
+    values: dict[str, dict[str, None]] = {}
+    first_classes: tuple[str, ...] = ()
+    first_values: dict[str, tuple[str, ...]] = {}
     files = list(rows.files)
     for declared, numbers in rows.declared.items():
         differences: list[str] = []
         if class_names is None and declared.class_names:
-            _compare("classes", first.class_names, declared.class_names, differences)
-            classes = _united(classes, declared.class_names)
+            first_classes = first_classes or declared.class_names
+            _compare("classes", first_classes, declared.class_names, differences)
+            classes |= dict.fromkeys(declared.class_names)
         if keypoints is None and declared.keypoints is not None:
-            points = None if first.keypoints is None else first.keypoints.names
-            _compare("points", points, declared.keypoints.names, differences)
-            if points == declared.keypoints.names and first.keypoints != declared.keypoints:
+            schemas.append(declared.keypoints)
+            _compare("points", schemas[0].names, declared.keypoints.names, differences)
+            if schemas[0].names == declared.keypoints.names and schemas[0] != declared.keypoints:
                 differences.append("other flip pairs or another normalization pair of the points")
-            schema = declared.keypoints if schema is None else unite_keypoints([schema, declared.keypoints])
         for name, listed in declared.attributes:
-            _compare(f"values of attribute {name!r}", dict(first.attributes).get(name), listed, differences)
-            values[name] = _united(values.get(name, []), listed)
-        first = Declared(
-            class_names=first.class_names or declared.class_names,
-            keypoints=first.keypoints or declared.keypoints,
-            attributes=tuple((dict(declared.attributes) | dict(first.attributes)).items()),
-        )
+            _compare(
+                f"values of attribute {name!r}", first_values.setdefault(name, listed), listed, differences
+            )
+            values.setdefault(name, {}).update(dict.fromkeys(listed))
         for number in numbers if differences else ():
             rows.file = files[number]
             rows.problem("schema_mismatch", rows.policy.schema_mismatch, f"it lists {'; '.join(differences)}")
+    schema = unite_keypoints(schemas) if schemas else None
     occurring: dict[str, list[str]] = {}
     for name, value in rows.attribute_values:
         occurring.setdefault(name, []).append(value)
     if class_names is None:
-        classes = _appended(classes, rows.class_names)
+        classes |= dict.fromkeys(sorted(rows.class_names.keys() - classes))
     if schema is None and rows.layouts:
         schema = mirrored_by_name(tuple(sorted({name for names in rows.layouts for name in names})))
-    names = [*values, *sorted(occurring.keys() - values.keys())]
-    attributes = {name: tuple(_appended(values.get(name, []), occurring.get(name, []))) for name in names}
+    attributes = {
+        name: (*values.get(name, ()), *sorted(set(occurring.get(name, ())) - values.get(name, {}).keys()))
+        for name in (*values, *sorted(occurring.keys() - values))
+    }
     written = len(rows.objects.attribute_rows)
     rows.check_cells("attributes", names=len(attributes), written=written)
     if schema is not None:
@@ -115,22 +116,11 @@ def mirrored_by_name(names: tuple[str, ...]) -> KeypointSchema:
     return KeypointSchema(names=names, flip_pairs=tuple(pairs))
 
 
-def _compare(
-    what: str, first: tuple[str, ...] | None, other: tuple[str, ...], differences: list[str]
-) -> None:
+def _compare(what: str, first: tuple[str, ...], other: tuple[str, ...], differences: list[str]) -> None:
     if first and first != other:
         differences.append(f"{what} {_short(other)}, where a file before lists {_short(first)}")
 
 
 def _short(names: Sequence[str]) -> str:
-    text = ", ".join(names)
+    text = ", ".join(names[:120])
     return text if len(text) <= 120 else f"{text[:120]}... ({len(names)})"
-
-
-def _united(names: Sequence[str], others: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys([*names, *others]))
-
-
-def _appended(names: Sequence[str], occurring: Iterable[str]) -> list[str]:
-    """Append what occurs and is not listed, sorted."""
-    return [*names, *sorted(set(occurring) - set(names))]

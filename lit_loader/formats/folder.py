@@ -87,14 +87,6 @@ class Folder:
         self._prefix = f"{self.root}/"
         self._listings: dict[str, _Listing] = {}
 
-    def path(self, name: str, *, source: Path | str | None = None, line: int | None = None) -> Path:
-        """Return the path of a file below the root; see NOTE [Trust].
-
-        Raises:
-            UnsafePathError: If the name leads out of the root.
-        """
-        return self.root / check_relative(name, source=source, line=line)
-
     def stamp(self, name: str) -> FileStamp:
         """Return what the cache compares of a file, or of a folder that is itself what is read.
 

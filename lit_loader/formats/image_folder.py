@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -55,21 +56,13 @@ class ImageFolderReader(Reader):
         classes = folder.folders(unit)
         others: Counter[str] = Counter()
         rows.declare(class_names=classes)
-        for name in folder.files(unit):
-            if is_image_name(name):
-                rows.malformed(f"image {shorten(name)!r} is in no class folder")
-            else:
-                others[posixpath.splitext(name)[1].lower()] += 1
+        for name in _images(folder.files(unit), others):
+            rows.malformed(f"image {shorten(name)!r} is in no class folder")
         for class_name in classes:
             rows.file = top = posixpath.normpath(f"{unit}/{class_name}")
-            images = []
-            for path in folder.below(top):
-                if is_image_name(path):
-                    images.append(path)
-                else:
-                    others[posixpath.splitext(path)[1].lower()] += 1
+            images = _images(folder.below(top), others)
             self._check_level(rows, unit, top, images)
-            for path in sorted(images):
+            for path in images:
                 rows.object(rows.image(path), class_name=class_name, box=None)
             if not images:
                 rows.problem("empty_class", "keep", f"no image of {shorten(class_name)!r}")
@@ -87,3 +80,10 @@ class ImageFolderReader(Reader):
             f"these are the classes, name {shorten(top)!r} instead of {unit!r}; if not, pass nested=True",
             path=rows.root / top,
         )
+
+
+def _images(files: Iterable[str], others: Counter[str]) -> list[str]:
+    """Return the images, sorted, and count the other files by their endings."""
+    paths = sorted(files)
+    others.update(posixpath.splitext(path)[1].lower() for path in paths if not is_image_name(path))
+    return [path for path in paths if is_image_name(path)]

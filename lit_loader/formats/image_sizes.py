@@ -8,6 +8,7 @@ import stat
 import warnings
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -17,7 +18,7 @@ from PIL import Image, UnidentifiedImageError
 
 from lit_loader.annotations.report import shorten
 from lit_loader.formats.labelme_file import LABELME_ENDING, embedded_image
-from lit_loader.formats.parallel import map_chunks
+from lit_loader.formats.parallel import iter_chunks
 
 __all__ = ["MAX_HEADER_BYTES", "MAX_HEADER_READS", "read_image_sizes"]
 
@@ -44,13 +45,13 @@ def read_image_sizes(
     Args:
         root: The folder below which the paths lie.
         paths: Image files relative to ``root``, known to lie below it.
-        num_workers: As in ``map_chunks``.
+        num_workers: As in ``iter_chunks``.
         progress: Whether to draw a progress bar on a terminal.
 
     Returns:
         int32 ``(num_paths, 2)`` width and height, 0 where the header cannot be read, and why, by position.
     """
-    parts = map_chunks(
+    parts = iter_chunks(
         partial(_read_chunk, root=str(root)),
         paths,
         num_workers=num_workers,
@@ -59,14 +60,11 @@ def read_image_sizes(
     )
     sizes = np.zeros((len(paths), 2), dtype=np.int32)
     reasons: dict[int, str] = {}
-    row = 0
-    for part in parts:
-        for size in part:
-            if isinstance(size, str):
-                reasons[row] = size
-            else:
-                sizes[row] = size
-            row += 1
+    for row, size in enumerate(chain.from_iterable(parts)):
+        if isinstance(size, str):
+            reasons[row] = size
+        else:
+            sizes[row] = size
     return sizes, reasons
 
 
@@ -87,7 +85,11 @@ def _read(path: Path) -> tuple[int, int] | str:
             width, height = image.size
             if image.format != "TIFF" and _orientation(image, file) in (5, 6, 7, 8):  # TIFF is upright by now
                 width, height = height, width
-            return width, height
+            return (
+                (width, height)
+                if max(image.size) < 2**31
+                else f"it is said to have {width} x {height} pixels"
+            )
     except UnidentifiedImageError:
         return "its header is damaged, or the format unknown to Pillow"
     except Exception as error:  # Pillow's plugins raise SyntaxError, struct.error, ValueError, EOFError ...
@@ -102,25 +104,23 @@ class _LimitedFile(io.BufferedReader):
         self._left, self._left_in_pieces, self._reads = MAX_HEADER_BYTES, _MAX_PIECES_BYTES, 0
 
     def read(self, size: int | None = -1, /) -> bytes:
-        whole = size is None or size < 0
-        data = super().read(self._left + 1 if whole else min(size or 0, self._left + 1))
-        self._count(len(data))
-        return data
+        return self._count(super().read(self._allowed(size)))
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        whole = size is None or size < 0
-        data = super().readline(self._left + 1 if whole else min(size or 0, self._left + 1))
-        self._count(len(data))
-        return data
+        return self._count(super().readline(self._allowed(size)))
 
-    def _count(self, count: int) -> None:
+    def _allowed(self, size: int | None) -> int:
+        return self._left + 1 if size is None or size < 0 else min(size, self._left + 1)
+
+    def _count(self, data: bytes) -> bytes:
         self._reads += 1
-        self._left -= count
-        self._left_in_pieces -= count if count < _PIECE_BYTES else 0
+        self._left -= len(data)
+        self._left_in_pieces -= len(data) if len(data) < _PIECE_BYTES else 0
         if self._reads > MAX_HEADER_READS:
             raise OSError(f"its header asks for more than MAX_HEADER_READS={MAX_HEADER_READS} pieces")
         if self._left < 0 or self._left_in_pieces < 0:
             raise OSError(f"its header asks for more than MAX_HEADER_BYTES={MAX_HEADER_BYTES}")
+        return data
 
 
 def _orientation(image: Image.Image, file: BinaryIO) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, NoReturn
@@ -16,7 +17,7 @@ from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
 from lit_loader.formats.reader import Reader
 from lit_loader.formats.rows import Rows
-from lit_loader.formats.text_file import file_stamp
+from lit_loader.formats.text_file import open_file
 
 __all__ = ["ImglabReader"]
 
@@ -24,30 +25,17 @@ _MAX_TAGS: Final = 500_000  # of one image
 _MAX_TAG_BYTES: Final = 1024 * 1024
 _CHUNK_BYTES: Final = 64 * 1024
 _EDGES: Final = ("left", "top", "width", "height")
-_FLAGS: Final = {
-    "ignore": "difficult",
-    "difficult": "difficult",
-    "truncated": "truncated",
-    "occluded": "occluded",
-}
+_FLAGS: Final = ("ignore", "difficult", "truncated", "occluded")
 _TRUTH: Final = {"0": False, "1": True, "false": False, "true": True, "no": False, "yes": True}
-_PLACES: Final = {
-    "dataset": (),
-    "images": ("dataset",),
-    "image": ("dataset", "images"),
-    "box": ("dataset", "images", "image"),
-    "part": ("dataset", "images", "image", "box"),
-    "label": ("dataset", "images", "image", "box"),
+_READ: Final[Mapping[str, tuple[str, Collection[str]]]] = {
+    "dataset": ("", ()),
+    "images": ("dataset", ()),
+    "image": ("images", ("file", "width", "height")),
+    "box": ("image", (*_EDGES, *_FLAGS)),
+    "part": ("box", ("name", "x", "y")),
+    "label": ("box", ()),
 }
-"""Elements that are read, and those around them."""
-
-_READ: Final = {
-    **dict.fromkeys(("dataset", "images", "label"), ()),
-    "image": ("file", "width", "height"),
-    "box": (*_EDGES, *_FLAGS),
-    "part": ("name", "x", "y"),
-}
-"""Attributes of elements that are read."""
+"""Elements that are read: the one around each, and its attributes that are read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,32 +89,35 @@ class ImglabReader(Reader):
                 width=_pixels(image.attributes.get("width")),
                 height=_pixels(image.attributes.get("height")),
             )
-            for box in image.boxes:
+            for box in image.children:
+                labels = [child.text.strip() for child in box.children if child.tag == "label"]
+                unread["second <label> of <box>"] += max(0, len(labels) - 1)
+                class_name = next(filter(None, labels), self.class_name)
                 try:
                     found = self._object(box)
                 except ValueError as error:
                     rows.malformed(f"<box>: {error}", line=box.line)
                     continue
-                rows.object(number, line=box.line, **found)
+                rows.object(number, class_name=class_name, line=box.line, **found)
         for what, count in unread.items():
             rows.not_read(what, count)
 
-    def _object(self, box: _Box) -> dict[str, Any]:
+    def _object(self, box: _Element) -> dict[str, Any]:
         left, top, width, height = (_number(box.attributes, edge, "it") for edge in _EDGES)
-        flags = dict.fromkeys(_FLAGS.values(), False)
-        for name, flag in _FLAGS.items():
+        flags = {}
+        for name in _FLAGS:
             text = box.attributes.get(name, "0").strip().lower()
             if text not in _TRUTH:
                 raise ValueError(f"it has {shorten(repr(text))} as {name}; 0 or 1 expected")
-            flags[flag] |= _TRUTH[text]
+            flags[name] = _TRUTH[text]
+        flags["difficult"] |= flags.pop("ignore")
         points: dict[str, tuple[float, float]] = {}
-        for part in box.parts if self.keypoints else ():
+        for part in (child.attributes for child in box.children if child.tag == "part" and self.keypoints):
             name = part.get("name", "")
             if not name or name in points:
                 raise ValueError(f"has the part {name!r} twice" if name else "has a <part> without name")
             points[name] = (_number(part, "x", f"part {name!r}"), _number(part, "y", f"part {name!r}"))
         return {
-            "class_name": next(filter(None, box.labels), self.class_name),
             "box": (left, top, left + width, top + height),
             "points": list(points.values()) if points else None,
             "point_names": tuple(points),
@@ -134,26 +125,18 @@ class ImglabReader(Reader):
         }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Box:
-    """A ``<box>``: its attributes, the text of its ``<label>``s, and the attributes of its ``<part>``s."""
+@dataclass(kw_only=True, slots=True)
+class _Element:
+    """An element that is read; of images, boxes and what is in boxes the children are kept."""
 
+    tag: str
     attributes: Mapping[str, str]
     line: int
-    labels: list[str] = field(default_factory=list)
-    parts: list[Mapping[str, str]] = field(default_factory=list)
+    text: str = ""
+    children: list[_Element] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Image:
-    """An ``<image>``: its attributes and its boxes."""
-
-    attributes: Mapping[str, str]
-    line: int
-    boxes: list[_Box] = field(default_factory=list)
-
-
-def _read_images(root: Path, name: str, unread: Counter[str]) -> Iterator[_Image]:
+def _read_images(root: Path, name: str, unread: Counter[str]) -> Iterator[_Element]:
     """Yield the images of a file.
 
     Processing instructions, as for a style sheet, are skipped; document types and entities are refused.
@@ -168,17 +151,11 @@ def _read_images(root: Path, name: str, unread: Counter[str]) -> Iterator[_Image
             ``<dataset>``; names file and line.
     """
     path = root / check_relative(name)
-    file_stamp(root, name)  # refuses a pipe, which would be waited for
     parser = _Parser(path, unread)
-    try:
-        with path.open("rb") as file:
-            while data := file.read(_CHUNK_BYTES):
-                parser.feed(data)
-                yield from parser.take()
-    except OSError as error:
-        raise AnnotationError(f"cannot be read ({error.strerror or error})", path=path) from None
-    parser.feed(b"", last=True)
-    yield from parser.take()
+    with open_file(path) as (file, _):
+        while data := os.read(file, _CHUNK_BYTES):
+            yield from parser.feed(data)
+    yield from parser.feed(b"", last=True)
 
 
 class _Parser:
@@ -187,93 +164,71 @@ class _Parser:
     def __init__(self, path: Path, unread: Counter[str]) -> None:
         self._path, self._unread = path, unread
         self._expat = ParserCreate()
+        self._expat.buffer_text = True
         self._expat.StartElementHandler = self._start
         self._expat.EndElementHandler = self._end
         self._expat.CharacterDataHandler = self._characters
-        self._expat.StartDoctypeDeclHandler = (
-            self._refuse
-        )  # all entities but the five of XML are declared in one
-        self._open: list[str] = []  # elements that are read
-        self._depth = 0  # of all elements
-        self._tags = 0
-        self._bytes = 0
-        self._text: list[str] | None = None
-        self._image: _Image | None = None
-        self._done: list[_Image] = []
+        self._expat.StartDoctypeDeclHandler = self._refuse  # all entities but XML's five are declared there
+        self._open: list[_Element] = []  # those that are read
+        self._depth = self._tags = self._bytes = 0  # of all elements; in this image; fed
+        self._done: list[_Element] = []
 
-    def feed(self, data: bytes, *, last: bool = False) -> None:
-        self._bytes += len(data)
+    def feed(self, data: bytes, *, last: bool = False) -> list[_Element]:
+        """Return the images that these bytes complete."""
+        self._done, self._bytes = [], self._bytes + len(data)
         try:
             self._expat.Parse(data, last)
         except ExpatError as error:
-            message = f"not well-formed XML ({str(error).partition(':')[0]}); correct or remove the file"
-            raise AnnotationError(message, path=self._path, line=error.lineno) from None
+            self._fail(f"not well-formed XML ({str(error).partition(':')[0]}); correct or remove the file")
+        except AnnotationError:
+            raise
         except (LookupError, ValueError) as error:  # an encoding that expat does not know
-            if isinstance(error, AnnotationError):
-                raise
-            message = f"cannot be parsed as XML ({shorten(str(error))})"
-            raise AnnotationError(message, path=self._path, line=self._line()) from None
+            self._fail(f"cannot be parsed as XML ({shorten(str(error))})")
         if self._bytes - max(self._expat.CurrentByteIndex, 0) > _MAX_TAG_BYTES + _CHUNK_BYTES:
             self._fail(f"a tag of more than {_MAX_TAG_BYTES} bytes; it describes no box")
-
-    def take(self) -> list[_Image]:
-        done, self._done = self._done, []
-        return done
+        return self._done
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth == 1 and tag != "dataset":
             self._fail(f"the root element is <{shorten(tag)}>; an imglab file has <dataset>")
-        if self._image is not None:
-            self._tags += 1
-            if self._tags > _MAX_TAGS:
-                self._fail(f"an <image> of more than {_MAX_TAGS} tags; it describes no image")
+        self._tags = 0 if tag == "image" and len(self._open) == 2 else self._tags + 1
+        if self._tags > _MAX_TAGS and len(self._open) > 2:
+            self._fail(f"an <image> of more than {_MAX_TAGS} tags; it describes no image")
         if self._depth != len(self._open) + 1:  # below an element that is not read
             return
-        if _PLACES.get(tag) != tuple(self._open):
+        around = self._open[-1].tag if self._open else ""
+        expected, read = _READ.get(tag, (None, ()))
+        if expected != around:
             if tag not in ("name", "comment"):  # of the file itself
-                self._unread[f"<{shorten(tag)}> of <{self._open[-1]}>"] += 1
+                self._unread[f"<{shorten(tag)}> of <{around}>"] += 1
             return
-        self._open.append(tag)
         for name in attributes:
-            if name not in _READ[tag]:
+            if name not in read:
                 self._unread[f"{shorten(name)} of <{tag}>"] += 1
-        if tag == "image":
-            self._image, self._tags = _Image(attributes=attributes, line=self._line()), 0
-        elif self._image is not None and tag == "box":
-            self._image.boxes.append(_Box(attributes=attributes, line=self._line()))
-        elif self._image is not None and tag == "part":
-            self._image.boxes[-1].parts.append(attributes)
-        elif self._image is not None and tag == "label":
-            self._text = []
-            if self._image.boxes[-1].labels:
-                self._unread["second <label> of <box>"] += 1
+        element = _Element(tag=tag, attributes=attributes, line=self._expat.CurrentLineNumber)
+        if around in ("image", "box"):
+            self._open[-1].children.append(element)
+        self._open.append(element)
 
     def _end(self, tag: str) -> None:
         if self._depth == len(self._open):
-            self._open.pop()
-            if tag == "label" and self._image is not None and self._text is not None:
-                self._image.boxes[-1].labels.append("".join(self._text).strip())
-                self._text = None
-            elif tag == "image" and self._image is not None:
-                self._done.append(self._image)
-                self._image = None
+            element = self._open.pop()
+            if tag == "image":
+                self._done.append(element)
         self._depth -= 1
 
     def _characters(self, text: str) -> None:
-        if self._text is not None and self._depth == len(self._open):
-            self._text.append(text)
-            if len(self._text) > _MAX_TAGS:
+        if self._depth == len(self._open) and self._open[-1].tag == "label":
+            self._open[-1].text += text
+            if len(self._open[-1].text) > _MAX_TAG_BYTES:
                 self._fail("a <label> that does not end")
 
     def _refuse(self, *_: object) -> NoReturn:
         self._fail("document types and entities are refused; remove the <!DOCTYPE")
 
-    def _line(self) -> int:
-        return self._expat.CurrentLineNumber
-
     def _fail(self, message: str) -> NoReturn:
-        raise AnnotationError(message, path=self._path, line=self._line())
+        raise AnnotationError(message, path=self._path, line=self._expat.CurrentLineNumber) from None
 
 
 def _number(attributes: Mapping[str, str], name: str, what: str) -> float:

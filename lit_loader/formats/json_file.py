@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,7 +16,7 @@ import ijson
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
-from lit_loader.formats.text_file import file_stamp
+from lit_loader.formats.text_file import open_file
 
 __all__ = ["MAX_DEPTH", "MAX_ENTRY_BYTES", "Take", "entry_lines", "read_entries"]
 
@@ -54,7 +55,6 @@ def read_entries(root: Path, name: str, take: Take) -> None:
         UnsafePathError: If the name leads out of ``root``.
     """
     path = root / check_relative(name)
-    file_stamp(root, name)  # refuses what is no regular file
     try:
         _Feed(path, take).parse()
     except _NotRead as problem:
@@ -96,13 +96,11 @@ class _Feed:
         is_collecting = gc.isenabled()
         gc.disable()  # entries hold no cycles, and the collector would look at each of them several times
         try:
-            with self._path.open("rb") as self._file:
+            with open_file(self._path) as (opened, _), os.fdopen(opened, "rb", closefd=False) as self._file:
                 if self._file.read(3) != b"\xef\xbb\xbf":
                     self._file.seek(0)
                 settings = {"map_type": containers.__next__, "use_float": True, "buf_size": _CHUNK_BYTES}
                 list(ijson.items(self, "", **settings))
-        except OSError as error:
-            raise AnnotationError(f"cannot be read ({error.strerror or error})", path=self._path) from None
         except ijson.JSONError as error:
             reason = str(error).removeprefix("b'").replace("\\n", "\n").partition("\n")[0]
             remedy = "correct it; write null for NaN and infinities, and no whole numbers beyond 63 bits"

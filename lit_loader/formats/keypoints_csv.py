@@ -10,7 +10,7 @@ from typing import ClassVar, Final, Literal, NoReturn, TypeAlias
 
 from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
-from lit_loader.formats.keypoints_txt import Columns, LineReader, check_box_format
+from lit_loader.formats.keypoints_txt import Columns, LineReader
 from lit_loader.formats.rows import Rows
 from lit_loader.formats.text_file import read_rows
 
@@ -53,17 +53,13 @@ class KeypointsCsvReader(LineReader):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.class_name is not None and self.class_column is not None:
-            raise ValueError(
-                f"class_name={self.class_name!r} and class_column={self.class_column!r} exclude each other"
-            )
         if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
-            raise ValueError(
-                f"delimiter={self.delimiter!r} must be one character, no quote and no end of line"
-            )
-        if self.attribute_values is not None and not self.attribute_columns:
-            raise ValueError("attribute_values need attribute_columns")
-        check_box_format(self.box_format, has_box=self.box_columns is not None)
+            raise ValueError(f"delimiter={self.delimiter!r} must be one character, no quote, no end of line")
+        self.check_options(
+            has_class=self.class_column is not None,
+            has_attributes=bool(self.attribute_columns),
+            has_box=self.box_columns is not None,
+        )
         count, points = self._num_points(), self.point_columns
         if points is not None and count == 0:
             raise ValueError("point_columns need a schema")
@@ -71,16 +67,6 @@ class KeypointsCsvReader(LineReader):
             raise ValueError(f"point_columns are {len(points)}; {count} points have {2 * count}")
         if self.box_columns is not None and len(self.box_columns) != 4:
             raise ValueError(f"box_columns={self.box_columns} must be 4 columns")
-        named = self._named()
-        for column in named:
-            if isinstance(column, bool) or not isinstance(column, str | int):
-                raise TypeError(f"column {column!r} must be a name or a number")
-            if isinstance(column, str) and not self.header:
-                raise ValueError(f"column {column!r} is a name; a file without a header has numbers")
-            if isinstance(column, int) and column < 0:
-                raise ValueError(f"column {column} must be counted from 0")
-        if len(set(named)) != len(named):
-            raise ValueError(f"columns {named} name one column twice")
 
     def read(self, rows: Rows, unit: str) -> None:
         """Add the rows of a table."""
@@ -121,38 +107,32 @@ class KeypointsCsvReader(LineReader):
 
         def place(column: Column) -> int:
             if isinstance(column, int):
-                if column >= count:
+                if not 0 <= column < count:
                     refuse(f"there is no column {column}; the first row has {count}, counted from 0")
                 return column
-            if head.count(column) != 1:
+            if not self.header:
+                refuse(f"column {column!r} is a name; a file without a header has numbers")
+            times = head.count(column)
+            if times != 1:
                 known = shorten(", ".join(map(repr, head)))
-                refuse(
-                    f"column {column!r} occurs {head.count(column)} times in the header, which has {known}"
-                )
+                refuse(f"column {column!r} occurs {times} times in the header, which has {known}")
             return head.index(column)
 
-        used = [place(column) for column in self._named()]
-        if len(set(used)) != len(used):
-            refuse(f"columns {self._named()} name one column twice")
-        ignored = (
-            set() if self.ignore_columns == "rest" else {place(column) for column in self.ignore_columns}
-        )
-        rest = [i for i in range(count) if i not in {*used, *ignored}]
-        points: Sequence[int] = ()
-        if isinstance(self.point_columns, str | int):
-            start = place(self.point_columns)
-            points = range(start, start + needed)
-            if points[-1] >= count or not {*points[1:]} <= {*rest}:
-                refuse(
-                    f"{needed} columns from {self.point_columns!r} on are not free for {needed // 2} points"
-                )
-        elif self.point_columns is not None:
-            points = [place(column) for column in self.point_columns]
-        elif needed:
-            points = rest[:needed]
-            if len(points) < needed:
-                refuse(f"{len(points)} columns are left for {needed // 2} points, which ask for {needed}")
-        rest = [i for i in rest if i not in {*points}]
+        attributes, given = self._attribute_columns(), self.point_columns
+        if isinstance(given, str | int):
+            given = range(place(given), place(given) + needed)
+        ignored = () if self.ignore_columns == "rest" else self.ignore_columns
+        classes = () if self.class_column is None else (self.class_column,)
+        named = [self.path_column, *classes, *(given or ()), *(self.box_columns or ())]
+        named += [*attributes.values(), *ignored]
+        used = set(map(place, named))
+        if len(used) < len(named):
+            refuse(f"columns {shorten(str(named))} name one column twice")
+        rest = [i for i in range(count) if i not in used]
+        points = rest[:needed] if given is None else list(map(place, given))
+        if len(points) < needed:
+            refuse(f"{len(points)} columns are left for {needed // 2} points, which ask for {needed}")
+        rest = rest[needed:] if given is None else rest
         if self.ignore_columns != "rest":
             numeric = {i: _count_numbers(fields[i] for fields in sample if i < len(fields)) for i in rest}
             allowed = 0 if needed and self.point_columns is None else 1
@@ -163,17 +143,16 @@ class KeypointsCsvReader(LineReader):
                     "point_columns (with a schema), of boxes in box_columns, others in class_column, "
                     "attribute_columns or ignore_columns"
                 )
-        attributes = self._attribute_columns()
         columns = Columns(
             count=count,
             rule=f"the first row has {count}",
             path=place(self.path_column),
-            class_name=None if self.class_column is None else place(self.class_column),
+            class_name=place(classes[0]) if classes else None,
             points=points,
             box=[place(column) for column in self.box_columns or ()],
             attributes=[(name, place(column)) for name, column in attributes.items()],
         )
-        return columns, sorted({*rest, *ignored})
+        return columns, sorted([*rest, *map(place, ignored)])
 
     def _num_points(self) -> int:
         schema = self.given_keypoints()
@@ -182,18 +161,6 @@ class KeypointsCsvReader(LineReader):
     def _attribute_columns(self) -> dict[str, Column]:
         columns = self.attribute_columns
         return dict(columns) if isinstance(columns, Mapping) else {str(column): column for column in columns}
-
-    def _named(self) -> list[Column]:
-        """Return every column that an option names by itself."""
-        points = self.point_columns
-        return [
-            self.path_column,
-            *([] if self.class_column is None else [self.class_column]),
-            *([points] if isinstance(points, str | int) else points or ()),
-            *(self.box_columns or ()),
-            *self._attribute_columns().values(),
-            *(() if self.ignore_columns == "rest" else self.ignore_columns),
-        ]
 
 
 def _count_numbers(cells: Iterable[str]) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Literal, TypeAlias, get_args
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -63,11 +63,6 @@ class Columns:
     box: Sequence[int] = ()
     attributes: Sequence[tuple[str, int]] = ()
 
-    @property
-    def has_objects(self) -> bool:
-        """Whether a line holds anything of an object, beyond its image's path."""
-        return self.class_name is not None or bool(self.points or self.box or self.attributes)
-
 
 @dataclass(frozen=True, kw_only=True)
 class LineReader(Reader):
@@ -108,6 +103,14 @@ class LineReader(Reader):
                 f"one_based=True and {other}=True exclude each other: only pixels count from one, from 0, 0"
             )
 
+    def check_options(self, *, has_class: bool, has_attributes: bool, has_box: bool) -> None:
+        """Raise ValueError for an option of this class without effect, given what the columns hold."""
+        if has_class and self.class_name is not None:
+            raise ValueError(f"class_name={self.class_name!r} and a column of classes exclude each other")
+        if not has_attributes and self.attribute_values is not None:
+            raise ValueError("attribute_values need a column of an attribute")
+        check_box_format(self.box_format, has_box=has_box)
+
     def begin(self, rows: Rows, columns: Columns) -> None:
         """Note what holds for all lines of a file."""
         rows.normalized, rows.y_up = self.normalized, self.y_up
@@ -137,19 +140,16 @@ class LineReader(Reader):
             return
         image = rows.image(fields[columns.path], folder=self.image_dir, line=line)
         class_name = self.class_name if columns.class_name is None else fields[columns.class_name]
-        if class_name is None:
-            if not columns.has_objects:
-                return
-            class_name = _DEFAULT_CLASS
-        rows.object(
-            image,
-            class_name=class_name,
-            box=box,
-            points=points,
-            visibility=visibility,
-            attributes=attributes,
-            line=line,
-        )
+        if class_name is not None or columns.points or columns.box or columns.attributes:
+            rows.object(
+                image,
+                class_name=_DEFAULT_CLASS if class_name is None else class_name,
+                box=box,
+                points=points,
+                visibility=visibility,
+                attributes=attributes,
+                line=line,
+            )
 
     def _box(self, texts: list[str]) -> list[float]:
         corners = box_corners(numbers(texts), self.box_format)
@@ -204,7 +204,7 @@ class KeypointsTxtReader(LineReader):
         columns: What each column holds, as names or one string with blanks between them: ``path``; ``class``;
             ``points`` (x and y of each point) or ``points_v`` (x, y and a flag of each); ``box`` (four numbers) or
             ``xmin``, ``ymin``, ``xmax``, ``ymax``; ``attribute:NAME``; ``skip``.
-        separator: The character between columns, or None for blanks. A path with blanks needs another one.
+        separator: The character between columns, or None for blanks. A path with blanks needs a character.
         visibility_values: What a flag of ``points_v`` means: 0 absent, 1 hidden, 2 visible. None for itself.
         comment: Lines that start with it are skipped, or None for no comments.
         header: Number of lines to skip at the start; True is one.
@@ -229,13 +229,11 @@ class KeypointsTxtReader(LineReader):
             raise ValueError("comment='' would skip every line; pass None for lists without comments")
         if self.header < 0:
             raise ValueError(f"header={self.header} must be a number of lines >= 0")
-        if self.class_name is not None and columns.class_name is not None:
-            raise ValueError(f"class_name={self.class_name!r} and a column 'class' exclude each other")
-        if self.visibility_values is not None and columns.visibility is None:
-            raise ValueError("visibility_values need a column 'points_v'")
-        if self.attribute_values is not None and not columns.attributes:
-            raise ValueError("attribute_values need a column 'attribute:NAME'")
-        check_box_format(self.box_format, has_box="box" in column_names(self.columns))
+        self.check_options(
+            has_class=columns.class_name is not None,
+            has_attributes=bool(columns.attributes),
+            has_box="box" in column_names(self.columns),
+        )
 
     def read(self, rows: Rows, unit: str) -> None:
         """Add the lines of a list."""
@@ -253,26 +251,27 @@ class KeypointsTxtReader(LineReader):
             self.add(rows, columns, fields, line=line)
 
     def _columns(self) -> Columns:
-        columns = parse_columns(self.columns, schema=self.given_keypoints())
-        if self.visibility_values is not None and columns.visibility is not None:
-            columns = replace(columns, visibility=_visibility(self.visibility_values))
-        if self.separator is None:
-            columns = replace(
-                columns, rule=f"{columns.rule}; a path with blanks needs another separator than blanks"
-            )
-        return columns
+        return parse_columns(
+            self.columns, schema=self.given_keypoints(), visibility_values=self.visibility_values
+        )
 
 
-def parse_columns(columns: Sequence[str] | str, *, schema: KeypointSchema | None) -> Columns:
+def parse_columns(
+    columns: Sequence[str] | str,
+    *,
+    schema: KeypointSchema | None,
+    visibility_values: Mapping[float, int] | None = None,
+) -> Columns:
     """Return where the named columns stand.
 
     Args:
         columns: As in `KeypointsTxtReader`.
         schema: Says how many points there are.
+        visibility_values: As in `KeypointsTxtReader`.
 
     Raises:
-        ValueError: If a name is not known or occurs twice, ``path`` or a corner is missing, or points and schema do
-            not go together.
+        ValueError: If a name is not known or occurs twice, ``path`` or a corner is missing, or points, their flags and
+            the schema do not go together.
     """
     names = column_names(columns)
     num_points = 0 if schema is None else len(schema.names)
@@ -295,16 +294,21 @@ def parse_columns(columns: Sequence[str] | str, *, schema: KeypointSchema | None
     if len(points) > 1 or bool(points) != (schema is not None):
         have = "no schema" if schema is None else f"a schema of {num_points} points"
         raise ValueError(f"columns={names} and {have} do not go together; give one column of points, or none")
+    if visibility_values is not None and "points_v" not in places:
+        raise ValueError("visibility_values need a column 'points_v'")
+    meanings = {float(flag): int(seen) for flag, seen in (visibility_values or _VISIBILITY).items()}
+    if not set(meanings.values()) <= {0, 1, 2}:
+        raise ValueError(f"visibility_values={visibility_values} must mean 0 absent, 1 hidden or 2 visible")
     corners = [places[corner][0] for corner in _CORNERS if corner in places]
     if corners and (len(corners) < 4 or "box" in places):
         raise ValueError(f"columns={names} must hold all of {_CORNERS}, or 'box', or no box")
     return Columns(
         count=position,
-        rule=f"columns {shorten(' '.join(names))!r} ask for {position}",
+        rule=f"columns {shorten(' '.join(names))!r} ask for {position}; see `separator` for paths with blanks",
         path=places["path"][0],
         class_name=places["class"][0] if "class" in places else None,
         points=places[points[0]] if points else (),
-        visibility=_VISIBILITY if "points_v" in places else None,
+        visibility=meanings if "points_v" in places else None,
         box=places.get("box", corners),
         attributes=[
             (name.removeprefix(_ATTRIBUTE), place[0])
@@ -326,11 +330,7 @@ def check_separator(separator: str | None) -> None:
 
 
 def check_box_format(box_format: BoxFormat, *, has_box: bool) -> None:
-    """Raise ValueError if the format is not known, or not that of corners where there is no box of four numbers."""
-    if box_format not in get_args(BoxFormat):
-        raise ValueError(
-            f"box_format={box_format!r} must be one of {', '.join(map(repr, get_args(BoxFormat)))}"
-        )
+    """Raise ValueError if the format is not that of corners and there is no box of four numbers."""
     if box_format != "xyxy" and not has_box:
         raise ValueError(f"box_format={box_format!r} needs a box of four numbers among the columns")
 
@@ -343,11 +343,3 @@ def box_corners(box: Any, box_format: BoxFormat) -> Any:
     if box_format == "cxcywh":
         return [a - c / 2, b - d / 2, a + c / 2, b + d / 2]
     return [a, b, c, d]
-
-
-def _visibility(values: Mapping[float, int]) -> dict[float, int]:
-    """Return what a flag means; keys may be numbers or their text."""
-    meanings = {float(flag): int(meaning) for flag, meaning in values.items()}
-    if not set(meanings.values()) <= {0, 1, 2}:
-        raise ValueError(f"visibility_values={values} must mean 0 absent, 1 hidden or 2 visible")
-    return meanings

@@ -25,7 +25,7 @@ from lit_loader.formats.keypoints_txt import (
     parse_columns,
 )
 from lit_loader.formats.rows import MAX_NAME_CHARS
-from lit_loader.formats.writer import Writer, absent_places, lost_masks, write_file
+from lit_loader.formats.writer import Writer, absent_places, lost_masks, lost_numbers, write_file
 
 __all__ = ["KeypointsTxtWriter"]
 
@@ -67,7 +67,7 @@ class KeypointsTxtWriter(Writer):
 
     def losses(self, table: AnnotationTable) -> list[str]:
         """Return what a list with these columns does not hold."""
-        columns, lost = self._columns(table), lost_masks(table)
+        columns, lost = self._columns(table), [*lost_masks(table), *lost_numbers(table)]
         if same := table.num_images - len(set(table.image_paths)):
             lost.append(f"{same} images that have the same file as another")
         if empty := int((np.diff(table.offsets) == 0).sum()):
@@ -136,15 +136,12 @@ class KeypointsTxtWriter(Writer):
                     texts[columns.class_name] = ("class", table.class_names[int(table.labels[row])])
                 for name, place in columns.attributes:
                     texts[place] = (f"attribute {name!r}", _value(table, name, row))
-                fields = [""] * columns.count
                 for place, (what, text) in texts.items():
                     self._check(what, text, is_first=place == 0)
-                    fields[place] = text
-                for place, value in zip(columns.box, boxes[row] if columns.box else (), strict=True):
-                    fields[place] = _number(value)
-                for place, text in zip(columns.points, _points(table, columns, row), strict=True):
-                    fields[place] = text
-                yield between.join(fields) + "\n"
+                fields = {place: text for place, (_, text) in texts.items()}
+                fields |= zip(columns.box, map(_number, boxes[row]), strict=False)  # there may be no columns
+                fields |= zip(columns.points, _points(table, columns, row), strict=True)
+                yield between.join(fields[place] for place in range(columns.count)) + "\n"
 
     def _check(self, what: str, text: str, *, is_first: bool) -> None:
         separator = self.separator

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError, UnsafePathError
+from lit_loader.formats.class_list import read_class_names
 from lit_loader.formats.folder import Folder
 from lit_loader.formats.labelme_file import LABELME_ENDING, read_labelme
 from lit_loader.formats.reader import Inputs, Reader
@@ -28,7 +29,9 @@ _SHAPE: Final[dict[str, Any]] = {
 }
 """What is read of a shape, and what it is where the file does not say."""
 
-_RULE: Final = "a label, a number or null as group_id, flags of true and false, the points of its shape_type"
+_RULE: Final = (
+    "a label, a whole number, text or null as group_id, flags of true or false, points of its shape_type"
+)
 _NUM_POINTS: Final = {"rectangle": (2, 4), "point": (1,), "polygon": range(3, 2**31)}
 _FLAGS: Final = ("difficult", "truncated", "occluded", "crowd")
 _Shapes: TypeAlias = list[dict[str, Any]]
@@ -84,8 +87,7 @@ class LabelmeReader(Reader):
     def read(self, rows: Rows, unit: str) -> None:
         """Add what a file says of its image."""
         if unit == self.class_file:
-            names = [text.strip() for _, text in self.lines(rows, unit)]
-            rows.declare(class_names=[n for n in dict.fromkeys(names) if n and n not in _NO_CLASS])
+            rows.declare(class_names=[n for n in read_class_names(rows, unit) if n not in _NO_CLASS])
             return
         document = read_labelme(rows.root, unit)
         stated, listed, flags = document.get("imagePath"), document.get("shapes"), document.get("flags") or {}

@@ -24,15 +24,19 @@ def read_labelme(root: Path, name: str) -> dict[str, Any]:
     """Return the JSON object of a file.
 
     Raises:
-        AnnotationError: If it is none, is larger than ``MAX_LABELME_BYTES``, nested too deeply or has too many values.
+        AnnotationError: If it is none in UTF-8, is larger than ``MAX_LABELME_BYTES``, nested too deeply or has too many
+            values.
     """
     path, line = root / name, None
     data = read_bytes(root, name, max_bytes=MAX_LABELME_BYTES)
     try:
         if sum(map(data.count, (b"[", b"{", b","))) > _MAX_VALUES:
             raise ValueError(f"more than {_MAX_VALUES} values; they do not describe one image")
-        document = json.loads(data.removeprefix(b"\xef\xbb\xbf"))
-        if b"\\u" in data:  # half of a surrogate pair is no text
+        text = data.decode(
+            "utf-8-sig"
+        )  # json would take bytes with half of a surrogate pair, which is no text
+        document = json.loads(text, object_pairs_hook=_unique)
+        if b"\\u" in data:  # by which one can be written, too
             json.dumps(document, ensure_ascii=False).encode()
         if isinstance(document, dict):
             return document
@@ -53,3 +57,10 @@ def embedded_image(path: Path | str) -> bytes:
         with suppress(ValueError):
             return binascii.a2b_base64(text)
     raise AnnotationError("imageData holds no image in base64", path=path)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has a key twice; unite what it has")
+    return found

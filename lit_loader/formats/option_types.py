@@ -17,7 +17,8 @@ def fits(value: Any, hint: Any) -> bool:
 
     Args:
         value: The value.
-        hint: A resolved annotation: a class, a union, a ``Literal``, a ``Sequence`` or ``Mapping`` of them.
+        hint: A resolved annotation: a class, a union, a ``Literal``, a ``Sequence`` or ``Mapping`` of them; of any
+            other generic type, the values inside are not looked at.
     """
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any:
@@ -37,7 +38,7 @@ def fits(value: Any, hint: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, type(None) if hint is None else hint)
+    return isinstance(value, origin or hint)
 
 
 def type_text(hint: Any) -> str:

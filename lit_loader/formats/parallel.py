@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
 
-__all__ = ["INLINE_FILES", "iter_chunks", "map_chunks", "status_spinner"]
+__all__ = ["INLINE_FILES", "iter_chunks", "status_spinner"]
 
 INLINE_FILES: Final = 4_000  # measured: where two processes begin to win over the cost of forking
 _CHUNK_FILES: Final = 200  # fewer keep processes waiting for each other
@@ -26,20 +26,6 @@ _SPINNERS: Final[list[Status]] = []  # shown now, the innermost last
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
-
-
-def map_chunks(
-    function: Callable[[Sequence[ItemT]], ResultT],
-    items: Sequence[ItemT],
-    *,
-    num_workers: int | None,
-    progress: bool,
-    description: str,
-) -> list[ResultT]:
-    """Return what `iter_chunks` yields."""
-    return list(
-        iter_chunks(function, items, num_workers=num_workers, progress=progress, description=description)
-    )
 
 
 def iter_chunks(

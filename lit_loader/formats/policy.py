@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args, get_type_hints
+from dataclasses import dataclass
+from typing import Literal, get_args, get_type_hints
 
-__all__ = ["ReadPolicy", "check_actions"]
+__all__ = ["ReadPolicy"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,15 +17,15 @@ class ReadPolicy:
     an UnsafePathError, and a file that cannot be read as its format at all is always an AnnotationError.
 
     Attributes:
-        duplicate_id: A list of a split names an image twice. ``"drop"`` reads it once.
+        duplicate_id: A list of a split names an image twice, or it has two annotation files. ``"drop"`` reads it once.
         missing_annotation: A list of a split names an image without an annotation file. ``"empty"`` keeps it as an
             image without objects, ``"drop"`` drops it.
         malformed: A line, row or entry is not as its format asks: a number is missing or not a
             number, a name is empty or longer than 256 characters. ``"drop"`` drops it.
         schema_mismatch: A file lists other points, attribute values or classes than a file before. ``"unite"`` appends
             what is new. Points are not compared if ``schema`` is given, classes not if ``class_names`` are.
-        bad_size: The size of an image as the annotations have it is not positive, or has more than 2**31 - 1 pixels a
-            side. ``"unknown"`` reads it from the image's header, as where the annotations have none.
+        bad_size: The size of an image as the annotations have it is not two whole numbers from 1 to
+            2**31 - 1. ``"unknown"`` reads it from the image's header, as where the annotations have none.
         missing_image: There is no image file at the path. ``"keep"`` keeps the path and what is in the
             image; its size is unknown unless the annotations have it.
         wrong_filename: The annotation of an image that was found by its id names another file. The id wins:
@@ -68,13 +68,7 @@ class ReadPolicy:
     degenerate: Literal["drop", "keep", "raise"] = "drop"
 
     def __post_init__(self) -> None:
-        check_actions(self)
-
-
-def check_actions(policy: Any) -> None:
-    """Raise ValueError unless every field of a dataclass has one of the values that its Literal names."""
-    hints = get_type_hints(type(policy))
-    for field in fields(policy):
-        value, known = getattr(policy, field.name), get_args(hints[field.name])
-        if value not in known:
-            raise ValueError(f"{field.name}={value!r} must be one of {', '.join(map(repr, known))}")
+        for name, hint in get_type_hints(type(self)).items():
+            value, known = getattr(self, name), get_args(hint)
+            if value not in known:
+                raise ValueError(f"{name}={value!r} must be one of {', '.join(map(repr, known))}")

@@ -18,14 +18,22 @@ from lit_loader.errors import AnnotationError, UnsafePathError
 from lit_loader.formats.folder import Folder
 from lit_loader.formats.reader import Inputs, Reader
 from lit_loader.formats.rows import Rows
-from lit_loader.formats.text_file import numbers, read_bytes, read_lines
+from lit_loader.formats.text_file import numbers, read_bytes
 
 __all__ = ["MAX_PTS_BYTES", "PtsReader"]
 
 MAX_PTS_BYTES: Final = 1024 * 1024
 _ENDING: Final = ".pts"
-_VERSION: Final = re.compile(r"version\s*:\s*1(?:\.0*)?")
-_COUNT: Final = re.compile(r"n_points\s*:\s*(\d{1,9})")
+_COUNT: Final = re.compile(r"n_points\s*:\s*\d{1,9}")
+_POINT: Final = re.compile(r"\S+\s+\S+")
+_EXPECTED: Final = {
+    re.compile(r"version\s*:\s*1(?:\.0*)?"): "'version: 1'",
+    _COUNT: "'n_points: <number>'",
+    re.compile(r"\{"): "'{'",
+    re.compile(r"\}"): "'}'",
+    re.compile(""): "the end of the file",
+}
+"""The lines of a file without those of the points, which come after three of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,46 +91,18 @@ def _read_points(root: Path, name: str, *, num_points: int) -> npt.NDArray[np.fl
     Raises:
         AnnotationError: If the file holds anything else; names file and line.
     """
-    words = read_bytes(root, name, max_bytes=MAX_PTS_BYTES).split()
-    head = [b"version:", b"n_points:", str(num_points).encode(), b"{", b"}"]
-    if [*words[0:1], *words[2:5], *words[-1:]] == head and words[1] in (b"1", b"1.0"):
-        try:
-            return np.array([float(word) for word in words[5:-1]]).reshape(num_points, 2)
-        except ValueError:
-            pass  # read again, for the line
-    return _read_lines(root, name, num_points)
-
-
-def _read_lines(root: Path, name: str, num_points: int) -> npt.NDArray[np.float64]:
     path = root / name
-    lines = ((line, text.strip()) for line, text in read_lines(root, name))
-    filled = [(line, text) for line, text in lines if text]
-    last = filled[-1][0] if filled else 1
-    filled += [(last, "")] * 3
-
-    def wrong(place: int, expected: str) -> AnnotationError:
-        line, text = filled[place]
-        found = shorten(repr(text)) if text else "the end of the file"
-        return AnnotationError(f"expected {expected}, got {found}", path=path, line=line)
-
-    if not _VERSION.fullmatch(filled[0][1]):
-        raise wrong(0, "'version: 1'")
-    count = _COUNT.fullmatch(filled[1][1])
-    if count is None:
-        raise wrong(1, "'n_points: <number>'")
-    if int(count[1]) != num_points:
-        message = f"n_points is {int(count[1])}; the schema has {num_points} points"
-        raise AnnotationError(message, path=path, line=filled[1][0])
-    if filled[2][1] != "{":
-        raise wrong(2, "'{'")
-    points = []
-    for place in range(3, 3 + num_points):
-        texts = filled[place][1].split() if place < len(filled) else []
-        if len(texts) != 2:
-            raise wrong(min(place, len(filled) - 1), f"point {place - 2} of {num_points}, as x and y")
-        points.append(numbers(texts, path=path, line=filled[place][0]))
-    if filled[3 + num_points][1] != "}":
-        raise wrong(3 + num_points, "'}'")
-    if filled[4 + num_points][1]:
-        raise wrong(4 + num_points, "the end of the file")
+    whole = read_bytes(root, name, max_bytes=MAX_PTS_BYTES).decode("utf-8-sig", "replace")
+    filled = [(line, text) for line, each in enumerate(whole.split("\n"), 1) if (text := each.strip())]
+    points, patterns = [], list(_EXPECTED)
+    for place, pattern in enumerate([*patterns[:3], *[_POINT] * num_points, *patterns[3:]]):
+        line, text = filled[place] if place < len(filled) else (filled[-1][0] if filled else 1, "")
+        if not pattern.fullmatch(text):
+            expected = _EXPECTED.get(pattern, f"point {place - 2} of {num_points}, as x and y")
+            found = shorten(repr(text)) if text else "the end of the file"
+            raise AnnotationError(f"expected {expected}, got {found}", path=path, line=line)
+        if pattern is _COUNT and int(text.partition(":")[2]) != num_points:
+            raise AnnotationError(f"{text}; the schema has {num_points} points", path=path, line=line)
+        if pattern is _POINT:
+            points.append(numbers(text.split(), path=path, line=line))
     return np.array(points)

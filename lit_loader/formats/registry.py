@@ -19,9 +19,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from inspect import isabstract
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, Final, TypeVar, get_type_hints
 
 from lit_loader.annotations import AnnotationTable
@@ -49,27 +50,6 @@ _GROUP: Final = "lit_loader.formats"
 _Kind = type[Reader] | type[Writer]
 _KindT = TypeVar("_KindT", bound=_Kind)
 _T = TypeVar("_T", Reader, Writer)
-_MODULES: Final = (
-    "voc",
-    "voc_writer",
-    "coco",
-    "coco_writer",
-    "keypoints_txt",
-    "keypoints_txt_writer",
-    "keypoints_csv",
-    "retinaface",
-    "widerface",
-    "celeba",
-    "wflw",
-    "pts",
-    "imglab",
-    "labelme",
-    "image_folder",
-    "class_list",
-    "yolo",
-    "yolo_writer",
-)
-"""Modules of this package, each with one reader or writer, in the order of ``--help``."""
 
 _registered: dict[tuple[type, str], _Kind] = {}
 
@@ -170,8 +150,7 @@ def read_annotations(
     """
     kind = find_reader(format)
     shared = {field.name: options.pop(field.name) for field in fields(ReadOptions) if field.name in options}
-    policy = shared.get("policy")
-    if policy is None or isinstance(policy, Mapping):
+    if not isinstance(policy := shared.get("policy"), ReadPolicy):
         shared["policy"] = _make_policy(policy or {})
     return make_format(kind, options).read_table(root, name, ReadOptions(**shared))
 
@@ -220,27 +199,24 @@ def _all(base: Any) -> dict[str, Any]:
     for point in entry_points(group=_GROUP):
         try:
             kind = point.load()
+            if not (isinstance(kind, type) and issubclass(kind, (Reader, Writer))):
+                raise TypeError("it is neither a Reader nor a Writer")
+            if issubclass(kind, base) and (other := found.setdefault(kind.format, kind)) is not kind:
+                raise ValueError(f"its format {kind.format!r} is that of {other.__qualname__}")
         except Exception as error:
-            _warn_left_out(point, f"cannot be imported: {type(error).__name__}: {error}")
-            continue
-        if not (isinstance(kind, type) and issubclass(kind, (Reader, Writer))):
-            _warn_left_out(point, "is neither a Reader nor a Writer")
-        elif issubclass(kind, base) and found.setdefault(kind.format, kind) is not kind:
-            _warn_left_out(point, f"has the format {kind.format!r} of {found[kind.format].__qualname__}")
+            message = f"entry point {point.name}={point.value!r} of {_GROUP!r} is left out"
+            warnings.warn(f"{message}: {type(error).__name__}: {error}", stacklevel=2)
     for (registered_base, format), registered in _registered.items():
         if registered_base is base:
             found[format] = registered
     return found
 
 
-def _warn_left_out(point: EntryPoint, why: str) -> None:
-    message = f"entry point {point.name}={point.value!r} of {_GROUP!r} {why}; it is left out"
-    warnings.warn(message, stacklevel=2)
-
-
 @cache
 def _shipped(base: Any) -> list[Any]:
-    modules = [import_module(f"lit_loader.formats.{name}") for name in _MODULES]
+    """Return the readers or writers in the modules of this package, by the names of these."""
+    names = (each.name for each in iter_modules([str(Path(__file__).parent)]))
+    modules = [import_module(f"lit_loader.formats.{name}") for name in names]
     return [
         kind
         for module in modules

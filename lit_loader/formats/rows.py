@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -44,8 +44,9 @@ __all__ = [
 MAX_NAME_CHARS: Final = 256
 """The longest name of a class, a point, an attribute or one of its values."""
 
-MAX_COORDINATE: Final = 1e30
-"""Coordinates of polygons are smaller; boxes and points only have to be finite in float32."""
+MAX_COORDINATE: Final = 1e28
+"""Coordinates of polygons are smaller, so that fractions of any image give float32; boxes and points only have to be
+finite in float32."""
 
 _MAX_PIXELS: Final = 2**31 - 1
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -105,7 +106,6 @@ class ImageColumns:
         file_names: What the file itself calls the image's file, where the path comes from elsewhere; else "".
         files: Number of the annotation file.
         lines: Line in it, or 0.
-        again: Whether the image is another one than those before, whatever its path.
         source_ids: Number that the file gives it, or -1; as long as the last image that has one.
     """
 
@@ -115,7 +115,6 @@ class ImageColumns:
     file_names: list[str] = field(default_factory=list)
     files: array[int] = field(default_factory=lambda: array("i"))
     lines: array[int] = field(default_factory=lambda: array("i"))
-    again: bytearray = field(default_factory=bytearray)
     source_ids: array[int] = field(default_factory=lambda: array("q"))
 
 
@@ -190,7 +189,7 @@ class Rows:
         self.raised: AnnotationError | None = None
         self.find_line: Callable[[str, int], int | None] = _unknown_line
         self._image_of: dict[str, int] = {}
-        self._names: tuple[str, ...] = ()  # of points, as this file declares them
+        self._names: tuple[str, ...] = ()  # of points, as declared last
 
     @property
     def file(self) -> str:
@@ -231,7 +230,8 @@ class Rows:
         Args:
             class_names: Classes in the order of their ids.
             class_ids: The number that the file gives each of them, as COCO's ``category_id``.
-            keypoints: The points of an object. ``object(points=...)`` without ``point_names`` means these.
+            keypoints: The points of an object. ``object(points=...)`` without ``point_names`` means these,
+                until another file declares its own; so a file with points declares them, or names them each time.
             attributes: For each attribute the values that it can have.
         """
         listed = tuple((name, tuple(values)) for name, values in attributes.items())
@@ -252,7 +252,6 @@ class Rows:
         height: float = 0,
         file_name: str = "",
         source_id: int | None = None,
-        again: bool = False,
     ) -> int:
         """Return the number of an image; the same path again is the same image, with its first values.
 
@@ -267,7 +266,6 @@ class Rows:
             height: Pixels, 0 if unknown.
             file_name: What the file calls the image's file, if ``path`` was made of an id and has no ending.
             source_id: Number that the file gives the image, as COCO's ``id``.
-            again: Make another row, even of a path that was there.
 
         Raises:
             UnsafePathError: If the path leads out of the root.
@@ -279,7 +277,7 @@ class Rows:
                 line = self.find_line(self.file, line)
             raise UnsafePathError(error.message, path=self.root / self.file, line=line) from None
         number = self._image_of.get(joined)
-        if number is not None and not again:
+        if number is not None:
             return number
         images = self.images
         number = self._image_of[joined] = len(images.paths)
@@ -289,7 +287,6 @@ class Rows:
         images.file_names.append(file_name)
         images.files.append(self._file)
         images.lines.append(line or 0)
-        images.again.append(again)
         if source_id is not None:
             self._put_id(images.source_ids, number, source_id)
         return number
@@ -465,30 +462,20 @@ class Rows:
         self.y_up = self.y_up or other.y_up
 
     def _join_images(self, other: Rows, files: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-        """Append images, as `image` does one by one, and return the number of each here."""
+        """Append the images that are not here yet, and return the number of each here."""
         mine, added = self.images, other.images
-        first, kept = len(mine.paths), list(range(len(added.paths)))
-        numbers = np.arange(first, first + len(kept), dtype=np.int32)
-        if self._image_of.keys().isdisjoint(added.paths):
-            self._image_of |= {path: first + number for path, number in other._image_of.items()}
-        else:
-            kept = []
-            for number, path in enumerate(added.paths):
-                known = None if added.again[number] else self._image_of.get(path)
-                if known is None:
-                    known = self._image_of[path] = first + len(kept)
-                    kept.append(number)
-                numbers[number] = known
-        mine.paths += [added.paths[number] for number in kept]
-        mine.ids += [added.ids[number] for number in kept]
-        mine.file_names += [added.file_names[number] for number in kept]
-        mine.again += bytes(added.again[number] for number in kept)
-        mine.lines.extend(added.lines[number] for number in kept)
+        first = len(mine.paths)
+        numbers = _lookup(self._image_of, added.paths)
+        kept = np.flatnonzero(numbers >= first)
+        for number in kept.tolist():
+            mine.paths.append(added.paths[number])
+            mine.ids.append(added.ids[number])
+            mine.file_names.append(added.file_names[number])
+            mine.lines.append(added.lines[number])
+            if number < len(added.source_ids):
+                _put(mine.source_ids, int(numbers[number]), added.source_ids[number], missing=-1)
         mine.files.frombytes(files[_array(added.files)[kept]].tobytes())
         mine.sizes.frombytes(_array(added.sizes).reshape(-1, 2)[kept].tobytes())
-        for place, number in enumerate(kept):
-            if number < len(added.source_ids):
-                _put(mine.source_ids, first + place, added.source_ids[number], missing=-1)
         return numbers
 
     def check_cells(self, what: str, *, names: int, written: int) -> None:
@@ -536,10 +523,11 @@ class Rows:
         self.objects.visibility += seen.tobytes()
 
     def _size(self, width: float, height: float, line: int | None) -> tuple[int, int]:
-        if 1 <= width <= _MAX_PIXELS and 1 <= height <= _MAX_PIXELS:
+        is_whole = 1 <= width <= _MAX_PIXELS and 1 <= height <= _MAX_PIXELS and width % 1 == height % 1 == 0
+        if is_whole:
             return int(width), int(height)
         if width or height:
-            message = f"a size of {str(width)[:30]} x {str(height)[:30]} is not positive"
+            message = f"a size of {str(width)[:30]} x {str(height)[:30]} is not two whole numbers from 1"
             self.problem("bad_size", self.policy.bad_size, message, line=line)
         return 0, 0
 
@@ -589,7 +577,7 @@ def _floats(values: Sequence[float]) -> list[float]:
         return [np.inf if abs(value) > 1e308 else float(value) for value in values]
 
 
-def _lookup(mine: dict[Any, int], added: dict[Any, int]) -> npt.NDArray[np.int32]:
+def _lookup(mine: dict[Any, int], added: Iterable[Any]) -> npt.NDArray[np.int32]:
     """Return the number in ``mine`` of each added name; new names get the next numbers."""
     return np.array([mine.setdefault(name, len(mine)) for name in added], dtype=np.int32)
 

@@ -6,7 +6,6 @@ Objects are checked some ten thousand at a time, with numpy.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -98,10 +97,7 @@ def build_table(
         truncated=(flags & 2) > 0,
         occluded=(flags & 4) > 0,
         crowd=(flags & 8) > 0,
-        attributes={
-            name: Attribute(ids=_attribute_ids(rows, name, values)[kept], names=values)
-            for name, values in declared.attributes
-        },
+        attributes=_attributes(rows, declared.attributes, kept),
         split=rows.split if split is None else split,
         report=rows.report,
         **points,
@@ -133,8 +129,7 @@ class _Images:
         for number, (path, stated) in enumerate(zip(rows.images.paths, rows.images.file_names, strict=True)):
             self.paths[number] = found = self._look_up(number, path, stated)
             first = number_of.setdefault(found, number)
-            if first != number and path != rows.images.paths[first]:
-                # the same file under several names; rows of the same name are meant to be several
+            if first != number:  # the same file under several names
                 self.united[number], self.keep[number] = first, False
                 self._problem(number, "same_file", "unite", f"{shorten(found)!r} is an image before, too")
 
@@ -169,16 +164,13 @@ class _Images:
     def read_sizes(self, *, num_workers: int | None, progress: bool) -> None:
         """Read the header of each image whose size the annotations do not say."""
         policy = self._rows.policy
-        unsized = np.flatnonzero(self.keep & self._exists & (self.sizes[:, 0] == 0))
-        found, reasons = read_image_sizes(
-            self._folder.root,
-            [self.paths[number] for number in unsized.tolist()],
-            num_workers=num_workers,
-            progress=progress,
-        )
-        self.sizes[unsized] = found
         root = self._folder.root
-        self.stamps[unsized] = [image_stamp(root, self.paths[number]) for number in unsized.tolist()]
+        unsized = np.flatnonzero(self.keep & self._exists & (self.sizes[:, 0] == 0))
+        paths = [self.paths[number] for number in unsized.tolist()]
+        self.stamps[unsized] = [image_stamp(root, path) for path in paths]  # before they are read
+        self.sizes[unsized], reasons = read_image_sizes(
+            root, paths, num_workers=num_workers, progress=progress
+        )
         for position, reason in reasons.items():
             number = int(unsized[position])
             message = f"the size of {shorten(self.paths[number])!r} cannot be read: {reason}"
@@ -190,7 +182,7 @@ class _Images:
             raise AnnotationError(
                 f"coordinates {kind} of the image, and the size of {shorten(path)!r} is unknown; choose "
                 "'drop' or 'raise' for missing_image and unreadable_image",
-                path=self._folder.root,
+                path=root,
             )
 
     def _problem(self, number: int, kind: str, action: str, message: str) -> None:
@@ -271,7 +263,7 @@ class _Objects:
             for column in np.flatnonzero(place < 0).tolist():
                 some = objects[seen[of_point[:, column]] > 0]
                 message = f"the point {shorten(given[column])!r} is not one of the schema's"
-                self._report("unknown_point", "ignore", some, partial(_constant, message))
+                self._report("unknown_point", "ignore", some, message)
 
     def _fill_masks(self) -> None:
         """Gather polygons and run lengths, and put boxes around the polygons of objects without one."""
@@ -292,12 +284,11 @@ class _Objects:
         for row, given in columns.run_lengths.items():
             is_known = sizes[row].all() and self.keep[row]
             if is_known and (given.width, given.height) != tuple(sizes[row].tolist()):
-                message = (
+                found = (
                     f"a mask of {given.width} x {given.height} pixels in an image of {sizes[row].tolist()}"
                 )
-                self._report(
-                    "malformed", self._rows.policy.malformed, np.array([row]), partial(_constant, message)
-                )
+                action = self._rows.policy.malformed
+                self._report("malformed", action, np.array([row]), found)
                 self.keep[row] = False
         self.masks = Masks(
             np.concatenate([[0], np.cumsum(np.bincount(of_polygon, minlength=count))]),
@@ -437,7 +428,7 @@ class _Objects:
         if action == "drop":
             self.keep[chunk.start + found] = False
 
-    def _report(self, kind: str, action: str, objects: npt.NDArray[np.intp], message: _Message) -> None:
+    def _report(self, kind: str, action: str, objects: npt.NDArray[np.intp], message: _Message | str) -> None:
         rows = self._rows
         for done, row in enumerate(objects.tolist()):
             if action != "raise" and not rows.report.keeps_detail(kind, action):
@@ -445,11 +436,12 @@ class _Objects:
                 break
             file, line, index = (self._objects[name][row].item() for name in ("file", "line", "index"))
             rows.file, line, index = self._files[file], line or None, None if index < 0 else index
-            rows.problem(kind, action, message(row), line=line, index=index)
+            text = message if isinstance(message, str) else message(row)
+            rows.problem(kind, action, text, line=line, index=index)
 
 
 def _padded(column: Any, dtype: Any, missing: float, count: int, taken: Any) -> npt.NDArray[Any] | None:
-    """Return a column that may end early, or None if no row of the table has a value."""
+    """Return a column that may end early, or None if the files have no values for it."""
     if not len(column):
         return None
     padded: npt.NDArray[Any] = np.full(count, missing, dtype=dtype)
@@ -458,28 +450,29 @@ def _padded(column: Any, dtype: Any, missing: float, count: int, taken: Any) -> 
     return found
 
 
-def _constant(message: str, row: int) -> str:
-    return message
-
-
 def _is_name_of(stated: str, path: str) -> bool:
     """Whether a file name in an annotation, with or without ending, is that of the image that was found."""
     image = path.rpartition("/")[2].lower()
     return stated.replace("\\", "/").rpartition("/")[2].lower() in (image, image.rpartition(".")[0])
 
 
-def _attribute_ids(rows: Rows, name: str, values: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the id of each object's value of an attribute, -1 without one."""
-    ids = {value: place for place, value in enumerate(values)}
-    of_pair = np.array(
-        [ids[value] if attribute == name else -1 for attribute, value in rows.attribute_values],
-        dtype=np.int64,
-    )
-    found = np.full(len(rows.objects), -1, dtype=np.int64)
-    value_ids = of_pair[_array(rows.objects.attribute_values, np.int32)]
-    some = value_ids >= 0
-    found[_array(rows.objects.attribute_rows, np.int32)[some]] = value_ids[some]
-    return found
+def _attributes(
+    rows: Rows, listed: Sequence[tuple[str, tuple[str, ...]]], kept: npt.NDArray[np.intp]
+) -> dict[str, Attribute]:
+    """Return the columns of attributes, -1 where an object has no value; `Rows.check_cells` has bounded them."""
+    places = {
+        (name, value): (column, number)
+        for column, (name, values) in enumerate(listed)
+        for number, value in enumerate(values)
+    }
+    of_pair = np.array([places[pair] for pair in rows.attribute_values], dtype=np.int32).reshape(-1, 2)
+    columns, numbers = of_pair[_array(rows.objects.attribute_values, np.int32)].T
+    ids = np.full((len(listed), len(rows.objects)), -1, dtype=np.int32)
+    ids[columns, _array(rows.objects.attribute_rows, np.int32)] = numbers
+    return {
+        name: Attribute(ids=of[kept].astype(np.int64), names=values)
+        for (name, values), of in zip(listed, ids, strict=True)
+    }
 
 
 def _array(column: Any, dtype: Any) -> npt.NDArray[Any]:

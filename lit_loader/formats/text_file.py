@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
+import os
 import stat
-import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
-from lit_loader.annotations.cache import FileStamp
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
@@ -17,9 +17,10 @@ from lit_loader.errors import AnnotationError
 __all__ = [
     "MAX_LINE_BYTES",
     "MAX_ROW_LINES",
-    "file_stamp",
     "numbers",
+    "open_file",
     "read_bytes",
+    "read_file",
     "read_lines",
     "read_rows",
 ]
@@ -27,6 +28,9 @@ __all__ = [
 MAX_LINE_BYTES: Final = 256 * 1024
 MAX_ROW_LINES: Final = 16
 _BOM: Final = b"\xef\xbb\xbf"
+_FLAGS: Final = (
+    os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+)  # a pipe would be waited for
 
 
 def read_lines(root: Path, name: str, *, keep_ends: bool = False) -> Iterator[tuple[int, str]]:
@@ -46,7 +50,7 @@ def read_lines(root: Path, name: str, *, keep_ends: bool = False) -> Iterator[tu
         UnsafePathError: If the name leads out of ``root``.
     """
     path = root / check_relative(name)
-    with _open(path) as file:
+    with open_file(path) as (opened, _), os.fdopen(opened, "rb", closefd=False) as file:
         number = 0
         while data := file.readline(MAX_LINE_BYTES + 1):
             number += 1
@@ -109,30 +113,37 @@ def read_bytes(root: Path, name: str, *, max_bytes: int) -> bytes:
         AnnotationError: If the file is not a regular file, cannot be read, or is larger than ``max_bytes``.
         UnsafePathError: If the name leads out of ``root``.
     """
-    path = root / check_relative(name)
-    with _open(path, max_bytes=max_bytes) as file:
-        size = path.stat().st_size  # read(max_bytes) would allocate as much for every small file
-        data = file.read(min(size, max_bytes) + 1)
+    return read_file(root / check_relative(name), max_bytes=max_bytes)
+
+
+def read_file(path: Path | str, *, max_bytes: int) -> bytes:
+    """Return a whole file that the caller trusts; otherwise as `read_bytes`."""
+    with open_file(path) as (file, size):  # read(max_bytes) would allocate as much for every small file
+        data = os.read(file, min(size, max_bytes) + 1)
     if len(data) > max_bytes:
-        raise _too_large(path, max_bytes)
+        message = f"the file is larger than {max_bytes} bytes, the most that is read of such a file"
+        raise AnnotationError(message, path=path)
     return data
 
 
-def file_stamp(root: Path, name: str) -> FileStamp:
-    """Return what the cache compares of a file.
+@contextmanager
+def open_file(path: Path | str) -> Iterator[tuple[int, int]]:
+    """Open a regular file and give its descriptor and size: a file object takes longer to make than to read.
 
     Raises:
-        AnnotationError: If it is not there, or is not a regular file.
-        UnsafePathError: If the name leads out of ``root``.
+        AnnotationError: If it is not a regular file, cannot be opened, or not be read to its end.
     """
-    path = root / check_relative(name)
     try:
-        state = path.stat()
+        file = os.open(path, _FLAGS)
+        try:
+            state = os.fstat(file)
+            if not stat.S_ISREG(state.st_mode):
+                raise AnnotationError("is not a regular file; name the annotation file", path=path)
+            yield file, state.st_size
+        finally:
+            os.close(file)
     except OSError as error:
-        raise _unreadable(path, error) from None
-    if not stat.S_ISREG(state.st_mode):  # a pipe would be waited for
-        raise AnnotationError("is not a regular file; name the annotation file", path=path)
-    return FileStamp(name=name, size=state.st_size, mtime_ns=state.st_mtime_ns)
+        raise AnnotationError(f"cannot be read ({error.strerror or error})", path=path) from None
 
 
 def numbers(texts: Sequence[str], *, path: Path | str | None = None, line: int | None = None) -> list[float]:
@@ -141,34 +152,11 @@ def numbers(texts: Sequence[str], *, path: Path | str | None = None, line: int |
     Raises:
         AnnotationError: If one is not a number; names file and line.
     """
-    try:
-        return [float(text) for text in texts]
-    except ValueError:
-        for position, text in enumerate(texts):
-            try:
-                float(text)
-            except ValueError:
-                message = f"expected number {position + 1} of {len(texts)}, got {shorten(repr(text))}"
-                raise AnnotationError(message, path=path, line=line) from None
-        raise
-
-
-def _open(path: Path, *, max_bytes: int = sys.maxsize) -> BinaryIO:
-    try:
-        state = path.stat()
-        if not stat.S_ISREG(state.st_mode):  # a pipe would be waited for
-            raise AnnotationError("is not a regular file; name the annotation file", path=path)
-        if state.st_size > max_bytes:
-            raise _too_large(path, max_bytes)
-        return path.open("rb")
-    except OSError as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: Path, error: OSError) -> AnnotationError:
-    return AnnotationError(f"cannot be read ({error.strerror or error})", path=path)
-
-
-def _too_large(path: Path, max_bytes: int) -> AnnotationError:
-    message = f"the file is larger than {max_bytes} bytes; split it into several files"
-    return AnnotationError(message, path=path)
+    found = []
+    for position, text in enumerate(texts, 1):
+        try:
+            found.append(float(text))
+        except ValueError:
+            message = f"expected number {position} of {len(texts)}, got {shorten(repr(text))}"
+            raise AnnotationError(message, path=path, line=line) from None
+    return found

@@ -30,14 +30,14 @@ from lit_loader.errors import AnnotationError
 from lit_loader.formats.folder import Folder, join_path
 from lit_loader.formats.reader import Inputs, Reader
 from lit_loader.formats.rows import Declared, Rows
-from lit_loader.formats.text_file import read_lines
+from lit_loader.formats.text_file import read_file, read_lines
 from lit_loader.formats.voc_schema import checked_name, read_schema
-from lit_loader.formats.xml_tree import child_line, child_text, parse_xml, read_bytes
+from lit_loader.formats.xml_tree import MAX_XML_BYTES, child_line, child_text, parse_xml
 
 __all__ = ["VocReader"]
 
-_Unit: TypeAlias = tuple[str, str, tuple[str, str, int] | None]
-"""An image's id, its XML file or "", and what is wrong with its line of the split: kind, split file, line."""
+_Unit: TypeAlias = tuple[str, str, tuple[str, str, int | None] | None]
+"""An image's id, its XML file or "", and what is wrong with it: kind, file (a split's), line there."""
 
 _Box: TypeAlias = Sequence[float] | None
 _WRONG: Final = {"duplicate_id": "image {} is named again", "missing_annotation": "there is no XML for {}"}
@@ -45,7 +45,7 @@ _COLUMNS: Final = tuple(f"{space}{number}" for space in " \t" for number in (-1,
 """How a line of VOC's files of one class ends."""
 
 _FLAGS: Final = ("difficult", "truncated", "occluded")
-_BLOCKS: Final = frozenset(("keypoints", "attributes", "actions"))
+_BLOCKS: Final = {"keypoints": "point", "attributes": "attribute", "actions": ""}  # with what is read of them
 _SINGLE: Final = frozenset(("name", "bndbox", "pose", "crowd", *_FLAGS))
 _IN_HEAD: Final = frozenset(("object", "schema", "filename", "size", "folder", "path", "source", "owner"))
 """Elements of a file that are read, or that hold nothing of an image but where it came from."""
@@ -85,7 +85,7 @@ class VocReader(Reader):
     description: ClassVar[str] = (
         "VOC XML, with points and attributes too; NAME: a split in ImageSets/Main, or . for all"
     )
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
 
     schema: str | KeypointSchema | Mapping[str, Any] | int | None = None
     keypoints: bool = True
@@ -111,10 +111,15 @@ class VocReader(Reader):
         if not folder.is_folder(top):
             message = f"there is no folder {top!r} in {folder.root}; pass the data set's folder as `root`"
             raise AnnotationError(f"{message}, or its annotation folder as `annotation_dir`")
+        units: list[_Unit]
         if name == ".":
             paths = sorted(path for path in folder.below(top) if path.endswith((".xml", ".XML")))
             found = {path[:-4].removeprefix(f"{top}/"): path for path in paths}  # a.xml comes after a.XML
-            return Inputs(files=paths, units=[(each, found[each], None) for each in sorted(found)])
+            again = (path for path in paths if path != found[path[:-4].removeprefix(f"{top}/")])
+            units = [(each, found[each], None) for each in sorted(found)]
+            return Inputs(
+                files=paths, units=[*units, *((path, path, ("duplicate_id", path, None)) for path in again)]
+            )
         split_file = join_path(self.split_dir, f"{name}.txt")
         source = folder.root / split_file
         if not folder.is_file(split_file):
@@ -125,7 +130,7 @@ class VocReader(Reader):
             ]
             listed = ", ".join(names[:20]) or "none"
             raise AnnotationError(f"the split file cannot be read; splits found there: {listed}", path=source)
-        units: list[_Unit] = []
+        units = []
         files: dict[str, str] = {}
         for line, text in read_lines(folder.root, split_file):
             text = text.strip()
@@ -183,7 +188,7 @@ class VocReader(Reader):
 
     def _parse(self, rows: Rows, path: str) -> tuple[_Head, str, Iterable[tuple[int, _Object, _Box]]]:
         """Return what a file holds: what is around its objects, the name of the image, and the objects."""
-        data = read_bytes(path)
+        data = read_file(path, max_bytes=MAX_XML_BYTES)
         found = self._by_text(data)
         if found is not None:
             return found
@@ -336,7 +341,14 @@ def _read_object(element: Element, keypoints: bool, attributes: bool, shift: flo
     for child in element:
         if child.tag in _SINGLE and child.tag not in texts:
             texts[child.tag] = (child.text or "").strip()
-        elif child.tag not in _BLOCKS and _says_something(child):
+        elif child.tag in _BLOCKS:
+            not_read += [
+                f"<{shorten(part.tag)}> of <{child.tag}>"
+                for part in child
+                if part.tag != _BLOCKS[child.tag]
+                and (child.tag != "actions" or _truth(part.text) is not False)
+            ]
+        elif _says_something(child):
             not_read.append(f"<{shorten(child.tag)}> of an <object>")
     if "name" not in texts:
         raise ValueError("has no <name>")
@@ -354,10 +366,6 @@ def _read_object(element: Element, keypoints: bool, attributes: bool, shift: flo
             not_read.append("<pose> of an <object>")
         if values:
             fields["attributes"] = values
-    for block in element.iterfind("actions"):
-        not_read += [
-            f"<{shorten(action.tag)}> of <actions>" for action in block if _truth(action.text) is not False
-        ]
     around = None
     points: dict[str, tuple[float, float, int]] = {}
     if keypoints or "bndbox" not in texts:
@@ -432,10 +440,7 @@ def _may_add(rows: Rows, index: int, element: _Object, known: frozenset[str] | N
 def _find_xml(folder: Folder, annotation_dir: str, image_id: str) -> str:
     """Return the XML file of an image, or "" if there is none."""
     path = image_id if annotation_dir == "." else f"{annotation_dir}/{image_id}"
-    for ending in (".xml", ".XML"):
-        if folder.is_file(path + ending):
-            return path + ending
-    return ""
+    return next((path + ending for ending in (".xml", ".XML") if folder.is_file(path + ending)), "")
 
 
 def _corners(box: Element) -> list[float]:
@@ -466,4 +471,4 @@ def _truth(text: str | None) -> bool | None:
 
 
 def _says_something(element: Element) -> bool:
-    return len(element) > 0 or bool((element.text or "").strip())
+    return len(element) > 0 or bool(element.attrib or (element.text or "").strip())

@@ -133,10 +133,9 @@ def _pair(element: Element, places: dict[str, int]) -> tuple[int, int]:
 
 
 def _different(names: Iterable[str], what: str) -> tuple[str, ...]:
-    values = tuple(names)
-    seen: set[str] = set()
-    for name in values:
+    seen: dict[str, None] = {}
+    for name in names:
         if name in seen:
             raise ValueError(f"{what} {name!r} occurs twice")
-        seen.add(name)
-    return values
+        seen[name] = None
+    return tuple(seen)

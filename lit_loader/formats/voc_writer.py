@@ -91,7 +91,7 @@ import numpy as np
 
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.table import AnnotationTable
-from lit_loader.formats.parallel import map_chunks
+from lit_loader.formats.parallel import iter_chunks
 from lit_loader.formats.rows import Declared
 from lit_loader.formats.voc_schema import add_text, schema_element, written_name, xml_text
 from lit_loader.formats.writer import Writer, absent_places, lost_masks
@@ -117,11 +117,10 @@ class VocWriter(Writer):
 
     def losses(self, table: AnnotationTable) -> list[str]:
         """Return what VOC cannot hold of a table."""
-        lost, places = lost_masks(table), absent_places(table)
-        if places:
+        lost = lost_masks(table)
+        if places := absent_places(table):
             lost.append(f"places of {places} absent points")
-        half_known = int(((table.widths == 0) != (table.heights == 0)).sum())
-        if half_known:
+        if half_known := int(((table.widths == 0) != (table.heights == 0)).sum()):
             lost.append(f"{half_known} widths or heights whose counterpart is not known")
         if table.num_images == 0 and (table.class_names or table.attributes or table.keypoint_names):
             lost.append("names of classes, points and attributes, since there is no image to write them for")
@@ -153,13 +152,15 @@ class VocWriter(Writer):
             (folder / f"{image_id}.xml", PurePosixPath(place).name)
             for image_id, place in zip(ids, places, strict=True)
         ]
-        map_chunks(
-            partial(_write_images, table=table, names=names, declared=declared),
+        write = partial(_write_images, table=table, names=names, declared=declared)
+        parts = iter_chunks(
+            write,
             range(table.num_images),
             num_workers=0,
             progress=progress,
             description="Writing annotations",
         )
+        list(parts)
         if name != ".":
             split_file.parent.mkdir(parents=True, exist_ok=True)
             split_file.write_bytes(

@@ -13,7 +13,7 @@ import numpy as np
 
 from lit_loader.annotations.table import AnnotationTable
 
-__all__ = ["Writer", "absent_places", "lost_masks", "write_file"]
+__all__ = ["Writer", "absent_places", "lost_masks", "lost_numbers", "write_file"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +92,14 @@ def absent_places(table: AnnotationTable) -> int:
 def lost_masks(table: AnnotationTable) -> list[str]:
     """Return what a format without masks does not hold of a table, in words."""
     masks = table.masks
-    count = (
-        0
-        if masks is None
-        else int(((np.diff(masks.part_offsets) > 0) | (np.diff(masks.run_offsets) > 0)).sum())
-    )
+    count = 0 if masks is None else np.count_nonzero(np.diff(masks.part_offsets) + np.diff(masks.run_offsets))
     return [f"{count} masks"] if count else []
+
+
+def lost_numbers(table: AnnotationTable) -> list[str]:
+    """Return what a format without ids and areas does not hold of a table, in words."""
+    ids = {"images": table.source_ids, "classes": table.category_ids, "objects": table.object_ids}
+    found = {f"ids of {what}": (given >= 0).sum() for what, given in ids.items() if given is not None}
+    if table.areas is not None:
+        found["areas of objects"] = np.isfinite(table.areas).sum()
+    return [f"{count} {what}" for what, count in found.items() if count]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -17,8 +16,9 @@ from defusedxml.common import DefusedXmlException
 
 from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
+from lit_loader.formats.text_file import read_file
 
-__all__ = ["MAX_TAGS", "MAX_XML_BYTES", "child_line", "child_text", "parse_xml", "read_bytes"]
+__all__ = ["MAX_TAGS", "MAX_XML_BYTES", "child_line", "child_text", "parse_xml"]
 
 # NOTE [two parsers]
 # defusedxml runs on ElementTree's pure Python parser, 2.5 times slower than the C one. What it adds, refusing
@@ -28,7 +28,6 @@ __all__ = ["MAX_TAGS", "MAX_XML_BYTES", "child_line", "child_text", "parse_xml",
 # other to defusedxml. Both build the same tree.
 MAX_XML_BYTES: Final = 16 * 1024 * 1024
 MAX_TAGS: Final = 500_000
-_FIRST_BYTES: Final = 64 * 1024
 
 
 def parse_xml(data: bytes, *, path: Path | str) -> Element:
@@ -82,33 +81,8 @@ def child_line(path: Path | str, tag: str, index: int) -> int | None:
     finder = _LineFinder(tag, index)
     refusals = (AnnotationError, SAXException, DefusedXmlException, LookupError, ValueError)
     with suppress(*refusals):  # what was found before stands
-        defusedxml.sax.parseString(read_bytes(path), finder, forbid_dtd=True)
+        defusedxml.sax.parseString(read_file(path, max_bytes=MAX_XML_BYTES), finder, forbid_dtd=True)
     return finder.line
-
-
-def read_bytes(path: Path | str) -> bytes:
-    """Return what a file holds.
-
-    Raises:
-        AnnotationError: If the file cannot be read or is larger than ``MAX_XML_BYTES``.
-    """
-    try:
-        file = os.open(
-            path, os.O_RDONLY | getattr(os, "O_BINARY", 0)
-        )  # a file object takes longer to make than to read
-        try:
-            data = part = os.read(file, _FIRST_BYTES)
-            while part and len(data) <= MAX_XML_BYTES:
-                part = os.read(file, max(len(data), _FIRST_BYTES))
-                data += part
-        finally:
-            os.close(file)
-    except OSError as error:
-        raise AnnotationError(f"cannot be read ({error.strerror})", path=path) from None
-    if len(data) > MAX_XML_BYTES:
-        message = f"the file is larger than MAX_XML_BYTES={MAX_XML_BYTES}; it cannot describe one image"
-        raise AnnotationError(message, path=path)
-    return data
 
 
 class _LineFinder(ContentHandler):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
@@ -153,13 +154,14 @@ class YoloReader(Reader):
         file = self.data_file or next(filter(folder.is_file, _DATA_FILES), "")
         data = _DataFile(folder, file, read_data_file(folder, file) if file else {})
         sources, split = self._sources(data, name)
-        tops = [posixpath.dirname(self._label_paths(f"{source}/x")[0]) for source in sources]
+        labels_of = partial(label_paths, image_dir=self.image_dir, label_dir=self.label_dir)
+        tops = [posixpath.dirname(labels_of(f"{source}/x")[0]) for source in sources]
         of_set = self._describe(data, [".", *tops])
         units: list[_Unit] = []
         images: dict[str, None] = {}
         for source in sources:
             for line, path in data.images(source):
-                places = self._label_paths(path)
+                places = labels_of(path)
                 label, kind, message = next(filter(folder.is_file, places), ""), "", ""
                 if path in images:
                     kind, message = "duplicate_id", f"image {shorten(repr(path))} is named again"
@@ -188,8 +190,9 @@ class YoloReader(Reader):
     def read(self, rows: Rows, unit: _Unit) -> None:
         """Add an image and its objects."""
         of_set = unit.of_set
-        rows.normalized, rows.file = True, of_set.file
-        rows.declare(class_names=of_set.class_names, keypoints=of_set.keypoints)
+        if not rows.declared:  # once for all images: there may be more names than rows
+            rows.normalized, rows.file = True, of_set.file
+            rows.declare(class_names=of_set.class_names, keypoints=of_set.keypoints)
         rows.file = unit.source
         if unit.kind:
             action = getattr(rows.policy, unit.kind, "not read")
@@ -210,9 +213,6 @@ class YoloReader(Reader):
                     rows.malformed(error.message, line=line)
                     continue
                 rows.object(image, line=line, **found)
-
-    def _label_paths(self, image: str) -> list[str]:
-        return label_paths(image, self.image_dir, self.label_dir)
 
     def _sources(self, data: _DataFile, name: str) -> tuple[list[str], str | None]:
         """Return the folders and lists of images that a name means, and the split."""
@@ -322,8 +322,8 @@ def read_data_file(folder: Folder, file: str) -> dict[str, Any]:
     """Return what a data file says: texts, and lists and mappings of these.
 
     Raises:
-        AnnotationError: If it is neither YAML nor, with the ending ``.data``, lines ``key = value``; or has aliases, or
-            is larger or nested deeper than any data file.
+        AnnotationError: If it is neither YAML nor, with the ending ``.data``, lines ``key = value``; or has aliases or
+            a key twice, or is larger or nested deeper than any data file.
     """
     if file.endswith(".data"):
         lines = read_lines(folder.root, file)
@@ -331,8 +331,9 @@ def read_data_file(folder: Folder, file: str) -> dict[str, Any]:
         return {key.strip(): value.strip() for key, _, value in pairs if key.strip()}
     try:
         text = read_bytes(folder.root, file, max_bytes=MAX_DATA_BYTES).decode()
-        depth = 0
+        depth = nodes = 0
         for event in yaml.parse(text, Loader=YAML_LOADER):
+            nodes += isinstance(event, yaml.NodeEvent)
             is_end = isinstance(event, yaml.CollectionEndEvent)
             depth += isinstance(event, yaml.CollectionStartEvent) - is_end
             if isinstance(event, yaml.AliasEvent) or depth > _MAX_DEPTH:  # a small file could be a huge value
@@ -341,9 +342,16 @@ def read_data_file(folder: Folder, file: str) -> dict[str, Any]:
         entries = yaml.load(text, Loader=YAML_LOADER)
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise AnnotationError(f"is no YAML: {shorten(str(error))}", path=folder.root / file) from None
+    if nodes != _num_nodes(entries):
+        raise AnnotationError("holds a key twice; unite what it has", path=folder.root / file)
     if not isinstance(entries, dict):
         raise AnnotationError("holds no keys; a data file has train, val and names", path=folder.root / file)
     return {key: value for key, value in entries.items() if value not in ("", "null", "~")}
+
+
+def _num_nodes(value: Any) -> int:
+    parts = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(_num_nodes, parts))
 
 
 def _object(values: list[float], of_set: _Set, names: Sequence[str]) -> dict[str, Any]:

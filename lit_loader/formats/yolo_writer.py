@@ -17,9 +17,9 @@ from lit_loader.annotations.report import shorten
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.formats.coco import MAX_POINTS
 from lit_loader.formats.folder import Folder
-from lit_loader.formats.parallel import map_chunks
+from lit_loader.formats.parallel import iter_chunks
 from lit_loader.formats.rows import MAX_NAME_CHARS
-from lit_loader.formats.writer import Writer, absent_places, lost_masks, write_file
+from lit_loader.formats.writer import Writer, absent_places, lost_masks, lost_numbers, write_file
 from lit_loader.formats.yolo import (
     MAX_DATA_BYTES,
     READ_KEYS,
@@ -76,12 +76,8 @@ class YoloWriter(Writer):
         lost |= {f"{flag} objects": int(getattr(table, flag).sum()) for flag in _FLAGS}
         for name, attribute in table.attributes.items():
             lost[f"values of attribute {name!r}"] = int((attribute.ids >= 0).sum())
-        ids = {"images": table.source_ids, "classes": table.category_ids, "objects": table.object_ids}
-        for what, given in ids.items():
-            lost[f"ids of {what}"] = 0 if given is None else int((given >= 0).sum())
-        lost["areas of objects"] = 0 if table.areas is None else int(np.isfinite(table.areas).sum())
         found = [] if task == "segment" else lost_masks(table)
-        return found + [f"{count} {what}" for what, count in lost.items() if count]
+        return found + lost_numbers(table) + [f"{count} {what}" for what, count in lost.items() if count]
 
     def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
         """Write a split, and add it to data.yaml.
@@ -104,13 +100,11 @@ class YoloWriter(Writer):
                 message = f"image {path!r} cannot be in a list, or the label file {label!r} is another's"
                 raise ValueError(f"{message}: {owners[label]!r}; rename the image")
             labels.setdefault(label, []).append(i)
-        map_chunks(
-            partial(_write_labels, table=table, values=values, root=root),
-            list(labels.items()),
-            num_workers=0,
-            progress=progress,
-            description="Writing annotations",
+        write = partial(_write_labels, table=table, values=values, root=root)
+        parts = iter_chunks(
+            write, list(labels.items()), num_workers=0, progress=progress, description="Writing annotations"
         )
+        list(parts)
         lines = "".join(f"./{path}\n" for path in dict.fromkeys(table.image_paths))
         write_file(root / f"{name}.txt", [lines.encode("utf-8", "surrogateescape")])
         write_file(root / "data.yaml", [data])

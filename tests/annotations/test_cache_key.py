@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from PIL import Image
 
 from lit_loader.annotations.cache import FileStamp, cache_key
-from lit_loader.formats import read_annotations
+from lit_loader.formats import read_annotations, rules
+from lit_loader.formats.image_sizes import read_image_sizes
 
 
 def test_a_key_depends_on_every_part_and_only_on_them(tmp_path):
@@ -59,6 +62,19 @@ def test_an_image_of_another_size_gives_other_boxes(fractions, tmp_path):
     assert read_list(fractions, tmp_path / "cache").boxes[0].tolist() == [10, 5, 30, 15]
     Image.new("RGB", (80, 40)).save(fractions / "a.png")
     assert read_list(fractions, tmp_path / "cache").boxes[0].tolist() == [20, 10, 60, 30]
+
+
+def test_an_image_that_changes_while_its_header_is_read_is_read_again(fractions, tmp_path, monkeypatch):
+    def read_and_change(root, paths, **options):
+        found = read_image_sizes(root, paths, **options)
+        Image.new("RGB", (90, 30)).save(root / paths[0])
+        return found
+
+    old = read_list(fractions, tmp_path / "cache").widths.tolist()
+    os.utime(fractions / "a.png", (5, 5))
+    monkeypatch.setattr(rules, "read_image_sizes", read_and_change)
+    assert read_list(fractions, tmp_path / "cache").widths.tolist() == old
+    assert read_list(fractions, tmp_path / "cache").widths.tolist() != old
 
 
 def test_a_picture_that_is_written_below_the_root_changes_nothing(fractions, tmp_path):

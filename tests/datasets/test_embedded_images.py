@@ -78,12 +78,56 @@ def test_other_json_files_hold_no_image(tmp_path):
             decode_image(tmp_path / "a.json")
 
 
-@pytest.mark.parametrize(("format", "ending"), [("PNG", "png"), ("JPEG", "jpeg")])
-def test_converted_sets_have_them_as_files(tmp_path, format, ending):
+@pytest.fixture
+def convert(tmp_path, capsys):
+    """Convert the set of one LabelMe file with this image embedded; return the exit code and standard error."""
+
+    def run(data, *, is_linked=False):
+        (tmp_path / "set").mkdir()
+        write(tmp_path / "set", data, imageWidth=40, imageHeight=24)
+        if is_linked:  # as git-annex and the caches of model hubs keep files
+            (tmp_path / "set/a.json").rename(tmp_path / "0f3a")
+            (tmp_path / "set/a.json").symlink_to(tmp_path / "0f3a")
+        words = [
+            "convert",
+            "labelme",
+            "set",
+            "train=.",
+            "--to",
+            "coco",
+            "--out",
+            "new",
+            "--cache-dir",
+            "cache",
+        ]
+        words[2], words[7], words[9] = (str(tmp_path / name) for name in ("set", "new", "cache"))
+        return main(words), capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("format", "ending"), [("PNG", "png"), ("JPEG", "jpeg"), ("JPEG2000", "jp2"), ("TIFF", "tiff")]
+)
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_converted_sets_have_them_as_files(convert, tmp_path, format, ending, is_linked):
     data = encoded(format)
-    (tmp_path / "set").mkdir()
-    write(tmp_path / "set", data)
-    words = ["convert", "labelme", "set", "train=.", "--to", "coco", "--out", "new", "--cache-dir", "cache"]
-    words[2], words[7], words[9] = (str(tmp_path / name) for name in ("set", "new", "cache"))
-    assert main(words) == 0
+    assert convert(data, is_linked=is_linked) == (0, "")
     assert (tmp_path / f"new/images/a.{ending}").read_bytes() == data
+    table = read_annotations("coco", tmp_path / "new", "annotations/train.json", use_cache=False)
+    assert list(table.image_paths) == [f"images/a.{ending}"]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"P6\n90000 90000\n255\n", "the embedded image cannot be read (DecompressionBombError: "),
+        (b"no image", "the embedded image cannot be read (UnidentifiedImageError: "),
+        (encoded("ICO"), "the embedded image would get the ending '.ico', by which no format finds it"),
+    ],
+)
+def test_an_image_that_cannot_become_a_file_is_an_error_that_names_it(convert, tmp_path, data, words):
+    code, error = convert(data)
+    assert code == 1
+    assert f"set/a.json: {words}" in error
+    assert not (tmp_path / "new").exists()

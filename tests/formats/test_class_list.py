@@ -87,7 +87,7 @@ def test_a_number_without_a_class_is_an_unknown_class(listed, label):
     [
         ("", "names no class"),
         ("a\nb\na\n", r"classes\.txt:3: 'a' is listed before"),
-        ("x" * 300, "has more than 256"),
+        ("x" * 300, "has over 256"),
     ],
 )
 def test_a_class_file_that_is_none_names_its_line(listed, text, words):
@@ -195,6 +195,14 @@ def test_a_table_whose_labels_are_not_named_is_refused(listed, text, options):
         listed(text, **options)
 
 
+@pytest.mark.parametrize("separator", [",", None])
+def test_a_table_without_a_header_is_refused_where_only_some_columns_are_numbers(listed, separator):
+    text = "a.jpg,cat,3,21\nb.png,dog,1,40\n".replace(",", separator or " ")
+    with pytest.raises(AnnotationError, match=r"list\.txt:1: only some columns are .*label_columns"):
+        listed(text, separator=separator)
+    assert listed(text, separator=separator, label_columns=[1, 2]).num_objects == 4
+
+
 @pytest.mark.parametrize("columns", [["label"], [1]])
 def test_columns_that_are_no_labels_are_counted(listed, columns):
     table = listed(TABLE, separator=",", header=True, label_columns=columns)
@@ -276,11 +284,10 @@ def test_kaggle_and_imagenet_lists_of_datumaro_are_read(shared_data):
         )
         assert (table.class_names, table.class_counts()[1]) == (("cat", "dog"), 2)
         assert table.num_images == 5
-    imagenet = root / "imagenet_txt_dataset/basic"
     policy = ReadPolicy(missing_image="keep", unknown_class="drop")
     table = read_annotations(
         "class_list",
-        imagenet,
+        root / "imagenet_txt_dataset/basic",
         "train.txt",
         image_dir="images",
         numbered=True,

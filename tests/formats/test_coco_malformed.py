@@ -193,6 +193,35 @@ def test_annotations_without_any_image_are_malformed(coco):
             coco.read()
 
 
+@pytest.mark.parametrize("width", ["100", 100.5, [100], True, -1])
+def test_a_width_that_is_none_is_reported(tmp_path, width):
+    coco = CocoSet(tmp_path)
+    coco.image(width=width)
+    coco.category()
+    coco.write()
+    table = coco.read(unreadable_image="keep")
+    assert (table.widths.tolist(), table.report.count("bad_size", "unknown")) == ([0], 1)
+
+
+def test_a_box_whose_corner_is_beyond_all_numbers_is_not_finite(coco):
+    coco.add(bbox=[1.7e308, 1, 1.7e308, 2])
+    coco.write()
+    assert coco.read().report.counts == {("non_finite", "drop"): 1}
+
+
+@pytest.mark.parametrize("categories", [((5, "x"), (6, "x")), ((5, "x"), ("six", "y"))])
+def test_ids_of_categories_that_cannot_be_kept_are_named(tmp_path, categories):
+    coco = CocoSet(tmp_path)
+    coco.image()
+    for category in categories:
+        coco.category(*category)
+    coco.write()
+    table = coco.read()
+    assert table.category_ids is None
+    what = "ids of categories, since one is text or two have the same name"
+    assert table.report.counts == {(what, "not read"): 2}
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 10**30])
 def test_numbers_that_are_no_json_refuse_the_file_with_line_and_remedy(coco, number):
     coco.add()

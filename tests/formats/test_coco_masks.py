@@ -88,12 +88,15 @@ def test_a_box_that_is_missing_is_put_around_the_polygons(tmp_path):
     [
         ("abc", "polygons or run lengths expected"),
         ([[1, 2, "x", 4, 5, 6]], "a polygon is .* numbers expected"),
-        ([[1, 2, 1e30, 4, 5, 6]], "beyond 1e\\+30"),
-        ({"size": [10, 10], "counts": [3, 4]}, r"do not add up to the 100 pixels of \[10, 10\]"),
+        ([[1, 2, 1e30, 4, 5, 6]], "beyond 1e\\+28"),
+        (
+            {"size": [10, 10], "counts": [3, 4]},
+            r"not whole numbers that add up to the 100 pixels of \[10, 10\]",
+        ),
         ({"size": [10, 10], "counts": [49.5, 50.5]}, "not whole numbers"),
-        ({"size": [10, 10], "counts": [-1, 101]}, "do not add up"),
+        ({"size": [10, 10], "counts": [-1, 101]}, "not whole numbers that add up"),
         ({"size": [10, 10], "counts": "~~~"}, "counts of a mask"),
-        ({"size": [1 << 40, 1 << 40], "counts": [1]}, "do not add up"),
+        ({"size": [1 << 40, 1 << 40], "counts": [1]}, "not whole numbers that add up"),
         ({"size": "big", "counts": RUNS}, "height and width expected"),
         ({"size": [10, 10], "counts": {"a": 1}}, "counts of a mask"),
     ],
@@ -138,3 +141,21 @@ def test_real_masks_have_the_areas_that_their_file_gives(shared_data):
         image = int(image_of[row])
         drawn = table.masks.rasterize(row, int(table.heights[image]), int(table.widths[image])).sum()
         assert drawn == pytest.approx(table.areas[row], rel=0.15, abs=16)
+
+
+@pytest.mark.parametrize(
+    "counts", [[11.5, 2, 8, 2, 77], [2**62] * 4 + [100], [str(run) for run in RUNS], [[1], [2]], None, {}]
+)
+def test_counts_that_are_no_whole_numbers_are_malformed(tmp_path, counts):
+    write(tmp_path, annotation(3, {"size": [10, 10], "counts": counts}))
+    with pytest.raises(AnnotationError, match=r"a\.json:1: object 0: counts of a mask: "):
+        read(tmp_path)
+
+
+def test_run_lengths_without_a_box_do_not_get_the_box_of_the_image(tmp_path):
+    write(tmp_path, annotation(3, {"size": [10, 10], "counts": RUNS}, bbox=None))
+    with pytest.raises(
+        AnnotationError, match="object 0: run lengths without bbox; give bbox, or masks=False"
+    ):
+        read(tmp_path)
+    assert read(tmp_path, masks=False).boxes.tolist() == [[0, 0, 10, 10]]

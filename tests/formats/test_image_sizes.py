@@ -151,3 +151,14 @@ def test_a_png_of_many_chunks_is_read(tmp_path):
     data = path.read_bytes()
     path.write_bytes(data[:33] + chunk(b"abCd", bytes(20_000)) * 400 + data[33:])
     assert read(tmp_path, "a.png") == ([[31, 17]], {})
+
+
+def test_a_size_beyond_32_bits_is_a_reason_and_no_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # as programs set it that trust their images
+    head = struct.pack(">4sIIBBBBB", b"IHDR", 2**32 - 1, 1, 8, 2, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
+    (tmp_path / "a.png").write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk + struct.pack(">I4sI", 0, b"IDAT", 0x35AF061E)
+    )
+    sizes, reasons = read_image_sizes(tmp_path, ["a.png"], num_workers=0, progress=False)
+    assert (sizes.tolist(), reasons) == ([[0, 0]], {0: "it is said to have 4294967295 x 1 pixels"})

@@ -70,7 +70,7 @@ def test_paths_may_have_blanks_between_other_separators(read, separator):
 
 def test_a_path_with_blanks_between_blanks_is_named_with_the_remedy(read):
     with pytest.raises(
-        AnnotationError, match=r"list\.txt:2: 6 fields; columns 'path box' ask for 5; a path with bl"
+        AnnotationError, match=r"list\.txt:2: 6 fields; columns 'path box' ask for 5; see `separator` for p"
     ):
         read("a.jpg 1 2 3 4\nb c.jpg 1 2 3 4", columns="path box")
 
@@ -238,7 +238,7 @@ def test_a_table_is_read_from_the_cache_until_something_changes(read, tmp_path, 
         ({"columns": "path", "header": -1}, "must be a number of lines"),
         ({"columns": "path", "visibility_values": {0: 1}}, "need a column 'points_v'"),
         ({"columns": "path points_v", "schema": 1, "visibility_values": {0: 3}}, "must mean 0 absent"),
-        ({"columns": "path", "attribute_values": {"0": "no"}}, "need a column 'attribute:NAME'"),
+        ({"columns": "path", "attribute_values": {"0": "no"}}, "need a column of an attribute"),
         ({"columns": "path", "num_workers": -1}, "num_workers=-1"),
         ({"columns": "path", "class_names": []}, "at least one"),
     ],

@@ -139,6 +139,10 @@ def test_a_file_of_classes_gives_their_order(folder):
     root = folder(BOX, BOX | {"label": "ant"})
     (root / "labels.txt").write_text("__ignore__\n_background_\nzebra\r\ncat\n\n")
     assert read(root, class_file="labels.txt").class_names == ("zebra", "cat", "ant")
+    for text, words in {"": "names no class", "a\nb\na\n": r"labels\.txt:3: 'a' is listed before"}.items():
+        (root / "labels.txt").write_text(text)
+        with pytest.raises(AnnotationError, match=words):
+            read(root, class_file="labels.txt")
 
 
 def test_images_are_found_from_the_file_and_backslashes_are_slashes(tmp_path):
@@ -190,6 +194,7 @@ def test_a_malformed_shape_is_named_and_the_others_are_read(folder, wrong):
         ('{"shapes": [], "imagePath": "\\ud800.png"}', "surrogates not allowed"),
         ('{"shapes": ' + "[" * 200_000, "it is no LabelMe file: maximum recursion depth"),
         ('{"shapes": ' + "9" * 5000 + "}", "it is no LabelMe file: Exceeds the limit"),
+        ('{"shapes": [], "shapes": [], "imagePath": "a.png"}', "an object has a key twice"),
         ('{"shapes": [' + "[]," * 600_000 + "[]]}", "more than 1000000 values"),
     ],
 )
@@ -197,6 +202,15 @@ def test_files_that_are_no_labelme_file_are_refused(folder, text, words):
     with pytest.raises(AnnotationError) as error:
         read(folder(text=text))
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_text_that_is_no_unicode_is_refused_in_every_spelling(folder, encoding):
+    root = folder(BOX | {"label": "@"})
+    text = (root / "a.json").read_text()
+    (root / "a.json").write_bytes(text.replace("@", "\ud800").encode(encoding, "surrogatepass"))
+    with pytest.raises(AnnotationError, match=r"a\.json: it is no LabelMe file: .*can't decode byte"):
+        read(root)
 
 
 def test_a_damaged_file_of_many_is_dropped_by_the_policy(folder, monkeypatch):

@@ -74,6 +74,12 @@ def test_full_tables_are_kept(format):
             {"image_paths": ["a.jpg"] * 2, "offsets": [0, 1, 1], "widths": [9] * 2, "heights": [9] * 2},
             "1 images that have the same file",
         ),
+        ("coco", {"object_ids": [-1]}, "object_ids, since one is missing or comes twice"),
+        (
+            "coco",
+            {"category_ids": [5, 5], "class_names": ["x", "y"]},
+            "category_ids, since one is missing or comes twice",
+        ),
         (
             "coco",
             {**POINTS, "class_names": [], "labels": [], "boxes": [], "offsets": [0, 0]} | NO_POINTS,
@@ -95,3 +101,13 @@ def test_what_a_list_loses_depends_on_its_columns():
     table = table_of(**POINTS, visibility=[[2, 2]])
     assert losses(table, "keypoints_txt", columns="path class points box") == []
     assert losses(table, "keypoints_txt", columns="path class box") == ["points"]
+
+
+@pytest.mark.parametrize(
+    ("format", "options"), [("keypoints_txt", {"columns": "path class box"}), ("yolo", {})]
+)
+def test_ids_and_areas_are_lost_by_name(format, options):
+    table = table_of(source_ids=[7], category_ids=[5], object_ids=[3], areas=[2.5])
+    expected = ["1 ids of images", "1 ids of classes", "1 ids of objects", "1 areas of objects"]
+    assert losses(table, format, **options) == expected
+    assert losses(table_of(), format, **options) == []

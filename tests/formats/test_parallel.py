@@ -7,7 +7,7 @@ import time
 import pytest
 
 from lit_loader.formats import parallel
-from lit_loader.formats.parallel import INLINE_FILES, iter_chunks, map_chunks, status_spinner
+from lit_loader.formats.parallel import INLINE_FILES, iter_chunks, status_spinner
 
 
 def squares(chunk):
@@ -29,7 +29,7 @@ def fail_on_500_and_900(chunk):
 
 
 def run(function, items, num_workers=0, progress=False):
-    return map_chunks(function, items, num_workers=num_workers, progress=progress, description="x")
+    return list(iter_chunks(function, items, num_workers=num_workers, progress=progress, description="x"))
 
 
 @pytest.mark.parametrize("num_workers", [0, 1, 3, None])

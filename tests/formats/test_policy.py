@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal, get_args, get_type_hints
+from dataclasses import fields
+from typing import get_args, get_type_hints
 
 import pytest
 
-from lit_loader.formats.policy import ReadPolicy, check_actions
+from lit_loader.formats.policy import ReadPolicy
 
 ACTIONS = {name: get_args(hint) for name, hint in get_type_hints(ReadPolicy).items()}
 
@@ -24,11 +24,3 @@ def test_another_action_is_refused_with_those_that_are_known(name):
 
 def test_every_problem_may_be_raised():
     assert ReadPolicy(**{field.name: "raise" for field in fields(ReadPolicy)}).degenerate == "raise"
-
-
-def test_check_actions_serves_any_dataclass_of_literals():
-    @dataclass
-    class Other:
-        color: Literal["red", "blue"] = "red"
-
-    check_actions(Other())

@@ -69,7 +69,7 @@ def test_clips_have_their_images_in_a_folder_of_their_own(tmp_path):
         ("", 1, "expected 'version: 1', got the end of the file"),
         (TWO.replace("version: 1", "version: 2"), 1, "got 'version: 2'"),
         (TWO.replace("n_points: 2", "n_points: two"), 2, "expected 'n_points: <number>'"),
-        (TWO.replace("n_points: 2", "n_points: 999999999"), 2, "n_points is 999999999; the schema has 2"),
+        (TWO.replace("n_points: 2", "n_points: 999999999"), 2, "n_points: 999999999; the schema has 2"),
         (TWO.replace("{\n", ""), 3, "expected '{', got '1 2'"),
         (TWO.replace("1 2", "1"), 4, "expected point 1 of 2, as x and y, got '1'"),
         (TWO.replace("1 2", "1 2 3"), 4, "expected point 1 of 2"),
@@ -79,7 +79,7 @@ def test_clips_have_their_images_in_a_folder_of_their_own(tmp_path):
         (TWO.replace("}", ""), 5, "expected '}', got the end of the file"),
         (TWO[:-8], 5, "expected point 2 of 2"),
         (TWO + "more", 7, "expected the end of the file, got 'more'"),
-        (TWO.replace("1 2", "1 \0"), 4, "holds a NUL"),
+        (TWO.replace("1 2", "1 \0"), 4, "expected number 2 of 2"),
         (TWO + " " * 2**20, None, "larger than"),
     ],
 )

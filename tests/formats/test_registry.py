@@ -51,6 +51,9 @@ class TinyReader(Reader):
 @dataclass(frozen=True, kw_only=True)
 class VocNamesake(TinyReader):
     format: ClassVar[str] = "voc"
+
+class Nameless(Reader):
+    pass
 """
 
 
@@ -168,6 +171,12 @@ def test_a_value_of_another_type_is_refused(tmp_path, option, value, words):
         read_annotations("keypoints_txt", tmp_path, "x", **{"columns": "path", option: value})
 
 
+@pytest.mark.parametrize("policy", ["drop", ["drop"], {"drop": "malformed"}])
+def test_a_policy_that_is_none_is_refused(tiny_set, policy):
+    with pytest.raises(ValueError, match=r"the policy has no 'd(rop)?'; .*it has: duplicate_id, "):
+        read_annotations("class_list", tiny_set, "list.txt", policy=policy)
+
+
 def test_a_value_of_the_type_is_taken():
     csv = find_reader("keypoints_csv")
     assert takes_option(csv, "path_column", 0)
@@ -219,13 +228,14 @@ def test_a_format_of_another_package_is_found_by_its_entry_point(tiny_package, t
     ("value", "why"),
     [
         ("tiny_formats:dataclass", "is neither a Reader nor a Writer"),
-        ("no_such_package:Reader", "cannot be imported: ModuleNotFoundError"),
-        ("tiny_formats:VocNamesake", "has the format 'voc' of VocReader"),
+        ("no_such_package:Reader", "ModuleNotFoundError: No module named"),
+        ("tiny_formats:VocNamesake", "its format 'voc' is that of VocReader"),
+        ("tiny_formats:Nameless", "AttributeError: .* has no attribute 'format'"),
     ],
 )
 def test_an_entry_point_that_is_no_format_is_named_and_stops_no_other(tiny_package, value, why):
     tiny_package(f"bad = {value}", "tiny = tiny_formats:TinyReader")
-    with pytest.warns(UserWarning, match=rf"bad='{value}' .* {why}.*; it is left out"):
+    with pytest.warns(UserWarning, match=rf"bad='{value}' .* is left out: .*{why}"):
         found = readers()
     assert found["voc"].__module__ == "lit_loader.formats.voc"
     assert "tiny" in found

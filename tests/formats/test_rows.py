@@ -65,7 +65,6 @@ def test_the_same_path_is_one_image_however_it_is_spelled(root):
     paths = ("deep/c.png", "deep//c.png", "./deep/c.png", "deep\\c.png")
     assert {rows.image(path) for path in paths} == {0}
     assert rows.image("a.jpg") == 1
-    assert rows.image("a.jpg", again=True) == 2
 
 
 def test_the_same_file_under_several_names_is_one_image(root):

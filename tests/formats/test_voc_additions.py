@@ -238,3 +238,21 @@ def test_folders_of_annotations_are_searched_when_there_is_no_split(voc, tmp_pat
     (voc.root / "Annotations/link").symlink_to(tmp_path / "elsewhere")
     table = read_annotations("voc", voc.root, policy={"missing_image": "keep"}, use_cache=False)
     assert list(table.image_ids) == ["2", "day/1", "link/9"]
+
+
+def test_what_blocks_and_attributes_of_elements_say_is_counted_where_it_is_not_read(voc):
+    said = (
+        "<keypoints><point name='a' x='1' y='2'/><dot x='1'/></keypoints>"
+        "<attributes><word>no</word></attributes><actions><jumping>1</jumping><running>0</running></actions>"
+        "<weather kind='rain'/><depth/>"
+    )
+    voc.add("a", (*BOX, said))
+    assert voc.read().report.counts == {
+        (f"<{what}>", "not read"): 1
+        for what in (
+            "dot> of <keypoints",
+            "word> of <attributes",
+            "jumping> of <actions",
+            "weather> of an <object",
+        )
+    }

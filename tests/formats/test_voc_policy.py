@@ -251,3 +251,12 @@ def test_what_the_policy_raises_is_raised_even_if_malformed_files_are_dropped(vo
     split = break_voc(voc, kind)
     with pytest.raises(AnnotationError, match=PLACES[kind]):
         voc.read(split or ".", malformed="drop", **{kind: "raise"})
+
+
+def test_a_second_annotation_file_of_an_image_is_counted(voc):
+    voc.add("a", GOOD)
+    folder = voc.root / "Annotations"
+    (folder / "a.XML").write_bytes((folder / "a.xml").read_bytes())
+    table = voc.read()
+    assert (len(table), table.num_objects, table.report.counts) == (1, 1, {("duplicate_id", "drop"): 1})
+    assert table.report.problems[0].file == "Annotations/a.XML"

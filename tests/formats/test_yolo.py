@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import ReadPolicy, read_annotations
+from lit_loader.formats import ReadPolicy, Rows, read_annotations
 from tests.formats.text_sets import write_image
 
 NAMES = "names: {0: cat, 1: dog}\n"
@@ -189,3 +189,15 @@ def test_options_that_exclude_each_other_are_refused(tmp_path):
         read(tmp_path, task="detect", schema=2)
     with pytest.raises(AnnotationError, match=r"task='pose' needs kpt_shape in the data file, or `schema`"):
         read(make_set(tmp_path, ""), task="pose")
+
+
+def test_names_are_declared_once_for_all_images(tmp_path, monkeypatch):
+    root, calls = make_set(tmp_path, "0 0.5 0.5 0.2 0.4\n"), []
+    for name in ("b", "c"):
+        write_image(root / f"images/train/{name}.jpg")
+        (root / f"labels/train/{name}.txt").touch()
+    declare = Rows.declare
+    monkeypatch.setattr(
+        Rows, "declare", lambda *rows, **names: (calls.append(names), declare(*rows, **names))
+    )
+    assert (read(root).class_names, len(calls)) == (("cat", "dog"), 1)

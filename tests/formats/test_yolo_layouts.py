@@ -169,6 +169,8 @@ def test_an_image_that_is_listed_again_is_read_once(tmp_path):
         ("[" * 100_000, "more than 8 lists in each other"),
         ("- a\n", "holds no keys"),
         ("a: b: c\n", "is no YAML"),
+        ("names: [x]\nnames: [y]\n", "holds a key twice"),
+        ("names:\n  0: x\n  0: y\n", "holds a key twice"),
         ("names: !!python/object/apply:os.system [x]\n", "class 1 has no name"),
         ("x" * 2**20 + "x", "larger than 1048576 bytes"),
     ],
