@@ -389,7 +389,7 @@ class _Objects:
         self, chunk: slice, written: npt.NDArray[np.float64], sizes: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.float32]:
         policy, kinds = self._rows.policy, self._kinds[chunk]
-        given: _Mask = kinds == BoxKind.GIVEN
+        given: _Mask = np.isin(kinds, (BoxKind.GIVEN, BoxKind.AROUND_POLYGONS))
 
         def message(rule: str) -> _Message:
             def text(row: int) -> str:

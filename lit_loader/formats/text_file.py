@@ -119,7 +119,12 @@ def read_bytes(root: Path, name: str, *, max_bytes: int) -> bytes:
 def read_file(path: Path | str, *, max_bytes: int) -> bytes:
     """Return a whole file that the caller trusts; otherwise as `read_bytes`."""
     with open_file(path) as (file, size):  # read(max_bytes) would allocate as much for every small file
-        data = os.read(file, min(size, max_bytes) + 1)
+        wanted = min(size, max_bytes) + 1
+        data = os.read(file, wanted)
+        while len(data) < wanted - 1 and (
+            rest := os.read(file, wanted - len(data))
+        ):  # of a networked file system
+            data += rest
     if len(data) > max_bytes:
         message = f"the file is larger than {max_bytes} bytes, the most that is read of such a file"
         raise AnnotationError(message, path=path)

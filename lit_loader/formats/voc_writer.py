@@ -94,7 +94,7 @@ from lit_loader.annotations.table import AnnotationTable
 from lit_loader.formats.parallel import iter_chunks
 from lit_loader.formats.rows import Declared
 from lit_loader.formats.voc_schema import add_text, schema_element, written_name, xml_text
-from lit_loader.formats.writer import Writer, absent_places, lost_masks
+from lit_loader.formats.writer import Writer, absent_places, lost_masks, lost_numbers
 
 __all__ = ["VocWriter", "voc_image_paths", "write_image_xml"]
 
@@ -117,7 +117,7 @@ class VocWriter(Writer):
 
     def losses(self, table: AnnotationTable) -> list[str]:
         """Return what VOC cannot hold of a table."""
-        lost = lost_masks(table)
+        lost = lost_masks(table) + lost_numbers(table)
         if places := absent_places(table):
             lost.append(f"places of {places} absent points")
         if half_known := int(((table.widths == 0) != (table.heights == 0)).sum()):

@@ -159,3 +159,11 @@ def test_run_lengths_without_a_box_do_not_get_the_box_of_the_image(tmp_path):
     ):
         read(tmp_path)
     assert read(tmp_path, masks=False).boxes.tolist() == [[0, 0, 10, 10]]
+
+
+def test_a_polygon_that_reaches_beyond_the_image_is_reported_as_its_box_is(tmp_path):
+    write(tmp_path, annotation(3, [[-2, 1, 12, 1, 12, 3]], bbox=None))
+    policy = {"missing_image": "keep", "out_of_image": "clip"}
+    table = read(tmp_path, policy=policy)
+    assert table.report.count("out_of_image", "clip") == 1
+    assert table.boxes.tolist() == [[0, 1, 10, 3]]

@@ -274,10 +274,9 @@ def test_real_tables_have_the_rows_that_they_have(shared_data, name, options, im
 
 def test_points_outside_real_images_are_listed(shared_data):
     """Mariana_Ohata_22 has a second point on its lower edge, which belongs to the image here."""
-    name, folder = "udacity_faces/training_frames_keypoints.csv", "udacity_faces/training"
-    table = read_annotations(
-        "keypoints_csv", shared_data, name, schema="face_68", image_dir=folder, use_cache=False
-    )
+    name, images = "udacity_faces/training_frames_keypoints.csv", "udacity_faces/training"
+    options = {"schema": "face_68", "image_dir": images, "use_cache": False}
+    table = read_annotations("keypoints_csv", shared_data, name, **options)
     lines = (shared_data / name).read_text().splitlines()
     found = {lines[problem.line - 1].split(",")[0]: problem.message for problem in table.report}
     assert {image: int(message.split()[0]) for image, message in found.items()} == {

@@ -117,3 +117,10 @@ def test_numbers_name_what_is_none(tmp_path):
     assert numbers(["1", "-2.5e3", "inf"]) == [1, -2500, float("inf")]
     with pytest.raises(AnnotationError, match=r"l\.txt:3: expected number 2 of 3, got 'x'"):
         numbers(["1", "x", "y"], path="l.txt", line=3)
+
+
+def test_a_file_that_comes_in_pieces_is_read_whole(write, monkeypatch):
+    root = write(b"0123456789")
+    whole, read = read_bytes(root, "f.txt", max_bytes=10), os.read
+    monkeypatch.setattr(text_file.os, "read", lambda file, size: read(file, min(size, 3)))
+    assert read_bytes(root, "f.txt", max_bytes=10) == whole == b"0123456789"
