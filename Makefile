@@ -8,7 +8,7 @@ TEST := $(PY) -m pytest -m 'not soak'
 # `make test` runs four parts at once, these and the rest: tests of workers wait more than they compute.
 LOADER := $(addprefix tests/,device engine faults loader shared_memory)
 STATE := $(addprefix tests/,parity portability resume samplers seeding)
-TRAINING := $(addprefix tests/,callbacks datamodules examples lightning recipes)
+TRAINING := $(addprefix tests/,callbacks datamodules datasets examples lightning recipes transforms)
 
 .PHONY: demo test soak lint bench clean
 .DELETE_ON_ERROR:
@@ -22,7 +22,7 @@ $(READY): pyproject.toml
 demo: $(READY) ## draw the embedded data set, fit and test a detector on it
 	$(PY) examples/train.py
 
-test: $(READY) ## the whole suite, four parts at once, about 6 minutes on two cores
+test: $(READY) ## the whole suite, four parts at once, about 7 minutes on two cores
 	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; code=0; parts=; \
 	$(foreach part,LOADER STATE TRAINING,$(TEST) -o cache_dir=.pytest_cache/$(part) $($(part)) > "$$out/$(part)" 2>&1 & parts="$$parts $$!";) \
 	$(TEST) $(addprefix --ignore=,$(LOADER) $(STATE) $(TRAINING)) || code=$$?; \
