@@ -408,11 +408,12 @@ class ProcessLink:
             poller.register(os.pidfd_open(self._main_pid), select.POLLIN)
         except ProcessLookupError:
             os._exit(_ORPHAN_EXIT_CODE)
-        except (AttributeError, OSError):  # without pidfds the parent's end alone is noticed
+        except (AttributeError, OSError):  # without pidfds the parent is looked at from time to time
             parent = os.getppid()
         while not self._stopping:
             events = poller.poll(None if parent is None else _ORPHAN_POLL_MS)
-            if parent not in (None, os.getppid()) or any(fd != self._control.fd for fd, _ in events):
+            is_orphan = parent is not None and self._is_orphan(parent)
+            if is_orphan or any(fd != self._control.fd for fd, _ in events):
                 os._exit(_ORPHAN_EXIT_CODE)
             try:
                 while (frame := self._control.receive()) is not None:
@@ -423,6 +424,17 @@ class ProcessLink:
                         self._ended_epochs.add(message.epoch)
             except EOFError:
                 self._stop()
+
+    def _is_orphan(self, parent: int) -> bool:
+        """Whether the parent, which may be the fork server, or the main process has ended.
+
+        The main process may have ended before its pid was compared for the first time: then the parent is init already.
+        """
+        try:
+            os.kill(self._main_pid, 0)
+        except ProcessLookupError:
+            return True
+        return os.getppid() != parent
 
     def _stop(self) -> None:
         self._stopping = True

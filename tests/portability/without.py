@@ -145,9 +145,18 @@ def check_ends(folder, loader, expected):
 
     with pytest.warns(WorkerRestartWarning, match="SIGKILL"):
         assert same(epochs(loader(Dies(folder), num_workers=2)), expected), "a killed worker"
-    pids = folder / "pids"
+    check_orphans(folder / "pids", loader)
+    check_orphans(folder / "late pids", loader, listens_late=True)
+
+
+def check_orphans(pids, loader, *, listens_late=False):
     main = os.fork()
     if main == 0:
+        if listens_late:
+            from lit_loader.engine.worker import ProcessLink
+
+            listen = ProcessLink._listen
+            ProcessLink._listen = lambda link: listen_late(listen, link)
         workers = loader(num_workers=2, persistent_workers=True)
         next(iter(workers))
         pids.write_text(" ".join(str(child.pid) for child in multiprocessing.active_children()))
@@ -159,6 +168,13 @@ def check_ends(folder, loader, expected):
     while left := [pid for pid in left if runs(pid)]:
         assert time.monotonic() < deadline, "workers outlive their main process"
         time.sleep(0.02)
+
+
+def listen_late(listen, link):
+    """Begin to watch the main process when it has ended."""
+    while os.getppid() == link._main_pid:
+        time.sleep(0.01)
+    listen(link)
 
 
 def runs(pid):
