@@ -6,10 +6,9 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,31 +16,24 @@ from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import CacheError
 
 __all__ = [
-    "FileStamp",
     "cache_file",
     "cache_folder",
     "cache_key",
     "image_stamp",
+    "keep",
     "load_last",
-    "load_or_build",
+    "load_unchanged",
+    "was_read",
 ]
 
 # NOTE [when a cache is stale]
 # A cache file is named by the hash of everything that its table was made from: reader, its version, its
 # settings, the root, and the relative name, size and modification time (ns) of every annotation file. If one of
 # these differs, the name differs, and the file of that name does not exist. A table that depends on images (their
-# headers were read, or they were missing) holds a stamp of each. Stamps are taken before the files are read: a file
+# headers were read, or they were missing) holds a stamp of each. A stamp is taken before its file is read: a file
 # that changes meanwhile has another stamp at the next read. Not seen: a file rewritten with the same size within the
 # clock tick of the file system, or with its time set back. Files are never changed in place, so a mapping stays
 # valid; old ones stay until the folder is deleted, which is safe at any time between runs.
-
-
-class FileStamp(NamedTuple):
-    """What is compared of a file that a table was made from."""
-
-    name: str
-    size: int
-    mtime_ns: int
 
 
 def cache_folder(cache_dir: Path | str | None = None) -> Path:
@@ -64,7 +56,13 @@ def cache_folder(cache_dir: Path | str | None = None) -> Path:
 
 
 def cache_key(
-    *, reader: str, version: int, root: Path, settings: Mapping[str, object], stamps: Iterable[FileStamp]
+    *,
+    reader: str,
+    version: int,
+    root: Path,
+    settings: Mapping[str, object],
+    files: Sequence[str] = (),
+    stamps: Sequence[int] = (),
 ) -> str:
     """Return the key of a table as 32 hexadecimal digits; see NOTE [when a cache is stale].
 
@@ -73,14 +71,14 @@ def cache_key(
         version: Changes whenever the reader gives other results for the same files.
         root: The data set's folder.
         settings: Every argument that changes the result, as plain values.
-        stamps: The files, in the reader's order.
+        files: Names in the reader's order.
+        stamps: Size and modification time (ns) of each, one after the other.
     """
     digest = hashlib.blake2b(digest_size=16)
     head = [reader, version, str(root), settings]
     digest.update(json.dumps(head, sort_keys=True).encode())
-    for stamp in stamps:
-        name = stamp.name.encode("utf-8", "surrogateescape")
-        digest.update(b"\0%d %d %d\0" % (len(name), stamp.size, stamp.mtime_ns) + name)
+    digest.update(b"\0" + "\0".join(files).encode("utf-8", "surrogateescape"))  # no name holds a NUL
+    digest.update(np.asarray(stamps, dtype=np.int64).tobytes())
     return digest.hexdigest()
 
 
@@ -89,54 +87,59 @@ def cache_file(folder: Path, key: str) -> Path:
     return folder / "annotations" / f"{key}.arrow"
 
 
-def load_or_build(
-    *,
-    folder: Path,
-    key: str,
-    request: str,
-    root: Path,
-    build: Callable[[], AnnotationTable],
-    may_keep: Callable[[AnnotationTable], bool],
-) -> AnnotationTable:
-    """Return the table of ``key`` from the cache, or build it and put it there.
+def was_read(*, folder: Path, request: str) -> bool:
+    """Return whether `keep` or `load_unchanged` has noted a table for a request."""
+    return _last_file(folder, request).is_file()
 
-    A damaged file is built again and replaced. Several builders at once do the work several times and
-    leave one complete file. A cached table is built again if an image that it depends on has changed.
+
+def load_unchanged(*, folder: Path, key: str, request: str, root: Path) -> AnnotationTable | None:
+    """Return the table of ``key`` from the cache, or None if it must be made.
+
+    It must be if it is not there, is damaged, is of another root, or depends on an image that has changed.
 
     Args:
         folder: The cache folder.
         key: The table's key.
         request: The key without the files: that of what is read and how, under which `load_last` finds the table.
-        root: The data set's folder; a cached table of another one is refused.
-        build: Makes the table.
-        may_keep: Returns whether a table that was built now may be put there.
+        root: The data set's folder.
+    """
+    table = _load(cache_file(folder, key), key, root)
+    found = None if table is None or _images_changed(table) else table
+    _set_last(folder, request, None if found is None else key)
+    return found
+
+
+def keep(table: AnnotationTable, *, folder: Path, key: str, request: str) -> AnnotationTable:
+    """Put a table into the cache, and return it as it is opened from there, so that its arrays are shared.
+
+    Several processes at once do the work several times and leave one complete file.
+
+    Args:
+        table: The table.
+        folder: The cache folder.
+        key: The table's key.
+        request: As for `load_unchanged`.
 
     Warns:
         UserWarning: If the cache cannot be written; the table is then held in memory.
     """
     path = cache_file(folder, key)
-    table = _load(path, key, root)
-    if table is None or _images_changed(table):
-        _set_last(folder, request, None)
-        table = build()
-        if not may_keep(table):
-            return table
-        try:
-            table.save(path, key=key)
-            table = AnnotationTable.load(path, key=key)
-        except OSError as error:  # CacheError is one
-            remedy = "pass a writable `cache_dir` or `use_cache=False`"
-            warnings.warn(f"the cache {path} cannot be used ({error}); {remedy}", UserWarning, stacklevel=3)
-            return table
+    try:
+        table.save(path, key=key)
+        table = AnnotationTable.load(path, key=key)
+    except OSError as error:  # CacheError is one
+        remedy = "pass a writable `cache_dir` or `use_cache=False`"
+        warnings.warn(f"the cache {path} cannot be used ({error}); {remedy}", UserWarning, stacklevel=3)
+        return table
     _set_last(folder, request, key)
     return table
 
 
 def load_last(*, folder: Path, request: str, root: Path) -> AnnotationTable | None:
-    """Return the table that `load_or_build` gave last for a request, with no look at the files that it is made of.
+    """Return the table that was kept or opened last for a request, with no look at the files that it is made of.
 
     Returns:
-        None if there is none, or the cache cannot be written: then the last read could not be noted there.
+        None if there is none, or if the cache cannot be written, because then the last read was not noted in it.
     """
     path = _last_file(folder, request)
     if not os.access(path.parent, os.W_OK):
@@ -162,9 +165,8 @@ def _last_file(folder: Path, request: str) -> Path:
 
 def _set_last(folder: Path, request: str, key: str | None) -> None:
     path = _last_file(folder, request)
-    with suppress(
-        OSError
-    ):  # then `load_last` finds nothing, and other processes look at the files themselves
+    # without it `load_last` finds nothing, and other processes look at the files themselves
+    with suppress(OSError):
         if key is not None and path.is_file() and path.read_text("ascii") == key:
             return
         path.unlink(missing_ok=True)
@@ -175,7 +177,7 @@ def _set_last(folder: Path, request: str, key: str | None) -> None:
 
 
 def image_stamp(root: Path | str, path: str) -> int:
-    """Return a number that changes with the size and the time of an image file: not 0, and -1 if there is none."""
+    """Return a number that changes with the size and the time of an image file. Never 0; -1 without a file."""
     try:
         state = os.stat(f"{root}/{path}")  # noqa: PTH116 - a third of a Path's time, for each image
     except OSError:

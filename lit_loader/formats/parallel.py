@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import warnings
@@ -63,7 +64,8 @@ def iter_chunks(
             return
         methods = multiprocessing.get_all_start_methods()
         context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
-        with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        # gc.freeze: what a process inherits by a fork its collector need not go through, which would copy each page
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=gc.freeze) as pool:
             with warnings.catch_warnings():
                 # Python 3.12 warns of forking beside threads; the children take no lock of this process.
                 warnings.simplefilter("ignore", DeprecationWarning)

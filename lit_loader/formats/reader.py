@@ -25,12 +25,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from lit_loader.annotations.cache import cache_folder, cache_key, load_last, load_or_build
+from lit_loader.annotations.cache import (
+    cache_folder,
+    cache_key,
+    keep,
+    load_last,
+    load_unchanged,
+    was_read,
+)
 from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
 from lit_loader.annotations.report import shorten
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats.folder import Folder
+from lit_loader.formats.folder import Folder, file_stamp
 from lit_loader.formats.parallel import iter_chunks, status_spinner
 from lit_loader.formats.policy import ReadPolicy
 from lit_loader.formats.rows import Rows
@@ -104,12 +111,14 @@ class Inputs:
     Attributes:
         files: Paths relative to the root; with name, size and time they make the cache's key.
         units: What `Reader.read` gets one by one; by default the files.
+        unit_files: Further files, each of which is read by one unit, with `Rows.read_bytes`.
         split: The split that the name means, if it means one.
         listed: Images that a folder's listing adds to the set: part of the key by their names alone.
     """
 
     files: Sequence[str]
     units: Sequence[Any] | None = None
+    unit_files: Sequence[str] = ()
     split: str | None = None
     listed: Sequence[str] = ()
 
@@ -183,29 +192,35 @@ class Reader(ABC):
         options = ReadOptions() if options is None else options
         folder = root if isinstance(root, Folder) else Folder(root)
         if not options.use_cache:
-            inputs = self.inputs(folder, name)
-            if inputs.units is None:  # a reader that makes units has looked at its files
-                for file in inputs.files:
-                    folder.stamp(file)
-            return self._build(folder, inputs, options)
+            return self._build(folder, self.inputs(folder, name), options)[0]
         cache = cache_folder(options.cache_dir)
         make_key = partial(cache_key, reader=self.format, version=self.version, root=folder.root)
         settings = self._settings(name, options)
-        request = make_key(settings=settings, stamps=())
+        request = make_key(settings=settings)
         last = load_last(folder=cache, request=request, root=folder.root) if options.trust_cache else None
         if last is not None:
             return last
         inputs = self.inputs(folder, name)
-        return load_or_build(
-            folder=cache,
-            key=make_key(
-                settings={**settings, "listed": inputs.listed}, stamps=map(folder.stamp, inputs.files)
-            ),
-            request=request,
-            root=folder.root,
-            build=partial(self._build, folder, inputs, options),
-            may_keep=_has_all_images,
-        )
+        settings["listed"] = inputs.listed
+        files, unit_files = inputs.files, inputs.unit_files
+        if inputs.units is None:
+            files, unit_files = (), inputs.files
+        make_key = partial(make_key, settings=settings, files=[*files, *unit_files])
+        stamps = [number for file in files for number in folder.stamp(file)]
+        was_known = was_read(folder=cache, request=request)
+        if was_known:
+            stamps += [number for file in unit_files for number in folder.stamp(file)]
+            key = make_key(stamps=stamps)
+            kept = load_unchanged(folder=cache, key=key, request=request, root=folder.root)
+            if kept is not None:
+                return kept
+        # A file that there is nothing to compare with is stamped by the process that reads it.
+        table, rows = self._build(folder, inputs, options, stamp=not was_known)
+        stamps_read = [] if was_known else rows.stamps_of(unit_files)
+        if stamps_read is None or not _has_all_images(table):
+            return table
+        key = make_key(stamps=stamps + stamps_read)
+        return keep(table, folder=cache, key=key, request=request)
 
     def _settings(self, name: str, options: ReadOptions) -> dict[str, Any]:
         """Return all that changes the table, as plain values."""
@@ -219,12 +234,24 @@ class Reader(ABC):
             "policy": asdict(options.policy),
         }
 
-    def _build(self, folder: Folder, inputs: Inputs, options: ReadOptions) -> AnnotationTable:
+    def _build(
+        self, folder: Folder, inputs: Inputs, options: ReadOptions, *, stamp: bool = False
+    ) -> tuple[AnnotationTable, Rows]:
         units = inputs.files if inputs.units is None else inputs.units
-        told = f"Reading {shorten(', '.join(inputs.files[:3]))}"
-        with status_spinner(told, progress=options.progress), _other_format_named(self.format):
+        names = [*inputs.files[:3], *inputs.unit_files[:3]]
+        with (
+            status_spinner(f"Reading {shorten(', '.join(names[:3]))}", progress=options.progress),
+            _other_format_named(self.format),
+        ):
             parts = iter_chunks(
-                partial(_read_chunk, reader=self, root=folder.root, options=options, is_one=len(units) == 1),
+                partial(
+                    _read_chunk,
+                    reader=self,
+                    root=folder.root,
+                    options=options,
+                    is_one=len(units) == 1,
+                    stamp=stamp,
+                ),
                 units,
                 num_workers=options.num_workers if len(units) > 1 else 0,
                 progress=options.progress,
@@ -233,7 +260,7 @@ class Reader(ABC):
             rows = next(parts, None) or Rows(folder.root, options.policy, options.class_names)
             for part in parts:
                 rows.join(part)
-            return build_table(
+            table = build_table(
                 rows,
                 folder,
                 class_names=options.class_names,
@@ -242,15 +269,21 @@ class Reader(ABC):
                 num_workers=options.num_workers,
                 progress=options.progress,
             )
+        return table, rows
 
 
 def _read_chunk(
-    units: Sequence[Any], *, reader: Reader, root: Path, options: ReadOptions, is_one: bool
+    units: Sequence[Any], *, reader: Reader, root: Path, options: ReadOptions, is_one: bool, stamp: bool
 ) -> Rows:
     rows = Rows(root, options.policy, options.class_names)
+    if stamp:
+        rows.start_stamps()
     rows.find_line = partial(reader.find_line, root)
     for unit in units:
         rows.file = unit if isinstance(unit, str) else ""
+        if stamp and rows.file:
+            with suppress(OSError, ValueError):  # to read it tells the reason
+                rows.put_stamp(*file_stamp(f"{root}/{unit}"))
         try:
             reader.read(rows, unit)
         except AnnotationError as error:

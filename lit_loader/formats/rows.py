@@ -14,6 +14,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import compress
 from pathlib import Path
 from struct import Struct
 from struct import error as StructError
@@ -29,6 +30,7 @@ from lit_loader.annotations.report import Problem, ReadReport, shorten
 from lit_loader.errors import AnnotationError, UnsafePathError
 from lit_loader.formats.folder import join_path
 from lit_loader.formats.policy import ReadPolicy
+from lit_loader.formats.text_file import read_with_state
 
 __all__ = [
     "BoxKind",
@@ -51,6 +53,7 @@ finite in float32."""
 _MAX_PIXELS: Final = 2**31 - 1
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 _OF_OBJECT: Final = ("image", "label", "layout", "file", "line", "index", "kind", "flags")
+_NO_STAMP: Final = (-1, 0)
 _FREE_CELLS: Final = 2**22
 _CELLS_PER_VALUE: Final = 64
 
@@ -177,6 +180,7 @@ class Rows:
     def __init__(self, root: Path, policy: ReadPolicy, given_classes: Sequence[str] | None = None) -> None:
         self.root, self.policy, self.given_classes = root, policy, given_classes
         self.files: dict[str, int] = {}
+        self._stamps: array[int] | None = None
         self.file = ""
         self.report = ReadReport()
         self.split: str | None = None
@@ -199,6 +203,38 @@ class Rows:
     @file.setter
     def file(self, file: str) -> None:
         self._name_of_file, self._file = file, self.files.setdefault(file, len(self.files))
+        if self._stamps is not None and 2 * self._file == len(self._stamps):
+            self._stamps.extend(_NO_STAMP)
+
+    def start_stamps(self) -> None:
+        """Keep the stamps of files that `put_stamp` and `read_bytes` note from now on."""
+        self._stamps = array("q", _NO_STAMP * len(self.files))
+
+    def put_stamp(self, size: int, mtime_ns: int) -> None:
+        """Note size and time (ns) of `file` as they were before it was read, if stamps are kept."""
+        if self._stamps is not None:
+            self._stamps[2 * self._file], self._stamps[2 * self._file + 1] = size, mtime_ns
+
+    def read_bytes(self, *, max_bytes: int) -> bytes:
+        """Return the whole of `file`, and note its stamp.
+
+        Raises:
+            AnnotationError: If it is not a regular file, cannot be read, or is larger than ``max_bytes``.
+        """
+        data, state = read_with_state(f"{self.root}/{self._name_of_file}", max_bytes=max_bytes)
+        self.put_stamp(state.st_size, state.st_mtime_ns)
+        return data
+
+    def stamps_of(self, files: Sequence[str]) -> list[int] | None:
+        """Return size and time (ns) of each file, one after the other, or None if a file has no stamp."""
+        if self._stamps is None:
+            return None
+        stamps = np.frombuffer(self._stamps, dtype=np.int64).reshape(-1, 2)
+        stamps = stamps[[self.files.get(file, 0) for file in files]]  # that of "" is none
+        return None if (stamps[:, 0] < 0).any() else stamps.reshape(-1).tolist()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_image_of": {}}  # `join` makes it again where it is needed
 
     @property
     def normalized(self) -> bool:
@@ -362,14 +398,20 @@ class Rows:
         if label is None:
             label = self.class_names[class_name] = len(self.class_names)
         flags = difficult | truncated << 1 | occluded << 2 | crowd << 3
-        rest = image, label, layout, self._file, line or 0, -1 if index is None else index, kind, flags
+        index = -1 if index is None else index
         try:
-            packed = _PACK.pack(*box, *rest)
+            packed = _PACK.pack(*box, image, label, layout, self._file, line or 0, index, kind, flags)
         except (OverflowError, StructError):  # an integer of hundreds of digits, or not four numbers
             if len(box) != 4:
                 raise ValueError(f"a box has 4 numbers, got {len(box)}") from None
-            packed = _PACK.pack(*_floats(box), *rest)
-        row = len(objects.packed) // _PACK.size
+            box = _floats(box)
+            packed = _PACK.pack(*box, image, label, layout, self._file, line or 0, index, kind, flags)
+        objects.packed += packed
+        if not (
+            polygons or attributes or object_id is not None or area is not None or run_lengths is not None
+        ):
+            return
+        row = len(objects) - 1
         for polygon in polygons:
             objects.polygon_rows.append(row)
             objects.polygon_lengths.append(len(polygon))
@@ -382,7 +424,6 @@ class Rows:
             _put(objects.areas, row, area, missing=math.nan)
         if attributes:
             self.add_attributes(row, attributes)
-        objects.packed += packed
 
     def malformed(self, message: str, *, line: int | None = None, index: int | None = None) -> None:
         """Report something that is not as its format asks, or raise, as the policy says."""
@@ -435,13 +476,17 @@ class Rows:
         """Append what another process has read."""
         self.normalized = other.normalized = self.normalized or other.normalized
         objects, first_object = self.objects, len(self.objects)
+        first_file = len(self.files)
         files = _lookup(self.files, other.files)
-        theirs = other.objects.rows().copy()
+        if self._stamps is not None and other._stamps is not None:
+            stamps = np.frombuffer(other._stamps, dtype=np.int64).reshape(-1, 2)
+            self._stamps.frombytes(stamps[files >= first_file].tobytes())
+        objects.packed += other.objects.packed
+        theirs = objects.rows()[first_object:]
         theirs["image"] = self._join_images(other, files)[theirs["image"]]
         theirs["label"] = np.append(_lookup(self.class_names, other.class_names), -1)[theirs["label"]]
         theirs["layout"] = np.append(_lookup(self.layouts, other.layouts), -1)[theirs["layout"]]
         theirs["file"] = files[theirs["file"]]
-        objects.packed += theirs.tobytes()
         objects.points.extend(other.objects.points)
         objects.visibility += other.objects.visibility
         for polygon_row in other.objects.polygon_rows:
@@ -464,18 +509,18 @@ class Rows:
     def _join_images(self, other: Rows, files: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """Append the images that are not here yet, and return the number of each here."""
         mine, added = self.images, other.images
+        self._image_of = self._image_of or {path: number for number, path in enumerate(mine.paths)}
         first = len(mine.paths)
         numbers = _lookup(self._image_of, added.paths)
-        kept = np.flatnonzero(numbers >= first)
-        for number in kept.tolist():
-            mine.paths.append(added.paths[number])
-            mine.ids.append(added.ids[number])
-            mine.file_names.append(added.file_names[number])
-            mine.lines.append(added.lines[number])
-            if number < len(added.source_ids):
-                _put(mine.source_ids, int(numbers[number]), added.source_ids[number], missing=-1)
-        mine.files.frombytes(files[_array(added.files)[kept]].tobytes())
-        mine.sizes.frombytes(_array(added.sizes).reshape(-1, 2)[kept].tobytes())
+        is_new = (numbers >= first).tolist()
+        for column in ("paths", "ids", "file_names", "lines"):
+            getattr(mine, column).extend(compress(getattr(added, column), is_new))
+        for number, source_id in zip(
+            numbers[is_new].tolist(), compress(added.source_ids, is_new), strict=False
+        ):
+            _put(mine.source_ids, number, source_id, missing=-1)
+        mine.files.frombytes(files[_array(added.files)[is_new]].tobytes())
+        mine.sizes.frombytes(_array(added.sizes).reshape(-1, 2)[is_new].tobytes())
         return numbers
 
     def check_cells(self, what: str, *, names: int, written: int) -> None:

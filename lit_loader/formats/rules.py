@@ -126,19 +126,21 @@ class _Images:
         self._exists: _Mask = np.ones(count, dtype=np.bool_)
         self._files = list(rows.files)
         number_of: dict[str, int] = {}
-        for number, (path, stated) in enumerate(zip(rows.images.paths, rows.images.file_names, strict=True)):
-            self.paths[number] = found = self._look_up(number, path, stated)
+        names = rows.images.file_names
+        images = folder.find_images(rows.images.paths, map(bool, names))
+        for number, (stated, files) in enumerate(zip(names, images, strict=True)):
+            found = files[0] if files else ""
+            if len(files) != 1 or not found.endswith(f"/{stated}"):
+                found = self._choose(number, stated, files)
+            self.paths[number] = found
             first = number_of.setdefault(found, number)
             if first != number:  # the same file under several names
                 self.united[number], self.keep[number] = first, False
                 self._problem(number, "same_file", "unite", f"{shorten(found)!r} is an image before, too")
 
-    def _look_up(self, number: int, path: str, stated: str) -> str:
-        """Find an image, and return its path, or where it would be."""
-        policy = self._rows.policy
-        found = self._folder.find_image(path, is_stem=bool(stated))
-        if len(found) == 1 and found[0].endswith(f"/{stated}"):
-            return found[0]
+    def _choose(self, number: int, stated: str, found: list[str]) -> str:
+        """Return the path of an image of which no, another or several files were found; or where it would be."""
+        policy, path = self._rows.policy, self._rows.images.paths[number]
         ending = f".{stated.rpartition('.')[2]}"
         if not found:
             self._exists[number], self.stamps[number] = False, -1

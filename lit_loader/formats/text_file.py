@@ -6,9 +6,8 @@ import csv
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.report import shorten
@@ -23,6 +22,7 @@ __all__ = [
     "read_file",
     "read_lines",
     "read_rows",
+    "read_with_state",
 ]
 
 MAX_LINE_BYTES: Final = 256 * 1024
@@ -118,8 +118,13 @@ def read_bytes(root: Path, name: str, *, max_bytes: int) -> bytes:
 
 def read_file(path: Path | str, *, max_bytes: int) -> bytes:
     """Return a whole file that the caller trusts; otherwise as `read_bytes`."""
-    with open_file(path) as (file, size):  # read(max_bytes) would allocate as much for every small file
-        wanted = min(size, max_bytes) + 1
+    return read_with_state(path, max_bytes=max_bytes)[0]
+
+
+def read_with_state(path: Path | str, *, max_bytes: int) -> tuple[bytes, os.stat_result]:
+    """Return the same, and what the file was when it was opened."""
+    with open_file(path) as (file, state):  # read(max_bytes) would allocate as much for every small file
+        wanted = min(state.st_size, max_bytes) + 1
         data = os.read(file, wanted)
         while len(data) < wanted - 1 and (
             rest := os.read(file, wanted - len(data))
@@ -128,27 +133,37 @@ def read_file(path: Path | str, *, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         message = f"the file is larger than {max_bytes} bytes, the most that is read of such a file"
         raise AnnotationError(message, path=path)
-    return data
+    return data, state
 
 
-@contextmanager
-def open_file(path: Path | str) -> Iterator[tuple[int, int]]:
-    """Open a regular file and give its descriptor and size: a file object takes longer to make than to read.
+class open_file:  # used as a function; a generator would take 1 us longer
+    """Open a regular file and give its descriptor and state: a file object takes longer to make than to read.
 
     Raises:
         AnnotationError: If it is not a regular file, cannot be opened, or not be read to its end.
     """
-    try:
-        file = os.open(path, _FLAGS)
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = path
+
+    def __enter__(self) -> tuple[int, os.stat_result]:
         try:
-            state = os.fstat(file)
-            if not stat.S_ISREG(state.st_mode):
-                raise AnnotationError("is not a regular file; name the annotation file", path=path)
-            yield file, state.st_size
-        finally:
-            os.close(file)
-    except OSError as error:
-        raise AnnotationError(f"cannot be read ({error.strerror or error})", path=path) from None
+            self._file = os.open(self._path, _FLAGS)
+        except OSError as error:
+            self._refuse(error)
+        state = os.fstat(self._file)
+        if not stat.S_ISREG(state.st_mode):
+            os.close(self._file)
+            raise AnnotationError("is not a regular file; name the annotation file", path=self._path)
+        return self._file, state
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        os.close(self._file)
+        if isinstance(error, OSError):
+            self._refuse(error)
+
+    def _refuse(self, error: OSError) -> NoReturn:
+        raise AnnotationError(f"cannot be read ({error.strerror or error})", path=self._path) from None
 
 
 def numbers(texts: Sequence[str], *, path: Path | str | None = None, line: int | None = None) -> list[float]:

@@ -30,7 +30,7 @@ from lit_loader.errors import AnnotationError
 from lit_loader.formats.folder import Folder, join_path
 from lit_loader.formats.reader import Inputs, Reader
 from lit_loader.formats.rows import Declared, Rows
-from lit_loader.formats.text_file import read_file, read_lines
+from lit_loader.formats.text_file import read_lines
 from lit_loader.formats.voc_schema import checked_name, read_schema
 from lit_loader.formats.xml_tree import MAX_XML_BYTES, child_line, child_text, parse_xml
 
@@ -115,11 +115,10 @@ class VocReader(Reader):
         if name == ".":
             paths = sorted(path for path in folder.below(top) if path.endswith((".xml", ".XML")))
             found = {path[:-4].removeprefix(f"{top}/"): path for path in paths}  # a.xml comes after a.XML
-            again = (path for path in paths if path != found[path[:-4].removeprefix(f"{top}/")])
+            again = [path for path in paths if path != found[path[:-4].removeprefix(f"{top}/")]]
             units = [(each, found[each], None) for each in sorted(found)]
-            return Inputs(
-                files=paths, units=[*units, *((path, path, ("duplicate_id", path, None)) for path in again)]
-            )
+            units += ((path, path, ("duplicate_id", path, None)) for path in again)
+            return Inputs(files=again, units=units, unit_files=[*found.values()])
         split_file = join_path(self.split_dir, f"{name}.txt")
         source = folder.root / split_file
         if not folder.is_file(split_file):
@@ -132,19 +131,22 @@ class VocReader(Reader):
             raise AnnotationError(f"the split file cannot be read; splits found there: {listed}", path=source)
         units = []
         files: dict[str, str] = {}
+        usual = folder.file_names(top) if top != "." else ()
         for line, text in read_lines(folder.root, split_file):
             text = text.strip()
             if not text:
                 continue
             image_id = join_path(".", text, source=source, line=line)
-            xml = _find_xml(folder, top, image_id)
+            xml = f"{top}/{image_id}.xml"
+            if f"{image_id}.xml" not in usual:
+                xml = _find_xml(folder, top, image_id)
             if not xml and text.endswith(_COLUMNS):
                 image_id = join_path(".", text.rsplit(None, 1)[0], source=source, line=line)
                 xml = _find_xml(folder, top, image_id)
             kind = "duplicate_id" if image_id in files else "" if xml else "missing_annotation"
             units.append((image_id, xml, (kind, split_file, line) if kind else None))
             files[image_id] = xml
-        return Inputs(files=[split_file, *filter(None, files.values())], units=units, split=name)
+        return Inputs(files=[split_file], units=units, unit_files=[*filter(None, files.values())], split=name)
 
     def find_line(self, root: Path, file: str, index: int) -> int | None:
         """Return the line of an object."""
@@ -188,7 +190,7 @@ class VocReader(Reader):
 
     def _parse(self, rows: Rows, path: str) -> tuple[_Head, str, Iterable[tuple[int, _Object, _Box]]]:
         """Return what a file holds: what is around its objects, the name of the image, and the objects."""
-        data = read_file(path, max_bytes=MAX_XML_BYTES)
+        data = rows.read_bytes(max_bytes=MAX_XML_BYTES)
         found = self._by_text(data)
         if found is not None:
             return found
@@ -440,7 +442,10 @@ def _may_add(rows: Rows, index: int, element: _Object, known: frozenset[str] | N
 def _find_xml(folder: Folder, annotation_dir: str, image_id: str) -> str:
     """Return the XML file of an image, or "" if there is none."""
     path = image_id if annotation_dir == "." else f"{annotation_dir}/{image_id}"
-    return next((path + ending for ending in (".xml", ".XML") if folder.is_file(path + ending)), "")
+    for xml in (f"{path}.xml", f"{path}.XML"):
+        if folder.is_file(xml):
+            return xml
+    return ""
 
 
 def _corners(box: Element) -> list[float]:

@@ -185,6 +185,14 @@ def test_files_that_change_while_they_are_read_are_read_again(read, three_images
     assert read().num_objects == before + 1
 
 
+def test_a_set_with_two_files_of_one_id_is_read_once(read, three_images, builds):
+    folder = three_images.root / "Annotations"
+    (folder / "a.XML").write_bytes((folder / "a.xml").read_bytes())
+    tables = [read(name=".", duplicate_id="drop") for _ in range(2)]
+    assert [table.num_images for table in tables] == [3, 3]
+    assert len(builds) == 1
+
+
 def test_a_trusted_cache_gives_the_last_table_with_no_look_at_the_files(read, builds, three_images, opened):
     read()
     three_images.split("train", "a\n")

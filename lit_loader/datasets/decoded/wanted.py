@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import PIL
 import torch
 import torchvision
 
-from lit_loader.annotations.cache import FileStamp, cache_key
+from lit_loader.annotations.cache import cache_key
 from lit_loader.datasets.decoded.filling import Filling, Reader, kept_size
 from lit_loader.datasets.decoded.layout import FORMAT, pixels_start
 from lit_loader.datasets.decoded.settings import (
@@ -65,20 +65,26 @@ class Wanted:
         self.slots: IndexArray | None = slots if len(places) < len(slots) else None
         self._rows = np.arange(len(slots)) if self.slots is None else np.unique(slots, return_index=True)[1]
         self.num_images = len(places)
-        self.subject = self._hash((FileStamp(name=name, size=0, mtime_ns=0) for name in places), versions=())
-        self.key = self._key_of(places)
+        self.subject = self._hash([*places], [], versions=())
+        self.key = self._key_of([*places])
 
-    def _key_of(self, names: Iterable[str]) -> str:
+    def _key_of(self, names: list[str]) -> str:
         versions = [PIL.__version__]
         if self.settings.size is not None:
             versions += [torch.__version__, torchvision.__version__]  # they shrink
         root = str(self.table.root)
-        return self._hash((_stamp(root, name) for name in names), versions=versions)
+        stamps = [number for name in names for number in _stamp(root, name)]
+        return self._hash(names, stamps, versions=versions)
 
-    def _hash(self, stamps: Iterable[FileStamp], *, versions: Sequence[str]) -> str:
+    def _hash(self, names: list[str], stamps: list[int], *, versions: Sequence[str]) -> str:
         settings = {"reader": _plain(self.reader), "size": self.settings.size, "versions": list(versions)}
         return cache_key(
-            reader=_READER, version=FORMAT, root=self.table.root, settings=settings, stamps=stamps
+            reader=_READER,
+            version=FORMAT,
+            root=self.table.root,
+            settings=settings,
+            files=names,
+            stamps=stamps,
         )
 
     def _path(self, slot: int) -> Path:
@@ -157,7 +163,7 @@ class Wanted:
         Raises:
             CacheError: A file differs from what the key was made of.
         """
-        names = (self.table.image_paths[row] for row in self._rows.tolist())
+        names = [self.table.image_paths[row] for row in self._rows.tolist()]
         if self._key_of(names) != self.key:
             raise CacheError(
                 f"images under {self.table.root} changed while they were decoded for the cache; nothing was kept: "
@@ -165,13 +171,13 @@ class Wanted:
             )
 
 
-def _stamp(root: str, name: str) -> FileStamp:
+def _stamp(root: str, name: str) -> tuple[int, int]:
     """Return size and time of an image; one that is not there has a stamp too, until it appears."""
     try:
         found = os.stat(f"{root}/{name}")  # noqa: PTH116 # a path object costs five times the call
     except OSError:
-        return FileStamp(name=name, size=-1, mtime_ns=-1)
-    return FileStamp(name=name, size=found.st_size, mtime_ns=found.st_mtime_ns)
+        return -1, -1
+    return found.st_size, found.st_mtime_ns
 
 
 def _plain(reader: Reader) -> Mapping[str, Any]:
