@@ -19,7 +19,7 @@ from torchvision.transforms.v2 import functional
 from benchmarks.detection import draw_images
 from benchmarks.rounds import Figures, compare, judge, passes, run
 from lit_loader import DataLoader, batch_memory
-from lit_loader.datasets import ClassificationDataset
+from lit_loader.datasets import ClassificationDataset, ImageReading
 from lit_loader.datasets.jpeg import jpeg_header, with_rows
 from lit_loader.formats import read_annotations
 from lit_loader.transforms import RandomHorizontalFlip, ReadingCompose, ToBatchBytes, ToBatchFloat
@@ -96,7 +96,7 @@ def our_dataset(folder: Path, *, decode: Any, to_float: bool) -> Repeated:
     last = ToBatchFloat() if to_float else ToBatchBytes()
     transform = ReadingCompose([v2.RandomResizedCrop(SIDE), RandomHorizontalFlip([]), last])
     table = read_annotations("image_folder", folder, use_cache=False, num_workers=0, progress=False)
-    return Repeated(ClassificationDataset(table, transforms=transform, decode=decode))
+    return Repeated(ClassificationDataset(table, transforms=transform, reading=ImageReading(decode=decode)))
 
 
 def contenders(folder: Path) -> dict[str, TorchDataLoader[Any]]:

@@ -11,7 +11,7 @@ from lit_loader.annotations import AnnotationTable
 from lit_loader.collate import DetectionCollate, batch_images, batch_targets
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.table_module import TableDataModule
-from lit_loader.datasets import MAX_PIXELS, DetectionDataset, SampleTable, Stage, TableSource
+from lit_loader.datasets import DetectionDataset, SampleTable, Stage, TableSource
 from lit_loader.datasets.detection import check_dataset_settings
 from lit_loader.datasets.targets import check_masks
 from lit_loader.transforms import detection_transforms
@@ -64,9 +64,7 @@ class DetectionDataModule(TableDataModule):
                 f"images={images!r} and size_divisor={size_divisor} have no effect beside a collate_fn; "
                 "leave them out, or give collate_fn=DetectionCollate(...) with them"
             )
-        check_dataset_settings(
-            first_label=first_label, extra_fields=extra_fields, size_mismatch="clip", max_pixels=MAX_PIXELS
-        )
+        check_dataset_settings(first_label=first_label, extra_fields=extra_fields)
         self.first_label, self.extra_fields, self.masks = first_label, tuple(extra_fields), masks
         self._collate: CollateFn = collate if collate_fn is None else collate_fn
 

@@ -11,7 +11,7 @@ from lit_loader.annotations import AnnotationTable, KeypointSchema
 from lit_loader.collate import MultiTaskCollate, batch_images, batch_targets
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.table_module import TableDataModule
-from lit_loader.datasets import MAX_PIXELS, DetectionDataset, SampleTable, Stage, TableSource
+from lit_loader.datasets import DetectionDataset, SampleTable, Stage, TableSource
 from lit_loader.datasets.detection import check_dataset_settings
 from lit_loader.datasets.targets import check_keypoints
 from lit_loader.transforms import detection_transforms
@@ -53,9 +53,7 @@ class MultiTaskDataModule(TableDataModule):
     ) -> None:
         super().__init__(source, preset=detection_transforms, **settings)
         MultiTaskCollate(size_divisor=size_divisor)  # checks it before there is a table
-        check_dataset_settings(
-            first_label=first_label, extra_fields=(), size_mismatch="clip", max_pixels=MAX_PIXELS
-        )
+        check_dataset_settings(first_label=first_label, extra_fields=())
         self.first_label = first_label
         self._wanted_attributes, self._uses_keypoints = attributes, keypoints
         self._padding: dict[str, Any] = {"size_divisor": size_divisor, "pad_value": pad_value}

@@ -10,10 +10,9 @@ from torch.utils.data import Dataset
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.datamodules.base import LoaderDataModule
-from lit_loader.datasets import MAX_PIXELS, DecodedCache, Stage, TableSource
+from lit_loader.datasets import MAX_PIXELS, CacheSettings, ImageReading, Stage, TableSource
 from lit_loader.datasets.decoded import CachedReader, CacheKind, byte_count, byte_words
-from lit_loader.datasets.detection import check_dataset_settings
-from lit_loader.datasets.reading import Decode, check_decode
+from lit_loader.datasets.reading import Decode
 
 __all__ = ["SourceDataModule"]
 
@@ -29,7 +28,7 @@ class SourceDataModule(LoaderDataModule):
         max_pixels: Largest image accepted.
         decode: ``"exact"`` or ``"fast"``, see `DetectionDataset`.
         cache: Keep images decoded, once a host: ``"ram"`` in anonymous memory as long as the run, ``"disk"`` in the
-            cache folder for later runs too; see `lit_loader.datasets.DecodedCache`. Made by ``prepare_data`` for the
+            cache folder for later runs too; see `lit_loader.datasets.CacheSettings`. Made by ``prepare_data`` for the
             stages that the trainer runs, else when a stage is set up. None: decode in every epoch; the next two
             then wait, checked but without effect.
         cache_size: Longest side in pixels that is kept; None: images as decoded.
@@ -56,18 +55,14 @@ class SourceDataModule(LoaderDataModule):
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        check_dataset_settings(
-            first_label=0, extra_fields=(), size_mismatch=size_mismatch, max_pixels=max_pixels
-        )
-        check_decode(decode)
         self.source = source
-        self._how_read = {
-            "size_mismatch": size_mismatch,
-            "exif_orientation": exif_orientation,
-            "max_pixels": max_pixels,
-            "decode": decode,
-        }
-        wanted = DecodedCache(
+        self._image_reading = ImageReading(
+            size_mismatch=size_mismatch,
+            exif_orientation=exif_orientation,
+            max_pixels=max_pixels,
+            decode=decode,
+        )
+        wanted = CacheSettings(
             "disk" if cache is None else cache,
             size=cache_size,
             budget=cache_budget,
@@ -81,9 +76,9 @@ class SourceDataModule(LoaderDataModule):
     @property
     def _reading(self) -> dict[str, Any]:
         """How a data set that is made now reads its images."""
-        return {**self._how_read, "cache": self._cache_left()}
+        return {"reading": self._image_reading, "cache": self._cache_left()}
 
-    def _cache_left(self) -> DecodedCache | None:
+    def _cache_left(self) -> CacheSettings | None:
         """Return the settings of the next cache, with what is left of the budget, at least a byte."""
         budget = None if self._cache is None else byte_count(self._cache.budget)
         if self._cache is None or budget is None:

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lit_loader.datasets.decoded import CachedReader, CacheKind, DecodedCache
+from lit_loader.datasets.decoded import CachedReader, CacheKind, CacheSettings
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
-from lit_loader.datasets.images import MAX_PIXELS
-from lit_loader.datasets.reading import Decode
+from lit_loader.datasets.reading import ImageReading
 from lit_loader.datasets.samples import Objects, check_objects, every_sample, labelled_samples
 from lit_loader.seeding import is_duplicate
 
@@ -51,10 +50,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         unlabelled: ``"keep"`` makes every image, or object, a sample, as prediction wants it; so are images with
             several labels without ``multi_label``, whose label is -1 too.
         transforms: Called as ``transforms(image, target)`` with the target of `DetectionDataset`, labels from 0.
-        size_mismatch: See `DetectionDataset`, as for the next three.
-        exif_orientation: Turn images upright.
-        max_pixels: Largest image accepted.
-        decode: ``"fast"`` decodes of a JPEG what is shown, no larger than it is shown.
+        reading: How image files are read.
         cache: Keep the images decoded, see `DetectionDataset`; all samples of an image share it.
 
     Attributes:
@@ -74,11 +70,8 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         objects: Objects = "image",
         unlabelled: Literal["drop", "keep"] = "drop",
         transforms: Callable[[Any, dict[str, Any]], DetectionSample] | None = None,
-        size_mismatch: Literal["clip", "raise"] = "clip",
-        exif_orientation: bool = True,
-        max_pixels: int = MAX_PIXELS,
-        decode: Decode = "exact",
-        cache: DecodedCache | CacheKind | None = None,
+        reading: ImageReading = ImageReading(),
+        cache: CacheSettings | CacheKind | None = None,
     ) -> None:
         if unlabelled not in ("drop", "keep"):
             raise ValueError(f"unlabelled={unlabelled!r} is not one of ['drop', 'keep'].")
@@ -97,10 +90,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
             self.table,
             transforms=transforms,
             first_label=0,
-            size_mismatch=size_mismatch,
-            exif_orientation=exif_orientation,
-            max_pixels=max_pixels,
-            decode=decode,
+            reading=reading,
             cache=cache,
         )
 

@@ -97,7 +97,7 @@ def test_a_falsy_collate_function_and_batch_transform_are_used(shapes, monkeypat
 def test_size_rules_reach_the_data_set(shapes):
     settings = {"size_mismatch": "raise", "exif_orientation": False, "max_pixels": 100}
     dataset = DetectionDataModule(shapes, **settings).val_dataloader().dataset
-    assert {name: getattr(dataset, name) for name in settings} == settings
+    assert {name: getattr(dataset.reading, name) for name in settings} == settings
     with pytest.raises(ImageError, match="max_pixels=100"):
         dataset[0]
 

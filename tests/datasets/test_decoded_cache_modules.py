@@ -17,7 +17,7 @@ from lit_loader.datamodules import (
     LandmarkDataModule,
     MultiTaskDataModule,
 )
-from lit_loader.datasets.reading import ImageReader
+from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError
 from tests.drawn_set import SIZE, DrawnSource, drawn_source
 from tests.toys import plain
@@ -45,13 +45,13 @@ def source(tmp_path):
 
 @pytest.fixture
 def decoded(monkeypatch):
-    paths, read = [], ImageReader.read
+    paths, read = [], ImageReading.read
 
-    def counting(self, path, position):
+    def counting(self, path):
         paths.append("/".join(Path(path).parts[-2:]))
-        return read(self, path, position)
+        return read(self, path)
 
-    monkeypatch.setattr(ImageReader, "read", counting)
+    monkeypatch.setattr(ImageReading, "read", counting)
     return paths
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from lit_loader.datasets.decoded.reader import CachedReader, shrink_target
 from lit_loader.datasets.decoded.settings import (
     CacheKind,
-    DecodedCache,
-    as_decoded_cache,
+    CacheSettings,
+    as_cache_settings,
     byte_count,
     byte_words,
 )
@@ -14,8 +14,8 @@ from lit_loader.datasets.decoded.settings import (
 __all__ = [
     "CacheKind",
     "CachedReader",
-    "DecodedCache",
-    "as_decoded_cache",
+    "CacheSettings",
+    "as_cache_settings",
     "byte_count",
     "byte_words",
     "shrink_target",

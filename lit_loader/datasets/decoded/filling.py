@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,21 +18,14 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional
 
 from lit_loader.datasets.decoded.layout import INDEX, pixels_start, write_all, write_head
+from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError, ImageError
 from lit_loader.resources import count_cores
 
-__all__ = ["Filling", "Reader", "kept_size", "shrunk"]
+__all__ = ["Filling", "kept_size", "shrunk"]
 
 _MAX_THREADS: Final = 16
 _TOLD_EVERY_S: Final = 0.1
-
-
-class Reader(Protocol):
-    """Turns a file into pixels."""
-
-    def read(self, path: Path | str, position: int) -> Tensor:
-        """Return uint8 ``(3, H, W)``, or raise `ImageError`."""
-        ...
 
 
 def kept_size(width: int, height: int, longest_side: int | None) -> tuple[int, int]:
@@ -77,7 +70,7 @@ class Filling:
     """
 
     descriptor: int
-    reader: Reader
+    reader: ImageReading
     path_of: Callable[[int], Path]
     num_images: int
     longest_side: int | None
@@ -124,7 +117,7 @@ class Filling:
     def _work(self) -> None:
         while (slot := self._take()) is not None:
             try:
-                pixels = self.reader.read(self.path_of(slot), slot)
+                pixels = self.reader.read(self.path_of(slot))
             except ImageError:
                 pixels = None
             if pixels is not None:
