@@ -12,6 +12,7 @@ import lit_loader
 PACKAGE = Path(__file__).parents[1] / "lit_loader"
 
 LAYERS = [
+    ["extras"],
     ["batch_memory", "errors", "types", "forkserver", "configs", "resources"],
     ["seeding"],
     ["annotations"],
