@@ -133,7 +133,7 @@ def main(out: Path) -> None:
     with tempfile.TemporaryDirectory() as cache:
         root = SHARED if SHARED.is_dir() else draw_shapes(Path(cache))
         table = read_annotations("voc", root, "train", cache_dir=cache, progress=False)
-        crops = labelled_samples(table, by=None, multi_label=False, objects="crop").table
+        crops = labelled_samples(table, label_attribute=None, multi_label=False, sample_unit="object").table
         panels = {"a sample is an image": mixes(table), "a sample is an object": mixes(crops)}
         for name, found in panels.items():
             print_mixes(f"{root.name}, {name}", found, table.class_names)

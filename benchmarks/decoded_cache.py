@@ -28,7 +28,7 @@ from lit_loader.collate import ClassificationCollate
 from lit_loader.datasets import CacheSettings, ClassificationDataset, ImageReading
 from lit_loader.datasets.decoded import CacheKind
 from lit_loader.datasets.reading import Decode
-from lit_loader.transforms import RandomHorizontalFlip, ReadingCompose, ToBatchBytes
+from lit_loader.transforms import DecodeAwareCompose, RandomHorizontalFlip, ToUInt8
 
 NUM_IMAGES, BATCH_SIZE = 768, 64
 CASES: tuple[tuple[CacheKind, Decode], ...] = (("ram", "fast"), ("ram", "exact"), ("disk", "fast"))
@@ -96,7 +96,7 @@ def main(rounds: int) -> None:
 
 
 def _dataset(root: Path, cache: CacheSettings, decode: Decode) -> ClassificationDataset:
-    recipe = ReadingCompose([v2.RandomResizedCrop(224), RandomHorizontalFlip([]), ToBatchBytes()])
+    recipe = DecodeAwareCompose([v2.RandomResizedCrop(224), RandomHorizontalFlip([]), ToUInt8()])
     start = time.perf_counter()
     dataset = ClassificationDataset(
         table_of(root), transforms=recipe, cache=cache, reading=ImageReading(decode=decode)

@@ -21,7 +21,7 @@ from lit_loader.datasets import (
     TableSource,
     labelled_samples,
 )
-from lit_loader.datasets.samples import check_objects
+from lit_loader.datasets.samples import check_sample_unit
 from lit_loader.transforms import classification_transforms
 from lit_loader.types import CollateFn
 
@@ -36,9 +36,9 @@ class ClassificationDataModule(TableDataModule):
 
     Args:
         source: Where the data lies and which split serves which stage.
-        by: The attribute that labels; None: the class.
+        label_attribute: The attribute that labels; None: the class.
         multi_label: An image may have several labels or, without any object, none; labels are multi-hot.
-        objects: ``"image"``: a sample is an image; ``"crop"``: it is an object, cut out of its image.
+        sample_unit: ``"image"``: a sample is an image; ``"object"``: it is an object, cut out of its image.
         **settings: Samplers, transforms and reading of images, as `TableDataModule` takes them (its preset is
             `classification_transforms` with ``size=96``); batch sizes, workers and seed, as `LoaderDataModule`
             takes them.
@@ -52,15 +52,15 @@ class ClassificationDataModule(TableDataModule):
         self,
         source: TableSource,
         *,
-        by: str | None = None,
+        label_attribute: str | None = None,
         multi_label: bool = False,
-        objects: Literal["crop", "image"] = "image",
+        sample_unit: Literal["object", "image"] = "image",
         **settings: Any,
     ) -> None:
-        check_objects(objects, multi_label=multi_label)
-        preset = partial(classification_transforms, size=DEFAULT_SIZE, crop=objects == "crop")
+        check_sample_unit(sample_unit, multi_label=multi_label)
+        preset = partial(classification_transforms, size=DEFAULT_SIZE, crop=sample_unit == "object")
         super().__init__(source, preset=preset, **settings)
-        self.by, self.multi_label, self._objects = by, multi_label, objects
+        self.label_attribute, self.multi_label, self._sample_unit = label_attribute, multi_label, sample_unit
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -70,18 +70,26 @@ class ClassificationDataModule(TableDataModule):
 
     def _names_of(self, table: AnnotationTable) -> dict[str, tuple[str, ...]]:
         # A set to predict on may lack the attribute.
-        known = self.by is None or self.by in table.attributes
-        return {**super()._names_of(table), "labels": table.labels_of(self.by)[1] if known else ()}
+        known = self.label_attribute is None or self.label_attribute in table.attributes
+        return {
+            **super()._names_of(table),
+            "labels": table.labels_of(self.label_attribute)[1] if known else (),
+        }
 
     def _samples_of(self, table: AnnotationTable) -> SampleTable:
-        return labelled_samples(table, by=self.by, multi_label=self.multi_label, objects=self._objects)
+        return labelled_samples(
+            table,
+            label_attribute=self.label_attribute,
+            multi_label=self.multi_label,
+            sample_unit=self._sample_unit,
+        )
 
     def _dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> ClassificationDataset:
         return ClassificationDataset(
             table,
-            by=self.by,
+            label_attribute=self.label_attribute,
             multi_label=self.multi_label,
-            objects=self._objects,
+            sample_unit=self._sample_unit,
             unlabelled="keep",  # what must go has gone: the table is one of samples
             transforms=transforms,
             **self._reading,
@@ -93,7 +101,7 @@ class ClassificationDataModule(TableDataModule):
     def _summaries_of(
         self, name: str, samples: SampleTable, sampler: Sampler[int] | None
     ) -> list[SetSummary]:
-        labels = dict.fromkeys([self.by, *self._balanced_by()])
+        labels = dict.fromkeys([self.label_attribute, *self._balanced_by()])
         return [
             SetSummary.of(
                 name, samples.table, sampler, by=by, distinct=True, num_left_out=samples.num_left_out

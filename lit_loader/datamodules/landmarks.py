@@ -26,7 +26,7 @@ from lit_loader.datasets import (
     TableSource,
     landmark_samples,
 )
-from lit_loader.datasets.samples import check_objects
+from lit_loader.datasets.samples import check_sample_unit
 from lit_loader.transforms import detection_transforms, landmark_transforms
 from lit_loader.types import CollateFn
 
@@ -41,7 +41,7 @@ class LandmarkDataModule(TableDataModule):
 
     Args:
         source: Where the data lies and which split serves which stage.
-        objects: ``"crop"``: a sample is an object, cut out of its image; ``"image"``: it is a whole image.
+        sample_unit: ``"object"``: a sample is an object, cut out of its image; ``"image"``: it is a whole image.
         min_points: Fewest points of a sample's object that are not absent; of a whole image one object must
             have them, and the others stay.
         attributes: Names of the attributes that batches hold, or ``"all"`` that the tables have.
@@ -60,26 +60,28 @@ class LandmarkDataModule(TableDataModule):
         self,
         source: TableSource,
         *,
-        objects: Literal["crop", "image"] = "crop",
+        sample_unit: Literal["object", "image"] = "object",
         min_points: int = 1,
         attributes: Sequence[str] | Literal["all"] = (),
         size_divisor: int = 1,
         **settings: Any,
     ) -> None:
-        check_objects(objects)
+        check_sample_unit(sample_unit)
         preset = (
-            partial(landmark_transforms, size=DEFAULT_SIZE) if objects == "crop" else detection_transforms
+            partial(landmark_transforms, size=DEFAULT_SIZE)
+            if sample_unit == "object"
+            else detection_transforms
         )
         super().__init__(source, preset=preset, **settings)
-        if objects == "crop" and size_divisor != 1:
+        if sample_unit == "object" and size_divisor != 1:
             raise ValueError(
-                f"size_divisor={size_divisor} has no effect with objects='crop', whose size the transforms give; "
-                "leave it out, or give objects='image'"
+                f"size_divisor={size_divisor} has no effect with sample_unit='object', whose size the transforms give; "
+                "leave it out, or give sample_unit='image'"
             )
         if min_points < 0:
             raise ValueError(f"min_points={min_points} must be at least 0")
         MultiTaskCollate(size_divisor=size_divisor)  # checks it before there is a table
-        self.min_points, self._objects = min_points, objects
+        self.min_points, self._sample_unit = min_points, sample_unit
         self._size_divisor, self._wanted_attributes, self._uses_keypoints = size_divisor, attributes, True
 
     @property
@@ -89,18 +91,18 @@ class LandmarkDataModule(TableDataModule):
         return None if table is None else table.keypoint_schema
 
     def _samples_of(self, table: AnnotationTable) -> SampleTable:
-        return landmark_samples(table, objects=self._objects, min_points=self.min_points)
+        return landmark_samples(table, sample_unit=self._sample_unit, min_points=self.min_points)
 
     def _preset_keywords(self, table: AnnotationTable) -> dict[str, Any]:
-        fields = {} if self._objects == "crop" else {"per_object": tuple(self.attributes)}
+        fields = {} if self._sample_unit == "object" else {"per_object": tuple(self.attributes)}
         return {**fields, **self._flip_keywords(table)}
 
     def _dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
         settings = {"transforms": transforms, "attributes": tuple(self.attributes), **self._reading}
         has_keypoints = table.keypoints is not None
-        if self._objects == "crop" and has_keypoints:  # what has too few points has gone already
+        if self._sample_unit == "object" and has_keypoints:  # what has too few points has gone already
             return LandmarkDataset(table, min_points=0, **settings)
-        first_label = 0 if self._objects == "crop" else 1
+        first_label = 0 if self._sample_unit == "object" else 1
         return DetectionDataset(table, first_label=first_label, keypoints=has_keypoints, **settings)
 
     def _collate_fn(self, stage: Stage) -> CollateFn:
@@ -108,7 +110,7 @@ class LandmarkDataModule(TableDataModule):
             "keypoints": self._has_keypoints(stage),
             "attributes": tuple(self.attributes),
         }
-        if self._objects == "crop":
+        if self._sample_unit == "object":
             return LandmarkCollate(**fields)
         return MultiTaskCollate(**fields, size_divisor=self._size_divisor)
 

@@ -10,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.datasets import SampleTable, Stage, every_sample
-from lit_loader.datasets.samples import Objects
+from lit_loader.datasets.samples import SampleUnit
 
 __all__ = ["check_alike", "samples_to_predict"]
 
@@ -38,7 +38,7 @@ def check_alike(
 
 
 def samples_to_predict(
-    tables: Sequence[AnnotationTable], *, trained: AnnotationTable | None, objects: Objects
+    tables: Sequence[AnnotationTable], *, trained: AnnotationTable | None, sample_unit: SampleUnit
 ) -> list[SampleTable]:
     """Return every image, or object, of some tables, known labels or not.
 
@@ -46,7 +46,7 @@ def samples_to_predict(
         tables: What to predict on.
         trained: A table of another stage, whose names and points they get where they have none; None: there
             is no other stage.
-        objects: Whether a sample is an image, or an object cut out of it.
+        sample_unit: Whether a sample is an image, or an object cut out of it.
 
     Raises:
         ValueError: Points are of different schemas.
@@ -54,6 +54,6 @@ def samples_to_predict(
     first = [] if trained is None else [trained.select([])]
     named = with_same_names([*first, *tables])[len(first) :]
     empty = sum(int((np.diff(table.offsets) == 0).sum()) for table in named)
-    if empty and objects == "crop":
+    if empty and sample_unit == "object":
         rank_zero_info(f"predict: {empty} images have no object, so there is nothing to cut out of them")
-    return [every_sample(table, objects=objects) for table in named]
+    return [every_sample(table, sample_unit=sample_unit) for table in named]

@@ -20,7 +20,7 @@ from lit_loader.datamodules.source_module import SourceDataModule
 from lit_loader.datamodules.stage_tables import check_alike, samples_to_predict
 from lit_loader.datamodules.summary import SetSummary, summary_table
 from lit_loader.datasets import SampleTable, Stage, TableSource
-from lit_loader.datasets.samples import Objects
+from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
 
 __all__ = ["DEFAULT_SIZE", "TableDataModule", "Transforms"]
@@ -61,7 +61,7 @@ class TableDataModule(SourceDataModule):
             that takes a batch and returns one. Its draws, on whichever device, are a function of seed, epoch, batch
             and rank. A module is moved to the device too.
         eval_batch_transforms: The same for batches of validation, testing and prediction, which
-            ``batch_transforms`` does not see; give `lit_loader.transforms.BatchNormalize` to both.
+            ``batch_transforms`` does not see; give `lit_loader.transforms.NormalizeBatch` to both.
         **settings: Reading of images and what is kept of them, as `SourceDataModule` takes them; batch sizes, workers
             and seed, as `LoaderDataModule` takes them.
 
@@ -113,7 +113,7 @@ class TableDataModule(SourceDataModule):
         self._batch_transforms = BatchTransforms(training=batch_transforms, evaluation=eval_batch_transforms)
         self._wanted_attributes: Sequence[str] | Literal["all"] = ()
         self._uses_keypoints = False
-        self._objects: Objects = "image"
+        self._sample_unit: SampleUnit = "image"
         self._samples: dict[Stage, list[SampleTable]] = {}
 
     # -- what a task gives ----------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class TableDataModule(SourceDataModule):
             tables = self._source_tables(stage)
             if stage == "predict":
                 trained = self._first_table(_STAGES[:3])
-                found = samples_to_predict(tables, trained=trained, objects=self._objects)
+                found = samples_to_predict(tables, trained=trained, sample_unit=self._sample_unit)
             else:
                 found = [self._samples_of(table) for table in tables]
             known = [samples.table for sets in self._samples.values() for samples in sets]

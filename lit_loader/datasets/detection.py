@@ -30,7 +30,7 @@ from lit_loader.datasets.targets import (
     object_target,
 )
 from lit_loader.errors import ImageError
-from lit_loader.transforms import ReadingCompose
+from lit_loader.transforms import DecodeAwareCompose
 from lit_loader.transforms.reading import needs_target
 
 if TYPE_CHECKING:
@@ -124,12 +124,12 @@ class DetectionDataset(Dataset[DetectionSample]):
         kept = as_cache_settings(cache)
         self.cache = None if kept is None else CachedReader(table, reading, kept)
 
-    def give_images_alone(self) -> None:
+    def skip_targets(self) -> None:
         """Leave the targets empty from now on, where the transforms make the same image without them.
 
         For a data set that uses the image alone: making a target and moving it takes as long as a small crop.
         """
-        plain = self.transforms is None or isinstance(self.transforms, ReadingCompose)
+        plain = self.transforms is None or isinstance(self.transforms, DecodeAwareCompose)
         self._image_alone = plain and not (self.transforms is not None and needs_target(self.transforms))
 
     def __len__(self) -> int:
@@ -181,7 +181,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         if self.transforms is None:
             return image, target
         try:
-            if isinstance(self.transforms, ReadingCompose) and not isinstance(image, Tensor):
+            if isinstance(self.transforms, DecodeAwareCompose) and not isinstance(image, Tensor):
                 sample: DetectionSample = self.transforms.read(image, target)
             else:
                 sample = self.transforms(image, target)
@@ -196,7 +196,7 @@ class DetectionDataset(Dataset[DetectionSample]):
 
         The image is decoded, but where ``transforms`` take it undecoded and ``decode`` allows it.
         """
-        undecoded = self.reading.decode == "fast" and isinstance(self.transforms, ReadingCompose)
+        undecoded = self.reading.decode == "fast" and isinstance(self.transforms, DecodeAwareCompose)
         if self.cache is not None:
             kept = self.cache.open(path, position)
             return kept if undecoded else tv_tensors.Image(kept.read()), kept.true_size

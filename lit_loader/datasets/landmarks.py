@@ -51,7 +51,7 @@ class LandmarkDataset(DetectionDataset):
         reading: ImageReading = ImageReading(),
         cache: CacheSettings | CacheKind | None = None,
     ) -> None:
-        samples, self.num_left_out = landmark_samples(table, objects="crop", min_points=min_points)
+        samples, self.num_left_out = landmark_samples(table, sample_unit="object", min_points=min_points)
         super().__init__(
             samples,
             transforms=transforms,

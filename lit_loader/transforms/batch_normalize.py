@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["BatchNormalize"]
+__all__ = ["NormalizeBatch"]
 
 
-class BatchNormalize(nn.Module):
+class NormalizeBatch(nn.Module):
     """Turns the uint8 images of a batch into float32: ``(image / 255 - mean) / std``.
 
     A quarter of the bytes is collated, kept and copied that way, and the arithmetic is done where it is cheap. Give
@@ -90,8 +90,8 @@ class BatchNormalize(nn.Module):
     def _normalised(self, image: Tensor) -> Tensor:
         if image.dtype != torch.uint8:
             raise TypeError(
-                f"images are {image.dtype}, and BatchNormalize takes uint8; let the data module's transforms keep that "
-                "(to_float=False), or leave BatchNormalize out"
+                f"images are {image.dtype}, and NormalizeBatch takes uint8; let the data module's transforms keep that "
+                "(to_float=False), or leave NormalizeBatch out"
             )
         if image.ndim not in (3, 4) or (len(self.mean) > 1 and image.shape[-3] != len(self.mean)):
             raise ValueError(

@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms.flat_target import flat_targets, moved_targets
-from lit_loader.transforms.pending import PendingImage, nothing_to_move
+from lit_loader.transforms.pending import LazyImage, nothing_to_move
 from lit_loader.transforms.visibility import target_points
 
 __all__ = ["FlipPairs", "RandomHorizontalFlip", "RandomVerticalFlip", "check_flip_pairs"]
@@ -88,13 +88,13 @@ class _RandomFlip(nn.Module):
             and nothing_to_move(sample[1:])
         ):
             return (type(self).mirror_value(sample[0]), *sample[1:])
-        if not isinstance(sample, tuple | list) or not sample or not isinstance(sample[0], PendingImage):
+        if not isinstance(sample, tuple | list) or not sample or not isinstance(sample[0], LazyImage):
             return self._mirror(sample)
         image, *rest = sample
         if flat_targets(rest, size=image.size):
             moved = moved_targets(rest, type(self).mirror_value)
         else:
-            _, *moved = self._mirror((image.stand_in(), *rest))
+            _, *moved = self._mirror((image.placeholder(), *rest))
         return (image.then(type(self).mirror_value), *moved)
 
     def _order(self, num_points: int) -> list[int]:

@@ -9,10 +9,10 @@ from torch import nn
 from torchvision.transforms import v2
 
 from lit_loader.transforms.crops import CropToObjects
-from lit_loader.transforms.finish import ToBatchBytes, ToBatchFloat
+from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip
 from lit_loader.transforms.preset_checks import check_chances, check_fill
-from lit_loader.transforms.reading import ReadingCompose
+from lit_loader.transforms.reading import DecodeAwareCompose
 
 __all__ = ["landmark_transforms"]
 
@@ -95,5 +95,5 @@ def landmark_transforms(
         parts.append(flip)
     if train and photometric > 0:
         parts.append(v2.RandomPhotometricDistort(p=photometric))
-    parts.append(ToBatchFloat() if to_float else ToBatchBytes())
-    return ReadingCompose(parts)
+    parts.append(ToFloat32() if to_float else ToUInt8())
+    return DecodeAwareCompose(parts)

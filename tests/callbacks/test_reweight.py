@@ -197,7 +197,7 @@ def test_options_reach_the_weights_of_images(shapes):
 
 
 def test_samples_of_one_object_are_weighted_by_theirs(shapes):
-    data = ClassificationDataModule(shapes, train_sampler=WeightedSampling(), objects="crop")
+    data = ClassificationDataModule(shapes, train_sampler=WeightedSampling(), sample_unit="object")
     callback = ReweightClasses(Asked())
     set_up(callback, Holding(data))
     callback.load_state_dict({"class_weights": [1.0, 2.0, 3.0], "epoch": 0})

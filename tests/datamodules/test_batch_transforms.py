@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 
 from lit_loader import ClassificationDataModule, DetectionDataModule
 from lit_loader.datamodules.batch_transforms import BatchTransforms
-from lit_loader.transforms import BatchNormalize
+from lit_loader.transforms import NormalizeBatch
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
@@ -202,13 +202,13 @@ def test_uint8_goes_to_the_step_normalised_in_every_stage(shapes, images, settin
     normalize = instantiate(
         OmegaConf.create(
             {
-                "_target_": "lit_loader.transforms.BatchNormalize",
+                "_target_": "lit_loader.transforms.NormalizeBatch",
                 "mean": [0.5, 0.5, 0.5],
                 "std": [0.25, 0.25, 0.25],
             }
         )
     )
-    assert isinstance(normalize, BatchNormalize)
+    assert isinstance(normalize, NormalizeBatch)
     datamodule = DetectionDataModule(
         shapes,
         batch_size=30,

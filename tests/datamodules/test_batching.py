@@ -79,8 +79,8 @@ def test_evaluation_has_a_batching_of_its_own(mixed):
     [
         (DetectionDataModule, {}),
         (LandmarkDataModule, {}),
-        (LandmarkDataModule, {"objects": "image"}),
-        (ClassificationDataModule, {"objects": "crop"}),
+        (LandmarkDataModule, {"sample_unit": "image"}),
+        (ClassificationDataModule, {"sample_unit": "object"}),
         (ClassificationDataModule, {"multi_label": True}),
         (MultiTaskDataModule, {}),
     ],

@@ -34,9 +34,9 @@ CROPS = {"size": 24, "rotation": 20, "shift": 0.1, "hflip": 0.5, "photometric": 
 TASKS = {
     "detection": (DetectionDataModule, {"train_transforms": {"photometric": 0.5, "iou_crop": 0.5}}),
     "landmarks": (LandmarkDataModule, {"attributes": "all", "train_transforms": CROPS}),
-    "landmarks of images": (LandmarkDataModule, {"objects": "image", "attributes": ["finish"]}),
-    "classification": (ClassificationDataModule, {"objects": "crop", "train_transforms": CROPS}),
-    "classification by": (ClassificationDataModule, {"objects": "crop", "by": "finish"}),
+    "landmarks of images": (LandmarkDataModule, {"sample_unit": "image", "attributes": ["finish"]}),
+    "classification": (ClassificationDataModule, {"sample_unit": "object", "train_transforms": CROPS}),
+    "classification by": (ClassificationDataModule, {"sample_unit": "object", "label_attribute": "finish"}),
     "classification of images": (ClassificationDataModule, {"multi_label": True}),
     "multi-task": (MultiTaskDataModule, {"train_transforms": {"rotation": 10, "photometric": 0.5}}),
 }

@@ -50,7 +50,7 @@ def test_marks_lie_where_the_points_say_after_augmentation(source):
 
 
 def test_whole_images_come_as_a_batch_of_several_tasks(source):
-    datamodule = LandmarkDataModule(source, objects="image", batch_size=5, size_divisor=32)
+    datamodule = LandmarkDataModule(source, sample_unit="image", batch_size=5, size_divisor=32)
     batch = first(datamodule.val_dataloader())
     assert isinstance(batch, MultiTaskBatch)
     assert batch.images.shape == (5, 3, 64, 64)
@@ -59,14 +59,18 @@ def test_whole_images_come_as_a_batch_of_several_tasks(source):
     assert batch.labels[batch.object_mask].min() == 1
 
 
-@pytest.mark.parametrize(("objects", "min_points"), [("crop", 0), ("crop", 1), ("crop", 3), ("image", 3)])
-def test_what_has_too_few_points_is_left_out_and_said(source, objects, min_points):
-    datamodule = LandmarkDataModule(source, objects=objects, min_points=min_points)
+@pytest.mark.parametrize(
+    ("sample_unit", "min_points"), [("object", 0), ("object", 1), ("object", 3), ("image", 3)]
+)
+def test_what_has_too_few_points_is_left_out_and_said(source, sample_unit, min_points):
+    datamodule = LandmarkDataModule(source, sample_unit=sample_unit, min_points=min_points)
     train = datamodule.summaries()[0]
     (given,), (table,) = source.tables("train"), datamodule.tables("train")
     enough = (given.visibility > 0).sum(axis=1) >= min_points
     images = np.unique(given.image_of_object()[enough])
-    wanted, total = (enough.sum(), len(enough)) if objects == "crop" else (len(images), given.num_images)
+    wanted, total = (
+        (enough.sum(), len(enough)) if sample_unit == "object" else (len(images), given.num_images)
+    )
     assert (train.num_images, train.num_left_out) == (table.num_images, total - wanted)
     assert train.num_images == wanted
     said = f"{train.num_left_out} left out" in datamodule.summary()
@@ -121,10 +125,10 @@ def test_keywords_of_the_preset_serve_evaluation_too_and_a_transform_does_not(so
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"objects": "box"}, ValueError, "objects='box' is not one of"),
+        ({"sample_unit": "box"}, ValueError, "sample_unit='box' is not one of"),
         ({"min_points": -1}, ValueError, "min_points=-1"),
-        ({"size_divisor": 8}, ValueError, "size_divisor=8 has no effect with objects='crop'"),
-        ({"objects": "image", "size_divisor": 0}, ValueError, "size_divisor=0"),
+        ({"size_divisor": 8}, ValueError, "size_divisor=8 has no effect with sample_unit='object'"),
+        ({"sample_unit": "image", "size_divisor": 0}, ValueError, "size_divisor=0"),
         ({"train_transforms": {"sizes": 3}}, TypeError, "sizes"),
         ({"val_transforms": {"size": 0}}, ValueError, "size=0"),
         ({"max_pixels": 0}, ValueError, "max_pixels=0"),
@@ -159,9 +163,9 @@ def test_samples_of_rare_objects_come_more_often(source):
     assert abs(float((labels == 1).float().mean()) - 0.5) < 0.15
 
 
-@pytest.mark.parametrize("objects", ["crop", "image"])
-def test_a_picture_of_a_batch_is_saved(source, tmp_path, objects):
-    datamodule = LandmarkDataModule(source, objects=objects, batch_size=4, attributes="all")
+@pytest.mark.parametrize("sample_unit", ["object", "image"])
+def test_a_picture_of_a_batch_is_saved(source, tmp_path, sample_unit):
+    datamodule = LandmarkDataModule(source, sample_unit=sample_unit, batch_size=4, attributes="all")
     figure = datamodule.plot_batch("val", path=tmp_path / "batch.png")
     assert (tmp_path / "batch.png").stat().st_size > 5000
     assert all(axis.lines for axis in figure.axes)

@@ -38,7 +38,7 @@ SETTINGS = {
     ),
     "classification": (
         ClassificationDataModule,
-        {**WEIGHTED, "objects": "crop", "train_transforms": {"size": 32, "rotation": 20}},
+        {**WEIGHTED, "sample_unit": "object", "train_transforms": {"size": 32, "rotation": 20}},
     ),
     "multi-task": (
         MultiTaskDataModule,

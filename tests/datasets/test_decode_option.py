@@ -15,7 +15,7 @@ from lit_loader.errors import ImageError
 from lit_loader.formats import read_annotations
 from lit_loader.transforms import (
     CropToObjects,
-    ReadingCompose,
+    DecodeAwareCompose,
     classification_transforms,
     detection_transforms,
 )
@@ -92,7 +92,7 @@ def test_what_a_transform_of_an_undecoded_image_raises_names_the_image(table):
         raise RuntimeError("no")
 
     dataset = DetectionDataset(
-        table, transforms=ReadingCompose([v2.Resize(40), broken]), reading=ImageReading(decode="fast")
+        table, transforms=DecodeAwareCompose([v2.Resize(40), broken]), reading=ImageReading(decode="fast")
     )
     with pytest.raises(RuntimeError, match="no") as caught:
         dataset[1]
@@ -116,9 +116,9 @@ def test_another_word_is_refused(table, wrong):
 def test_classification_gives_what_it_gives_with_whole_targets(table, decode, crop):
     """It leaves targets out where no transform can look at them."""
     transforms = classification_transforms(True, size=32, crop=crop, scale=(0.5, 1), photometric=0.5)
-    objects = "crop" if crop else "image"
+    unit = "object" if crop else "image"
     dataset = ClassificationDataset(
-        table, transforms=transforms, objects=objects, reading=ImageReading(decode=decode)
+        table, transforms=transforms, sample_unit=unit, reading=ImageReading(decode=decode)
     )
     detection = DetectionDataset(
         dataset.table, transforms=transforms, first_label=0, reading=ImageReading(decode=decode)
@@ -140,8 +140,8 @@ def test_classification_keeps_the_targets_for_transforms_that_look_at_them(table
 
     for transforms in (
         user,
-        ReadingCompose([v2.Resize([8, 8]), user]),
-        ReadingCompose([CropToObjects(size=8)]),
+        DecodeAwareCompose([v2.Resize([8, 8]), user]),
+        DecodeAwareCompose([CropToObjects(size=8)]),
     ):
         ClassificationDataset(table, transforms=transforms, reading=ImageReading(decode="fast"))[0]
     assert [len(boxes) for boxes in seen] == [1, 1]
@@ -157,7 +157,7 @@ def test_classification_keeps_the_targets_for_transforms_that_look_at_them(table
     ids=["threads", "two processes", "one process"],
 )
 def test_fast_batches_have_the_same_bits_inline_in_threads_and_in_processes(table, workers):
-    transforms = ReadingCompose(
+    transforms = DecodeAwareCompose(
         [
             v2.RandomResizedCrop(24),
             *classification_transforms(True, size=24, photometric=0.8, rotation=5).transforms,

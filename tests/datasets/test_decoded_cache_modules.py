@@ -29,7 +29,7 @@ pytestmark = [
 TASKS = {
     "detection": (DetectionDataModule, {"train_transforms": {"photometric": 0.5, "iou_crop": 0.5}}),
     "landmarks": (LandmarkDataModule, {"train_transforms": {"size": 24, "rotation": 20, "shift": 0.1}}),
-    "classification": (ClassificationDataModule, {"objects": "crop"}),
+    "classification": (ClassificationDataModule, {"sample_unit": "object"}),
     "multi-task": (MultiTaskDataModule, {}),
 }
 CONF = Path(__file__).parents[2] / "conf"

@@ -196,6 +196,6 @@ def test_every_transform_and_preset_of_the_package_is_tried_here():
     tried |= {
         f"{name.split()[0].rstrip(',')}_transforms".replace("landmarks", "landmark") for name in PRESETS
     }
-    move_nothing = {"ObjectFields", "PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "BatchNormalize", "ToBatchBytes"}
+    move_nothing = {"ObjectFields", "PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "NormalizeBatch", "ToUInt8"}
     other_coordinates = {"denormalize_keypoints", "normalize_keypoints", "to_image_points"}
     assert set(transforms.__all__) - move_nothing - other_coordinates <= tried

@@ -98,7 +98,7 @@ TARGETS: dict[str, type] = {
 PRESETS: dict[tuple[str, str | None], type] = {
     ("lit_loader.datamodules.ClassificationDataModule", None): ClassificationPresetConfig,
     ("lit_loader.datamodules.DetectionDataModule", None): DetectionPresetConfig,
-    ("lit_loader.datamodules.LandmarkDataModule", "crop"): LandmarkPresetConfig,
+    ("lit_loader.datamodules.LandmarkDataModule", "object"): LandmarkPresetConfig,
     ("lit_loader.datamodules.LandmarkDataModule", "image"): DetectionPresetConfig,
     ("lit_loader.datamodules.MultiTaskDataModule", None): DetectionPresetConfig,
 }

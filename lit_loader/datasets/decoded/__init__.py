@@ -13,8 +13,8 @@ from lit_loader.datasets.decoded.settings import (
 
 __all__ = [
     "CacheKind",
-    "CachedReader",
     "CacheSettings",
+    "CachedReader",
     "as_cache_settings",
     "byte_count",
     "byte_words",

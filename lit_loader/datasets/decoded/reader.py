@@ -16,7 +16,7 @@ from lit_loader.datasets.decoded.filling import shrunk
 from lit_loader.datasets.decoded.layout import PixelBlock
 from lit_loader.datasets.decoded.memory import block_in_memory
 from lit_loader.datasets.decoded.settings import CacheSettings
-from lit_loader.datasets.decoded.wanted import Wanted
+from lit_loader.datasets.decoded.wanted import CacheRequest
 from lit_loader.datasets.reading import ImageReading
 from lit_loader.types import IndexArray
 
@@ -71,7 +71,7 @@ class CachedReader:
     """
 
     def __init__(self, table: AnnotationTable, reader: ImageReading, settings: CacheSettings) -> None:
-        wanted = Wanted(table=table, reader=reader, settings=settings)
+        wanted = CacheRequest(table=table, reader=reader, settings=settings)
         self._block: PixelBlock = block_in_memory(wanted) if settings.kind == "ram" else block_on_disk(wanted)
         self._reader, self._longest_side = reader, settings.size
         self._slots: IndexArray | None = wanted.slots

@@ -30,13 +30,13 @@ from lit_loader.types import IndexArray
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
 
-__all__ = ["Wanted"]
+__all__ = ["CacheRequest"]
 
 _READER = "decoded images"
 
 
 @dataclass(kw_only=True)
-class Wanted:
+class CacheRequest:
     """The images that a cache must hold, each file once, in the order in which a table names them first.
 
     Args:
