@@ -86,7 +86,7 @@ def test_any_sampler_with_any_workers_and_any_batching_on_any_number_of_ranks(tm
         assert cfg.trainer.devices == 2
         chosen = build_datamodule(cfg)._batchings
         assert chosen["val"] is None
-        drawn = instantiate(cfg.sampler).sampler(table)
+        drawn = instantiate(cfg.sampler).make_sampler(table)
         grouped = chosen["train"].batched(drawn, table)
         assert isinstance(grouped, GroupedSampler) == (batching != "plain")
         order = grouped.batch_order(seed=0, epoch=0, global_batch=4)

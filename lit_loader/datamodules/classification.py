@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from matplotlib.figure import Figure
-from torch.utils.data import Sampler
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.collate import ClassificationCollate, batch_images
 from lit_loader.datamodules.pictures import draw_labels, label_texts
-from lit_loader.datamodules.summary import SetSummary
 from lit_loader.datamodules.table_module import DEFAULT_SIZE, TableDataModule
 from lit_loader.datasets import (
     ClassificationDataset,
@@ -25,6 +23,9 @@ from lit_loader.datasets.samples import check_sample_unit
 from lit_loader.transforms import classification_transforms
 from lit_loader.types import CollateFn
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 __all__ = ["ClassificationDataModule"]
 
 
@@ -36,7 +37,7 @@ class ClassificationDataModule(TableDataModule):
 
     Args:
         source: Where the data lies and which split serves which stage.
-        label_attribute: The attribute that labels; None: the class.
+        label_attribute: The attribute that labels, or None for the class.
         multi_label: An image may have several labels or, without any object, none; labels are multi-hot.
         sample_unit: ``"image"``: a sample is an image; ``"object"``: it is an object, cut out of its image.
         **settings: Samplers, transforms and reading of images, as `TableDataModule` takes them (its preset is
@@ -47,6 +48,8 @@ class ClassificationDataModule(TableDataModule):
         ValueError: If a setting is outside its choices, or would have no effect beside another.
         TypeError: If a setting is not known.
     """
+
+    counts_images = True
 
     def __init__(
         self,
@@ -60,55 +63,49 @@ class ClassificationDataModule(TableDataModule):
         check_sample_unit(sample_unit, multi_label=multi_label)
         preset = partial(classification_transforms, size=DEFAULT_SIZE, crop=sample_unit == "object")
         super().__init__(source, preset=preset, **settings)
-        self.label_attribute, self.multi_label, self._sample_unit = label_attribute, multi_label, sample_unit
+        self.label_attribute, self.multi_label, self.sample_unit = label_attribute, multi_label, sample_unit
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the labels, in their order."""
-        table = self._first_table()
-        return () if table is None else self._names_of(table)["labels"]
+        table = self.first_table()
+        return () if table is None else self.names(table)["labels"]
 
-    def _names_of(self, table: AnnotationTable) -> dict[str, tuple[str, ...]]:
+    def names(self, table: AnnotationTable) -> dict[str, tuple[str, ...]]:
+        """Return the names that must be the same in every table, by what they name."""
         # A set to predict on may lack the attribute.
         known = self.label_attribute is None or self.label_attribute in table.attributes
         return {
-            **super()._names_of(table),
+            **super().names(table),
             "labels": table.labels_of(self.label_attribute)[1] if known else (),
         }
 
-    def _samples_of(self, table: AnnotationTable) -> SampleTable:
+    def select_samples(self, table: AnnotationTable) -> SampleTable:
+        """Return the samples that a table gives to any stage but prediction."""
         return labelled_samples(
             table,
             label_attribute=self.label_attribute,
             multi_label=self.multi_label,
-            sample_unit=self._sample_unit,
+            sample_unit=self.sample_unit,
         )
 
-    def _dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> ClassificationDataset:
+    def make_dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> ClassificationDataset:
+        """Return the data set of a table of samples."""
         return ClassificationDataset(
             table,
             label_attribute=self.label_attribute,
             multi_label=self.multi_label,
-            sample_unit=self._sample_unit,
+            sample_unit=self.sample_unit,
             unlabelled="keep",  # what must go has gone: the table is one of samples
             transforms=transforms,
-            **self._reading,
+            **self.reading_arguments,
         )
 
-    def _collate_fn(self, stage: Stage) -> CollateFn:
+    def collate_fn(self, stage: Stage) -> CollateFn:
+        """Return the collate function of a stage."""
         return ClassificationCollate(multi_label=self.multi_label)
 
-    def _summaries_of(
-        self, name: str, samples: SampleTable, sampler: Sampler[int] | None
-    ) -> list[SetSummary]:
-        labels = dict.fromkeys([self.label_attribute, *self._balanced_by()])
-        return [
-            SetSummary.of(
-                name, samples.table, sampler, by=by, distinct=True, num_left_out=samples.num_left_out
-            )
-            for by in labels
-        ]
-
-    def _draw(self, batch: Any, *, max_images: int, title: str) -> Figure:
+    def draw_batch(self, batch: Any, *, max_images: int, title: str) -> Figure:
+        """Return a picture of a batch."""
         texts = label_texts(batch.labels, self.class_names)
         return draw_labels(batch_images(batch), texts, max_images=max_images, title=title)

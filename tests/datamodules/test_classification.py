@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lit_loader.collate import ClassificationBatch
-from lit_loader.datamodules import ClassBalancedSampling, ClassificationDataModule, WeightedSampling
+from lit_loader.datamodules import ClassBalancedSamplerConfig, ClassificationDataModule, WeightedSamplerConfig
 from lit_loader.datasets import VocSource
 from tests.drawn_set import CLASSES, FINISHES, DrawnSource, draw_set, drawn_source
 
@@ -81,8 +81,8 @@ def test_the_summary_is_that_of_the_label_and_of_what_is_balanced(source):
     datamodule = ClassificationDataModule(
         source,
         sample_unit="object",
-        train_sampler=ClassBalancedSampling(balance_by="finish"),
-        val_sampler=WeightedSampling(),
+        train_sampler=ClassBalancedSamplerConfig(balance_by="finish"),
+        val_sampler=WeightedSamplerConfig(),
     )
     labels = [(summary.name, summary.label) for summary in datamodule.summaries()]
     assert labels[:4] == [("train", "class"), ("train", "finish"), ("val", "class"), ("val", "finish")]
@@ -124,7 +124,7 @@ def test_a_picture_of_a_batch_is_saved(source, tmp_path, settings):
 def test_crops_of_a_real_detection_set(shared_data, tmp_path):
     source = VocSource(root=str(shared_data / "bccd" / "BCCD"), cache_dir=str(tmp_path), progress=False)
     datamodule = ClassificationDataModule(
-        source, sample_unit="object", batch_size=16, train_sampler=ClassBalancedSampling(num_samples=16)
+        source, sample_unit="object", batch_size=16, train_sampler=ClassBalancedSamplerConfig(num_samples=16)
     )
     batch = first(datamodule.train_dataloader())
     assert batch.images.shape == (16, 3, 96, 96)

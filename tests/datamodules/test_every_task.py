@@ -17,12 +17,12 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from lit_loader.callbacks import ClassMixMonitor
 from lit_loader.collate import batch_images, batch_labels
 from lit_loader.datamodules import (
-    ClassBalancedSampling,
+    ClassBalancedSamplerConfig,
     ClassificationDataModule,
     DetectionDataModule,
     LandmarkDataModule,
     MultiTaskDataModule,
-    WeightedSampling,
+    WeightedSamplerConfig,
 )
 from lit_loader.datasets import ShapesSource
 from tests.drawn_set import drawn_source
@@ -63,7 +63,7 @@ def epochs(datamodule, count=2):
     [*((task, "fork") for task in TASKS), pytest.param("multi-task", "spawn", marks=pytest.mark.soak)],
 )
 def test_workers_do_not_change_the_batches(source, task, method):
-    sampling = WeightedSampling(balance_by="finish")
+    sampling = WeightedSamplerConfig(balance_by="finish")
     inline = epochs(make(source, task, train_sampler=sampling))
     workers = {"num_workers": 2, "multiprocessing_context": method}
     assert epochs(make(source, task, train_sampler=sampling, **workers)) == inline
@@ -202,12 +202,12 @@ def test_a_command_line_reads_every_setting_from_the_signatures(kind):
         "num_workers": 0,
         "train_transforms": {"hflip": 0.0},
         "train_sampler": {
-            "class_path": "lit_loader.datamodules.ClassBalancedSampling",
+            "class_path": "lit_loader.datamodules.ClassBalancedSamplerConfig",
             "init_args": {"balance_by": "finish"},
         },
     }
     datamodule = parser.instantiate(parser.parse_object({"data": given})).data
     assert (type(datamodule.source), datamodule.source.image_size) == (ShapesSource, 48)
     assert datamodule.batch_size == 4
-    assert datamodule._samplers["train"] == ClassBalancedSampling(balance_by="finish")
+    assert datamodule._samplers["train"] == ClassBalancedSamplerConfig(balance_by="finish")
     assert datamodule._transforms["train"] == {"hflip": 0.0}

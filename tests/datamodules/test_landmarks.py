@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lit_loader.collate import LandmarkBatch, MultiTaskBatch
-from lit_loader.datamodules import LandmarkDataModule, WeightedSampling
+from lit_loader.datamodules import LandmarkDataModule, WeightedSamplerConfig
 from lit_loader.transforms import landmark_transforms
 from tests.drawn_set import CLASSES, FINISHES, POINTS, DrawnSource, draw_set, drawn_source
 
@@ -153,7 +153,7 @@ def test_what_the_tables_lack_is_refused(source, tmp_path):
 
 
 def test_samples_of_rare_objects_come_more_often(source):
-    sampling = WeightedSampling(num_samples=400)
+    sampling = WeightedSamplerConfig(num_samples=400)
     datamodule = LandmarkDataModule(source, batch_size=50, train_sampler=sampling)
     train = datamodule.summaries()[0]
     assert train.expected_mix[1] == pytest.approx(0.5)

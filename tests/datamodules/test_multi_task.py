@@ -7,7 +7,7 @@ import torch
 
 from lit_loader.annotations import Attribute
 from lit_loader.collate import MultiTaskBatch, batch_targets
-from lit_loader.datamodules import ClassBalancedSampling, MultiTaskDataModule
+from lit_loader.datamodules import ClassBalancedSamplerConfig, MultiTaskDataModule
 from tests.drawn_set import CLASSES, FINISHES, POINTS, DrawnSource, draw_set, drawn_source
 
 
@@ -70,7 +70,7 @@ def test_the_first_label_and_the_padding_are_passed_on(source):
 
 
 def test_the_summary_has_the_class_and_every_attribute(source):
-    datamodule = MultiTaskDataModule(source, train_sampler=ClassBalancedSampling(balance_by="finish"))
+    datamodule = MultiTaskDataModule(source, train_sampler=ClassBalancedSamplerConfig(balance_by="finish"))
     summaries = datamodule.summaries()
     assert [(s.name, s.label) for s in summaries[:2]] == [("train", "class"), ("train", "finish")]
     (table,) = source.tables("train")

@@ -12,12 +12,12 @@ from torch.utils.data import SequentialSampler as TorchSequentialSampler
 from lit_loader import DetectionDataModule
 from lit_loader.collate import DetectionCollate
 from lit_loader.datamodules import (
-    ClassAwareSampling,
-    ClassBalancedSampling,
-    EffectiveNumberSampling,
-    RepeatFactorSampling,
-    SequentialSampling,
-    WeightedSampling,
+    ClassAwareSamplerConfig,
+    ClassBalancedSamplerConfig,
+    EffectiveNumberSamplerConfig,
+    RepeatFactorSamplerConfig,
+    SequentialSamplerConfig,
+    WeightedSamplerConfig,
 )
 from lit_loader.datasets import VocSource
 from lit_loader.errors import ImageError
@@ -116,23 +116,23 @@ def test_a_custom_sampler_is_not_shared_by_several_sets(shapes):
         ValueError, match=r"val_sampler=SequentialSampler would be shared by 2 sets.*Sampling"
     ):
         custom.val_dataloader()
-    ours = DetectionDataModule(source, val_sampler=SequentialSampling())
+    ours = DetectionDataModule(source, val_sampler=SequentialSamplerConfig())
     assert [len(loader.sampler) for loader in ours.val_dataloader()] == [20, 60]
 
 
 @pytest.mark.parametrize(
     ("sampling", "settings", "message"),
     [
-        (WeightedSampling, {"reduce": "median"}, "reduce='median'"),
-        (WeightedSampling, {"exponent": 1.5}, "exponent=1.5"),
-        (WeightedSampling, {"num_samples": 0}, "num_samples=0"),
-        (ClassBalancedSampling, {"exponent": -0.1}, "exponent=-0.1"),
-        (ClassBalancedSampling, {"num_samples": -3}, "num_samples=-3"),
-        (ClassBalancedSampling, {"empty_share": float("nan")}, "empty_share=nan"),
-        (ClassAwareSampling, {"num_samples": 0}, "num_samples=0"),
-        (RepeatFactorSampling, {"repeat_thresh": 0.0}, "repeat_thresh=0.0"),
-        (EffectiveNumberSampling, {"beta": 1.0}, "beta=1.0"),
-        (EffectiveNumberSampling, {"num_samples": 0}, "num_samples=0"),
+        (WeightedSamplerConfig, {"reduce": "median"}, "reduce='median'"),
+        (WeightedSamplerConfig, {"exponent": 1.5}, "exponent=1.5"),
+        (WeightedSamplerConfig, {"num_samples": 0}, "num_samples=0"),
+        (ClassBalancedSamplerConfig, {"exponent": -0.1}, "exponent=-0.1"),
+        (ClassBalancedSamplerConfig, {"num_samples": -3}, "num_samples=-3"),
+        (ClassBalancedSamplerConfig, {"empty_share": float("nan")}, "empty_share=nan"),
+        (ClassAwareSamplerConfig, {"num_samples": 0}, "num_samples=0"),
+        (RepeatFactorSamplerConfig, {"repeat_thresh": 0.0}, "repeat_thresh=0.0"),
+        (EffectiveNumberSamplerConfig, {"beta": 1.0}, "beta=1.0"),
+        (EffectiveNumberSamplerConfig, {"num_samples": 0}, "num_samples=0"),
     ],
 )
 def test_a_sampling_refuses_values_before_there_is_a_table(sampling, settings, message):
