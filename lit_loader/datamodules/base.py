@@ -334,7 +334,8 @@ class LoaderDataModule(LightningDataModule):
         if self.trainer is None or prefetch is False:
             return None
         device: torch.device = self.trainer.strategy.root_device
-        return None if prefetch is None and device.type == "cpu" else device
+        accelerated = torch.accelerator.is_available() and device.type != "cpu"
+        return device if prefetch or accelerated else None
 
     def __str__(self) -> str:
         # Lightning's own calls all four *_dataloader methods

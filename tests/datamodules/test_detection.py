@@ -179,7 +179,7 @@ def test_several_validation_and_test_sets_come_as_lists(shapes):
 
 def test_training_without_a_set_is_an_error(shapes):
     source = VocSource(root=shapes._voc().root, train=None, progress=False)
-    with pytest.raises(ValueError, match="gives 0"):
+    with pytest.raises(ValueError, match="needs one data set and DetectionDataModule has 0"):
         DetectionDataModule(source).train_dataloader()
 
 
@@ -272,7 +272,7 @@ def test_a_picture_of_a_batch_is_saved(shapes, tmp_path):
     )
     assert (tmp_path / "batch.png").stat().st_size > 5000
     assert len(figure.axes) == 4
-    assert sum(len(axis.patches) for axis in figure.axes) > 4
+    assert all(axis.images[0].get_array().shape == (288, 288, 3) for axis in figure.axes)
 
 
 def test_another_source_changes_nothing_of_the_first(shapes):
