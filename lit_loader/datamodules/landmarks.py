@@ -28,7 +28,7 @@ from lit_loader.datasets import (
 )
 from lit_loader.datasets.samples import check_sample_unit
 from lit_loader.transforms import detection_transforms, landmark_transforms
-from lit_loader.types import CollateFn
+from lit_loader.types import FIRST_LABEL, CollateFn
 
 __all__ = ["LandmarkDataModule"]
 
@@ -102,7 +102,7 @@ class LandmarkDataModule(TableDataModule):
         has_keypoints = table.keypoints is not None
         if self._sample_unit == "object" and has_keypoints:  # what has too few points has gone already
             return LandmarkDataset(table, min_points=0, **settings)
-        first_label = 0 if self._sample_unit == "object" else 1
+        first_label = 0 if self._sample_unit == "object" else FIRST_LABEL
         return DetectionDataset(table, first_label=first_label, keypoints=has_keypoints, **settings)
 
     def _collate_fn(self, stage: Stage) -> CollateFn:

@@ -13,6 +13,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from torch import Tensor
 
+from lit_loader.types import FIRST_LABEL
+
 __all__ = ["draw_boxes", "draw_labels", "draw_points", "label_texts"]
 
 _COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#800000")
@@ -24,7 +26,7 @@ def draw_boxes(
     targets: Sequence[Mapping[str, Any]],
     *,
     class_names: Sequence[str],
-    first_label: int = 1,
+    first_label: int = FIRST_LABEL,
     attributes: Mapping[str, Sequence[str]] | None = None,
     min_score: float = 0.0,
     max_images: int = 16,
