@@ -12,7 +12,7 @@ import lit_loader
 PACKAGE = Path(__file__).parents[1] / "lit_loader"
 
 LAYERS = [
-    ["batch_memory", "errors", "types", "forkserver", "configs", "resources"],
+    ["batch_memory", "errors", "types", "file_lock", "forkserver", "configs", "resources"],
     ["seeding"],
     ["annotations"],
     ["formats"],
