@@ -94,7 +94,7 @@ class BareSteps(Dataset[tuple[torch.Tensor, int]]):
 def our_dataset(folder: Path, *, decode: Any, to_float: bool) -> Repeated:
     """Return our data set with the same crop and flip."""
     last = ToFloat32() if to_float else ToUInt8()
-    transform = DecodeAwareCompose([v2.RandomResizedCrop(SIDE), RandomHorizontalFlip([]), last])
+    transform = DecodeAwareCompose([v2.RandomResizedCrop(SIDE), RandomHorizontalFlip(flip_pairs=[]), last])
     table = read_annotations("image_folder", folder, use_cache=False, num_workers=0, progress=False)
     return Repeated(ClassificationDataset(table, transforms=transform, reading=ImageReading(decode=decode)))
 

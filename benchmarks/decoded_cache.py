@@ -96,7 +96,7 @@ def main(rounds: int) -> None:
 
 
 def _dataset(root: Path, cache: CacheSettings, decode: Decode) -> ClassificationDataset:
-    recipe = DecodeAwareCompose([v2.RandomResizedCrop(224), RandomHorizontalFlip([]), ToUInt8()])
+    recipe = DecodeAwareCompose([v2.RandomResizedCrop(224), RandomHorizontalFlip(flip_pairs=[]), ToUInt8()])
     start = time.perf_counter()
     dataset = ClassificationDataset(
         table_of(root), transforms=recipe, cache=cache, reading=ImageReading(decode=decode)

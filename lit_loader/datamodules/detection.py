@@ -13,7 +13,7 @@ from lit_loader.datasets import DetectionDataset, SampleTable, Stage, TableSourc
 from lit_loader.datasets.detection import check_dataset_settings
 from lit_loader.datasets.targets import check_masks
 from lit_loader.transforms import detection_transforms
-from lit_loader.types import CollateFn
+from lit_loader.types import FIRST_LABEL, CollateFn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ class DetectionDataModule(TableDataModule):
         images: Literal["list", "stack", "pad"] = "list",
         size_divisor: int = 1,
         collate_fn: CollateFn | None = None,
-        first_label: int = 1,
+        first_label: int = FIRST_LABEL,
         extra_fields: Sequence[str] = (),
         masks: bool = False,
         **settings: Any,

@@ -25,7 +25,7 @@ from lit_loader.datasets import (
 )
 from lit_loader.datasets.samples import check_sample_unit
 from lit_loader.transforms import detection_transforms, landmark_transforms
-from lit_loader.types import CollateFn
+from lit_loader.types import FIRST_LABEL, CollateFn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,7 +86,7 @@ class LandmarkDataModule(TableDataModule):
 
     @property
     def keypoint_schema(self) -> KeypointSchema | None:
-        """What the points of a batch are; or None without any table."""
+        """What the points of a batch are, or None without any table."""
         table = self.first_table()
         return None if table is None else table.keypoint_schema
 
@@ -105,7 +105,7 @@ class LandmarkDataModule(TableDataModule):
         has_keypoints = table.keypoints is not None
         if self.sample_unit == "object" and has_keypoints:  # what has too few points has gone already
             return LandmarkDataset(table, min_points=0, **settings)
-        first_label = 0 if self.sample_unit == "object" else 1
+        first_label = 0 if self.sample_unit == "object" else FIRST_LABEL
         return DetectionDataset(table, first_label=first_label, keypoints=has_keypoints, **settings)
 
     def collate_fn(self, stage: Stage) -> CollateFn:
@@ -131,4 +131,4 @@ class LandmarkDataModule(TableDataModule):
                 max_images=max_images,
                 title=title,
             )
-        return self.draw_targets(batch, first_label=1, max_images=max_images, title=title)
+        return self.draw_targets(batch, first_label=FIRST_LABEL, max_images=max_images, title=title)

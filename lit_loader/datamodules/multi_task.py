@@ -12,7 +12,7 @@ from lit_loader.datasets import DetectionDataset, SampleTable, Stage, TableSourc
 from lit_loader.datasets.detection import check_dataset_settings
 from lit_loader.datasets.targets import check_keypoints
 from lit_loader.transforms import detection_transforms
-from lit_loader.types import CollateFn
+from lit_loader.types import FIRST_LABEL, CollateFn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +48,7 @@ class MultiTaskDataModule(TableDataModule):
         attributes: Sequence[str] | Literal["all"] = "all",
         size_divisor: int = 1,
         pad_value: float = 0,
-        first_label: int = 1,
+        first_label: int = FIRST_LABEL,
         **settings: Any,
     ) -> None:
         super().__init__(source, preset=detection_transforms, **settings)
@@ -60,7 +60,7 @@ class MultiTaskDataModule(TableDataModule):
 
     @property
     def keypoint_schema(self) -> KeypointSchema | None:
-        """What the points of a batch are; or None where it has none."""
+        """What the points of a batch are, or None where it has none."""
         table = self.first_table()
         return table.keypoint_schema if table is not None and self.keypoints else None
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torchvision.utils import draw_bounding_boxes, draw_keypoints, draw_segmentation_masks
 
 from lit_loader.extras import require
+from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +28,7 @@ def draw_boxes(
     targets: Sequence[Mapping[str, Any]],
     *,
     class_names: Sequence[str],
-    first_label: int = 1,
+    first_label: int = FIRST_LABEL,
     attributes: Mapping[str, Sequence[str]] | None = None,
     min_score: float = 0.0,
     max_images: int = 16,

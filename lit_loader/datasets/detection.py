@@ -32,6 +32,7 @@ from lit_loader.datasets.targets import (
 from lit_loader.errors import ImageError
 from lit_loader.transforms import DecodeAwareCompose
 from lit_loader.transforms.reading import needs_target
+from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
@@ -73,7 +74,7 @@ class DetectionDataset(Dataset[DetectionSample]):
     Args:
         table: The annotations.
         transforms: Called as ``transforms(image, target)``, gives what the data set gives.
-        first_label: Label of class id 0. torchvision's detectors keep 0 for the background, hence 1.
+        first_label: Label of class id 0; 0 for models without a background class, such as DETR.
         extra_fields: Columns of the table to add: ``"difficult"``, ``"occluded"``, ``"truncated"``.
         keypoints: Add the points; the table must have some.
         masks: Add the masks, drawn from polygons or run lengths for each sample; the table must have some.
@@ -92,7 +93,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         table: AnnotationTable,
         *,
         transforms: Callable[[Any, dict[str, Any]], DetectionSample] | None = None,
-        first_label: int = 1,
+        first_label: int = FIRST_LABEL,
         extra_fields: Sequence[str] = (),
         keypoints: bool = False,
         masks: bool = False,

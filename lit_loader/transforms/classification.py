@@ -83,7 +83,10 @@ def classification_transforms(
         rotation=rotation,
         fill=fill,
     )
-    flips = [RandomHorizontalFlip(flip_pairs, p=hflip), RandomVerticalFlip(flip_pairs, p=vflip)]
+    flips = [
+        RandomHorizontalFlip(p=hflip, flip_pairs=flip_pairs),
+        RandomVerticalFlip(p=vflip, flip_pairs=flip_pairs),
+    ]
     plain = CropToObjects(size=size, margin=margin, around=around, fit=fit, fill=fill)
     parts: list[Any] = [augmented if train else plain]
     if train:

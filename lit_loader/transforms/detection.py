@@ -100,8 +100,8 @@ def detection_transforms(
         (zoom_out, v2.RandomZoomOut(fill=pad, p=zoom_out)),
         (iou_crop, v2.Compose([RandomObjectCrop(p=iou_crop), UpdateVisibility()])),
         (rotation, v2.Compose([_rotation(rotation, pad), UpdateVisibility()])),
-        (hflip, RandomHorizontalFlip(flip_pairs, p=hflip)),
-        (vflip, RandomVerticalFlip(flip_pairs, p=vflip)),
+        (hflip, RandomHorizontalFlip(p=hflip, flip_pairs=flip_pairs)),
+        (vflip, RandomVerticalFlip(p=vflip, flip_pairs=flip_pairs)),
     )
     if train:
         parts += [part for chance, part in random_parts if chance > 0]

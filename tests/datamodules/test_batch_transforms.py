@@ -34,7 +34,7 @@ class Seeing(LightningModule):
         self.seen = {}
 
     def _see(self, stage, batch):
-        self.seen.setdefault(stage, []).append(batch[0])
+        self.seen.setdefault(stage, []).append(next(iter(batch)))
         if self.drawing:
             torch.rand(1), np.random.rand(), random.random()
 
@@ -171,7 +171,7 @@ def test_torchvision_transforms_serve_and_draw_by_batch(shapes):
             seed=3,
             multi_label=True,
             train_transforms={"size": 16, "to_float": False},
-            batch_transforms=lambda batch: batch._replace(images=flip(batch.images)),
+            batch_transforms=flip,
             **settings,
         )
         model = Seeing()

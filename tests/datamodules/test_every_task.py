@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import pickle
 
@@ -15,7 +16,7 @@ from torch.utils._pytree import tree_flatten
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from lit_loader.callbacks import ClassMixMonitor
-from lit_loader.collate import batch_images, batch_labels
+from lit_loader.collate import ClassificationBatch, batch_images, batch_labels
 from lit_loader.datamodules import (
     ClassBalancedSamplerConfig,
     ClassificationDataModule,
@@ -93,13 +94,15 @@ class Watching(LightningModule):
 
     def predict_step(self, batch, batch_idx):
         self.seen["predict"] += len(batch_images(batch))
-        return len(batch)
+        return len(list(batch))
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 def ten_times(batch):
+    if isinstance(batch, ClassificationBatch):
+        return dataclasses.replace(batch, images=batch.images * 10)
     if hasattr(batch, "_replace"):
         return batch._replace(images=batch.images * 10)
     return ([image * 10 for image in batch[0]], *batch[1:])

@@ -144,7 +144,4 @@ def test_targets_of_a_batch_are_those_of_the_data_set(source):
 def test_a_picture_of_a_batch_is_saved(source, tmp_path):
     figure = MultiTaskDataModule(source, batch_size=8).plot_batch("test", path=tmp_path / "batch.png")
     assert (tmp_path / "batch.png").stat().st_size > 5000
-    texts = [text.get_text() for axis in figure.axes for text in axis.texts]
-    assert any(", plain" in text for text in texts)
-    assert sum(len(axis.patches) for axis in figure.axes) == 12
-    assert any(axis.lines for axis in figure.axes)
+    assert sum(bool(axis.images) for axis in figure.axes) == 8

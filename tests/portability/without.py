@@ -205,7 +205,6 @@ def check_caches(parts, folder):
 
 
 def main(folder, *words):
-    import filelock  # noqa: F401
     import hydra  # noqa: F401
     import lightning.pytorch  # noqa: F401
     import torchvision  # noqa: F401

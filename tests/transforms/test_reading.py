@@ -50,9 +50,12 @@ SAME = {  # nothing is shrunk to half: the same bits
     "detection, crop first": (detection_transforms(True, size=60, iou_crop=1), 3),
     "detection, rotation first": (detection_transforms(True, size=60, rotation=10), 3),
     "classification": (classification_transforms(True, size=200, scale=(0.7, 1), shift=0.2), 0),
-    "random resized crop": (DecodeAwareCompose([v2.RandomResizedCrop(250), RandomHorizontalFlip(PAIRS)]), 3),
+    "random resized crop": (
+        DecodeAwareCompose([v2.RandomResizedCrop(250), RandomHorizontalFlip(flip_pairs=PAIRS)]),
+        3,
+    ),
     "a crop after a flip": (
-        DecodeAwareCompose([RandomHorizontalFlip(PAIRS, p=1), v2.RandomResizedCrop(30)]),
+        DecodeAwareCompose([RandomHorizontalFlip(p=1, flip_pairs=PAIRS), v2.RandomResizedCrop(30)]),
         3,
     ),
     "nearest": (DecodeAwareCompose([v2.Resize(60, interpolation=v2.InterpolationMode.NEAREST)]), 3),
@@ -156,7 +159,7 @@ class Source:
 def test_the_first_resize_or_crop_asks_once_for_what_it_shows():
     for transform, asked in (
         (
-            DecodeAwareCompose([RandomHorizontalFlip(PAIRS, p=1), v2.Resize([60, 50])]),
+            DecodeAwareCompose([RandomHorizontalFlip(p=1, flip_pairs=PAIRS), v2.Resize([60, 50])]),
             (round(60 / HEIGHT, 3), HEIGHT),
         ),
         (classification_transforms(False, size=64), (round(64 / HEIGHT, 3), HEIGHT)),

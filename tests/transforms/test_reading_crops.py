@@ -35,7 +35,7 @@ class WholePixelsCrop(v2.RandomResizedCrop):
 def test_a_random_crop_is_moved_to_whole_pixels_of_what_is_decoded_and_its_targets_with_it(tmp_path):
     path = tmp_path / "image.jpg"
     path.write_bytes(jpeg(photo_like(HEIGHT, WIDTH)))
-    rest = [RandomHorizontalFlip(PAIRS)]
+    rest = [RandomHorizontalFlip(flip_pairs=PAIRS)]
     transform, expected = (
         DecodeAwareCompose([v2.RandomResizedCrop(40), *rest]),
         DecodeAwareCompose([WholePixelsCrop(40), *rest]),
