@@ -93,7 +93,7 @@ def draw_points(
     """Return a figure of object crops with their points.
 
     A visible point is green, a hidden one orange, an absent one is not drawn; a predicted one is red, joined to the
-    true one where there is one.
+    true one by a white line where there is one.
 
     Args:
         images: ``(3, H, W)`` each, a list or one tensor, uint8 or float in [0, 1].
@@ -114,9 +114,12 @@ def draw_points(
         points = keypoints[i].detach().cpu() * zoom
         seen = torch.full(points.shape[:1], 2) if visibility is None else visibility[i].cpu()
         if predicted is not None and len(points):
-            pairs = torch.stack([points, predicted[i].detach().cpu() * zoom], dim=1)  # joined point by point
-            there = torch.stack([seen > 0, torch.ones_like(seen, dtype=torch.bool)], dim=1)
-            canvas = draw_keypoints(canvas, pairs, [(0, 1)], colors="red", width=1, visibility=there)
+            found = predicted[i].detach().cpu() * zoom
+            both = (seen > 0)[:, None].expand(-1, 2)
+            canvas = draw_keypoints(
+                canvas, torch.stack([points, found], 1), [(0, 1)], width=1, visibility=both
+            )
+            canvas = draw_keypoints(canvas, found[None], colors="red")
         drawn.append(_with_points(canvas, points[None], seen[None]))
     return _figure(drawn, title, texts, truths)
 

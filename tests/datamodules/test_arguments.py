@@ -20,8 +20,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not hav
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"train_sampler": "class_balanced"}, r"'class_balanced' of type str.*ClassBalancedSamplerConfig\(\)"),
-        ({"val_sampler": [0, 1]}, r"val_sampler=\[0, 1\] of type list should be SamplerConfig or Sampler or None"),
+        (
+            {"train_sampler": "class_balanced"},
+            r"'class_balanced' of type str.*ClassBalancedSamplerConfig\(\)",
+        ),
+        (
+            {"val_sampler": [0, 1]},
+            r"val_sampler=\[0, 1\] of type list should be SamplerConfig or Sampler or None",
+        ),
         ({"train_transforms": 3}, "train_transforms=3 of type int .*give transforms of"),
         ({"batch_transforms": "flip"}, "batch_transforms='flip'"),
         ({"collate_fn": "stack"}, "collate_fn='stack'"),
@@ -67,14 +73,18 @@ class Nothing(LightningModule):
     def training_step(self, batch, batch_idx):
         return None
 
+    validation_step = training_step
+
     def configure_optimizers(self):
-        return None
+        return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
 
 def test_a_set_smaller_than_a_batch_is_refused_by_fit_with_the_remedy(tmp_path):
     source = DrawnSource(train=draw_set(tmp_path, num_images=5))
     datamodule = DetectionDataModule(source, batch_size=16, drop_last=True)
-    with pytest.raises(ValueError, match=r"5 samples with batch_size=16.*lower batch_size, give drop_last=False"):
+    with pytest.raises(
+        ValueError, match=r"5 samples with batch_size=16.*lower batch_size, give drop_last=False"
+    ):
         trainer(max_epochs=1).fit(Nothing(), datamodule=datamodule)
 
 

@@ -219,9 +219,9 @@ def test_it_copies_and_pickles(shapes):
 def test_a_sampling_gives_its_sampler(shapes):
     (table,) = shapes.tables("train")
     assert len(SequentialSamplerConfig().make_sampler(table)) == 60
-    weighted = WeightedSamplerConfig(exponent=0.5, reduce="max", num_samples=7, replacement=False).make_sampler(
-        table
-    )
+    weighted = WeightedSamplerConfig(
+        exponent=0.5, reduce="max", num_samples=7, replacement=False
+    ).make_sampler(table)
     assert isinstance(weighted, WeightedRandomSampler)
     assert (len(weighted), weighted.replacement) == (7, False)
     plainly = WeightedSamplerConfig().make_sampler(table)

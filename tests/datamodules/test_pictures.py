@@ -11,7 +11,8 @@ IMAGES = [torch.zeros(3, 80, 120), torch.full((3, 80, 120), 255, dtype=torch.uin
 POINTS = torch.tensor([[[20.0, 30], [100, 30], [60, 60]], [[10.0, 10], [20, 20], [900, 900]]])
 SEEN = torch.tensor([[2, 1, 0], [2, 0, 0]], dtype=torch.uint8)
 ZOOM = 2  # of images of this size
-LIME, ORANGE, RED, BLACK = (0, 255, 0), (255, 165, 0), (255, 0, 0), (0, 0, 0)
+LIME, ORANGE, RED = (0, 255, 0), (255, 165, 0), (255, 0, 0)
+WHITE, BLACK = (255, 255, 255), (0, 0, 0)
 
 
 def pixel(figure, x, y, image=0):
@@ -27,7 +28,7 @@ def test_points_are_drawn_where_they_are_and_absent_ones_are_not():
 
 def test_predicted_points_are_joined_to_the_true_ones():
     figure = draw_points(IMAGES, POINTS, SEEN, predicted=POINTS + 10)
-    for k, joint in enumerate([RED, RED, BLACK]):
+    for k, joint in enumerate([WHITE, WHITE, BLACK]):
         assert pixel(figure, *(POINTS[0, k] + 10)) == RED
         assert pixel(figure, *(POINTS[0, k] + 5)) == joint
 

@@ -174,7 +174,7 @@ def test_settings_reach_the_loader(shapes, settings):
         ({"worker_method": "threads"}, "worker_method='threads' is unknown; it is one of"),
         (
             {"worker_method": "thread", "multiprocessing_context": "fork"},
-            "multiprocessing_context='fork' is about worker processes and worker_method='thread' has none; leave it out",
+            "multiprocessing_context='fork' is about worker processes and worker_method='thread' has none",
         ),
     ],
 )

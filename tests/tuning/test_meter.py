@@ -94,7 +94,10 @@ def test_the_loader_has_the_settings_and_the_module_gets_its_own_back(candidate)
     assert loader._iterator is None
     meter.restore()
     assert (module.num_workers, module.workers.prefetch_factor) == ("auto", 7)
-    assert (module.workers.worker_method, module.workers.multiprocessing_context) == ("multiprocessing", "fork")
+    assert (module.workers.worker_method, module.workers.multiprocessing_context) == (
+        "multiprocessing",
+        "fork",
+    )
 
 
 class Failing(Timed):
