@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch.utils.data import Sampler
 
 from lit_loader.annotations import AnnotationTable
@@ -51,36 +52,49 @@ class AspectRatioBatching(Batching):
 
     Args:
         num_buckets: Groups at most, at least 2; see `aspect_ratio_buckets`.
+
+    Raises:
+        ValueError: If ``num_buckets`` is below 2.
     """
 
     num_buckets: int = 8
 
     def __post_init__(self) -> None:
-        _check_num_buckets(self.num_buckets)
+        if self.num_buckets < 2:
+            raise ValueError(
+                f"num_buckets={self.num_buckets} must be at least 2; for batches without groups use PlainBatching"
+            )
+
+    def _buckets(self, table: AnnotationTable) -> npt.NDArray[np.int64]:
+        return aspect_ratio_buckets(table.widths, table.heights, self.num_buckets)
 
     def batched(self, sampler: OrderSampler, table: AnnotationTable) -> OrderSampler:
         """Return the sampler in groups; ValueError if the table does not know the size of an image."""
-        _check_sizes(table, self)
-        return GroupedSampler(sampler, aspect_ratio_buckets(table.widths, table.heights, self.num_buckets))
+        unknown = np.flatnonzero((table.widths == 0) | (table.heights == 0))
+        if len(unknown):
+            raise ValueError(
+                f"{self} needs the size of every image, and {table!r} does not know that of {len(unknown)} of its "
+                f"{table.num_images} images, {table.image_path(int(unknown[0]))} the first; write their sizes into the "
+                "annotations (in VOC XML <size>), leave these images out, or use PlainBatching"
+            )
+        return GroupedSampler(sampler, self._buckets(table))
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeBatching(Batching):
+class SizeBatching(AspectRatioBatching):
     """Images of like width and height, for images that keep their own size.
 
     Args:
         num_buckets: Groups at most, at least 2; see `size_buckets`.
+
+    Raises:
+        ValueError: If ``num_buckets`` is below 2.
     """
 
     num_buckets: int = 16
 
-    def __post_init__(self) -> None:
-        _check_num_buckets(self.num_buckets)
-
-    def batched(self, sampler: OrderSampler, table: AnnotationTable) -> OrderSampler:
-        """Return the sampler in groups; ValueError if the table does not know the size of an image."""
-        _check_sizes(table, self)
-        return GroupedSampler(sampler, size_buckets(table.widths, table.heights, self.num_buckets))
+    def _buckets(self, table: AnnotationTable) -> npt.NDArray[np.int64]:
+        return size_buckets(table.widths, table.heights, self.num_buckets)
 
 
 def stage_batchings(
@@ -137,21 +151,3 @@ def batched(
 
 def _regroups(batching: Batching | None) -> bool:
     return not (batching is None or isinstance(batching, PlainBatching))
-
-
-def _check_num_buckets(num_buckets: int) -> None:
-    if num_buckets < 2:
-        raise ValueError(
-            f"num_buckets={num_buckets} must be at least 2; for batches without groups use PlainBatching"
-        )
-
-
-def _check_sizes(table: AnnotationTable, batching: Batching) -> None:
-    unknown = np.flatnonzero((table.widths == 0) | (table.heights == 0))
-    if len(unknown):
-        first = int(unknown[0])
-        raise ValueError(
-            f"{batching} needs the size of every image, and {table!r} does not know that of {len(unknown)} of its "
-            f"{table.num_images} images, {table.image_path(first)} the first; write their sizes into the "
-            "annotations (in VOC XML <size>), leave these images out, or use PlainBatching"
-        )

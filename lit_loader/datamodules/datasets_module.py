@@ -62,26 +62,17 @@ class DatasetsDataModule(LoaderDataModule):
             )
 
     @classmethod
-    def from_datasets(
-        cls,
-        train_dataset: _Datasets = None,
-        val_dataset: _Datasets = None,
-        test_dataset: _Datasets = None,
-        predict_dataset: _Datasets = None,
-        batch_size: int = 1,
-        num_workers: int = 0,
-        **datamodule_kwargs: Any,
-    ) -> Self:
-        """Return a data module of these data sets: Lightning's signature, with this package's loader."""
-        return cls(
-            train_dataset=train_dataset,
-            val_dataset=val_dataset,
-            test_dataset=test_dataset,
-            predict_dataset=predict_dataset,
-            batch_size=batch_size,
-            num_workers=num_workers,
-            **datamodule_kwargs,
-        )
+    def from_datasets(cls, *datasets: Any, batch_size: int = 1, **settings: Any) -> Self:
+        """Return a data module of data sets, as Lightning's method of this name, with this package's loader.
+
+        Args:
+            *datasets: To train on, to validate, to test and to predict on, in this order; or by their names among
+                ``settings``.
+            batch_size: Samples a batch on each rank.
+            **settings: As the class takes them.
+        """
+        names = ("train_dataset", "val_dataset", "test_dataset", "predict_dataset")
+        return cls(batch_size=batch_size, **dict(zip(names, datasets, strict=False)), **settings)
 
     def stage_data(self, stage: Stage) -> list[SplitData]:
         """Return the data sets of a stage with their samplers."""

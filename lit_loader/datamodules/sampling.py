@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from lit_loader.annotations import AnnotationTable, class_weights, image_labels, image_weights, label_counts
 from lit_loader.samplers import (
@@ -61,7 +61,27 @@ class RandomSamplerConfig(SamplerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightedSamplerConfig(SamplerConfig):
+class _BalancedSamplerConfig(SamplerConfig):
+    balance_by: str | None = None
+
+    def __post_init__(self) -> None:
+        num_samples = getattr(self, "num_samples", None)
+        if num_samples is not None and num_samples < 1:
+            raise ValueError(f"num_samples={num_samples} must be at least 1, or None for the table's images")
+
+    def _labels(self, table: AnnotationTable) -> Any:
+        """Return the labels of each image; an attribute that no object has would give all images the same weight."""
+        by = self.balance_by
+        if by is not None and table.num_images and not label_counts(table, by=by).any():
+            raise ValueError(
+                f"balance_by={by!r}: none of the {table.num_objects} objects of {table!r} has a value of this "
+                "attribute, so there is nothing to balance; give another attribute, or balance_by=None for the class"
+            )
+        return image_labels(table, by=by)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedSamplerConfig(_BalancedSamplerConfig):
     """Images drawn by weights that rise with the rarity of the classes, or attribute values, they hold.
 
     Args:
@@ -72,7 +92,6 @@ class WeightedSamplerConfig(SamplerConfig):
         replacement: Whether an image may come twice in an epoch.
     """
 
-    balance_by: str | None = None
     exponent: float = 1.0
     reduce: Literal["mean", "max", "sum"] = "mean"
     num_samples: int | None = None
@@ -80,20 +99,20 @@ class WeightedSamplerConfig(SamplerConfig):
 
     def __post_init__(self) -> None:
         _check_fraction("exponent", self.exponent)
-        _check_num_samples(self.num_samples)
+        super().__post_init__()
         if self.reduce not in ("mean", "max", "sum"):
             raise ValueError(f"reduce={self.reduce!r} must be 'mean', 'max' or 'sum'")
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
-        _check_known(table, self.balance_by)
+        self._labels(table)
         of_labels = class_weights(label_counts(table, by=self.balance_by), exponent=self.exponent)
         weights = image_weights(table, of_labels, by=self.balance_by, reduce=self.reduce)
         return WeightedRandomSampler(weights, self.num_samples, self.replacement)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassBalancedSamplerConfig(SamplerConfig):
+class ClassBalancedSamplerConfig(_BalancedSamplerConfig):
     """A class, or attribute value, is chosen first, by shares between natural and balanced; then an image with it.
 
     Args:
@@ -103,22 +122,20 @@ class ClassBalancedSamplerConfig(SamplerConfig):
         empty_share: Share of images without objects that count, or None for their share of the table.
     """
 
-    balance_by: str | None = None
     exponent: float = 1.0
     num_samples: int | None = None
     empty_share: float | None = None
 
     def __post_init__(self) -> None:
         _check_fraction("exponent", self.exponent)
-        _check_num_samples(self.num_samples)
+        super().__post_init__()
         if self.empty_share is not None:
             _check_fraction("empty_share", self.empty_share)
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
-        _check_known(table, self.balance_by)
         return ClassBalancedSampler(
-            image_labels(table, by=self.balance_by),
+            self._labels(table),
             exponent=self.exponent,
             num_samples=self.num_samples,
             empty_share=self.empty_share,
@@ -126,7 +143,7 @@ class ClassBalancedSamplerConfig(SamplerConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassAwareSamplerConfig(SamplerConfig):
+class ClassAwareSamplerConfig(_BalancedSamplerConfig):
     """Classes, or attribute values, take turns, so that every batch is even in them; then the images of each do.
 
     Args:
@@ -135,25 +152,20 @@ class ClassAwareSamplerConfig(SamplerConfig):
         empty_as_class: Whether images without objects that count are one more class; if not, they never come.
     """
 
-    balance_by: str | None = None
     num_samples: int | None = None
     empty_as_class: bool = False
 
-    def __post_init__(self) -> None:
-        _check_num_samples(self.num_samples)
-
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
-        _check_known(table, self.balance_by)
         return ClassAwareSampler(
-            image_labels(table, by=self.balance_by),
+            self._labels(table),
             num_samples=self.num_samples,
             empty_as_class=self.empty_as_class,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepeatFactorSamplerConfig(SamplerConfig):
+class RepeatFactorSamplerConfig(_BalancedSamplerConfig):
     """Every image once, and those of rare classes, or attribute values, several times an epoch.
 
     Args:
@@ -162,7 +174,6 @@ class RepeatFactorSamplerConfig(SamplerConfig):
             for a thousand classes; with few it repeats nothing.
     """
 
-    balance_by: str | None = None
     repeat_thresh: float = 0.001
 
     def __post_init__(self) -> None:
@@ -171,13 +182,11 @@ class RepeatFactorSamplerConfig(SamplerConfig):
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
-        _check_known(table, self.balance_by)
-        labels = image_labels(table, by=self.balance_by)
-        return RepeatFactorSampler(repeat_factors(labels, repeat_thresh=self.repeat_thresh))
+        return RepeatFactorSampler(repeat_factors(self._labels(table), repeat_thresh=self.repeat_thresh))
 
 
 @dataclass(frozen=True, kw_only=True)
-class EffectiveNumberSamplerConfig(SamplerConfig):
+class EffectiveNumberSamplerConfig(_BalancedSamplerConfig):
     """Images drawn by the effective number of samples of their rarest class, or attribute value.
 
     Args:
@@ -187,7 +196,6 @@ class EffectiveNumberSamplerConfig(SamplerConfig):
         replacement: Whether an image may come twice in an epoch.
     """
 
-    balance_by: str | None = None
     beta: float = 0.999
     num_samples: int | None = None
     replacement: bool = True
@@ -195,29 +203,14 @@ class EffectiveNumberSamplerConfig(SamplerConfig):
     def __post_init__(self) -> None:
         if not 0 <= self.beta < 1:
             raise ValueError(f"beta={self.beta} must lie in [0, 1)")
-        _check_num_samples(self.num_samples)
+        super().__post_init__()
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
-        _check_known(table, self.balance_by)
-        weights = effective_number_image_weights(image_labels(table, by=self.balance_by), beta=self.beta)
+        weights = effective_number_image_weights(self._labels(table), beta=self.beta)
         return WeightedRandomSampler(weights, self.num_samples, self.replacement)
-
-
-def _check_known(table: AnnotationTable, balance_by: str | None) -> None:
-    """Refuse an attribute that no object has: every image would weigh the same, and nothing would tell."""
-    if balance_by is not None and table.num_images and not label_counts(table, by=balance_by).any():
-        raise ValueError(
-            f"balance_by={balance_by!r}: none of the {table.num_objects} objects of {table!r} has a value of this "
-            "attribute, so there is nothing to balance; give another attribute, or balance_by=None for the class"
-        )
 
 
 def _check_fraction(name: str, value: float) -> None:
     if not 0 <= value <= 1:
         raise ValueError(f"{name}={value} must lie in [0, 1]")
-
-
-def _check_num_samples(num_samples: int | None) -> None:
-    if num_samples is not None and num_samples < 1:
-        raise ValueError(f"num_samples={num_samples} must be at least 1, or None for the table's images")

@@ -80,7 +80,8 @@ class Nothing(LightningModule):
 
 
 def test_a_set_smaller_than_a_batch_is_refused_by_fit_with_the_remedy(tmp_path):
-    source = DrawnSource(train=draw_set(tmp_path, num_images=5))
+    drawn = draw_set(tmp_path, num_images=5)
+    source = DrawnSource(train=drawn, val=drawn)
     datamodule = DetectionDataModule(source, batch_size=16, drop_last=True)
     with pytest.raises(
         ValueError, match=r"5 samples with batch_size=16.*lower batch_size, give drop_last=False"
