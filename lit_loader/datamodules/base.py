@@ -34,6 +34,8 @@ __all__ = ["LoaderDataModule", "SplitData"]
 SplitData: TypeAlias = tuple[Any, Sampler[int] | None]
 """A data set and the sampler over it, or None for its own order."""
 
+_ALL_STAGES: tuple[Stage, ...] = ("train", "val", "test", "predict")
+
 # Lightning hands setup() a TrainerFn, a str enum with these values.
 _STAGES: dict[str, tuple[Stage, ...]] = {
     "fit": ("train", "val"),
@@ -104,12 +106,8 @@ class LoaderDataModule(LightningDataModule):
         check_type("seed", seed, int, remedy="give an int")
         self.resume, self.drop_last, self._seed = resume, drop_last, seed
         self.on_bad_sample, self.max_bad_samples = on_bad_sample, max_bad_samples
-        self._batch_sizes: dict[Stage, int | None] = {
-            "train": train_batch_size,
-            "val": val_batch_size,
-            "test": test_batch_size,
-            "predict": predict_batch_size,
-        }
+        sizes = (train_batch_size, val_batch_size, test_batch_size, predict_batch_size)
+        self._batch_sizes: dict[Stage, int | None] = dict(zip(_ALL_STAGES, sizes, strict=True))
         for name, size in self._batch_sizes.items():
             if size is not None:
                 check_number(f"{name}_batch_size", size, low=1)
@@ -207,7 +205,7 @@ class LoaderDataModule(LightningDataModule):
         key = None if stage is None else str(getattr(stage, "value", stage))
         if key is not None and key not in _STAGES:
             raise ValueError(f"stage={key!r} is not one of {list(_STAGES)}, nor None for all")
-        for name in ("train", "val", "test", "predict") if key is None else _STAGES[key]:
+        for name in _ALL_STAGES if key is None else _STAGES[key]:
             self._open(name)
 
     def train_dataloader(self) -> DataLoader[Any]:
@@ -264,7 +262,7 @@ class LoaderDataModule(LightningDataModule):
             resume_with(self.trainer, [state_dict["train"]])
 
     def teardown(self, stage: str | None = None) -> None:
-        """End the workers of every loader made so far, those that Lightning made of ours included."""
+        """End the workers of every loader made so far, those that Lightning made of them included."""
         made = [loader for known in self._loaders if (loader := known()) is not None]
         for loader in (*made, *held_loaders(self.trainer)):
             loader.close()

@@ -22,13 +22,13 @@ class DatasetsDataModule(LoaderDataModule):
 
     Args:
         train_dataset: What is trained on; one, or a sequence of one.
-        val_dataset: What is validated on: one, or a sequence, which makes as many loaders; None: nothing. Likewise the
+        val_dataset: What is validated on: one, or a sequence, which makes as many loaders, or None. Likewise the
             next two.
         test_dataset: For testing.
         predict_dataset: For prediction.
-        train_sampler: How training samples are drawn, best by one of `lit_loader.samplers`; None: each once, in a new
-            order every epoch. Not for an iterable data set.
-        collate_fn: Makes a batch of a list of samples; None: `lit_loader.default_collate`.
+        train_sampler: How training samples are drawn, best by one of `lit_loader.samplers`, or None for each once, in a
+            new order every epoch. Not for an iterable data set.
+        collate_fn: Makes a batch of a list of samples, or None for `lit_loader.default_collate`.
         settings: Batch sizes, workers and seed, as `LoaderDataModule` takes them.
 
     Raises:

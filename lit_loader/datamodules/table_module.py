@@ -137,22 +137,21 @@ class TableDataModule(LoaderDataModule):
     ) -> None:
         self.reading, settings = take_fields(ImageReading, "reading", reading, settings)
         super().__init__(**settings)
-        given = source if isinstance(source, (str, Path)) else "FOLDER"
+        root = str(source) if isinstance(source, (str, Path)) else "FOLDER"
         check_type(
             "source",
             source,
             TableSource,
             optional=False,
-            remedy=f"give a source such as FormatSource(format='coco', root={str(given)!r}, train='train.json'), "
-            f"VocSource(root={str(given)!r}) or ShapesSource(), from lit_loader.datasets",
+            remedy=f"give a source such as FormatSource(format='coco', root={root!r}, train='train.json'), "
+            f"VocSource(root={root!r}) or ShapesSource(), from lit_loader.datasets",
         )
         self.source = source
-        self._samplers: dict[Stage, SamplerConfig | Sampler[int] | None] = {
-            "train": RandomSamplerConfig() if train_sampler is None else train_sampler,
-            "val": val_sampler,
-            "test": test_sampler,
-            "predict": predict_sampler,
-        }
+        train_sampler = RandomSamplerConfig() if train_sampler is None else train_sampler
+        samplers = (train_sampler, val_sampler, test_sampler, predict_sampler)
+        self._samplers: dict[Stage, SamplerConfig | Sampler[int] | None] = dict(
+            zip(_STAGES, samplers, strict=True)
+        )
         example = (
             "give one of lit_loader.datamodules, such as ClassBalancedSamplerConfig(), or a torch Sampler"
         )
@@ -163,11 +162,9 @@ class TableDataModule(LoaderDataModule):
         )
         shared = train_transforms if isinstance(train_transforms, Mapping) else None
         self._preset = preset
+        own = (train_transforms, val_transforms, test_transforms, predict_transforms)
         self._transforms: dict[Stage, Transforms | None] = {
-            "train": train_transforms,
-            "val": shared if val_transforms is None else val_transforms,
-            "test": shared if test_transforms is None else test_transforms,
-            "predict": shared if predict_transforms is None else predict_transforms,
+            stage: shared if given is None else given for stage, given in zip(_STAGES, own, strict=True)
         }
         example = "give transforms of (image, target), or a mapping of the preset's keywords"
         for stage, transforms in self._transforms.items():
