@@ -18,6 +18,80 @@ MODULES = sorted(
     if path.stem != "__main__"
 )
 
+EXPORTS = {
+    "AnnotationTable",
+    "AspectRatioBatching",
+    "BadSample",
+    "BadSampleReport",
+    "ClassAwareSampler",
+    "ClassBalancedSampler",
+    "ClassMixMonitor",
+    "ClassificationBatch",
+    "ClassificationCollate",
+    "ClassificationDataModule",
+    "ClassificationDataset",
+    "DataLoader",
+    "DataWaitMonitor",
+    "DatasetsDataModule",
+    "DetectionCollate",
+    "DetectionDataModule",
+    "DetectionDataset",
+    "FormatSource",
+    "GroupedSampler",
+    "KeypointSchema",
+    "LandmarkBatch",
+    "LandmarkCollate",
+    "LandmarkDataModule",
+    "LandmarkDataset",
+    "MixedSourceSampler",
+    "MultiTaskBatch",
+    "MultiTaskCollate",
+    "MultiTaskDataModule",
+    "OrderSampler",
+    "PaddedBatch",
+    "PlainBatching",
+    "RandomSampler",
+    "ReadOptions",
+    "ReadPolicy",
+    "Reader",
+    "RepeatFactorSampler",
+    "ResumeLoaders",
+    "ReweightClasses",
+    "SequentialSampler",
+    "ShapesSource",
+    "SizeBatching",
+    "SubsetRandomSampler",
+    "TableDataModule",
+    "TableSource",
+    "VocSource",
+    "WeightedRandomSampler",
+    "Writer",
+    "append_bad_samples",
+    "class_weights",
+    "classification_transforms",
+    "concatenate",
+    "default_collate",
+    "default_convert",
+    "detection_collate",
+    "detection_transforms",
+    "draw_boxes",
+    "draw_labels",
+    "draw_points",
+    "get_worker_info",
+    "image_weights",
+    "is_duplicate",
+    "keypoint_schema",
+    "landmark_transforms",
+    "read_annotations",
+    "readers",
+    "recall_weights",
+    "register_format",
+    "sample_rng",
+    "start_forkserver",
+    "write_annotations",
+    "writers",
+}
+
 
 @pytest.mark.parametrize("name", MODULES)
 def test_all_is_sorted_and_true(name):
@@ -30,11 +104,18 @@ def test_all_is_sorted_and_true(name):
         assert hasattr(module, item)
 
 
-def test_the_lazy_names_are_the_exported_ones():
-    assert sorted(lit_loader._HOMES) == lit_loader.__all__
-    assert set(lit_loader.__all__) <= set(dir(lit_loader))
+def test_the_package_exports_what_people_type_first():
+    assert set(lit_loader.__all__) == EXPORTS
+    assert set(dir(lit_loader)) >= EXPORTS
     with pytest.raises(AttributeError, match="nope"):
         _ = lit_loader.nope
+
+
+@pytest.mark.parametrize("name", sorted(EXPORTS))
+def test_an_export_is_what_its_module_exports(name):
+    home = importlib.import_module(lit_loader._HOMES[name])
+    assert name in home.__all__
+    assert getattr(lit_loader, name) is getattr(home, name)
 
 
 def test_the_loader_has_imported_what_its_workers_need():

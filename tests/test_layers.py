@@ -12,7 +12,8 @@ import lit_loader
 PACKAGE = Path(__file__).parents[1] / "lit_loader"
 
 LAYERS = [
-    ["batch_memory", "errors", "types", "forkserver", "configs", "resources"],
+    ["extras"],
+    ["batch_memory", "errors", "types", "file_lock", "forkserver", "configs", "resources"],
     ["seeding"],
     ["annotations"],
     ["formats"],

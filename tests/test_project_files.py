@@ -15,14 +15,25 @@ ROOT = Path(__file__).parents[1]
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
 
 
+PROJECT = tomllib.loads(PYPROJECT)["project"]
+
+
 def test_every_requirement_has_a_lower_bound_and_its_reason():
-    project = tomllib.loads(PYPROJECT)["project"]
-    requirements = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    assert len(requirements) > 15
-    for requirement in requirements:
+    extras = PROJECT["optional-dependencies"]
+    requirements = [*PROJECT["dependencies"], *(each for extra in extras.values() for each in extra)]
+    own = [each for each in requirements if each.startswith("lit-loader[")]
+    assert own == ["lit-loader[fast,hydra,plot,recipes]", "lit-loader[all]"]
+    for requirement in set(requirements) - set(own):
         assert ">=" in requirement
         (reason,) = re.findall(rf'^ +"{re.escape(requirement)}",(.*)$', PYPROJECT, re.MULTILINE)
         assert re.match(r" +# \w", reason), requirement
+
+
+def test_the_base_install_has_ten_requirements_at_most_and_all_has_every_extra():
+    extras = PROJECT["optional-dependencies"]
+    assert len(PROJECT["dependencies"]) <= 10
+    assert extras["all"] == [f"lit-loader[{','.join(sorted(set(extras) - {'all', 'dev'}))}]"]
+    assert "lit-loader[all]" in extras["dev"]
 
 
 # Stands for an interpreter: "-m venv" copies it as that of the environment, everything else succeeds.

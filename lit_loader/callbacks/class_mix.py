@@ -9,6 +9,7 @@ import numpy.typing as npt
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_loader.collate import batch_labels
+from lit_loader.types import FIRST_LABEL
 
 __all__ = ["ClassMixMonitor"]
 
@@ -29,7 +30,7 @@ class ClassMixMonitor(Callback):
         counts: int64 ``(num_classes,)``, labels seen so far.
     """
 
-    def __init__(self, num_classes: int, *, first_label: int = 1, label: str | None = None) -> None:
+    def __init__(self, num_classes: int, *, first_label: int = FIRST_LABEL, label: str | None = None) -> None:
         self.counts = np.zeros(num_classes, dtype=np.int64)
         self._first_label, self._label = first_label, label
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch.utils.data import Sampler
 
 from lit_loader.annotations import AnnotationTable
@@ -51,36 +52,49 @@ class AspectRatioBatching(Batching):
 
     Args:
         num_buckets: Groups at most, at least 2; see `aspect_ratio_buckets`.
+
+    Raises:
+        ValueError: If ``num_buckets`` is below 2.
     """
 
     num_buckets: int = 8
 
     def __post_init__(self) -> None:
-        _check_num_buckets(self.num_buckets)
+        if self.num_buckets < 2:
+            raise ValueError(
+                f"num_buckets={self.num_buckets} must be at least 2; for batches without groups use PlainBatching"
+            )
+
+    def _buckets(self, table: AnnotationTable) -> npt.NDArray[np.int64]:
+        return aspect_ratio_buckets(table.widths, table.heights, self.num_buckets)
 
     def batched(self, sampler: OrderSampler, table: AnnotationTable) -> OrderSampler:
         """Return the sampler in groups; ValueError if the table does not know the size of an image."""
-        _check_sizes(table, self)
-        return GroupedSampler(sampler, aspect_ratio_buckets(table.widths, table.heights, self.num_buckets))
+        unknown = np.flatnonzero((table.widths == 0) | (table.heights == 0))
+        if len(unknown):
+            raise ValueError(
+                f"{self} needs the size of every image, and {table!r} does not know that of {len(unknown)} of its "
+                f"{table.num_images} images, {table.image_path(int(unknown[0]))} the first; write their sizes into the "
+                "annotations (in VOC XML <size>), leave these images out, or use PlainBatching"
+            )
+        return GroupedSampler(sampler, self._buckets(table))
 
 
 @dataclass(frozen=True, kw_only=True)
-class SizeBatching(Batching):
+class SizeBatching(AspectRatioBatching):
     """Images of like width and height, for images that keep their own size.
 
     Args:
         num_buckets: Groups at most, at least 2; see `size_buckets`.
+
+    Raises:
+        ValueError: If ``num_buckets`` is below 2.
     """
 
     num_buckets: int = 16
 
-    def __post_init__(self) -> None:
-        _check_num_buckets(self.num_buckets)
-
-    def batched(self, sampler: OrderSampler, table: AnnotationTable) -> OrderSampler:
-        """Return the sampler in groups; ValueError if the table does not know the size of an image."""
-        _check_sizes(table, self)
-        return GroupedSampler(sampler, size_buckets(table.widths, table.heights, self.num_buckets))
+    def _buckets(self, table: AnnotationTable) -> npt.NDArray[np.int64]:
+        return size_buckets(table.widths, table.heights, self.num_buckets)
 
 
 def stage_batchings(
@@ -89,13 +103,13 @@ def stage_batchings(
     """Return each stage's batching, checked.
 
     Args:
-        samplers: What draws each stage's samples: a sampler, settings that make one of ours, or None.
-        train_batching: The batching of training; None: plain.
+        samplers: What draws each stage's samples: a sampler, a `SamplerConfig`, or None.
+        train_batching: The batching of training, or None for plain.
         eval_batching: That of the other stages.
 
     Raises:
         TypeError: One is no batching.
-        ValueError: One stands beside a sampler that is not of ours.
+        ValueError: One stands beside a sampler that is not lit_loader's.
     """
     found: dict[Stage, Batching | None] = {}
     for stage, sampler in samplers.items():
@@ -111,7 +125,7 @@ def stage_batchings(
             raise ValueError(
                 f"{name}={batching} puts batches together from a whole epoch's order, which {stage}_sampler="
                 f"{type(sampler).__name__} does not tell before it is iterated; give a sampler of "
-                f"lit_loader.samplers or a lit_loader.datamodules.Sampling, or leave {name} out"
+                f"lit_loader.samplers or a lit_loader.datamodules.SamplerConfig, or leave {name} out"
             )
         found[stage] = batching
     return found
@@ -123,9 +137,9 @@ def batched(
     """Return a table's sampler as a batching has it.
 
     Args:
-        sampler: One of ours, or None for the table's own order; with a plain batching any sampler.
+        sampler: One of lit_loader's, or None for the table's own order; with a plain batching any sampler.
         table: The samples.
-        batching: None: plain.
+        batching: What puts batches together, or None for plain.
     """
     if batching is None or not _regroups(batching):
         return sampler
@@ -137,21 +151,3 @@ def batched(
 
 def _regroups(batching: Batching | None) -> bool:
     return not (batching is None or isinstance(batching, PlainBatching))
-
-
-def _check_num_buckets(num_buckets: int) -> None:
-    if num_buckets < 2:
-        raise ValueError(
-            f"num_buckets={num_buckets} must be at least 2; for batches without groups use PlainBatching"
-        )
-
-
-def _check_sizes(table: AnnotationTable, batching: Batching) -> None:
-    unknown = np.flatnonzero((table.widths == 0) | (table.heights == 0))
-    if len(unknown):
-        first = int(unknown[0])
-        raise ValueError(
-            f"{batching} needs the size of every image, and {table!r} does not know that of {len(unknown)} of its "
-            f"{table.num_images} images, {table.image_path(first)} the first; write their sizes into the "
-            "annotations (in VOC XML <size>), leave these images out, or use PlainBatching"
-        )

@@ -22,13 +22,13 @@ class DatasetsDataModule(LoaderDataModule):
 
     Args:
         train_dataset: What is trained on; one, or a sequence of one.
-        val_dataset: What is validated on: one, or a sequence, which makes as many loaders; None: nothing. Likewise the
+        val_dataset: What is validated on: one, or a sequence, which makes as many loaders, or None. Likewise the
             next two.
         test_dataset: For testing.
         predict_dataset: For prediction.
-        train_sampler: How training samples are drawn, best by one of `lit_loader.samplers`; None: each once, in a new
-            order every epoch. Not for an iterable data set.
-        collate_fn: Makes a batch of a list of samples; None: `lit_loader.default_collate`.
+        train_sampler: How training samples are drawn, best by one of `lit_loader.samplers`, or None for each once, in a
+            new order every epoch. Not for an iterable data set.
+        collate_fn: Makes a batch of a list of samples, or None for `lit_loader.default_collate`.
         settings: Batch sizes, workers and seed, as `LoaderDataModule` takes them.
 
     Raises:
@@ -62,28 +62,20 @@ class DatasetsDataModule(LoaderDataModule):
             )
 
     @classmethod
-    def from_datasets(
-        cls,
-        train_dataset: _Datasets = None,
-        val_dataset: _Datasets = None,
-        test_dataset: _Datasets = None,
-        predict_dataset: _Datasets = None,
-        batch_size: int = 1,
-        num_workers: int = 0,
-        **datamodule_kwargs: Any,
-    ) -> Self:
-        """Return a data module of these data sets: Lightning's signature, with this package's loader."""
-        return cls(
-            train_dataset=train_dataset,
-            val_dataset=val_dataset,
-            test_dataset=test_dataset,
-            predict_dataset=predict_dataset,
-            batch_size=batch_size,
-            num_workers=num_workers,
-            **datamodule_kwargs,
-        )
+    def from_datasets(cls, *datasets: Any, batch_size: int = 1, **settings: Any) -> Self:
+        """Return a data module of data sets, as Lightning's method of this name, with this package's loader.
 
-    def _split_data(self, stage: Stage) -> list[SplitData]:
+        Args:
+            *datasets: To train on, to validate, to test and to predict on, in this order; or by their names among
+                ``settings``.
+            batch_size: Samples a batch on each rank.
+            **settings: As the class takes them.
+        """
+        names = ("train_dataset", "val_dataset", "test_dataset", "predict_dataset")
+        return cls(batch_size=batch_size, **dict(zip(names, datasets, strict=False)), **settings)
+
+    def stage_data(self, stage: Stage) -> list[SplitData]:
+        """Return the data sets of a stage with their samplers."""
         return [(dataset, self._sampler(stage, dataset)) for dataset in self._datasets[stage]]
 
     def _sampler(self, stage: Stage, dataset: Any) -> Sampler[int] | None:
@@ -91,7 +83,8 @@ class DatasetsDataModule(LoaderDataModule):
             return None
         return RandomSampler(dataset) if self._train_sampler is None else self._train_sampler
 
-    def _collate_fn(self, stage: Stage) -> CollateFn | None:
+    def collate_fn(self, stage: Stage) -> CollateFn | None:
+        """Return the collate function of all stages, or None for the default."""
         return self._collate
 
 

@@ -1,12 +1,14 @@
 """Resuming a training run: the states of its loaders, saved and loaded at the right moment.
 
+All use of private state of Lightning's loops by the data modules is here; it was written for Lightning 2.6.
+
 NOTE [What Lightning leaves out]
     Lightning saves and loads the states of training loaders itself, but (2.6)
     - it loads none if ``trainer.estimated_stepping_batches`` was read in ``configure_optimizers``;
     - it counts a batch that was fetched and not trained on: the one its fetcher holds of a loader without a length, and
       the one of a step that raised;
-    - it takes a state saved at ``limit_train_batches`` for one in the middle of an epoch: samplers of ours are told of
-      the next epoch, others and iterable datasets are not;
+    - it takes a state saved at ``limit_train_batches`` for one in the middle of an epoch: only samplers of
+      lit_loader get the next epoch;
     - under ``CombinedLoader(mode="max_size")`` it begins a loader again that had ended before the others;
     - with ``max_steps``, or saved as an epoch begins, a checkpoint between two epochs gives an epoch of one batch;
     - it takes the epoch in whose middle ``max_steps`` ended training for a whole one.
@@ -15,6 +17,8 @@ NOTE [What Lightning leaves out]
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterator
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -22,10 +26,32 @@ from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 from lightning.pytorch.loops.fit_loop import RestartStage
 from lightning.pytorch.utilities import CombinedLoader
 
-from lit_loader.datamodules.held_loaders import train_loaders
 from lit_loader.loader import DataLoader
 
-__all__ = ["ResumeStates", "num_unused_batches", "resume_with", "saved_states"]
+__all__ = [
+    "ResumeStates",
+    "held_loaders",
+    "num_unused_batches",
+    "resume_with",
+    "saved_states",
+    "train_loaders",
+]
+
+_LOOPS = ("fit_loop", "fit_loop.epoch_loop.val_loop", "validate_loop", "test_loop", "predict_loop")
+
+
+def held_loaders(trainer: Trainer | None) -> Iterator[DataLoader[Any]]:
+    """Yield the loaders that a trainer's loops hold: it makes its own copy for a prediction."""
+    for path in _LOOPS:
+        loop = operator.attrgetter(path)(trainer) if trainer is not None else None
+        held = getattr(loop, "_combined_loader", None)
+        yield from (loader for loader in getattr(held, "flattened", ()) if isinstance(loader, DataLoader))
+
+
+def train_loaders(trainer: Trainer | None) -> list[DataLoader[Any]]:
+    """Return the training loaders of lit_loader that a trainer's fit loop holds, in its order."""
+    held = None if trainer is None else trainer.fit_loop._combined_loader
+    return [loader for loader in getattr(held, "flattened", ()) if isinstance(loader, DataLoader)]
 
 
 def num_unused_batches(trainer: Trainer) -> int:
@@ -47,8 +73,8 @@ def saved_states(trainer: Trainer | None, num_unused: int | None = None) -> list
     """Return the states of a trainer's training loaders, where the model is, not where they are.
 
     Args:
-        trainer: Whose loaders; None: nobody's.
-        num_unused: See `num_unused_batches`; None: as it is.
+        trainer: Whose loaders, or None for no loaders.
+        num_unused: See `num_unused_batches`, or None for its result now.
     """
     if trainer is None:
         return []
@@ -63,7 +89,7 @@ class ResumeStates(Callback):
     """Loads states into the training loaders that there are when training starts.
 
     Attributes:
-        states: What is loaded then, once; a list as long as there are loaders of ours.
+        states: What is loaded then, once; a list as long as there are loaders of lit_loader.
 
     Raises:
         ValueError: At the start of training, if a state does not fit its loader, which has a seed.

@@ -13,6 +13,7 @@ from torchvision.models.detection.fcos import FCOS, FCOSHead
 from lit_loader.recipes.backbone import PyramidBackbone
 from lit_loader.recipes.names import check_labels
 from lit_loader.recipes.pixels import IMAGE_MEAN, IMAGE_STD, plain
+from lit_loader.types import FIRST_LABEL
 
 __all__ = ["labels_from_zero", "plain_targets", "small_fcos"]
 
@@ -78,7 +79,7 @@ def labels_from_zero(
         ValueError: If a label stands for none of the classes.
     """
     labels = torch.cat([plain(target["labels"]) for target in targets])
-    check_labels(labels, class_names, argument="class_names", first=1, note=" (0 is background)")
+    check_labels(labels, class_names, argument="class_names", first=FIRST_LABEL, note=" (0 is background)")
     return [{**target, "labels": target["labels"] - 1} for target in plain_targets(targets)]
 
 

@@ -218,7 +218,7 @@ class LandmarkModule(RecipeModule):
         if not isinstance(batch, LandmarkBatch):
             raise TypeError(
                 f"a batch is a {type(batch).__name__}; LandmarkModule takes the LandmarkBatch of object crops that "
-                'LandmarkDataModule(objects="crop") gives'
+                'LandmarkDataModule(sample_unit="object") gives'
             )
         if batch.keypoints.shape[1] != len(self.keypoint_names):
             raise ValueError(

@@ -18,6 +18,7 @@ from lit_loader.recipes.names import check_labels, check_names
 from lit_loader.recipes.object_heads import ObjectHeads
 from lit_loader.recipes.pixels import plain, unit_range
 from lit_loader.recipes.without_duplicates import WithoutDuplicates
+from lit_loader.types import FIRST_LABEL
 
 __all__ = ["MultiTaskModule"]
 
@@ -255,7 +256,11 @@ class MultiTaskModule(RecipeModule):
             )
         real = batch.object_mask
         check_labels(
-            batch.labels[real], self.class_names, argument="class_names", first=1, note=" (0 is background)"
+            batch.labels[real],
+            self.class_names,
+            argument="class_names",
+            first=FIRST_LABEL,
+            note=" (0 is background)",
         )
         for name, values in self.attributes.items():
             ids = batch.attributes[name][real]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -104,7 +105,7 @@ def test_smoothing_and_dropout_are_honoured_in_training_alone() -> None:
 
 @pytest.mark.parametrize("label", [-1, 2])
 def test_a_label_outside_the_class_names_is_refused(label: int) -> None:
-    batch = classification_batch(1)._replace(labels=torch.tensor([label]))
+    batch = replace(classification_batch(1), labels=torch.tensor([label]))
     with pytest.raises(ValueError, match="must lie in 0 to 1"):
         module().training_step(batch, 0)
 

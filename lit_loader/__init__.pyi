@@ -1,0 +1,77 @@
+"""The exports, each with its module: what type checkers see, and the table that `__init__.py` imports by."""
+
+from torch.utils.data import get_worker_info as get_worker_info
+
+from lit_loader.annotations import AnnotationTable as AnnotationTable
+from lit_loader.annotations import KeypointSchema as KeypointSchema
+from lit_loader.annotations import class_weights as class_weights
+from lit_loader.annotations import concatenate as concatenate
+from lit_loader.annotations import image_weights as image_weights
+from lit_loader.annotations import keypoint_schema as keypoint_schema
+from lit_loader.callbacks import BadSampleReport as BadSampleReport
+from lit_loader.callbacks import ClassMixMonitor as ClassMixMonitor
+from lit_loader.callbacks import DataWaitMonitor as DataWaitMonitor
+from lit_loader.callbacks import ResumeLoaders as ResumeLoaders
+from lit_loader.callbacks import ReweightClasses as ReweightClasses
+from lit_loader.callbacks import recall_weights as recall_weights
+from lit_loader.collate import ClassificationBatch as ClassificationBatch
+from lit_loader.collate import ClassificationCollate as ClassificationCollate
+from lit_loader.collate import DetectionCollate as DetectionCollate
+from lit_loader.collate import LandmarkBatch as LandmarkBatch
+from lit_loader.collate import LandmarkCollate as LandmarkCollate
+from lit_loader.collate import MultiTaskBatch as MultiTaskBatch
+from lit_loader.collate import MultiTaskCollate as MultiTaskCollate
+from lit_loader.collate import PaddedBatch as PaddedBatch
+from lit_loader.collate import default_collate as default_collate
+from lit_loader.collate import default_convert as default_convert
+from lit_loader.collate import detection_collate as detection_collate
+from lit_loader.datamodules import AspectRatioBatching as AspectRatioBatching
+from lit_loader.datamodules import ClassificationDataModule as ClassificationDataModule
+from lit_loader.datamodules import DatasetsDataModule as DatasetsDataModule
+from lit_loader.datamodules import DetectionDataModule as DetectionDataModule
+from lit_loader.datamodules import LandmarkDataModule as LandmarkDataModule
+from lit_loader.datamodules import MultiTaskDataModule as MultiTaskDataModule
+from lit_loader.datamodules import PlainBatching as PlainBatching
+from lit_loader.datamodules import SizeBatching as SizeBatching
+from lit_loader.datamodules import TableDataModule as TableDataModule
+from lit_loader.datamodules import draw_boxes as draw_boxes
+from lit_loader.datamodules import draw_labels as draw_labels
+from lit_loader.datamodules import draw_points as draw_points
+from lit_loader.datasets import ClassificationDataset as ClassificationDataset
+from lit_loader.datasets import DetectionDataset as DetectionDataset
+from lit_loader.datasets import FormatSource as FormatSource
+from lit_loader.datasets import LandmarkDataset as LandmarkDataset
+from lit_loader.datasets import ShapesSource as ShapesSource
+from lit_loader.datasets import TableSource as TableSource
+from lit_loader.datasets import VocSource as VocSource
+from lit_loader.engine import BadSample as BadSample
+from lit_loader.engine import append_bad_samples as append_bad_samples
+from lit_loader.forkserver import start_forkserver as start_forkserver
+from lit_loader.formats import Reader as Reader
+from lit_loader.formats import ReadOptions as ReadOptions
+from lit_loader.formats import ReadPolicy as ReadPolicy
+from lit_loader.formats import Writer as Writer
+from lit_loader.formats import read_annotations as read_annotations
+from lit_loader.formats import readers as readers
+from lit_loader.formats import register_format as register_format
+from lit_loader.formats import write_annotations as write_annotations
+from lit_loader.formats import writers as writers
+from lit_loader.loader import DataLoader as DataLoader
+from lit_loader.samplers import ClassAwareSampler as ClassAwareSampler
+from lit_loader.samplers import ClassBalancedSampler as ClassBalancedSampler
+from lit_loader.samplers import GroupedSampler as GroupedSampler
+from lit_loader.samplers import MixedSourceSampler as MixedSourceSampler
+from lit_loader.samplers import OrderSampler as OrderSampler
+from lit_loader.samplers import RandomSampler as RandomSampler
+from lit_loader.samplers import RepeatFactorSampler as RepeatFactorSampler
+from lit_loader.samplers import SequentialSampler as SequentialSampler
+from lit_loader.samplers import SubsetRandomSampler as SubsetRandomSampler
+from lit_loader.samplers import WeightedRandomSampler as WeightedRandomSampler
+from lit_loader.seeding import is_duplicate as is_duplicate
+from lit_loader.seeding import sample_rng as sample_rng
+from lit_loader.transforms import classification_transforms as classification_transforms
+from lit_loader.transforms import detection_transforms as detection_transforms
+from lit_loader.transforms import landmark_transforms as landmark_transforms
+
+__all__: list[str]
+__version__: str

@@ -1,0 +1,30 @@
+"""Optional dependencies: imported where a feature needs them, with an error that names the command to install them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+__all__ = ["require"]
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import and return a module of an optional dependency.
+
+    Args:
+        module: Its full name, such as ``"matplotlib.figure"``.
+        extra: The extra of lit-loader that installs it.
+
+    Raises:
+        ImportError: If the dependency is not installed. A module that it needs itself and that is absent raises as
+            Python does.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise ImportError(
+            f"{package} is not installed; install it with `pip install 'lit-loader[{extra}]'`", name=package
+        ) from error
