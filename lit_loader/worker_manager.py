@@ -121,7 +121,7 @@ class WorkerManager:
         position = StreamPosition.start(num_workers) if point is None else point.detail
         tasks: Iterator[Task]
         if spec.is_iterable:
-            tasks = plan_stream(spec, epoch, places=None if point is None else position.places)
+            tasks = plan_stream(spec, epoch, places=() if point is None else position.places)
         elif spec.slicing is not None:
             start = 0 if point is None else point.position
             tasks = plan_order(spec, epoch, start=start, seen=begin_seen_indices(spec.batch_sampler))
@@ -156,13 +156,7 @@ class WorkerManager:
         return StreamBatches(made, progress, position) if spec.is_iterable else made
 
     def _schedule(
-        self,
-        spec: LoaderSpec,
-        tasks: Iterator[Task],
-        backend: Backend,
-        *,
-        turn: int = 0,
-        iterate: bool = False,
+        self, spec: LoaderSpec, tasks: Iterator[Task], backend: Backend, turn: int = 0, iterate: bool = False
     ) -> Scheduler:
         assert spec.prefetch_factor is not None
         num_workers = backend.num_workers  # of kept workers, which may be another number than the spec's
@@ -209,14 +203,12 @@ class WorkerManager:
             context = spec.multiprocessing_context or torch.multiprocessing
             if context.get_start_method() == "forkserver":
                 start_forkserver()
-            max_restarts = (
-                MAX_WORKER_RESTARTS if spec.max_worker_restarts is None else spec.max_worker_restarts
-            )
+            given = spec.max_worker_restarts
             backend = ProcessBackend(
                 workers,
                 context,
                 page_lock=spec.page_lock,
-                max_restarts=max_restarts if workers.shared_tasks else 0,
+                max_restarts=(MAX_WORKER_RESTARTS if given is None else given) if workers.shared_tasks else 0,
                 hang_timeout_s=spec.hang_timeout_s,
             )
         with self._lock:

@@ -272,9 +272,7 @@ def _as_alike(column: Sequence[Any]) -> Sequence[Tensor] | None:
         first.is_cpu
         and not first.requires_grad
         and countOf(map(_of_tensor, column), _of_tensor(first)) == len(column)
-        and all(
-            map(Tensor.is_contiguous, column)
-        )  # of others torch's stack may be channels-last, for example
+        and all(map(Tensor.is_contiguous, column))  # of others torch's stack may be channels-last
     )
     return column if are_alike else None
 

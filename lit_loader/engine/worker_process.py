@@ -61,15 +61,6 @@ _PIPE_BYTES = 1 << 20  # the largest that Linux allows to any user by default
 _FDS_OF_A_WORKER, _FDS_OF_A_BACKEND = 6, 24
 
 
-def check_owner(owner_pid: int) -> None:
-    """Raise a RuntimeError if this process is a fork of the one that started the workers."""
-    if owner_pid != os.getpid():
-        raise RuntimeError(
-            f"this iterator's workers belong to process {owner_pid} and cannot be used from its fork {os.getpid()}; "
-            "call iter() on the loader there"
-        )
-
-
 @dataclass(slots=True)
 class WorkerProcess:
     """A process and the main process's ends of its pipes."""
@@ -263,9 +254,8 @@ def check_descriptors(num_workers: int) -> None:
     closing = map(os.close, opened)
     with shortages_explained(num_workers):
         try:  # Python looks for signals after a call: with one call in each block, Ctrl-C leaves none open
-            opened.extend(
-                map(os.open, repeat(os.devnull, count_descriptors(num_workers)), repeat(os.O_RDONLY))
-            )
+            names = repeat(os.devnull, count_descriptors(num_workers))
+            opened.extend(map(os.open, names, repeat(os.O_RDONLY)))
         finally:
             deque(closing, maxlen=0)
 

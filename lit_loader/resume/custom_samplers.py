@@ -17,7 +17,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from lit_loader.engine import LoaderSpec, Task, is_stateful, plan_custom
+from lit_loader.engine import LoaderSpec, Seen, Task, is_stateful, plan_custom
 from lit_loader.resume.progress import Progress, ResumePoint
 from lit_loader.samplers.custom_ranks import IndexDigest, check_equal_lengths, checked_alike
 from lit_loader.seeding import EpochKeys, KeyedGenerators, RngPurpose
@@ -39,9 +39,8 @@ def own_state(thing: Any) -> Any:
     try:
         return copy.deepcopy(thing.state_dict())
     except Exception as error:
-        raise NoStateError(
-            f"{type(thing).__name__}.state_dict() raised {type(error).__name__}: {error}"
-        ) from error
+        name = type(thing).__name__
+        raise NoStateError(f"{name}.state_dict() raised {type(error).__name__}: {error}") from error
 
 
 def state_or_none(stateful: Any) -> Any:
@@ -88,7 +87,7 @@ def is_one_shot(spec: LoaderSpec) -> bool:
 
 
 def custom_tasks(
-    spec: LoaderSpec, progress: Progress, point: ResumePoint | None, seen: list[list[Any]] | None
+    spec: LoaderSpec, progress: Progress, point: ResumePoint | None, seen: Seen
 ) -> Iterator[Task]:
     """Return this rank's tasks of an epoch of a custom sampler, from a point on.
 
@@ -123,7 +122,7 @@ def custom_tasks(
             whole=stateful is None,
             gather=spec.gather,
         )
-    indices = _noted_items(items, spec, progress, saved, stateful, before)
+    indices = _noted_items(items, spec, progress, saved, before)
     return plan_custom(indices, spec, progress.epoch, before=before, seen=seen)
 
 
@@ -150,12 +149,7 @@ def _keyed_items(spec: LoaderSpec, epoch: int, stateful: Any, state: Any, *, ane
 
 
 def _noted_items(
-    items: Iterator[Any],
-    spec: LoaderSpec,
-    progress: Progress,
-    saved: SamplerPosition,
-    stateful: Any,
-    before: int,
+    items: Iterator[Any], spec: LoaderSpec, progress: Progress, saved: SamplerPosition, before: int
 ) -> Iterator[tuple[int, Any]]:
     """Yield the items of an epoch after the first ``before``, and note the position after each.
 
@@ -163,7 +157,7 @@ def _noted_items(
     else on this one. A sampler with a state of its own does not give the first items again.
     """
     batches, batched = spec.global_batches, spec.batch_sampler is not None
-    name, epoch = type(spec.custom_sampler).__name__, progress.epoch
+    stateful, name, epoch = find_stateful(spec), type(spec.custom_sampler).__name__, progress.epoch
     # the parts of a sampler that shards itself may differ, and a state is the same on every rank
     is_checked = stateful is None and (spec.world_size == 1 or batches is not None)
     digest = IndexDigest(kept=is_checked)

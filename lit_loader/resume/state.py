@@ -99,9 +99,7 @@ def _why_not_resumable(spec: LoaderSpec) -> str | None:
         return None
     draws_for_itself = not spec.is_iterable and find_stateful(spec) is None and draws(spec.index_sampler)
     if spec.seed is None and spec.world_size > 1 and draws_for_itself:
-        return (
-            "without seed= each rank draws for itself, and a state holds what one of them draws; give a seed"
-        )
+        return "without seed= each rank draws for itself, and a state holds the draws of one; give a seed"
     if is_one_shot(spec):
         return "its sampler is an iterator, which cannot be iterated twice; give an iterable with an __iter__ instead"
     return None
@@ -139,9 +137,8 @@ def _fixed_fields(spec: LoaderSpec) -> dict[str, Any]:
     if find_stateful(spec) is not None:
         return {**fields, "kind": "sampler"}
     if spec.batch_size is not None and not shards_itself(spec.sampler, spec.batch_sampler):
-        fields["world_size"] = (
-            None  # single indices are cut into the same global batches on any number of ranks
-        )
+        # single indices are cut into the same global batches on any number of ranks
+        fields["world_size"] = None
     return {**fields, "kind": "replay"}
 
 
@@ -164,9 +161,7 @@ def _sampler_fields(spec: LoaderSpec, point: ResumePoint, base_seed_drawn: bool)
         start = detail.start if point.position > 0 else None
         try:
             if start is not None:  # a tuple is another index than a list
-                start = [
-                    tuple(map(plain_index, u)) if isinstance(u, tuple) else plain_index(u) for u in start
-                ]
+                start = [tuple(plain_index(u)) if isinstance(u, tuple) else plain_index(u) for u in start]
             return {**fields, "sampler_state": copy.deepcopy(detail.state), "start": start}
         except TypeError as error:
             raise NoStateError(f"the first indices of the epoch cannot be saved: {error}") from None
@@ -206,9 +201,7 @@ def load_point(spec: LoaderSpec, state: Any) -> ResumePoint | None:
 
 def _fitting_point(spec: LoaderSpec, state: dict[str, Any]) -> ResumePoint:
     if not state["resumable"]:
-        raise ValueError(
-            f"this state was saved by a loader that cannot be resumed: {state['reason']}. {_AFRESH}"
-        )
+        raise ValueError(f"the loader that saved this state cannot be resumed: {state['reason']}. {_AFRESH}")
     if (reason := _why_not_resumable(spec)) is not None:
         raise ValueError(f"this loader cannot be resumed: {reason}. {_AFRESH}")
     _refuse_differences(spec, state)

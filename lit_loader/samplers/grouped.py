@@ -312,10 +312,9 @@ def _cut(measures: list[_Floats], num_buckets: int) -> IndexArray:
     logs = [np.rint(np.log(measure) * 1e4).astype(np.int64) for measure in measures]
     groups = [np.arange(len(logs[0]))]
     while len(groups) < num_buckets:
-        spreads = [
+        spread, g, m = max(
             (_spread(values[own]), g, m) for g, own in enumerate(groups) for m, values in enumerate(logs)
-        ]
-        spread, g, m = max(spreads)
+        )
         if spread == 0:
             break
         values = logs[m][groups[g]]

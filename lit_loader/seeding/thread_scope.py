@@ -43,9 +43,7 @@ from lit_loader.seeding.keys import EpochKeys, RngPurpose
 
 def _functions(names: str, *owners: Any) -> frozenset[Any]:
     """Return the functions of these names; a version of torch may lack some."""
-    return frozenset(
-        getattr(owner, name) for owner in owners for name in names.split() if hasattr(owner, name)
-    )
+    return frozenset(getattr(o, name) for o in owners for name in names.split() if hasattr(o, name))
 
 
 # tests/seeding/test_draws.py holds both tables against every operator of the installed torch that draws.

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Places: TypeAlias = list[tuple[int, int]]
 
 _PLACE = struct.Struct("<qQ")
 _SMALL_BYTES = 4096
@@ -54,9 +55,7 @@ def encode(data: Any, name: Callable[[memoryview], tuple[int, int] | None] | Non
     return [stream.getbuffer(), b"".join(places), *along]
 
 
-def decode(
-    buffers: Sequence[Buffer], read: Callable[[list[tuple[int, int]]], Sequence[Any]] | None = None
-) -> Any:
+def decode(buffers: Sequence[Buffer], read: Callable[[Places], Sequence[Any]] | None = None) -> Any:
     """Return the object that `encode` took; its tensors and arrays are views of ``buffers``, or of the slot.
 
     Only for buffers from lit_loader's own worker processes: they are not checked.

@@ -96,9 +96,7 @@ class Ticket:
 
     def __del__(self) -> None:
         try:
-            if hasattr(
-                self, "number"
-            ):  # else Ctrl-C came before it was set: at worst a slot is never used again
+            if hasattr(self, "number"):  # else Ctrl-C came before: at worst a slot is never used again
                 self._slots.free(self.number)
         except KeyboardInterrupt:
             # Not tried again, because the slot may be free already. At worst it is never used again.
