@@ -57,7 +57,7 @@ def check_arguments(
         raise ValueError(f"generator= would have no effect beside seed={seed}; leave one of them out")
     check_choice("worker_method", worker_method, WorkerMethod)
     if worker_method == "thread" and context is not None:
-        raise ValueError(f"multiprocessing_context={context!r} would have no effect on threads; leave it out")
+        raise ValueError(f"multiprocessing_context={context!r} has no effect on worker threads; leave it out")
     if rank is None and world_size is None:
         return
     given = f"rank={rank} and world_size={world_size}"

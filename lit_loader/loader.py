@@ -327,23 +327,17 @@ class DataLoader(TorchDataLoader[T_co]):
         elif self.timeout:
             raise AssertionError(f"timeout={self.timeout} needs workers; num_workers=0 requires timeout == 0")
         spec = self._spec()
-        return LoaderIterator(
-            self._start_epoch,
-            has_workers=self.num_workers > 0,
-            transfer=make_transfer(
-                self.pin_memory, self.pin_memory_device, self.device, from_slots=spec.page_lock is not None
-            ),
-            num_batches=spec.count_batches,
-            dataset=self.dataset,
-            reported_length=self._IterableDataset_len_called,
+        transfer = make_transfer(
+            self.pin_memory, self.pin_memory_device, self.device, from_slots=spec.page_lock is not None
         )
+        return LoaderIterator(self._start_epoch, spec, transfer, self._IterableDataset_len_called)
 
     def _start_epoch(self, *, again: bool = False) -> tuple[Batches, Progress]:
         """Claim the next epoch and start it; return its batches and the progress that counts them."""
         spec, epochs = self._spec(), self._epochs
         progress, point = epochs.claim(spec)
         try:
-            batches = self._worker_manager.start(spec, progress, point, again=again, is_next=epochs.is_next)
+            batches = self._worker_manager.start(spec, progress, point, epochs, again=again)
         except StateRefusedError as error:  # only without a seed, where a state never prevents an epoch
             epochs.unclaim(progress, None)
             warnings.warn(f"the epoch begins anew: {error}", ResumeWarning, stacklevel=4)

@@ -199,11 +199,8 @@ def stack_tensors(tensors: Sequence[Tensor]) -> Tensor:
     first = tensors[0]
     memory = batch_memory.current()
     # The address of a conjugated tensor is that of the values before the conjugation.
-    if (
-        memory is not None
-        and all(map(Tensor.is_contiguous, tensors))
-        and not any(map(Tensor.is_conj, tensors))
-    ):
+    are_contiguous = memory is not None and all(map(Tensor.is_contiguous, tensors))
+    if memory is not None and are_contiguous and not any(map(Tensor.is_conj, tensors)):
         rows = memory.rows(list(map(Tensor.data_ptr, tensors)), first.shape, first.dtype)
         if rows is not None:
             return rows

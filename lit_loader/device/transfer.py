@@ -41,7 +41,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from lit_loader.device.nested import NO_LEAF, find_pin, has_to, map_nested, moved
+from lit_loader.device.nested import NO_LEAF, MapFn, find_pin, has_to, map_nested, moved
 from lit_loader.engine import Batches, WrappedBatches
 
 MAX_QUEUED: Final = 2
@@ -136,12 +136,7 @@ class DevicePrefetcher(WrappedBatches):
     """
 
     def __init__(
-        self,
-        batches: Batches,
-        pin: Callable[[Any], Any] | None,
-        streams: DeviceStreams,
-        *,
-        from_slots: bool = False,
+        self, batches: Batches, pin: MapFn | None, streams: DeviceStreams, *, from_slots: bool = False
     ) -> None:
         super().__init__(batches)
         self._pin, self._streams = pin, streams

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from lit_loader.engine.spec import Batches, EndOfEpoch, WrappedBatches
+from lit_loader.engine.spec import Batches, EndOfEpoch, Seen, WrappedBatches
 from lit_loader.errors import BadBatchError, BadSamplesWarning, TooManyBadSamplesError
 
 NUM_SPARES: Final = 3
@@ -206,8 +206,8 @@ class BadSampleLog(WrappedBatches):
         epoch: int,
         rank: int,
         max_bad_samples: int,
-        num_batches: int | None = None,
-        seen: list[list[Any]] | None = None,
+        num_batches: int | None,
+        seen: Seen,
     ) -> None:
         super().__init__(batches)
         self._num_batches, self._seen = num_batches, seen

@@ -31,36 +31,29 @@ def plan_order(spec: LoaderSpec, epoch: int, *, start: int = 0, seen: Seen = Non
         start: The position.
         seen: Collects the indices of each batch, or None if they are not wanted.
     """
-    slicing = spec.slicing
-    assert slicing is not None
-    assert spec.seed is not None
-    order = slicing.sampler.batch_order(
-        seed=spec.seed if slicing.sampler.seed is None else slicing.sampler.seed,
-        epoch=epoch,
-        global_batch=(slicing.batch_size or 1) * spec.world_size,
-    )
-    return _slice_order(order, spec, epoch, start, seen)
-
-
-def _slice_order(order: Order, spec: LoaderSpec, epoch: int, start: int, seen: Seen) -> Iterator[Task]:
     slicing, seed, rank, world_size = spec.slicing, spec.seed, spec.rank, spec.world_size
     assert slicing is not None
     assert seed is not None
-    size = slicing.batch_size or 1
-    total = spec.count_sliced(len(order) - start)
-    before = -(-start // (size * world_size))
+    sampler, size, drop_last = slicing.sampler, slicing.batch_size or 1, slicing.drop_last
+    own_seed = seed if sampler.seed is None else sampler.seed
+    order = sampler.batch_order(seed=own_seed, epoch=epoch, global_batch=size * world_size)
+    total, before = spec.count_sliced(len(order) - start), -(-start // (size * world_size))
     cut = partial(rank_batch, order, batch_size=size, rank=rank, world_size=world_size, start=start)
     with_spares = spec.fetch.on_bad_sample == "substitute"
     if seen is not None:
         seen.extend([] for _ in range(before))  # Lightning finds a batch's indices by its number
-    for number in range(before, before + total):
-        batch = cut(number - before, drop_last=slicing.drop_last)
+
+    def make(number: int) -> Task:
+        batch = cut(number - before, drop_last=drop_last)
         first, indices = batch.positions.start, batch.indices.tolist()
         key = BatchKey(seed, epoch, number * world_size + rank, first, num_positions=len(order))
         if seen is not None:
             seen.append(indices)
         spares = _draw_spares(order, batch.positions, seed=seed, epoch=epoch) if with_spares else None
-        yield Task(indices if slicing.batch_size else indices[0], key, number, spares)
+        return Task(indices if slicing.batch_size else indices[0], key, number, spares)
+
+    # a generator, which ends after an error
+    return (make(number) for number in range(before, before + total))
 
 
 def _draw_spares(order: Order, positions: range, *, seed: int, epoch: int) -> list[list[int]]:

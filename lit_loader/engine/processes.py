@@ -22,7 +22,7 @@ from lit_loader.engine.channels import (
 from lit_loader.engine.recovery import HangWatch, HeartbeatTable, Recovery, TaskId
 from lit_loader.engine.scheduler import Backend
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
-from lit_loader.engine.worker import pack_message, pack_task, unpack_message
+from lit_loader.engine.worker import WorkerEnds, pack_message, pack_task, unpack_message
 from lit_loader.engine.worker_errors import WorkerError, not_rebuilt
 from lit_loader.engine.worker_process import (
     WorkerProcess,
@@ -111,11 +111,10 @@ class ProcessBackend(Backend):
             self, _end, self._workers, self._queue, self._slots, self._in_flight, heartbeats, self._owner_pid
         )
         memory = None if self._slots is None else self._slots.file
-        self._start = shortages_explained(spec.num_workers)(
-            partial(
-                start_worker, spec, context=context, queue=self._queue, memory=memory, heartbeats=heartbeats
-            )
-        )
+        queue = None if self._queue is None else self._queue.theirs
+        ends = partial(WorkerEnds, queue=queue, memory=memory, heartbeats=heartbeats)
+        start = partial(start_worker, spec, context=context, make_ends=ends)
+        self._start = shortages_explained(spec.num_workers)(start)
         try:
             for worker_id in range(spec.num_workers):
                 with interrupts_deferred():

@@ -178,10 +178,7 @@ def _work(state: ThreadPoolState, spec: WorkerSpec, worker_id: int) -> None:
                 torch.get_num_threads()  # makes torch set its default for this thread, which would undo the 1 later
                 torch.set_num_threads(1)
                 set_worker_info(
-                    worker_id=worker_id,
-                    num_workers=spec.num_workers,
-                    base_seed=spec.base_seed,
-                    dataset=spec.fetch.dataset,
+                    worker_id, spec.num_workers, base_seed=spec.base_seed, dataset=spec.fetch.dataset
                 )
                 link = ThreadLink(state, spec, worker_id, ThreadScope(spec.base_seed + worker_id))
             finally:

@@ -29,7 +29,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from multiprocessing.connection import Connection
@@ -39,13 +39,11 @@ from typing import Any
 from lit_loader.engine.channels import (
     FrameReader,
     FrameWriter,
-    TaskQueue,
 )
-from lit_loader.engine.recovery import HeartbeatTable
 from lit_loader.engine.spec import Kind, Message, WorkerSpec
 from lit_loader.engine.worker import WorkerEnds, pack_message, worker_main
 from lit_loader.resources import read_resources
-from lit_loader.shared_memory import Buffer, MemoryFile
+from lit_loader.shared_memory import Buffer
 
 try:
     import fcntl
@@ -97,12 +95,7 @@ class WorkerProcess:
 
 
 def start_worker(
-    spec: WorkerSpec,
-    worker_id: int,
-    context: Any,
-    queue: TaskQueue | None,
-    memory: MemoryFile | None,
-    heartbeats: HeartbeatTable | None,
+    spec: WorkerSpec, worker_id: int, *, context: Any, make_ends: Callable[..., WorkerEnds]
 ) -> WorkerProcess:
     """Start a worker process; `interrupts_deferred` is around the call.
 
@@ -112,16 +105,10 @@ def start_worker(
     their_control, control = context.Pipe(duplex=False)
     their_tasks, tasks = context.Pipe(duplex=False)
     results, their_results = context.Pipe(duplex=False)
-    ends = WorkerEnds(
-        their_control, their_tasks, their_results, None if queue is None else queue.theirs, memory, heartbeats
-    )
+    args = spec, worker_id, os.getpid(), make_ends(their_control, their_tasks, their_results)
+    name = f"{WORKER_NAME}-{worker_id}"
     try:
-        process: BaseProcess = context.Process(
-            target=worker_main,
-            args=(spec, worker_id, os.getpid(), ends),
-            name=f"{WORKER_NAME}-{worker_id}",
-            daemon=True,
-        )
+        process: BaseProcess = context.Process(target=worker_main, args=args, name=name, daemon=True)
         process.start()
     except BaseException:
         for end in (control, tasks, results):
@@ -140,14 +127,8 @@ def start_worker(
     watch: tuple[int, ...] = ()
     with contextlib.suppress(AttributeError, OSError):
         watch = (os.pidfd_open(process.pid),) if process.pid is not None else ()
-    return WorkerProcess(
-        process,
-        (control, tasks, results),
-        FrameWriter(control.fileno()),
-        FrameWriter(tasks.fileno()),
-        FrameReader(results.fileno()),
-        watch,
-    )
+    frames = FrameWriter(control.fileno()), FrameWriter(tasks.fileno()), FrameReader(results.fileno())
+    return WorkerProcess(process, (control, tasks, results), *frames, watch)
 
 
 @contextlib.contextmanager

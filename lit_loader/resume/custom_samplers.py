@@ -56,7 +56,7 @@ class SamplerPosition(NamedTuple):
 
     Attributes:
         samples: How many samples those batches had.
-        state: The sampler's own state there, or None if it has none.
+        sampler_state: The sampler's own state there, or None if it has none.
         digest: The digest of the indices before, or None if the sampler has a state or no digest is kept.
         generators: Without a seed, the states of the generators when it began, or None: see
             `lit_loader.resume.replay`.
@@ -65,7 +65,7 @@ class SamplerPosition(NamedTuple):
     """
 
     samples: int = 0
-    state: Any = None
+    sampler_state: Any = None
     digest: str | None = None
     generators: Any = None
     start: Any = None
@@ -106,7 +106,9 @@ def custom_tasks(
     saved = SamplerPosition() if point is None or point.detail is None else point.detail
     if batches is not None:
         batches.start = saved.start
-    items = _keyed_items(spec, progress.epoch, stateful, saved.state, anew=point is not None and before == 0)
+    items = _keyed_items(
+        spec, progress.epoch, stateful, saved.sampler_state, anew=point is not None and before == 0
+    )
     # All ranks get here in the first next() of a loader's first epoch, with any workers, before any batch is made. So
     # all of them take part in the collective.
     if spec.gather is not None and batches is None:

@@ -74,8 +74,10 @@ def save_state(
                 "epoch": point.epoch,
                 "last_set": point.last_set,
                 "position": point.position,
-                "dataset_state": dataset_before if spec.is_iterable else _map_dataset_state(spec),
+                "dataset_state": dataset_before,
             }
+            if not spec.is_iterable and is_stateful(spec.fetch.dataset):
+                state["dataset_state"] = own_state(spec.fetch.dataset)
             if spec.is_iterable:
                 state |= stream_fields(point.detail or StreamPosition.start(spec.num_workers))
             elif spec.slicing is None:
@@ -142,10 +144,6 @@ def _fixed_fields(spec: LoaderSpec) -> dict[str, Any]:
     return {**fields, "kind": "replay"}
 
 
-def _map_dataset_state(spec: LoaderSpec) -> Any:
-    return own_state(spec.fetch.dataset) if is_stateful(spec.fetch.dataset) else None
-
-
 def _sampler_fields(spec: LoaderSpec, point: ResumePoint, base_seed_drawn: bool) -> dict[str, Any]:
     """Return the fields from which a custom sampler is resumed."""
     detail, stateful = point.detail or SamplerPosition(), find_stateful(spec)
@@ -157,12 +155,12 @@ def _sampler_fields(spec: LoaderSpec, point: ResumePoint, base_seed_drawn: bool)
     fields = {"samples": detail.samples if alike else 0, "generators": generators}
     if stateful is None:
         return {**fields, "digest": detail.digest}
-    if detail.state is not None:
+    if detail.sampler_state is not None:
         start = detail.start if point.position > 0 else None
         try:
             if start is not None:  # a tuple is another index than a list
                 start = [tuple(plain_index(u)) if isinstance(u, tuple) else plain_index(u) for u in start]
-            return {**fields, "sampler_state": copy.deepcopy(detail.state), "start": start}
+            return {**fields, "sampler_state": copy.deepcopy(detail.sampler_state), "start": start}
         except TypeError as error:
             raise NoStateError(f"the first indices of the epoch cannot be saved: {error}") from None
     state = own_state(stateful)
@@ -191,11 +189,8 @@ def load_point(spec: LoaderSpec, state: Any) -> ResumePoint | None:
         as_torch = spec.seed is None or (is_marked and is_called_by_lightning())
         if spec.resume != "restart" and not as_torch:
             raise
-        warnings.warn(
-            f"a loader's state was left aside, and its epoch begins anew. {error}",
-            ResumeWarning,
-            stacklevel=4,
-        )
+        text = f"a loader's state was left aside, and its epoch begins anew. {error}"
+        warnings.warn(text, ResumeWarning, stacklevel=4)
         return None
 
 
@@ -218,14 +213,9 @@ def _fitting_point(spec: LoaderSpec, state: dict[str, Any]) -> ResumePoint:
                 f"{_AFRESH}"
             )
         check_states(state["generators"], sampler_generators(spec))
-        detail = SamplerPosition(
-            state["samples"],
-            state.get("sampler_state"),
-            state.get("digest"),
-            state["generators"],
-            state.get("start"),
-        )
-    _load_dataset_state(spec, state["dataset_state"])
+        detail = SamplerPosition._make(map(state.get, SamplerPosition._fields))
+    if state["dataset_state"] is not None:
+        _load_dataset_state(spec, state["dataset_state"])
     _warn_of_replay(spec, state, detail)
     return ResumePoint(state["epoch"], position, state["last_set"], detail)
 
@@ -274,8 +264,6 @@ def _warn_of_replay(spec: LoaderSpec, state: dict[str, Any], detail: Any) -> Non
 
 
 def _load_dataset_state(spec: LoaderSpec, state: Any) -> None:
-    if state is None:
-        return
     dataset = spec.fetch.dataset
     try:
         dataset.load_state_dict(copy.deepcopy(state))

@@ -190,13 +190,9 @@ def _check_sampler(sampler: Any) -> None:
 
 def _checked_groups(group_ids: Any) -> _Groups:
     values = checked_integers("group_ids", group_ids)
-    refuse_first(
-        "group_ids",
-        values,
-        (values < 0) | (values >= _MOST_GROUPS),
-        rule=f"lie in [0, {_MOST_GROUPS - 1}]",
-        remedy="count the groups from 0: numpy.unique(group_ids, return_inverse=True)[1]",
-    )
+    wrong, rule = (values < 0) | (values >= _MOST_GROUPS), f"lie in [0, {_MOST_GROUPS - 1}]"
+    remedy = "count the groups from 0: numpy.unique(group_ids, return_inverse=True)[1]"
+    refuse_first("group_ids", values, wrong, rule=rule, remedy=remedy)
     result = values.astype(np.uint16)
     result.flags.writeable = False
     return result

@@ -248,7 +248,7 @@ def functions_answer_for_threads() -> Iterator[None]:
                 _restore()
 
 
-def set_worker_info(*, worker_id: int, num_workers: int, base_seed: int, dataset: Any) -> None:
+def set_worker_info(worker_id: int, num_workers: int, *, base_seed: int, dataset: Any) -> None:
     """Let ``get_worker_info()`` return this worker's info in the calling thread."""
     key = worker_key(base_seed, worker_id)
     fields = {"id": worker_id, "num_workers": num_workers, "seed": key.torch, "dataset": dataset}
