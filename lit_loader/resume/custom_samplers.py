@@ -73,10 +73,8 @@ class SamplerPosition(NamedTuple):
 
 def find_stateful(spec: LoaderSpec) -> Any:
     """Return the batch sampler or sampler that has a state of its own, or None if none has."""
-    for candidate in (spec.batch_sampler, getattr(spec.batch_sampler, "sampler", None), spec.sampler):
-        if candidate is not None and is_stateful(candidate):
-            return candidate
-    return None
+    candidates = spec.batch_sampler, getattr(spec.batch_sampler, "sampler", None), spec.sampler
+    return next(filter(is_stateful, candidates), None)
 
 
 def is_one_shot(spec: LoaderSpec) -> bool:
