@@ -87,11 +87,14 @@ def checked_device(device: Any) -> torch.device | None:
         ValueError: If there is no device of that name, or it is not available.
     """
     if not isinstance(device, str | torch.device | None):
-        raise TypeError(f"device={device!r} should be a str, a device or None, got {type(device).__name__}")
+        kind = type(device).__name__
+        raise TypeError(f"device={device!r} should be a str, a torch.device or None, got {kind}")
     try:
         found = None if device is None else torch.device(device)
     except RuntimeError as error:
-        raise ValueError(f"device={device!r} should name a device: 'cpu', 'cuda', 'cuda:1', ...") from error
+        raise ValueError(
+            f"device={device!r} should be the name of a device: 'cpu', 'cuda', ... or None"
+        ) from error
     if found is None or found.type == "cpu":
         return found
     accelerator, count = torch.accelerator.current_accelerator(), torch.accelerator.device_count()

@@ -20,7 +20,7 @@ from lit_loader.engine.channels import (
     unpack_frame,
 )
 from lit_loader.engine.recovery import HangWatch, HeartbeatTable, Recovery, TaskId
-from lit_loader.engine.scheduler import Backend
+from lit_loader.engine.scheduler import Backend, check_workers
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
 from lit_loader.engine.worker import WorkerEnds, pack_message, pack_task, unpack_message
 from lit_loader.engine.worker_errors import WorkerError, not_rebuilt
@@ -137,8 +137,11 @@ class ProcessBackend(Backend):
         """The processes, as they are now; an empty list after `close`."""
         return [worker.process for worker in list(self._workers)]
 
-    def _failure(self) -> Exception | None:
-        return None if self._death is None else WorkerDiedError(self._death)
+    def check_usable(self, *, own_process: bool = False) -> None:
+        """Raise if the workers cannot be used: see `Backend.check_usable`."""
+        check_workers(self._owner_pid, are_open=own_process or self._death is not None or self._close.alive)
+        if self._death is not None and not own_process:
+            raise WorkerDiedError(self._death)
 
     def close(self) -> None:
         """End the workers; a sample that is being made is finished if that takes less than five seconds."""

@@ -55,8 +55,13 @@ class Backend(abc.ABC):
     @property
     def usable(self) -> bool:
         """Whether an epoch can begin here."""
-        return self._owner_pid == os.getpid() and self._close.alive and self._failure() is None
+        try:
+            self.check_usable()
+        except RuntimeError:
+            return False
+        return True
 
+    @abc.abstractmethod
     def check_usable(self, *, own_process: bool = False) -> None:
         """Raise if the workers cannot be used.
 
@@ -65,19 +70,6 @@ class Backend(abc.ABC):
             RuntimeError: If they were closed, belong to another process, or a thread failed; with ``own_process`` only
                 if they belong to another process.
         """
-        if self._owner_pid != os.getpid():
-            raise RuntimeError(
-                f"this iterator's workers belong to process {self._owner_pid} and cannot be used from its fork "
-                f"{os.getpid()}; call iter() on the loader there"
-            )
-        if not own_process and (failure := self._failure()) is not None:
-            raise failure
-        if not own_process and not self._close.alive:
-            raise RuntimeError("the loader's workers were closed; call iter() on the loader for new ones")
-
-    @abc.abstractmethod
-    def _failure(self) -> Exception | None:
-        """Return the error of a worker that cannot be replaced, or None if there is none."""
 
     def open_epoch(self, *, iterate: bool) -> int:
         """Return the number of a new epoch; with ``iterate`` every worker calls ``iter(dataset)`` now."""
@@ -129,6 +121,17 @@ class Backend(abc.ABC):
     def close(self) -> None:
         """End the workers; a sample that is being made is finished if that takes less than five seconds."""
         self._close()
+
+
+def check_workers(owner_pid: int, *, are_open: bool) -> None:
+    """Raise a RuntimeError if this process is a fork of the one that started the workers, or they were closed."""
+    if owner_pid != os.getpid():
+        raise RuntimeError(
+            f"this iterator's workers belong to process {owner_pid} and cannot be used from its fork {os.getpid()}; "
+            "call iter() on the loader there"
+        )
+    if not are_open:
+        raise RuntimeError("the loader's workers were closed; call iter() on the loader for new ones")
 
 
 class Scheduler:

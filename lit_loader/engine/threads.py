@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import torch
 
 from lit_loader.engine.fetch import Fetcher, SeedFn
-from lit_loader.engine.scheduler import Backend
+from lit_loader.engine.scheduler import Backend, check_workers
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
 from lit_loader.engine.worker import Worker
 from lit_loader.engine.worker_process import WORKER_NAME
@@ -224,12 +224,12 @@ class ThreadBackend(Backend):
         """The threads."""
         return list(self._threads)
 
-    def _failure(self) -> Exception | None:
-        if self._state.failure is None:
-            return None
-        error = RuntimeError("a worker thread of the loader failed")
-        error.__cause__ = self._state.failure
-        return error
+    def check_usable(self, *, own_process: bool = False) -> None:
+        """Raise if the workers cannot be used: see `Backend.check_usable`."""
+        failure = self._state.failure
+        check_workers(self._owner_pid, are_open=own_process or failure is not None or self._close.alive)
+        if failure is not None and not own_process:
+            raise RuntimeError("a worker thread of the loader failed") from failure
 
     def _begin_epoch(self, epoch: int, *, iterate: bool) -> None:
         self._state.results[epoch] = EpochResults()
