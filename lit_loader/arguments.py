@@ -121,11 +121,14 @@ def check_bad_samples(
         return
     given = f'on_bad_sample="{policy}"'
     if isinstance(dataset, IterableDataset):
-        raise ValueError(f"{given} needs a map dataset; catch errors in {type(dataset).__name__}.__iter__")
+        raise ValueError(
+            f"{given} needs a map dataset: {type(dataset).__name__} is an IterableDataset; catch errors in its __iter__"
+        )
     inner, _ = unwrap_subset(dataset, [])
     if getattr(inner, "__getitems__", None):
-        name = type(inner).__name__
-        raise ValueError(f"{given} needs samples made one by one; catch errors in {name}.__getitems__")
+        raise ValueError(
+            f"{given} needs samples made one by one: {type(inner).__name__} has __getitems__; catch the error there"
+        )
     if policy == "skip" and not batched:
         raise ValueError(f"{given} needs batches, and batch_size=None makes none; give a batch_size")
     if policy == "substitute" and not sliced:
