@@ -46,30 +46,25 @@ def check_arguments(
     world_size: int | None,
     generator: torch.Generator | None,
     worker_method: WorkerMethod,
-    multiprocessing_context: Any,
+    context: Any,
 ) -> None:
     """Refuse DataPipes, and arguments that do not fit together or would have no effect."""
     if isinstance(dataset, (IterDataPipe, MapDataPipe)):
-        raise TypeError(
-            f"dataset={type(dataset).__name__} is a DataPipe, which is not supported; pass a Dataset or IterableDataset"
-        )
+        raise TypeError(f"dataset={type(dataset).__name__} is a DataPipe; give a Dataset or IterableDataset")
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise TypeError(f"seed={seed!r} should be an int or None, got {type(seed).__name__}")
     if seed is not None and generator is not None:
         raise ValueError(f"generator= would have no effect beside seed={seed}; leave one of them out")
     check_choice("worker_method", worker_method, WorkerMethod)
-    if worker_method == "thread" and multiprocessing_context is not None:
-        raise ValueError(
-            f"multiprocessing_context={multiprocessing_context!r} would have no effect on worker threads; leave it out"
-        )
+    if worker_method == "thread" and context is not None:
+        raise ValueError(f"multiprocessing_context={context!r} has no effect on worker threads; leave it out")
     if rank is None and world_size is None:
         return
+    given = f"rank={rank} and world_size={world_size}"
     if rank is None or world_size is None or not 0 <= rank < world_size:
-        raise ValueError(f"rank={rank} and world_size={world_size} go together, with 0 <= rank < world_size")
+        raise ValueError(f"{given} go together, with 0 <= rank < world_size")
     if seed is None:
-        raise ValueError(
-            f"rank={rank} and world_size={world_size} need seed=, the same on all ranks; leave them out to do without"
-        )
+        raise ValueError(f"{given} need seed=, the same on all ranks; leave them out to do without")
 
 
 def check_replacement(
@@ -88,7 +83,7 @@ def check_replacement(
         raise ValueError(f"hang_timeout_s={hang_timeout_s!r} must be a number of seconds above 0, or None")
     if not processes:
         raise ValueError(
-            f"hang_timeout_s={hang_timeout_s} needs worker processes (num_workers > 0), not threads; leave it out"
+            f"hang_timeout_s={hang_timeout_s} needs worker processes, num_workers > 0; leave it out"
         )
 
 
@@ -137,6 +132,4 @@ def check_bad_samples(
     if policy == "skip" and not batched:
         raise ValueError(f"{given} needs batches, and batch_size=None makes none; give a batch_size")
     if policy == "substitute" and not sliced:
-        raise ValueError(
-            f"{given} needs a seeded order; give seed= and a sampler of lit_loader.samplers, or shuffle="
-        )
+        raise ValueError(f"{given} needs a seeded order; give seed= and a sampler of lit_loader.samplers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 __all__ = [
@@ -41,13 +42,7 @@ class AnnotationError(LitLoaderError, ValueError):
         super().__init__(f"{place}{message}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_annotation_error, (type(self), self.message, self.path, self.line)
-
-
-def _rebuild_annotation_error(
-    kind: type[AnnotationError], message: str, path: Path | str | None, line: int | None
-) -> AnnotationError:
-    return kind(message, path=path, line=line)
+        return partial(type(self), path=self.path, line=self.line), (self.message,)
 
 
 class UnsafePathError(AnnotationError):

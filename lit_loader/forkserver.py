@@ -41,13 +41,12 @@ def start_forkserver(*modules: str) -> bool:
     """
     for name in modules:
         if not isinstance(name, str):
-            raise TypeError(
-                f"modules hold {name!r}, a {type(name).__name__}; they should be names of modules"
-            )
+            raise TypeError(f"modules hold {name!r}, a {type(name).__name__}; give names of modules")
     if "forkserver" not in multiprocessing.get_all_start_methods():
         raise ValueError("this platform has no fork server; use the start method spawn")
     server = forkserver._forkserver
-    if _is_running(server):
+    # Private. Should it be gone, the modules are set for a server that may run already: without effect.
+    if getattr(server, "_forkserver_pid", None) is not None:
         return False
     preloaded: Sequence[str] = getattr(server, "_preload_modules", ("__main__",))
     imported = [name for name in _IF_IMPORTED if name in sys.modules]
@@ -55,9 +54,3 @@ def start_forkserver(*modules: str) -> bool:
     resource_tracker.ensure_running()
     forkserver.ensure_running()
     return True
-
-
-def _is_running(server: object) -> bool:
-    """Whether the server runs."""
-    # A private attribute. Should it be gone, the modules are set for a server that may run already: without effect.
-    return getattr(server, "_forkserver_pid", None) is not None

@@ -11,7 +11,7 @@ from torch._C._autograd import _profiler_enabled as profiler_enabled
 from torch.autograd import profiler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from lit_loader.engine import Batches, BatchTimeoutError, EndOfEpoch, TransferFn
+from lit_loader.engine import Batches, BatchTimeoutError, EndOfEpoch, LoaderSpec, TransferFn
 from lit_loader.resume import Progress
 from lit_loader.shared_memory import interrupt_again
 
@@ -37,10 +37,8 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
 
     Args:
         start: Starts the epoch; called by `begin`, or by the first ``next()``.
+        spec: Of the loader.
         transfer: Page-locks batches or moves them to a device, or None if they are returned as they were made.
-        num_batches: Returns the number of batches, for ``len()``.
-        has_workers: Whether the loader has workers.
-        dataset: The loader's, for the warning that it has more items than it reported.
         reported_length: The length that an iterable dataset gave, or None if it was not asked.
 
     Runs in: the process and thread that created it.
@@ -48,18 +46,11 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
     """
 
     def __init__(
-        self,
-        start: StartFn,
-        *,
-        transfer: TransferFn | None,
-        num_batches: Callable[[], int],
-        has_workers: bool,
-        dataset: Any,
-        reported_length: int | None,
+        self, start: StartFn, spec: LoaderSpec, transfer: TransferFn | None, reported_length: int | None
     ) -> None:
         # torch's constructor is not called, because it starts torch's engine
-        self._transfer, self._num_batches = transfer, num_batches
-        self._has_workers, self._dataset = has_workers, dataset
+        self._transfer, self._num_batches = transfer, spec.count_batches
+        self._has_workers, self._dataset = spec.num_workers > 0, spec.fetch.dataset
         self._shown_workers: list[Any] = []
         self._batches: Batches | None = None
         self._closer: weakref.finalize[..., Any] | None = None
@@ -131,9 +122,9 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         try:
             batch = batches.next_batch()
         except EndOfEpoch:
-            progress.ended()
+            progress.ended = True
             # The state was saved at the end of its epoch, so the next epoch begins.
-            if progress.resumed and progress.is_untouched:
+            if progress.resumed and not (progress.num_returned or progress.num_failed):
                 self._drop_batches()
                 return self._next()
             self.close()
@@ -143,7 +134,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
             # to a loader whose dataset uses this loader, it must be an error of a sample like any other.
             raise RuntimeError(str(error)) from None
         except Exception:
-            progress.failed()
+            progress.num_failed += 1
             raise
         progress.received()
         if self._reported_length is not None and progress.num_returned > self._reported_length:

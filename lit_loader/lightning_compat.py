@@ -67,11 +67,9 @@ def is_watched(batch_sampler: Any) -> bool:
 
 def begin_seen_indices(batch_sampler: Any) -> list[list[Any]] | None:
     """Return a new list, in which Lightning's wrapper finds each batch's indices, or None without a wrapper."""
-    if not is_watched(batch_sampler):
-        return None
-    seen: list[list[Any]] = []
-    batch_sampler.seen_batch_indices = seen
-    return seen
+    if is_watched(batch_sampler):
+        batch_sampler.seen_batch_indices = []
+    return seen_indices(batch_sampler)
 
 
 def seen_indices(batch_sampler: Any) -> list[list[Any]] | None:

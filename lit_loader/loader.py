@@ -63,6 +63,14 @@ MAX_BAD_SAMPLES: Final = 100
 """How many bad samples an epoch may have on each rank, unless the loader is given another number."""
 
 
+# arguments that the `LoaderSpec` has under the same name and as they are
+_SETTINGS: Final = (
+    *("sampler", "batch_sampler", "batch_size", "seed", "generator", "in_order", "resume", "prefetch_factor"),
+    *("num_workers", "worker_method", "multiprocessing_context", "worker_init_fn", "persistent_workers"),
+    *("max_worker_restarts", "hang_timeout_s"),
+)
+
+
 class DataLoader(TorchDataLoader[T_co]):
     """torch's ``DataLoader`` whose batches, with a seed, are the same bits on any number and kind of workers.
 
@@ -216,19 +224,10 @@ class DataLoader(TorchDataLoader[T_co]):
             in_order=in_order,
         )
         register_rebuild_hook(self, sampler, batch_sampler)
-        check_bad_samples(
-            on_bad_sample,
-            max_bad_samples,
-            dataset,
-            batched=self.batch_sampler is not None,
-            sliced=self._slicing is not None,
-        )
-        check_replacement(
-            max_worker_restarts,
-            hang_timeout_s,
-            processes=self._has_processes,
-            keyed=seed is not None and not isinstance(dataset, IterableDataset),
-        )
+        batched, sliced = self.batch_sampler is not None, self._slicing is not None
+        check_bad_samples(on_bad_sample, max_bad_samples, dataset, batched=batched, sliced=sliced)
+        keyed = seed is not None and not isinstance(dataset, IterableDataset)
+        check_replacement(max_worker_restarts, hang_timeout_s, processes=self._has_processes, keyed=keyed)
 
     # -- the specification ----------------------------------------------------------------------------------
 
@@ -257,30 +256,16 @@ class DataLoader(TorchDataLoader[T_co]):
         if self.seed is not None and slicing is None and not is_iterable:
             global_batches = find_global_batches(self.sampler, unwrapped(self.batch_sampler), world_size)
         return LoaderSpec(
+            **{name: getattr(self, name) for name in _SETTINGS},
             fetch=fetch,
-            sampler=self.sampler,
-            batch_sampler=self.batch_sampler,
             index_sampler=self._index_sampler,
-            batch_size=self.batch_size,
             slicing=slicing,
             global_batches=global_batches,
-            seed=self.seed,
             rank=rank,
             world_size=world_size,
             gather=_gather if compares and not self._worker_manager.ranks_compared else None,
-            num_workers=self.num_workers,
-            worker_method=self.worker_method,
-            multiprocessing_context=self.multiprocessing_context,
-            worker_init_fn=self.worker_init_fn,
-            generator=self.generator,
-            prefetch_factor=self.prefetch_factor,
-            persistent_workers=self.persistent_workers,
-            in_order=self.in_order,
             timeout_s=self.timeout,
-            max_worker_restarts=self.max_worker_restarts,
-            hang_timeout_s=self.hang_timeout_s,
             page_lock=find_page_lock(self.pin_memory and self._has_processes, self.device),
-            resume=self.resume,
         )
 
     @property
@@ -337,33 +322,22 @@ class DataLoader(TorchDataLoader[T_co]):
         # as in torch, when the loader is iterated
         if self.num_workers > 0:
             if not self.prefetch_factor:
-                raise AssertionError(
-                    f"prefetch_factor={self.prefetch_factor} must be greater than 0 for workers"
-                )
+                raise AssertionError(f"prefetch_factor={self.prefetch_factor} must be above 0 for workers")
             self.check_worker_number_rationality()
         elif self.timeout:
             raise AssertionError(f"timeout={self.timeout} needs workers; num_workers=0 requires timeout == 0")
         spec = self._spec()
-        return LoaderIterator(
-            self._start_epoch,
-            has_workers=self.num_workers > 0,
-            transfer=make_transfer(
-                pin_memory=self.pin_memory,
-                pin_memory_device=self.pin_memory_device,
-                device=self.device,
-                from_slots=spec.page_lock is not None,
-            ),
-            num_batches=spec.count_batches,
-            dataset=self.dataset,
-            reported_length=self._IterableDataset_len_called,
+        transfer = make_transfer(
+            self.pin_memory, self.pin_memory_device, self.device, from_slots=spec.page_lock is not None
         )
+        return LoaderIterator(self._start_epoch, spec, transfer, self._IterableDataset_len_called)
 
     def _start_epoch(self, *, again: bool = False) -> tuple[Batches, Progress]:
         """Claim the next epoch and start it; return its batches and the progress that counts them."""
         spec, epochs = self._spec(), self._epochs
         progress, point = epochs.claim(spec)
         try:
-            batches = self._worker_manager.start(spec, progress, point, again=again, is_next=epochs.is_next)
+            batches = self._worker_manager.start(spec, progress, point, epochs, again=again)
         except StateRefusedError as error:  # only without a seed, where a state never prevents an epoch
             epochs.unclaim(progress, None)
             warnings.warn(f"the epoch begins anew: {error}", ResumeWarning, stacklevel=4)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ from lit_loader.engine import (
 from lit_loader.forkserver import start_forkserver
 from lit_loader.lightning_compat import begin_seen_indices, is_watched
 from lit_loader.resume import (
+    EpochState,
     Progress,
     ReplayedSampler,
     ResumePoint,
@@ -91,9 +92,9 @@ class WorkerManager:
         spec: LoaderSpec,
         progress: Progress,
         point: ResumePoint | None,
+        epochs: EpochState,
         *,
         again: bool,
-        is_next: Callable[[int], bool],
     ) -> Batches:
         """Return the batches of an epoch: started now, or begun ahead while the epoch before was delivered.
 
@@ -101,13 +102,13 @@ class WorkerManager:
             spec: Of the loader.
             progress: Counts the batches that the consumer receives.
             point: Where the epoch is resumed, or None at its beginning.
+            epochs: The loader's; an epoch is begun ahead only as long as it is the next one.
             again: Whether an iterator over persistent workers, without a seed, begins another epoch.
-            is_next: Returns whether an epoch is still the next one to be claimed.
         """
         epoch = progress.epoch
         begin_next = None
         if spec.slicing is not None and spec.persistent_workers and not is_watched(spec.batch_sampler):
-            begin_next = partial(_begin_next, weakref.ref(self), spec, epoch + 1, is_next)
+            begin_next = partial(_begin_next, weakref.ref(self), spec, epoch + 1, epochs)
         begun, self._next = self._next, None
         if begun is not None:
             number, settings, scheduler = begun
@@ -121,7 +122,7 @@ class WorkerManager:
         position = StreamPosition.start(num_workers) if point is None else point.detail
         tasks: Iterator[Task]
         if spec.is_iterable:
-            tasks = plan_stream(spec, epoch, places=None if point is None else position.places)
+            tasks = plan_stream(spec, epoch, places=() if point is None else position.places)
         elif spec.slicing is not None:
             start = 0 if point is None else point.position
             tasks = plan_order(spec, epoch, start=start, seen=begin_seen_indices(spec.batch_sampler))
@@ -156,13 +157,7 @@ class WorkerManager:
         return StreamBatches(made, progress, position) if spec.is_iterable else made
 
     def _schedule(
-        self,
-        spec: LoaderSpec,
-        tasks: Iterator[Task],
-        backend: Backend,
-        *,
-        turn: int = 0,
-        iterate: bool = False,
+        self, spec: LoaderSpec, tasks: Iterator[Task], backend: Backend, turn: int = 0, iterate: bool = False
     ) -> Scheduler:
         assert spec.prefetch_factor is not None
         num_workers = backend.num_workers  # of kept workers, which may be another number than the spec's
@@ -209,33 +204,29 @@ class WorkerManager:
             context = spec.multiprocessing_context or torch.multiprocessing
             if context.get_start_method() == "forkserver":
                 start_forkserver()
-            max_restarts = (
-                MAX_WORKER_RESTARTS if spec.max_worker_restarts is None else spec.max_worker_restarts
-            )
+            given = spec.max_worker_restarts
             backend = ProcessBackend(
                 workers,
                 context,
                 page_lock=spec.page_lock,
-                max_restarts=max_restarts if workers.shared_tasks else 0,
+                max_restarts=(MAX_WORKER_RESTARTS if given is None else given) if workers.shared_tasks else 0,
                 hang_timeout_s=spec.hang_timeout_s,
             )
         with self._lock:
-            self._backends = [
-                *(reference for reference in self._backends if reference() is not None),
-                weakref.ref(backend),
-            ]
+            alive = [reference for reference in self._backends if reference() is not None]
+            self._backends = [*alive, weakref.ref(backend)]
         if spec.persistent_workers:
             self._kept, self._kept_settings = backend, spec.worker_settings
         return backend
 
 
 def _begin_next(
-    reference: weakref.ref[WorkerManager], spec: LoaderSpec, epoch: int, is_next: Callable[[int], bool]
+    reference: weakref.ref[WorkerManager], spec: LoaderSpec, epoch: int, epochs: EpochState
 ) -> Scheduler | None:
     """Begin an epoch before an iterator claims it, unless its loader is gone: see NOTE [The next epoch]."""
     manager = reference()
     backend = None if manager is None else manager._usable(spec)
-    if manager is None or backend is None or manager._next is not None or not is_next(epoch):
+    if manager is None or backend is None or manager._next is not None or epochs.next != epoch:
         return None
     try:
         scheduler = manager._schedule(spec, plan_order(spec, epoch), backend)

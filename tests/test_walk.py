@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.walk import Walk
 
-THIRD_BATCH = {"files": 22, "classes": 16}
-WITH_SETUP = {"files": 40, "classes": 30}
+THIRD_BATCH = {"files": 18, "classes": 16}
+WITH_SETUP = {"files": 34, "classes": 28}
 """Upper limits; lower them with what the code needs."""
 
 

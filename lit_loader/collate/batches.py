@@ -57,8 +57,8 @@ def batch_targets(batch: Any) -> Sequence[Mapping[str, Any]]:
     """Return the targets of a batch of detection or of several tasks, one dict per image.
 
     Raises:
-        TypeError: If the targets are columns over the batch, as ``pad_fields`` makes them, or the batch is one
-            of landmarks or of classification, whose fields stand in the batch itself.
+        TypeError: If the targets are columns over the batch, or the batch is one of landmarks or of classification,
+            whose fields stand in the batch itself.
     """
     if isinstance(batch, MultiTaskBatch):
         return batch.target_list()
@@ -68,10 +68,7 @@ def batch_targets(batch: Any) -> Sequence[Mapping[str, Any]]:
         )
     targets: Any = batch[1]
     if isinstance(targets, Mapping):
-        raise TypeError(
-            f"targets come as columns {sorted(targets)}, and one dict per image is needed here; "
-            "collate without pad_fields."
-        )
+        raise TypeError(f"targets come as columns {sorted(targets)}; collate them to one dict per image.")
     found: Sequence[Mapping[str, Any]] = targets
     return found
 
@@ -110,9 +107,7 @@ def batch_labels(batch: Any, *, label: str | None = None, first_label: int = FIR
     if label is not None:
         return found[found >= 0]
     if found.numel() and int(found.min()) < first_label:
-        raise ValueError(
-            f"a batch holds label {int(found.min())}, below first_label={first_label}; give that."
-        )
+        raise ValueError(f"a batch holds label {int(found.min())}, below first_label={first_label}.")
     return found - first_label
 
 

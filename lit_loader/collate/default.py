@@ -199,11 +199,8 @@ def stack_tensors(tensors: Sequence[Tensor]) -> Tensor:
     first = tensors[0]
     memory = batch_memory.current()
     # The address of a conjugated tensor is that of the values before the conjugation.
-    if (
-        memory is not None
-        and all(map(Tensor.is_contiguous, tensors))
-        and not any(map(Tensor.is_conj, tensors))
-    ):
+    are_contiguous = memory is not None and all(map(Tensor.is_contiguous, tensors))
+    if memory is not None and are_contiguous and not any(map(Tensor.is_conj, tensors)):
         rows = memory.rows(list(map(Tensor.data_ptr, tensors)), first.shape, first.dtype)
         if rows is not None:
             return rows
@@ -272,9 +269,7 @@ def _as_alike(column: Sequence[Any]) -> Sequence[Tensor] | None:
         first.is_cpu
         and not first.requires_grad
         and countOf(map(_of_tensor, column), _of_tensor(first)) == len(column)
-        and all(
-            map(Tensor.is_contiguous, column)
-        )  # of others torch's stack may be channels-last, for example
+        and all(map(Tensor.is_contiguous, column))  # of others torch's stack may be channels-last
     )
     return column if are_alike else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,11 +12,8 @@ from torch import Tensor
 
 from lit_loader.collate.default import default_collate
 from lit_loader.collate.samples import (
-    field_rows,
     pad_images,
-    pad_rows,
     plain_images,
-    row_mask,
     stack_images,
     transpose_samples,
 )
@@ -40,7 +37,7 @@ class PaddedBatch(NamedTuple):
     """
 
     images: Tensor
-    targets: list[Any] | dict[str, Any]
+    targets: list[Any]
     mask: Tensor
     sizes: Tensor
     extras: tuple[Any, ...] = ()
@@ -67,9 +64,6 @@ class DetectionCollate:
         images: How images are put together: ``stack``, ``list`` or ``pad``.
         size_divisor: Round the batch's height and width up to a multiple (``pad`` only).
         pad_value: Value of padded pixels, in the images' own units (``pad`` only).
-        pad_fields: Names of ragged tensor fields and the value to pad each with, for instance
-            ``{"labels": -1, "boxes": 0}``. With it ``targets`` is one dict of columns: a padded field
-            ``(B, max N, ...)`` with ``<field>_mask`` beside it, any other field a list of B values.
 
     Raises:
         ValueError: An argument is outside its choices or has no effect with this ``images``.
@@ -78,7 +72,6 @@ class DetectionCollate:
     images: Literal["stack", "list", "pad"] = "stack"
     size_divisor: int = 1
     pad_value: float = 0
-    pad_fields: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.images not in ("stack", "list", "pad"):
@@ -90,8 +83,6 @@ class DetectionCollate:
                 f"size_divisor={self.size_divisor} and pad_value={self.pad_value} have no effect with "
                 f'images={self.images!r}; leave them out or give images="pad".'
             )
-        # A plain dict, since a configuration library's mapping may not pickle.
-        object.__setattr__(self, "pad_fields", dict(self.pad_fields))
 
     def __call__(self, batch: Sequence[Any]) -> tuple[Any, ...]:
         """Collate one batch.
@@ -107,8 +98,7 @@ class DetectionCollate:
             ValueError: If the batch is empty, its images cannot be put together, or its targets cannot be padded.
         """
         pixels, given, *further = transpose_samples(batch)
-        rows = _convert_targets(given)
-        targets = _pad_fields(rows, self.pad_fields) if self.pad_fields else rows
+        targets = _convert_targets(given)
         extras = tuple(map(default_collate, further))
         if self.images == "pad":
             padded, mask, sizes = pad_images(pixels, size_divisor=self.size_divisor, pad_value=self.pad_value)
@@ -160,29 +150,3 @@ def _as_rows(target: Any) -> Tensor:
             "dict. For one label per image use torch's default_collate."
         )
     return rows
-
-
-def _pad_fields(targets: Sequence[Any], pad_fields: Mapping[str, float]) -> dict[str, Any]:
-    """Return targets as a dict of columns, some of them padded and with a ``<field>_mask`` beside them."""
-    padded: dict[str, Any] = {}
-    for name, value in pad_fields.items():
-        rows = [field_rows(target, name) for target in targets]
-        if f"{name}_mask" in targets[0]:
-            raise ValueError(
-                f"the targets have a field '{name}_mask', which padding {name!r} would replace; rename that one."
-            )
-        kinds = {(str(row.dtype), tuple(row.shape[1:])) for row in rows}
-        if len(kinds) > 1:
-            raise ValueError(
-                f"field {name!r} of pad_fields differs over the batch in (dtype, shape of a row): "
-                f"{sorted(kinds)}; only the number of rows may differ."
-            )
-        padded[name] = pad_rows(rows, value=value)
-        padded[f"{name}_mask"] = row_mask([len(row) for row in rows])
-    for target in targets:
-        if target.keys() != targets[0].keys():
-            raise ValueError(
-                f"targets of a batch have different fields: {sorted(targets[0])} and {sorted(target)}; "
-                "columns need the same fields in every sample."
-            )
-    return {**{name: [target[name] for target in targets] for name in targets[0]}, **padded}

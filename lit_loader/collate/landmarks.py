@@ -17,9 +17,7 @@ from lit_loader.collate.samples import (
     transpose_samples,
 )
 
-_ONE_SIZE = (
-    "let the transforms end with one size, as lit_loader.transforms.landmark_transforms(size=...) does"
-)
+_ONE_SIZE = "let the transforms end with one size, as transforms.landmark_transforms(size=...) does"
 
 
 class LandmarkBatch(NamedTuple):

@@ -69,25 +69,17 @@ class MultiTaskBatch(NamedTuple):
         attribute by its name (N,), ``iscrowd`` (N,), ``area`` (N,) of the boxes, the int ``image_id`` and the bool
         ``is_duplicate``.
         """
-        counts, image_ids = self.object_mask.sum(dim=1).tolist(), self.image_ids.tolist()
-        marks = self.is_duplicate.tolist()
-        columns = {
-            "boxes": self.boxes,
-            "labels": self.labels,
-            "keypoints": self.keypoints,
-            "visibility": self.visibility,
-            **self.attributes,
-            "iscrowd": self.iscrowd,
-            "area": (self.boxes[..., 2] - self.boxes[..., 0]) * (self.boxes[..., 3] - self.boxes[..., 1]),
-        }
-        return [
-            {
-                **{name: rows[i, :count] for name, rows in columns.items()},
-                "image_id": image_id,
-                "is_duplicate": mark,
-            }
-            for i, (count, image_id, mark) in enumerate(zip(counts, image_ids, marks, strict=True))
-        ]
+        names = "boxes", "labels", "keypoints", "visibility", "iscrowd"
+        columns = {name: getattr(self, name) for name in names} | self.attributes
+        columns["area"] = (self.boxes[..., 2:] - self.boxes[..., :2]).prod(dim=-1)
+        of_images = self.object_mask.sum(dim=1), self.image_ids, self.is_duplicate
+        targets = []
+        for i, (count, image_id, mark) in enumerate(
+            zip(*(column.tolist() for column in of_images), strict=True)
+        ):
+            target: dict[str, Any] = {name: rows[i, :count] for name, rows in columns.items()}
+            targets.append(target | {"image_id": image_id, "is_duplicate": mark})
+        return targets
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -191,25 +191,18 @@ def row_mask(counts: Sequence[int]) -> Tensor:
     return torch.arange(max(counts)) < torch.tensor(counts, dtype=torch.int64)[:, None]
 
 
-def duplicate_mask(targets: Any) -> Tensor:
+def duplicate_mask(targets: Sequence[Any]) -> Tensor:
     """Return the field ``is_duplicate`` as one bool tensor ``(B,)``.
 
     Args:
-        targets: One mapping for each sample, or one whose field holds the marks of all.
+        targets: One mapping for each sample.
 
     Raises:
         TypeError: If a target is not a mapping, or a mark not a bool.
         ValueError: If a target has no such field.
     """
-    remedy = (
-        "let the data set's __getitem__ add "
-        '"is_duplicate": lit_loader.is_duplicate(), and keep it in the transforms'
-    )
-    if isinstance(targets, Mapping):
-        marks = target_field(targets, "is_duplicate", remedy=remedy)
-    else:
-        marks = [target_field(target, "is_duplicate", remedy=remedy) for target in targets]
-    return mark_tensor(marks)
+    remedy = 'let __getitem__ add "is_duplicate": lit_loader.is_duplicate(), and keep it in the transforms'
+    return mark_tensor([target_field(target, "is_duplicate", remedy=remedy) for target in targets])
 
 
 def mark_tensor(marks: Sequence[Any]) -> Tensor:

@@ -12,22 +12,18 @@ import warnings
 from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor
+
+MapFn: TypeAlias = Callable[[Any], Any]
 
 NO_LEAF: Final = object()
 """What ``leaf`` returns for an object that is not a leaf, so that its parts are visited, if it has any."""
 
 
-def map_nested(
-    data: Any,
-    leaf: Callable[[Any], Any],
-    *,
-    dataclasses: bool = True,
-    other: Callable[[Any], Any] | None = None,
-) -> Any:
+def map_nested(data: Any, leaf: MapFn, *, dataclasses: bool = True, other: MapFn | None = None) -> Any:
     """Return nested data with every leaf replaced.
 
     Args:

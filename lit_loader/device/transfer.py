@@ -41,7 +41,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from lit_loader.device.nested import NO_LEAF, find_pin, has_to, map_nested, moved
+from lit_loader.device.nested import NO_LEAF, MapFn, find_pin, has_to, map_nested, moved
 from lit_loader.engine import Batches, WrappedBatches
 
 MAX_QUEUED: Final = 2
@@ -57,7 +57,7 @@ _side_streams: dict[torch.device, Any] = {}
 
 
 def make_transfer(
-    *, pin_memory: bool, pin_memory_device: str, device: torch.device | None, from_slots: bool = False
+    pin_memory: bool, pin_memory_device: str, device: torch.device | None, *, from_slots: bool = False
 ) -> Callable[[Batches], Batches] | None:
     """Return a function that wraps the engine's batches to page-lock or move them, or None if neither is asked for.
 
@@ -87,14 +87,13 @@ def checked_device(device: Any) -> torch.device | None:
         ValueError: If there is no device of that name, or it is not available.
     """
     if not isinstance(device, str | torch.device | None):
-        raise TypeError(
-            f"device={device!r} should be a str, a torch.device or None, got {type(device).__name__}"
-        )
+        kind = type(device).__name__
+        raise TypeError(f"device={device!r} should be a str, a torch.device or None, got {kind}")
     try:
         found = None if device is None else torch.device(device)
     except RuntimeError as error:
         raise ValueError(
-            f"device={device!r} should be the name of a device: 'cpu', 'cuda', 'cuda:1', ... or None"
+            f"device={device!r} should be the name of a device: 'cpu', 'cuda', ... or None"
         ) from error
     if found is None or found.type == "cpu":
         return found
@@ -140,12 +139,7 @@ class DevicePrefetcher(WrappedBatches):
     """
 
     def __init__(
-        self,
-        batches: Batches,
-        pin: Callable[[Any], Any] | None,
-        streams: DeviceStreams,
-        *,
-        from_slots: bool = False,
+        self, batches: Batches, pin: MapFn | None, streams: DeviceStreams, *, from_slots: bool = False
     ) -> None:
         super().__init__(batches)
         self._pin, self._streams = pin, streams
@@ -357,8 +351,4 @@ def find_streams(device: torch.device) -> DeviceStreams | None:
     """
     module = torch.get_device_module(device)
     # non_blocking copies to MPS race with the work: github.com/pytorch/pytorch/issues/83015
-    if device.type == "mps" or not all(
-        hasattr(module, name) for name in ("Stream", "Event", "current_stream")
-    ):
-        return None
-    return DeviceStreams(device)
+    return None if device.type == "mps" or not hasattr(module, "Stream") else DeviceStreams(device)

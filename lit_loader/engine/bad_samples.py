@@ -8,6 +8,7 @@ NOTE [When bad samples count]
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import warnings
@@ -16,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from lit_loader.engine.spec import Batches, EndOfEpoch, WrappedBatches
+from lit_loader.engine.spec import Batches, EndOfEpoch, Seen, WrappedBatches
 from lit_loader.errors import BadBatchError, BadSamplesWarning, TooManyBadSamplesError
 
 NUM_SPARES: Final = 3
@@ -120,23 +121,18 @@ def stop_iteration_as_error(error: StopIteration, source: str) -> RuntimeError:
 
 def _note(error: Exception, text: str) -> None:
     """Add a note to an error, once: a dataset may raise the same object again and again."""
-    try:
+    with contextlib.suppress(Exception):  # the error's class may define __notes__ or add_note itself
         if text not in getattr(error, "__notes__", ()):
             error.add_note(text)
-    except Exception:  # the error's class defines __notes__ or add_note itself
-        return
 
 
 def file_of(error: Exception, dataset: Any, index: Any) -> str | None:
     """Return the error's ``filename``, or else the dataset's ``sample_path(index)``, or None if there is neither."""
-    try:
-        name = getattr(error, "filename", None)
-        if isinstance(name, (str, bytes, os.PathLike)):
-            return os.fsdecode(name)
-        find = getattr(dataset, "sample_path", None)
-        return os.fsdecode(find(index)) if callable(find) else None
-    except Exception:  # raised by user code; its first error is the one to raise
-        return None
+    with contextlib.suppress(Exception):  # raised by user code; its first error is the one to raise
+        name: Any = getattr(error, "filename", None)
+        is_path = isinstance(name, (str, bytes, os.PathLike))
+        return os.fsdecode(name if is_path else dataset.sample_path(index))
+    return None
 
 
 def text_of(thing: Any) -> str:
@@ -206,8 +202,8 @@ class BadSampleLog(WrappedBatches):
         epoch: int,
         rank: int,
         max_bad_samples: int,
-        num_batches: int | None = None,
-        seen: list[list[Any]] | None = None,
+        num_batches: int | None,
+        seen: Seen,
     ) -> None:
         super().__init__(batches)
         self._num_batches, self._seen = num_batches, seen

@@ -202,9 +202,7 @@ class SkippingFetcher(MapFetcher):
             else:
                 bad += failed
                 is_lost = is_lost or task.spares is not None
-        made: Any = samples
-        if not self._batched:
-            made = samples[0] if samples else None
+        made: Any = samples if self._batched else next(iter(samples), None)
         return PartialBatch(made, bad, is_lost) if bad else made
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
@@ -269,9 +267,7 @@ class IterableFetcher:
         self._keys = EpochKeys(key.seed, key.epoch)
         self._stream = self._worker + (key.rank << 32)
         self._seed(self._keys, RngPurpose.STREAM_START, self._stream)
-        self._samples = _call_keyed(
-            f"__iter__ of dataset {type(self._dataset).__name__}", iter, self._dataset
-        )
+        self._samples = _call_keyed(f"__iter__ of {type(self._dataset).__name__}", iter, self._dataset)
 
     def samples(self, task: Task) -> Any:
         """Return the next samples, as many as ``task.index`` has entries, or one sample without batching."""
@@ -433,10 +429,8 @@ class IterableFetcher:
         if not self._with_state:
             return None
         try:
-            iterator: Any = None if self._samples is self._dataset else self._samples
-            states = [
-                thing.state_dict() if is_stateful(thing) else None for thing in (self._dataset, iterator)
-            ]
+            things: Any = self._dataset, None if self._samples is self._dataset else self._samples
+            states = [thing.state_dict() if is_stateful(thing) else None for thing in things]
             pickle.dumps(states)
         except Exception:  # an epoch must not fail because a state cannot be saved
             self._with_state = False

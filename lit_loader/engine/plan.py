@@ -5,23 +5,22 @@ The plan of an `OrderSampler` is a function of (spec, epoch, start) alone, so th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
 import numpy as np
 
 from lit_loader.engine.bad_samples import NUM_SPARES
-from lit_loader.engine.spec import BatchKey, LoaderSpec, StreamPlace, Task
+from lit_loader.engine.spec import BatchKey, LoaderSpec, Seen, StreamPlace, Task
 from lit_loader.samplers import rank_batch
 from lit_loader.samplers.custom_ranks import rank_part
 from lit_loader.seeding import hash_u64, key64
 from lit_loader.types import Order
 
 
-def plan_order(
-    spec: LoaderSpec, epoch: int, *, start: int = 0, seen: list[list[Any]] | None = None
-) -> Iterator[Task]:
+def plan_order(spec: LoaderSpec, epoch: int, *, start: int = 0, seen: Seen = None) -> Iterator[Task]:
     """Return this rank's tasks of an epoch of an `OrderSampler`, from a position of the global order on.
 
     The order is drawn now, from the sampler as it is now; batches are sliced when they are asked for.
@@ -32,45 +31,29 @@ def plan_order(
         start: The position.
         seen: Collects the indices of each batch, or None if they are not wanted.
     """
-    slicing = spec.slicing
-    assert slicing is not None
-    assert spec.seed is not None
-    order = slicing.sampler.batch_order(
-        seed=spec.seed if slicing.sampler.seed is None else slicing.sampler.seed,
-        epoch=epoch,
-        global_batch=(slicing.batch_size or 1) * spec.world_size,
-    )
-    return _slice_order(order, spec, epoch, start, seen)
-
-
-def _slice_order(
-    order: Order, spec: LoaderSpec, epoch: int, start: int, seen: list[list[Any]] | None
-) -> Iterator[Task]:
     slicing, seed, rank, world_size = spec.slicing, spec.seed, spec.rank, spec.world_size
     assert slicing is not None
     assert seed is not None
-    size = slicing.batch_size or 1
-    total = spec.count_sliced(len(order) - start)
-    before = -(-start // (size * world_size))
+    sampler, size, drop_last = slicing.sampler, slicing.batch_size or 1, slicing.drop_last
+    own_seed = seed if sampler.seed is None else sampler.seed
+    order = sampler.batch_order(seed=own_seed, epoch=epoch, global_batch=size * world_size)
+    total, before = spec.count_sliced(len(order) - start), -(-start // (size * world_size))
+    cut = partial(rank_batch, order, batch_size=size, rank=rank, world_size=world_size, start=start)
     with_spares = spec.fetch.on_bad_sample == "substitute"
     if seen is not None:
         seen.extend([] for _ in range(before))  # Lightning finds a batch's indices by its number
-    for number in range(before, before + total):
-        batch = rank_batch(
-            order,
-            number - before,
-            batch_size=size,
-            rank=rank,
-            world_size=world_size,
-            drop_last=slicing.drop_last,
-            start=start,
-        )
+
+    def make(number: int) -> Task:
+        batch = cut(number - before, drop_last=drop_last)
         first, indices = batch.positions.start, batch.indices.tolist()
         key = BatchKey(seed, epoch, number * world_size + rank, first, num_positions=len(order))
         if seen is not None:
             seen.append(indices)
         spares = _draw_spares(order, batch.positions, seed=seed, epoch=epoch) if with_spares else None
-        yield Task(indices if slicing.batch_size else indices[0], key, number, spares)
+        return Task(indices if slicing.batch_size else indices[0], key, number, spares)
+
+    # a generator, which ends after an error
+    return (make(number) for number in range(before, before + total))
 
 
 def _draw_spares(order: Order, positions: range, *, seed: int, epoch: int) -> list[list[int]]:
@@ -86,12 +69,7 @@ def _draw_spares(order: Order, positions: range, *, seed: int, epoch: int) -> li
 
 
 def plan_custom(
-    indices: Iterable[tuple[int, Any]],
-    spec: LoaderSpec,
-    epoch: int,
-    *,
-    before: int = 0,
-    seen: list[list[Any]] | None = None,
+    indices: Iterable[tuple[int, Any]], spec: LoaderSpec, epoch: int, *, before: int = 0, seen: Seen = None
 ) -> Iterator[Task]:
     """Yield this rank's batches of a custom sampler, with keys.
 
@@ -128,17 +106,14 @@ def plan_unkeyed(indices: Iterator[Any], *, before: int = 0) -> Iterator[Task]:
     return map(lambda index, number: Task(index, number=number), indices, count(before))
 
 
-def plan_stream(
-    spec: LoaderSpec, epoch: int, *, places: tuple[StreamPlace, ...] | None = None
-) -> Iterator[Task]:
+def plan_stream(spec: LoaderSpec, epoch: int, *, places: Sequence[StreamPlace] = ()) -> Iterator[Task]:
     """Yield tasks for an iterable dataset, without end unless the sampler has one.
 
     Args:
         spec: Of the loader.
         epoch: The epoch, from 0.
-        places: Where each worker begins, or None for the beginning of the dataset.
+        places: Where each worker begins; empty for the beginning of the dataset.
     """
     key = None if spec.seed is None else BatchKey(spec.seed, epoch, rank=spec.rank)
-    num_workers = 0 if places is None else len(places)
     for number, index in enumerate(spec.index_sampler):
-        yield Task(index, key, places=list(places) if places and number < num_workers else None)
+        yield Task(index, key, places=list(places) if number < len(places) else None)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import pickle
 import select
-import threading
 import warnings
 import weakref
 from collections import deque
@@ -21,14 +20,14 @@ from lit_loader.engine.channels import (
     unpack_frame,
 )
 from lit_loader.engine.recovery import HangWatch, HeartbeatTable, Recovery, TaskId
+from lit_loader.engine.scheduler import Backend, check_workers
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
-from lit_loader.engine.worker import pack_message, pack_task, unpack_message
+from lit_loader.engine.worker import WorkerEnds, pack_message, pack_task, unpack_message
 from lit_loader.engine.worker_errors import WorkerError, not_rebuilt
 from lit_loader.engine.worker_process import (
     WorkerProcess,
     await_exit,
     check_descriptors,
-    check_owner,
     describe_exit,
     end_workers,
     interrupts_deferred,
@@ -56,7 +55,7 @@ class _InFlight(NamedTuple):
     ticket: Ticket | None
 
 
-class ProcessBackend:
+class ProcessBackend(Backend):
     """Worker processes; see `lit_loader.engine.scheduler.Backend`.
 
     Args:
@@ -87,13 +86,10 @@ class ProcessBackend:
         max_restarts: int = 0,
         hang_timeout_s: float | None = None,
     ) -> None:
-        self.num_workers, self._keyed, self._owner_pid = spec.num_workers, spec.keyed, os.getpid()
-        self._shared = spec.shared_tasks
-        self._lock = threading.RLock()
+        super().__init__(spec)
         self._workers: list[WorkerProcess] = []
-        self._death: str | None = None
+        self._death: str | None = None  # only the message: an error would keep its frames alive
         self._results: dict[int, deque[Result]] = {}  # by epoch: read and not delivered
-        self._next_epoch = 0
         self._polled: set[int] = set()  # open epochs for which `poll` was called
         self._queue: TaskQueue | None = None
         if not (hasattr(os, "readv") and hasattr(select, "poll")):  # Windows
@@ -115,11 +111,10 @@ class ProcessBackend:
             self, _end, self._workers, self._queue, self._slots, self._in_flight, heartbeats, self._owner_pid
         )
         memory = None if self._slots is None else self._slots.file
-        self._start = shortages_explained(spec.num_workers)(
-            partial(
-                start_worker, spec, context=context, queue=self._queue, memory=memory, heartbeats=heartbeats
-            )
-        )
+        queue = None if self._queue is None else self._queue.theirs
+        ends = partial(WorkerEnds, queue=queue, memory=memory, heartbeats=heartbeats)
+        start = partial(start_worker, spec, context=context, make_ends=ends)
+        self._start = shortages_explained(spec.num_workers)(start)
         try:
             for worker_id in range(spec.num_workers):
                 with interrupts_deferred():
@@ -142,25 +137,11 @@ class ProcessBackend:
         """The processes, as they are now; an empty list after `close`."""
         return [worker.process for worker in list(self._workers)]
 
-    @property
-    def usable(self) -> bool:
-        """Whether an epoch can begin here."""
-        return self._owner_pid == os.getpid() and self._close.alive
-
     def check_usable(self, *, own_process: bool = False) -> None:
-        """Raise if the workers cannot be used.
-
-        Raises:
-            WorkerDiedError: If one ended and was not replaced.
-            RuntimeError: If they were closed, or belong to another process; with ``own_process`` only for the latter.
-        """
-        check_owner(self._owner_pid)
-        if own_process:
-            return
-        if self._death is not None:
+        """Raise if the workers cannot be used: see `Backend.check_usable`."""
+        check_workers(self._owner_pid, are_open=own_process or self._death is not None or self._close.alive)
+        if self._death is not None and not own_process:
             raise WorkerDiedError(self._death)
-        if not self._close.alive:
-            raise RuntimeError("the loader's workers were closed; call iter() on the loader for new ones")
 
     def close(self) -> None:
         """End the workers; a sample that is being made is finished if that takes less than five seconds."""
@@ -171,17 +152,10 @@ class ProcessBackend:
 
     # -- epochs and tasks -----------------------------------------------------------------------------------
 
-    def open_epoch(self, *, iterate: bool) -> int:
-        """Return the number of a new epoch; with ``iterate`` every worker calls ``iter(dataset)`` now."""
-        with self._lock:
-            self.check_usable()
-            epoch = self._next_epoch
-            self._next_epoch += 1
-            self._results[epoch] = deque()
-            if iterate:
-                for worker in self._workers:
-                    worker.send([pack_message(Message(Kind.ITERATE, epoch))])
-            return epoch
+    def _begin_epoch(self, epoch: int, *, iterate: bool) -> None:
+        self._results[epoch] = deque()
+        for worker in self._workers if iterate else ():
+            worker.send([pack_message(Message(Kind.ITERATE, epoch))])
 
     def close_epoch(self, epoch: int) -> None:
         """Let the workers skip the tasks of an epoch; results that they have sent already are dropped here."""
@@ -385,7 +359,9 @@ class ProcessBackend:
             worker.process.kill()
         end_workers([worker], os.getpid())
         queued = (
-            [] if self._queue is None else [unpack_message(unpack_frame(m)[0]) for m in self._queue.queued()]
+            [unpack_message(unpack_frame(packed)[0]) for packed in self._queue.queued()]
+            if self._queue
+            else []
         )
         suspects = {task for task, entry in self._in_flight.items() if entry.packed}
         suspects.difference_update((message.epoch, message.number) for message in queued)

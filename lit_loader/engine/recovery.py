@@ -33,7 +33,7 @@ import tempfile
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from multiprocessing import reduction
 from typing import Any, Final
 
@@ -122,6 +122,7 @@ class HeartbeatTable:
 
     Args:
         num_workers: Number of workers.
+        duplicate: The descriptor of the file, in a worker, or None for a new file.
 
     Attributes:
         since: When each worker began to run user code (its ``time.monotonic()``), or 0 if it runs none.
@@ -129,21 +130,13 @@ class HeartbeatTable:
     Owns: a file without a name, and a mapping of its beginning, until `close`.
     """
 
-    def __init__(self, num_workers: int) -> None:
-        self._open(_nameless_file(num_workers * 8), num_workers)
-
-    def _open(self, fd: int, num_workers: int) -> None:
-        self._fd, self._memory = fd, mmap.mmap(fd, num_workers * 8)
+    def __init__(self, num_workers: int, duplicate: Any = None) -> None:
+        self._fd: int = _nameless_file(num_workers * 8) if duplicate is None else duplicate.detach()
+        self._memory = mmap.mmap(self._fd, num_workers * 8)
         self.since = memoryview(self._memory).cast("d")
 
-    @classmethod
-    def _of(cls, duplicate: Any, num_workers: int) -> HeartbeatTable:
-        table = cls.__new__(cls)
-        table._open(duplicate.detach(), num_workers)
-        return table
-
-    def __reduce__(self) -> tuple[Callable[[Any, int], HeartbeatTable], tuple[Any, int]]:
-        return HeartbeatTable._of, (reduction.DupFd(self._fd), len(self.since))
+    def __reduce__(self) -> tuple[type[HeartbeatTable], tuple[int, Any]]:
+        return HeartbeatTable, (len(self.since), reduction.DupFd(self._fd))
 
     def write_stacks_on_request(self) -> None:
         """Let faulthandler write the stacks of this process's threads at SIGUSR2, even if Python code is stuck."""
@@ -245,11 +238,8 @@ class HangWatch:
 
     def print_stacks(self, worker: int, pid: int | None) -> str:
         """Print a worker's stacks to standard error, and return what happened, in words."""
-        at = (
-            "did not report"
-            if self._began[worker] == _NOT_REPORTED
-            else "was at one sample (or unseeded batch)"
-        )
+        was_idle = self._began[worker] == _NOT_REPORTED
+        at = "did not report" if was_idle else "was at one sample (or unseeded batch)"
         what = f"hung: it {at} for longer than hang_timeout_s={self._timeout_s:g}"
         stacks = self.table.request_stacks(pid) or "  (it printed none: stopped, or not started yet)\n"
         with contextlib.suppress(AttributeError, OSError, ValueError):  # no standard error, or it was closed

@@ -16,34 +16,74 @@ NOTE [Tasks in flight]
 
 from __future__ import annotations
 
+import abc
+import os
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NoReturn, Protocol, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
-from lit_loader.engine.spec import BatchTimeoutError, EndOfEpoch, Kind, Result, Task
+from lit_loader.engine.spec import BatchTimeoutError, EndOfEpoch, Kind, Result, Task, WorkerSpec
 
 Dealing: TypeAlias = Literal["any", "turns", "least_busy"]
 
 
-class Backend(Protocol):
+class Backend(abc.ABC):
     """Makes batches on threads or on processes. It may serve several epochs at a time, each with a number.
+
+    Args:
+        spec: The same for all workers.
 
     Attributes:
         num_workers: How many workers.
     """
 
-    num_workers: int
+    _close: weakref.finalize[..., Any]
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self.num_workers, self._keyed, self._shared = spec.num_workers, spec.keyed, spec.shared_tasks
+        self._owner_pid, self._next_epoch = os.getpid(), 0
+        self._lock = threading.RLock()  # reentrant: a signal handler may begin an epoch too
 
     @property
+    @abc.abstractmethod
     def workers(self) -> list[Any]:
-        """The worker processes or threads, as they are now."""
+        """The worker processes or threads, as they are now; no processes after `close`."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether an epoch can begin here."""
+        try:
+            self.check_usable()
+        except RuntimeError:
+            return False
+        return True
+
+    @abc.abstractmethod
+    def check_usable(self, *, own_process: bool = False) -> None:
+        """Raise if the workers cannot be used.
+
+        Raises:
+            WorkerDiedError: If a process ended and was not replaced.
+            RuntimeError: If they were closed, belong to another process, or a thread failed; with ``own_process`` only
+                if they belong to another process.
+        """
 
     def open_epoch(self, *, iterate: bool) -> int:
         """Return the number of a new epoch; with ``iterate`` every worker calls ``iter(dataset)`` now."""
+        with self._lock:
+            self.check_usable()
+            epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
+            self._begin_epoch(epoch, iterate=iterate)
+            return epoch
 
+    @abc.abstractmethod
+    def _begin_epoch(self, epoch: int, *, iterate: bool) -> None:
+        """Prepare for the results of a new epoch."""
+
+    @abc.abstractmethod
     def submit(self, epoch: int, number: int, task: Task, worker: int | None) -> None:
         """Give task ``number`` of an epoch to a worker, or to any idle one if ``worker`` is None.
 
@@ -51,6 +91,7 @@ class Backend(Protocol):
             Exception: What pickling the task raises.
         """
 
+    @abc.abstractmethod
     def poll(self, epoch: int, timeout_s: float | None, wanted: int | None = None) -> deque[Result]:
         """Return the results of an epoch that are there, or wait for some.
 
@@ -69,17 +110,28 @@ class Backend(Protocol):
             RuntimeError: If the workers were closed, or belong to another process.
         """
 
+    @abc.abstractmethod
     def open(self, result: Result) -> Any:
         """Return what a worker made, or raise what it raised."""
 
+    @abc.abstractmethod
     def close_epoch(self, epoch: int) -> None:
         """Drop the tasks and results of an epoch. A finalizer may call this at any time, so it takes no lock."""
 
-    def check_usable(self, *, own_process: bool = False) -> None:
-        """Raise if the workers cannot be used; with ``own_process`` only if they belong to another process."""
-
     def close(self) -> None:
         """End the workers; a sample that is being made is finished if that takes less than five seconds."""
+        self._close()
+
+
+def check_workers(owner_pid: int, *, are_open: bool) -> None:
+    """Raise a RuntimeError if this process is a fork of the one that started the workers, or they were closed."""
+    if owner_pid != os.getpid():
+        raise RuntimeError(
+            f"this iterator's workers belong to process {owner_pid} and cannot be used from its fork {os.getpid()}; "
+            "call iter() on the loader there"
+        )
+    if not are_open:
+        raise RuntimeError("the loader's workers were closed; call iter() on the loader for new ones")
 
 
 class Scheduler:
@@ -196,9 +248,8 @@ class Scheduler:
             number = self._deliverable()
             # a signal handler, or `close` in another thread, may have taken it from the dict since
             if number is not None and (result := self._results.pop(number, None)) is not None:
-                self._in_flight.pop(
-                    number, None
-                )  # still there if Ctrl-C came in `_receive`: it must not come again
+                # still there if Ctrl-C came in `_receive`: it must not come again
+                self._in_flight.pop(number, None)
                 return number, result
             if not self._in_flight or self._closed:
                 self._end()

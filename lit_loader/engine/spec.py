@@ -73,6 +73,10 @@ class WorkerSpec:
         return self.keyed and not isinstance(self.fetch.dataset, IterableDataset)
 
 
+Seen: TypeAlias = list[list[Any]] | None
+"""Collects the indices of each batch, or None if they are not wanted."""
+
+
 class BatchSlicing(NamedTuple):
     """How batches are sliced from the order of an `OrderSampler`; ``batch_size=None`` gives single samples."""
 
@@ -145,9 +149,8 @@ class LoaderSpec:
     @property
     def custom_sampler(self) -> Any:
         """The sampler or batch sampler that the user gave; torch's loader has created the other one."""
-        return (
-            self.sampler if self.batch_size is not None or self.batch_sampler is None else self.batch_sampler
-        )
+        is_batched = self.batch_size is not None or self.batch_sampler is None
+        return self.sampler if is_batched else self.batch_sampler
 
     @property
     def counted_sampler(self) -> Any:
@@ -165,26 +168,18 @@ class LoaderSpec:
 
     def count_sliced(self, num_positions: int) -> int:
         """Return the number of batches that this many positions of the order give, on this rank."""
-        slicing = self.slicing
-        assert slicing is not None
+        assert self.slicing is not None
+        _, size, drop_last = self.slicing
         return num_batches(
-            num_positions,
-            batch_size=slicing.batch_size or 1,
-            world_size=self.world_size,
-            drop_last=slicing.drop_last,
+            num_positions, batch_size=size or 1, world_size=self.world_size, drop_last=drop_last
         )
 
     @property
     def worker_settings(self) -> tuple[Any, ...]:
         """The settings of workers that a user may change after they were started."""
         return (
-            self.fetch.collate_fn,
-            self.worker_init_fn,
-            self.fetch.on_bad_sample,
-            self.num_workers,
-            self.worker_method,
-            self.max_worker_restarts,
-            self.hang_timeout_s,
+            *(self.fetch.collate_fn, self.fetch.on_bad_sample, self.worker_init_fn, self.worker_method),
+            *(self.num_workers, self.max_worker_restarts, self.hang_timeout_s),
         )
 
     @property

@@ -22,9 +22,10 @@ from typing import Any, TypeAlias
 import torch
 
 from lit_loader.engine.fetch import Fetcher, SeedFn
+from lit_loader.engine.scheduler import Backend, check_workers
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
 from lit_loader.engine.worker import Worker
-from lit_loader.engine.worker_process import WORKER_NAME, check_owner
+from lit_loader.engine.worker_process import WORKER_NAME
 from lit_loader.seeding import DrawCheck, ThreadScope, functions_answer_for_threads, set_worker_info
 
 _GRACE_S = 5.0
@@ -177,10 +178,7 @@ def _work(state: ThreadPoolState, spec: WorkerSpec, worker_id: int) -> None:
                 torch.get_num_threads()  # makes torch set its default for this thread, which would undo the 1 later
                 torch.set_num_threads(1)
                 set_worker_info(
-                    worker_id=worker_id,
-                    num_workers=spec.num_workers,
-                    base_seed=spec.base_seed,
-                    dataset=spec.fetch.dataset,
+                    worker_id, spec.num_workers, base_seed=spec.base_seed, dataset=spec.fetch.dataset
                 )
                 link = ThreadLink(state, spec, worker_id, ThreadScope(spec.base_seed + worker_id))
             finally:
@@ -191,7 +189,7 @@ def _work(state: ThreadPoolState, spec: WorkerSpec, worker_id: int) -> None:
         state.stop()
 
 
-class ThreadBackend:
+class ThreadBackend(Backend):
     """Worker threads; see `lit_loader.engine.scheduler.Backend`.
 
     Args:
@@ -202,16 +200,11 @@ class ThreadBackend:
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
-        self.num_workers, self._keyed, self._shared = spec.num_workers, spec.keyed, spec.shared_tasks
-        self._owner_pid = os.getpid()
+        super().__init__(spec)
         state = self._state = ThreadPoolState(spec)
-        self._lock = threading.RLock()  # a signal handler may begin an epoch too
-        self._next_epoch = 0
         threads = self._threads = [
-            threading.Thread(
-                target=_work, args=(state, spec, number), name=f"{WORKER_NAME}-{number}", daemon=True
-            )
-            for number in range(spec.num_workers)
+            threading.Thread(target=_work, args=(state, spec, n), name=f"{WORKER_NAME}-{n}", daemon=True)
+            for n in range(spec.num_workers)
         ]
         self._close = weakref.finalize(self, _end, state, threads, self._owner_pid)
         # ``torch.set_num_threads`` sets both the calling thread's number of intra-op threads and that of new threads,
@@ -231,40 +224,17 @@ class ThreadBackend:
         """The threads."""
         return list(self._threads)
 
-    @property
-    def usable(self) -> bool:
-        """Whether an epoch can begin here."""
-        return self._owner_pid == os.getpid() and self._close.alive and self._state.failure is None
-
     def check_usable(self, *, own_process: bool = False) -> None:
-        """Raise if the workers cannot be used.
+        """Raise if the workers cannot be used: see `Backend.check_usable`."""
+        failure = self._state.failure
+        check_workers(self._owner_pid, are_open=own_process or failure is not None or self._close.alive)
+        if failure is not None and not own_process:
+            raise RuntimeError("a worker thread of the loader failed") from failure
 
-        Raises:
-            RuntimeError: If they belong to another process; unless ``own_process`` is set, also if one failed, or if
-                they were closed.
-        """
-        check_owner(self._owner_pid)
-        if own_process:
-            return
-        if self._state.failure is not None:
-            raise RuntimeError("a worker thread of the loader failed") from self._state.failure
-        if not self._close.alive:
-            raise RuntimeError("the loader's workers were closed; call iter() on the loader for new ones")
-
-    def close(self) -> None:
-        """End the workers; a sample that is being made is finished if that takes less than five seconds."""
-        self._close()
-
-    def open_epoch(self, *, iterate: bool) -> int:
-        """Return the number of a new epoch; with ``iterate`` every worker calls ``iter(dataset)`` now."""
-        with self._lock:
-            self.check_usable()
-            epoch = self._next_epoch
-            self._next_epoch += 1
-            self._state.results[epoch] = EpochResults()
+    def _begin_epoch(self, epoch: int, *, iterate: bool) -> None:
+        self._state.results[epoch] = EpochResults()
         if iterate:
             self._send_to_all(Message(Kind.ITERATE, epoch))
-        return epoch
 
     def close_epoch(self, epoch: int) -> None:
         """Drop the tasks and results of an epoch."""

@@ -269,9 +269,8 @@ class ProcessLink:
         ends: Its connections.
     """
 
-    caught: type[BaseException] = (
-        Exception  # a worker process gets no Ctrl-C, and SystemExit ends it, as in torch
-    )
+    # a worker process gets no Ctrl-C, and SystemExit ends it, as in torch
+    caught: type[BaseException] = Exception
 
     def __init__(self, spec: WorkerSpec, worker_id: int, main_pid: int, ends: WorkerEnds) -> None:
         self.where = f"in DataLoader worker process {worker_id}"
@@ -345,11 +344,11 @@ class ProcessLink:
         self._beat()
         task, slots = unpack_task(contents), self._slots
         if message.slot < 0 or slots is None:
-            return self._encode(fetcher, message, task, None)
+            return self._encode(fetcher, message.number, task, None)
         try:
             slots.open(message.slot)
             with batch_memory.using(slots):
-                return self._encode(fetcher, message, task, slots)
+                return self._encode(fetcher, message.number, task, slots)
         finally:
             try:
                 slots.close()
@@ -357,9 +356,7 @@ class ProcessLink:
                 self._slot_is_lost = True
                 raise
 
-    def _encode(
-        self, fetcher: Fetcher, message: Message, task: Task, slots: SlotWriter | None
-    ) -> list[Buffer]:
+    def _encode(self, fetcher: Fetcher, number: int, task: Task, slots: SlotWriter | None) -> list[Buffer]:
         # Not for an iterable dataset: the frame of its generator may keep the last sample, and so the slot, alive.
         with batch_memory.using(slots if self._is_map else None):
             samples = fetcher.samples(task)
@@ -370,7 +367,7 @@ class ProcessLink:
         except MemoryError:
             raise
         except Exception as error:
-            raise not_sent(batch, message.number, error) from error
+            raise not_sent(batch, number, error) from error
 
     def send(self, kind: Kind, message: Message, contents: Any = None) -> None:
         """Answer a message; what the pipe does not accept at once is written by the sender thread."""

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from torch._utils import KeyErrorMessage
+
 from lit_loader.engine.bad_samples import stop_iteration_as_error, text_of
 from lit_loader.errors import UnsendableBatchError
 from lit_loader.shared_memory import RebuildError, describe_unsendable, pickle_small
@@ -18,15 +20,6 @@ _REMEDY = (
     "return tensors, arrays, numbers, strings or containers of them from the dataset and the collate function, or use "
     'worker_method="thread", which sends nothing'
 )
-
-
-class _Lines(str):
-    """A message that keeps its line breaks where KeyError shows the repr of its argument."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +105,7 @@ def _built(kind: type[BaseException], message: str) -> BaseException | None:
     found: BaseException | None = None
     with _ignore_errors():
         if kind is KeyError:
-            made: object = KeyError(_Lines(message))
+            made: object = KeyError(KeyErrorMessage(message))
         elif getattr(kind, "message", None):
             made = kind(message=message)  # type: ignore[call-arg] # torch's sign that it takes this keyword
         else:

@@ -29,7 +29,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from multiprocessing.connection import Connection
@@ -39,13 +39,11 @@ from typing import Any
 from lit_loader.engine.channels import (
     FrameReader,
     FrameWriter,
-    TaskQueue,
 )
-from lit_loader.engine.recovery import HeartbeatTable
 from lit_loader.engine.spec import Kind, Message, WorkerSpec
 from lit_loader.engine.worker import WorkerEnds, pack_message, worker_main
 from lit_loader.resources import read_resources
-from lit_loader.shared_memory import Buffer, MemoryFile
+from lit_loader.shared_memory import Buffer
 
 try:
     import fcntl
@@ -59,15 +57,6 @@ _TERMINATE_S = 1.0
 _POLL_S = 0.002
 _PIPE_BYTES = 1 << 20  # the largest that Linux allows to any user by default
 _FDS_OF_A_WORKER, _FDS_OF_A_BACKEND = 6, 24
-
-
-def check_owner(owner_pid: int) -> None:
-    """Raise a RuntimeError if this process is a fork of the one that started the workers."""
-    if owner_pid != os.getpid():
-        raise RuntimeError(
-            f"this iterator's workers belong to process {owner_pid} and cannot be used from its fork {os.getpid()}; "
-            "call iter() on the loader there"
-        )
 
 
 @dataclass(slots=True)
@@ -106,12 +95,7 @@ class WorkerProcess:
 
 
 def start_worker(
-    spec: WorkerSpec,
-    worker_id: int,
-    context: Any,
-    queue: TaskQueue | None,
-    memory: MemoryFile | None,
-    heartbeats: HeartbeatTable | None,
+    spec: WorkerSpec, worker_id: int, *, context: Any, make_ends: Callable[..., WorkerEnds]
 ) -> WorkerProcess:
     """Start a worker process; `interrupts_deferred` is around the call.
 
@@ -121,16 +105,10 @@ def start_worker(
     their_control, control = context.Pipe(duplex=False)
     their_tasks, tasks = context.Pipe(duplex=False)
     results, their_results = context.Pipe(duplex=False)
-    ends = WorkerEnds(
-        their_control, their_tasks, their_results, None if queue is None else queue.theirs, memory, heartbeats
-    )
+    args = spec, worker_id, os.getpid(), make_ends(their_control, their_tasks, their_results)
+    name = f"{WORKER_NAME}-{worker_id}"
     try:
-        process: BaseProcess = context.Process(
-            target=worker_main,
-            args=(spec, worker_id, os.getpid(), ends),
-            name=f"{WORKER_NAME}-{worker_id}",
-            daemon=True,
-        )
+        process: BaseProcess = context.Process(target=worker_main, args=args, name=name, daemon=True)
         process.start()
     except BaseException:
         for end in (control, tasks, results):
@@ -149,14 +127,8 @@ def start_worker(
     watch: tuple[int, ...] = ()
     with contextlib.suppress(AttributeError, OSError):
         watch = (os.pidfd_open(process.pid),) if process.pid is not None else ()
-    return WorkerProcess(
-        process,
-        (control, tasks, results),
-        FrameWriter(control.fileno()),
-        FrameWriter(tasks.fileno()),
-        FrameReader(results.fileno()),
-        watch,
-    )
+    frames = FrameWriter(control.fileno()), FrameWriter(tasks.fileno()), FrameReader(results.fileno())
+    return WorkerProcess(process, (control, tasks, results), *frames, watch)
 
 
 @contextlib.contextmanager
@@ -263,9 +235,8 @@ def check_descriptors(num_workers: int) -> None:
     closing = map(os.close, opened)
     with shortages_explained(num_workers):
         try:  # Python looks for signals after a call: with one call in each block, Ctrl-C leaves none open
-            opened.extend(
-                map(os.open, repeat(os.devnull, count_descriptors(num_workers)), repeat(os.O_RDONLY))
-            )
+            names = repeat(os.devnull, count_descriptors(num_workers))
+            opened.extend(map(os.open, names, repeat(os.O_RDONLY)))
         finally:
             deque(closing, maxlen=0)
 

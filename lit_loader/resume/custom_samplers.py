@@ -17,7 +17,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from lit_loader.engine import LoaderSpec, Task, is_stateful, plan_custom
+from lit_loader.engine import LoaderSpec, Seen, Task, is_stateful, plan_custom
 from lit_loader.resume.progress import Progress, ResumePoint
 from lit_loader.samplers.custom_ranks import IndexDigest, check_equal_lengths, checked_alike
 from lit_loader.seeding import EpochKeys, KeyedGenerators, RngPurpose
@@ -39,9 +39,8 @@ def own_state(thing: Any) -> Any:
     try:
         return copy.deepcopy(thing.state_dict())
     except Exception as error:
-        raise NoStateError(
-            f"{type(thing).__name__}.state_dict() raised {type(error).__name__}: {error}"
-        ) from error
+        name = type(thing).__name__
+        raise NoStateError(f"{name}.state_dict() raised {type(error).__name__}: {error}") from error
 
 
 def state_or_none(stateful: Any) -> Any:
@@ -57,7 +56,7 @@ class SamplerPosition(NamedTuple):
 
     Attributes:
         samples: How many samples those batches had.
-        state: The sampler's own state there, or None if it has none.
+        sampler_state: The sampler's own state there, or None if it has none.
         digest: The digest of the indices before, or None if the sampler has a state or no digest is kept.
         generators: Without a seed, the states of the generators when it began, or None: see
             `lit_loader.resume.replay`.
@@ -66,7 +65,7 @@ class SamplerPosition(NamedTuple):
     """
 
     samples: int = 0
-    state: Any = None
+    sampler_state: Any = None
     digest: str | None = None
     generators: Any = None
     start: Any = None
@@ -74,10 +73,8 @@ class SamplerPosition(NamedTuple):
 
 def find_stateful(spec: LoaderSpec) -> Any:
     """Return the batch sampler or sampler that has a state of its own, or None if none has."""
-    for candidate in (spec.batch_sampler, getattr(spec.batch_sampler, "sampler", None), spec.sampler):
-        if candidate is not None and is_stateful(candidate):
-            return candidate
-    return None
+    candidates = spec.batch_sampler, getattr(spec.batch_sampler, "sampler", None), spec.sampler
+    return next(filter(is_stateful, candidates), None)
 
 
 def is_one_shot(spec: LoaderSpec) -> bool:
@@ -88,7 +85,7 @@ def is_one_shot(spec: LoaderSpec) -> bool:
 
 
 def custom_tasks(
-    spec: LoaderSpec, progress: Progress, point: ResumePoint | None, seen: list[list[Any]] | None
+    spec: LoaderSpec, progress: Progress, point: ResumePoint | None, seen: Seen
 ) -> Iterator[Task]:
     """Return this rank's tasks of an epoch of a custom sampler, from a point on.
 
@@ -107,7 +104,9 @@ def custom_tasks(
     saved = SamplerPosition() if point is None or point.detail is None else point.detail
     if batches is not None:
         batches.start = saved.start
-    items = _keyed_items(spec, progress.epoch, stateful, saved.state, anew=point is not None and before == 0)
+    items = _keyed_items(
+        spec, progress.epoch, stateful, saved.sampler_state, anew=point is not None and before == 0
+    )
     # All ranks get here in the first next() of a loader's first epoch, with any workers, before any batch is made. So
     # all of them take part in the collective.
     if spec.gather is not None and batches is None:
@@ -123,7 +122,7 @@ def custom_tasks(
             whole=stateful is None,
             gather=spec.gather,
         )
-    indices = _noted_items(items, spec, progress, saved, stateful, before)
+    indices = _noted_items(items, spec, progress, saved, before)
     return plan_custom(indices, spec, progress.epoch, before=before, seen=seen)
 
 
@@ -150,12 +149,7 @@ def _keyed_items(spec: LoaderSpec, epoch: int, stateful: Any, state: Any, *, ane
 
 
 def _noted_items(
-    items: Iterator[Any],
-    spec: LoaderSpec,
-    progress: Progress,
-    saved: SamplerPosition,
-    stateful: Any,
-    before: int,
+    items: Iterator[Any], spec: LoaderSpec, progress: Progress, saved: SamplerPosition, before: int
 ) -> Iterator[tuple[int, Any]]:
     """Yield the items of an epoch after the first ``before``, and note the position after each.
 
@@ -163,7 +157,7 @@ def _noted_items(
     else on this one. A sampler with a state of its own does not give the first items again.
     """
     batches, batched = spec.global_batches, spec.batch_sampler is not None
-    name, epoch = type(spec.custom_sampler).__name__, progress.epoch
+    stateful, name, epoch = find_stateful(spec), type(spec.custom_sampler).__name__, progress.epoch
     # the parts of a sampler that shards itself may differ, and a state is the same on every rank
     is_checked = stateful is None and (spec.world_size == 1 or batches is not None)
     digest = IndexDigest(kept=is_checked)

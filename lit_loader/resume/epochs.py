@@ -108,10 +108,6 @@ class EpochState:
                 self.next = progress.epoch
                 self._progress, self._point = None, point
 
-    def is_next(self, epoch: int) -> bool:
-        """Whether an epoch is the next one to be claimed."""
-        return epoch == self.next
-
     # -- state ----------------------------------------------------------------------------------------------
 
     def state_dict(self, spec: LoaderSpec, num_held: int) -> dict[str, Any]:
@@ -160,8 +156,8 @@ class EpochState:
 
 def _detail_of_next(spec: LoaderSpec, detail: Any) -> Any:
     """Return what is needed to begin the epoch after one that ended with this detail, or None."""
-    if isinstance(detail, SamplerPosition) and detail.state is not None:
-        return SamplerPosition(state=detail.state)
+    if isinstance(detail, SamplerPosition) and detail.sampler_state is not None:
+        return SamplerPosition(sampler_state=detail.sampler_state)
     # Workers that are not persistent get new copies of the dataset, and without workers the loader's own is used.
     keeps = spec.persistent_workers and spec.num_workers > 0
     return detail.next_epoch() if isinstance(detail, StreamPosition) and keeps else None
@@ -169,28 +165,17 @@ def _detail_of_next(spec: LoaderSpec, detail: Any) -> Any:
 
 def _begin_progress(spec: LoaderSpec, point: ResumePoint) -> Progress:
     """Return the progress of an epoch that begins now, at a point."""
-    start, first = point.position, point.detail
+    epoch, start, last_set, first = point
     if spec.slicing is not None:
-        sampler = spec.slicing.sampler
-        return Progress(
-            point.epoch,
-            point.last_set,
-            start=start,
-            stride=(spec.slicing.batch_size or 1) * spec.world_size,
-            num_batches=spec.count_sliced(len(sampler) - start),
-            first=sampler.revision,
-        )
+        sampler, stride = spec.slicing.sampler, (spec.slicing.batch_size or 1) * spec.world_size
+        count, first = spec.count_sliced(len(sampler) - start), sampler.revision
+        return Progress(epoch, last_set, start=start, stride=stride, num_batches=count, first=first)
     # without a seed torch's loader does not call ``len`` either
     is_asked = spec.seed is not None or spec.fetch.on_bad_sample != "raise"
     total = length_of(spec.counted_sampler) if is_asked else None
     if first is None and spec.seed is not None and not spec.is_iterable:
-        first = SamplerPosition(state=state_or_none(find_stateful(spec)))
-    return Progress(
-        point.epoch,
-        point.last_set,
-        start=start,
-        # a user's length may be an estimate, and less than what was received already
-        num_batches=None if total is None or total <= start else total - start,
-        first=first,
-        dataset_before=stream_dataset_state(spec),
-    )
+        first = SamplerPosition(sampler_state=state_or_none(find_stateful(spec)))
+    # a user's length may be an estimate, and less than what was received already
+    left = None if total is None or total <= start else total - start
+    before = stream_dataset_state(spec)
+    return Progress(epoch, last_set, start=start, num_batches=left, first=first, dataset_before=before)

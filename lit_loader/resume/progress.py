@@ -44,6 +44,9 @@ class Progress:
         dataset_before: See below.
 
     Attributes:
+        first: As given; it may be set when the first batch is planned, if it is available only then.
+        num_failed: Batches that raised since the last one that was returned; the iterator counts them.
+        ended: Whether there are no more batches; set by the iterator.
         num_returned: Batches that were returned; those that raised are not among them.
         resumed: Whether it began in the middle of the epoch.
         dataset_before: The state of an iterable dataset before the epoch, or None if it has none.
@@ -63,33 +66,16 @@ class Progress:
         self.epoch, self.last_set, self.num_batches = epoch, last_set, num_batches
         self.resumed, self.num_returned = start > 0, 0
         self.dataset_before = dataset_before
-        self._first, self._start, self._stride = first, start, stride
-        self._num_received = self._num_failed = self._num_noted = 0
-        self._ended = False
+        self.first, self._start, self._stride = first, start, stride
+        self.num_failed, self.ended = 0, False
+        self._num_received = self._num_noted = 0
         self._notes: deque[tuple[int, Any]] = deque()
 
     def received(self) -> None:
         """Count a batch that was returned, and the batches directly before it that raised."""
-        self._num_received += 1 + self._num_failed
-        self._num_failed = 0
+        self._num_received += 1 + self.num_failed
+        self.num_failed = 0
         self.num_returned += 1
-
-    def failed(self) -> None:
-        """Count a batch that raised."""
-        self._num_failed += 1
-
-    def ended(self) -> None:
-        """Note that there are no more batches."""
-        self._ended = True
-
-    def begin(self, detail: Any) -> None:
-        """Set the detail of the beginning, which may be available only when the first batch is planned."""
-        self._first = detail
-
-    @property
-    def is_untouched(self) -> bool:
-        """Whether no batch of this epoch was returned or raised."""
-        return self._num_received + self._num_failed == 0
 
     def reached(self, *, held: int = 0) -> tuple[int, Any, bool]:
         """Return the consumer's progress, without the last ``held`` batches that it received.
@@ -98,11 +84,11 @@ class Progress:
             Where the next batch begins (see `ResumePoint`), what else is needed to resume there, and whether there is
             no next batch.
         """
-        ended, received = self._ended and not held, self._num_received
+        ended, received = self.ended and not held, self._num_received
         counted = max(0, received - held)
         noted = [detail for number, detail in tuple(self._notes) if ended or number <= counted]
         complete = ended or (not held and received == self.num_batches)
-        return self._start + counted * self._stride, noted[-1] if noted else self._first, complete
+        return self._start + counted * self._stride, noted[-1] if noted else self.first, complete
 
     def note(self, detail: Any) -> None:
         """Note the detail of the next batch that has none, or of the end.

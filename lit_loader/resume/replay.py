@@ -83,14 +83,12 @@ def _take_states(own: Sequence[Generator], *, torch_alone: bool) -> dict[str, An
     return {"torch": default, "own": shown, "numpy": numpy, "python": python}
 
 
-def _set_states(
-    states: Any,
-    own: Sequence[Generator],
-    default: Generator = torch.default_generator,
-    numpy: Any = np.random,
-    python: Any = random,
-) -> None:
+_PROCESS_WIDE = torch.default_generator, np.random, random
+
+
+def _set_states(states: Any, own: Sequence[Generator], process_wide: Any = _PROCESS_WIDE) -> None:
     """Set generators to states as `_take_states` returns them; other values raise many kinds of errors."""
+    default, numpy, python = process_wide
     for generator, text in zip(own, states["own"], strict=True):
         generator.set_state(torch.tensor(_words(text, "u1")))
     if states["torch"] is not None:
@@ -124,7 +122,8 @@ def check_states(states: Any, own: Sequence[Generator]) -> None:
         for before in ("iter", "next"):
             if states[before] is not None:
                 tried = [Generator(generator.device) for generator in own]
-                _set_states(states[before], tried, Generator(), np.random.RandomState(), random.Random())
+                others = Generator(), np.random.RandomState(), random.Random()
+                _set_states(states[before], tried, others)
     except (LookupError, OverflowError, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"generators of a loader's state do not fit the sampler's: {error!r}") from error
 
@@ -197,9 +196,9 @@ class ReplayedSampler(Iterator[Any]):
         if iterated is not None and iterated["torch"] is None:
             _set_states(iterated, self._own)  # the state was saved between two epochs, so a new one begins
             self._resumed = None
-        if stateful is not None and resumed.state is not None:
+        if stateful is not None and resumed.sampler_state is not None:
             try:
-                stateful.load_state_dict(copy.deepcopy(resumed.state))
+                stateful.load_state_dict(copy.deepcopy(resumed.sampler_state))
             except Exception as error:
                 raise StateRefusedError(
                     f"{type(stateful).__name__}.load_state_dict() raised {type(error).__name__}: {error}"
@@ -228,12 +227,12 @@ class ReplayedSampler(Iterator[Any]):
         if self._draws:
             self._states["next"] = _take_states(self._own, torch_alone=self._of_torch)
             state = state_or_none(self._stateful)
-            self._progress.begin(SamplerPosition(state=state, generators=self._states))
+            self._progress.first = SamplerPosition(sampler_state=state, generators=self._states)
         return self._take()
 
     def _go_on(self, resumed: SamplerPosition) -> Any:
         """Return the first index of a resumed epoch."""
-        self._progress.begin(resumed)
+        self._progress.first = resumed
         with self._replaced("next"):
             for number in range(self._num_before):
                 if (item := next(self._items, _END)) is _END:
@@ -258,7 +257,7 @@ class ReplayedSampler(Iterator[Any]):
         if not self._of_torch:
             self._digest.add(item)
             state, digest = state_or_none(self._stateful), self._digest.hex()
-            self._progress.note(SamplerPosition(state=state, digest=digest, generators=self._states))
+            self._progress.note(SamplerPosition(sampler_state=state, digest=digest, generators=self._states))
         return item
 
     @contextlib.contextmanager

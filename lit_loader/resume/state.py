@@ -74,8 +74,10 @@ def save_state(
                 "epoch": point.epoch,
                 "last_set": point.last_set,
                 "position": point.position,
-                "dataset_state": dataset_before if spec.is_iterable else _map_dataset_state(spec),
+                "dataset_state": dataset_before,
             }
+            if not spec.is_iterable and is_stateful(spec.fetch.dataset):
+                state["dataset_state"] = own_state(spec.fetch.dataset)
             if spec.is_iterable:
                 state |= stream_fields(point.detail or StreamPosition.start(spec.num_workers))
             elif spec.slicing is None:
@@ -99,9 +101,7 @@ def _why_not_resumable(spec: LoaderSpec) -> str | None:
         return None
     draws_for_itself = not spec.is_iterable and find_stateful(spec) is None and draws(spec.index_sampler)
     if spec.seed is None and spec.world_size > 1 and draws_for_itself:
-        return (
-            "without seed= each rank draws for itself, and a state holds what one of them draws; give a seed"
-        )
+        return "without seed= each rank draws for itself, and a state holds the draws of one; give a seed"
     if is_one_shot(spec):
         return "its sampler is an iterator, which cannot be iterated twice; give an iterable with an __iter__ instead"
     return None
@@ -139,14 +139,9 @@ def _fixed_fields(spec: LoaderSpec) -> dict[str, Any]:
     if find_stateful(spec) is not None:
         return {**fields, "kind": "sampler"}
     if spec.batch_size is not None and not shards_itself(spec.sampler, spec.batch_sampler):
-        fields["world_size"] = (
-            None  # single indices are cut into the same global batches on any number of ranks
-        )
+        # single indices are cut into the same global batches on any number of ranks
+        fields["world_size"] = None
     return {**fields, "kind": "replay"}
-
-
-def _map_dataset_state(spec: LoaderSpec) -> Any:
-    return own_state(spec.fetch.dataset) if is_stateful(spec.fetch.dataset) else None
 
 
 def _sampler_fields(spec: LoaderSpec, point: ResumePoint, base_seed_drawn: bool) -> dict[str, Any]:
@@ -160,14 +155,12 @@ def _sampler_fields(spec: LoaderSpec, point: ResumePoint, base_seed_drawn: bool)
     fields = {"samples": detail.samples if alike else 0, "generators": generators}
     if stateful is None:
         return {**fields, "digest": detail.digest}
-    if detail.state is not None:
+    if detail.sampler_state is not None:
         start = detail.start if point.position > 0 else None
         try:
             if start is not None:  # a tuple is another index than a list
-                start = [
-                    tuple(map(plain_index, u)) if isinstance(u, tuple) else plain_index(u) for u in start
-                ]
-            return {**fields, "sampler_state": copy.deepcopy(detail.state), "start": start}
+                start = [tuple(plain_index(u)) if isinstance(u, tuple) else plain_index(u) for u in start]
+            return {**fields, "sampler_state": copy.deepcopy(detail.sampler_state), "start": start}
         except TypeError as error:
             raise NoStateError(f"the first indices of the epoch cannot be saved: {error}") from None
     state = own_state(stateful)
@@ -196,19 +189,14 @@ def load_point(spec: LoaderSpec, state: Any) -> ResumePoint | None:
         as_torch = spec.seed is None or (is_marked and is_called_by_lightning())
         if spec.resume != "restart" and not as_torch:
             raise
-        warnings.warn(
-            f"a loader's state was left aside, and its epoch begins anew. {error}",
-            ResumeWarning,
-            stacklevel=4,
-        )
+        text = f"a loader's state was left aside, and its epoch begins anew. {error}"
+        warnings.warn(text, ResumeWarning, stacklevel=4)
         return None
 
 
 def _fitting_point(spec: LoaderSpec, state: dict[str, Any]) -> ResumePoint:
     if not state["resumable"]:
-        raise ValueError(
-            f"this state was saved by a loader that cannot be resumed: {state['reason']}. {_AFRESH}"
-        )
+        raise ValueError(f"the loader that saved this state cannot be resumed: {state['reason']}. {_AFRESH}")
     if (reason := _why_not_resumable(spec)) is not None:
         raise ValueError(f"this loader cannot be resumed: {reason}. {_AFRESH}")
     _refuse_differences(spec, state)
@@ -225,14 +213,9 @@ def _fitting_point(spec: LoaderSpec, state: dict[str, Any]) -> ResumePoint:
                 f"{_AFRESH}"
             )
         check_states(state["generators"], sampler_generators(spec))
-        detail = SamplerPosition(
-            state["samples"],
-            state.get("sampler_state"),
-            state.get("digest"),
-            state["generators"],
-            state.get("start"),
-        )
-    _load_dataset_state(spec, state["dataset_state"])
+        detail = SamplerPosition._make(map(state.get, SamplerPosition._fields))
+    if state["dataset_state"] is not None:
+        _load_dataset_state(spec, state["dataset_state"])
     _warn_of_replay(spec, state, detail)
     return ResumePoint(state["epoch"], position, state["last_set"], detail)
 
@@ -281,8 +264,6 @@ def _warn_of_replay(spec: LoaderSpec, state: dict[str, Any], detail: Any) -> Non
 
 
 def _load_dataset_state(spec: LoaderSpec, state: Any) -> None:
-    if state is None:
-        return
     dataset = spec.fetch.dataset
     try:
         dataset.load_state_dict(copy.deepcopy(state))

@@ -105,9 +105,8 @@ def refuse_first(
     """
     if wrong.any():
         first = int(wrong.argmax())
-        raise ValueError(
-            f"`{name}` must {rule}, got {name}[{first}]={values[first]}{remedy and '; ' + remedy}"
-        )
+        remedy = remedy and f"; {remedy}"
+        raise ValueError(f"`{name}` must {rule}, got {name}[{first}]={values[first]}{remedy}")
 
 
 def checked_weights(name: str, weights: Weights) -> npt.NDArray[np.float64]:

@@ -110,9 +110,7 @@ class ClassBalancedSampler(ClassSampler):
         seed: int | None = None,
     ) -> None:
         super().__init__(labels, num_samples, seed)
-        self.exponent = checked_number(
-            "exponent", exponent, lambda number: 0 <= number <= 1, rule="lie in [0, 1]"
-        )
+        self.exponent = checked_number("exponent", exponent, lambda x: 0 <= x <= 1, rule="lie in [0, 1]")
         self.class_counts = self._members.counts[:-1]
         self.num_classes = len(self.class_counts)
         self.absent_classes = tuple(np.flatnonzero(self.class_counts == 0).tolist())
@@ -245,9 +243,7 @@ def class_shares(counts: Sequence[int], *, exponent: float) -> list[Fraction]:
     Source:
         See `ClassBalancedSampler`.
     """
-    powers = [
-        Fraction(f"{float(count) ** (1.0 - exponent):.12g}") if count else Fraction(0) for count in counts
-    ]
+    powers = [Fraction(f"{float(n) ** (1.0 - exponent):.12g}") if n else Fraction(0) for n in counts]
     total = sum(powers, Fraction(0))
     return [power / total for power in powers] if total else powers
 
@@ -290,13 +286,9 @@ def _empty_share(members: ClassMembers, empty_share: float | None) -> Fraction:
     num_empty = int(members.counts[-1])
     if empty_share is None:
         return Fraction(num_empty, members.num_images)
-    share = Fraction(
-        checked_number("empty_share", empty_share, lambda number: 0 <= number <= 1, rule="lie in [0, 1]")
-    )
+    share = Fraction(checked_number("empty_share", empty_share, lambda x: 0 <= x <= 1, rule="lie in [0, 1]"))
     if share > 0 and num_empty == 0:
-        raise ValueError(
-            f"empty_share={empty_share}, but every image has a class; leave it out or set it to 0"
-        )
+        raise ValueError(f"empty_share={empty_share}, but every image has a class; leave it out or set 0")
     if share < 1 and num_empty == members.num_images:
         raise ValueError(f"empty_share={empty_share}, but no image has a class; leave it out or set it to 1")
     return share

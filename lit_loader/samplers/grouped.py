@@ -190,13 +190,9 @@ def _check_sampler(sampler: Any) -> None:
 
 def _checked_groups(group_ids: Any) -> _Groups:
     values = checked_integers("group_ids", group_ids)
-    refuse_first(
-        "group_ids",
-        values,
-        (values < 0) | (values >= _MOST_GROUPS),
-        rule=f"lie in [0, {_MOST_GROUPS - 1}]",
-        remedy="count the groups from 0: numpy.unique(group_ids, return_inverse=True)[1]",
-    )
+    wrong, rule = (values < 0) | (values >= _MOST_GROUPS), f"lie in [0, {_MOST_GROUPS - 1}]"
+    remedy = "count the groups from 0: numpy.unique(group_ids, return_inverse=True)[1]"
+    refuse_first("group_ids", values, wrong, rule=rule, remedy=remedy)
     result = values.astype(np.uint16)
     result.flags.writeable = False
     return result
@@ -312,10 +308,9 @@ def _cut(measures: list[_Floats], num_buckets: int) -> IndexArray:
     logs = [np.rint(np.log(measure) * 1e4).astype(np.int64) for measure in measures]
     groups = [np.arange(len(logs[0]))]
     while len(groups) < num_buckets:
-        spreads = [
+        spread, g, m = max(
             (_spread(values[own]), g, m) for g, own in enumerate(groups) for m, values in enumerate(logs)
-        ]
-        spread, g, m = max(spreads)
+        )
         if spread == 0:
             break
         values = logs[m][groups[g]]

@@ -54,9 +54,7 @@ class MixedSourceSampler(SizedSampler):
         seed: int | None = None,
     ) -> None:
         super().__init__(seed=seed)
-        self.lengths = _checked_positive(
-            "lengths", lengths, remedy="leave an empty source out of the ConcatDataset"
-        )
+        self.lengths = _checked_positive("lengths", lengths, remedy="leave an empty source out")
         self.counts = _checked_positive("counts", counts, remedy="leave a source that is not wanted out")
         if len(self.lengths) != len(self.counts):
             raise ValueError(
@@ -66,13 +64,9 @@ class MixedSourceSampler(SizedSampler):
         size = sum(self.counts)
         if num_samples is None:
             # The source that is largest for its count needs the most repetitions.
-            num_samples = size * max(
-                map(lambda length, count: -(-length // count), self.lengths, self.counts)
-            )
-        self._length, self._num_indices = (
-            checked_int("num_samples", num_samples, minimum=1),
-            sum(self.lengths),
-        )
+            num_samples = size * max(-(-n // k) for n, k in zip(self.lengths, self.counts, strict=True))
+        self._length = checked_int("num_samples", num_samples, minimum=1)
+        self._num_indices = sum(self.lengths)
         if self._length % size:
             raise ValueError(
                 f"num_samples={num_samples} is not a multiple of sum(counts)={size}, and the last batch would have "

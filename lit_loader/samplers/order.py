@@ -90,11 +90,8 @@ class OrderSampler(DistributedSampler[int], abc.ABC):
 
     def __init__(self, *, seed: int | None = None) -> None:
         self.seed = None if seed is None else checked_int("seed", seed)
-        self.epoch = 0
-        self.num_epochs_set = 0
-        self.num_replicas = 1
-        self.rank = 0
-        self.drop_last = False
+        self.epoch = self.num_epochs_set = 0
+        self.num_replicas, self.rank, self.drop_last = 1, 0, False
 
     @abc.abstractmethod
     def order(self, *, seed: int, epoch: int) -> Order:
@@ -242,14 +239,7 @@ def num_batches(num_positions: int, *, batch_size: int, world_size: int, drop_la
 
 
 def rank_batch(
-    order: Order,
-    batch: int,
-    *,
-    batch_size: int,
-    rank: int,
-    world_size: int,
-    drop_last: bool,
-    start: int = 0,
+    order: Order, batch: int, *, batch_size: int, rank: int, world_size: int, drop_last: bool, start: int = 0
 ) -> RankBatch:
     """Return one rank's batch, in time that depends neither on the batch's number nor on the other ranks.
 

@@ -45,9 +45,7 @@ def repeat_factors(labels: Labels, *, repeat_thresh: float) -> npt.NDArray[np.fl
     Source:
         Gupta et al. 2019, "LVIS: A dataset for large vocabulary instance segmentation".
     """
-    thresh = checked_number(
-        "repeat_thresh", repeat_thresh, lambda number: 0 < number <= 1, rule="lie in (0, 1]"
-    )
+    thresh = checked_number("repeat_thresh", repeat_thresh, lambda x: 0 < x <= 1, rule="lie in (0, 1]")
     members = class_members(labels)
     frequencies = np.maximum(members.counts[:-1], 1) / members.num_images
     return members.largest(np.maximum(1.0, np.sqrt(thresh / frequencies)), empty=1.0)
@@ -198,7 +196,5 @@ def effective_number_image_weights(
     if empty_weight is None:
         empty = float(members.largest(of_classes, empty=1.0).min())
     else:
-        empty = checked_number(
-            "empty_weight", empty_weight, lambda number: number >= 0, rule="not be negative"
-        )
+        empty = checked_number("empty_weight", empty_weight, lambda x: x >= 0, rule="not be negative")
     return members.largest(of_classes, empty=empty)

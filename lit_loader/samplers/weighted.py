@@ -286,9 +286,7 @@ def _fill(columns: IndexArray, bits: int) -> None:
     column = 1 << bits
     lights, heavies = _unfilled(columns, column, heavy=False), _unfilled(columns, column, heavy=True)
     light, heavy = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    bounds = np.zeros(
-        1, dtype=np.int64
-    )  # light[k]'s deficit lies from bounds[k] to bounds[k + 1] of the line
+    bounds = np.zeros(1, dtype=np.int64)  # light[k]'s deficit lies from bounds[k] to bounds[k + 1]
     ends = np.zeros(0, dtype=np.int64)  # heavy[k]'s excess ends at ends[k]
     while True:
         if len(light) == 0:

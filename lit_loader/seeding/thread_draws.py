@@ -85,9 +85,8 @@ class DrawCheck:
         after = _states()
         changed = [name for name, state in before.items() if state != after[name]]
         # If another thread has run meanwhile, it may have drawn.
-        self._is_open = bool(changed) and (
-            cpu_times is None or _cpu_times_of_others(self._workers) != cpu_times
-        )
+        others_rested = cpu_times is not None and cpu_times == _cpu_times_of_others(self._workers)
+        self._is_open = bool(changed) and not others_rested
         if changed and not self._is_open:
             self._refused = (
                 f"the dataset (or collate_fn) draws from the process-wide generator of {' and '.join(changed)}; worker "

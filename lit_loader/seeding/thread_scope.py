@@ -43,9 +43,7 @@ from lit_loader.seeding.keys import EpochKeys, RngPurpose
 
 def _functions(names: str, *owners: Any) -> frozenset[Any]:
     """Return the functions of these names; a version of torch may lack some."""
-    return frozenset(
-        getattr(owner, name) for owner in owners for name in names.split() if hasattr(owner, name)
-    )
+    return frozenset(getattr(o, name) for o in owners for name in names.split() if hasattr(o, name))
 
 
 # tests/seeding/test_draws.py holds both tables against every operator of the installed torch that draws.
@@ -250,7 +248,7 @@ def functions_answer_for_threads() -> Iterator[None]:
                 _restore()
 
 
-def set_worker_info(*, worker_id: int, num_workers: int, base_seed: int, dataset: Any) -> None:
+def set_worker_info(worker_id: int, num_workers: int, *, base_seed: int, dataset: Any) -> None:
     """Let ``get_worker_info()`` return this worker's info in the calling thread."""
     key = worker_key(base_seed, worker_id)
     fields = {"id": worker_id, "num_workers": num_workers, "seed": key.torch, "dataset": dataset}

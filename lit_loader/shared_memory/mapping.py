@@ -132,9 +132,8 @@ class Mapping:
         if new < 0:
             return True
         # Kernels before 5.14 refuse this advice with EINVAL. Then each page costs a page fault of its own.
-        advised = _libc.madvise(
-            self.address + new * CHUNK_BYTES, (end - new) * CHUNK_BYTES, _MADV_POPULATE_WRITE
-        )
+        address, size = self.address + new * CHUNK_BYTES, (end - new) * CHUNK_BYTES
+        advised = _libc.madvise(address, size, _MADV_POPULATE_WRITE)
         if advised != 0 and ctypes.get_errno() in _NO_MEMORY:
             return False
         self._touched[new:end] = b"\1" * (end - new)

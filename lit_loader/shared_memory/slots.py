@@ -58,6 +58,7 @@ from lit_loader.shared_memory.mapping import (
     MemoryFile,
     merge_ranges,
 )
+from lit_loader.shared_memory.serialization import Places
 
 KEPT_BYTES = 1 << 30  # how much memory in slots the consumer may keep before further batches are copied
 _MIN_LOCKED_BYTES = 1 << 21  # registering less does not take less time
@@ -96,9 +97,7 @@ class Ticket:
 
     def __del__(self) -> None:
         try:
-            if hasattr(
-                self, "number"
-            ):  # else Ctrl-C came before it was set: at worst a slot is never used again
+            if hasattr(self, "number"):  # else Ctrl-C came before: at worst a slot is never used again
                 self._slots.free(self.number)
         except KeyboardInterrupt:
             # Not tried again, because the slot may be free already. At worst it is never used again.
@@ -186,7 +185,7 @@ class Slots:
         view = memoryview(window)
         return [view[start : start + size] for start, size in places]
 
-    def _open(self, ticket: Ticket, ranges: list[tuple[int, int]]) -> Lease | None:
+    def _open(self, ticket: Ticket, ranges: Places) -> Lease | None:
         """Return the bytes of a slot for the consumer, or None if it keeps too much memory in slots.
 
         Args:
@@ -214,9 +213,7 @@ class Slots:
                 self._lock_pages(self._page_lock, number, mapping, ranges)
             return lease
 
-    def _lock_pages(
-        self, page_lock: PageLock, number: int, mapping: Mapping, ranges: list[tuple[int, int]]
-    ) -> None:
+    def _lock_pages(self, page_lock: PageLock, number: int, mapping: Mapping, ranges: Places) -> None:
         """Page-lock the bytes that a batch uses of a slot, unless they are locked: see NOTE [Page-locked bytes].
 
         A slot has one locked range, because a copy to a device fails if its source extends over two of them.

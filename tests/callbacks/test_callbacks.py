@@ -165,7 +165,7 @@ def test_a_count_of_classes_that_does_not_fit_is_told(settings, message):
 
 
 def test_targets_in_columns_are_refused():
-    with pytest.raises(TypeError, match="pad_fields"):
+    with pytest.raises(TypeError, match="one dict per image"):
         ClassMixMonitor(3).on_train_batch_start(None, None, ([], {"labels": torch.ones(2, 3)}), 0)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import types
 
 import numpy as np
 import pytest
@@ -158,7 +157,7 @@ def test_further_elements_are_collated():
     [
         {"images": "stack"},
         {"images": "list"},
-        {"images": "pad", "size_divisor": 4, "pad_value": 1, "pad_fields": {"labels": -1}},
+        {"images": "pad", "size_divisor": 4, "pad_value": 1},
     ],
 )
 def test_the_class_pickles_and_equals_the_function(arguments):
@@ -168,11 +167,6 @@ def test_the_class_pickles_and_equals_the_function(arguments):
     ours, theirs = function(samples), detection_collate(samples, **arguments)
     assert type(ours) is type(theirs)
     assert torch.equal(torch.stack(list(ours[0])), torch.stack(list(theirs[0])))
-
-
-def test_pad_fields_of_any_mapping_type_pickle():
-    given = types.MappingProxyType({"labels": -1})  # does not pickle itself, like some configuration types
-    assert pickle.loads(pickle.dumps(DetectionCollate(pad_fields=given))).pad_fields == {"labels": -1}
 
 
 def test_a_padded_batch_pickles():
@@ -229,11 +223,10 @@ def test_torchs_own_functions_are_at_hand():
 
 
 @pytest.mark.parametrize("mark", [7, 0.5, None])
-@pytest.mark.parametrize("pad_fields", [{}, {"labels": -1}])
-def test_a_mark_that_is_no_bool_is_refused(mark, pad_fields):
+def test_a_mark_that_is_no_bool_is_refused(mark):
     def marks(given):
         target = {"labels": torch.ones(1), "is_duplicate": given}
-        return batch_duplicates(detection_collate([(torch.zeros(3, 2, 2), target)], pad_fields=pad_fields))
+        return batch_duplicates(detection_collate([(torch.zeros(3, 2, 2), target)]))
 
     assert marks(True).tolist() == [True]
     with pytest.raises(TypeError, match=rf"is_duplicate={mark} is a .*lit_loader\.is_duplicate\(\)"):
@@ -252,5 +245,5 @@ def test_images_and_targets_of_every_mode_come_one_by_one():
         assert [target["boxes"].shape for target in batch_targets(batch)] == [(1, 4)] * 2
     stacked = DetectionCollate()([samples[0], samples[0]])
     assert [image.shape for image in batch_images(stacked)] == [(3, 4, 6)] * 2
-    with pytest.raises(TypeError, match=r"columns \['boxes', 'boxes_mask'\].*pad_fields"):
-        batch_targets(DetectionCollate(images="pad", pad_fields={"boxes": 0})(samples))
+    with pytest.raises(TypeError, match=r"columns \['boxes', 'labels'\]; collate them to one dict per image"):
+        batch_targets((stacked[0], {"boxes": torch.zeros(2, 1, 4), "labels": torch.zeros(2, 1)}))

@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import Subset
 
 from lit_loader import DataLoader
-from lit_loader.collate import DetectionCollate, batch_duplicates
+from lit_loader.collate import batch_duplicates
 from lit_loader.datamodules import (
     ClassificationDataModule,
     DetectionDataModule,
@@ -18,7 +18,6 @@ from lit_loader.datamodules import (
 TASKS = {
     "detection": (DetectionDataModule, {}),
     "padded": (DetectionDataModule, {"images": "pad"}),
-    "columns": (DetectionDataModule, {"collate_fn": DetectionCollate(pad_fields={"boxes": 0, "labels": 0})}),
     "whole images with points": (LandmarkDataModule, {"sample_unit": "image"}),
     "landmarks": (LandmarkDataModule, {}),
     "classification": (ClassificationDataModule, {"multi_label": True}),

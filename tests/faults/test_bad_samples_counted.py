@@ -301,6 +301,6 @@ def test_the_list_of_what_each_batch_holds_follows_the_batch():
         PartialBatch("second", [bad_sample(1, 0), bad_sample(1, 2)], is_lost=False),
         PartialBatch("third", [bad_sample(2, 1, 4)], is_lost=False),
     ]
-    log = BadSampleLog(Batches(made), epoch=0, rank=0, max_bad_samples=9, seen=seen)
+    log = BadSampleLog(Batches(made), epoch=0, rank=0, max_bad_samples=9, num_batches=None, seen=seen)
     assert [log.next_batch() for _ in range(3)] == ["first", "second", "third"]
     assert seen == [[5, 6, 7], [9], [0, 4, 2]]
