@@ -63,7 +63,7 @@ def hold_out(
         groups = _connected(list(table.image_paths) if groups is None else groups, copies)
         a, b = (table.image_paths[i] for i in copies[0][:2])
         text = (
-            f"{sum(map(len, copies))} images are byte-identical copies in {len(copies)} groups, such as {a!r} and "
+            f"{sum(map(len, copies))} images are byte-identical copies ({len(copies)} groups), such as {a!r} and "
             f"{b!r}; each group stays in one split"
         )
     return stratified_split(table, shares, groups=groups, seed=seed), text, is_new

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import multiprocessing
 import os
 import re
 import signal
@@ -73,7 +74,9 @@ def _convert(arguments: argparse.Namespace) -> None:
     The new folder is complete or not there: it is written beside its place and renamed. With --to voc it holds
     JPEGImages, Annotations and ImageSets/Main; an image's id is its path below the folder that all images share,
     without extension. What the new format cannot hold is refused and listed, unless --allow-loss. Images that are
-    byte-identical copies of each other are held out together.
+    byte-identical copies of each other are held out together. Hard links take no space, but an image that is changed in
+    place changes in both folders; where the file system cannot link, images are copied. A NAME without SPLIT= is of the
+    split train, val, test or trainval if it is called so, else of that of --split.
 
     KEY=VALUE: VALUE is read as YAML: 3, true, [path, points], "two words"; what is not YAML is text. SPLIT:KEY=VALUE
     is for one of the sets alone.
@@ -109,6 +112,9 @@ def _tune(arguments: argparse.Namespace) -> None:
       lit-loader tune
       lit-loader tune --budget 2m datamodule=landmarks dataset=voc dataset.root=faces-xml
       lit-loader tune --config-dir conf --config-name app --method thread --method spawn --simulate-step 40
+
+    --simulate-step computes for MS milliseconds after each batch, as a training step on the CPU does. --method may be
+    repeated.
 
     Composes the config as examples/train.py does, reads training batches under many worker settings, the promising ones
     again and again in turns, and prints what it measured, what limits the rate, and the overrides for the best
@@ -185,17 +191,13 @@ def _parser() -> argparse.ArgumentParser:
     add = convert.add_argument
     add("--to", required=True, metavar="FORMAT", help="format to write")
     add("--out", required=True, metavar="DIR", help="folder to make")
-    text = "split of a NAME without SPLIT= that is not called train, val, test or trainval (default: train)"
-    add("--split", metavar="NAME", default="train", help=text)
-    text = "share of the images of train, stratified by class, that become another split, e.g. val=0.1"
-    add("--hold-out", **_REPEATED | {"metavar": "SPLIT=SHARE"}, help=text)
-    text = "with --hold-out: the first group of REGEX in an image path names what is never divided, e.g. a person"
-    add("--group-pattern", metavar="REGEX", help=text)
+    add("--split", metavar="NAME", default="train", help="split of a NAME that names none (default: train)")
+    share = {"metavar": "SPLIT=SHARE", "help": "share of train's images for another split, by class: val=0.1"}
+    add("--hold-out", **_REPEATED | share)
+    add("--group-pattern", metavar="REGEX", help="its group in an image path is never divided, e.g. a person")
     add("--seed", type=int, default=0, help="seed of --hold-out (default: 0)")
     add("--writer-option", **_REPEATED, help="an option of the format to write")
-    text = "how images get into DIR (default: hardlink, which takes no space, but an image that is changed in place "
-    text += "changes in both folders; where the file system cannot, they are copied)"
-    add("--images", choices=("hardlink", "copy", "none"), default="hardlink", help=text)
+    add("--images", choices=("hardlink", "copy", "none"), default="hardlink", help="how images get into DIR")
     add("--allow-loss", action="store_true", help="leave out what the new format cannot hold")
     add("--overwrite", action="store_true", help="replace DIR if an earlier convert made it, or it is empty")
 
@@ -208,12 +210,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--config-dir", metavar="DIR", help="folder of the config (default: the one that is shipped)")
     add("--config-name", metavar="NAME", default="train", help="its name (default: train)")
     add("--budget", metavar="TIME", default="60s", help="how long to measure: 60s, 2m (default: 60s)")
-    text = "workers to try: thread, or processes by their start method: fork, spawn, forkserver (may be repeated; "
-    text += "default: thread, and the start method of the config)"
-    add("--method", metavar="METHOD", action="append", help=text)
+    methods = ("thread", *multiprocessing.get_all_start_methods())
+    text = "workers to try: threads, or processes by their start method (default: thread, and the config's)"
+    add("--method", choices=methods, action="append", help=text)
     add("--max-workers", type=int, metavar="N", help="most workers (default: by cores and memory)")
-    text = "compute so many milliseconds after each batch, as a training step on the CPU does (default: 0)"
-    add("--simulate-step", type=float, metavar="MS", default=0.0, help=text)
+    add("--simulate-step", type=float, metavar="MS", default=0.0, help="compute so long after each batch")
     add("--json", action="store_true", help="print JSON")
     add("--no-progress", action="store_true", help="draw no progress bar")
     return parser
@@ -227,8 +228,7 @@ def _add_reading(command: argparse.ArgumentParser) -> None:
     text = "what to read, relative to ROOT: a file, a folder or a split, as the format takes it"
     add("names", metavar="[SPLIT=]NAME", nargs="+", help=text)
     add("--option", **_REPEATED, help="an option of the format to read")
-    text = "what to do about annotations that are wrong, e.g. missing_image=drop"
-    add("--policy", **_REPEATED, help=text)
+    add("--policy", **_REPEATED, help="what to do about wrong annotations, e.g. missing_image=drop")
     add("--class-names", metavar="NAME,NAME", help="classes in the order of their ids (default: sorted)")
     add("--cache-dir", metavar="DIR", help="where tables are cached (default: the user's cache)")
     add("--num-workers", type=int, metavar="N", help="processes that read (default: by the work)")

@@ -127,7 +127,7 @@ def figures_of(table: AnnotationTable) -> dict[str, Any]:
     counts = table.class_counts()
     present = counts[counts > 0]
     pairs = np.unique(table.image_of_object() * max(1, table.num_classes) + table.labels)  # (image, class)
-    images = _counts(pairs % max(1, table.num_classes), table.num_classes)
+    images = _counts(pairs % max(1, table.num_classes), table.class_names)
     known = (table.widths > 0) & (table.heights > 0)
     points = np.zeros((0, 0)) if table.visibility is None else table.visibility
     return {
@@ -141,13 +141,12 @@ def figures_of(table: AnnotationTable) -> dict[str, Any]:
             "unknown": int((~known).sum()),
         },
         "classes": {
-            name: {"objects": int(counts[i]), "images": images[i]} for i, name in enumerate(table.class_names)
+            name: {"objects": int(n), "images": images[name]}
+            for name, n in zip(table.class_names, counts, strict=True)
         },
         "attributes": {
             name: {
-                "values": dict(
-                    zip(each.names, _counts(each.ids[each.ids >= 0], len(each.names)), strict=True)
-                ),
+                "values": _counts(each.ids[each.ids >= 0], each.names),
                 "objects_without": int((each.ids < 0).sum()),
             }
             for name, each in table.attributes.items()
@@ -249,8 +248,8 @@ def _point_cells(figures: _Figures) -> dict[str, Any]:
     return points and cells | {name: " / ".join(map(str, each.values())) for name, each in points.items()}
 
 
-def _counts(ids: npt.NDArray[np.int64], num_names: int) -> list[int]:
-    return [int(count) for count in np.bincount(ids, minlength=num_names)[:num_names]]
+def _counts(ids: npt.NDArray[np.int64], names: Sequence[str]) -> dict[str, int]:
+    return dict(zip(names, np.bincount(ids, minlength=len(names)).tolist(), strict=True))
 
 
 def _range(sizes: npt.NDArray[Any]) -> list[int] | None:

@@ -34,16 +34,6 @@ from lit_loader.tuning import (
 __all__ = ["parse_seconds", "tune"]
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_COLUMNS: Final = (
-    "settings",
-    "samples/s",
-    "spread",
-    "CPU ms a sample",
-    "cores",
-    "memory MiB",
-    "start s",
-    "measured",
-)
 
 
 def tune(arguments: argparse.Namespace) -> None:
@@ -57,17 +47,13 @@ def tune(arguments: argparse.Namespace) -> None:
     budget_s = parse_seconds(arguments.budget)
     _check(arguments)
     path, num_threads = list(sys.path), torch.get_num_threads()
-    sys.path.insert(
-        0, str(Path.cwd())
-    )  # a config may name modules of the current folder, as a script there may
+    sys.path.insert(0, str(Path.cwd()))  # for modules that the config names, as in a script there
     try:
         cfg, datamodule = _datamodule(arguments)
         torch.set_num_threads(cfg.get("num_threads") or num_threads)  # what the run gives torch's operators
         given = datamodule.multiprocessing_context
         host = read_resources(has_accelerator=torch.accelerator.is_available())
-        with redirect_stdout(
-            sys.stderr
-        ):  # what a data set prints is not part of the output, which may be JSON
+        with redirect_stdout(sys.stderr):  # a data set may print, and the output may be JSON
             datamodule.prepare_data()
             tuned = _search(datamodule, host, budget_s, arguments)
     finally:
@@ -89,7 +75,8 @@ def tune(arguments: argparse.Namespace) -> None:
         }
         print_lines(json.dumps(result, indent=1))
         return
-    print_table("training batches, medians", _COLUMNS, [_row(each, tuned) for each in figures])
+    rows = [_row(each, tuned) for each in figures]
+    print_table("training batches, medians", list(rows[0]), [list(row.values()) for row in rows])
     print_lines(*(f"{candidate!s} cannot be used: {why}" for candidate, why in tuned.refused.items()))
     print_lines(*(f"- {verdict.text}" for verdict in verdicts), f"- {auto['text']}", "")
     print_lines(f"best: {tuned.best!s}; to use it:", "", f"  {overrides}")
@@ -114,9 +101,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--simulate-step {arguments.simulate_step:g} must be at least 0 milliseconds")
     if arguments.max_workers is not None and arguments.max_workers < 1:
         raise UsageError(f"--max-workers {arguments.max_workers} must be at least 1")
-    for method in arguments.method or ():
-        if method not in METHODS:
-            raise UsageError(f"--method {method!r} is not one of {', '.join(METHODS)}")
 
 
 def _datamodule(arguments: argparse.Namespace) -> tuple[Any, LoaderDataModule]:
@@ -188,15 +172,16 @@ def _auto(figures: list[Measurement], best: Candidate, host: Resources, step_ms:
     return {"num_workers": number, "text": text}
 
 
-def _row(figures: Measurement, tuned: TuningResult) -> tuple[str, ...]:
+def _row(figures: Measurement, tuned: TuningResult) -> dict[str, str]:
+    """Return the cells of the table, by their columns."""
     rates = [each.samples_per_s for each in tuned.measured[figures.candidate]]
-    return (
-        f"{'*' if figures.candidate == tuned.best else ' '} {figures.candidate!s}",
-        f"{figures.samples_per_s:.1f}",
-        f"{min(rates):.0f} to {max(rates):.0f}",
-        f"{figures.cpu_s_per_sample * 1e3:.2f}",
-        f"{figures.cores_used:.2f}",
-        "" if figures.memory_bytes is None else f"{figures.memory_bytes / 2**20:.0f}",
-        f"{figures.start_s:.2f}",
-        f"{len(rates)} x",
-    )
+    return {
+        "settings": f"{'*' if figures.candidate == tuned.best else ' '} {figures.candidate!s}",
+        "samples/s": f"{figures.samples_per_s:.1f}",
+        "spread": f"{min(rates):.0f} to {max(rates):.0f}",
+        "CPU ms a sample": f"{figures.cpu_s_per_sample * 1e3:.2f}",
+        "cores": f"{figures.cores_used:.2f}",
+        "memory MiB": "" if figures.memory_bytes is None else f"{figures.memory_bytes / 2**20:.0f}",
+        "start s": f"{figures.start_s:.2f}",
+        "measured": f"{len(rates)} x",
+    }

@@ -15,6 +15,8 @@ from lit_loader.tuning.search import INLINE, Candidate, Measurement
 
 __all__ = ["Verdict", "diagnose"]
 
+_Measured = Sequence[Measurement]
+
 _NEARLY_ALL: Final = 0.85
 """Share of the cores, or of one core, above which it counts as busy."""
 
@@ -35,7 +37,7 @@ class Verdict(NamedTuple):
     text: str
 
 
-def diagnose(measured: Sequence[Measurement], best: Candidate, host: Resources) -> list[Verdict]:
+def diagnose(measured: _Measured, best: Candidate, host: Resources) -> list[Verdict]:
     """Return what limits the rate, the most telling first; there is always one verdict at least.
 
     Args:
@@ -54,7 +56,7 @@ def diagnose(measured: Sequence[Measurement], best: Candidate, host: Resources) 
     return verdicts or [Verdict("no_limit", _no_limit(measured, of_best, host))]
 
 
-def _busy_host(measured: Sequence[Measurement], best: Measurement, host: Resources) -> str | None:
+def _busy_host(measured: _Measured, best: Measurement, host: Resources) -> str | None:
     reported = [each.other_cores for each in measured if each.other_cores is not None]
     others = sum(reported) / len(reported) if reported else 0.0
     if others < _NOTICEABLE:
@@ -65,7 +67,7 @@ def _busy_host(measured: Sequence[Measurement], best: Measurement, host: Resourc
     )
 
 
-def _cpu_bound(measured: Sequence[Measurement], best: Measurement, host: Resources) -> str | None:
+def _cpu_bound(measured: _Measured, best: Measurement, host: Resources) -> str | None:
     if best.cores_used < _NEARLY_ALL * host.cores:
         return None
     return (
@@ -74,7 +76,7 @@ def _cpu_bound(measured: Sequence[Measurement], best: Measurement, host: Resourc
     )
 
 
-def _throttled(measured: Sequence[Measurement], best: Measurement, host: Resources) -> str | None:
+def _throttled(measured: _Measured, best: Measurement, host: Resources) -> str | None:
     worst = max(measured, key=lambda each: each.throttled_s / each.wall_s)
     if worst.throttled_s <= 0.05 * worst.wall_s:
         return None
@@ -86,7 +88,7 @@ def _throttled(measured: Sequence[Measurement], best: Measurement, host: Resourc
     )
 
 
-def _native_threads(measured: Sequence[Measurement], best: Measurement, host: Resources) -> str | None:
+def _native_threads(measured: _Measured, best: Measurement, host: Resources) -> str | None:
     worst = max(measured, key=lambda each: each.cores_per_worker * bool(each.candidate.num_workers))
     if worst.candidate == INLINE or worst.cores_per_worker <= 1.2:
         return None
@@ -97,7 +99,7 @@ def _native_threads(measured: Sequence[Measurement], best: Measurement, host: Re
     )
 
 
-def _memory_bandwidth(measured: Sequence[Measurement], best: Measurement, host: Resources) -> str | None:
+def _memory_bandwidth(measured: _Measured, best: Measurement, host: Resources) -> str | None:
     for few, many in _without_gain(measured, host):
         dearer = many.cpu_s_per_sample / few.cpu_s_per_sample
         if (
@@ -105,14 +107,13 @@ def _memory_bandwidth(measured: Sequence[Measurement], best: Measurement, host: 
         ):  # threads may wait for the interpreter lock
             return (
                 f"memory bound: {many.candidate.num_workers} workers instead of {few.candidate.num_workers} need "
-                f"{dearer:.1f} times the CPU for the same sample and are not faster, though there are cores. They "
-                "share memory bandwidth, caches, or the two hardware threads of a core. Smaller samples (uint8 "
-                "instead of float32, decoding at a smaller scale) help; more workers do not."
+                f"{dearer:.1f} times the CPU for the same sample and are not faster: they share memory bandwidth, "
+                "caches, or a core's two hardware threads. Smaller samples (uint8, a smaller scale) help."
             )
     return None
 
 
-def _interpreter_lock(measured: Sequence[Measurement], best: Measurement, host: Resources) -> str | None:
+def _interpreter_lock(measured: _Measured, best: Measurement, host: Resources) -> str | None:
     for few, many in _without_gain(measured, host):
         has_cores = few.cores_used <= _NEARLY_ALL * host.cores
         if (
@@ -126,7 +127,7 @@ def _interpreter_lock(measured: Sequence[Measurement], best: Measurement, host: 
     return None
 
 
-def _storage(measured: Sequence[Measurement], best: Measurement, host: Resources) -> str | None:
+def _storage(measured: _Measured, best: Measurement, host: Resources) -> str | None:
     inline = _waiting_inline(measured, host)
     if inline is None or inline.read_bytes_per_sample < 1024:
         return None
@@ -136,7 +137,7 @@ def _storage(measured: Sequence[Measurement], best: Measurement, host: Resources
     )
 
 
-def _waiting(measured: Sequence[Measurement], best: Measurement, host: Resources) -> str | None:
+def _waiting(measured: _Measured, best: Measurement, host: Resources) -> str | None:
     inline = _waiting_inline(measured, host)
     if inline is None or inline.read_bytes_per_sample >= 1024:
         return None
@@ -146,7 +147,7 @@ def _waiting(measured: Sequence[Measurement], best: Measurement, host: Resources
     )
 
 
-def _transport(measured: Sequence[Measurement], best: Measurement, host: Resources) -> str | None:
+def _transport(measured: _Measured, best: Measurement, host: Resources) -> str | None:
     for each in sorted(measured, key=lambda each: -each.samples_per_s):
         own = each.candidate
         if own.is_threaded or not 0 < own.num_workers <= host.cores:
@@ -161,7 +162,7 @@ def _transport(measured: Sequence[Measurement], best: Measurement, host: Resourc
     return None
 
 
-def _nothing_to_gain(measured: Sequence[Measurement], best: Measurement, host: Resources) -> str | None:
+def _nothing_to_gain(measured: _Measured, best: Measurement, host: Resources) -> str | None:
     inline, workers = _inline(measured), _fastest(each for each in measured if each.candidate != INLINE)
     if inline is None or workers is None or workers.samples_per_s >= 1.05 * inline.samples_per_s:
         return None
@@ -172,7 +173,7 @@ def _nothing_to_gain(measured: Sequence[Measurement], best: Measurement, host: R
     )
 
 
-def _no_limit(measured: Sequence[Measurement], best: Measurement, host: Resources) -> str:
+def _no_limit(measured: _Measured, best: Measurement, host: Resources) -> str:
     inline = _inline(measured)
     gain = "" if inline is None else f", {best.samples_per_s / inline.samples_per_s:.1f} times inline's rate"
     return (
@@ -181,17 +182,9 @@ def _no_limit(measured: Sequence[Measurement], best: Measurement, host: Resource
     )
 
 
-_RULES: Final[tuple[Callable[[Sequence[Measurement], Measurement, Resources], str | None], ...]] = (
-    _busy_host,
-    _cpu_bound,
-    _throttled,
-    _native_threads,
-    _memory_bandwidth,
-    _interpreter_lock,
-    _storage,
-    _waiting,
-    _transport,
-    _nothing_to_gain,
+_RULES: Final[Sequence[Callable[[_Measured, Measurement, Resources], str | None]]] = (
+    *(_busy_host, _cpu_bound, _throttled, _native_threads, _memory_bandwidth, _interpreter_lock),
+    *(_storage, _waiting, _transport, _nothing_to_gain),
 )
 
 
@@ -203,9 +196,7 @@ def _by_kind(measured: Iterable[Measurement]) -> list[list[Measurement]]:
     return [kinds[kind] for kind in sorted(kinds)]
 
 
-def _without_gain(
-    measured: Sequence[Measurement], host: Resources
-) -> Iterator[tuple[Measurement, Measurement]]:
+def _without_gain(measured: _Measured, host: Resources) -> Iterator[tuple[Measurement, Measurement]]:
     """Yield two neighbouring numbers of workers, fewer first, where more gain nothing though there are cores."""
     for few, many in (pair for own in _by_kind(measured) for pair in pairwise(own)):
         has_cores = many.candidate.num_workers <= host.cores and not _is_starved(many, host)

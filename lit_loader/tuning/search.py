@@ -193,13 +193,7 @@ Measure = Callable[[Candidate, float], Measurement]
 
 
 def median(measured: Sequence[Measurement]) -> Measurement:
-    """Return the median of every figure over measurements of the same settings.
-
-    Raises:
-        ValueError: If there are none.
-    """
-    if not measured:
-        raise ValueError("there are no measurements to take medians of")
+    """Return the median of every figure over measurements of the same settings, one at least."""
     medians: dict[str, Any] = {"candidate": measured[0].candidate}
     for name in (item.name for item in fields(Measurement) if item.name != "candidate"):
         reported = [value for each in measured if (value := getattr(each, name)) is not None]

@@ -191,7 +191,7 @@ def test_a_config_of_ones_own_and_its_module_are_found(command, folder, by_formu
         (["--max-workers", "0"], "--max-workers 0 must be at least 1"),
         (["--simulate-step", "-1"], "--simulate-step -1 must be at least 0 milliseconds"),
         (["--simulate-step", "nan"], "--simulate-step nan must be at least 0 milliseconds"),
-        (["--method", "threads"], "--method 'threads' is not one of thread, fork"),
+        (["--method", "threads"], "argument --method: invalid choice: 'threads'"),
         (["--config-dir", "no"], "config_dir='no' is no folder"),
         (["--config-name", "no"], "Cannot find primary config 'no'"),
         (["sampler=no"], "class_balanced"),

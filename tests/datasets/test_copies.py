@@ -66,7 +66,7 @@ def test_copies_are_in_one_split_and_a_log_line_says_so(root, caplog):
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert (
-        f"{12 * (1 + NUM_COPIES)} images are byte-identical copies in 12 groups, such as 'set/"
+        f"{12 * (1 + NUM_COPIES)} images are byte-identical copies (12 groups), such as 'set/"
         in record.message
     )
 
@@ -152,7 +152,7 @@ def test_a_conversion_holds_copies_out_together_and_says_so(tmp_path, monkeypatc
     words = ["convert", "keypoints_txt", "faces", "all.txt", "--to", "voc", "--out", "new", *READ]
     words += ["--policy", "missing_image=keep"] if missing else []
     out = Command(capsys)(*words, "--hold-out", "val=0.3")
-    assert f"{29 if missing else 30} images are byte-identical copies in 10 groups" in out
+    assert f"{29 if missing else 30} images are byte-identical copies (10 groups)" in out
     parts = {
         split: read_annotations("voc", "new", split, use_cache=False, policy={"missing_image": "keep"})
         for split in ("train", "val")
