@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 
 import torch
 
 from lit_loader.configs import build_datamodule, compose_config
 from lit_loader.resources import count_cores
 from lit_loader.tuning import (
+    INLINE,
+    METHODS,
     Candidate,
     LoaderMeter,
     Measurement,
-    default_method,
-    full_grid,
     median,
     search_settings,
 )
@@ -38,7 +39,7 @@ def main(words: list[str] | None = None) -> None:
     datamodule = build_datamodule(cfg)
     datamodule.prepare_data()
     meter, cores = LoaderMeter(datamodule), count_cores()
-    methods, most = ["thread", default_method()], max(4, 2 * cores)
+    methods, most = ["thread", METHODS[1]], max(4, 2 * cores)
     start = time.perf_counter()
     tuned = search_settings(meter, num_cores=cores, methods=methods, max_workers=most, budget_s=budget_s)
     print(f"tuned in {time.perf_counter() - start:.0f} s: {tuned.best!s}")
@@ -59,6 +60,16 @@ def main(words: list[str] | None = None) -> None:
             f"  {candidate!s:26} {rates[candidate]:9.1f} ({min(own):.0f} to {max(own):.0f}) samples/s{mark}"
         )
     print(f"the pick reaches {rates[tuned.best] / max(rates.values()):.1%} of the best of the grid")
+
+
+def full_grid(
+    *, num_workers: Sequence[int], methods: Sequence[str], prefetch_factors: Sequence[int]
+) -> list[Candidate]:
+    """Return inline and every combination."""
+    return [
+        INLINE,
+        *(Candidate(n, method, p) for n in num_workers if n for method in methods for p in prefetch_factors),
+    ]
 
 
 if __name__ == "__main__":

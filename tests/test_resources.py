@@ -56,7 +56,7 @@ GIB = 1 << 30
             2,
             "4.0 GiB of memory for 2 ranks",
         ),
-        ({"num_cores": 96}, MAX_WORKERS, f"at most {MAX_WORKERS} unasked (lit-loader tune"),
+        ({"num_cores": 96}, MAX_WORKERS, f"at most {MAX_WORKERS} (lit-loader tune"),
     ],
     ids=str,
 )
@@ -122,15 +122,13 @@ def test_version_2_the_tightest_group_on_the_way_up_counts(tmp_path):
         batch__job__memory_dot_stat="anon 1\ninactive_file 1073741824",
         batch__memory_dot_max="max",
     )
-    limits = read_cgroup_limits(root)
-    assert limits.cores == 1.5
-    assert limits.memory_left_bytes == 7 * GIB  # 8 - (2 used - 1 that can be reclaimed)
+    assert read_cgroup_limits(root) == (1.5, 7 * GIB)  # 8 - (2 used - 1 that can be reclaimed)
 
 
 def test_version_2_a_high_mark_limits_too(tmp_path):
     files = {"job__memory_dot_max": "max", "job__memory_dot_high": GIB, "job__memory_dot_current": GIB // 4}
     root = tree(tmp_path, groups="0::/job\n", mounts=V2, **files)
-    assert read_cgroup_limits(root).memory_left_bytes == GIB - GIB // 4
+    assert read_cgroup_limits(root) == (None, GIB - GIB // 4)
 
 
 def test_version_1_with_controllers_in_places_of_their_own(tmp_path):
@@ -150,44 +148,35 @@ def test_version_1_with_controllers_in_places_of_their_own(tmp_path):
             "memory__memory_dot_limit_in_bytes": "9223372036854771712",
         },
     )
-    limits = read_cgroup_limits(root)
-    assert limits.cores == 3.0
-    assert limits.memory_left_bytes == 3 * GIB
+    assert read_cgroup_limits(root) == (3.0, 3 * GIB)
     assert read_throttled_s(root) == 2.5
 
 
 def test_in_a_container_the_mount_shows_the_own_group_as_its_root(tmp_path):
     mounts = ["/docker/abc /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu"]
     files = {"cpu__cpu_dot_cfs_quota_us": "50000", "cpu__cpu_dot_cfs_period_us": "100000"}
-    assert (
-        read_cgroup_limits(tree(tmp_path / "a", groups="3:cpu:/docker/abc\n", mounts=mounts, **files)).cores
-        == 0.5
-    )
+    own = tree(tmp_path / "a", groups="3:cpu:/docker/abc\n", mounts=mounts, **files)
+    assert read_cgroup_limits(own)[0] == 0.5
     # another group of the host's, which is not to be seen from here
-    assert (
-        read_cgroup_limits(tree(tmp_path / "b", groups="3:cpu:/../other\n", mounts=mounts, **files)).cores
-        == 0.5
-    )
+    own = tree(tmp_path / "b", groups="3:cpu:/../other\n", mounts=mounts, **files)
+    assert read_cgroup_limits(own)[0] == 0.5
     deeper = tree(tmp_path / "c", groups="3:cpu:/docker/abc/x/y\n", mounts=mounts, **files)
-    assert read_cgroup_limits(deeper).cores == 0.5
+    assert read_cgroup_limits(deeper)[0] == 0.5
 
 
 def test_both_versions_at_once(tmp_path):
     mounts = [*V1[1:], "/ /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw"]
     files = {"unified__a__cpu_dot_max": "200000 100000", "memory__memory_dot_limit_in_bytes": GIB}
-    limits = read_cgroup_limits(tree(tmp_path, groups="4:memory:/\n0::/a\n", mounts=mounts, **files))
-    assert (limits.cores, limits.memory_left_bytes) == (2.0, GIB)
+    root = tree(tmp_path, groups="4:memory:/\n0::/a\n", mounts=mounts, **files)
+    assert read_cgroup_limits(root) == (2.0, GIB)
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "0 100000", "100000 0", "max"])
 def test_what_cannot_be_read_limits_nothing(tmp_path, text):
     root = tree(tmp_path, groups="0::/\nbad\n", mounts=[*V2, "short"], cpu_dot_max=text, memory_dot_max=text)
-    limits = read_cgroup_limits(root)
-    assert limits.cores is None
-    assert limits.memory_left_bytes is None
+    assert read_cgroup_limits(root) == (None, None)
     assert read_throttled_s(root) is None
-    nowhere = read_cgroup_limits(tmp_path / "nowhere")
-    assert (nowhere.cores, nowhere.memory_left_bytes) == (None, None)
+    assert read_cgroup_limits(tmp_path / "nowhere") == (None, None)
 
 
 def test_throttling_of_version_2_is_in_microseconds(tmp_path):
@@ -218,7 +207,7 @@ def test_launchers_say_how_many_ranks_there_are(environ, ranks):
 
 
 def test_the_host_is_read_in_one_go(tmp_path, monkeypatch):
-    monkeypatch.setattr("lit_loader.resources.host.count_cores", lambda: 16)
+    monkeypatch.setattr("lit_loader.resources.count_cores", lambda: 16)
     root = tree(tmp_path, groups="0::/\n", mounts=V2, cpu_dot_max="800000 100000", memory_dot_max=2 * GIB)
     (root / "proc/meminfo").write_text("MemTotal: 99999999 kB\nMemAvailable: 4194304 kB\n")
     found = read_resources(ranks_on_host=2, has_accelerator=True, environ={}, root=root)

@@ -1,22 +1,104 @@
-"""Splits of one table: stratified by class, by image or by group, the same whatever the table's order."""
+"""Splits of one table: stratified by class, by image or by group, the same whatever the table's order.
+
+NOTE [Copies]
+    Images that are byte-identical copies of each other stay in one part, or a model would be tested on what it was
+    trained on. Files are compared by size, then those of equal size by their last bytes, then the rest by a hash of
+    all of them, so that few files are read whole. The copies found are kept in the cache folder under a key of the
+    table and its image paths: only the first split of a table looks at its images. Images that are replaced later while
+    the annotations stay as they are, and stamped images excepted (see `AnnotationTable`), are not compared again.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from lit_loader.annotations.table import AnnotationTable
+from lit_loader.annotations.cache import cache_folder
+from lit_loader.annotations.table import COLUMNS, AnnotationTable
 from lit_loader.errors import AnnotationError
 from lit_loader.types import IndexArray
 
-__all__ = ["check_groups", "group_names", "shared_names", "stratified_split"]
+__all__ = ["check_groups", "find_copies", "group_names", "hold_out", "shared_names", "stratified_split"]
+
+_TAIL_BYTES = 4096
+
+
+def hold_out(
+    table: AnnotationTable,
+    shares: Mapping[str, float],
+    *,
+    group_pattern: str | None = None,
+    seed: int = 0,
+    cache_dir: Path | str | None = None,
+) -> tuple[dict[str, IndexArray], str, bool]:
+    """Return a `stratified_split` in which copies of an image stay together; see NOTE [Copies].
+
+    Args:
+        table: As `stratified_split` takes it.
+        shares: As `stratified_split` takes them.
+        group_pattern: As `group_names` takes it, or None without groups. Groups that copies connect are one.
+        seed: As `stratified_split` takes it.
+        cache_dir: Where the copies that were found are kept, or None for the user's cache folder.
+
+    Returns:
+        The parts, a sentence on the copies (empty without any), and whether the images were compared now.
+
+    Raises:
+        ValueError: As `group_names` and `stratified_split`.
+    """
+    groups = None if group_pattern is None else group_names(table.image_paths, group_pattern)
+    copies, is_new = find_copies(table, cache_dir)
+    text = ""
+    if copies:
+        groups = _connected(list(table.image_paths) if groups is None else groups, copies)
+        a, b = (table.image_paths[i] for i in copies[0][:2])
+        text = (
+            f"{sum(map(len, copies))} images are byte-identical copies ({len(copies)} groups), such as {a!r} and "
+            f"{b!r}; each group stays in one split"
+        )
+    return stratified_split(table, shares, groups=groups, seed=seed), text, is_new
+
+
+def find_copies(table: AnnotationTable, cache_dir: Path | str | None = None) -> tuple[list[list[int]], bool]:
+    """Return the images that are byte-identical, and whether they were compared now; see NOTE [Copies].
+
+    Args:
+        table: The images; those that cannot be read, and empty files, are no copies.
+        cache_dir: Where the result is kept, or None for the user's cache folder.
+
+    Returns:
+        For each content that several images have their positions in the table, ascending.
+    """
+    key = hashlib.blake2b(
+        f"{table.cache_key} {table.root}".encode("utf-8", "surrogateescape"), digest_size=16
+    )
+    for name in ("image_paths", "image_stamps"):
+        for array in COLUMNS[name].to_arrays(name, getattr(table, name)).values():
+            key.update(array.tobytes())
+    path = cache_folder(cache_dir) / "annotations" / f"{key.hexdigest()}.copies.json"
+    with suppress(OSError, ValueError, TypeError):
+        copies = json.loads(path.read_bytes())
+        if all(type(i) is int and 0 <= i < table.num_images for group in copies for i in group):
+            return copies, False
+    copies = [list(range(table.num_images))]
+    for trait in (_size, _tail, _digest):
+        copies = [equal for group in copies for equal in _equal_images(table, group, trait)]
+    draft = path.with_suffix(f".{os.getpid()}.tmp")
+    with suppress(OSError):  # without a cache to write they are compared each time
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(copies))
+        draft.replace(path)
+    return copies, True
 
 
 def stratified_split(
@@ -124,13 +206,54 @@ def shared_names(names: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, str,
             yield a, b, shared
 
 
+def _equal_images(
+    table: AnnotationTable, images: Iterable[int], trait: Callable[[str], object]
+) -> Iterator[list[int]]:
+    """Yield those of some images, two at least, whose files are equal in a trait."""
+    found: dict[object, list[int]] = {}
+    for image in images:
+        with suppress(OSError):  # missing or unreadable, which is the reader's policy to decide on
+            found.setdefault(trait(f"{table.root}/{table.image_paths[image]}"), []).append(image)
+    return (equal for value, equal in found.items() if value and len(equal) > 1)
+
+
+def _size(path: str) -> int:
+    return os.stat(path).st_size  # noqa: PTH116 - a third of a Path's time, for each image
+
+
+def _tail(path: str) -> bytes:
+    with Path(path).open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+        return file.read()
+
+
+def _digest(path: str) -> bytes:
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").digest()
+
+
+def _connected(names: Sequence[str], copies: Iterable[Sequence[int]]) -> list[str]:
+    """Return the group of each image where groups that copies connect are one, called by its first name."""
+    first: dict[str, str] = {}
+
+    def group(name: str) -> str:
+        while name in first:
+            name = first[name]
+        return name
+
+    for images in copies:
+        name, *others = sorted({group(names[image]) for image in images})
+        first |= dict.fromkeys(others, name)
+    return list(map(group, names))
+
+
 def _units(groups: Iterable[str], *, seed: int) -> tuple[list[str], IndexArray]:
     """Return the distinct groups in the order they are dealt out, and each image's position among them."""
     listed = list(groups)
-    sizes, salt = Counter(listed), blake2b(f"{seed}".encode(), digest_size=16).digest()
+    sizes, salt = Counter(listed), hashlib.blake2b(f"{seed}".encode(), digest_size=16).digest()
 
     def key(name: str) -> tuple[int, bytes, str]:
-        shuffled = blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8, salt=salt).digest()
+        shuffled = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8, salt=salt).digest()
         return -sizes[name], shuffled, name
 
     ordered = sorted(sizes, key=key)

@@ -1,27 +1,105 @@
-"""Where the images of a converted set lie, and how they get there."""
+"""The folder that a conversion makes, complete under its name or not there, and the images in it."""
 
 from __future__ import annotations
 
+import json
 import os
+import posixpath
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from tempfile import mkdtemp
+from typing import Any, Final, Literal
 
 import numpy as np
 from PIL import Image
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import track
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.splitting import shared_names
 from lit_loader.annotations.table import COLUMNS
+from lit_loader.cli.settings import UsageError
 from lit_loader.errors import AnnotationError
 from lit_loader.formats.folder import IMAGE_EXTENSIONS
 from lit_loader.formats.labelme_file import LABELME_ENDING, embedded_image
 
-__all__ = ["check_rows_agree", "image_places", "place_images", "relocated"]
+__all__ = [
+    "RECORD",
+    "RECORD_KEYS",
+    "check_rows_agree",
+    "image_places",
+    "new_folder",
+    "place_images",
+    "relocated",
+]
+
+RECORD: Final = "conversion.json"
+"""The file that records how a folder was made; only a folder that has it is ever replaced."""
+
+RECORD_KEYS: Final = ("from", "to", "read", "shares")
+"""The keys of the file, which one of another program does not have."""
+
+
+@contextmanager
+def new_folder(out: Path | str, *, overwrite: bool, keep: Iterable[Path]) -> Iterator[Path]:
+    """Give a temporary folder beside ``out`` to fill; rename it to ``out`` afterwards, remove it on an error.
+
+    Args:
+        out: The folder to make. One that is there is replaced only with ``overwrite``, and only if it is
+            empty or was made here, which its ``conversion.json`` records. On an error it stays as it was.
+        overwrite: Whether to replace it.
+        keep: Files and folders that are being read; ``out`` may not hold them.
+
+    Raises:
+        UsageError: If ``out`` is there and may not be replaced.
+    """
+    target = Path(out).absolute()
+    if target.is_symlink() or target.exists():
+        _check_replaceable(target, overwrite=overwrite)
+    for path in keep:
+        if path.resolve().is_relative_to(target.resolve()):
+            raise UsageError(f"--out {out} holds {path}, which is being read; give another folder")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+    made, old = draft / "made", draft / "old"
+    try:
+        made.mkdir()
+        yield made
+        try:
+            if target.exists():
+                target.replace(old)
+            made.replace(target)
+        except BaseException:
+            if old.exists():
+                old.replace(target)
+            raise
+    finally:
+        if target.exists() or not old.exists():  # else the earlier folder is all that is left
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def _check_replaceable(target: Path, *, overwrite: bool) -> None:
+    if not overwrite:
+        raise UsageError(f"--out {target} is there already; give another folder, or --overwrite")
+    if target.is_symlink() or not target.is_dir():
+        raise UsageError(f"--out {target} is not a folder; --overwrite replaces folders only")
+    try:
+        record = (
+            json.loads((target / RECORD).read_bytes())
+            if any(target.iterdir())
+            else dict.fromkeys(RECORD_KEYS)
+        )
+    except (OSError, ValueError):
+        record = None
+    if not isinstance(record, dict) or record.keys() != set(RECORD_KEYS):
+        raise UsageError(
+            f"--out {target} was not made by lit-loader convert (it has no {RECORD} of its own); remove it "
+            "yourself, or give another folder"
+        )
 
 
 def image_places(tables: Iterable[AnnotationTable], *, image_dir: str) -> dict[str, str]:
@@ -36,33 +114,27 @@ def image_places(tables: Iterable[AnnotationTable], *, image_dir: str) -> dict[s
     Raises:
         AnnotationError: If two images differ in their extensions alone, so that they had one id.
     """
-    tables = list(tables)
-    paths = list(dict.fromkeys(path for table in tables for path in table.image_paths))
-    parts = [PurePosixPath(path).parts for path in paths]
-    shared = 0
-    for names in zip(*(each[:-1] for each in parts), strict=False):
-        if len(set(names)) > 1:
-            break
-        shared += 1
     places: dict[str, str] = {}
     ids: dict[str, str] = {}
-    for path, each in zip(paths, parts, strict=True):
-        place = PurePosixPath(*each[shared:])
+    roots = {path: table.root for table in tables for path in table.image_paths}
+    shared = posixpath.commonpath([posixpath.dirname(path) for path in roots] or [""])
+    for path, root in roots.items():
+        place = PurePosixPath(path).relative_to(shared)
         if path.endswith(LABELME_ENDING):
-            place = place.with_suffix(_embedded_ending(tables[0].root / path))
+            place = place.with_suffix(_embedded_ending(root / path))
         other = ids.setdefault(str(place.with_suffix("")), path)
         if other != path:
             raise AnnotationError(
                 f"the images {other!r} and {path!r} differ in their extension alone and would have one id; "
                 "rename one of them, or convert them into two folders",
-                path=tables[0].root,
+                path=root,
             )
         places[path] = str(PurePosixPath(image_dir) / place)
     return places
 
 
 def place_images(
-    tables: Iterable[AnnotationTable],
+    root: Path,
     places: Mapping[str, str],
     folder: Path,
     *,
@@ -72,7 +144,7 @@ def place_images(
     """Bring the images to their places in the new folder and return a summary as text.
 
     Args:
-        tables: The sets, all of one root; of an image that is a link, what it leads to is linked or copied.
+        root: The folder of the sets; of an image that is a link, what it leads to is linked or copied.
         places: As `image_places` gives them.
         folder: The new folder.
         how: ``"none"`` leaves them where they are.
@@ -80,22 +152,27 @@ def place_images(
     """
     if how == "none":
         return f"images: none taken along; they belong at {', '.join(list(places.values())[:1])} and so on"
-    root = next(iter(tables)).root
     console = Console(stderr=True)
-    done = {"hardlink": 0, "copy": 0, "missing": 0}
-    with Progress(console=console, disable=not (progress and console.is_terminal)) as bar:
-        task = bar.add_task("Placing images", total=len(places))
-        for path, place in places.items():
-            source, target = (root / path).resolve(), folder / place  # the file itself, not a link to it
-            if source.is_file():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                is_embedded = path.endswith(LABELME_ENDING)
-                done[_place(source, target, is_embedded=is_embedded, link=how == "hardlink")] += 1
-            else:
-                done["missing"] += 1
-            bar.advance(task)
-    words = {"hardlink": "linked", "copy": "copied", "missing": "not there"}
-    return f"images: {', '.join(f'{n} {words[what]}' for what, n in done.items() if n) or 'none'}"
+    done = {"linked": 0, "copied": 0, "not there": 0}
+    hidden = not (progress and console.is_terminal)
+    for path, place in track(places.items(), "Placing images", console=console, disable=hidden):
+        done[_place(root / path, folder / place, link=how == "hardlink")] += 1
+    return f"images: {', '.join(f'{n} {what}' for what, n in done.items() if n) or 'none'}"
+
+
+def _place(source: Path, target: Path, *, link: bool) -> str:
+    if not source.is_file():
+        return "not there"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.name.endswith(LABELME_ENDING):
+        target.write_bytes(embedded_image(source))
+        return "copied"
+    if link:
+        with suppress(OSError):  # another file system, or one without links
+            os.link(source.resolve(), target)  # the file itself, not a link to it
+            return "linked"
+    shutil.copyfile(source, target)
+    return "copied"
 
 
 def relocated(
@@ -115,20 +192,17 @@ def relocated(
     return replace(table, root=root, image_paths=paths, image_ids=ids, split=split)
 
 
-def check_rows_agree(
-    tables: Mapping[str, AnnotationTable], shared: Iterable[tuple[str, str, list[str]]]
-) -> None:
-    """Raise AnnotationError if an image of two sets has other objects in each: it can have one XML file only.
+def check_rows_agree(tables: Mapping[str, AnnotationTable]) -> None:
+    """Raise AnnotationError if an image of two sets has other objects in each: it can have one file only.
 
     Args:
         tables: The sets, with the same classes and attributes.
-        shared: Each two sets that have images in common, and these.
     """
-    for a, b, paths in shared:
-        for path, first, second in zip(
-            paths, *(_rows_of(tables[name], paths) for name in (a, b)), strict=True
-        ):
-            if not _equal(tables[a], first, tables[b], second):
+    for a, b, paths in shared_names({name: table.image_paths for name, table in tables.items()}):
+        rows = {name: {path: i for i, path in enumerate(tables[name].image_paths)} for name in (a, b)}
+        for path in paths:
+            first, second = (_objects_of(tables[name], rows[name][path]) for name in (a, b))
+            if first.keys() != second.keys() or not all(_equal(first[name], second[name]) for name in first):
                 raise AnnotationError(
                     f"the image {path!r} has other objects in {a} than in {b}, and can have one annotation "
                     "file only; leave it out of one of them, or convert them into two folders",
@@ -136,25 +210,18 @@ def check_rows_agree(
                 )
 
 
-def _rows_of(table: AnnotationTable, paths: list[str]) -> list[slice]:
-    places = {path: i for i, path in enumerate(table.image_paths)}
-    return [table.objects(places[path]) for path in paths]
+def _objects_of(table: AnnotationTable, image: int) -> dict[str, Any]:
+    """Return the arrays of an image's objects, without the numbers that the annotation files give these."""
+    rows = np.arange(*table.offsets[image : image + 2])
+    arrays = {f"attribute {name}": attribute.ids[rows] for name, attribute in table.attributes.items()}
+    for name, spec in COLUMNS.items():
+        if spec.rows == "objects" and name != "object_ids":
+            arrays |= spec.to_arrays(name, spec.take(getattr(table, name), rows))
+    return arrays
 
 
-def _equal(a: AnnotationTable, rows_a: slice, b: AnnotationTable, rows_b: slice) -> bool:
-    """Return whether two images have the same objects, whatever numbers the annotation files give these."""
-    columns = [name for name, spec in COLUMNS.items() if spec.rows == "objects" and name != "object_ids"]
-    found = []
-    for table, rows in ((a, rows_a), (b, rows_b)):
-        positions = np.arange(rows.start, rows.stop)
-        parts = {name: COLUMNS[name].take(getattr(table, name), positions) for name in columns}
-        arrays = {k: v for name in columns for k, v in COLUMNS[name].to_arrays(name, parts[name]).items()}
-        arrays |= {f"attribute {name}": attribute.ids[rows] for name, attribute in table.attributes.items()}
-        found.append(arrays)
-    return found[0].keys() == found[1].keys() and all(
-        np.array_equal(array, found[1][name], equal_nan=array.dtype.kind == "f")
-        for name, array in found[0].items()
-    )
+def _equal(a: Any, b: Any) -> bool:
+    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
 def _embedded_ending(path: Path) -> str:
@@ -172,18 +239,3 @@ def _embedded_ending(path: Path) -> str:
         )
         raise AnnotationError(message, path=path)
     return ending
-
-
-def _place(source: Path, target: Path, *, is_embedded: bool, link: bool) -> str:
-    if is_embedded:
-        target.write_bytes(embedded_image(source))
-        return "copy"
-    if link:
-        try:
-            os.link(source, target)
-        except OSError:  # another file system, or one without links
-            pass
-        else:
-            return "hardlink"
-    shutil.copyfile(source, target)
-    return "copy"

@@ -26,20 +26,19 @@ def print_lines(*lines: str) -> None:
         sys.stdout.write(f"{_shown(line)}\n")
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> None:
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a title, a table and an empty line.
 
     Args:
         title: Its title.
-        columns: Headings.
+        columns: Headings; the first column is aligned to the left, the others to the right.
         rows: Cells.
-        left: So many columns are aligned to the left, the others to the right.
     """
     terminal = Console().is_terminal
     console = Console(width=None if terminal else _PIPE_WIDTH, no_color=None if terminal else True)
     table = Table(box=SIMPLE_HEAD if terminal else None, pad_edge=False)
     for i, column in enumerate(columns):
-        table.add_column(_cell(column), justify="left" if i < left else "right", overflow="fold")
+        table.add_column(_cell(column), justify="right" if i else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(_cell, row))
     print_lines(title)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -10,13 +11,15 @@ from typing import Any, get_args
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.merge import with_same_names
-from lit_loader.annotations.splitting import check_groups, group_names, stratified_split
+from lit_loader.annotations.splitting import check_groups, group_names, hold_out
 from lit_loader.datasets.shapes import DEFAULT_NUM_IMAGES, draw_shapes
 from lit_loader.datasets.sources import FileSource, Stage, listed
 from lit_loader.errors import AnnotationError
 from lit_loader.formats.folder import Folder
 
 __all__ = ["FormatSource", "ShapesSource", "VocSource"]
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +42,8 @@ class FormatSource(FileSource):
         group_pattern: A regular expression whose first group, found in an image path, names what must stay on
             one side of a split, such as a person: ``'([A-Za-z_]+)_\d+'``. With it, a group that occurs in two of
             training, validation and test is an error, whether files or fractions made the splits.
-        seed: Seed of the splits by fractions; see `stratified_split`.
+        seed: Seed of the splits by fractions; see `stratified_split`. Images that are byte-identical copies of each
+            other stay in one split, which is logged.
         class_names: Names in the order of their ids, or None for those of all stages, sorted unless the format has an
             order of its own.
         policy: What to do about annotations that are wrong, as keywords of the format's policy.
@@ -150,12 +154,15 @@ class FormatSource(FileSource):
             return {}
         (table,) = train
         pattern = self.group_pattern
-        parts = stratified_split(
+        parts, copies, is_new = hold_out(
             table,
             {"train": 1 - sum(shares.values()), **shares},
-            groups=None if pattern is None else group_names(table.image_paths, pattern),
+            group_pattern=pattern,
             seed=self.seed,
+            cache_dir=self.cache_dir,
         )
+        if copies:  # a warning once, not on every rank and in every run
+            _logger.log(logging.WARNING if is_new else logging.INFO, "%s: %s", self.root, copies)
         for stage in shares:
             if table.num_images and not len(parts[stage]):
                 what = "images" if pattern is None else f"groups of {pattern!r}, which are never cut"

@@ -1,26 +1,25 @@
-"""Tuning of worker settings: candidates, a meter, a search, and verdicts on what limits the rate."""
+"""Tuning of worker settings: a search among candidates, a meter, and verdicts on what limits the rate."""
 
 from __future__ import annotations
 
-from lit_loader.tuning.candidates import (
+from lit_loader.tuning.meter import LoaderMeter
+from lit_loader.tuning.report import Verdict, diagnose
+from lit_loader.tuning.search import (
     INLINE,
     METHODS,
     Candidate,
-    Host,
+    Measure,
     Measurement,
+    TuningResult,
     coarse_grid,
-    default_method,
-    full_grid,
     median,
     neighbours,
+    pick,
+    search_settings,
 )
-from lit_loader.tuning.meter import LoaderMeter
-from lit_loader.tuning.report import Verdict, diagnose, save_plot
-from lit_loader.tuning.search import Measure, TuningResult, pick, search_settings
 
 __all__ = [
     "Candidate",
-    "Host",
     "INLINE",
     "LoaderMeter",
     "METHODS",
@@ -29,12 +28,9 @@ __all__ = [
     "TuningResult",
     "Verdict",
     "coarse_grid",
-    "default_method",
     "diagnose",
-    "full_grid",
     "median",
     "neighbours",
     "pick",
-    "save_plot",
     "search_settings",
 ]

@@ -9,16 +9,15 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from lit_loader.datamodules import LoaderDataModule
 from lit_loader.resources import read_throttled_s
-from lit_loader.tuning.candidates import Candidate, Measurement
+from lit_loader.tuning.search import Candidate, Measurement
 
 __all__ = ["LoaderMeter", "Used", "busy_cores_s", "descendants", "memory_bytes", "used_by"]
 
@@ -26,6 +25,7 @@ _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else
 
 _SETTLE_S: Final = 0.25
 """Longest pause in which workers fill their queues before memory is read."""
+
 
 
 class LoaderMeter:
@@ -49,25 +49,25 @@ class LoaderMeter:
 
     def __call__(self, candidate: Candidate, seconds: float) -> Measurement:
         """Measure for about so many seconds; slow batches take longer, since one turn is counted at least."""
-        self._apply(candidate)
+        self._datamodule.workers = replace(self._given, **candidate.settings())
         before = descendants(os.getpid())
         start = time.perf_counter()
-        with _quiet_about_many_workers():
+        with warnings.catch_warnings():
+            # torch advises against more workers than cores; whether they pay is what is being measured
+            warnings.filterwarnings(
+                "ignore", message="This DataLoader will create .* worker processes in total"
+            )
             try:
                 loader = self._datamodule.train_dataloader()
                 batches = _sizes_of_batches(loader, self._datamodule.batch_size)
                 next(batches)
-                start_s = time.perf_counter() - start
-                return self._measured(candidate, batches, seconds, start_s, before)
+                return self._measured(candidate, batches, seconds, time.perf_counter() - start, before)
             finally:
                 self._datamodule.teardown()  # closes the loader
 
     def restore(self) -> None:
         """Put the data module's own worker settings back."""
         self._datamodule.workers = self._given
-
-    def _apply(self, candidate: Candidate) -> None:
-        self._datamodule.workers = replace(self._given, **candidate.settings())
 
     def _measured(
         self, candidate: Candidate, batches: Iterator[int], seconds: float, start_s: float, before: set[int]
@@ -79,32 +79,28 @@ class LoaderMeter:
         while passed < ready and (passed == 0 or time.perf_counter() - begun < seconds):
             self._take(batches, turn)
             passed += turn
-        first, first_main, throttled = used_by(workers), _main_used(main), read_throttled_s()
-        busy, begun = busy_cores_s(), time.perf_counter()
+        first, first_main_s, begun = _snapshot(main, workers), time.process_time(), time.perf_counter()
         samples = 0
         while (wall_s := time.perf_counter() - begun) < seconds or not samples:
             samples += self._take(batches, turn)
-        own = _main_used(main) - first_main
-        used = used_by(workers) - first + own
-        busy_after, throttled_after = busy_cores_s(), read_throttled_s()
-        others = None
-        if busy is not None and busy_after is not None:
-            others = max(0.0, (busy_after - busy - used.cpu_s) / wall_s)
+        main_s = time.process_time() - first_main_s  # finer than the kernel's ticks
+        worker_s, read, throttled_s, busy_s = (
+            b - a for a, b in zip(first, _snapshot(main, workers), strict=True)
+        )
         if candidate not in self._memory:  # once is enough: it does not depend on what else runs
             time.sleep(min(_SETTLE_S, ready * wall_s / samples * self._datamodule.batch_size))
             self._memory[candidate] = memory_bytes([main, *workers])
         return Measurement(
             candidate=candidate,
             samples_per_s=samples / wall_s,
-            cpu_s_per_sample=used.cpu_s / samples,
-            main_cpu_s_per_sample=own.cpu_s / samples,
+            cpu_s_per_sample=(main_s + worker_s) / samples,
+            main_cpu_s_per_sample=main_s / samples,
             start_s=start_s,
             wall_s=wall_s,
             memory_bytes=self._memory[candidate],
-            major_faults_per_sample=used.major_faults / samples,
-            read_bytes_per_sample=used.read_bytes / samples,
-            throttled_s=(throttled_after or 0.0) - (throttled or 0.0),
-            other_cores=others,
+            read_bytes_per_sample=read / samples,
+            throttled_s=throttled_s,
+            other_cores=None if busy_cores_s() is None else max(0.0, (busy_s - main_s - worker_s) / wall_s),
         )
 
     def _take(self, batches: Iterator[int], count: int) -> int:
@@ -126,9 +122,15 @@ def _sizes_of_batches(loader: Any, batch_size: int) -> Iterator[int]:
             yield size
 
 
-def _main_used(pid: int) -> Used:
-    used = used_by([pid])
-    return Used(time.process_time(), used.major_faults, used.read_bytes)  # finer than the kernel's ticks
+def _snapshot(main: int, workers: Iterable[int]) -> tuple[float, int, float, float]:
+    """Return the workers' CPU seconds, the bytes that all read, and seconds of throttling and of busy cores, so far."""
+    used = used_by(workers)
+    return (
+        used.cpu_s,
+        used.read_bytes + used_by([main]).read_bytes,
+        read_throttled_s() or 0.0,
+        busy_cores_s() or 0.0,
+    )
 
 
 def _compute(seconds: float) -> None:
@@ -139,46 +141,26 @@ def _compute(seconds: float) -> None:
         torch.mm(factor, factor)
 
 
-@contextmanager
-def _quiet_about_many_workers() -> Iterator[None]:
-    """Leave out torch's advice on more workers than cores: whether they pay is what is being measured."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="This DataLoader will create .* worker processes in total")
-        yield
-
-
-@dataclass(frozen=True)
-class Used:
+class Used(NamedTuple):
     """Totals since the start of one process, or the sum of several.
 
     Attributes:
         cpu_s: CPU seconds, in user and kernel mode.
-        major_faults: Page faults that waited for storage.
         read_bytes: Bytes fetched from storage.
     """
 
     cpu_s: float = 0.0
-    major_faults: int = 0
     read_bytes: int = 0
-
-    def __add__(self, other: Used) -> Used:
-        return Used(
-            self.cpu_s + other.cpu_s,
-            self.major_faults + other.major_faults,
-            self.read_bytes + other.read_bytes,
-        )
-
-    def __sub__(self, other: Used) -> Used:
-        return Used(
-            self.cpu_s - other.cpu_s,
-            self.major_faults - other.major_faults,
-            self.read_bytes - other.read_bytes,
-        )
 
 
 def used_by(pids: Iterable[int], *, proc: Path = Path("/proc")) -> Used:
     """Return what processes have used; one that is gone adds nothing."""
-    return sum((_used_by(proc / str(pid)) for pid in pids), Used())
+    cpu_s, read_bytes = 0.0, 0
+    for folder in (proc / str(pid) for pid in pids):
+        if words := _stat(folder):
+            cpu_s += (int(words[11]) + int(words[12])) / _TICKS_A_SECOND
+            read_bytes += sum(_numbers(folder / "io", "read_bytes:"))
+    return Used(cpu_s, read_bytes)
 
 
 def memory_bytes(pids: Iterable[int], *, proc: Path = Path("/proc")) -> int | None:
@@ -187,18 +169,13 @@ def memory_bytes(pids: Iterable[int], *, proc: Path = Path("/proc")) -> int | No
     Returns:
         Bytes, or None if the kernel does not report them.
     """
-    sizes = [_proportional_bytes(proc / str(pid)) for pid in pids]
-    known = [size for size in sizes if size is not None]
-    return sum(known) if known else None
+    kib = [kib for pid in pids for kib in _numbers(proc / str(pid) / "smaps_rollup", "Pss:")]
+    return sum(kib) << 10 if kib else None
 
 
 def descendants(pid: int, *, proc: Path = Path("/proc")) -> set[int]:
     """Return the processes that a process started, and those that these started, as long as they live."""
-    parents: dict[int, int] = {}
-    for folder in proc.glob("[0-9]*"):
-        words = _stat(folder)
-        if words:
-            parents[int(folder.name)] = int(words[1])
+    parents = {int(folder.name): int(words[1]) for folder in proc.glob("[0-9]*") if (words := _stat(folder))}
     found: set[int] = set()
     new = {pid}
     while new:
@@ -212,26 +189,12 @@ def busy_cores_s(*, proc: Path = Path("/proc")) -> float | None:
     for line in _text(proc / "stat").splitlines():
         if line.startswith("cpu "):
             ticks = [int(word) for word in line.split()[1:9]]  # what guests used is in the first two
-            user_to_steal, idle_and_waiting = sum(ticks), sum(ticks[3:5])
-            return (user_to_steal - idle_and_waiting) / _TICKS_A_SECOND
+            return (sum(ticks) - sum(ticks[3:5])) / _TICKS_A_SECOND  # without idling and waiting for disks
     return None
 
 
-def _used_by(folder: Path) -> Used:
-    words = _stat(folder)
-    if not words:
-        return Used()
-    read = [line for line in _text(folder / "io").splitlines() if line.startswith("read_bytes:")]
-    ticks = int(words[11]) + int(words[12])
-    return Used(ticks / _TICKS_A_SECOND, int(words[9]), int(read[0].split()[1]) if read else 0)
-
-
-def _proportional_bytes(folder: Path) -> int | None:
-    for name in ("smaps_rollup", "smaps"):
-        shares = [line for line in _text(folder / name).splitlines() if line.startswith("Pss:")]
-        if shares:
-            return sum(int(line.split()[1]) << 10 for line in shares)
-    return None
+def _numbers(path: Path, name: str) -> list[int]:
+    return [int(line.split()[1]) for line in _text(path).splitlines() if line.startswith(name)]
 
 
 def _stat(folder: Path) -> list[str]:

@@ -1,30 +1,39 @@
-"""The search: a coarse grid once, then the best and what lies beside them, again and again, half of them each time.
+"""Worker settings to try, what was measured of them, and the search for the fastest.
 
-A machine is noisy, so that no measurement is believed alone. Survivors take turns, a slow minute hits all of
+A coarse grid is measured once, then the best settings and what lies beside them again and again, half of them each
+time. A machine is noisy, so that no measurement is believed alone: survivors take turns, a slow minute hits all of
 them, and the median of a candidate's measurements is its rate.
 """
 
 from __future__ import annotations
 
 import math
+import multiprocessing
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
-from lit_loader.tuning.candidates import (
-    INLINE,
-    Candidate,
-    Measurement,
-    coarse_grid,
-    median,
-    neighbours,
-)
+__all__ = [
+    "Candidate",
+    "INLINE",
+    "METHODS",
+    "Measure",
+    "Measurement",
+    "TuningResult",
+    "coarse_grid",
+    "median",
+    "neighbours",
+    "pick",
+    "search_settings",
+]
 
-__all__ = ["Measure", "TuningResult", "pick", "search_settings"]
+METHODS: Final = ("thread", *multiprocessing.get_all_start_methods())
+"""Worker threads, and worker processes by their start method, the platform's default first."""
 
-Measure = Callable[[Candidate, float], Measurement]
-"""Measures settings for about so many seconds; raises if the settings cannot be used."""
+_USUAL_PREFETCH: Final = 2  # torch's default
+_MAX_PREFETCH: Final = 16
 
 _COARSE_SHARE: Final = 0.15
 """Share of the budget for the coarse grid; the rest is for measuring the best again."""
@@ -49,6 +58,147 @@ _TIE: Final = 0.02
 
 _INLINE_MARGIN: Final = 0.03
 """Inline is chosen only if it is so much faster than any worker: a worker works on during the training step."""
+
+
+@dataclass(frozen=True, order=True)
+class Candidate:
+    """One choice of worker settings.
+
+    Attributes:
+        num_workers: Workers, or 0 if batches are made in the main process.
+        method: ``inline`` for 0 workers, else one of `METHODS`.
+        prefetch_factor: Batches that each worker makes ahead; 0 for 0 workers.
+    """
+
+    num_workers: int
+    method: str
+    prefetch_factor: int
+
+    @property
+    def is_threaded(self) -> bool:
+        """Whether its workers are threads."""
+        return self.method == "thread"
+
+    def settings(self) -> dict[str, Any]:
+        """Return its values as a data module's worker settings."""
+        if self.num_workers == 0:
+            return {"num_workers": 0, "prefetch_factor": None}
+        return {
+            "num_workers": self.num_workers,
+            "worker_method": "thread" if self.is_threaded else "multiprocessing",
+            "multiprocessing_context": None if self.is_threaded else self.method,
+            "prefetch_factor": self.prefetch_factor,
+        }
+
+    def __str__(self) -> str:
+        if self.num_workers == 0:
+            return "inline"
+        return f"{self.num_workers} {self.method}, prefetch {self.prefetch_factor}"
+
+
+INLINE: Final = Candidate(0, "inline", 0)
+
+
+def coarse_grid(*, num_cores: int, methods: Sequence[str], max_workers: int) -> list[Candidate]:
+    """Return the first candidates, the most promising first, since a short budget may not last for all.
+
+    Args:
+        num_cores: Available cores.
+        methods: Worker methods, of `METHODS`.
+        max_workers: Most workers to try.
+
+    Returns:
+        Inline, then for every method powers of two up to twice the cores, and numbers around the cores.
+    """
+    counts = {2**power for power in range(1 + int(math.log2(2 * num_cores)))}
+    counts |= {max(1, num_cores - 1), num_cores, num_cores + num_cores // 2}
+    kept = [count for count in counts if count <= max_workers]
+    kept.sort(key=lambda count: (abs(math.log(count / num_cores)), count))
+    return [INLINE, *(Candidate(count, method, _USUAL_PREFETCH) for count in kept for method in methods)]
+
+
+def neighbours(candidate: Candidate, *, max_workers: int, share: float = 0.25) -> list[Candidate]:
+    """Return candidates that differ from one by one step in one setting, the most promising first.
+
+    Args:
+        candidate: The one whose neighbours are wanted.
+        max_workers: Most workers to try.
+        share: A step in the number of workers, as a share of it; at least one.
+    """
+    n, prefetch = candidate.num_workers, candidate.prefetch_factor
+    step = max(1, round(share * n))
+    steps = [
+        (n, 2 * prefetch),
+        (n + step, prefetch),
+        (n - step, prefetch),
+        (2 * n, prefetch),
+        (n, prefetch // 2),
+    ]
+    return [
+        Candidate(workers, candidate.method, ahead)
+        for workers, ahead in dict.fromkeys(steps)
+        if n and 1 <= workers <= max_workers and 1 <= ahead <= _MAX_PREFETCH
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One measurement of worker settings, or the medians of several.
+
+    Attributes:
+        candidate: The settings.
+        samples_per_s: Samples that arrived in a second.
+        cpu_s_per_sample: CPU seconds of the main process and its workers.
+        main_cpu_s_per_sample: Those of the main process alone; worker threads are part of it.
+        start_s: From making the loader to its first batch.
+        wall_s: Duration of the measurement.
+        memory_bytes: Proportional share of the memory of the main process and its workers while their batches
+            ahead are ready, a shared page divided by the number of its processes, or None if the kernel does not
+            report it.
+        read_bytes_per_sample: Bytes fetched from storage, not from the file cache.
+        throttled_s: Seconds for which a CPU quota held the processes back.
+        other_cores: Cores that other processes on this host kept busy, or None if the kernel does not report it.
+    """
+
+    candidate: Candidate
+    samples_per_s: float
+    cpu_s_per_sample: float
+    main_cpu_s_per_sample: float
+    start_s: float
+    wall_s: float
+    memory_bytes: float | None = None
+    read_bytes_per_sample: float = 0.0
+    throttled_s: float = 0.0
+    other_cores: float | None = None
+
+    @property
+    def cores_used(self) -> float:
+        """CPU seconds per second, of all processes."""
+        return self.cpu_s_per_sample * self.samples_per_s
+
+    @property
+    def main_cores_used(self) -> float:
+        """CPU seconds per second, of the main process."""
+        return self.main_cpu_s_per_sample * self.samples_per_s
+
+    @property
+    def cores_per_worker(self) -> float:
+        """CPU seconds per second of each worker; of threads, the main thread's work is counted with theirs."""
+        own = self.cores_used if self.candidate.is_threaded else self.cores_used - self.main_cores_used
+        return own / max(1, self.candidate.num_workers)
+
+
+Measure = Callable[[Candidate, float], Measurement]
+"""Measures settings for about so many seconds; raises if the settings cannot be used."""
+
+
+def median(measured: Sequence[Measurement]) -> Measurement:
+    """Return the median of every figure over measurements of the same settings, one at least."""
+    medians: dict[str, Any] = {"candidate": measured[0].candidate}
+    for name in (item.name for item in fields(Measurement) if item.name != "candidate"):
+        reported = [value for each in measured if (value := getattr(each, name)) is not None]
+        medians[name] = statistics.median(reported) if reported else None
+    return Measurement(**medians)
 
 
 @dataclass(frozen=True)
@@ -101,15 +251,14 @@ def search_settings(
     grid = coarse_grid(num_cores=num_cores, methods=methods, max_workers=max_workers)
     shortest, longest = _WINDOW_S
     window = min(longest, max(shortest, _COARSE_SHARE * budget_s / len(grid)))
-    run = _Run(measure, window, clock, clock() + budget_s, clock(), progress)
+    run = _Run(measure, window, clock, clock(), budget_s, progress)
     for candidate in grid:
         run.try_one(candidate)
     survivors = run.ranked()[:_SURVIVORS]
     for number in range(_ROUNDS):
         if number < len(_STEPS):
             beside = neighbours(survivors[0], max_workers=max_workers, share=_STEPS[number])
-            new = [near for near in beside if near not in run.measured and near not in run.refused]
-            survivors += new[:_NEW]
+            survivors += [near for near in beside if near not in {*run.measured, *run.refused}][:_NEW]
         turn = survivors if number % 2 == 0 else survivors[::-1]
         if not all(run.try_one(candidate) for candidate in turn):
             break  # the time is up
@@ -128,13 +277,11 @@ def pick(measured: Mapping[Candidate, Sequence[Measurement]]) -> Candidate:
         ValueError: If nothing was measured.
     """
     often = max((len(each) for each in measured.values()), default=0)
-    found = [median(each) for each in measured.values() if 2 * len(each) > often]
-    if not found:
+    if not often:
         raise ValueError("nothing was measured, so that nothing can be picked")
-    with_workers = [figures for figures in found if figures.candidate != INLINE]
-    if not with_workers:
-        return INLINE
-    best = max(figures.samples_per_s for figures in with_workers)
+    medians = [median(each) for each in measured.values() if 2 * len(each) > often]
+    with_workers = [figures for figures in medians if figures.candidate != INLINE]
+    best = max((figures.samples_per_s for figures in with_workers), default=0.0)
     if INLINE in measured and median(measured[INLINE]).samples_per_s > best * (1 + _INLINE_MARGIN):
         return INLINE
     equal = [figures for figures in with_workers if figures.samples_per_s >= best * (1 - _TIE)]
@@ -148,8 +295,8 @@ class _Run:
     measure: Measure
     window_s: float
     clock: Callable[[], float]
-    deadline: float
     begun: float
+    budget_s: float
     progress: Callable[[Candidate, float], None]
     measured: dict[Candidate, list[Measurement]] = field(default_factory=dict)
     refused: dict[Candidate, str] = field(default_factory=dict)
@@ -161,30 +308,26 @@ class _Run:
             return True
         start = self.clock()
         expected = self.took_s.get(candidate.method, max(self.took_s.values(), default=0.0))
-        if self.took_s and start + expected > self.deadline:
+        if self.took_s and start + expected > self.begun + self.budget_s:
             return False
         self.progress(candidate, start - self.begun)
         try:
-            figures = self.measure(candidate, self.window_s)
+            self.measured.setdefault(candidate, []).append(self.measure(candidate, self.window_s))
         except Exception as error:
             if candidate == INLINE:
                 raise
+            del self.measured[candidate]
             self.refused[candidate] = _in_a_line(error)
-        else:
-            self.measured.setdefault(candidate, []).append(figures)
         self.took_s[candidate.method] = self.clock() - start
         return True
 
     def ranked(self) -> list[Candidate]:
         """Return all that was measured, the highest median first."""
-        rates = {candidate: median(each).samples_per_s for candidate, each in self.measured.items()}
-        return sorted(rates, key=lambda candidate: -rates[candidate])
+        return sorted(self.measured, key=lambda candidate: -median(self.measured[candidate]).samples_per_s)
 
 
 def _in_a_line(error: Exception) -> str:
     """Return an error's message; of one that came from a worker with its traceback, the last line of that."""
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)  # not its repr
-    lines = text.strip().splitlines()
-    if not lines:
-        return type(error).__name__
+    lines = text.strip().splitlines() or [""]
     return lines[-1] if "Traceback" in text else f"{type(error).__name__}: {lines[0]}"

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+import lit_loader
+
 PROGRAM = Path(sysconfig.get_path("scripts"), "lit-loader")
 
 
 def examples(text):
-    text = text[text.index("examples:") :].replace("\\\n", " ")
+    text = text[text.index("Examples:") :].replace("\\\n", " ")
     return [shlex.split(line) for line in re.findall(r"^  lit-loader (.*)$", text, re.MULTILINE)]
 
 
@@ -44,6 +46,10 @@ def test_the_help_lists_every_format_with_its_options(command, name):
 def test_a_command_that_is_incomplete_ends_with_two(command, words):
     command(*words, code=2)
     assert "usage: lit-loader" in command.err
+
+
+def test_the_version_is_told(command):
+    assert command("--version") == f"lit-loader {lit_loader.__version__}\n"
 
 
 def test_the_program_is_installed_and_needs_no_torch(tmp_path, faces):

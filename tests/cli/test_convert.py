@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lit_loader.cli import placing
-from lit_loader.cli.target import RECORD_KEYS
+from lit_loader.cli.placing import RECORD_KEYS
 from lit_loader.formats.registry import read_annotations
 from tests.face_lists import OPTIONS, write_faces
 
@@ -167,8 +167,9 @@ def test_lists_come_back_from_a_voc_folder(command, faces, read, tmp_path):
     same_objects(list_of(tmp_path / "lists", "val.txt"), list_of(faces, "val.txt"))
     told = out.strip().splitlines()[-2].strip()
     assert told == (
-        "lit-loader index keypoints_txt lists train.txt val.txt --option 'columns=path points class' "
-        "--option schema=face_5"
+        "python examples/train.py experiment=landmarks dataset=files dataset.format=keypoints_txt dataset.root=lists "
+        "dataset.train=train.txt dataset.val=val.txt dataset.test=val.txt "
+        "'++dataset.options.columns='\"'\"'path points class'\"'\"'' ++dataset.options.schema=face_5"
     )
 
 
@@ -178,20 +179,9 @@ def test_coco_and_back_gives_the_same_xml(command, faces, read, tmp_path):
         "convert", "voc", "new", "train", "val", "--to", "coco", "--out", "coco", "--images", "copy"
     )
     lists = ["annotations/train.json", "annotations/val.json"]
-    assert f"lit-loader index coco coco {' '.join(lists)}" in out
-    command(
-        "convert",
-        "coco",
-        "coco",
-        *lists,
-        "--to",
-        "voc",
-        "--out",
-        "again",
-        "--writer-option",
-        "annotation_dir=xml",
-        "--allow-loss",  # of COCO's ids
-    )
+    assert "dataset.format=coco dataset.root=coco dataset.train=annotations/train.json" in out
+    words = ["convert", "coco", "coco", *lists, "--to", "voc", "--out", "again"]
+    command(*words, "--writer-option", "annotation_dir=xml", "--allow-loss")  # of COCO's ids
     for path in (tmp_path / "new" / "Annotations").iterdir():
         text = path.read_text().replace("<folder>Annotations<", "<folder>xml<")
         assert (tmp_path / "again" / "xml" / path.name).read_text() == text
@@ -241,7 +231,7 @@ def test_a_folder_that_cannot_be_replaced_stays_as_it_was(command, faces, read, 
     before, rename = files(tmp_path / "new"), Path.replace
 
     def broken(path, target):
-        if path.suffix == ".tmp":
+        if path.name == "made":
             raise error
         return rename(path, target)
 

@@ -49,9 +49,9 @@ def test_attributes_flags_and_what_was_wrong_are_told(command, voc, tmp_path):
     out = command("index", "voc", voc.root, "train", "val", *cache)
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "train 3 1 3 2 : 1 50 to 100 80 to 200 1" in lines
-    assert "pose down 1 1" in lines
-    assert "up 1 0" in lines
-    assert "(no value) 1 0" in lines
+    assert "pose: down 1 1" in lines
+    assert "pose: up 1 0" in lines
+    assert "pose: (no value) 1 0" in lines
     assert "truncated 2 1" in lines
     assert "degenerate drop 1" in lines
     assert any("Annotations/a.xml" in line and "has no area" in line for line in lines)

@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from lit_loader.cli.convert import _hydra_text
+from lit_loader.cli.training import _hydra_value
+from lit_loader.configs import build_datamodule, compose_config
+from lit_loader.datamodules import ClassificationDataModule, LandmarkDataModule
 from tests.face_lists import write_faces
+from tests.formats.text_sets import write_image
+
+INLINE = ["workers=inline"]
 
 NAMES = [
     "cells (1), x=2",
@@ -40,13 +45,13 @@ def overrides(words):
 
 @pytest.mark.parametrize("text", ["new", "/data/a-b_c.d/e", "../up", "a/2007"])
 def test_a_plain_path_is_not_quoted(text):
-    assert _hydra_text(text) == text
+    assert _hydra_value(text) == text
     assert overrides([f"k={text}"]) == {"k": text}
 
 
 @given(st.sampled_from(NAMES) | st.text("ab1\\' ,=[]{}()$.-", max_size=8))
 def test_hydra_takes_a_text_for_itself(text):
-    assert overrides([f"k={_hydra_text(text)}"]) == {"k": text}
+    assert overrides([f"k={_hydra_value(text)}"]) == {"k": text}
 
 
 @pytest.mark.parametrize("name", ["two words", "a,b", "2007", "é=1 (2)"])
@@ -84,3 +89,65 @@ def test_an_option_that_yaml_takes_for_no_text_is_text_where_text_is_asked(comma
     assert "there is no image '2007/2007/" in command.err
     command(*words, "--option", "normalized=maybe", code=2)
     assert "option normalized='maybe' of format 'keypoints_txt' must be true or false" in command.err
+
+
+def commands(out):
+    return [
+        shlex.split(line)[2:] for line in out.splitlines() if line.startswith("  python examples/train.py")
+    ]
+
+
+def first_batch(words):
+    """Build the data module that the words of a command describe, and return it with its first batch."""
+    datamodule = build_datamodule(compose_config(overrides=[*words, "datamodule.batch_size=2", *INLINE]))
+    datamodule.prepare_data()
+    datamodule.setup("fit")
+    return datamodule, next(iter(datamodule.train_dataloader()))
+
+
+@pytest.mark.parametrize("to", ["voc", "coco", "yolo", "keypoints_txt"])
+def test_the_command_after_a_conversion_trains_on_the_new_set(command, faces, read, to):
+    words = ["convert", "keypoints_txt", "faces", "train.txt", "val.txt", *read, "--to", to, "--out", "new"]
+    if to == "keypoints_txt":
+        words += ["--writer-option", "columns=path points class"]
+    (found,) = commands(command(*words, "--allow-loss"))
+    assert (f"dataset={to}" in found) or {"dataset=files", f"dataset.format={to}"} <= {*found}
+    datamodule, batch = first_batch(found)
+    assert type(datamodule) is LandmarkDataModule
+    assert len(batch.images) == 2
+
+
+def test_the_command_after_an_index_has_its_options_of_each_split(command, faces, read):
+    (faces / "images").rename(faces / "pictures")
+    (faces / "val").mkdir()
+    (faces / "pictures").rename(faces / "val/images")
+    (faces / "images").symlink_to("val/images")
+    words = ["index", "keypoints_txt", "faces", "train=train.txt", "val=val.txt", *read]
+    words += [
+        "--option",
+        "val:image_dir=val",
+        "--policy",
+        "missing_image=drop",
+        "--class-names",
+        "angry,calm",
+    ]
+    (found,) = commands(command(*words))
+    assert "++dataset.stage_options.val.image_dir=val" in found
+    datamodule, _ = first_batch(found)
+    assert datamodule.class_names == ("angry", "calm")
+
+
+@pytest.mark.parametrize("to", ["index", "voc"])
+def test_images_without_boxes_are_classified(command, tmp_path, monkeypatch, to):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for number, name in enumerate(("cat", "dog") * 3):
+        write_image(tmp_path / f"set/train/{name}/{number}.png")
+    words = ["image_folder", "set", "train"]
+    out = (
+        command("index", *words) if to == "index" else command("convert", *words, "--to", to, "--out", "new")
+    )
+    (found,) = commands(out)
+    datamodule, batch = first_batch(found)
+    assert type(datamodule) is ClassificationDataModule
+    assert len(batch.images) == 2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lit_loader.tuning import INLINE, Candidate, full_grid, pick, search_settings
+from benchmarks.tune import full_grid
+from lit_loader.tuning import INLINE, Candidate, pick, search_settings
 from tests.tuning.surfaces import Machine, figures, peak_at, saturating
 
 METHODS = ["thread", "fork"]

@@ -1,0 +1,107 @@
+"""The command that trains on a set, as the shipped configs take it: printed after reading or writing a set."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import yaml
+
+from lit_loader.annotations import AnnotationTable
+
+__all__ = ["training_command"]
+
+_CONFIGS: Final = Path(__file__).parents[1] / "conf" / "dataset"
+_HYDRA_WORDS: Final = ("null", "true", "false", "nan", "inf")
+
+
+def training_command(
+    format: str,
+    root: str,
+    names: Mapping[str, str],
+    table: AnnotationTable,
+    options: Mapping[str, Mapping[str, Any]],
+    **shared: Any,
+) -> str:
+    """Return the command that trains on sets of a format.
+
+    Args:
+        format: The format's name.
+        root: The data set's folder.
+        names: For each split what is read of it. Without ``train`` the first one is trained on, without ``test``
+            the test is that of ``val``, else of what is trained on.
+        table: The set to train on, whose objects decide the task: with points landmarks, with boxes detection, with
+            boxes that are all the whole image classification.
+        options: For each split the options of its reader.
+        shared: Other keys of the data set's config, such as ``class_names``, left out if None or empty.
+    """
+    train, val = "train" if "train" in names else next(iter(names)), "val" if "val" in names else None
+    splits = {"train": train, "val": val, "test": "test" if "test" in names else val or train}
+    wanted = {"root": root, **{key: value for key, value in shared.items() if value}}
+    wanted |= {stage: names.get(split or "") for stage, split in splits.items()}
+    given = {stage: options.get(split, {}) for stage, split in splits.items() if split}
+    common = {k: v for k, v in given["train"].items() if all(each.get(k) == v for each in given.values())}
+    own = {stage: {k: v for k, v in each.items() if k not in common} for stage, each in given.items()}
+    nested = _flat({"format": format, **wanted, "options": common, "stage_options": own})
+    for name in (format, *sorted(path.stem for path in _CONFIGS.glob("*.yaml")), "files"):
+        config = _read_config(name)
+        values = (
+            nested if "options" in config else _flat({**wanted, **common, "stage_options": own})
+        )  # else options are keys themselves
+        if config.get("format", name) == format or name == "files":
+            has_keys = {key.partition(".")[0] for key in values} <= config.keys() | {"format"}
+            if has_keys and {key for key in _flat(config) if "options." in key} <= values.keys():
+                break
+    words = [
+        f"{'' if key in _flat(config) else '++'}dataset.{key}={_hydra_value(value)}"
+        for key, value in values.items()
+        if key not in _flat(config) or _flat(config)[key] != value
+    ]
+    return shlex.join(["python", "examples/train.py", *_task(table), f"dataset={name}", *words])
+
+
+def _read_config(name: str) -> dict[str, Any]:
+    """Return a shipped config of a data set, with the keys of the one that it is based on; empty if there is none."""
+    path = _CONFIGS / f"{name}.yaml"
+    config: dict[str, Any] = yaml.safe_load(path.read_text()) if path.is_file() else {}
+    return _read_config("files") | config if "defaults" in config else config
+
+
+def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings by their dotted paths."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
+    return flat
+
+
+def _task(table: AnnotationTable) -> list[str]:
+    """Return the overrides that choose what is trained."""
+    if table.keypoint_schema is not None:
+        return ["experiment=unified" if table.attributes else "experiment=landmarks"]
+    sizes = np.stack([table.widths, table.heights], axis=1)[table.image_of_object()]
+    if table.num_objects and np.array_equal(
+        table.boxes, np.concatenate([np.zeros_like(sizes), sizes], axis=1)
+    ):
+        return ["datamodule=classification", "model=classifier_small"]
+    return []
+
+
+def _hydra_value(value: Any) -> str:
+    """Return a value as Hydra's overrides take it; text is quoted unless it is a plain word or path."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_hydra_value, value))}]"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if re.fullmatch(r"[./]*[A-Za-z_][\w./-]*", value, re.ASCII) and value.lower() not in _HYDRA_WORDS:
+        return value
+    # Backslashes count before a quote, before "${", which would be looked up, and at the end.
+    quoted = re.sub(
+        r"(\\*)('|\$\{|$)", lambda found: found[1] * 2 + ("\\" + found[2]) * bool(found[2]), value
+    )
+    return f"'{quoted}'"
