@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from lit_loader.recipes.object_heads import ObjectHeads, jitter_boxes, scale_boxes
+from lit_loader.recipes.multi_task_net import ObjectHeads, jitter_boxes, scale_boxes
 
 BOXES = torch.tensor([[10.0, 20.0, 30.0, 60.0], [0.0, 0.0, 4.0, 2.0]])
 
