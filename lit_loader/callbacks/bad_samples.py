@@ -74,11 +74,9 @@ class BadSampleReport(Callback):
         if stage != "predict":
             name = "data/bad_samples" if stage == "train" else f"data/{stage}_bad_samples"
             pl_module.log(name, float(len(records)), on_epoch=True, sync_dist=True, reduce_fx="max")
-        if records and trainer.is_global_zero:
-            rank_zero_info(f"{stage}, epoch {trainer.current_epoch}, all ranks: {summarize(records)}")
-            self._write(stage, found)
-
-    def _write(self, stage: str, found: list[tuple[int, BadSample]]) -> None:
+        if not records or not trainer.is_global_zero:
+            return
+        rank_zero_info(f"{stage}, epoch {trainer.current_epoch}, all ranks: {summarize(records)}")
         if self.path is None:
             return
         try:

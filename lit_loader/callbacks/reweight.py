@@ -104,7 +104,7 @@ class ReweightClasses(Callback):
     # -- Lightning's hooks ----------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find the sampler.
+        """Find the sampler of a fit; in other stages a checkpoint's weights change nothing.
 
         Raises:
             ValueError: There is none whose weights can be set, or the table has no attribute ``balance_by``.
@@ -142,10 +142,6 @@ class ReweightClasses(Callback):
             ValueError: The weights do not fit the table, or leave nothing to draw.
         """
         self._ask(trainer, pl_module)
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Let go of the sampler; a checkpoint that is tested after training changes nothing of it."""
-        self._target = None
 
     # -- weights --------------------------------------------------------------------------------------------
 

@@ -8,9 +8,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_loader.collate.classification import ClassificationBatch
-from lit_loader.recipes.metrics import ClassificationScores, ClassMetric
-from lit_loader.recipes.module import Metric, RecipeModule, check_labels, check_names
-from lit_loader.recipes.network import PyramidBackbone, network_input
+from lit_loader.recipes.metrics import ClassMetric
+from lit_loader.recipes.module import Metric, RecipeModule
+from lit_loader.recipes.network import (
+    PyramidBackbone,
+    check_labels,
+    check_names,
+    check_range,
+    network_input,
+)
 
 __all__ = ["ClassificationModule"]
 
@@ -46,8 +52,6 @@ class ClassificationModule(RecipeModule):
 
     monitor = "val/macro_f1"
     monitor_mode = "max"
-    val_scores: ClassificationScores | None
-    test_scores: ClassificationScores | None
 
     def __init__(
         self,
@@ -65,9 +69,7 @@ class ClassificationModule(RecipeModule):
     ) -> None:
         super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, warmup_steps=warmup_steps)
         class_names = check_names("class_names", class_names)
-        for name, share in (("dropout", dropout), ("label_smoothing", label_smoothing)):
-            if not 0 <= share < 1:
-                raise ValueError(f"{name}={share} must be in [0, 1); give 0 for none")
+        check_range(0, 1, dropout=dropout, label_smoothing=label_smoothing)
         self.save_hyperparameters()  # plain values: a checkpoint loads under weights_only=True
         self.class_names, self.multi_label = tuple(class_names), multi_label
         self.stride, self.label_smoothing = stride, label_smoothing

@@ -9,9 +9,15 @@ import torch
 from torch import Tensor
 
 from lit_loader.collate import batch_duplicates, batch_images, batch_targets
-from lit_loader.recipes.metrics import AveragePrecision, DetectionScores
-from lit_loader.recipes.module import Metric, RecipeModule, check_labels, check_names
-from lit_loader.recipes.network import plain, small_fcos, unit_range
+from lit_loader.recipes.metrics import AveragePrecision
+from lit_loader.recipes.module import Metric, RecipeModule
+from lit_loader.recipes.network import (
+    check_labels,
+    check_names,
+    plain,
+    small_fcos,
+    unit_range,
+)
 
 __all__ = ["DetectionModule", "plain_targets", "training_targets"]
 
@@ -55,8 +61,6 @@ class DetectionModule(RecipeModule):
 
     monitor = "val/map_50"
     monitor_mode = "max"
-    val_scores: DetectionScores | None
-    test_scores: DetectionScores | None
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,12 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torchvision.ops import Conv2dNormActivation
 
 from lit_loader.collate.landmarks import LandmarkBatch
 from lit_loader.recipes.metrics import ClassMetric, LandmarkScores, NormalizeBy, landmark_metric
-from lit_loader.recipes.module import Metric, RecipeModule, check_labels, check_names, check_weights
+from lit_loader.recipes.module import Metric, RecipeModule
 from lit_loader.recipes.network import (
     PyramidBackbone,
+    check_keypoints,
+    check_labels,
+    check_names,
+    check_range,
     heatmap_loss,
     network_input,
     plain,
@@ -80,7 +86,7 @@ class LandmarkModule(RecipeModule):
         channels: Width of the backbone, a positive multiple of 8.
         head_channels: Width of pyramid and head.
         stride: Pixels between the cells of a heatmap, 4, 8, 16 or 32.
-        heatmap_sigma: Width of the Gaussian in cells.
+        heatmap_sigma: Width of the Gaussian in cells, at least 0.1.
         heatmap_weight: Weight of the divergence, 0 for none.
         class_weight: Weight of the class's cross-entropy.
         learning_rate: Peak learning rate of AdamW.
@@ -98,8 +104,6 @@ class LandmarkModule(RecipeModule):
 
     monitor = "val/nme"
     monitor_mode = "min"
-    val_scores: LandmarkScores | None
-    test_scores: LandmarkScores | None
 
     def __init__(
         self,
@@ -123,9 +127,8 @@ class LandmarkModule(RecipeModule):
         keypoint_names = check_names("keypoint_names", keypoint_names)
         class_names = None if class_names is None else check_names("class_names", class_names)
         normalization_pair = None if normalization_pair is None else list(normalization_pair)
-        if not heatmap_sigma > 0:
-            raise ValueError(f"heatmap_sigma={heatmap_sigma} must be above 0 cells; give 1")
-        check_weights(heatmap_weight=heatmap_weight, class_weight=class_weight)
+        check_range(0.1, math.inf, heatmap_sigma=heatmap_sigma)
+        check_range(0, math.inf, heatmap_weight=heatmap_weight, class_weight=class_weight)
         self.save_hyperparameters()  # plain values: a checkpoint loads under weights_only=True
         self.keypoint_names = tuple(keypoint_names)
         self.class_names = None if class_names is None else tuple(class_names)
@@ -133,9 +136,7 @@ class LandmarkModule(RecipeModule):
         self.heatmap_weight, self.class_weight = heatmap_weight, class_weight
         self.backbone = PyramidBackbone(channels=channels, out_channels=head_channels, strides=(stride,))
         self.heatmaps = nn.Sequential(
-            nn.Conv2d(head_channels, head_channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(head_channels),
-            nn.ReLU(inplace=True),
+            Conv2dNormActivation(head_channels, head_channels),
             nn.Conv2d(head_channels, len(keypoint_names), 1),
         )
         self.classify = None if class_names is None else nn.Linear(head_channels, len(class_names))
@@ -208,11 +209,7 @@ class LandmarkModule(RecipeModule):
                 f"expected a LandmarkBatch of object crops, got a {type(batch).__name__}; give the batches of "
                 "LandmarkDataModule"
             )
-        if batch.keypoints.shape[1] != len(self.keypoint_names):
-            raise ValueError(
-                f"objects have {batch.keypoints.shape[1]} points, keypoint_names has {len(self.keypoint_names)}; "
-                "give the data set's own keypoint names"
-            )
+        check_keypoints(batch.keypoints, self.keypoint_names)
         if self.class_names is not None:
             check_labels(batch.labels, self.class_names, argument="class_names", first=0)
         return batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ __all__ = [
     "NormalizeBy",
     "NormalizedMeanError",
     "Report",
-    "Scores",
     "landmark_metric",
 ]
 
@@ -31,17 +30,6 @@ NormalizeBy: TypeAlias = Literal["pair", "box", "diagonal"]
 Report: TypeAlias = list[tuple[str, dict[str, float]]]
 """Titled sections of named numbers. The first holds those of the whole set, the others one number by class, attribute
 value and so on. A number is NaN where there was nothing to measure it on."""
-
-
-class Scores(Protocol):
-    """The scores of one evaluation, as ``compute_scores`` of a recipe's metric returns them."""
-
-    @property
-    def logged(self) -> Mapping[str, float]:
-        """The scores that are logged, by name."""
-
-    def report(self) -> Report:
-        """Return all scores, to be printed."""
 
 
 # -- detection -------------------------------------------------------------------------------------------
@@ -155,16 +143,14 @@ class ClassMetric(Metric):
 
     full_state_update = False
     counts: Tensor
-    loss_sum: Tensor
-    num_losses: Tensor
+    losses: Tensor
 
     def __init__(self, class_names: Sequence[str], *, multi_label: bool = False) -> None:
         super().__init__()
         self.class_names, self.multi_label = tuple(class_names), multi_label
         # By class: true positives, false positives, true negatives, false negatives, support.
         self.add_state("counts", torch.zeros(len(class_names), 5, dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("loss_sum", torch.tensor(0.0), dist_reduce_fx="sum")
-        self.add_state("num_losses", torch.tensor(0), dist_reduce_fx="sum")
+        self.add_state("losses", torch.zeros(2), dist_reduce_fx="sum")  # their sum and number
         self._has_losses = False
 
     def update(self, predicted: Tensor, wanted: Tensor, losses: Tensor | None = None) -> None:
@@ -182,12 +168,11 @@ class ClassMetric(Metric):
             self.counts += found.reshape(-1, 5)  # of one class torchmetrics returns a row, not a table
         if losses is not None:
             self._has_losses = True
-            self.loss_sum += losses.detach().sum()
-            self.num_losses += len(losses)
+            self.losses += torch.stack([losses.detach().sum(), losses.new_tensor(len(losses))])
 
     def compute(self) -> dict[str, Tensor]:
         """Return the counts by class, and the mean loss."""
-        return {"counts": self.counts, "loss": self.loss_sum / self.num_losses}
+        return {"counts": self.counts, "loss": self.losses[0] / self.losses[1]}
 
     def compute_scores(self) -> ClassificationScores:
         """Return the scores of everything collected since the last reset, over all ranks."""
@@ -198,13 +183,12 @@ class ClassMetric(Metric):
         occurs, nan = support > 0, torch.full_like(support, float("nan"))
         f1 = torch.where(occurs, 2 * right / (2 * right + wrong + missed), nan)
         recall = torch.where(occurs, right / support, nan)
-        names = self.class_names
         return ClassificationScores(
             accuracy=float(hits.sum() / asked.sum()),
             macro_f1=float(f1[occurs].mean()),
-            f1=dict(zip(names, f1.tolist(), strict=True)),
-            recall=dict(zip(names, recall.tolist(), strict=True)),
-            support=dict(zip(names, found["counts"][:, 4].tolist(), strict=True)),
+            f1=dict(zip(self.class_names, f1.tolist(), strict=True)),
+            recall=dict(zip(self.class_names, recall.tolist(), strict=True)),
+            support=dict(zip(self.class_names, found["counts"][:, 4].tolist(), strict=True)),
             loss=float(found["loss"]) if self._has_losses else None,
         )
 
@@ -273,13 +257,8 @@ class NormalizedMeanError(Metric):
         Face Alignment problem?".
     """
 
-    is_differentiable = False
-    higher_is_better = False
     full_state_update = False
-    error_sum: Tensor
-    num_failures: Tensor
-    num_faces: Tensor
-    num_excluded: Tensor
+    sums: Tensor
 
     def __init__(
         self,
@@ -307,9 +286,8 @@ class NormalizedMeanError(Metric):
             raise ValueError(f"failure_threshold={failure_threshold} must be above 0; WFLW's is 0.10")
         self.normalize_by, self.normalization_pair = normalize_by, pair
         self.failure_threshold = failure_threshold
-        self.add_state("error_sum", torch.tensor(0.0), dist_reduce_fx="sum")
-        for count in ("num_failures", "num_faces", "num_excluded"):
-            self.add_state(count, torch.tensor(0), dist_reduce_fx="sum")
+        # Of the errors; numbers of failures, of faces measured, of faces left out.
+        self.add_state("sums", torch.zeros(4), dist_reduce_fx="sum")
 
     def update(self, predicted: Tensor, wanted: Tensor, mask: Tensor, boxes: Tensor) -> None:
         """Collect faces.
@@ -341,19 +319,14 @@ class NormalizedMeanError(Metric):
         counted = counted & scale.isfinite() & (scale > 0)
         distances = (predicted.float() - wanted.float()).norm(dim=-1).masked_fill(~mask, 0.0)
         errors = (distances.sum(dim=1) / mask.sum(dim=1).clamp(min=1) / scale)[counted]
-        self.error_sum += errors.sum()
-        self.num_failures += (~(errors <= self.failure_threshold)).sum()  # NaN fails
-        self.num_faces += counted.sum()
-        self.num_excluded += (~counted).sum()
+        failed = ~(errors <= self.failure_threshold)  # NaN fails
+        self.sums += torch.stack([errors.sum(), failed.sum(), counted.sum(), (~counted).sum()])
 
     def compute(self) -> dict[str, Tensor]:
-        """Return ``nme`` and ``failure_rate`` of everything collected since the last reset, over all ranks."""
-        return {
-            "nme": self.error_sum / self.num_faces,
-            "failure_rate": self.num_failures / self.num_faces,
-            "num_faces": self.num_faces,
-            "num_excluded": self.num_excluded,
-        }
+        """Return the numbers of `LandmarkScores` for everything collected since the last reset, over all ranks."""
+        error_sum, num_failures, num_faces, num_excluded = self.sums.unbind()
+        shares = {"nme": error_sum / num_faces, "failure_rate": num_failures / num_faces}
+        return {**shares, "num_faces": num_faces.long(), "num_excluded": num_excluded.long()}
 
     def compute_scores(self) -> LandmarkScores:
         """Return the scores of everything collected since the last reset, over all ranks."""

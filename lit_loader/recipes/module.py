@@ -1,28 +1,22 @@
-"""What all recipes share: metrics and their report, the optimizer and its schedule, checks of names and labels."""
+"""What all recipes share: metrics and their report, the optimizer and its schedule."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from lit_loader.recipes.metrics import Report
+from lit_loader.recipes.network import check_range
 from lit_loader.recipes.without_duplicates import WithoutDuplicates
 
-__all__ = [
-    "RecipeModule",
-    "check_labels",
-    "check_names",
-    "check_weights",
-    "learning_rate_factor",
-    "total_steps",
-]
+__all__ = ["RecipeModule", "learning_rate_factor"]
 
 Metric: TypeAlias = WithoutDuplicates[Any]
 
@@ -51,19 +45,21 @@ class RecipeModule(LightningModule):
 
     monitor: ClassVar[str]
     monitor_mode: ClassVar[Literal["min", "max"]]
-    val_metric: Metric
-    test_metric: Metric
 
     def __init__(self, *, learning_rate: float, weight_decay: float, warmup_steps: int) -> None:
         super().__init__()
-        if warmup_steps < 0:
-            raise ValueError(f"warmup_steps={warmup_steps} is negative; give 0 or more")
+        check_range(0, math.inf, warmup_steps=warmup_steps)
         self.learning_rate, self.weight_decay, self.warmup_steps = learning_rate, weight_decay, warmup_steps
         self.val_scores: Any = None
         self.test_scores: Any = None
 
     def set_metric(self, make: Callable[[], nn.Module]) -> None:
-        """Give validation and tests a metric each, with ``compute_scores``, see `Scores`."""
+        """Give validation and tests a metric each.
+
+        Args:
+            make: Makes a metric whose ``compute_scores`` returns an object with ``logged``, the scores to log by name,
+                and ``report()``, see `Report`.
+        """
         self.val_metric, self.test_metric = WithoutDuplicates(make()), WithoutDuplicates(make())
 
     def collect(self, batch: Any, metric: Metric) -> None:
@@ -104,8 +100,7 @@ class RecipeModule(LightningModule):
             raise RuntimeError(
                 "there is nothing to report before a test; call trainer.test(model, ...) first"
             )
-        report: Report = self.test_scores.report()
-        return report
+        return cast(Report, self.test_scores.report())
 
     def log_sum(self, losses: Mapping[str, Tensor], *, batch_size: int) -> Tensor:
         """Return the sum of losses, and log it as ``train/loss`` and each under its name."""
@@ -117,8 +112,8 @@ class RecipeModule(LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Return AdamW, and the warm-up and cosine by step.
 
-        The trainer's ``estimated_stepping_batches`` is not read: it would set the loaders up before a checkpoint is
-        loaded, and their state would then never be loaded.
+        The trainer's ``estimated_stepping_batches`` is not read here but at a step: here it would set the loaders up
+        before a checkpoint is loaded, and their state would then never be loaded.
         """
         weights = [p for p in self.parameters() if p.ndim > 1]
         others = [p for p in self.parameters() if p.ndim <= 1]
@@ -128,9 +123,10 @@ class RecipeModule(LightningModule):
         )
 
         def factor(step: int) -> float:
-            # Step 0 is asked for before the trainer knows how long an epoch is; the first step needs no total.
-            total = None if step == 0 else total_steps(self.trainer)
-            return learning_rate_factor(step, warmup_steps=self.warmup_steps, total_steps=total)
+            # Step 0 comes before the loaders are set up and needs no total, which is -1 or infinite without an end.
+            total = self.trainer.estimated_stepping_batches if step else math.inf
+            known = int(total) if 0 < total < math.inf else None
+            return learning_rate_factor(step, warmup_steps=self.warmup_steps, total_steps=known)
 
         schedule = {"scheduler": LambdaLR(optimizer, factor), "interval": "step"}
         return {"optimizer": optimizer, "lr_scheduler": schedule}  # type: ignore[return-value] # a TypedDict's dict
@@ -153,60 +149,3 @@ def learning_rate_factor(step: int, *, warmup_steps: int, total_steps: int | Non
         return 1.0
     done = min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))
     return 0.5 * (1.0 + math.cos(math.pi * done))
-
-
-def total_steps(trainer: Trainer) -> int | None:
-    """Return the optimizer steps of a whole fit, or None if the trainer has no end."""
-    ends = [trainer.max_steps] if trainer.max_steps > 0 else []
-    batches = trainer.num_training_batches
-    if trainer.max_epochs is not None and trainer.max_epochs > 0 and math.isfinite(batches):
-        ends.append(trainer.max_epochs * math.ceil(batches / trainer.accumulate_grad_batches))
-    return min(ends, default=None)
-
-
-def check_names(argument: str, names: Sequence[Any]) -> list[str]:
-    """Return names as plain strings.
-
-    Args:
-        argument: The argument's name, for the message.
-        names: At least one, all different.
-
-    Raises:
-        ValueError: If there is none, or two are the same.
-        TypeError: If ``names`` is one string, whose letters would be taken for names.
-    """
-    if isinstance(names, str):
-        raise TypeError(f"{argument}={names!r} is one string; give a list of names")
-    if not names or len(set(names)) != len(names):
-        raise ValueError(f"{argument}={list(names)} must be different names, at least one")
-    return [str(name) for name in names]
-
-
-def check_labels(labels: Tensor, names: Sequence[str], *, argument: str, first: int, note: str = "") -> None:
-    """Refuse labels that stand for none of the names.
-
-    Args:
-        labels: int64, any shape.
-        names: Label ``first + i`` is ``names[i]``.
-        argument: The recipe's argument that holds the names, for the message.
-        first: Label of the first name.
-        note: A remark on the range, for the message.
-
-    Raises:
-        ValueError: If a label is out of range.
-    """
-    if not labels.numel():
-        return
-    low, high, last = int(labels.min()), int(labels.max()), first + len(names) - 1
-    if low < first or high > last:
-        raise ValueError(
-            f"labels {low} to {high} must lie in {first} to {last}{note} "
-            f"for {argument}={list(names)}; give the data set's own {argument.replace('_', ' ')}"
-        )
-
-
-def check_weights(**weights: float) -> None:
-    """Refuse weights of losses that are negative or not a number."""
-    for name, weight in weights.items():
-        if not weight >= 0:
-            raise ValueError(f"{name}={weight} must be 0 or more")

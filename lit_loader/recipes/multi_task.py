@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from lit_loader.collate.multi_task import MultiTaskBatch
 from lit_loader.recipes.detection import training_targets
 from lit_loader.recipes.metrics import AveragePrecision, NormalizeBy, landmark_metric
-from lit_loader.recipes.module import Metric, RecipeModule, check_labels, check_names, check_weights
-from lit_loader.recipes.multi_task_metric import MultiTaskMetric, MultiTaskScores
+from lit_loader.recipes.module import Metric, RecipeModule
+from lit_loader.recipes.multi_task_metric import MultiTaskMetric
 from lit_loader.recipes.multi_task_net import MultiTaskNet, ObjectHeads
-from lit_loader.recipes.network import plain, small_fcos, unit_range
+from lit_loader.recipes.network import (
+    check_keypoints,
+    check_labels,
+    check_names,
+    check_range,
+    plain,
+    small_fcos,
+    unit_range,
+)
 
 __all__ = ["MultiTaskModule"]
 
@@ -69,8 +79,6 @@ class MultiTaskModule(RecipeModule):
 
     monitor = "val/mean"
     monitor_mode = "max"
-    val_scores: MultiTaskScores | None
-    test_scores: MultiTaskScores | None
 
     def __init__(
         self,
@@ -111,11 +119,9 @@ class MultiTaskModule(RecipeModule):
                 f"normalization_pair={tuple(normalization_pair)} has no effect without keypoint_names; leave it out"
             )
         normalization_pair = None if normalization_pair is None else list(normalization_pair)
-        if not 0 <= box_jitter < 0.5:
-            raise ValueError(f"box_jitter={box_jitter} must lie in [0, 0.5), or boxes turn inside out")
-        if not heatmap_sigma > 0:
-            raise ValueError(f"heatmap_sigma={heatmap_sigma} must be above 0 cells; give 1")
-        check_weights(keypoint_weight=keypoint_weight, attribute_weight=attribute_weight)
+        check_range(0, 0.5, box_jitter=box_jitter)  # a box whose edges move further turns inside out
+        check_range(0.1, math.inf, heatmap_sigma=heatmap_sigma)
+        check_range(0, math.inf, keypoint_weight=keypoint_weight, attribute_weight=attribute_weight)
         strides = [int(stride) for stride in strides]
         self.save_hyperparameters()  # plain values: a checkpoint loads under weights_only=True
         self.class_names, self.keypoint_names = tuple(class_names), tuple(keypoint_names)
@@ -156,14 +162,16 @@ class MultiTaskModule(RecipeModule):
     def training_step(self, batch: MultiTaskBatch, batch_idx: int) -> Tensor:
         """Return the weighted sum of the losses."""
         targets = training_targets(self._targets(batch))
-        for target in targets:
-            if (target["boxes"][:, 2:] <= target["boxes"][:, :2]).any():
-                raise ValueError(
-                    f"a box of {target['boxes'].tolist()} has no area; drop such objects with "
-                    "lit_loader.transforms.SanitizeObjects"
-                )
+        boxes = torch.cat([target["boxes"] for target in targets])
+        flat = boxes[(boxes[:, 2:] <= boxes[:, :2]).any(dim=1)]
+        if len(flat):
+            raise ValueError(
+                f"the box {flat[0].tolist()} has no area; drop such objects with lit_loader.transforms.SanitizeObjects"
+            )
         losses = self.model([unit_range(image) for image in batch.image_list()], targets)
-        weighted = {name: self._weight(name) * loss for name, loss in losses.items()}
+        weights = {"keypoints": self.keypoint_weight}
+        weights |= {f"attributes/{name}": self.attribute_weight for name in self.attributes}
+        weighted = {name: weights.get(name, 1.0) * loss for name, loss in losses.items()}
         return self.log_sum(weighted, batch_size=len(targets))
 
     def collect(self, batch: MultiTaskBatch, metric: Metric) -> None:
@@ -178,22 +186,14 @@ class MultiTaskModule(RecipeModule):
         found = self.forward(batch.image_list())
         return [{**each, "image_id": number} for each, number in zip(found, batch.image_ids, strict=True)]
 
-    def _weight(self, loss: str) -> float:
-        if loss == "keypoints":
-            return self.keypoint_weight
-        return self.attribute_weight if loss.startswith("attributes/") else 1.0
-
     def _targets(self, batch: MultiTaskBatch) -> list[dict[str, Tensor]]:
         """Return one dict of plain tensors an image, checked against the names."""
         if not isinstance(batch, MultiTaskBatch):
             raise TypeError(
                 f"expected a MultiTaskBatch, got a {type(batch).__name__}; give the batches of MultiTaskDataModule"
             )
-        if self.keypoint_names and batch.keypoints.shape[2] != len(self.keypoint_names):
-            raise ValueError(
-                f"objects have {batch.keypoints.shape[2]} points, keypoint_names has {len(self.keypoint_names)}; "
-                "give the data set's own keypoint names"
-            )
+        if self.keypoint_names:
+            check_keypoints(batch.keypoints, self.keypoint_names)
         missing = [name for name in self.attributes if name not in batch.attributes]
         if missing:
             raise ValueError(

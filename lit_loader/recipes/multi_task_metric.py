@@ -106,14 +106,11 @@ class MultiTaskMetric(nn.Module):
         Args:
             detections: One dict an image: ``boxes``, ``labels``, ``scores``, ``keypoints`` and attributes.
             targets: One dict an image: ``boxes``, ``labels``, ``keypoints``, ``keypoint_mask``, attributes (-1
-                for none) and, where known, ``iscrowd``.
+                for none) and ``iscrowd``.
         """
-        kept = ("boxes", "labels", "scores")
-        found = [{key: one[key] for key in kept} for one in detections]
-        self.precision.update(found, plain_targets(targets))
+        self.precision.update([dict(one) for one in detections], plain_targets(targets))
         for one, target in zip(detections, targets, strict=True):
-            everything = torch.ones_like(target["labels"], dtype=torch.bool)
-            objects = (target["iscrowd"] == 0 if "iscrowd" in target else everything).nonzero()[:, 0]
+            objects = (target["iscrowd"] == 0).nonzero()[:, 0]
             rows, columns = match_detections(one["boxes"], one["scores"], target["boxes"][objects])
             columns = objects[columns]
             self.matched.update(float(len(rows)))

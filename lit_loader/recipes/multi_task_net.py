@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.models.detection.fcos import FCOS
-from torchvision.ops import MultiScaleRoIAlign
+from torchvision.ops import Conv2dNormActivation, MultiScaleRoIAlign
 
-from lit_loader.recipes.network import heatmap_loss, masked_mean, point_loss, soft_argmax
+from lit_loader.recipes.network import check_range, heatmap_loss, masked_mean, point_loss, soft_argmax
 
 __all__ = ["MultiTaskNet", "ObjectHeads", "ObjectOutputs", "jitter_boxes", "scale_boxes"]
 
@@ -59,7 +60,9 @@ class MultiTaskNet(nn.Module):
         if self.training:
             assert resized is not None
             losses: dict[str, Tensor] = self.detector.compute_loss(resized, outputs, anchors, counts)
-            return {**losses, **self._object_losses(features, resized, padded)}
+            boxes = [jitter_boxes(target["boxes"], self.box_jitter) for target in resized]
+            seen = self.heads(features, boxes, padded)
+            return {**losses, **self.heads.losses(seen, resized, heatmap_sigma=self.heatmap_sigma)}
         found: list[dict[str, Any]] = self.detector.postprocess_detections(
             {name: list(output.split(counts, dim=1)) for name, output in outputs.items()},
             [list(rows.split(counts)) for rows in anchors],
@@ -75,27 +78,13 @@ class MultiTaskNet(nn.Module):
         )
         return detections
 
-    def _object_losses(
-        self, features: Mapping[str, Tensor], targets: Sequence[Mapping[str, Tensor]], padded: tuple[int, int]
-    ) -> dict[str, Tensor]:
-        boxes = [jitter_boxes(target["boxes"], self.box_jitter) for target in targets]
-        return self.heads.losses(
-            self.heads(features, boxes, padded),
-            keypoints=torch.cat([target["keypoints"] for target in targets]),
-            keypoint_mask=torch.cat([target["keypoint_mask"] for target in targets]),
-            attributes={
-                name: torch.cat([target[name] for target in targets]) for name in self.heads.attribute_names
-            },
-            heatmap_sigma=self.heatmap_sigma,
-        )
-
 
 class ObjectOutputs(NamedTuple):
-    """What the heads say of R objects.
+    """Outputs of the heads for R objects.
 
     Attributes:
         rois: float ``(R, 4)``, xyxy in pixels of the network's input: the regions that were looked at.
-        heatmaps: Logits float ``(R, K, h, w)`` over the regions; None without points.
+        heatmaps: Logits float ``(R, K, h, w)`` over the regions, or None without points.
         attributes: Logits float ``(R, num_values)`` by the attribute's name.
     """
 
@@ -133,10 +122,8 @@ class ObjectHeads(nn.Module):
         box_scale: float = 1.3,
     ) -> None:
         super().__init__()
-        if roi_size < 2:
-            raise ValueError(f"roi_size={roi_size} must be at least 2 cells; give 8")
-        if not 1 <= box_scale <= 3:
-            raise ValueError(f"box_scale={box_scale} must lie in [1, 3]; give 1.3")
+        check_range(2, math.inf, roi_size=roi_size)
+        check_range(1, 3, box_scale=box_scale)
         self.box_scale, self.attribute_names = box_scale, tuple(attributes)
         # An object whose region has about as many cells on a map as are sampled belongs to that map.
         self.pool = MultiScaleRoIAlign(
@@ -146,8 +133,14 @@ class ObjectHeads(nn.Module):
             canonical_scale=roi_size * strides[0],
             canonical_level=int(math.log2(strides[0])),
         )
-        self.trunk = nn.Sequential(*_convolution(in_channels), *_convolution(in_channels))
-        self.points = _heatmaps(in_channels, num_keypoints) if num_keypoints else None
+        block = partial(Conv2dNormActivation, in_channels, in_channels, norm_layer=partial(nn.GroupNorm, 8))
+        self.trunk = nn.Sequential(block(), block())
+        upsample = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False)
+        self.points = (
+            nn.Sequential(upsample, block(), nn.Conv2d(in_channels, num_keypoints, 1))
+            if num_keypoints
+            else None
+        )
         self.values = nn.ModuleList(nn.Linear(in_channels, len(names)) for names in attributes.values())
 
     def forward(
@@ -167,13 +160,7 @@ class ObjectHeads(nn.Module):
         return ObjectOutputs(torch.cat(rois), None if self.points is None else self.points(pooled), logits)
 
     def losses(
-        self,
-        outputs: ObjectOutputs,
-        *,
-        keypoints: Tensor,
-        keypoint_mask: Tensor,
-        attributes: Mapping[str, Tensor],
-        heatmap_sigma: float,
+        self, outputs: ObjectOutputs, targets: Sequence[Mapping[str, Tensor]], *, heatmap_sigma: float
     ) -> dict[str, Tensor]:
         """Return one loss a head, ``keypoints`` and ``attributes/<name>``; what is masked teaches nothing.
 
@@ -182,23 +169,24 @@ class ObjectHeads(nn.Module):
 
         Args:
             outputs: Of the R boxes.
-            keypoints: float ``(R, K, 2)``, pixels of the network's input; what is masked may be anything.
-            keypoint_mask: bool ``(R, K)``. Points outside of the region are left out as well.
-            attributes: int64 ``(R,)`` by name, -1 where an object has none.
+            targets: One dict an image, R objects in all: ``keypoints`` float ``(N, K, 2)``, pixels of the network's
+                input; ``keypoint_mask`` bool ``(N, K)``, points outside of the region being left out as well; every
+                attribute int64 ``(N,)``, -1 where an object has none.
             heatmap_sigma: Width of the heatmaps' Gaussian in cells.
         """
         found: dict[str, Tensor] = {}
         if outputs.heatmaps is not None:
             corner, sides = outputs.rois[:, None, :2], outputs.rois[:, None, 2:] - outputs.rois[:, None, :2]
-            wanted = (keypoints - corner) / sides
-            mask = keypoint_mask & ((wanted >= 0) & (wanted <= 1)).all(dim=-1)
+            wanted = (torch.cat([target["keypoints"] for target in targets]) - corner) / sides
+            inside = ((wanted >= 0) & (wanted <= 1)).all(dim=-1)
+            mask = torch.cat([target["keypoint_mask"] for target in targets]) & inside
             points, _ = soft_argmax(outputs.heatmaps)
             divergence = heatmap_loss(outputs.heatmaps, wanted, mask, sigma=heatmap_sigma)
             found["keypoints"] = 10 * point_loss(points, wanted, mask) + divergence
         for name, logits in outputs.attributes.items():
-            known = attributes[name] >= 0
-            each = functional.cross_entropy(logits.float(), attributes[name].clamp(min=0), reduction="none")
-            found[f"attributes/{name}"] = masked_mean(each, known)
+            ids = torch.cat([target[name] for target in targets])
+            each = functional.cross_entropy(logits.float(), ids.clamp(min=0), reduction="none")
+            found[f"attributes/{name}"] = masked_mean(each, ids >= 0)
         return found
 
     def predictions(self, outputs: ObjectOutputs) -> dict[str, Tensor]:
@@ -229,21 +217,3 @@ def jitter_boxes(boxes: Tensor, amount: float) -> Tensor:
     """
     sides = (boxes[:, 2:] - boxes[:, :2]).repeat(1, 2)
     return boxes + (torch.rand_like(boxes) * 2 - 1) * amount * sides
-
-
-def _heatmaps(channels: int, num_keypoints: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False),
-        *_convolution(channels),
-        nn.Conv2d(channels, num_keypoints, 1),
-    )
-
-
-def _convolution(channels: int) -> list[nn.Module]:
-    if channels % 8:
-        raise ValueError(f"{channels} channels are no multiple of 8, the groups of the normalisation")
-    return [
-        nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-        nn.GroupNorm(8, channels),
-        nn.ReLU(inplace=True),
-    ]

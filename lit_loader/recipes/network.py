@@ -1,9 +1,10 @@
-"""The recipes' networks: a small feature pyramid, FCOS on it, heatmaps, and images as they take them."""
+"""The recipes' networks: images as they take them, a small feature pyramid, FCOS, heatmaps; checks of settings."""
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -11,9 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.fcos import FCOS, FCOSHead
+from torchvision.ops import Conv2dNormActivation
 
 __all__ = [
     "PyramidBackbone",
+    "check_keypoints",
+    "check_labels",
+    "check_names",
+    "check_range",
     "heatmap_loss",
     "masked_mean",
     "network_input",
@@ -86,25 +92,22 @@ class PyramidBackbone(nn.Module):
     ) -> None:
         super().__init__()
         known = (4, 8, 16, 32)
-        first = known.index(strides[0]) if strides and strides[0] in known else -1
-        if first < 0 or tuple(strides) != known[first : first + len(strides)]:
-            raise ValueError(
-                f"strides={strides!r} must be a run of neighbours from {known}, finest first; e.g. (8,)"
-            )
+        if tuple(strides) not in {known[i:j] for i in range(4) for j in range(i + 1, 5)}:
+            raise ValueError(f"strides={strides!r} must be a run of neighbours from {known}; give e.g. (8,)")
         if channels <= 0 or channels % 8:
             raise ValueError(f"channels={channels} must be a positive multiple of 8; give 32, 48, 64, ...")
         widths = (channels // 2, channels, channels * 3 // 2, channels * 3 // 2)
         self.out_channels = out_channels
         self.strides = tuple(strides)
-        self.stem = _convolution(3, channels // 4 + channels // 8, stride=2)
+        self.stem = Conv2dNormActivation(3, channels // 4 + channels // 8, stride=2)
         inputs = (channels // 4 + channels // 8, *widths[:-1])
         self.stages = nn.ModuleList(
-            nn.Sequential(_convolution(i, o, stride=2), _Residual(o))
+            nn.Sequential(Conv2dNormActivation(i, o, stride=2), _Residual(o))
             for i, o in zip(inputs, widths, strict=True)
         )
-        self.first = first
-        self.laterals = nn.ModuleList(nn.Conv2d(width, out_channels, 1) for width in widths[first:])
-        self.outputs = nn.ModuleList(_convolution(out_channels, out_channels, stride=1) for _ in strides)
+        self.first = known.index(strides[0])
+        self.laterals = nn.ModuleList(nn.Conv2d(width, out_channels, 1) for width in widths[self.first :])
+        self.outputs = nn.ModuleList(Conv2dNormActivation(out_channels, out_channels) for _ in strides)
 
     def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
         """Return the maps by stride.
@@ -139,21 +142,12 @@ class _Residual(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            _convolution(channels, channels, stride=1),
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
+            Conv2dNormActivation(channels, channels),
+            Conv2dNormActivation(channels, channels, activation_layer=None),
         )
 
     def forward(self, features: Tensor) -> Tensor:
         return torch.relu(features + self.body(features))
-
-
-def _convolution(in_channels: int, out_channels: int, *, stride: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False),
-        nn.BatchNorm2d(out_channels),
-        nn.ReLU(inplace=True),
-    )
 
 
 def small_fcos(num_classes: int, settings: Mapping[str, Any]) -> FCOS:
@@ -173,12 +167,8 @@ def small_fcos(num_classes: int, settings: Mapping[str, Any]) -> FCOS:
         raise ValueError(
             f"head_channels={head_channels} must be a multiple of 32, the groups of its normalisation; give 64"
         )
-    if not 1 <= settings["detections_per_img"] <= 100:
-        raise ValueError(
-            f"detections_per_img={settings['detections_per_img']} must be 1 to 100, what the metric counts"
-        )
-    if settings["head_convs"] < 0:
-        raise ValueError(f"head_convs={settings['head_convs']} is negative; give 0 or more")
+    check_range(1, 101, detections_per_img=settings["detections_per_img"])  # the metric counts 100
+    check_range(0, math.inf, head_convs=settings["head_convs"])
     passed = ("min_size", "max_size", "score_thresh", "nms_thresh", "detections_per_img")
     return FCOS(
         PyramidBackbone(channels=settings["channels"], out_channels=head_channels, strides=tuple(strides)),
@@ -268,3 +258,63 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 
 def _middles(count: int, device: torch.device) -> Tensor:
     return (torch.arange(count, device=device, dtype=torch.float32) + 0.5) / count
+
+
+# -- checks ----------------------------------------------------------------------------------------------
+
+
+def check_names(argument: str, names: Sequence[Any]) -> list[str]:
+    """Return names as plain strings.
+
+    Args:
+        argument: The argument's name, for the message.
+        names: At least one, all different.
+
+    Raises:
+        ValueError: If there is none, or two are the same.
+        TypeError: If ``names`` is one string, whose letters would be taken for names.
+    """
+    if isinstance(names, str):
+        raise TypeError(f"{argument}={names!r} is one string; give a list of names")
+    if not names or len(set(names)) != len(names):
+        raise ValueError(f"{argument}={list(names)} must be different names, at least one")
+    return [str(name) for name in names]
+
+
+def check_labels(labels: Tensor, names: Sequence[str], *, argument: str, first: int, note: str = "") -> None:
+    """Refuse labels that stand for none of the names.
+
+    Args:
+        labels: int64, any shape.
+        names: Label ``first + i`` is ``names[i]``.
+        argument: The recipe's argument that holds the names, for the message.
+        first: Label of the first name.
+        note: A remark on the range, for the message.
+
+    Raises:
+        ValueError: If a label is out of range.
+    """
+    if not labels.numel():
+        return
+    low, high, last = int(labels.min()), int(labels.max()), first + len(names) - 1
+    if low < first or high > last:
+        raise ValueError(
+            f"labels {low} to {high} must lie in {first} to {last}{note} "
+            f"for {argument}={list(names)}; give the data set's own {argument.replace('_', ' ')}"
+        )
+
+
+def check_keypoints(points: Tensor, names: Sequence[str]) -> None:
+    """Refuse points ``(..., K, 2)`` of another number than there are names."""
+    if points.shape[-2] != len(names):
+        raise ValueError(
+            f"objects have {points.shape[-2]} points, keypoint_names has {len(names)}; "
+            "give the data set's own keypoint names"
+        )
+
+
+def check_range(low: float, high: float, **values: float) -> None:
+    """Refuse values outside [low, high), by the names of their arguments."""
+    for name, value in values.items():
+        if not low <= value < high:
+            raise ValueError(f"{name}={value} must lie in [{low}, {high})")

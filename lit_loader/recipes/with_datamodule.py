@@ -46,8 +46,8 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
     classes = list(datamodule.class_names)
     if not classes:
         raise ValueError(
-            f"the source of {type(datamodule).__name__} names no class, and a model needs some; give it a split "
-            "with labels, or class_names=[...]"
+            f"expected a source with classes, got one without for {type(datamodule).__name__}; give it a split with "
+            "labels, or class_names=[...]"
         )
     if isinstance(datamodule, ClassificationDataModule):
         return {"class_names": classes, "multi_label": datamodule.multi_label}
@@ -62,7 +62,7 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
         values = {name: list(names) for name, names in datamodule.attributes.items()}
         return {"class_names": classes, **points, "attributes": values}
     if schema is None:
-        raise ValueError("the data has no points; read it with a schema, or train another task")
+        raise ValueError("the data has no points; read it with a keypoint schema, or train another task")
     return {**points, "class_names": classes if len(classes) > 1 else None}
 
 

@@ -214,7 +214,7 @@ def test_a_label_outside_the_class_names_is_refused(label: int) -> None:
         ({"class_names": ("a", "a")}, "class_names"),
         ({"head_channels": 48}, "multiple of 32"),
         ({"channels": 12}, "multiple of 8"),
-        ({"detections_per_img": 101}, "1 to 100"),
+        ({"detections_per_img": 101}, "detections_per_img"),
         ({"strides": (8, 32)}, "run of neighbours"),
         ({"strides": ()}, "run of neighbours"),
         ({"head_convs": -1}, "head_convs"),

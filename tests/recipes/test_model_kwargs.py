@@ -73,9 +73,7 @@ def test_a_single_class_needs_no_class_head_for_landmarks(tmp_path):
 
 def test_data_without_classes_or_points_is_refused_with_a_remedy(tmp_path):
     for kind in (DetectionDataModule, ClassificationDataModule):
-        with pytest.raises(
-            ValueError, match=rf"{kind.__name__} names no class.* give it a split with labels"
-        ):
+        with pytest.raises(ValueError, match=rf"{kind.__name__}; give it a split with labels"):
             model_kwargs_from_datamodule(kind(DrawnSource()))
     bare = draw_set(tmp_path, num_images=2, objects=1, **BARE)
     with pytest.raises(ValueError, match="no points; read it with a schema"):

@@ -228,7 +228,7 @@ def test_a_report_before_a_test_is_refused() -> None:
         ({"normalize_by": "pair"}, "needs normalization_pair"),
         ({"keypoint_names": (), "normalization_pair": (0, 1)}, "without keypoint_names"),
         ({"head_channels": 48}, "multiple of 32"),
-        ({"detections_per_img": 101}, "1 to 100"),
+        ({"detections_per_img": 101}, "detections_per_img"),
         ({"strides": (8, 32)}, "run of neighbours"),
         ({"roi_size": 1}, "roi_size"),
         ({"box_scale": 0.5}, "box_scale"),
