@@ -16,28 +16,28 @@ from matplotlib.figure import Figure
 from benchmarks.class_weights import SHARED
 from lit_loader.annotations import AnnotationTable, image_labels
 from lit_loader.datamodules import (
-    ClassAwareSampling,
-    ClassBalancedSampling,
-    EffectiveNumberSampling,
-    RandomSampling,
-    RepeatFactorSampling,
-    Sampling,
-    SequentialSampling,
-    WeightedSampling,
+    ClassAwareSamplerConfig,
+    ClassBalancedSamplerConfig,
+    EffectiveNumberSamplerConfig,
+    RandomSamplerConfig,
+    RepeatFactorSamplerConfig,
+    SamplerConfig,
+    SequentialSamplerConfig,
+    WeightedSamplerConfig,
 )
 from lit_loader.datasets import draw_shapes, labelled_samples
 from lit_loader.formats import read_annotations
 from lit_loader.types import IndexArray
 
 NATURAL: Final = "sequential"
-FAMILIES: dict[str, Sampling] = {
-    NATURAL: SequentialSampling(),
-    "random": RandomSampling(),
-    "weighted": WeightedSampling(),
-    "effective_number": EffectiveNumberSampling(),
-    "repeat_factor, t=1": RepeatFactorSampling(repeat_thresh=1.0),
-    "class_balanced": ClassBalancedSampling(),
-    "class_aware": ClassAwareSampling(),
+FAMILIES: dict[str, SamplerConfig] = {
+    NATURAL: SequentialSamplerConfig(),
+    "random": RandomSamplerConfig(),
+    "weighted": WeightedSamplerConfig(),
+    "effective_number": EffectiveNumberSamplerConfig(),
+    "repeat_factor, t=1": RepeatFactorSamplerConfig(repeat_thresh=1.0),
+    "class_balanced": ClassBalancedSamplerConfig(),
+    "class_aware": ClassAwareSamplerConfig(),
 }
 
 
@@ -79,7 +79,7 @@ def mix_of(table: AnnotationTable, indices: IndexArray) -> Mix:
 
 def mixes(table: AnnotationTable) -> dict[str, Mix]:
     """Return the mix of the first epoch, of seed 0, under each family."""
-    orders = {name: family.sampler(table).order(seed=0, epoch=0) for name, family in FAMILIES.items()}
+    orders = {name: family.make_sampler(table).order(seed=0, epoch=0) for name, family in FAMILIES.items()}
     return {name: mix_of(table, order[0 : len(order)]) for name, order in orders.items()}
 
 
@@ -133,7 +133,7 @@ def main(out: Path) -> None:
     with tempfile.TemporaryDirectory() as cache:
         root = SHARED if SHARED.is_dir() else draw_shapes(Path(cache))
         table = read_annotations("voc", root, "train", cache_dir=cache, progress=False)
-        crops = labelled_samples(table, by=None, multi_label=False, objects="crop").table
+        crops = labelled_samples(table, label_attribute=None, multi_label=False, sample_unit="object").table
         panels = {"a sample is an image": mixes(table), "a sample is an object": mixes(crops)}
         for name, found in panels.items():
             print_mixes(f"{root.name}, {name}", found, table.class_names)

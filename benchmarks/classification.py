@@ -19,10 +19,10 @@ from torchvision.transforms.v2 import functional
 from benchmarks.detection import draw_images
 from benchmarks.rounds import Figures, compare, judge, passes, run
 from lit_loader import DataLoader, batch_memory
-from lit_loader.datasets import ClassificationDataset
+from lit_loader.datasets import ClassificationDataset, ImageReading
 from lit_loader.datasets.jpeg import jpeg_header, with_rows
 from lit_loader.formats import read_annotations
-from lit_loader.transforms import RandomHorizontalFlip, ReadingCompose, ToBatchBytes, ToBatchFloat
+from lit_loader.transforms import DecodeAwareCompose, RandomHorizontalFlip, ToFloat32, ToUInt8
 
 REPEATS, BATCH_SIZE, SIDE = 16, 64, 224
 LARGE = (1280, 960)
@@ -93,10 +93,10 @@ class BareSteps(Dataset[tuple[torch.Tensor, int]]):
 
 def our_dataset(folder: Path, *, decode: Any, to_float: bool) -> Repeated:
     """Return our data set with the same crop and flip."""
-    last = ToBatchFloat() if to_float else ToBatchBytes()
-    transform = ReadingCompose([v2.RandomResizedCrop(SIDE), RandomHorizontalFlip([]), last])
+    last = ToFloat32() if to_float else ToUInt8()
+    transform = DecodeAwareCompose([v2.RandomResizedCrop(SIDE), RandomHorizontalFlip(flip_pairs=[]), last])
     table = read_annotations("image_folder", folder, use_cache=False, num_workers=0, progress=False)
-    return Repeated(ClassificationDataset(table, transforms=transform, decode=decode))
+    return Repeated(ClassificationDataset(table, transforms=transform, reading=ImageReading(decode=decode)))
 
 
 def contenders(folder: Path) -> dict[str, TorchDataLoader[Any]]:

@@ -20,7 +20,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader.datasets import EncodedImage, decode_image
-from lit_loader.transforms import CropToObjects, ReadingCompose
+from lit_loader.transforms import CropToObjects, DecodeAwareCompose
 
 SIZES = ((375, 500), (481, 639), (960, 1280))
 SHARES = (0.5, 0.37, 0.25, 0.18, 0.125, 0.08)
@@ -48,7 +48,7 @@ def difference(exact: Tensor, fast: Tensor) -> tuple[float, float, float]:
     return psnr, float(apart.max()), float(np.quantile(apart.numpy(), 0.999))
 
 
-def differences(paths: Sequence[Path], transform: ReadingCompose) -> list[tuple[float, float, float]]:
+def differences(paths: Sequence[Path], transform: DecodeAwareCompose) -> list[tuple[float, float, float]]:
     """Return the `difference` of each file, after the same draws."""
     found = []
     for number, path in enumerate(paths):
@@ -69,10 +69,10 @@ def report(name: str, paths: Sequence[Path]) -> None:
     for share in SHARES:
         side = max(1, math.floor(shorter * share))
         for kind, transform in (
-            ("whole", ReadingCompose([v2.Resize(side)])),
+            ("whole", DecodeAwareCompose([v2.Resize(side)])),
             (
                 "crops",
-                ReadingCompose(
+                DecodeAwareCompose(
                     [
                         CropToObjects(
                             size=side // 2, around="image", fit="crop", scale=(0.5, 1), shift=0.2, margin=0

@@ -25,10 +25,10 @@ from benchmarks.rounds import compare, judge, passes, run
 from lit_loader import DataLoader
 from lit_loader.annotations import AnnotationTable
 from lit_loader.collate import ClassificationCollate
-from lit_loader.datasets import ClassificationDataset, DecodedCache
+from lit_loader.datasets import CacheSettings, ClassificationDataset, ImageReading
 from lit_loader.datasets.decoded import CacheKind
 from lit_loader.datasets.reading import Decode
-from lit_loader.transforms import RandomHorizontalFlip, ReadingCompose, ToBatchBytes
+from lit_loader.transforms import DecodeAwareCompose, RandomHorizontalFlip, ToUInt8
 
 NUM_IMAGES, BATCH_SIZE = 768, 64
 CASES: tuple[tuple[CacheKind, Decode], ...] = (("ram", "fast"), ("ram", "exact"), ("disk", "fast"))
@@ -73,7 +73,7 @@ def main(rounds: int) -> None:
         root.mkdir()
         draw_images(root)
         kept = {
-            (kind, decode): _dataset(root, DecodedCache(kind, cache_dir=folder), decode)
+            (kind, decode): _dataset(root, CacheSettings(kind, cache_dir=folder), decode)
             for kind, decode in CASES
         }
         ours: Any = DataLoader
@@ -95,10 +95,12 @@ def main(rounds: int) -> None:
             judge(f"{name}, torch's rate", found.rate_ratio(name, "torch, decoded each time"), at_least=3.0)
 
 
-def _dataset(root: Path, cache: DecodedCache, decode: Decode) -> ClassificationDataset:
-    recipe = ReadingCompose([v2.RandomResizedCrop(224), RandomHorizontalFlip([]), ToBatchBytes()])
+def _dataset(root: Path, cache: CacheSettings, decode: Decode) -> ClassificationDataset:
+    recipe = DecodeAwareCompose([v2.RandomResizedCrop(224), RandomHorizontalFlip(flip_pairs=[]), ToUInt8()])
     start = time.perf_counter()
-    dataset = ClassificationDataset(table_of(root), transforms=recipe, cache=cache, decode=decode)
+    dataset = ClassificationDataset(
+        table_of(root), transforms=recipe, cache=cache, reading=ImageReading(decode=decode)
+    )
     elapsed, kept = time.perf_counter() - start, dataset.cache
     assert kept is not None
     print(

@@ -27,6 +27,7 @@ from torchvision.transforms import v2
 from benchmarks.memory import peak_bytes
 from benchmarks.rounds import Pass, compare, judge, passes, run
 from lit_loader import DataLoader, DetectionDataset
+from lit_loader.datasets import ImageReading
 from lit_loader.formats import read_annotations
 from lit_loader.transforms import detection_transforms
 
@@ -78,7 +79,7 @@ def our_dataset(folder: Path, *, decode: Any, to_float: bool) -> DetectionDatase
     table = read_annotations("coco", folder, "boxes.json", use_cache=False, num_workers=0, progress=False)
     repeated = table.select([image % len(names) for image in range(NUM_IMAGES)])
     transforms = detection_transforms(True, shorter_sides=SIDES, max_size=LONGEST, to_float=to_float)
-    return DetectionDataset(repeated, transforms=transforms, decode=decode)
+    return DetectionDataset(repeated, transforms=transforms, reading=ImageReading(decode=decode))
 
 
 def collate(samples: list[Any]) -> tuple[Any, ...]:

@@ -24,7 +24,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lit_loader import DetectionDataModule
-from lit_loader.datamodules import ClassBalancedSampling
+from lit_loader.datamodules import ClassBalancedSamplerConfig
 from lit_loader.datasets import ShapesSource
 from lit_loader.recipes import DetectionModule
 
@@ -56,7 +56,7 @@ def train(record: Path, *, kill_at: int | None = None, ckpt_path: Path | None = 
     torch.set_num_threads(1)
     torch.manual_seed(0)  # the first weights; batches do not depend on it
     source = ShapesSource(num_images={"train": 96, "val": 8, "test": 8}, image_size=64, progress=False)
-    sampler = ClassBalancedSampling()
+    sampler = ClassBalancedSamplerConfig()
     datamodule = DetectionDataModule(source, batch_size=8, train_sampler=sampler, seed=1, **workers)
     datamodule.prepare_data()
     small: Any = {"channels": 8, "head_channels": 32, "warmup_steps": 3}

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CollateFn", "IndexArray", "Order", "WorkerInitFn"]
+__all__ = ["CollateFn", "FIRST_LABEL", "IndexArray", "Order", "WorkerInitFn"]
+
+FIRST_LABEL: Final = 1
+"""Label of class 0 in targets of whole images (detection, several tasks, landmarks): torchvision's detectors keep 0 for
+the background. Labels of crops and of classification are class ids, from 0."""
 
 IndexArray: TypeAlias = npt.NDArray[np.int64]
 CollateFn: TypeAlias = Callable[[Any], Any]

@@ -86,7 +86,7 @@ def test_any_sampler_with_any_workers_and_any_batching_on_any_number_of_ranks(tm
         assert cfg.trainer.devices == 2
         chosen = build_datamodule(cfg)._batchings
         assert chosen["val"] is None
-        drawn = instantiate(cfg.sampler).sampler(table)
+        drawn = instantiate(cfg.sampler).make_sampler(table)
         grouped = chosen["train"].batched(drawn, table)
         assert isinstance(grouped, GroupedSampler) == (batching != "plain")
         order = grouped.batch_order(seed=0, epoch=0, global_batch=4)
@@ -152,7 +152,7 @@ def test_the_root_holds_every_key_of_its_schema():
 @pytest.mark.parametrize("option", OPTIONS["datamodule"])
 def test_the_transforms_of_a_data_module_hold_every_key_of_their_preset(option):
     cfg = OmegaConf.load(CONF / f"datamodule/{option}.yaml")
-    schema = PRESETS.get((cfg["_target_"], None)) or PRESETS[cfg["_target_"], cfg.get("objects")]
+    schema = PRESETS.get((cfg["_target_"], None)) or PRESETS[cfg["_target_"], cfg.get("sample_unit")]
     assert set(cfg.train_transforms) == {item.name for item in fields(schema)}
 
 
@@ -216,7 +216,7 @@ def test_the_trainers_schema_names_only_what_lightning_knows():
             ["datamodule.val_transforms has no key 'hflipp'"],
         ),
         (
-            ["datamodule=landmarks", "datamodule.objects=image", "++datamodule.train_transforms.hflip=a"],
+            ["datamodule=landmarks", "datamodule.sample_unit=image", "++datamodule.train_transforms.hflip=a"],
             ["datamodule.train_transforms has no key 'margin'", "datamodule.train_transforms.hflip='a'"],
         ),
         (["workers.num_workers=two", "datamodule.batch_size=abc"], ["num_workers", "batch_size"]),

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "lit_loader"
 
 LAYERS = [
     ["extras"],
-    ["batch_memory", "errors", "types", "forkserver", "configs", "resources"],
+    ["batch_memory", "errors", "types", "file_lock", "forkserver", "configs", "resources"],
     ["seeding"],
     ["annotations"],
     ["formats"],

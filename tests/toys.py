@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,4 +159,6 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [type(value).__name__, *(plain(item) for item in value)]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [type(value).__name__, *(plain(item) for item in vars(value).values())]
     return value

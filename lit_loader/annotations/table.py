@@ -357,6 +357,19 @@ class AnnotationTable:
             lineage = replace(lineage, rows=in_file, by_object=True)
         return self._taken(lineage, images=images, objects=objects, offsets=np.arange(len(objects) + 1))
 
+    def without_crowds(self) -> AnnotationTable:
+        """Return the table without objects marked as crowd, and without images of which none is left.
+
+        The table itself if it has no such object.
+        """
+        if not self.crowd.any():
+            return self
+        kept = np.flatnonzero(~self.crowd)
+        counts = np.bincount(self.image_of_object()[kept], minlength=self.num_images)
+        images = np.flatnonzero((counts > 0) | (np.diff(self.offsets) == 0))
+        offsets = np.concatenate([[0], np.cumsum(counts[images])])
+        return self._taken(None, images=images, objects=kept, offsets=offsets)
+
     def with_class_names(
         self, class_names: Sequence[str], *, category_ids: npt.ArrayLike | None = None
     ) -> AnnotationTable:

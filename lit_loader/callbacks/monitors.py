@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_loader.collate import batch_labels
+from lit_loader.types import FIRST_LABEL
 
 __all__ = ["ClassMixMonitor", "DataWaitMonitor"]
 
@@ -28,7 +29,7 @@ class ClassMixMonitor(Callback):
         label: The attribute to count, or None for the class, or for what a `ClassificationBatch` is labelled by.
     """
 
-    def __init__(self, num_classes: int, *, first_label: int = 1, label: str | None = None) -> None:
+    def __init__(self, num_classes: int, *, first_label: int = FIRST_LABEL, label: str | None = None) -> None:
         # Of all ranks in the epochs that ended, and of this rank in the current one.
         self._of_all, self._own = np.zeros((2, num_classes), dtype=np.int64)
         self._first_label, self._label = first_label, label

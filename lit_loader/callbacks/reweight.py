@@ -204,7 +204,7 @@ def _find_target(trainer: Trainer) -> _Target:
         found = f"draws by {type(sampler).__name__}" if len(sets) == 1 else f"has {len(sets)} training sets"
         raise ValueError(
             f"ReweightClasses sets the weights of a WeightedRandomSampler, and {type(datamodule).__name__} {found}; "
-            "give it train_sampler=WeightedSampling() (sampler=weighted in Hydra), or leave the callback out"
+            "give it train_sampler=WeightedSamplerConfig() (sampler=weighted in Hydra), or leave the callback out"
         )
     table = datamodule.tables("train")[0]
     if table.num_images != sampler.num_indices:

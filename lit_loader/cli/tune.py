@@ -70,7 +70,9 @@ def tune(arguments: argparse.Namespace) -> None:
                 f"datamodule is a {type(datamodule).__name__}; tune sets the workers of a "
                 "lit_loader.datamodules.LoaderDataModule"
             )
-        given = {name: getattr(datamodule, name) for name in ("worker_method", "multiprocessing_context")}
+        given = {
+            name: getattr(datamodule.workers, name) for name in ("worker_method", "multiprocessing_context")
+        }
         own_method = given["multiprocessing_context"] or default_method()
         # what a data set prints meanwhile is not part of the output, which may be JSON
         with _threads_of(cfg.get("num_threads")), redirect_stdout(sys.stderr):

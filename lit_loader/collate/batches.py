@@ -13,9 +13,10 @@ from lit_loader.collate.detection import PaddedBatch
 from lit_loader.collate.landmarks import LandmarkBatch
 from lit_loader.collate.multi_task import MultiTaskBatch
 from lit_loader.collate.samples import duplicate_mask
+from lit_loader.types import FIRST_LABEL
 
 
-def batch_duplicates(batch: Sequence[Any]) -> Tensor:
+def batch_duplicates(batch: Any) -> Tensor:
     """Return which samples of a batch of any kind are duplicates, bool ``(B,)``.
 
     If the size of a set is not divisible by the number of ranks, the last batches are filled up, so that all ranks have
@@ -37,7 +38,7 @@ def batch_duplicates(batch: Sequence[Any]) -> Tensor:
     return duplicate_mask(batch[1])
 
 
-def batch_images(batch: Sequence[Any]) -> list[Tensor]:
+def batch_images(batch: Any) -> list[Tensor]:
     """Return the images of a batch of any kind one by one, ``(C, H, W)`` each, without padding.
 
     Args:
@@ -48,10 +49,11 @@ def batch_images(batch: Sequence[Any]) -> list[Tensor]:
     if isinstance(batch, PaddedBatch):
         sizes = batch.sizes.tolist()
         return [image[:, :height, :width] for image, (height, width) in zip(batch.images, sizes, strict=True)]
-    return list(batch[0])
+    images, *_ = batch
+    return list(images)
 
 
-def batch_targets(batch: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
+def batch_targets(batch: Any) -> Sequence[Mapping[str, Any]]:
     """Return the targets of a batch of detection or of several tasks, one dict per image.
 
     Raises:
@@ -62,7 +64,7 @@ def batch_targets(batch: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
         return batch.target_list()
     if isinstance(batch, LandmarkBatch | ClassificationBatch):
         raise TypeError(
-            f"a {type(batch).__name__} has no target per image; its fields are {list(type(batch)._fields)}."
+            f"a {type(batch).__name__} has no target per image; read its fields by name, such as batch.labels."
         )
     targets: Any = batch[1]
     if isinstance(targets, Mapping):
@@ -74,7 +76,7 @@ def batch_targets(batch: Sequence[Any]) -> Sequence[Mapping[str, Any]]:
     return found
 
 
-def batch_labels(batch: Sequence[Any], *, label: str | None = None, first_label: int = 1) -> Tensor:
+def batch_labels(batch: Any, *, label: str | None = None, first_label: int = FIRST_LABEL) -> Tensor:
     """Return the labels of a batch of any kind, counted from 0, one per object or crop.
 
     Args:

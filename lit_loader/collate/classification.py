@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import register_dataclass
 
 from lit_loader.collate.samples import mark_tensor, stack_images, transpose_samples
 
@@ -16,8 +17,9 @@ _ONE_SIZE = (
 )
 
 
-class ClassificationBatch(NamedTuple):
-    """A batch of B images with their labels.
+@dataclass(eq=False)  # not frozen: Lightning moves a dataclass to a device by setting its fields
+class ClassificationBatch:
+    """A batch of B images with their labels, unpacked as ``images, labels = batch``.
 
     Attributes:
         images: ``(B, 3, H, W)``.
@@ -31,6 +33,18 @@ class ClassificationBatch(NamedTuple):
     labels: Tensor
     image_ids: Tensor
     is_duplicate: Tensor
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Give images and labels, as training loops unpack them; the other fields are read by name."""
+        return iter((self.images, self.labels))
+
+    def pin_memory(self) -> ClassificationBatch:
+        """Return the batch in page-locked memory; torch's loader and lit_loader's call this."""
+        return ClassificationBatch(**{name: value.pin_memory() for name, value in vars(self).items()})
+
+
+# torchvision's v2 transforms take a batch apart by pytree, which knows tuples and dicts alone.
+register_dataclass(ClassificationBatch)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,7 +65,7 @@ def _preset(node: DictConfig | ListConfig, key: str, child: DictConfig | ListCon
     if not isinstance(node, DictConfig) or not isinstance(child, DictConfig) or "_target_" in child:
         return None
     target = str(node.get("_target_", ""))
-    own = PRESETS.get((target, None)) or PRESETS.get((target, str(node.get("objects"))))
+    own = PRESETS.get((target, None)) or PRESETS.get((target, str(node.get("sample_unit"))))
     return own if key.endswith("_transforms") else None
 
 

@@ -13,16 +13,18 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import Sampler
 
 from lit_loader.arguments import check_choice, check_policy
-from lit_loader.datamodules.held_loaders import held_loaders
-from lit_loader.datamodules.resuming import resume_with, saved_states
-from lit_loader.datamodules.workers import (
-    AutoWorkers,
-    NumWorkers,
-    check_worker_settings,
-    loader_arguments,
+from lit_loader.datamodules.keywords import (
+    check_number,
+    check_type,
+    flat_signature,
+    plain_arguments,
+    refuse_unknown,
+    take_fields,
 )
-from lit_loader.datasets import Stage
-from lit_loader.engine import OnBadSample, Resume, WorkerMethod
+from lit_loader.datamodules.resuming import held_loaders, resume_with, saved_states
+from lit_loader.datamodules.workers import AutoWorkers, NumWorkers, WorkerSettings
+from lit_loader.datasets import ImageReading, Stage
+from lit_loader.engine import OnBadSample, Resume
 from lit_loader.loader import DataLoader
 from lit_loader.seeding import key64
 from lit_loader.types import CollateFn
@@ -30,7 +32,7 @@ from lit_loader.types import CollateFn
 __all__ = ["LoaderDataModule", "SplitData"]
 
 SplitData: TypeAlias = tuple[Any, Sampler[int] | None]
-"""A dataset and the sampler over it (None: in order)."""
+"""A data set and the sampler over it, or None for its own order."""
 
 # Lightning hands setup() a TrainerFn, a str enum with these values.
 _STAGES: dict[str, tuple[Stage, ...]] = {
@@ -44,40 +46,30 @@ _STAGES: dict[str, tuple[Stage, ...]] = {
 class LoaderDataModule(LightningDataModule):
     """Loaders for every stage from one factory.
 
-    A subclass gives the data of a stage (`_split_data`) and its collate function (`_collate_fn`).
+    A subclass gives the data of a stage (`stage_data`) and, if need be, its collate function (`collate_fn`). Arguments
+    that are plain values, a subclass's own included, are in `hparams` and so in checkpoints: ``load_from_checkpoint``
+    takes what they leave out, such as sources, data sets, samplers and functions, as keywords.
 
     Args:
         batch_size: Samples a batch on each rank, for the stages without one of their own. Setting the
             attribute later changes the training loader too, as Lightning's ``BatchSizeFinder`` expects.
-        train_batch_size: For training; None: ``batch_size``. Likewise the next three.
+        train_batch_size: For training, or None for ``batch_size``. Likewise the next three.
         val_batch_size: For validation.
         test_batch_size: For testing.
         predict_batch_size: For prediction.
-        num_workers: Workers of each loader. With 0 the other worker settings wait, checked but without effect, so
-            that this one setting switches workers off and on. ``"auto"``: decided when the first loader is made,
-            from the cores, quota and memory of this host and the trainer's ranks on it, and logged with the
-            reason; the attribute stays ``"auto"``, `num_workers_of_loaders` is the number.
-        worker_method: ``"multiprocessing"``: workers are processes, ``"thread"``: threads of this one.
-        prefetch_factor: Batches that each worker makes ahead; None: torch's default.
-        persistent_workers: Keep workers from epoch to epoch; None: if there are any.
-        multiprocessing_context: Start method of worker processes; None: the platform's.
-        max_worker_restarts: How many worker processes that ended are replaced in an epoch, see `lit_loader.DataLoader`;
-            None: 3.
-        hang_timeout_s: Seconds that a worker process may be at one sample before it is replaced; None: for ever.
-        pin_memory: Page-lock batches; None: if an accelerator is there.
-        prefetch_to_device: Copy the next batch to the trainer's device while this one is used, so that Lightning's
-            own transfer finds it there; None: if that device is an accelerator. On a CPU nothing is copied.
-        timeout: Seconds to wait for a batch from workers; 0: for ever.
+        workers: Worker settings, or None for those among ``settings``.
         on_bad_sample: ``"raise"``, ``"skip"`` or ``"substitute"`` a sample that cannot be made, in every stage; see
             `lit_loader.DataLoader`. In evaluation a skipped sample does not count, and a substitute counts twice.
-        max_bad_samples: How many samples of an epoch may be bad on each rank; None: 100.
+        max_bad_samples: How many samples of an epoch may be bad on each rank, or None for 100.
         drop_last: Leave out the last training batch if it is not full.
         resume: What becomes of the state in a checkpoint that does not fit the training loader: "exact": it is refused,
             "same_sample", "restart"; see `lit_loader.DataLoader`.
-        seed: Seed of orders and augmentation; None: what ``seed_everything`` was called with, else 0.
+        seed: Seed of orders and augmentation, or None for what ``seed_everything`` was called with, else 0.
+        **settings: Fields of `WorkerSettings`, such as ``num_workers=4``.
 
     Raises:
         ValueError: If a batch size or worker setting is out of range.
+        TypeError: If a setting is not known, or of a wrong type.
 
     Determinism: every loader has a seed, so that a batch does not depend on the workers; see
         `lit_loader.DataLoader`. Stages, and the sets of a stage, have seeds of their own.
@@ -85,6 +77,7 @@ class LoaderDataModule(LightningDataModule):
         `teardown` ends them all.
     """
 
+    @flat_signature(workers=WorkerSettings)
     def __init__(
         self,
         *,
@@ -93,37 +86,24 @@ class LoaderDataModule(LightningDataModule):
         val_batch_size: int | None = None,
         test_batch_size: int | None = None,
         predict_batch_size: int | None = None,
-        num_workers: NumWorkers = 0,
-        worker_method: WorkerMethod = "multiprocessing",
-        prefetch_factor: int | None = None,
-        persistent_workers: bool | None = None,
-        multiprocessing_context: str | None = None,
-        max_worker_restarts: int | None = None,
-        hang_timeout_s: float | None = None,
-        pin_memory: bool | None = None,
-        prefetch_to_device: bool | None = None,
-        timeout: float = 0.0,
+        workers: WorkerSettings | None = None,
         on_bad_sample: OnBadSample = "raise",
         max_bad_samples: int | None = None,
         drop_last: bool = False,
         resume: Resume = "exact",
         seed: int | None = None,
+        **settings: Any,
     ) -> None:
         super().__init__()
-        check_worker_settings(
-            num_workers=num_workers,
-            prefetch_factor=prefetch_factor,
-            multiprocessing_context=multiprocessing_context,
-            timeout=timeout,
-            worker_method=worker_method,
-            max_worker_restarts=max_worker_restarts,
-            hang_timeout_s=hang_timeout_s,
-        )
+        self.hparams.update(plain_arguments(self, WorkerSettings, ImageReading))
+        self.workers, unknown = take_fields(WorkerSettings, "workers", workers, settings)
+        refuse_unknown(type(self), unknown)
         check_policy(on_bad_sample, max_bad_samples)
         check_choice("resume", resume, Resume)
-        self.resume = resume
+        check_type("drop_last", drop_last, bool, remedy="give True or False", optional=False)
+        check_type("seed", seed, int, remedy="give an int")
+        self.resume, self.drop_last, self._seed = resume, drop_last, seed
         self.on_bad_sample, self.max_bad_samples = on_bad_sample, max_bad_samples
-        self._batch_size = _checked_size("batch_size", batch_size)
         self._batch_sizes: dict[Stage, int | None] = {
             "train": train_batch_size,
             "val": val_batch_size,
@@ -132,16 +112,10 @@ class LoaderDataModule(LightningDataModule):
         }
         for name, size in self._batch_sizes.items():
             if size is not None:
-                _checked_size(f"{name}_batch_size", size)
-        self.num_workers, self.worker_method = num_workers, worker_method
-        self.prefetch_factor, self.persistent_workers = prefetch_factor, persistent_workers
-        self.multiprocessing_context = multiprocessing_context
-        self.max_worker_restarts, self.hang_timeout_s = max_worker_restarts, hang_timeout_s
+                check_number(f"{name}_batch_size", size, low=1)
+        self._batch_size = batch_size
+        check_number("batch_size", batch_size, low=1)
         self._auto_workers = AutoWorkers()
-        self.pin_memory = torch.accelerator.is_available() if pin_memory is None else pin_memory
-        self.prefetch_to_device = prefetch_to_device
-        self.timeout, self.drop_last = timeout, drop_last
-        self._seed = seed
         self._data: dict[Stage, list[SplitData]] = {}
         # weakly: one that is used no more ends with its workers
         self._loaders: list[weakref.ref[DataLoader[Any]]] = []
@@ -150,12 +124,15 @@ class LoaderDataModule(LightningDataModule):
     # -- what a subclass gives ------------------------------------------------------------------------------
 
     @abstractmethod
-    def _split_data(self, stage: Stage) -> list[SplitData]:
-        """Return the datasets of a stage with their samplers; called once for each stage."""
+    def stage_data(self, stage: Stage) -> list[SplitData]:
+        """Return the data sets of a stage, each with its sampler or None for its own order.
 
-    @abstractmethod
-    def _collate_fn(self, stage: Stage) -> CollateFn | None:
-        """Return the collate function of a stage; None: the default."""
+        Called once for each stage, by `setup`. A stage may have none, one or several; training needs one.
+        """
+
+    def collate_fn(self, stage: Stage) -> CollateFn | None:
+        """Return the function that makes a batch of a list of samples, or None for `lit_loader.default_collate`."""
+        return None
 
     # -- settings -------------------------------------------------------------------------------------------
 
@@ -166,7 +143,8 @@ class LoaderDataModule(LightningDataModule):
 
     @batch_size.setter
     def batch_size(self, batch_size: int) -> None:
-        self._batch_size, self._batch_sizes["train"] = _checked_size("batch_size", batch_size), None
+        check_number("batch_size", batch_size, low=1)
+        self._batch_size, self._batch_sizes["train"] = batch_size, None
 
     def _batch_size_of(self, stage: Stage) -> int:
         own = self._batch_sizes[stage]
@@ -178,16 +156,50 @@ class LoaderDataModule(LightningDataModule):
         return int(os.environ.get("PL_GLOBAL_SEED", 0)) if self._seed is None else self._seed
 
     @property
+    def num_workers(self) -> NumWorkers:
+        """Workers of each loader as they were given: a number, or ``"auto"``."""
+        return self.workers.num_workers
+
+    @property
     def num_workers_of_loaders(self) -> int:
         """Workers of each loader that is made now: ``num_workers``, or what this host decides."""
-        if self.num_workers != "auto":
-            return self.num_workers
-        return self._auto_workers.decide(self.trainer, self.worker_method)
+        if self.workers.num_workers != "auto":
+            return self.workers.num_workers
+        return self._auto_workers.decide(self.trainer, self.workers.worker_method)
+
+    @property
+    def train_dataset(self) -> Any:
+        """The training data set. Like the next three it is there after `setup`; a list if the stage has several."""
+        return self._dataset_of("train")
+
+    @property
+    def val_dataset(self) -> Any:
+        """The validation data set."""
+        return self._dataset_of("val")
+
+    @property
+    def test_dataset(self) -> Any:
+        """The test data set."""
+        return self._dataset_of("test")
+
+    @property
+    def predict_dataset(self) -> Any:
+        """The data set to predict on."""
+        return self._dataset_of("predict")
+
+    def _dataset_of(self, stage: Stage) -> Any:
+        if stage not in self._data:
+            name = next(name for name, stages in _STAGES.items() if stage in stages)
+            raise RuntimeError(f"{stage}_dataset is not opened yet; call setup({name!r}) first")
+        datasets = [dataset for dataset, _ in self._data[stage]]
+        if not datasets:
+            raise RuntimeError(f"{stage}_dataset: {type(self).__name__} has no data for this stage")
+        return datasets[0] if len(datasets) == 1 else datasets
 
     # -- Lightning's hooks ----------------------------------------------------------------------------------
 
     def setup(self, stage: str | None = None) -> None:
-        """Open the data of a stage, None: of all; what is open already stays.
+        """Open the data of a stage, or of all stages if it is None; what is open already stays.
 
         Raises:
             ValueError: If there is no such stage.
@@ -206,8 +218,7 @@ class LoaderDataModule(LightningDataModule):
         """
         loaders = self._make_loaders("train")
         if len(loaders) != 1:
-            raise ValueError(f"training needs one data set and the source gives {len(loaders)}")
-        self._check_not_empty(loaders[0])
+            raise ValueError(f"training needs one data set and {type(self).__name__} has {len(loaders)}")
         state, self._train_state = self._train_state, None
         if state is not None:
             loaders[0].load_state_dict(state)
@@ -266,29 +277,21 @@ class LoaderDataModule(LightningDataModule):
 
     def _open(self, stage: Stage) -> list[SplitData]:
         if stage not in self._data:
-            self._data[stage] = self._split_data(stage)
+            self._data[stage] = self.stage_data(stage)
         return self._data[stage]
 
     def _make_loaders(self, stage: Stage, *, to_device: bool = True) -> list[DataLoader[Any]]:
         rank, world_size = self._place()
-        workers = loader_arguments(
-            self.num_workers_of_loaders,
-            prefetch_factor=self.prefetch_factor,
-            persistent_workers=self.persistent_workers,
-            multiprocessing_context=self.multiprocessing_context,
-            timeout=self.timeout,
-            worker_method=self.worker_method,
-            max_worker_restarts=self.max_worker_restarts,
-            hang_timeout_s=self.hang_timeout_s,
-        )
+        workers = self.workers.loader_arguments(self.num_workers_of_loaders)
+        pin_memory = self.workers.pin_memory
         loaders: list[DataLoader[Any]] = []
         for number, (dataset, sampler) in enumerate(self._open(stage)):
             loader: DataLoader[Any] = DataLoader(
                 dataset,
                 batch_size=self._batch_size_of(stage),
                 sampler=sampler,
-                collate_fn=self._collate_fn(stage),
-                pin_memory=self.pin_memory,
+                collate_fn=self.collate_fn(stage),
+                pin_memory=torch.accelerator.is_available() if pin_memory is None else pin_memory,
                 device=self._device_of_loaders() if to_device else None,
                 on_bad_sample=self.on_bad_sample,
                 max_bad_samples=self.max_bad_samples,
@@ -299,6 +302,8 @@ class LoaderDataModule(LightningDataModule):
                 world_size=world_size,
                 **workers,
             )
+            if stage == "train":
+                self._check_not_empty(loader)
             loaders.append(loader)
         self._loaders = [known for known in self._loaders if known() is not None]
         self._loaders.extend(map(weakref.ref, loaders))
@@ -324,27 +329,18 @@ class LoaderDataModule(LightningDataModule):
         return (None, None) if trainer is None else (trainer.global_rank, trainer.world_size)
 
     def _device_of_loaders(self) -> torch.device | None:
-        """Return where loaders deliver their batches; None: where these are made, and Lightning moves them."""
-        if self.trainer is None or self.prefetch_to_device is False:
+        """Return where loaders deliver their batches; or None for where they are made, and Lightning moves them."""
+        prefetch = self.workers.prefetch_to_device
+        if self.trainer is None or prefetch is False:
             return None
         device: torch.device = self.trainer.strategy.root_device
-        if self.prefetch_to_device is None:
-            accelerator = (
-                torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-            )
-            return device if accelerator is not None and device.type == accelerator.type else None
-        return device
+        accelerated = torch.accelerator.is_available() and device.type != "cpu"
+        return device if prefetch or accelerated else None
 
     def __str__(self) -> str:
         # Lightning's own calls all four *_dataloader methods
         sizes = ", ".join(f"{stage}: {[len(data) for data, _ in sets]}" for stage, sets in self._data.items())
-        return f"{type(self).__name__}(batch_size={self.batch_size}, num_workers={self.num_workers}, {sizes})"
-
-
-def _checked_size(name: str, size: int) -> int:
-    if size < 1:
-        raise ValueError(f"{name}={size} must be at least 1")
-    return size
+        return f"{type(self).__name__}(batch_size={self.batch_size}, num_workers={self.workers.num_workers}, {sizes})"
 
 
 def _one_or_all(loaders: Sequence[DataLoader[Any]]) -> DataLoader[Any] | list[DataLoader[Any]]:

@@ -89,13 +89,13 @@ def stage_batchings(
     """Return each stage's batching, checked.
 
     Args:
-        samplers: What draws each stage's samples: a sampler, settings that make one of ours, or None.
-        train_batching: The batching of training; None: plain.
+        samplers: What draws each stage's samples: a sampler, a `SamplerConfig`, or None.
+        train_batching: The batching of training, or None for plain.
         eval_batching: That of the other stages.
 
     Raises:
         TypeError: One is no batching.
-        ValueError: One stands beside a sampler that is not of ours.
+        ValueError: One stands beside a sampler that is not lit_loader's.
     """
     found: dict[Stage, Batching | None] = {}
     for stage, sampler in samplers.items():
@@ -111,7 +111,7 @@ def stage_batchings(
             raise ValueError(
                 f"{name}={batching} puts batches together from a whole epoch's order, which {stage}_sampler="
                 f"{type(sampler).__name__} does not tell before it is iterated; give a sampler of "
-                f"lit_loader.samplers or a lit_loader.datamodules.Sampling, or leave {name} out"
+                f"lit_loader.samplers or a lit_loader.datamodules.SamplerConfig, or leave {name} out"
             )
         found[stage] = batching
     return found
@@ -123,9 +123,9 @@ def batched(
     """Return a table's sampler as a batching has it.
 
     Args:
-        sampler: One of ours, or None for the table's own order; with a plain batching any sampler.
+        sampler: One of lit_loader's, or None for the table's own order; with a plain batching any sampler.
         table: The samples.
-        batching: None: plain.
+        batching: What puts batches together, or None for plain.
     """
     if batching is None or not _regroups(batching):
         return sampler

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from matplotlib.figure import Figure
-from torch.utils.data import Sampler
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.collate import ClassificationCollate, batch_images
 from lit_loader.datamodules.pictures import draw_labels, label_texts
-from lit_loader.datamodules.summary import SetSummary
 from lit_loader.datamodules.table_module import DEFAULT_SIZE, TableDataModule
 from lit_loader.datasets import (
     ClassificationDataset,
@@ -21,9 +19,12 @@ from lit_loader.datasets import (
     TableSource,
     labelled_samples,
 )
-from lit_loader.datasets.samples import check_objects
+from lit_loader.datasets.samples import check_sample_unit
 from lit_loader.transforms import classification_transforms
 from lit_loader.types import CollateFn
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["ClassificationDataModule"]
 
@@ -36,9 +37,9 @@ class ClassificationDataModule(TableDataModule):
 
     Args:
         source: Where the data lies and which split serves which stage.
-        by: The attribute that labels; None: the class.
+        label_attribute: The attribute that labels, or None for the class.
         multi_label: An image may have several labels or, without any object, none; labels are multi-hot.
-        objects: ``"image"``: a sample is an image; ``"crop"``: it is an object, cut out of its image.
+        sample_unit: ``"image"``: a sample is an image; ``"object"``: it is an object, cut out of its image.
         **settings: Samplers, transforms and reading of images, as `TableDataModule` takes them (its preset is
             `classification_transforms` with ``size=96``); batch sizes, workers and seed, as `LoaderDataModule`
             takes them.
@@ -48,59 +49,63 @@ class ClassificationDataModule(TableDataModule):
         TypeError: If a setting is not known.
     """
 
+    counts_images = True
+
     def __init__(
         self,
         source: TableSource,
         *,
-        by: str | None = None,
+        label_attribute: str | None = None,
         multi_label: bool = False,
-        objects: Literal["crop", "image"] = "image",
+        sample_unit: Literal["object", "image"] = "image",
         **settings: Any,
     ) -> None:
-        check_objects(objects, multi_label=multi_label)
-        preset = partial(classification_transforms, size=DEFAULT_SIZE, crop=objects == "crop")
+        check_sample_unit(sample_unit, multi_label=multi_label)
+        preset = partial(classification_transforms, size=DEFAULT_SIZE, crop=sample_unit == "object")
         super().__init__(source, preset=preset, **settings)
-        self.by, self.multi_label, self._objects = by, multi_label, objects
+        self.label_attribute, self.multi_label, self.sample_unit = label_attribute, multi_label, sample_unit
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the labels, in their order."""
-        table = self._first_table()
-        return () if table is None else self._names_of(table)["labels"]
+        table = self.first_table()
+        return () if table is None else self.names(table)["labels"]
 
-    def _names_of(self, table: AnnotationTable) -> dict[str, tuple[str, ...]]:
+    def names(self, table: AnnotationTable) -> dict[str, tuple[str, ...]]:
+        """Return the names that must be the same in every table, by what they name."""
         # A set to predict on may lack the attribute.
-        known = self.by is None or self.by in table.attributes
-        return {**super()._names_of(table), "labels": table.labels_of(self.by)[1] if known else ()}
+        known = self.label_attribute is None or self.label_attribute in table.attributes
+        return {
+            **super().names(table),
+            "labels": table.labels_of(self.label_attribute)[1] if known else (),
+        }
 
-    def _samples_of(self, table: AnnotationTable) -> SampleTable:
-        return labelled_samples(table, by=self.by, multi_label=self.multi_label, objects=self._objects)
-
-    def _dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> ClassificationDataset:
-        return ClassificationDataset(
+    def select_samples(self, table: AnnotationTable) -> SampleTable:
+        """Return the samples that a table gives to any stage but prediction."""
+        return labelled_samples(
             table,
-            by=self.by,
+            label_attribute=self.label_attribute,
             multi_label=self.multi_label,
-            objects=self._objects,
-            unlabelled="keep",  # what must go has gone: the table is one of samples
-            transforms=transforms,
-            **self._reading,
+            sample_unit=self.sample_unit,
         )
 
-    def _collate_fn(self, stage: Stage) -> CollateFn:
+    def make_dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> ClassificationDataset:
+        """Return the data set of a table of samples."""
+        return ClassificationDataset(
+            table,
+            label_attribute=self.label_attribute,
+            multi_label=self.multi_label,
+            sample_unit=self.sample_unit,
+            unlabelled="keep",  # what must go has gone: the table is one of samples
+            transforms=transforms,
+            **self.reading_arguments,
+        )
+
+    def collate_fn(self, stage: Stage) -> CollateFn:
+        """Return the collate function of a stage."""
         return ClassificationCollate(multi_label=self.multi_label)
 
-    def _summaries_of(
-        self, name: str, samples: SampleTable, sampler: Sampler[int] | None
-    ) -> list[SetSummary]:
-        labels = dict.fromkeys([self.by, *self._balanced_by()])
-        return [
-            SetSummary.of(
-                name, samples.table, sampler, by=by, distinct=True, num_left_out=samples.num_left_out
-            )
-            for by in labels
-        ]
-
-    def _draw(self, batch: Any, *, max_images: int, title: str) -> Figure:
+    def draw_batch(self, batch: Any, *, max_images: int, title: str) -> Figure:
+        """Return a picture of a batch."""
         texts = label_texts(batch.labels, self.class_names)
         return draw_labels(batch_images(batch), texts, max_images=max_images, title=title)

@@ -83,7 +83,8 @@ class DatasetsDataModule(LoaderDataModule):
             **datamodule_kwargs,
         )
 
-    def _split_data(self, stage: Stage) -> list[SplitData]:
+    def stage_data(self, stage: Stage) -> list[SplitData]:
+        """Return the data sets of a stage with their samplers."""
         return [(dataset, self._sampler(stage, dataset)) for dataset in self._datasets[stage]]
 
     def _sampler(self, stage: Stage, dataset: Any) -> Sampler[int] | None:
@@ -91,7 +92,8 @@ class DatasetsDataModule(LoaderDataModule):
             return None
         return RandomSampler(dataset) if self._train_sampler is None else self._train_sampler
 
-    def _collate_fn(self, stage: Stage) -> CollateFn | None:
+    def collate_fn(self, stage: Stage) -> CollateFn | None:
+        """Return the collate function of all stages, or None for the default."""
         return self._collate
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any, Literal
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.collate import DetectionCollate, batch_images, batch_targets
-from lit_loader.datamodules.pictures import draw_boxes
+from lit_loader.collate import DetectionCollate
+from lit_loader.datamodules.keywords import check_type
 from lit_loader.datamodules.table_module import TableDataModule
-from lit_loader.datasets import MAX_PIXELS, DetectionDataset, SampleTable, Stage, TableSource
+from lit_loader.datasets import DetectionDataset, SampleTable, Stage, TableSource
 from lit_loader.datasets.detection import check_dataset_settings
 from lit_loader.datasets.targets import check_masks
 from lit_loader.transforms import detection_transforms
-from lit_loader.types import CollateFn
+from lit_loader.types import FIRST_LABEL, CollateFn
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["DetectionDataModule"]
 
@@ -27,7 +28,7 @@ class DetectionDataModule(TableDataModule):
         source: Where the data lies and which split serves which stage.
         images: How images of a batch come: ``list``, ``stack`` (equal sizes) or ``pad``.
         size_divisor: With ``pad``, height and width are rounded up to a multiple of it.
-        collate_fn: Replaces the collation that ``images`` and ``size_divisor`` choose; give it alone.
+        collate_fn: Replaces the collation that ``images`` and ``size_divisor`` choose, or None for these.
         first_label: Label of the first class; torchvision keeps 0 for the background.
         extra_fields: Further per-object fields of the targets: ``difficult``, ``truncated``, ``occluded``.
         masks: Whether targets have ``masks``, as torchvision's Mask R-CNN takes them; the tables must have some (to
@@ -52,51 +53,48 @@ class DetectionDataModule(TableDataModule):
         images: Literal["list", "stack", "pad"] = "list",
         size_divisor: int = 1,
         collate_fn: CollateFn | None = None,
-        first_label: int = 1,
+        first_label: int = FIRST_LABEL,
         extra_fields: Sequence[str] = (),
         masks: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(source, preset=detection_transforms, **settings)
+        check_type("collate_fn", collate_fn, Callable, remedy="give a function of a list of samples")  # type: ignore[arg-type] # isinstance takes it
         collate = DetectionCollate(images=images, size_divisor=size_divisor)
         if collate_fn is not None and (images != "list" or size_divisor != 1):
             raise ValueError(
                 f"images={images!r} and size_divisor={size_divisor} have no effect beside a collate_fn; "
                 "leave them out, or give collate_fn=DetectionCollate(...) with them"
             )
-        check_dataset_settings(
-            first_label=first_label, extra_fields=extra_fields, size_mismatch="clip", max_pixels=MAX_PIXELS
-        )
+        check_dataset_settings(first_label=first_label, extra_fields=extra_fields)
         self.first_label, self.extra_fields, self.masks = first_label, tuple(extra_fields), masks
         self._collate: CollateFn = collate if collate_fn is None else collate_fn
 
-    def _samples_of(self, table: AnnotationTable) -> SampleTable:
+    def select_samples(self, table: AnnotationTable) -> SampleTable:
+        """Return the samples that a table gives to any stage but prediction."""
         if self.masks:
             check_masks(table)
-        return super()._samples_of(table)
+        return super().select_samples(table)
 
-    def _preset_keywords(self, table: AnnotationTable) -> dict[str, Any]:
+    def transform_defaults(self, table: AnnotationTable) -> dict[str, Any]:
+        """Return the keywords of the preset that follow from the table."""
         return {"per_object": self.extra_fields}
 
-    def _dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
+    def make_dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
+        """Return the data set of a table of samples."""
         return DetectionDataset(
             table,
             transforms=transforms,
             first_label=self.first_label,
             extra_fields=self.extra_fields,
             masks=self.masks and table.masks is not None,
-            **self._reading,
+            **self.reading_arguments,
         )
 
-    def _collate_fn(self, stage: Stage) -> CollateFn:
+    def collate_fn(self, stage: Stage) -> CollateFn:
+        """Return the collate function of a stage."""
         return self._collate
 
-    def _draw(self, batch: Any, *, max_images: int, title: str) -> Figure:
-        return draw_boxes(
-            batch_images(batch),
-            batch_targets(batch),
-            class_names=self.class_names,
-            first_label=self.first_label,
-            max_images=max_images,
-            title=title,
-        )
+    def draw_batch(self, batch: Any, *, max_images: int, title: str) -> Figure:
+        """Return a picture of a batch."""
+        return self.draw_targets(batch, first_label=self.first_label, max_images=max_images, title=title)

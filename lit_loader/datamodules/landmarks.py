@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any, Literal
 
 from lit_loader.annotations import AnnotationTable, KeypointSchema
 from lit_loader.collate import (
@@ -14,9 +12,8 @@ from lit_loader.collate import (
     LandmarkCollate,
     MultiTaskCollate,
     batch_images,
-    batch_targets,
 )
-from lit_loader.datamodules.pictures import draw_boxes, draw_points, label_texts
+from lit_loader.datamodules.pictures import draw_points, label_texts
 from lit_loader.datamodules.table_module import DEFAULT_SIZE, TableDataModule
 from lit_loader.datasets import (
     DetectionDataset,
@@ -26,9 +23,12 @@ from lit_loader.datasets import (
     TableSource,
     landmark_samples,
 )
-from lit_loader.datasets.samples import check_objects
+from lit_loader.datasets.samples import check_sample_unit
 from lit_loader.transforms import detection_transforms, landmark_transforms
-from lit_loader.types import CollateFn
+from lit_loader.types import FIRST_LABEL, CollateFn
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["LandmarkDataModule"]
 
@@ -41,7 +41,7 @@ class LandmarkDataModule(TableDataModule):
 
     Args:
         source: Where the data lies and which split serves which stage.
-        objects: ``"crop"``: a sample is an object, cut out of its image; ``"image"``: it is a whole image.
+        sample_unit: ``"object"``: a sample is an object, cut out of its image; ``"image"``: it is a whole image.
         min_points: Fewest points of a sample's object that are not absent; of a whole image one object must
             have them, and the others stay.
         attributes: Names of the attributes that batches hold, or ``"all"`` that the tables have.
@@ -60,59 +60,66 @@ class LandmarkDataModule(TableDataModule):
         self,
         source: TableSource,
         *,
-        objects: Literal["crop", "image"] = "crop",
+        sample_unit: Literal["object", "image"] = "object",
         min_points: int = 1,
         attributes: Sequence[str] | Literal["all"] = (),
         size_divisor: int = 1,
         **settings: Any,
     ) -> None:
-        check_objects(objects)
+        check_sample_unit(sample_unit)
         preset = (
-            partial(landmark_transforms, size=DEFAULT_SIZE) if objects == "crop" else detection_transforms
+            partial(landmark_transforms, size=DEFAULT_SIZE)
+            if sample_unit == "object"
+            else detection_transforms
         )
         super().__init__(source, preset=preset, **settings)
-        if objects == "crop" and size_divisor != 1:
+        if sample_unit == "object" and size_divisor != 1:
             raise ValueError(
-                f"size_divisor={size_divisor} has no effect with objects='crop', whose size the transforms give; "
-                "leave it out, or give objects='image'"
+                f"size_divisor={size_divisor} has no effect with sample_unit='object', whose size the transforms give; "
+                "leave it out, or give sample_unit='image'"
             )
         if min_points < 0:
             raise ValueError(f"min_points={min_points} must be at least 0")
         MultiTaskCollate(size_divisor=size_divisor)  # checks it before there is a table
-        self.min_points, self._objects = min_points, objects
-        self._size_divisor, self._wanted_attributes, self._uses_keypoints = size_divisor, attributes, True
+        self.min_points, self.sample_unit = min_points, sample_unit
+        self._size_divisor, self.wanted_attributes, self.keypoints = size_divisor, attributes, True
 
     @property
     def keypoint_schema(self) -> KeypointSchema | None:
-        """What the points of a batch are; None without any table."""
-        table = self._first_table()
+        """What the points of a batch are, or None without any table."""
+        table = self.first_table()
         return None if table is None else table.keypoint_schema
 
-    def _samples_of(self, table: AnnotationTable) -> SampleTable:
-        return landmark_samples(table, objects=self._objects, min_points=self.min_points)
+    def select_samples(self, table: AnnotationTable) -> SampleTable:
+        """Return the samples that a table gives to any stage but prediction."""
+        return landmark_samples(table, sample_unit=self.sample_unit, min_points=self.min_points)
 
-    def _preset_keywords(self, table: AnnotationTable) -> dict[str, Any]:
-        fields = {} if self._objects == "crop" else {"per_object": tuple(self.attributes)}
-        return {**fields, **self._flip_keywords(table)}
+    def transform_defaults(self, table: AnnotationTable) -> dict[str, Any]:
+        """Return the keywords of the preset that follow from the table."""
+        fields = {} if self.sample_unit == "object" else {"per_object": tuple(self.attributes)}
+        return {**fields, **super().transform_defaults(table)}
 
-    def _dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
-        settings = {"transforms": transforms, "attributes": tuple(self.attributes), **self._reading}
+    def make_dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
+        """Return the data set of a table of samples."""
+        settings = {"transforms": transforms, "attributes": tuple(self.attributes), **self.reading_arguments}
         has_keypoints = table.keypoints is not None
-        if self._objects == "crop" and has_keypoints:  # what has too few points has gone already
+        if self.sample_unit == "object" and has_keypoints:  # what has too few points has gone already
             return LandmarkDataset(table, min_points=0, **settings)
-        first_label = 0 if self._objects == "crop" else 1
+        first_label = 0 if self.sample_unit == "object" else FIRST_LABEL
         return DetectionDataset(table, first_label=first_label, keypoints=has_keypoints, **settings)
 
-    def _collate_fn(self, stage: Stage) -> CollateFn:
+    def collate_fn(self, stage: Stage) -> CollateFn:
+        """Return the collate function of a stage."""
         fields: dict[str, Any] = {
-            "keypoints": self._has_keypoints(stage),
+            "keypoints": self.has_keypoints(stage),
             "attributes": tuple(self.attributes),
         }
-        if self._objects == "crop":
+        if self.sample_unit == "object":
             return LandmarkCollate(**fields)
         return MultiTaskCollate(**fields, size_divisor=self._size_divisor)
 
-    def _draw(self, batch: Any, *, max_images: int, title: str) -> Figure:
+    def draw_batch(self, batch: Any, *, max_images: int, title: str) -> Figure:
+        """Return a picture of a batch."""
         if isinstance(batch, LandmarkBatch):
             values = {name: (batch.attributes[name], names) for name, names in self.attributes.items()}
             texts = label_texts(batch.labels, self.class_names, attributes=values)
@@ -124,11 +131,4 @@ class LandmarkDataModule(TableDataModule):
                 max_images=max_images,
                 title=title,
             )
-        return draw_boxes(
-            batch_images(batch),
-            batch_targets(batch),
-            class_names=self.class_names,
-            attributes=self.attributes,
-            max_images=max_images,
-            title=title,
-        )
+        return self.draw_targets(batch, first_label=FIRST_LABEL, max_images=max_images, title=title)

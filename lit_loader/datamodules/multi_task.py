@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any, Literal
 
 from lit_loader.annotations import AnnotationTable, KeypointSchema
-from lit_loader.collate import MultiTaskCollate, batch_images, batch_targets
-from lit_loader.datamodules.pictures import draw_boxes
+from lit_loader.collate import MultiTaskCollate
 from lit_loader.datamodules.table_module import TableDataModule
-from lit_loader.datasets import MAX_PIXELS, DetectionDataset, SampleTable, Stage, TableSource
+from lit_loader.datasets import DetectionDataset, SampleTable, Stage, TableSource
 from lit_loader.datasets.detection import check_dataset_settings
 from lit_loader.datasets.targets import check_keypoints
 from lit_loader.transforms import detection_transforms
-from lit_loader.types import CollateFn
+from lit_loader.types import FIRST_LABEL, CollateFn
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["MultiTaskDataModule"]
 
@@ -48,55 +48,49 @@ class MultiTaskDataModule(TableDataModule):
         attributes: Sequence[str] | Literal["all"] = "all",
         size_divisor: int = 1,
         pad_value: float = 0,
-        first_label: int = 1,
+        first_label: int = FIRST_LABEL,
         **settings: Any,
     ) -> None:
         super().__init__(source, preset=detection_transforms, **settings)
         MultiTaskCollate(size_divisor=size_divisor)  # checks it before there is a table
-        check_dataset_settings(
-            first_label=first_label, extra_fields=(), size_mismatch="clip", max_pixels=MAX_PIXELS
-        )
+        check_dataset_settings(first_label=first_label, extra_fields=())
         self.first_label = first_label
-        self._wanted_attributes, self._uses_keypoints = attributes, keypoints
+        self.wanted_attributes, self.keypoints = attributes, keypoints
         self._padding: dict[str, Any] = {"size_divisor": size_divisor, "pad_value": pad_value}
 
     @property
     def keypoint_schema(self) -> KeypointSchema | None:
-        """What the points of a batch are; None where it has none."""
-        table = self._first_table()
-        return table.keypoint_schema if table is not None and self._uses_keypoints else None
+        """What the points of a batch are, or None where it has none."""
+        table = self.first_table()
+        return table.keypoint_schema if table is not None and self.keypoints else None
 
-    def _samples_of(self, table: AnnotationTable) -> SampleTable:
-        if self._uses_keypoints:
+    def select_samples(self, table: AnnotationTable) -> SampleTable:
+        """Return the samples that a table gives to any stage but prediction."""
+        if self.keypoints:
             check_keypoints(table)
-        return super()._samples_of(table)
+        return super().select_samples(table)
 
-    def _preset_keywords(self, table: AnnotationTable) -> dict[str, Any]:
-        flips = self._flip_keywords(table) if self._uses_keypoints else {}
-        return {"per_object": tuple(self.attributes), **flips}
+    def transform_defaults(self, table: AnnotationTable) -> dict[str, Any]:
+        """Return the keywords of the preset that follow from the table."""
+        return {"per_object": tuple(self.attributes), **super().transform_defaults(table)}
 
-    def _dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
+    def make_dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
+        """Return the data set of a table of samples."""
         return DetectionDataset(
             table,
             transforms=transforms,
             first_label=self.first_label,
-            keypoints=self._uses_keypoints and table.keypoints is not None,
+            keypoints=self.keypoints and table.keypoints is not None,
             attributes=tuple(self.attributes),
-            **self._reading,
+            **self.reading_arguments,
         )
 
-    def _collate_fn(self, stage: Stage) -> CollateFn:
+    def collate_fn(self, stage: Stage) -> CollateFn:
+        """Return the collate function of a stage."""
         return MultiTaskCollate(
-            keypoints=self._has_keypoints(stage), attributes=tuple(self.attributes), **self._padding
+            keypoints=self.has_keypoints(stage), attributes=tuple(self.attributes), **self._padding
         )
 
-    def _draw(self, batch: Any, *, max_images: int, title: str) -> Figure:
-        return draw_boxes(
-            batch_images(batch),
-            batch_targets(batch),
-            class_names=self.class_names,
-            first_label=self.first_label,
-            attributes=self.attributes,
-            max_images=max_images,
-            title=title,
-        )
+    def draw_batch(self, batch: Any, *, max_images: int, title: str) -> Figure:
+        """Return a picture of a batch."""
+        return self.draw_targets(batch, first_label=self.first_label, max_images=max_images, title=title)

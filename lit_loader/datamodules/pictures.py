@@ -1,22 +1,26 @@
-"""Pictures: a batch of images with boxes, points and labels, drawn with matplotlib without a display."""
+"""Pictures: images with boxes, masks, points and labels, drawn by torchvision, in a matplotlib figure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from matplotlib.patheffects import withStroke
 from torch import Tensor
+from torchvision.utils import draw_bounding_boxes, draw_keypoints, draw_segmentation_masks
+
+from lit_loader.extras import require
+from lit_loader.types import FIRST_LABEL
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["draw_boxes", "draw_labels", "draw_points", "label_texts"]
 
 _COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#800000")
-_HIDDEN = 1  # visibility of a point that is there and not to be seen
+_POINT_COLOURS = {1: "orange", 2: "lime"}  # by visibility: hidden, visible
+_LONGER_SIDE = 320  # of a drawn image in pixels: texts and points have a fixed size
 
 
 def draw_boxes(
@@ -24,18 +28,19 @@ def draw_boxes(
     targets: Sequence[Mapping[str, Any]],
     *,
     class_names: Sequence[str],
-    first_label: int = 1,
+    first_label: int = FIRST_LABEL,
     attributes: Mapping[str, Sequence[str]] | None = None,
     min_score: float = 0.0,
     max_images: int = 16,
     title: str = "",
 ) -> Figure:
-    """Return a figure of images with their boxes and, where targets have them, points and attributes.
+    """Return a figure of images with their boxes and, where targets have them, masks, points and attributes.
 
     Args:
         images: ``(3, H, W)`` each, a list or one tensor, uint8 or float in [0, 1].
         targets: ``boxes`` (N, 4) xyxy in pixels and ``labels`` (N,); with ``scores`` (N,) detections. With
-            ``keypoints`` (N, K, 2) the points are drawn, of which ``visibility`` (N, K) says what is there.
+            ``keypoints`` (N, K, 2) the points are drawn, of which ``visibility`` (N, K) says what is there, and with
+            ``masks`` (N, H, W) what is not 0 in them.
         class_names: Names of the classes.
         first_label: The label of the first class.
         attributes: Names of the values of each attribute to write beside the class; the targets hold its ids
@@ -43,35 +48,35 @@ def draw_boxes(
         min_score: Detections below it are left out.
         max_images: Images drawn at most.
         title: The figure's title.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
     """
-    figure, axes = _grid(images, max_images=max_images, title=title)
-    for axis, target in zip(axes, targets, strict=False):
-        scores = target.get("scores")
-        keep = [scores is None or float(scores[row]) >= min_score for row in range(len(target["labels"]))]
-        texts = label_texts(
-            target["labels"] - first_label,
-            class_names,
-            attributes={name: (target[name], names) for name, names in (attributes or {}).items()},
-        )
-        for row, (box, label) in enumerate(
-            zip(target["boxes"].tolist(), target["labels"].tolist(), strict=True)
-        ):
-            if not keep[row]:
-                continue
-            colour = _COLOURS[(label - first_label) % len(_COLOURS)]
-            left, top, right, bottom = box
-            axis.add_patch(
-                Rectangle(
-                    (left, top), right - left, bottom - top, fill=False, edgecolor=colour, linewidth=1.2
-                )
-            )
-            text = texts[row] if scores is None else f"{texts[row]} {float(scores[row]):.2f}"
-            label_box = {"facecolor": colour, "edgecolor": "none", "pad": 1.0, "alpha": 0.85}
-            axis.text(left, top, text, color="white", fontsize=7, va="bottom", clip_on=True, bbox=label_box)
-            if "keypoints" in target:
-                seen = target["visibility"][row] if "visibility" in target else None
-                _scatter(axis, target["keypoints"][row], seen)
-    return figure
+    drawn = []
+    for image, found in zip(list(images)[:max_images], targets, strict=False):
+        canvas, zoom = _canvas(image)
+        known = {name: names for name, names in (attributes or {}).items() if name in found}
+        fields = ("boxes", "labels", "scores", "keypoints", "visibility", "masks", *known)
+        target = {name: found[name].detach().cpu() for name in fields if name in found}
+        if "scores" in target:
+            keep = target["scores"] >= min_score
+            target = {name: rows[keep] for name, rows in target.items()}
+        labels = target["labels"] - first_label
+        texts = label_texts(labels, class_names, attributes={n: (target[n], v) for n, v in known.items()})
+        if "scores" in target:
+            texts = [
+                f"{text} {score:.2f}" for text, score in zip(texts, target["scores"].tolist(), strict=True)
+            ]
+        colours = [_COLOURS[label % len(_COLOURS)] for label in labels.tolist()]
+        if texts and "masks" in target:
+            masks = _enlarged(target["masks"] > 0, zoom)
+            canvas = draw_segmentation_masks(canvas, masks, alpha=0.4, colors=colours)
+        if texts:
+            canvas = draw_bounding_boxes(canvas, target["boxes"] * zoom, texts, colors=colours, width=2)
+        if texts and "keypoints" in target:
+            canvas = _with_points(canvas, target["keypoints"] * zoom, target.get("visibility"))
+        drawn.append(canvas)
+    return _figure(drawn, title)
 
 
 def draw_points(
@@ -85,31 +90,38 @@ def draw_points(
     max_images: int = 16,
     title: str = "",
 ) -> Figure:
-    """Return a figure of object crops with their points, each position in a colour of its own.
+    """Return a figure of object crops with their points.
 
-    A visible point is a full dot, a hidden one a ring, an absent one is not drawn; a predicted one is a cross,
-    joined to the true one where there is one.
+    A visible point is green, a hidden one orange, an absent one is not drawn; a predicted one is red, joined to the
+    true one by a white line where there is one.
 
     Args:
         images: ``(3, H, W)`` each, a list or one tensor, uint8 or float in [0, 1].
         keypoints: ``(K, 2)`` each, x and y in pixels.
-        visibility: ``(K,)`` each, 0 absent, 1 hidden, 2 visible; None: all are visible.
+        visibility: ``(K,)`` each, 0 absent, 1 hidden, 2 visible, or None if all are visible.
         predicted: ``(K, 2)`` each.
         texts: One for each image, written above it; may be left out.
         truths: As for `draw_labels`.
         max_images: Images drawn at most.
         title: The figure's title.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
     """
-    figure, axes = _grid(images, max_images=max_images, title=title)
-    for i, axis in enumerate(axes):
-        seen = None if visibility is None else visibility[i]
-        _scatter(axis, keypoints[i], seen)
-        if predicted is not None:
-            _scatter(axis, predicted[i], None, marker="x")
-            _join(axis, keypoints[i], predicted[i], seen)
-        if texts:
-            _write_title(axis, texts[i], None if truths is None else truths[i])
-    return figure
+    drawn = []
+    for i, image in enumerate(list(images)[:max_images]):
+        canvas, zoom = _canvas(image)
+        points = keypoints[i].detach().cpu() * zoom
+        seen = torch.full(points.shape[:1], 2) if visibility is None else visibility[i].cpu()
+        if predicted is not None and len(points):
+            found = predicted[i].detach().cpu() * zoom
+            both = (seen > 0)[:, None].expand(-1, 2)
+            canvas = draw_keypoints(
+                canvas, torch.stack([points, found], 1), [(0, 1)], width=1, visibility=both
+            )
+            canvas = draw_keypoints(canvas, found[None], colors="red")
+        drawn.append(_with_points(canvas, points[None], seen[None]))
+    return _figure(drawn, title, texts, truths)
 
 
 def draw_labels(
@@ -129,11 +141,11 @@ def draw_labels(
             written in red.
         max_images: Images drawn at most.
         title: The figure's title.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
     """
-    figure, axes = _grid(images, max_images=max_images, title=title)
-    for i, axis in enumerate(axes):
-        _write_title(axis, texts[i], None if truths is None else truths[i])
-    return figure
+    return _figure([_canvas(image)[0] for image in list(images)[:max_images]], title, texts, truths)
 
 
 def label_texts(
@@ -161,51 +173,48 @@ def label_texts(
     return texts
 
 
-def _grid(images: Sequence[Tensor] | Tensor, *, max_images: int, title: str) -> tuple[Figure, list[Axes]]:
-    """Return a figure and the axes of its first images, in their pixels' coordinates: (0, 0) is a corner."""
-    count = min(len(images), max_images)
-    columns = max(1, math.ceil(math.sqrt(count)))
-    rows = max(1, math.ceil(count / columns))
-    figure = Figure(figsize=(3 * columns, 3 * rows + 0.4), layout="constrained")
-    axes = list(figure.subplots(rows, columns, squeeze=False).flatten())
+def _canvas(image: Tensor) -> tuple[Tensor, int]:
+    """Return an image as uint8, enlarged a whole number of times, and this number."""
+    pixels = image.detach().cpu()
+    if pixels.dtype != torch.uint8:
+        pixels = (pixels.clamp(0, 1) * 255).round().to(torch.uint8)
+    zoom = max(1, _LONGER_SIDE // max(pixels.shape[-2:]))
+    return _enlarged(pixels, zoom), zoom
+
+
+def _enlarged(pixels: Tensor, zoom: int) -> Tensor:
+    return torch.as_tensor(pixels.repeat_interleave(zoom, -2).repeat_interleave(zoom, -1))
+
+
+def _with_points(canvas: Tensor, points: Tensor, visibility: Tensor | None) -> Tensor:
+    seen = torch.full(points.shape[:2], 2) if visibility is None else visibility
+    for state, colour in _POINT_COLOURS.items():
+        if (seen == state).any():
+            canvas = draw_keypoints(canvas, points, colors=colour, radius=3, visibility=seen == state)
+    return canvas
+
+
+def _figure(
+    canvases: list[Tensor],
+    title: str,
+    texts: Sequence[str] = (),
+    truths: Sequence[str | None] | None = None,
+) -> Figure:
+    columns = max(1, math.ceil(math.sqrt(len(canvases))))
+    rows = max(1, math.ceil(len(canvases) / columns))
+    figure: Figure = require("matplotlib.figure", "plot").Figure(
+        figsize=(3 * columns, 3 * rows + 0.4), layout="constrained"
+    )
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for axis in axes:
         axis.axis("off")
-    for axis, image in zip(axes, list(images[:count]), strict=False):
-        pixels = image.float() / 255 if image.dtype == torch.uint8 else image
-        height, width = image.shape[-2:]
-        axis.imshow(pixels.clamp(0, 1).permute(1, 2, 0).cpu().numpy(), extent=(0, width, height, 0))
-        axis.autoscale(False)  # a point outside must not shrink the image
+    for i, (axis, canvas) in enumerate(zip(axes, canvases, strict=False)):
+        axis.imshow(canvas.permute(1, 2, 0).numpy())
+        if texts:
+            truth = None if truths is None else truths[i]
+            wrong = truth not in (None, texts[i])
+            text = f"{texts[i]} ({truth})" if wrong else texts[i]
+            axis.set_title(text, fontsize=7, color=_COLOURS[0] if wrong else "black")
     if title:
         figure.suptitle(title)
-    return figure, axes[:count]
-
-
-def _write_title(axis: Axes, text: str, truth: str | None) -> None:
-    wrong = truth is not None and truth != text
-    axis.set_title(
-        f"{text} ({truth})" if wrong else text, fontsize=7, color=_COLOURS[0] if wrong else "black"
-    )
-
-
-def _scatter(axis: Axes, points: Tensor, visibility: Tensor | None, *, marker: str = "o") -> None:
-    seen = [2] * len(points) if visibility is None else visibility.tolist()
-    for k, ((x, y), state) in enumerate(zip(points.tolist(), seen, strict=True)):
-        if state == 0:
-            continue
-        colour = _COLOURS[k % len(_COLOURS)]
-        face = "none" if state == _HIDDEN and marker == "o" else colour
-        axis.plot(
-            x,
-            y,
-            marker,
-            markersize=5,
-            markeredgecolor=colour,
-            markerfacecolor=face,
-            path_effects=[withStroke(linewidth=2.5, foreground="white")],  # seen on any background
-        )
-
-
-def _join(axis: Axes, true: Tensor, predicted: Tensor, visibility: Tensor | None) -> None:
-    for k, ((x, y), (found_x, found_y)) in enumerate(zip(true.tolist(), predicted.tolist(), strict=True)):
-        if visibility is None or int(visibility[k]) > 0:
-            axis.plot([x, found_x], [y, found_y], linewidth=0.8, color=_COLOURS[k % len(_COLOURS)])
+    return figure

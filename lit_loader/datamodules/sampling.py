@@ -1,4 +1,4 @@
-"""Sampling choices: from an annotation table to a sampler, with plain settings that configs can name."""
+"""Sampler configs: from an annotation table to a sampler, with plain settings that configs can name."""
 
 from __future__ import annotations
 
@@ -20,55 +20,55 @@ from lit_loader.samplers import (
 )
 
 __all__ = [
-    "ClassAwareSampling",
-    "ClassBalancedSampling",
-    "EffectiveNumberSampling",
-    "RandomSampling",
-    "RepeatFactorSampling",
-    "Sampling",
-    "SequentialSampling",
-    "WeightedSampling",
+    "ClassAwareSamplerConfig",
+    "ClassBalancedSamplerConfig",
+    "EffectiveNumberSamplerConfig",
+    "RandomSamplerConfig",
+    "RepeatFactorSamplerConfig",
+    "SamplerConfig",
+    "SequentialSamplerConfig",
+    "WeightedSamplerConfig",
 ]
 
 
-class Sampling(ABC):
+class SamplerConfig(ABC):
     """How the images of a table are drawn; the weights come from the table, no image is opened.
 
     Where a sample is one object, the table has one image row for each, so the same choices serve.
     """
 
     @abstractmethod
-    def sampler(self, table: AnnotationTable) -> OrderSampler:
+    def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SequentialSampling(Sampling):
+class SequentialSamplerConfig(SamplerConfig):
     """Every image once, in the order of the table."""
 
-    def sampler(self, table: AnnotationTable) -> OrderSampler:
+    def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table."""
         return SequentialSampler(table.num_images)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomSampling(Sampling):
+class RandomSamplerConfig(SamplerConfig):
     """Every image once an epoch, in a new order each time."""
 
-    def sampler(self, table: AnnotationTable) -> OrderSampler:
+    def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table."""
         return RandomSampler(table.num_images)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WeightedSampling(Sampling):
+class WeightedSamplerConfig(SamplerConfig):
     """Images drawn by weights that rise with the rarity of the classes, or attribute values, they hold.
 
     Args:
-        balance_by: The attribute whose values are balanced; None: the class.
+        balance_by: The attribute whose values are balanced, or None for the class.
         exponent: 0: all classes weigh the same; 1: inversely to their number of objects.
         reduce: How the weights of an image's objects become the image's.
-        num_samples: Images an epoch; None: as many as the table has.
+        num_samples: Images an epoch, or None for as many as the table has.
         replacement: Whether an image may come twice in an epoch.
     """
 
@@ -84,7 +84,7 @@ class WeightedSampling(Sampling):
         if self.reduce not in ("mean", "max", "sum"):
             raise ValueError(f"reduce={self.reduce!r} must be 'mean', 'max' or 'sum'")
 
-    def sampler(self, table: AnnotationTable) -> OrderSampler:
+    def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
         _check_known(table, self.balance_by)
         of_labels = class_weights(label_counts(table, by=self.balance_by), exponent=self.exponent)
@@ -93,14 +93,14 @@ class WeightedSampling(Sampling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassBalancedSampling(Sampling):
+class ClassBalancedSamplerConfig(SamplerConfig):
     """A class, or attribute value, is chosen first, by shares between natural and balanced; then an image with it.
 
     Args:
-        balance_by: The attribute whose values are balanced; None: the class.
+        balance_by: The attribute whose values are balanced, or None for the class.
         exponent: 0: classes come as often as they are; 1: all classes come equally often.
-        num_samples: Images an epoch; None: as many as the table has.
-        empty_share: Share of images without objects that count; None: their share of the table.
+        num_samples: Images an epoch, or None for as many as the table has.
+        empty_share: Share of images without objects that count, or None for their share of the table.
     """
 
     balance_by: str | None = None
@@ -114,7 +114,7 @@ class ClassBalancedSampling(Sampling):
         if self.empty_share is not None:
             _check_fraction("empty_share", self.empty_share)
 
-    def sampler(self, table: AnnotationTable) -> OrderSampler:
+    def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
         _check_known(table, self.balance_by)
         return ClassBalancedSampler(
@@ -126,12 +126,12 @@ class ClassBalancedSampling(Sampling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassAwareSampling(Sampling):
+class ClassAwareSamplerConfig(SamplerConfig):
     """Classes, or attribute values, take turns, so that every batch is even in them; then the images of each do.
 
     Args:
-        balance_by: The attribute whose values take turns; None: the class.
-        num_samples: Images an epoch; None: as many as the table has.
+        balance_by: The attribute whose values take turns, or None for the class.
+        num_samples: Images an epoch, or None for as many as the table has.
         empty_as_class: Whether images without objects that count are one more class; if not, they never come.
     """
 
@@ -142,7 +142,7 @@ class ClassAwareSampling(Sampling):
     def __post_init__(self) -> None:
         _check_num_samples(self.num_samples)
 
-    def sampler(self, table: AnnotationTable) -> OrderSampler:
+    def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
         _check_known(table, self.balance_by)
         return ClassAwareSampler(
@@ -153,11 +153,11 @@ class ClassAwareSampling(Sampling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepeatFactorSampling(Sampling):
+class RepeatFactorSamplerConfig(SamplerConfig):
     """Every image once, and those of rare classes, or attribute values, several times an epoch.
 
     Args:
-        balance_by: The attribute whose rare values are repeated; None: the class.
+        balance_by: The attribute whose rare values are repeated, or None for the class.
         repeat_thresh: The share of the images, in (0, 1], below which a class is repeated. The paper's 0.001 is
             for a thousand classes; with few it repeats nothing.
     """
@@ -169,7 +169,7 @@ class RepeatFactorSampling(Sampling):
         if not 0 < self.repeat_thresh <= 1:
             raise ValueError(f"repeat_thresh={self.repeat_thresh} must lie in (0, 1]")
 
-    def sampler(self, table: AnnotationTable) -> OrderSampler:
+    def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
         _check_known(table, self.balance_by)
         labels = image_labels(table, by=self.balance_by)
@@ -177,13 +177,13 @@ class RepeatFactorSampling(Sampling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EffectiveNumberSampling(Sampling):
+class EffectiveNumberSamplerConfig(SamplerConfig):
     """Images drawn by the effective number of samples of their rarest class, or attribute value.
 
     Args:
-        balance_by: The attribute whose values are balanced; None: the class.
+        balance_by: The attribute whose values are balanced, or None for the class.
         beta: In [0, 1): 0: all images weigh the same; near 1: inversely to the images of the class.
-        num_samples: Images an epoch; None: as many as the table has.
+        num_samples: Images an epoch, or None for as many as the table has.
         replacement: Whether an image may come twice in an epoch.
     """
 
@@ -197,7 +197,7 @@ class EffectiveNumberSampling(Sampling):
             raise ValueError(f"beta={self.beta} must lie in [0, 1)")
         _check_num_samples(self.num_samples)
 
-    def sampler(self, table: AnnotationTable) -> OrderSampler:
+    def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
         _check_known(table, self.balance_by)
         weights = effective_number_image_weights(image_labels(table, by=self.balance_by), beta=self.beta)

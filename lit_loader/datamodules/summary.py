@@ -28,11 +28,12 @@ class SetSummary:
         num_images: Images in the set; where a sample is one object, samples.
         num_empty: Images without an object that has this label.
         num_left_out: Images, or objects, of the annotations that are no sample, as the data module says.
+        num_crowd: Objects marked as crowd regions that were left out, with images that hold nothing else.
         class_names: Names of the classes, or of the attribute's values.
         class_counts: int64 ``(num_classes,)``, objects of each class; with ``distinct`` the images.
         image_counts: int64 ``(num_classes,)``, images that hold each class.
         expected_mix: float64 ``(num_classes,)``, share of each class among the labels that the sampler
-            delivers in the mean; None if the sampler cannot say.
+            delivers in the mean; or None if the sampler cannot say.
         problems: Annotation problems that the reader handled.
     """
 
@@ -42,6 +43,7 @@ class SetSummary:
     num_images: int
     num_empty: int
     num_left_out: int = 0
+    num_crowd: int = 0
     class_names: tuple[str, ...]
     class_counts: npt.NDArray[np.int64]
     image_counts: npt.NDArray[np.int64]
@@ -58,16 +60,18 @@ class SetSummary:
         by: str | None = None,
         distinct: bool = False,
         num_left_out: int = 0,
+        num_crowd: int = 0,
     ) -> SetSummary:
         """Summarise a table under a sampler.
 
         Args:
             name: Name of the set.
             table: The samples.
-            sampler: Over them; None: in order. Of a foreign sampler the mix is not known.
-            by: The attribute to count; None: the class.
+            sampler: Over them, or None for in order. Of another one than lit_loader's the mix is not known.
+            by: The attribute to count, or None for the class.
             distinct: Count a class once an image, as classification of whole images delivers it.
             num_left_out: What is no sample.
+            num_crowd: Crowd regions that were left out.
         """
         class_names = table.labels_of(by)[1]
         _, labels = _delivered_labels(table, by=by, distinct=distinct)
@@ -81,6 +85,7 @@ class SetSummary:
             num_images=table.num_images,
             num_empty=int((np.diff(held.offsets) == 0).sum()),
             num_left_out=num_left_out,
+            num_crowd=num_crowd,
             class_names=class_names,
             class_counts=np.bincount(labels, minlength=len(class_names)),
             image_counts=np.bincount(held.classes, minlength=len(class_names)),
@@ -114,11 +119,11 @@ def expected_class_mix(
     Args:
         table: The samples.
         sampler: Over these samples.
-        by: The attribute to count; None: the class.
+        by: The attribute to count, or None for the class.
         distinct: Count a class once an image.
 
     Returns:
-        float64 ``(num_classes,)`` that sums to 1 (zeros without labels); None if the sampler has no closed
+        float64 ``(num_classes,)`` that sums to 1 (zeros without labels); or None if the sampler has no closed
         form for it (weighted without replacement).
     """
     try:
@@ -145,8 +150,8 @@ def _delivered_labels(
 
 def summary_table(summaries: list[SetSummary]) -> str:
     """Return the figures as a table for a terminal."""
-    table = Table(title="data", title_justify="left")
-    for column in ("set", "class", "images", "objects", "share", "under the sampler"):
+    table = Table(title="data of an epoch, all ranks together", title_justify="left")
+    for column in ("set", "class", "images", "objects", "share", "expected share"):
         table.add_column(column, justify="left" if column in ("set", "class") else "right")
     previous = None
     for summary in summaries:
@@ -169,6 +174,8 @@ def summary_table(summaries: list[SetSummary]) -> str:
                 table.add_row("", f"{summary.problems} annotation problems handled")
             if summary.num_left_out:
                 table.add_row("", f"{summary.num_left_out} left out")
+            if summary.num_crowd:
+                table.add_row("", f"{summary.num_crowd} crowd regions left out")
         table.add_section()
         previous = summary.name
     stream = io.StringIO()

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
+import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
-from matplotlib.figure import Figure
 from torch.utils.data import Dataset, Sampler
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.datamodules.base import SplitData
-from lit_loader.datamodules.batch_transforms import BatchTransforms
+from lit_loader.annotations.merge import with_same_names
+from lit_loader.collate import batch_images, batch_targets
+from lit_loader.datamodules.base import LoaderDataModule, SplitData
+from lit_loader.datamodules.batch_transforms import apply_to_batch
 from lit_loader.datamodules.batching import Batching, batched, stage_batchings
-from lit_loader.datamodules.sampling import RandomSampling, Sampling
-from lit_loader.datamodules.source_module import SourceDataModule
-from lit_loader.datamodules.stage_tables import check_alike, samples_to_predict
+from lit_loader.datamodules.keywords import check_type, flat_signature, take_fields
+from lit_loader.datamodules.pictures import draw_boxes
+from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.summary import SetSummary, summary_table
-from lit_loader.datasets import SampleTable, Stage, TableSource
-from lit_loader.datasets.samples import Objects
+from lit_loader.datasets import CacheSettings, ImageReading, SampleTable, Stage, TableSource, every_sample
+from lit_loader.datasets.decoded import CachedReader, CacheKind, byte_count, byte_words
+from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["DEFAULT_SIZE", "TableDataModule", "Transforms"]
 
@@ -34,26 +41,46 @@ Transforms: TypeAlias = Callable[..., Any] | Mapping[str, Any]
 _STAGES: tuple[Stage, ...] = ("train", "val", "test", "predict")
 
 
-class TableDataModule(SourceDataModule):
-    """Loaders over the tables of a source; a task says what a sample, a batch and a picture of it are.
+class _Samples(NamedTuple):
+    """A table of samples, and how many objects (or images) and crowd regions of the annotations are not in it."""
+
+    table: AnnotationTable
+    num_left_out: int
+    num_crowd: int
+
+
+class TableDataModule(LoaderDataModule):
+    """Loaders over the tables of a source; a task is a subclass that says what a sample and a batch are.
+
+    Its hooks: `make_dataset`, which it must have; `collate_fn`; `select_samples`, `transform_defaults`, `names` and
+    `draw_batch`, which have defaults. Of the attributes below it sets those that differ.
 
     Prediction gets every image of its tables, or every object where objects are cut out, known labels or not; its
-    tables are brought to the names that those of the other stages have.
+    tables are brought to the names that those of the other stages have. Training never sees regions that annotations
+    mark as crowds, nor images with nothing else; evaluation of whole images keeps them, with ``iscrowd``.
+
+    Attributes:
+        sample_unit: Whether a sample is an ``"image"``, or an ``"object"`` cut out of it.
+        keypoints: Whether batches hold points.
+        wanted_attributes: Names of the attributes that batches hold, or ``"all"`` that the tables have.
+        label_attribute: The attribute that labels samples, or None for the class.
+        counts_images: Whether summaries count a label once an image, and not for each object.
 
     Args:
-        source: Where the data lies and which split serves which stage.
+        source: Where the data lies and which split serves which stage. If it has a ``cache_dir`` or a ``progress``,
+            decoded caches follow them.
         preset: The task's transforms: ``preset(train, **keywords)``.
-        train_sampler: How training samples are drawn: one of ours by its settings (`Sampling`), or any
-            sampler of indices (for a stage of one set only). None: every one once, in a new order each epoch.
-        val_sampler: The same for validation; None: in order. Likewise the next two.
+        train_sampler: How training samples are drawn: a `SamplerConfig`, or any sampler of indices (for a stage of one
+            set only), or None for every one once, in a new order each epoch.
+        val_sampler: The same for validation, or None for in order. Likewise the next two.
         test_sampler: For testing.
         predict_sampler: For prediction.
-        train_batching: Which training samples go together in a batch: of like aspect ratio or size, see `Batching`.
-            None: those that the sampler gives after each other.
+        train_batching: Which training samples go together in a batch: of like aspect ratio or size, see `Batching`, or
+            None for those that the sampler gives after each other.
         eval_batching: The same for validation, testing and prediction, whose samples then come in another order.
         train_transforms: v2 transforms of ``(image, target)``, or a mapping: keywords of the preset, which gets
-            what the table knows (flip pairs, names of fields) too. None: the preset as it is.
-        val_transforms: The same for validation; None: the preset without randomness, with the keywords of
+            what the table knows (flip pairs, names of fields) too, or None for the preset as it is.
+        val_transforms: The same for validation, or None for the preset without randomness, with the keywords of
             ``train_transforms`` if those are a mapping. Likewise the next two.
         test_transforms: For testing.
         predict_transforms: For prediction.
@@ -61,24 +88,39 @@ class TableDataModule(SourceDataModule):
             that takes a batch and returns one. Its draws, on whichever device, are a function of seed, epoch, batch
             and rank. A module is moved to the device too.
         eval_batch_transforms: The same for batches of validation, testing and prediction, which
-            ``batch_transforms`` does not see; give `lit_loader.transforms.BatchNormalize` to both.
-        **settings: Reading of images and what is kept of them, as `SourceDataModule` takes them; batch sizes, workers
-            and seed, as `LoaderDataModule` takes them.
+            ``batch_transforms`` does not see; give `lit_loader.transforms.NormalizeBatch` to both.
+        reading: How image files are read, or None for the fields of `ImageReading` among ``settings``.
+        cache: Keep images decoded, once a host: ``"ram"`` in anonymous memory as long as the run, ``"disk"`` in the
+            cache folder for later runs too, or a `CacheSettings`. Made by ``prepare_data`` for the stages that the
+            trainer runs, else when a stage is set up. None to decode in every epoch; the next two are then checked and
+            have no effect.
+        cache_size: Longest side in pixels that is kept, or None for images as decoded.
+        cache_budget: Most bytes that the caches which this data module opens may take together, such as
+            ``"8 GiB"``, or None for half of what is free when each is made.
+        **settings: Fields of `ImageReading` and `WorkerSettings`, batch sizes and seed, as `LoaderDataModule` takes
+            them.
 
     Raises:
         ValueError: If a setting is outside its choices.
-        TypeError: If a setting, or a keyword of the preset, is not known.
+        TypeError: If a setting, or a keyword of the preset, is not known, or of a wrong type.
     """
 
+    sample_unit: SampleUnit = "image"
+    keypoints: bool = False
+    wanted_attributes: Sequence[str] | Literal["all"] = ()
+    label_attribute: str | None = None
+    counts_images: bool = False
+
+    @flat_signature(reading=ImageReading)
     def __init__(
         self,
         source: TableSource,
         *,
         preset: Callable[..., Any],
-        train_sampler: Sampling | Sampler[int] | None = None,
-        val_sampler: Sampling | Sampler[int] | None = None,
-        test_sampler: Sampling | Sampler[int] | None = None,
-        predict_sampler: Sampling | Sampler[int] | None = None,
+        train_sampler: SamplerConfig | Sampler[int] | None = None,
+        val_sampler: SamplerConfig | Sampler[int] | None = None,
+        test_sampler: SamplerConfig | Sampler[int] | None = None,
+        predict_sampler: SamplerConfig | Sampler[int] | None = None,
         train_batching: Batching | None = None,
         eval_batching: Batching | None = None,
         train_transforms: Transforms | None = None,
@@ -87,15 +129,35 @@ class TableDataModule(SourceDataModule):
         predict_transforms: Transforms | None = None,
         batch_transforms: Callable[[Any], Any] | None = None,
         eval_batch_transforms: Callable[[Any], Any] | None = None,
+        reading: ImageReading | None = None,
+        cache: CacheSettings | CacheKind | None = None,
+        cache_size: int | None = None,
+        cache_budget: int | str | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(source, **settings)
-        self._samplers: dict[Stage, Sampling | Sampler[int] | None] = {
-            "train": RandomSampling() if train_sampler is None else train_sampler,
+        self.reading, settings = take_fields(ImageReading, "reading", reading, settings)
+        super().__init__(**settings)
+        given = source if isinstance(source, (str, Path)) else "FOLDER"
+        check_type(
+            "source",
+            source,
+            TableSource,
+            optional=False,
+            remedy=f"give a source such as FormatSource(format='coco', root={str(given)!r}, train='train.json'), "
+            f"VocSource(root={str(given)!r}) or ShapesSource(), from lit_loader.datasets",
+        )
+        self.source = source
+        self._samplers: dict[Stage, SamplerConfig | Sampler[int] | None] = {
+            "train": RandomSamplerConfig() if train_sampler is None else train_sampler,
             "val": val_sampler,
             "test": test_sampler,
             "predict": predict_sampler,
         }
+        example = (
+            "give one of lit_loader.datamodules, such as ClassBalancedSamplerConfig(), or a torch Sampler"
+        )
+        for stage, sampler in self._samplers.items():
+            check_type(f"{stage}_sampler", sampler, SamplerConfig, Sampler, remedy=example)
         self._batchings = stage_batchings(
             self._samplers, train_batching=train_batching, eval_batching=eval_batching
         )
@@ -107,42 +169,93 @@ class TableDataModule(SourceDataModule):
             "test": shared if test_transforms is None else test_transforms,
             "predict": shared if predict_transforms is None else predict_transforms,
         }
-        for given in self._transforms.values():
-            if isinstance(given, Mapping):
-                preset(False, **given)  # a wrong keyword is told here and not in the middle of a run
-        self._batch_transforms = BatchTransforms(training=batch_transforms, evaluation=eval_batch_transforms)
-        self._wanted_attributes: Sequence[str] | Literal["all"] = ()
-        self._uses_keypoints = False
-        self._objects: Objects = "image"
-        self._samples: dict[Stage, list[SampleTable]] = {}
+        example = "give transforms of (image, target), or a mapping of the preset's keywords"
+        for stage, transforms in self._transforms.items():
+            check_type(f"{stage}_transforms", transforms, Callable, Mapping, remedy=example)  # type: ignore[arg-type] # isinstance takes it
+            if isinstance(transforms, Mapping):
+                preset(False, **transforms)  # a wrong keyword is an error here and not in the middle of a run
+        self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
+        for transform in self._batch_transforms.values():
+            check_type("batch_transforms", transform, Callable, remedy="give a function of a batch")  # type: ignore[arg-type] # as above
+        self._samples: dict[Stage, list[_Samples]] = {}
+        self._cache = self._cache_settings(cache, cache_size, cache_budget)
+        self._cached_bytes: dict[str, int] = {}
+        self._fingerprint: Any = None
+        self._is_prepared = False
 
     # -- what a task gives ----------------------------------------------------------------------------------
 
-    def _samples_of(self, table: AnnotationTable) -> SampleTable:
-        """Return the samples that a table gives to any stage but prediction: its images."""
+    @abstractmethod
+    def make_dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> Dataset[Any]:
+        """Return the data set of a table of samples.
+
+        Give it ``**self.reading_arguments``, if it takes ``reading`` and ``cache``.
+        """
+
+    def select_samples(self, table: AnnotationTable) -> SampleTable:
+        """Return the samples that a table gives to any stage but prediction, by default its images.
+
+        Raises:
+            ValueError: If the table lacks what the task needs.
+        """
         return SampleTable(table, 0)
 
-    @abstractmethod
-    def _dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> Dataset[Any]:
-        """Return the data set of a table of samples."""
+    def transform_defaults(self, table: AnnotationTable) -> dict[str, Any]:
+        """Return the keywords of the preset that follow from the table; those that the user gives win.
 
-    def _preset_keywords(self, table: AnnotationTable) -> dict[str, Any]:
-        """Return the keywords of the preset that follow from the table; those that the user gives win."""
-        return {}
+        By default the flip pairs of points. Where none are known the preset does not flip, unless the user gives
+        ``hflip`` or ``flip_pairs``.
+        """
+        if not self.keypoints:
+            return {}
+        return {"flip_pairs": table.flip_pairs} if table.flip_pairs else {"hflip": 0.0}
 
-    @abstractmethod
-    def _draw(self, batch: Any, *, max_images: int, title: str) -> Figure:
-        """Return a picture of a batch."""
+    def names(self, table: AnnotationTable) -> dict[str, tuple[str, ...]]:
+        """Return the names that must be the same in every table, by what they name."""
+        names = {"class_names": table.class_names}
+        if self.keypoints:
+            names["keypoint_names"] = table.keypoint_names
+        for name in attribute_names(table, self.wanted_attributes):
+            names[f"values of the attribute {name!r}"] = table.attributes[name].names
+        return names
 
-    def _summaries_of(
-        self, name: str, samples: SampleTable, sampler: Sampler[int] | None
-    ) -> list[SetSummary]:
-        """Return the summaries of a set, one for each kind of label."""
-        labels: dict[str | None, None] = dict.fromkeys([None, *self.attributes, *self._balanced_by()])
-        return [
-            SetSummary.of(name, samples.table, sampler, by=by, num_left_out=samples.num_left_out)
-            for by in labels
-        ]
+    def draw_batch(self, batch: Any, *, max_images: int, title: str) -> Figure:
+        """Return a picture of a batch as a matplotlib figure, for `plot_batch`.
+
+        Raises:
+            NotImplementedError: By default: the task has no drawing.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} has no drawing; define draw_batch(self, batch, *, max_images, title) that returns "
+            "a matplotlib Figure"
+        )
+
+    # -- what a task may use --------------------------------------------------------------------------------
+
+    @property
+    def reading_arguments(self) -> dict[str, Any]:
+        """``reading`` and ``cache`` of a data set that is made now; the cache has what is left of the budget."""
+        cache = self._cache
+        budget = None if cache is None else byte_count(cache.budget)
+        if cache is not None and budget is not None:
+            cache = replace(cache, budget=max(1, budget - sum(self._cached_bytes.values())))
+        return {"reading": self.reading, "cache": cache}
+
+    def has_keypoints(self, stage: Stage) -> bool:
+        """Return whether batches of a stage hold points."""
+        return self.keypoints and any(table.keypoints is not None for table in self.tables(stage))
+
+    def draw_targets(self, batch: Any, *, first_label: int, max_images: int, title: str) -> Figure:
+        """Return a picture of a batch of whole images with their targets, see `draw_boxes`."""
+        return draw_boxes(
+            batch_images(batch),
+            batch_targets(batch),
+            class_names=self.class_names,
+            first_label=first_label,
+            attributes=self.attributes,
+            max_images=max_images,
+            title=title,
+        )
 
     # -- data -----------------------------------------------------------------------------------------------
 
@@ -154,113 +267,212 @@ class TableDataModule(SourceDataModule):
         """
         return [samples.table for samples in self._open_samples(stage)]
 
-    def _open_samples(self, stage: Stage) -> list[SampleTable]:
-        if stage not in self._samples:
-            tables = self._source_tables(stage)
-            if stage == "predict":
-                trained = self._first_table(_STAGES[:3])
-                found = samples_to_predict(tables, trained=trained, objects=self._objects)
-            else:
-                found = [self._samples_of(table) for table in tables]
-            known = [samples.table for sets in self._samples.values() for samples in sets]
-            for samples in found:
-                first = (known or [found[0].table])[0]
-                check_alike(self._names_of(first), self._names_of(samples.table), stage=stage)
-                if samples.num_left_out:
-                    rank_zero_info(
-                        f"{stage}: {samples.num_left_out} left out, {samples.table.num_images} samples stay"
-                    )
-            self._samples[stage] = found
-        return self._samples[stage]
-
-    def _forget_samples(self) -> None:
-        self._samples.clear()
-
-    def _names_of(self, table: AnnotationTable) -> dict[str, tuple[str, ...]]:
-        """Return the names that must be the same in every table, by what they name."""
-        names = {"class_names": table.class_names}
-        if self._uses_keypoints:
-            names["keypoint_names"] = table.keypoint_names
-        for name in attribute_names(table, self._wanted_attributes):
-            names[f"values of the attribute {name!r}"] = table.attributes[name].names
-        return names
-
-    def _has_keypoints(self, stage: Stage) -> bool:
-        """Whether batches of a stage hold points."""
-        return self._uses_keypoints and any(table.keypoints is not None for table in self.tables(stage))
-
-    def _first_table(self, stages: Sequence[Stage] = _STAGES) -> AnnotationTable | None:
-        return next((table for stage in stages for table in self.tables(stage)), None)
-
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes, in the order of their labels."""
-        table = self._first_table()
+        table = self.first_table()
         return () if table is None else table.class_names
 
     @property
     def attributes(self) -> dict[str, tuple[str, ...]]:
         """Names of the values of every attribute that batches hold."""
-        table = self._first_table()
-        names = () if table is None else attribute_names(table, self._wanted_attributes)
+        table = self.first_table()
+        names = () if table is None else attribute_names(table, self.wanted_attributes)
         return {name: table.attributes[name].names for name in names} if table is not None else {}
 
-    def _flip_keywords(self, table: AnnotationTable) -> dict[str, Any]:
-        """Return what a preset must know to flip points; where no pairs are known, it does not flip by itself."""
-        return {"flip_pairs": table.flip_pairs} if table.flip_pairs else {"hflip": 0.0}
+    def first_table(self, stages: Sequence[Stage] = _STAGES) -> AnnotationTable | None:
+        """Return the first table of these stages, or None without any."""
+        return next((table for stage in stages for table in self.tables(stage)), None)
 
-    def _split_data(self, stage: Stage) -> list[SplitData]:
+    def prepare_data(self) -> None:
+        """Draw, unpack and index the data, once on a machine, and decode what is kept decoded.
+
+        Without a trainer it is not known which stages will run: then a cache on disk is made for all of them, one in
+        memory when a stage is set up.
+        """
+        self._is_prepared = True
+        self.source.prepare()
+        self._close_changed()
+        if self._cache is None or (self.trainer is None and self._cache.kind == "ram"):
+            return
+        # the base's own: a user's setup() may be one that must not run twice
+        LoaderDataModule.setup(self, None if self.trainer is None else self.trainer.state.fn)
+
+    def setup(self, stage: str | None = None) -> None:
+        """Open the data of a stage, or of all if it is None; what is open stays, unless its files have changed.
+
+        Raises:
+            ValueError: If there is no such stage.
+        """
+        if self._is_prepared_by_another():
+            self.source.reopen()
+        self._close_changed()
+        super().setup(stage)
+
+    def stage_data(self, stage: Stage) -> list[SplitData]:
+        """Return the data sets of a stage's tables with their samplers."""
         found: list[SplitData] = []
         for table in self.tables(stage):
-            dataset = self._dataset(table, self._transforms_of(stage, table))
+            dataset = self.make_dataset(table, self._transforms_of(stage, table))
             self._note_cache(dataset, stage=stage)
-            sampler = batched(self._sampler(table, stage), table, self._batchings[stage])
-            found.append((dataset, sampler))
+            found.append((dataset, batched(self._sampler(table, stage), table, self._batchings[stage])))
         return found
-
-    def _transforms_of(self, stage: Stage, table: AnnotationTable) -> Callable[..., Any]:
-        given = self._transforms[stage]
-        if given is None or isinstance(given, Mapping):
-            found: Callable[..., Any] = self._preset(
-                stage == "train", **{**self._preset_keywords(table), **(given or {})}
-            )
-            return found
-        return given
-
-    def _sampler(self, table: AnnotationTable, stage: Stage) -> Sampler[int] | None:
-        chosen = self._samplers[stage]
-        if chosen is None or isinstance(chosen, Sampling):
-            return None if chosen is None else chosen.sampler(table)
-        sets = len(self.tables(stage))
-        if sets > 1:
-            raise ValueError(
-                f"{stage}_sampler={type(chosen).__name__} would be shared by {sets} sets of different length; "
-                "give a lit_loader.datamodules.Sampling, which makes a sampler for each set"
-            )
-        return chosen
-
-    def _balanced_by(self) -> list[str]:
-        """Return the attributes that samplers balance."""
-        found = [getattr(chosen, "balance_by", None) for chosen in self._samplers.values()]
-        return [by for by in found if by is not None]
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Apply the batch transforms of the trainer's stage, on the device."""
-        return self._batch_transforms(batch, self.trainer, seed=self.seed, dataloader_idx=dataloader_idx)
+        if self.trainer is None:
+            return batch
+        transform = self._batch_transforms[bool(self.trainer.training)]
+        return apply_to_batch(transform, batch, self.trainer, seed=self.seed, dataloader_idx=dataloader_idx)
+
+    def _prepare_once(self) -> None:
+        """Prepare the source before the first look at its tables, where no trainer does."""
+        if self._is_prepared or self.trainer is not None:
+            return
+        self._is_prepared = True
+        if type(self).prepare_data is TableDataModule.prepare_data:
+            self.source.prepare()  # and no cache of images
+        else:
+            self.prepare_data()
+
+    def _open_samples(self, stage: Stage) -> list[_Samples]:
+        if stage in self._samples:
+            return self._samples[stage]
+        self._prepare_once()
+        tables = self.source.tables(stage)
+        self._close_changed()
+        crowds = [0] * len(tables)
+        # a crop has no `iscrowd`: evaluation of crops would count a region as an object
+        if stage == "train" or (stage != "predict" and self.sample_unit == "object"):
+            crowds = [int(table.crowd.sum()) for table in tables]
+            tables = [table.without_crowds() for table in tables]
+        selected = self._to_predict(tables) if stage == "predict" else list(map(self.select_samples, tables))
+        known = [samples.table for sets in self._samples.values() for samples in sets]
+        found = [_Samples(*samples, num_crowd) for samples, num_crowd in zip(selected, crowds, strict=True)]
+        for samples in found:
+            self._check_names(known[0] if known else found[0].table, samples.table, stage)
+            if samples.num_left_out or samples.num_crowd:
+                rank_zero_info(
+                    f"{stage}: {samples.num_left_out} left out, {samples.num_crowd} crowd regions left out, "
+                    f"{samples.table.num_images} samples stay"
+                )
+        self._samples[stage] = found
+        return found
+
+    def _to_predict(self, tables: list[AnnotationTable]) -> list[SampleTable]:
+        """Return every image, or object, of tables, with the names and points of another stage's."""
+        trained = self.first_table(_STAGES[:3])
+        first = [] if trained is None else [trained.select([])]
+        named = with_same_names([*first, *tables])[len(first) :]
+        empty = sum(int((np.diff(table.offsets) == 0).sum()) for table in named)
+        if empty and self.sample_unit == "object":
+            rank_zero_info(f"predict: {empty} images have no object, so there is nothing to cut out of them")
+        return [every_sample(table, sample_unit=self.sample_unit) for table in named]
+
+    def _check_names(self, known: AnnotationTable, table: AnnotationTable, stage: Stage) -> None:
+        """Refuse a table whose ids mean other things than those of one that is known."""
+        before, found = self.names(known), self.names(table)
+        for what in {**before, **found}:
+            if before.get(what, ()) != found.get(what, ()):
+                raise ValueError(
+                    f"{what} differ between the sets of the source: {before.get(what, ())}, and for {stage} "
+                    f"{found.get(what, ())}; a source must give every table the same names in the same order"
+                )
+
+    def _transforms_of(self, stage: Stage, table: AnnotationTable) -> Callable[..., Any]:
+        given = self._transforms[stage]
+        if given is not None and not isinstance(given, Mapping):
+            return given
+        keywords = {**self.transform_defaults(table), **(given or {})}
+        if "flip_pairs" in (given or {}) and "hflip" not in (given or {}):
+            keywords.pop("hflip", None)  # the user knows the pairs that the table does not
+        transforms: Callable[..., Any] = self._preset(stage == "train", **keywords)
+        return transforms
+
+    def _sampler(self, table: AnnotationTable, stage: Stage) -> Sampler[int] | None:
+        chosen = self._samplers[stage]
+        if isinstance(chosen, SamplerConfig):
+            return chosen.make_sampler(table)
+        sets = len(self.tables(stage))
+        if chosen is not None and sets > 1:
+            raise ValueError(
+                f"{stage}_sampler={type(chosen).__name__} would be shared by {sets} sets of different length; "
+                "give a lit_loader.datamodules.SamplerConfig, which makes a sampler for each set"
+            )
+        return chosen
+
+    def _cache_settings(
+        self, cache: CacheSettings | CacheKind | None, size: int | None, budget: int | str | None
+    ) -> CacheSettings | None:
+        if isinstance(cache, CacheSettings):
+            if size is not None or budget is not None:
+                raise ValueError(
+                    f"cache_size={size!r} and cache_budget={budget!r} have no effect beside cache={cache}; give "
+                    "CacheSettings(size=..., budget=...), or cache as a word"
+                )
+            return cache
+        checked = CacheSettings(
+            "disk" if cache is None else cache,
+            size=size,
+            budget=budget,
+            cache_dir=getattr(self.source, "cache_dir", None),
+            progress=getattr(self.source, "progress", True),
+        )
+        return None if cache is None else checked
+
+    def _note_cache(self, dataset: Dataset[Any], *, stage: str) -> None:
+        """Count what the cache of a data set takes; sets of the same images share one."""
+        cache = getattr(dataset, "cache", None)
+        if self._cache is None or not isinstance(cache, CachedReader) or cache.key in self._cached_bytes:
+            return
+        self._cached_bytes[cache.key] = cache.num_bytes
+        place = "memory" if self._cache.kind == "ram" else "a file"
+        rank_zero_info(f"{stage}: {byte_words(cache.num_bytes)} of decoded images in {place}, once a host")
+
+    def _is_prepared_by_another(self) -> bool:
+        """Whether the trainer has called `prepare_data` in another process of this machine.
+
+        A subclass with a `prepare_data` of its own may not have prepared the source.
+        """
+        trainer = self.trainer
+        if trainer is None or not type(self).prepare_data.__module__.startswith("lit_loader."):
+            return False
+        return trainer.local_rank > 0 and (self.prepare_data_per_node or trainer.node_rank == 0)
+
+    def _close_changed(self) -> None:
+        """Forget the data of all stages if it was opened from other tables than those that the source has now."""
+        found = self.source.fingerprint()
+        if found != self._fingerprint:
+            self._data.clear()
+            self._samples.clear()
+        self._fingerprint = found
 
     # -- looking at it --------------------------------------------------------------------------------------
 
     def summaries(self) -> list[SetSummary]:
         """Return counts, imbalance and the expected mix of every set, with no image opened.
 
-        For each set the class first, then every attribute that batches hold or a sampler balances.
+        For each set the label first, then every attribute that batches hold or a sampler balances.
         """
+        balanced = [getattr(chosen, "balance_by", None) for chosen in self._samplers.values()]
+        others = () if self.counts_images or self.label_attribute else self.attributes
+        labels = dict.fromkeys([self.label_attribute, *others, *(by for by in balanced if by is not None)])
         found = []
         for stage in _STAGES[:3]:
             sets = self._open_samples(stage)
             for number, samples in enumerate(sets):
-                name = stage if len(sets) == 1 else f"{stage}/{number}"
-                found += self._summaries_of(name, samples, self._sampler(samples.table, stage))
+                found += [
+                    SetSummary.of(
+                        stage if len(sets) == 1 else f"{stage}/{number}",
+                        samples.table,
+                        self._sampler(samples.table, stage),
+                        by=by,
+                        distinct=self.counts_images,
+                        num_left_out=samples.num_left_out,
+                        num_crowd=samples.num_crowd,
+                    )
+                    for by in labels
+                ]
         return found
 
     def summary(self) -> str:
@@ -287,7 +499,7 @@ class TableDataModule(SourceDataModule):
 
         Args:
             stage: Whose loader.
-            path: Where the picture is saved too, by its extension.
+            path: Where the picture is saved too, by its extension, or None.
             max_images: Images drawn at most.
 
         Raises:
@@ -295,7 +507,7 @@ class TableDataModule(SourceDataModule):
             TypeError: Targets come as columns, see `batch_targets`.
         """
         batch = self.first_batch(stage)
-        figure = self._draw(batch, max_images=max_images, title=f"{stage} batch")
+        figure = self.draw_batch(batch, max_images=max_images, title=f"{stage} batch")
         if path is not None:
             figure.savefig(path, dpi=120)
         return figure

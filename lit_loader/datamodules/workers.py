@@ -1,103 +1,97 @@
-"""Worker settings of a data module: checked when given, made loader arguments when a loader is built."""
+"""Worker settings of a data module, and the number of workers that a host has room for."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypeAlias
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.multiprocessing
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
-from lit_loader.arguments import check_replacement
+from lit_loader.arguments import check_choice, check_replacement
+from lit_loader.datamodules.keywords import check_number, check_type
 from lit_loader.engine import WorkerMethod
 from lit_loader.resources import PROCESS_BYTES, THREAD_BYTES, decide_num_workers, read_resources
 
-__all__ = [
-    "AutoWorkers",
-    "NumWorkers",
-    "check_worker_settings",
-    "loader_arguments",
-]
+__all__ = ["AutoWorkers", "NumWorkers", "WorkerSettings"]
 
 NumWorkers: TypeAlias = int | Literal["auto"]
 """How many workers a loader has, or that this host decides."""
 
-_METHODS: Final = ("multiprocessing", "thread")
 
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """Workers of each loader of a data module, and the way of its batches to the device.
 
-def check_worker_settings(
-    *,
-    num_workers: NumWorkers,
-    prefetch_factor: int | None,
-    multiprocessing_context: str | None,
-    timeout: float,
-    worker_method: str,
-    max_worker_restarts: int | None,
-    hang_timeout_s: float | None,
-) -> None:
-    """Refuse worker settings that no loader takes, whatever the number of workers turns out to be.
+    Args:
+        num_workers: Workers of each loader. With 0 the other worker settings are checked and have no effect, so
+            that this one setting switches workers off and on. ``"auto"``: decided when the first loader is made,
+            from the cores, quota and memory of this host and the trainer's ranks on it, and logged with the
+            reason; the setting stays ``"auto"``, `LoaderDataModule.num_workers_of_loaders` is the number.
+        worker_method: ``"multiprocessing"``: workers are processes, ``"thread"``: threads of this one.
+        prefetch_factor: Batches that each worker makes ahead, or None for torch's default.
+        persistent_workers: Keep workers from epoch to epoch, or None to do so if there are any.
+        multiprocessing_context: Start method of worker processes, or None for the platform's.
+        max_worker_restarts: How many worker processes that ended are replaced in an epoch, see `lit_loader.DataLoader`,
+            or None for 3.
+        hang_timeout_s: Seconds that a worker process may be at one sample before it is replaced, or None for no limit.
+        pin_memory: Page-lock batches, or None to do so if an accelerator is there.
+        prefetch_to_device: Copy the next batch to the trainer's device while this one is used, so that Lightning's
+            own transfer finds it there, or None to do so if that device is an accelerator. On a CPU nothing is copied.
+        timeout: Seconds to wait for a batch from workers; 0 for no limit.
 
     Raises:
         ValueError: If a setting is out of range, or has no meaning beside another.
+        TypeError: If a setting has a wrong type.
     """
-    if isinstance(num_workers, str) and num_workers != "auto":
-        raise ValueError(f"num_workers={num_workers!r} must be a number, or 'auto' to let the host decide")
-    if worker_method not in _METHODS:
-        raise ValueError(f"worker_method={worker_method!r} is not one of {list(_METHODS)}")
-    start_methods = torch.multiprocessing.get_all_start_methods()
-    if multiprocessing_context is not None and multiprocessing_context not in start_methods:
-        raise ValueError(f"multiprocessing_context={multiprocessing_context!r} is not one of {start_methods}")
-    if multiprocessing_context is not None and worker_method == "thread":
-        raise ValueError(
-            f"multiprocessing_context={multiprocessing_context!r} starts processes and worker_method='thread' "
-            "has none; leave it out, or give worker_method='multiprocessing'"
-        )
-    if (max_worker_restarts or hang_timeout_s is not None) and worker_method == "thread":
-        raise ValueError(
-            f"max_worker_restarts={max_worker_restarts} and hang_timeout_s={hang_timeout_s} are about worker "
-            "processes, and worker_method='thread' has none; leave them out, or give worker_method='multiprocessing'"
-        )
-    check_replacement(max_worker_restarts, hang_timeout_s, processes=True, keyed=True)
-    too_few = not isinstance(num_workers, str) and num_workers < 0
-    if too_few or timeout < 0 or (prefetch_factor is not None and prefetch_factor < 1):
-        raise ValueError(
-            f"num_workers={num_workers} and timeout={timeout} must be at least 0, "
-            f"prefetch_factor={prefetch_factor} at least 1 or None"
-        )
 
+    num_workers: NumWorkers = 0
+    worker_method: WorkerMethod = "multiprocessing"
+    prefetch_factor: int | None = None
+    persistent_workers: bool | None = None
+    multiprocessing_context: str | None = None
+    max_worker_restarts: int | None = None
+    hang_timeout_s: float | None = None
+    pin_memory: bool | None = None
+    prefetch_to_device: bool | None = None
+    timeout: float = 0.0
 
-def loader_arguments(
-    num_workers: int,
-    *,
-    prefetch_factor: int | None,
-    persistent_workers: bool | None,
-    multiprocessing_context: str | None,
-    timeout: float,
-    worker_method: WorkerMethod,
-    max_worker_restarts: int | None,
-    hang_timeout_s: float | None,
-) -> dict[str, Any]:
-    """Return the arguments of a loader; without workers none of the settings has an effect."""
-    if num_workers == 0:
-        return {"num_workers": 0}
-    return {
-        "num_workers": num_workers,
-        "prefetch_factor": prefetch_factor,
-        "persistent_workers": True if persistent_workers is None else persistent_workers,
-        "multiprocessing_context": multiprocessing_context,
-        "timeout": timeout,
-        "worker_method": worker_method,
-        "max_worker_restarts": max_worker_restarts,
-        "hang_timeout_s": hang_timeout_s,
-    }
+    def __post_init__(self) -> None:
+        check_number("num_workers", self.num_workers, low=0, otherwise="auto")
+        check_number("prefetch_factor", self.prefetch_factor, low=1)
+        check_number("timeout", self.timeout, low=0, whole=False)
+        for name in ("persistent_workers", "pin_memory", "prefetch_to_device"):
+            check_type(name, getattr(self, name), bool, remedy="give True, False or None")
+        check_choice("worker_method", self.worker_method, WorkerMethod)
+        start_methods = torch.multiprocessing.get_all_start_methods()
+        if self.multiprocessing_context not in (None, *start_methods):
+            raise ValueError(
+                f"multiprocessing_context={self.multiprocessing_context!r} is not one of {start_methods}"
+            )
+        for name in ("multiprocessing_context", "max_worker_restarts", "hang_timeout_s"):
+            if self.worker_method == "thread" and getattr(self, name) not in (None, 0):
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} is about worker processes and worker_method='thread' has none; "
+                    "leave it out, or give worker_method='multiprocessing'"
+                )
+        check_replacement(self.max_worker_restarts, self.hang_timeout_s, processes=True, keyed=True)
+
+    def loader_arguments(self, num_workers: int) -> dict[str, Any]:
+        """Return the arguments of a loader with ``num_workers`` workers, 0: those that say so."""
+        if num_workers == 0:
+            return {"num_workers": 0}
+        given = asdict(self)
+        del given["pin_memory"], given["prefetch_to_device"]
+        persistent = True if self.persistent_workers is None else self.persistent_workers
+        return {**given, "num_workers": num_workers, "persistent_workers": persistent}
 
 
 class AutoWorkers:
-    """Decides ``num_workers="auto"``, once for each place a data module finds itself in, and logs why.
+    """Decides ``num_workers="auto"``, once for each number of ranks, kind of worker and device, and logs why.
 
-    A place is the number of ranks on this host and whether there is an accelerator. Both may change once: a
-    data module may be looked at before a trainer has it.
+    The trainer may come later: a data module may be looked at before a trainer has it.
     """
 
     def __init__(self) -> None:
@@ -107,10 +101,12 @@ class AutoWorkers:
         """Return the number of workers of each loader.
 
         Args:
-            trainer: Whose devices share this host; None: as the launcher says, and what accelerator there is.
+            trainer: Whose devices share this host, or None for what the launcher's variables and the host show.
             worker_method: Whether workers are processes or threads, which take less memory.
         """
-        ranks, accelerated = _place(trainer)
+        ranks, accelerated = None, torch.accelerator.is_available()
+        if trainer is not None:
+            ranks, accelerated = trainer.num_devices, trainer.strategy.root_device.type != "cpu"
         key = (ranks, accelerated, worker_method)
         if key not in self._decided:
             resources = read_resources(ranks_on_host=ranks, has_accelerator=accelerated)
@@ -118,10 +114,3 @@ class AutoWorkers:
             self._decided[key], why = decide_num_workers(resources, worker_bytes=worker_bytes)
             rank_zero_info(why)
         return self._decided[key]
-
-
-def _place(trainer: Trainer | None) -> tuple[int | None, bool]:
-    """Return how many ranks a trainer has on this host (None: not known), and whether it has an accelerator."""
-    if trainer is None:
-        return None, torch.accelerator.is_available()
-    return trainer.num_devices, trainer.strategy.root_device.type != "cpu"

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from lit_loader.datasets.classification import ClassificationDataset, ClassificationSample
-from lit_loader.datasets.decoded import DecodedCache
+from lit_loader.datasets.decoded import CacheSettings
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
 from lit_loader.datasets.encoded_image import EncodedImage
-from lit_loader.datasets.format_source import FormatSource
+from lit_loader.datasets.format_source import FormatSource, ShapesSource, VocSource
 from lit_loader.datasets.images import MAX_PIXELS, decode_image
 from lit_loader.datasets.landmarks import LandmarkDataset
+from lit_loader.datasets.reading import ImageReading
 from lit_loader.datasets.samples import SampleTable, every_sample, labelled_samples, landmark_samples
-from lit_loader.datasets.shapes import draw_shapes, shapes_root
-from lit_loader.datasets.sources import ShapesSource, Stage, TableSource, VocSource
+from lit_loader.datasets.shapes import draw_shapes
+from lit_loader.datasets.sources import Stage, TableSource
 
 __all__ = [
+    "CacheSettings",
     "ClassificationDataset",
     "ClassificationSample",
-    "DecodedCache",
     "DetectionDataset",
     "DetectionSample",
     "EncodedImage",
     "FormatSource",
+    "ImageReading",
     "LandmarkDataset",
     "MAX_PIXELS",
     "SampleTable",
@@ -33,5 +35,4 @@ __all__ = [
     "every_sample",
     "labelled_samples",
     "landmark_samples",
-    "shapes_root",
 ]

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lit_loader.datasets.decoded import CachedReader, CacheKind, DecodedCache
+from lit_loader.datasets.decoded import CachedReader, CacheKind, CacheSettings
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
-from lit_loader.datasets.images import MAX_PIXELS
-from lit_loader.datasets.reading import Decode
-from lit_loader.datasets.samples import Objects, check_objects, every_sample, labelled_samples
+from lit_loader.datasets.reading import ImageReading
+from lit_loader.datasets.samples import SampleUnit, check_sample_unit, every_sample, labelled_samples
 from lit_loader.seeding import is_duplicate
 
 if TYPE_CHECKING:
@@ -44,17 +43,14 @@ class ClassificationDataset(Dataset[ClassificationSample]):
 
     Args:
         table: The annotations; `table` of the data set has one image row for each sample.
-        by: The attribute that labels; None: the class.
+        label_attribute: The attribute that labels; None: the class.
         multi_label: An image may have several labels or, without any object, none.
-        objects: ``"image"``: one sample an image; ``"crop"``: one sample an object, which ``transforms`` must
+        sample_unit: ``"image"``: one sample an image; ``"object"``: one sample an object, which ``transforms`` must
             cut out, such as ``classification_transforms(crop=True)`` does.
         unlabelled: ``"keep"`` makes every image, or object, a sample, as prediction wants it; so are images with
             several labels without ``multi_label``, whose label is -1 too.
         transforms: Called as ``transforms(image, target)`` with the target of `DetectionDataset`, labels from 0.
-        size_mismatch: See `DetectionDataset`, as for the next three.
-        exif_orientation: Turn images upright.
-        max_pixels: Largest image accepted.
-        decode: ``"fast"`` decodes of a JPEG what is shown, no larger than it is shown.
+        reading: How image files are read.
         cache: Keep the images decoded, see `DetectionDataset`; all samples of an image share it.
 
     Attributes:
@@ -69,43 +65,39 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         self,
         table: AnnotationTable,
         *,
-        by: str | None = None,
+        label_attribute: str | None = None,
         multi_label: bool = False,
-        objects: Objects = "image",
+        sample_unit: SampleUnit = "image",
         unlabelled: Literal["drop", "keep"] = "drop",
         transforms: Callable[[Any, dict[str, Any]], DetectionSample] | None = None,
-        size_mismatch: Literal["clip", "raise"] = "clip",
-        exif_orientation: bool = True,
-        max_pixels: int = MAX_PIXELS,
-        decode: Decode = "exact",
-        cache: DecodedCache | CacheKind | None = None,
+        reading: ImageReading = ImageReading(),
+        cache: CacheSettings | CacheKind | None = None,
     ) -> None:
         if unlabelled not in ("drop", "keep"):
             raise ValueError(f"unlabelled={unlabelled!r} is not one of ['drop', 'keep'].")
-        check_objects(objects, multi_label=multi_label)
+        check_sample_unit(sample_unit, multi_label=multi_label)
         if unlabelled == "keep":
-            self.table, self.num_left_out = every_sample(table, objects=objects)
+            self.table, self.num_left_out = every_sample(table, sample_unit=sample_unit)
         else:
             self.table, self.num_left_out = labelled_samples(
-                table, by=by, multi_label=multi_label, objects=objects
+                table, label_attribute=label_attribute, multi_label=multi_label, sample_unit=sample_unit
             )
         # What nothing is known of may lack the attribute altogether.
-        self._has_labels = unlabelled == "drop" or by is None or by in self.table.attributes
-        self.class_names = self.table.labels_of(by)[1] if self._has_labels else ()
-        self.by, self.multi_label = by, multi_label
+        self._has_labels = (
+            unlabelled == "drop" or label_attribute is None or label_attribute in self.table.attributes
+        )
+        self.class_names = self.table.labels_of(label_attribute)[1] if self._has_labels else ()
+        self.label_attribute, self.multi_label = label_attribute, multi_label
         self._samples = DetectionDataset(
             self.table,
             transforms=transforms,
             first_label=0,
-            size_mismatch=size_mismatch,
-            exif_orientation=exif_orientation,
-            max_pixels=max_pixels,
-            decode=decode,
+            reading=reading,
             cache=cache,
         )
 
         if self.table.keypoints is None:  # with points, flips check that they know left from right
-            self._samples.give_images_alone()
+            self._samples.skip_targets()
 
     @property
     def cache(self) -> CachedReader | None:
@@ -136,7 +128,11 @@ class ClassificationDataset(Dataset[ClassificationSample]):
     def label(self, position: int) -> int | Tensor:
         """Return the label of a sample, with no image opened; -1 where there is none, or more than one."""
         rows = self.table.objects(position)
-        ids = self.table.labels_of(self.by)[0][rows] if self._has_labels else np.empty(0, dtype=np.int64)
+        ids = (
+            self.table.labels_of(self.label_attribute)[0][rows]
+            if self._has_labels
+            else np.empty(0, dtype=np.int64)
+        )
         if len(ids) == 1 and not self.multi_label:
             return int(ids[0])  # -1 where it is not known
         known = np.unique(ids[ids >= 0])

@@ -6,15 +6,21 @@ import operator
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
 from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision import tv_tensors
 
-from lit_loader.datasets.decoded import CachedReader, CacheKind, DecodedCache, as_decoded_cache, shrink_target
-from lit_loader.datasets.images import MAX_PIXELS, decode_image
-from lit_loader.datasets.reading import Decode, ImageReader, check_decode
+from lit_loader.datasets.decoded import (
+    CachedReader,
+    CacheKind,
+    CacheSettings,
+    as_cache_settings,
+    shrink_target,
+)
+from lit_loader.datasets.images import decode_image
+from lit_loader.datasets.reading import ImageReading
 from lit_loader.datasets.targets import (
     OBJECT_FIELDS,
     attribute_names,
@@ -24,8 +30,9 @@ from lit_loader.datasets.targets import (
     object_target,
 )
 from lit_loader.errors import ImageError
-from lit_loader.transforms import ReadingCompose
+from lit_loader.transforms import DecodeAwareCompose
 from lit_loader.transforms.reading import needs_target
+from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
@@ -34,8 +41,6 @@ __all__ = ["DetectionDataset", "DetectionSample", "check_dataset_settings"]
 
 DetectionSample: TypeAlias = tuple[Any, dict[str, Any]]
 """``(image, target)``; what a transform gives may be of any type."""
-
-_SIZE_RULES: Final = ("clip", "raise")
 
 
 class DetectionDataset(Dataset[DetectionSample]):
@@ -69,22 +74,13 @@ class DetectionDataset(Dataset[DetectionSample]):
     Args:
         table: The annotations.
         transforms: Called as ``transforms(image, target)``, gives what the data set gives.
-        first_label: Label of class id 0. torchvision's detectors keep 0 for the background, hence 1.
+        first_label: Label of class id 0; 0 for models without a background class, such as DETR.
         extra_fields: Columns of the table to add: ``"difficult"``, ``"occluded"``, ``"truncated"``.
         keypoints: Add the points; the table must have some.
         masks: Add the masks, drawn from polygons or run lengths for each sample; the table must have some.
         attributes: Names of the table's attributes to add, or ``"all"``.
-        size_mismatch: For a decoded size that differs from the size in the annotation: ``"clip"`` trusts
-            the image, ``"raise"`` refuses the sample. A size of 0 in the annotation means unknown.
-        exif_orientation: Turn images upright by their EXIF. ``False`` where boxes were drawn on the pixels
-            as stored. An image that EXIF turns onto its side while the annotation gives the stored size is
-            refused, whatever ``size_mismatch`` says: its boxes would lie elsewhere.
-        max_pixels: Largest image accepted, see ``decode_image``.
-        decode: ``"exact"`` decodes every pixel; ``"fast"`` decodes of a JPEG what ``transforms`` show, no larger than
-            they show it, where they are one of the presets or a ``lit_loader.transforms.ReadingCompose``. Random
-            draws and targets are the same, pixels within the bound of `EncodedImage`. Other transforms get every
-            pixel either way, and a cache keeps every pixel.
-        cache: Keep the images decoded: ``"ram"``, ``"disk"``, or a `DecodedCache` with a size, a budget and a folder.
+        reading: How image files are read.
+        cache: Keep the images decoded: ``"ram"``, ``"disk"``, or a `CacheSettings` with a size, a budget and a folder.
             With a size, larger images are samples of that size, and their targets with them.
 
     Raises:
@@ -97,25 +93,23 @@ class DetectionDataset(Dataset[DetectionSample]):
         table: AnnotationTable,
         *,
         transforms: Callable[[Any, dict[str, Any]], DetectionSample] | None = None,
-        first_label: int = 1,
+        first_label: int = FIRST_LABEL,
         extra_fields: Sequence[str] = (),
         keypoints: bool = False,
         masks: bool = False,
         attributes: Sequence[str] | Literal["all"] = (),
-        size_mismatch: Literal["clip", "raise"] = "clip",
-        exif_orientation: bool = True,
-        max_pixels: int = MAX_PIXELS,
-        decode: Decode = "exact",
-        cache: DecodedCache | CacheKind | None = None,
+        reading: ImageReading = ImageReading(),
+        cache: CacheSettings | CacheKind | None = None,
     ) -> None:
         check_dataset_settings(
             first_label=first_label,
             extra_fields=extra_fields,
-            size_mismatch=size_mismatch,
-            max_pixels=max_pixels,
         )
-        check_decode(decode)
-        self.decode = decode
+        if not isinstance(reading, ImageReading):
+            raise TypeError(
+                f"reading={reading!r} is not an ImageReading, such as ImageReading(decode='fast')."
+            )
+        self.reading = reading
         self.table = table
         self.transforms = transforms
         self.first_label = first_label
@@ -127,20 +121,16 @@ class DetectionDataset(Dataset[DetectionSample]):
             check_masks(table)
         self.masks = masks
         self.attributes = attribute_names(table, attributes)
-        self.size_mismatch = size_mismatch
-        self.exif_orientation = exif_orientation
-        self.max_pixels = max_pixels
         self._image_alone = False
-        self.reader = ImageReader(max_pixels=max_pixels, exif_orientation=exif_orientation)
-        kept = as_decoded_cache(cache)
-        self.cache = None if kept is None else CachedReader(table, self.reader, kept)
+        kept = as_cache_settings(cache)
+        self.cache = None if kept is None else CachedReader(table, reading, kept)
 
-    def give_images_alone(self) -> None:
+    def skip_targets(self) -> None:
         """Leave the targets empty from now on, where the transforms make the same image without them.
 
         For a data set that uses the image alone: making a target and moving it takes as long as a small crop.
         """
-        plain = self.transforms is None or isinstance(self.transforms, ReadingCompose)
+        plain = self.transforms is None or isinstance(self.transforms, DecodeAwareCompose)
         self._image_alone = plain and not (self.transforms is not None and needs_target(self.transforms))
 
     def __len__(self) -> int:
@@ -175,9 +165,9 @@ class DetectionDataset(Dataset[DetectionSample]):
         path = os.path.join(str(self.table.root), self.table.image_paths[position])  # noqa: PTH118 # a third of a Path's time
         image, (width, height) = self._read(path, position)
         annotated = int(self.table.widths[position]), int(self.table.heights[position])
-        if self.exif_orientation and annotated == (height, width) != (width, height):
+        if self.reading.exif_orientation and annotated == (height, width) != (width, height):
             self._check_not_turned(path, annotated=annotated)
-        if self.size_mismatch == "raise" and all(annotated) and annotated != (width, height):
+        if self.reading.size_mismatch == "raise" and all(annotated) and annotated != (width, height):
             raise ImageError(
                 f"{path}: the image is {width}x{height}, its annotation says {annotated[0]}x{annotated[1]}; "
                 "correct the annotation, set exif_orientation if the sides are exchanged, "
@@ -192,7 +182,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         if self.transforms is None:
             return image, target
         try:
-            if isinstance(self.transforms, ReadingCompose) and not isinstance(image, Tensor):
+            if isinstance(self.transforms, DecodeAwareCompose) and not isinstance(image, Tensor):
                 sample: DetectionSample = self.transforms.read(image, target)
             else:
                 sample = self.transforms(image, target)
@@ -207,19 +197,19 @@ class DetectionDataset(Dataset[DetectionSample]):
 
         The image is decoded, but where ``transforms`` take it undecoded and ``decode`` allows it.
         """
-        undecoded = self.decode == "fast" and isinstance(self.transforms, ReadingCompose)
+        undecoded = self.reading.decode == "fast" and isinstance(self.transforms, DecodeAwareCompose)
         if self.cache is not None:
             kept = self.cache.open(path, position)
             return kept if undecoded else tv_tensors.Image(kept.read()), kept.true_size
         if undecoded:
-            unread = self.reader.open(path, position)
+            unread = self.reading.open(path)
             return unread, (unread.size[1], unread.size[0])
-        pixels = self.reader.read(path, position)
+        pixels = self.reading.read(path)
         return tv_tensors.Image(pixels), (pixels.shape[2], pixels.shape[1])
 
     def _check_not_turned(self, path: str, *, annotated: tuple[int, int]) -> None:
         """Refuse an image whose sides EXIF exchanged; ``annotated`` is the upright size exchanged."""
-        stored = decode_image(path, max_pixels=self.max_pixels, exif_orientation=False)
+        stored = decode_image(path, max_pixels=self.reading.max_pixels, exif_orientation=False)
         height, width = stored.shape[-2:]
         if annotated == (width, height):
             raise ImageError(
@@ -243,9 +233,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         )
 
 
-def check_dataset_settings(
-    *, first_label: int, extra_fields: Sequence[str], size_mismatch: str, max_pixels: int
-) -> None:
+def check_dataset_settings(*, first_label: int, extra_fields: Sequence[str]) -> None:
     """Check the settings of a `DetectionDataset` before there is a table.
 
     Raises:
@@ -254,9 +242,5 @@ def check_dataset_settings(
     unknown = [name for name in extra_fields if name not in OBJECT_FIELDS]
     if unknown:
         raise ValueError(f"extra_fields holds {unknown}; the choices are {list(OBJECT_FIELDS)}.")
-    if size_mismatch not in _SIZE_RULES:
-        raise ValueError(f"size_mismatch={size_mismatch!r} is not one of {list(_SIZE_RULES)}.")
     if first_label < 0:
         raise ValueError(f"first_label={first_label} makes negative labels; give 0 or more.")
-    if max_pixels < 1:
-        raise ValueError(f"max_pixels={max_pixels} refuses every image; give at least 1.")

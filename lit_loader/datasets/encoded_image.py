@@ -45,7 +45,7 @@ _SIDEWAYS: Final = (
 
 
 class EncodedImage:
-    """The bytes of an image file, which are decoded as far as needed; `lit_loader.transforms.UnreadImage`.
+    """The bytes of an image file, which are decoded as far as needed; `lit_loader.transforms.ImageSource`.
 
     JPEG of 8 bits and one or three channels is decoded in part: at 1/2, 1/4 or 1/8 where what is shown is at most
     that large, and down to the lowest row that is shown. A part at full size has the bits of `decode_image`.

@@ -1,20 +1,22 @@
-"""A source of any format, with validation and test images held out of the training set where it has none."""
+"""Sources of files: any format, the VOC layout, and the embedded data set."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, get_args
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import check_groups, group_names, stratified_split
+from lit_loader.datasets.shapes import DEFAULT_NUM_IMAGES, draw_shapes
 from lit_loader.datasets.sources import FileSource, Stage, listed
 from lit_loader.errors import AnnotationError
 from lit_loader.formats.folder import Folder
 
-__all__ = ["FormatSource"]
+__all__ = ["FormatSource", "ShapesSource", "VocSource"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,3 +165,97 @@ class FormatSource(FileSource):
                     path=self.root,
                 )
         return {stage: [table.select(parts[stage])] for stage in get_args(Stage) if stage in parts}
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocSource(FormatSource):
+    """A folder in VOC layout: `FormatSource` with the splits of ``ImageSets/Main`` and the options of the format.
+
+    Args:
+        root: The folder.
+        train: Split file in ``ImageSets/Main`` (without ``.txt``) to train on, or None without one.
+        val: The same for validation, or several.
+        test: The same for the test, or several.
+        schema: What the points are, as `keypoint_schema` takes it: a known name such as ``face_68``, names with
+            flip pairs, or a number, or None for what the files declare.
+        one_based: Subtract one from the coordinates.
+        image_dir: Folder of the images under ``root``.
+        annotation_dir: Folder of the XML files under ``root``.
+        **settings: The others of `FormatSource`.
+
+    Raises:
+        AnnotationError: If an annotation cannot be used.
+    """
+
+    format: str = field(default="voc", init=False)
+    train: str | None = "train"
+    val: str | Sequence[str] | None = "val"
+    test: str | Sequence[str] | None = "test"
+    schema: Any = None
+    one_based: bool = False
+    image_dir: str = "JPEGImages"
+    annotation_dir: str = "Annotations"
+
+    def _read_list(
+        self, read: Callable[..., AnnotationTable], folder: Folder, name: str, options: Mapping[str, Any]
+    ) -> AnnotationTable:
+        own = {key: getattr(self, key) for key in ("schema", "one_based", "image_dir", "annotation_dir")}
+        try:
+            return super()._read_list(read, folder, name, {**own, **options})
+        except AnnotationError:
+            path = Path(self.root, "ImageSets/Main", f"{name}.txt")
+            if not path.parent.is_dir() or path.exists():
+                raise
+            stage = next(stage for stage in get_args(Stage) if name in listed(getattr(self, stage)))
+            found = ", ".join(sorted(file.stem for file in path.parent.glob("*.txt"))[:20]) or "none"
+            raise AnnotationError(
+                f"there is no split file for {stage}={name!r}; give {stage}=None if there is none, or one of those "
+                f"found there: {found}",
+                path=path,
+            ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapesSource(FileSource):
+    """The embedded data set: scenes of shapes with points and a finish, drawn on first use.
+
+    90, 9 and 1 % of the objects are of three classes; 88, 10 and 2 % have the attribute ``finish`` plain,
+    dotted and hollow, whatever their class.
+
+    Args:
+        num_images: Images of the splits ``train``, ``val`` and ``test``; one that is not named is not there.
+        image_size: Side of the square images in pixels.
+        objects_per_image: Fewest and most objects of an image.
+        class_shares: Share of each class among the objects.
+        finish_shares: Share of each finish among the objects.
+        max_rotation: Degrees that an object leans to either side at most.
+        seed: Seed of the drawing.
+        cache_dir: Where it is kept, or None for the user's cache folder.
+        progress: Draw a progress bar.
+
+    Raises:
+        ValueError: If ``num_images`` names another split.
+    """
+
+    num_images: Mapping[str, int] = field(default_factory=lambda: dict(DEFAULT_NUM_IMAGES))
+    image_size: int = 96
+    objects_per_image: Sequence[int] = (2, 6)
+    class_shares: Sequence[float] = (0.90, 0.09, 0.01)
+    finish_shares: Sequence[float] = (0.88, 0.10, 0.02)
+    max_rotation: float = 25.0
+    seed: int = 0
+    cache_dir: str | None = None
+    progress: bool = True
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.num_images) - {"train", "val", "test"})
+        if unknown:
+            raise ValueError(f"num_images names {unknown}; the splits are train, val and test")
+
+    def _read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
+        return self._voc()._read_all(read)
+
+    def _voc(self) -> VocSource:
+        root = draw_shapes(**{setting.name: getattr(self, setting.name) for setting in fields(self)})
+        stages = {name: name if name in self.num_images else None for name in ("train", "val", "test")}
+        return VocSource(root=str(root), cache_dir=self.cache_dir, progress=self.progress, **stages)

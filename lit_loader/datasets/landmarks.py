@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from lit_loader.datasets.decoded import CacheKind, DecodedCache
+from lit_loader.datasets.decoded import CacheKind, CacheSettings
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
-from lit_loader.datasets.images import MAX_PIXELS
-from lit_loader.datasets.reading import Decode
+from lit_loader.datasets.reading import ImageReading
 from lit_loader.datasets.samples import landmark_samples
 
 if TYPE_CHECKING:
@@ -32,10 +31,7 @@ class LandmarkDataset(DetectionDataset):
         transforms: Called as ``transforms(image, target)``.
         min_points: Objects with fewer points that are not absent are left out.
         attributes: Names of the table's attributes to add, or ``"all"``.
-        size_mismatch: See `DetectionDataset`, as for the next three.
-        exif_orientation: Turn images upright.
-        max_pixels: Largest image accepted.
-        decode: ``"fast"`` decodes of a JPEG what is shown, no larger than it is shown.
+        reading: How image files are read.
         cache: Keep the images decoded, see `DetectionDataset`; all samples of an image share it.
 
     Attributes:
@@ -52,22 +48,16 @@ class LandmarkDataset(DetectionDataset):
         transforms: Callable[[Any, dict[str, Any]], DetectionSample] | None = None,
         min_points: int = 1,
         attributes: Sequence[str] | Literal["all"] = (),
-        size_mismatch: Literal["clip", "raise"] = "clip",
-        exif_orientation: bool = True,
-        max_pixels: int = MAX_PIXELS,
-        decode: Decode = "exact",
-        cache: DecodedCache | CacheKind | None = None,
+        reading: ImageReading = ImageReading(),
+        cache: CacheSettings | CacheKind | None = None,
     ) -> None:
-        samples, self.num_left_out = landmark_samples(table, objects="crop", min_points=min_points)
+        samples, self.num_left_out = landmark_samples(table, sample_unit="object", min_points=min_points)
         super().__init__(
             samples,
             transforms=transforms,
             first_label=0,
             keypoints=True,
             attributes=attributes,
-            size_mismatch=size_mismatch,
-            exif_orientation=exif_orientation,
-            max_pixels=max_pixels,
-            decode=decode,
+            reading=reading,
             cache=cache,
         )

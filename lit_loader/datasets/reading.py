@@ -1,7 +1,8 @@
-"""The one place where a data set turns a file into pixels."""
+"""How a data set turns an image file into pixels."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -9,57 +10,63 @@ from torch import Tensor
 
 from lit_loader.datasets.encoded_image import EncodedImage
 from lit_loader.datasets.images import MAX_PIXELS, decode_image
-from lit_loader.transforms.pending import UnreadImage
 
-__all__ = ["Decode", "ImageReader", "check_decode"]
+__all__ = ["Decode", "ImageReading", "SizeMismatch"]
 
 Decode: TypeAlias = Literal["exact", "fast"]
 """Whether every pixel of an image is decoded, or those that a transform shows."""
 
-
-def check_decode(decode: str) -> None:
-    """Raise ValueError unless ``decode`` is one of its choices."""
-    if decode not in get_args(Decode):
-        raise ValueError(f"decode={decode!r} is not one of {list(get_args(Decode))}.")
+SizeMismatch: TypeAlias = Literal["clip", "raise"]
+"""What is done about an image whose size is not the one in its annotation."""
 
 
-class ImageReader:
-    """Reads the images of a data set.
-
-    Runs in: the main process, workers and threads alike; it has no state that changes.
+@dataclass(frozen=True, kw_only=True)
+class ImageReading:
+    """How a data set reads its images.
 
     Args:
-        max_pixels: Largest image accepted, see ``decode_image``.
-        exif_orientation: Turn images upright.
+        size_mismatch: For a decoded size that differs from the size in the annotation: ``"clip"`` trusts
+            the image, ``"raise"`` refuses the sample. A size of 0 in the annotation means unknown.
+        exif_orientation: Turn images upright by their EXIF. ``False`` where boxes were drawn on the pixels
+            as stored. An image that EXIF turns onto its side while the annotation gives the stored size is
+            refused, whatever ``size_mismatch`` is: its boxes would lie elsewhere.
+        max_pixels: Largest width x height accepted, see `decode_image`.
+        decode: ``"exact"`` decodes every pixel; ``"fast"`` decodes of a JPEG what the transforms show, no larger than
+            they show it, where they are one of the presets or a ``lit_loader.transforms.DecodeAwareCompose``. Random
+            draws and targets are the same, pixels within the bound of `EncodedImage`. Other transforms get every
+            pixel either way, and a cache keeps every pixel.
+
+    Raises:
+        ValueError: A setting is outside its choices.
+        TypeError: ``exif_orientation`` is not a bool.
     """
 
-    def __init__(self, *, max_pixels: int = MAX_PIXELS, exif_orientation: bool = True) -> None:
-        self.max_pixels = max_pixels
-        self.exif_orientation = exif_orientation
+    size_mismatch: SizeMismatch = "clip"
+    exif_orientation: bool = True
+    max_pixels: int = MAX_PIXELS
+    decode: Decode = "exact"
 
-    def read(self, path: Path | str, position: int) -> Tensor:
-        """Read one image.
+    def __post_init__(self) -> None:
+        for name, choices in (("size_mismatch", get_args(SizeMismatch)), ("decode", get_args(Decode))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r} is not one of {list(choices)}.")
+        if not isinstance(self.exif_orientation, bool):
+            raise TypeError(f"exif_orientation={self.exif_orientation!r} is not a bool; give True or False.")
+        if type(self.max_pixels) is not int or self.max_pixels < 1:
+            raise ValueError(f"max_pixels={self.max_pixels!r} is not a whole number of pixels, at least 1.")
 
-        Args:
-            path: The file.
-            position: The sample's index in the data set's table, for readers that keep what they read.
-
-        Returns:
-            uint8 tensor, shape ``(3, H, W)``.
+    def read(self, path: Path | str) -> Tensor:
+        """Return all pixels of an image file, uint8 ``(3, H, W)``.
 
         Raises:
-            ImageError: The image cannot be decoded, or its size is refused; the message names the file.
+            ImageError: The image cannot be decoded, or is larger than ``max_pixels``; the message names the file.
         """
         return decode_image(path, max_pixels=self.max_pixels, exif_orientation=self.exif_orientation)
 
-    def open(self, path: Path | str, position: int) -> UnreadImage:
-        """Read one image's file and header; its pixels are decoded when they are asked for, as far as they are.
-
-        Args:
-            path: The file.
-            position: The sample's index in the data set's table, for readers that keep what they read.
+    def open(self, path: Path | str) -> EncodedImage:
+        """Read an image's file and header; its pixels are decoded when they are asked for, as far as they are.
 
         Raises:
-            ImageError: The file cannot be read, or its size is refused; the message names the file.
+            ImageError: The file cannot be read, or is larger than ``max_pixels``; the message names the file.
         """
         return EncodedImage(path, max_pixels=self.max_pixels, exif_orientation=self.exif_orientation)

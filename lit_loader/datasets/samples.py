@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
 
 __all__ = [
-    "Objects",
     "SampleTable",
-    "check_objects",
+    "SampleUnit",
+    "check_sample_unit",
     "every_sample",
     "labelled_samples",
     "landmark_samples",
 ]
 
-Objects: TypeAlias = Literal["crop", "image"]
+SampleUnit: TypeAlias = Literal["object", "image"]
 """Whether a sample is one object, cut out of its image, or a whole image."""
 
-_OBJECTS: Final = ("crop", "image")
+_SAMPLE_UNITS: Final = ("object", "image")
 
 
 class SampleTable(NamedTuple):
@@ -40,44 +40,44 @@ class SampleTable(NamedTuple):
     num_left_out: int
 
 
-def every_sample(table: AnnotationTable, *, objects: Objects = "image") -> SampleTable:
+def every_sample(table: AnnotationTable, *, sample_unit: SampleUnit = "image") -> SampleTable:
     """Return every image, or every object, whatever is known of it: the samples of prediction.
 
     Args:
         table: The annotations; with what this function gave, the result is that again.
-        objects: ``"image"``: one sample an image, ``"crop"``: one sample an object.
+        sample_unit: ``"image"``: one sample an image, ``"object"``: one sample an object.
 
     Raises:
         ValueError: ``objects`` is outside its choices.
     """
-    check_objects(objects)
-    if objects == "image":
+    check_sample_unit(sample_unit)
+    if sample_unit == "image":
         return SampleTable(table, 0)
     return _one_row_each(table, np.ones(table.num_objects, dtype=np.bool_), needed="any")
 
 
 def landmark_samples(
-    table: AnnotationTable, *, objects: Objects = "crop", min_points: int = 1
+    table: AnnotationTable, *, sample_unit: SampleUnit = "object", min_points: int = 1
 ) -> SampleTable:
     """Return the samples of landmark training.
 
     Args:
         table: The annotations; with what this function gave, the result is that again.
-        objects: ``"crop"``: one sample an object that has an area inside its image; ``"image"``: images with at
+        sample_unit: ``"object"``: one sample an object that has an area inside its image; ``"image"``: images with at
             least one such object, which keep their other objects.
         min_points: Fewest points of an object that are not absent.
 
     Raises:
         ValueError: An argument is out of range, the table has no points, or no sample is left.
     """
-    check_objects(objects)
+    check_sample_unit(sample_unit)
     check_keypoints(table)
     if table.visibility is None or not 0 <= min_points <= len(table.keypoint_names):
         raise ValueError(
             f"min_points={min_points} must lie in [0, {len(table.keypoint_names)}], the points of an object."
         )
     enough = (table.visibility > 0).sum(axis=1) >= min_points
-    if objects == "crop":
+    if sample_unit == "object":
         needed = f"at least min_points={min_points} points and an area inside its image"
         return _one_row_each(table, enough & _can_be_cut(table), needed=needed)
     if min_points == 0:
@@ -87,36 +87,42 @@ def landmark_samples(
 
 
 def labelled_samples(
-    table: AnnotationTable, *, by: str | None = None, multi_label: bool = False, objects: Objects = "image"
+    table: AnnotationTable,
+    *,
+    label_attribute: str | None = None,
+    multi_label: bool = False,
+    sample_unit: SampleUnit = "image",
 ) -> SampleTable:
     """Return the samples of classification: those whose label is known.
 
     Args:
         table: The annotations; with what this function gave, the result is that again.
-        by: The attribute that labels; None: the class.
+        label_attribute: The attribute that labels; None: the class.
         multi_label: An image may have several labels or, without any object, none.
-        objects: ``"image"``: one sample an image, ``"crop"``: one sample an object that has an area inside its image.
+        sample_unit: ``"image"``: one sample an image, ``"object"``: one sample an object that has an area inside its
+            image.
 
     Raises:
         ValueError: An argument is out of range, an image has several labels without ``multi_label``, or no
             sample is left.
     """
-    check_objects(objects, multi_label=multi_label)
-    needed = "a class" if by is None else f"the attribute {by!r}"
-    if objects == "crop":
+    check_sample_unit(sample_unit, multi_label=multi_label)
+    needed = "a class" if label_attribute is None else f"the attribute {label_attribute!r}"
+    if sample_unit == "object":
         if multi_label:
             raise ValueError(
-                "multi_label=True, but one object has one label; leave it out with objects='crop'."
+                "multi_label=True, but one object has one label; leave it out with sample_unit='object'."
             )
-        ids, _ = table.labels_of(by)
+        ids, _ = table.labels_of(label_attribute)
         wanted = (ids >= 0) & _can_be_cut(table)
         return _one_row_each(table, wanted, needed=f"{needed} and an area inside its image")
-    num_labels = np.diff(image_labels(table, by=by)[0])
+    num_labels = np.diff(image_labels(table, by=label_attribute)[0])
     if not multi_label and num_labels.size and num_labels.max() > 1:
         several = np.flatnonzero(num_labels > 1)
         raise ValueError(
             f"{len(several)} images have objects with different labels, the first being "
-            f"{table.image_path(int(several[0]))}; give multi_label=True, or objects='crop' for one sample an object."
+            f"{table.image_path(int(several[0]))}; give multi_label=True, or sample_unit='object' for one "
+            "sample an object."
         )
     known = num_labels > 0
     if multi_label:  # nothing there is a label too; an object whose value nobody wrote down is not
@@ -124,17 +130,17 @@ def labelled_samples(
     return _images(table, known, needed=needed)
 
 
-def check_objects(objects: str, *, multi_label: bool = False) -> None:
+def check_sample_unit(sample_unit: str, *, multi_label: bool = False) -> None:
     """Check an argument ``objects``.
 
     Raises:
         ValueError: It is outside its choices, or does not go with ``multi_label``.
     """
-    if objects not in _OBJECTS:
-        raise ValueError(f"objects={objects!r} is not one of {list(_OBJECTS)}.")
-    if multi_label and objects == "crop":
+    if sample_unit not in _SAMPLE_UNITS:
+        raise ValueError(f"sample_unit={sample_unit!r} is not one of {list(_SAMPLE_UNITS)}.")
+    if multi_label and sample_unit == "object":
         raise ValueError(
-            "multi_label=True and objects='crop': one object has one label; leave one of them out."
+            "multi_label=True and sample_unit='object': one object has one label; leave one of them out."
         )
 
 

@@ -8,7 +8,6 @@ temporary folder beside its place and renamed, under a lock that the system drop
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,10 +15,10 @@ from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 from rich.progress import Progress
 
 from lit_loader.annotations import AnnotationTable, Attribute
+from lit_loader.annotations.cache import cache_folder
 from lit_loader.datasets.scene_objects import (
     FINISH_NAMES,
     MAX_ROTATION,
@@ -29,11 +28,12 @@ from lit_loader.datasets.scene_objects import (
     points_of,
 )
 from lit_loader.datasets.scenes import place_objects, render_scene
+from lit_loader.file_lock import file_lock
 from lit_loader.formats import write_annotations
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray
 
-__all__ = ["DEFAULT_NUM_IMAGES", "draw_shapes", "shapes_root", "share_out"]
+__all__ = ["DEFAULT_NUM_IMAGES", "draw_shapes", "share_out"]
 
 DEFAULT_NUM_IMAGES: Mapping[str, int] = {"train": 3000, "val": 300, "test": 1400}
 """Images per split; 1,400 images of four objects on average hold 56 of a class with a share of 1 %."""
@@ -42,28 +42,12 @@ _DRAWING = 3  # raised whenever the same settings would be drawn differently
 _SETTINGS_FILE = "shapes.json"
 
 
-def shapes_root(cache_dir: Path | str | None = None, **settings: Any) -> Path:
-    """Return the folder of the embedded data set, drawing it on first use.
-
-    Args:
-        cache_dir: Where data sets are kept; None is ``lit_loader`` in the user's cache folder
-            (``$XDG_CACHE_HOME``, else ``~/.cache``).
-        **settings: As `draw_shapes` takes them.
-
-    Returns:
-        The root of a VOC layout.
-    """
-    if cache_dir is None:
-        cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lit_loader"
-    return draw_shapes(Path(cache_dir), **settings)
-
-
 def draw_shapes(
-    root: Path | str,
+    cache_dir: Path | str | None = None,
     *,
     num_images: Mapping[str, int] = DEFAULT_NUM_IMAGES,
     image_size: int = 96,
-    objects_per_image: tuple[int, int] = (2, 6),
+    objects_per_image: Sequence[int] = (2, 6),
     class_shares: Sequence[float] = (0.90, 0.09, 0.01),
     finish_shares: Sequence[float] = (0.88, 0.10, 0.02),
     max_rotation: float = 25.0,
@@ -81,7 +65,8 @@ def draw_shapes(
     to the byte, and the same pixels on the same version of Pillow.
 
     Args:
-        root: Folder under which the data set's own folder, ``shapes-<fingerprint>``, is made.
+        cache_dir: Folder under which the data set's own folder, ``shapes-<fingerprint>``, is made, or None for the
+            user's cache folder.
         num_images: Images of every split; the names become files in ``ImageSets/Main``.
         image_size: Width and height in pixels, at least 32.
         objects_per_image: Fewest and most objects of an image, drawn uniformly.
@@ -110,11 +95,11 @@ def draw_shapes(
     }
     _check(settings)
     text = json.dumps(settings, indent=1, sort_keys=True)
-    target = Path(root) / f"shapes-{key64(text):016x}"
+    target = cache_folder(cache_dir) / f"shapes-{key64(text):016x}"
     if (target / _SETTINGS_FILE).is_file():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(target.with_name(f".{target.name}.lock")):  # its file stays: to remove it would race
+    with file_lock(target.with_name(f".{target.name}.lock")):
         if (target / _SETTINGS_FILE).is_file():  # another process drew it while this one waited
             return target
         for abandoned in target.parent.glob(f".{target.name}.*.tmp"):

@@ -170,6 +170,5 @@ def check_rows(sample: Any, *, fields: Sequence[str]) -> None:
         if name in target and num_rows(target[name]) != rows:
             raise ValueError(
                 f"after the transforms, {name!r} has {num_rows(target[name])} rows for {rows} boxes; drop "
-                "objects with lit_loader.transforms.SanitizeObjects(), or give torchvision's "
-                "SanitizeBoundingBoxes(labels_getter=lit_loader.transforms.ObjectFields())."
+                "objects with lit_loader.transforms.SanitizeObjects() in the place of SanitizeBoundingBoxes()."
             )

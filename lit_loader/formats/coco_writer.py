@@ -20,6 +20,7 @@ from lit_loader.annotations.table import AnnotationTable
 from lit_loader.formats.coco import MAX_POINTS, SURROGATE, checked_name
 from lit_loader.formats.parallel import iter_chunks
 from lit_loader.formats.writer import Writer, absent_places, write_file
+from lit_loader.types import FIRST_LABEL
 
 __all__ = ["CocoWriter", "coco_results"]
 
@@ -121,7 +122,7 @@ def _list(key: str, lines: Iterator[str], *, last: bool = False) -> Iterator[str
 
 
 def coco_results(
-    table: AnnotationTable, predictions: Iterable[Mapping[str, Any]], *, first_label: int = 1
+    table: AnnotationTable, predictions: Iterable[Mapping[str, Any]], *, first_label: int = FIRST_LABEL
 ) -> list[dict[str, Any]]:
     """Return predictions as COCO's own evaluation takes them, with the numbers of the file that the table came from.
 

@@ -18,6 +18,7 @@ from lit_loader.recipes.network import (
     small_fcos,
     unit_range,
 )
+from lit_loader.types import FIRST_LABEL
 
 __all__ = ["DetectionModule", "plain_targets", "training_targets"]
 
@@ -90,13 +91,15 @@ class DetectionModule(RecipeModule):
     def forward(self, images: Sequence[Tensor] | Tensor) -> list[dict[str, Tensor]]:
         """Return ``boxes``, ``labels`` and ``scores`` of every image, best first; needs ``eval()``."""
         detections: list[dict[str, Tensor]] = self.model([unit_range(image) for image in images])
-        return [{**found, "labels": found["labels"] + 1} for found in detections]
+        return [{**found, "labels": found["labels"] + FIRST_LABEL} for found in detections]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the sum of the detector's losses."""
         targets = plain_targets(batch_targets(batch))
         labels = torch.cat([target["labels"] for target in targets])
-        check_labels(labels, self.class_names, argument="class_names", first=1, note=" (0 is background)")
+        check_labels(
+            labels, self.class_names, argument="class_names", first=FIRST_LABEL, note=" (0 is background)"
+        )
         images = [unit_range(image) for image in batch_images(batch)]
         return self.log_sum(self.model(images, training_targets(targets)), batch_size=len(targets))
 
@@ -130,5 +133,5 @@ def training_targets(targets: Sequence[Mapping[str, Tensor]]) -> list[dict[str, 
     for target in targets:
         single = target["iscrowd"] == 0 if "iscrowd" in target else slice(None)
         rows = {name: values[single] for name, values in target.items()}
-        found.append({**rows, "labels": rows["labels"] - 1})
+        found.append({**rows, "labels": rows["labels"] - FIRST_LABEL})
     return found

@@ -13,6 +13,7 @@ from torchmetrics.detection import MeanAveragePrecision
 from torchmetrics.functional.classification import multiclass_stat_scores, multilabel_stat_scores
 
 from lit_loader.extras import require
+from lit_loader.types import FIRST_LABEL
 
 __all__ = [
     "AveragePrecision",
@@ -88,7 +89,7 @@ class AveragePrecision(MeanAveragePrecision):
         at_50 = found["precision"][0, :, :, 0, -1]
         for label, precision in zip(found["classes"].reshape(-1).tolist(), at_50.unbind(1), strict=True):
             if (precision > -1).all():
-                ap_50[self.class_names[label - 1]] = float(torch.mean(precision))
+                ap_50[self.class_names[label - FIRST_LABEL]] = float(torch.mean(precision))
         means = {name: max(0.0, float(found[name])) for name in ("map", "map_50")}
         return DetectionScores(**means, ap_50=ap_50)
 

@@ -24,6 +24,7 @@ from lit_loader.recipes.network import (
     small_fcos,
     unit_range,
 )
+from lit_loader.types import FIRST_LABEL
 
 __all__ = ["MultiTaskModule"]
 
@@ -157,7 +158,7 @@ class MultiTaskModule(RecipeModule):
             its ids by its name (n,), and ``<name>_probabilities`` (n, num_values).
         """
         found = self.model([unit_range(image) for image in images])
-        return [{**one, "labels": one["labels"] + 1} for one in found]
+        return [{**one, "labels": one["labels"] + FIRST_LABEL} for one in found]
 
     def training_step(self, batch: MultiTaskBatch, batch_idx: int) -> Tensor:
         """Return the weighted sum of the losses."""
@@ -202,7 +203,11 @@ class MultiTaskModule(RecipeModule):
             )
         real = batch.object_mask
         check_labels(
-            batch.labels[real], self.class_names, argument="class_names", first=1, note=" (0 is background)"
+            batch.labels[real],
+            self.class_names,
+            argument="class_names",
+            first=FIRST_LABEL,
+            note=" (0 is background)",
         )
         for name, values in self.attributes.items():
             ids = batch.attributes[name][real]

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-from lit_loader.transforms.batch_normalize import BatchNormalize
+from lit_loader.transforms.batch_normalize import NormalizeBatch
 from lit_loader.transforms.classification import classification_transforms
-from lit_loader.transforms.coordinates import denormalize_keypoints, normalize_keypoints, to_image_points
+from lit_loader.transforms.coordinates import to_image_points
 from lit_loader.transforms.crops import CropToObjects
 from lit_loader.transforms.detection import detection_transforms
-from lit_loader.transforms.finish import ToBatchBytes, ToBatchFloat
+from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
 from lit_loader.transforms.landmarks import landmark_transforms
-from lit_loader.transforms.reading import ReadingCompose
-from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, ObjectFields, SanitizeObjects
+from lit_loader.transforms.reading import DecodeAwareCompose
+from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility
 
 __all__ = [
-    "BatchNormalize",
     "CropToObjects",
+    "DecodeAwareCompose",
     "Letterbox",
-    "ObjectFields",
+    "NormalizeBatch",
     "PER_IMAGE_FIELDS",
     "PER_OBJECT_FIELDS",
     "RandomHorizontalFlip",
     "RandomObjectCrop",
     "RandomVerticalFlip",
-    "ReadingCompose",
     "SanitizeObjects",
-    "ToBatchBytes",
-    "ToBatchFloat",
+    "ToFloat32",
+    "ToUInt8",
     "UpdateVisibility",
     "classification_transforms",
-    "denormalize_keypoints",
     "detection_transforms",
     "landmark_transforms",
-    "normalize_keypoints",
     "to_image_points",
 ]

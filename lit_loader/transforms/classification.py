@@ -9,10 +9,10 @@ from torch import nn
 from torchvision.transforms import v2
 
 from lit_loader.transforms.crops import Around, CropToObjects, Fit
-from lit_loader.transforms.finish import ToBatchBytes, ToBatchFloat
+from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.preset_checks import check_chances, check_fill
-from lit_loader.transforms.reading import ReadingCompose
+from lit_loader.transforms.reading import DecodeAwareCompose
 
 __all__ = ["classification_transforms"]
 
@@ -83,11 +83,14 @@ def classification_transforms(
         rotation=rotation,
         fill=fill,
     )
-    flips = [RandomHorizontalFlip(flip_pairs, p=hflip), RandomVerticalFlip(flip_pairs, p=vflip)]
+    flips = [
+        RandomHorizontalFlip(p=hflip, flip_pairs=flip_pairs),
+        RandomVerticalFlip(p=vflip, flip_pairs=flip_pairs),
+    ]
     plain = CropToObjects(size=size, margin=margin, around=around, fit=fit, fill=fill)
     parts: list[Any] = [augmented if train else plain]
     if train:
         parts += [flip for flip in flips if flip.p > 0]
         parts += [v2.RandomPhotometricDistort(p=photometric)] if photometric > 0 else []
-    parts.append(ToBatchFloat() if to_float else ToBatchBytes())
-    return ReadingCompose(parts)
+    parts.append(ToFloat32() if to_float else ToUInt8())
+    return DecodeAwareCompose(parts)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
 
-from lit_loader.transforms.pending import PendingImage
+from lit_loader.transforms.pending import LazyImage
 from lit_loader.transforms.views import View, upright_view
 from lit_loader.transforms.visibility import target_points
 
@@ -110,11 +110,11 @@ class CropToObjects(nn.Module):
         """
         sample = inputs if len(inputs) > 1 else inputs[0]
         image, *others = sample if isinstance(sample, tuple | list) else (sample,)
-        if not isinstance(image, PendingImage) and (not isinstance(image, Tensor) or image.ndim < 3):
+        if not isinstance(image, LazyImage) and (not isinstance(image, Tensor) or image.ndim < 3):
             raise TypeError(f"CropToObjects crops image tensors (C, H, W), not a {type(image).__name__}.")
         target = others[0] if others else None
         view, shown = self._view(self._region(image, target))
-        if isinstance(image, PendingImage):
+        if isinstance(image, LazyImage):
             pixels = image.shown(view, fill=self.fill)
         else:
             pixels = view.pixels(image, fill=self.fill)
@@ -123,10 +123,10 @@ class CropToObjects(nn.Module):
         moved = self._target(target, view=view, shown=shown) if isinstance(target, Mapping) else target
         return (pixels, moved, *others[1:])
 
-    def _region(self, image: Tensor | PendingImage, target: Any) -> tuple[float, float, float, float]:
+    def _region(self, image: Tensor | LazyImage, target: Any) -> tuple[float, float, float, float]:
         """Return (x1, y1, x2, y2) of what the crop is made around."""
         if self.around == "image":
-            height, width = image.size if isinstance(image, PendingImage) else image.shape[-2:]
+            height, width = image.size if isinstance(image, LazyImage) else image.shape[-2:]
             return (0.0, 0.0, float(width), float(height))
         boxes = target.get("boxes") if isinstance(target, Mapping) else None
         if not isinstance(boxes, tv_tensors.BoundingBoxes):

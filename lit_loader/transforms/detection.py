@@ -9,11 +9,11 @@ from torch import nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from lit_loader.transforms.finish import ToBatchBytes, ToBatchFloat
+from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
 from lit_loader.transforms.preset_checks import check_chances, check_fill
-from lit_loader.transforms.reading import ReadingCompose
+from lit_loader.transforms.reading import DecodeAwareCompose
 from lit_loader.transforms.sanitize import SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility
 
@@ -100,8 +100,8 @@ def detection_transforms(
         (zoom_out, v2.RandomZoomOut(fill=pad, p=zoom_out)),
         (iou_crop, v2.Compose([RandomObjectCrop(p=iou_crop), UpdateVisibility()])),
         (rotation, v2.Compose([_rotation(rotation, pad), UpdateVisibility()])),
-        (hflip, RandomHorizontalFlip(flip_pairs, p=hflip)),
-        (vflip, RandomVerticalFlip(flip_pairs, p=vflip)),
+        (hflip, RandomHorizontalFlip(p=hflip, flip_pairs=flip_pairs)),
+        (vflip, RandomVerticalFlip(p=vflip, flip_pairs=flip_pairs)),
     )
     if train:
         parts += [part for chance, part in random_parts if chance > 0]
@@ -119,8 +119,8 @@ def detection_transforms(
             min_size=min_box_size, min_area=min_box_area, per_object=per_object, per_image=per_image
         )
     )
-    parts.append(ToBatchFloat() if to_float else ToBatchBytes(planes=False))
-    return ReadingCompose(parts)
+    parts.append(ToFloat32() if to_float else ToUInt8(planes=False))
+    return DecodeAwareCompose(parts)
 
 
 def _rotation(degrees: float, pad: dict[Any, Any]) -> nn.Module:

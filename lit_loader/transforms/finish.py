@@ -12,12 +12,12 @@ from torchvision.transforms import v2
 from lit_loader import batch_memory
 from lit_loader.transforms.flat_target import flat_targets
 
-__all__ = ["ToBatchBytes", "ToBatchFloat"]
+__all__ = ["ToFloat32", "ToUInt8"]
 
 _LARGEST: Final = 255
 
 
-class ToBatchFloat(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
+class ToFloat32(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
     """torchvision's ``ToDtype(torch.float32, scale=True)``, the same bits, made where the batch will lie.
 
     A uint8 image on the CPU becomes a contiguous float32 one in [0, 1] in memory of the batch, see
@@ -42,7 +42,7 @@ class ToBatchFloat(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
         return _like(inpt, out)
 
 
-class ToBatchBytes(v2.Transform):  # type: ignore[misc] # torchvision is untyped
+class ToUInt8(v2.Transform):  # type: ignore[misc] # torchvision is untyped
     """Keep a uint8 image's values, and put it where the batch will lie.
 
     Everything but uint8 images on the CPU passes as it is, and so does an image in the wanted order where the batch

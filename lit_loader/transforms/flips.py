@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import PIL.Image
 import torch
@@ -13,12 +13,18 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms.flat_target import flat_targets, moved_targets
-from lit_loader.transforms.pending import PendingImage, nothing_to_move
+from lit_loader.transforms.pending import LazyImage, nothing_to_move
 from lit_loader.transforms.visibility import target_points
 
-__all__ = ["FlipPairs", "RandomHorizontalFlip", "RandomVerticalFlip", "check_flip_pairs"]
+__all__ = ["FLIP_REMEDY", "FlipPairs", "RandomHorizontalFlip", "RandomVerticalFlip", "check_flip_pairs"]
 
 FlipPairs: TypeAlias = Sequence[Sequence[int]]
+
+FLIP_REMEDY: Final = (
+    "give flip_pairs=[[0, 1], ...], the positions of points that exchange their places, flip_pairs=[] if every point "
+    "keeps its name, or hflip=0 (of a data module: train_transforms.flip_pairs, train_transforms.hflip)"
+)
+"""What to do about a flip of points whose pairs are not known."""
 
 
 def check_flip_pairs(flip_pairs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
@@ -47,7 +53,7 @@ class _RandomFlip(nn.Module):
 
     mirror_value: Callable[[Any], Any]
 
-    def __init__(self, flip_pairs: FlipPairs | None = None, *, p: float = 0.5) -> None:
+    def __init__(self, p: float = 0.5, *, flip_pairs: FlipPairs | None = None) -> None:
         super().__init__()
         if not 0 <= p <= 1:
             raise ValueError(f"p={p} is not a probability in [0, 1].")
@@ -88,13 +94,13 @@ class _RandomFlip(nn.Module):
             and nothing_to_move(sample[1:])
         ):
             return (type(self).mirror_value(sample[0]), *sample[1:])
-        if not isinstance(sample, tuple | list) or not sample or not isinstance(sample[0], PendingImage):
+        if not isinstance(sample, tuple | list) or not sample or not isinstance(sample[0], LazyImage):
             return self._mirror(sample)
         image, *rest = sample
         if flat_targets(rest, size=image.size):
             moved = moved_targets(rest, type(self).mirror_value)
         else:
-            _, *moved = self._mirror((image.stand_in(), *rest))
+            _, *moved = self._mirror((image.placeholder(), *rest))
         return (image.then(type(self).mirror_value), *moved)
 
     def _order(self, num_points: int) -> list[int]:
@@ -104,7 +110,7 @@ class _RandomFlip(nn.Module):
                 return list(range(num_points))
             raise ValueError(
                 f"the target has {num_points} points an object and no flip_pairs were declared: a flip would "
-                "name left points right; give the schema's flip_pairs, or flip_pairs=[] if it has none."
+                f"name left points right; {FLIP_REMEDY}."
             )
         order = list(range(num_points))
         for first, second in self.flip_pairs:
@@ -115,7 +121,7 @@ class _RandomFlip(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the arguments."""
-        return f"flip_pairs={self.flip_pairs}, p={self.p}"
+        return f"p={self.p}, flip_pairs={self.flip_pairs}"
 
 
 def _mirror_x(value: Any) -> Any:
@@ -151,10 +157,10 @@ class RandomHorizontalFlip(_RandomFlip):
     Determinism: one draw from torch's global generator, whatever the sample holds.
 
     Args:
-        flip_pairs: Positions of points that are each other's mirror image; ``[]`` says that there are none.
+        p: Probability of a flip, the first argument as in torchvision.
+        flip_pairs: Positions of points that are each other's mirror image; ``[]``: every point keeps its name.
             ``None`` declares nothing, and a target with more than one point an object is then refused,
             whether or not the flip is drawn.
-        p: Probability of a flip.
 
     Raises:
         ValueError: ``p`` is outside [0, 1], or the pairs are not disjoint pairs of positions.
@@ -172,8 +178,8 @@ class RandomVerticalFlip(_RandomFlip):
     Determinism: one draw from torch's global generator, whatever the sample holds.
 
     Args:
+        p: Probability of a flip, the first argument as in torchvision.
         flip_pairs: As for ``RandomHorizontalFlip``.
-        p: Probability of a flip.
 
     Raises:
         ValueError: ``p`` is outside [0, 1], or the pairs are not disjoint pairs of positions.

@@ -11,7 +11,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from lit_loader.transforms.pending import PendingImage
+from lit_loader.transforms.pending import LazyImage
 
 __all__ = ["Letterbox", "RandomObjectCrop", "letterbox_geometry"]
 
@@ -68,14 +68,14 @@ class Letterbox(nn.Module):
         """Transform ``image, target`` or one tuple of them, as torchvision's v2 transforms do."""
         sample = inputs if len(inputs) > 1 else inputs[0]
         first = sample[0] if isinstance(sample, tuple) else sample
-        pending = first if isinstance(first, PendingImage) else None
+        pending = first if isinstance(first, LazyImage) else None
         height, width = functional.get_size(first) if pending is None else pending.size
         scaled, padding = letterbox_geometry((height, width), self.size)
         fill = {tv_tensors.Mask: 0, "others": self.fill}
         if pending is None:
             resized = v2.Resize(list(scaled))(sample)
         else:
-            _, *rest = v2.Resize(list(scaled))((pending.stand_in(), *sample[1:]))
+            _, *rest = v2.Resize(list(scaled))((pending.placeholder(), *sample[1:]))
             resized = (pending.resized(scaled), *rest)
         return v2.Pad(list(padding), fill=fill)(resized)
 

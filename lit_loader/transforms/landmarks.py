@@ -9,10 +9,10 @@ from torch import nn
 from torchvision.transforms import v2
 
 from lit_loader.transforms.crops import CropToObjects
-from lit_loader.transforms.finish import ToBatchBytes, ToBatchFloat
-from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip
+from lit_loader.transforms.finish import ToFloat32, ToUInt8
+from lit_loader.transforms.flips import FLIP_REMEDY, FlipPairs, RandomHorizontalFlip
 from lit_loader.transforms.preset_checks import check_chances, check_fill
-from lit_loader.transforms.reading import ReadingCompose
+from lit_loader.transforms.reading import DecodeAwareCompose
 
 __all__ = ["landmark_transforms"]
 
@@ -72,8 +72,7 @@ def landmark_transforms(
     check_fill(fill)
     if train and hflip > 0 and flip_pairs is None:
         raise ValueError(
-            f"hflip={hflip} names left points right unless flip_pairs says which exchange their places; give the "
-            "schema's flip_pairs, flip_pairs=[] if it has none, or hflip=0."
+            f"hflip={hflip} names left points right unless flip_pairs says which exchange their places; {FLIP_REMEDY}."
         )
     if around not in ("box", "points"):
         raise ValueError(f"around={around!r} is not 'box' or 'points'.")
@@ -88,12 +87,12 @@ def landmark_transforms(
         perspective=perspective,
         fill=fill,
     )
-    flip = RandomHorizontalFlip(flip_pairs, p=hflip)
+    flip = RandomHorizontalFlip(p=hflip, flip_pairs=flip_pairs)
     plain = CropToObjects(size=size, margin=margin, around=around, fill=fill)
     parts: list[Any] = [augmented if train else plain]
     if train and hflip > 0:
         parts.append(flip)
     if train and photometric > 0:
         parts.append(v2.RandomPhotometricDistort(p=photometric))
-    parts.append(ToBatchFloat() if to_float else ToBatchBytes())
-    return ReadingCompose(parts)
+    parts.append(ToFloat32() if to_float else ToUInt8())
+    return DecodeAwareCompose(parts)

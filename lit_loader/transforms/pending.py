@@ -23,7 +23,7 @@ from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms.views import View, cut_pixels, needs_care
 
-__all__ = ["Part", "PendingImage", "Step", "UnreadImage", "nothing_to_move"]
+__all__ = ["ImageSource", "LazyImage", "Part", "Step", "nothing_to_move"]
 
 Part: TypeAlias = tuple[int, int, int, int]
 """Left, top, right and bottom, in pixels of the image."""
@@ -38,7 +38,7 @@ _WHOLE_SHRINKS: Final = (1 / 2, 1 / 4, 1 / 8)
 _MOST_MOVED: Final = 4
 
 
-class UnreadImage(Protocol):
+class ImageSource(Protocol):
     """A source of pixels whose size is known."""
 
     @property
@@ -63,7 +63,7 @@ class UnreadImage(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class PendingImage:
+class LazyImage:
     """An image to be read, with the steps that its pixels still need.
 
     Attributes:
@@ -71,7 +71,7 @@ class PendingImage:
         steps: What is made of them, first to last.
     """
 
-    source: UnreadImage
+    source: ImageSource
     steps: tuple[Step, ...] = ()
 
     @property
@@ -79,13 +79,13 @@ class PendingImage:
         """Height and width, in pixels."""
         return self.source.size
 
-    def stand_in(self, *, channels: int = 0) -> tv_tensors.Image:
+    def placeholder(self, *, channels: int = 0) -> tv_tensors.Image:
         """Return an image of this size without pixels, or with pixels that take no memory, for torchvision."""
         if not channels:
             return torch.empty((0, *self.size), dtype=torch.uint8).as_subclass(tv_tensors.Image)
         return tv_tensors.Image(torch.zeros((), dtype=torch.uint8).expand(channels, *self.size))
 
-    def then(self, step: Step) -> PendingImage:
+    def then(self, step: Step) -> LazyImage:
         """Return this image with one more step, see NOTE [What is put off]."""
         return replace(self, steps=(*self.steps, step))
 

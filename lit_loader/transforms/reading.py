@@ -11,15 +11,15 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms.crops import CropToObjects
-from lit_loader.transforms.finish import ToBatchBytes, ToBatchFloat
+from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flat_target import flat_targets, moved_targets
 from lit_loader.transforms.flips import RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox
-from lit_loader.transforms.pending import PendingImage, UnreadImage, nothing_to_move
+from lit_loader.transforms.pending import ImageSource, LazyImage, nothing_to_move
 from lit_loader.transforms.sanitize import SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility
 
-__all__ = ["ReadingCompose", "needs_target"]
+__all__ = ["DecodeAwareCompose", "needs_target"]
 
 # Exact types: a subclass may look at pixels.
 _UNDERSTAND: Final = (
@@ -37,13 +37,13 @@ _IMAGE_ALONE: Final = (
     *_COLOURS,
     RandomHorizontalFlip,
     RandomVerticalFlip,
-    ToBatchBytes,
-    ToBatchFloat,
+    ToUInt8,
+    ToFloat32,
     v2.RandomResizedCrop,
 )
 
 
-class ReadingCompose(v2.Compose):  # type: ignore[misc] # torchvision is untyped
+class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is untyped
     """torchvision's ``Compose`` for data sets with ``decode="fast"``: the first resize or crop reads the image.
 
     Called with ``(image, target)`` of a decoded image it is ``v2.Compose``. A data set with ``decode="fast"``
@@ -69,7 +69,7 @@ class ReadingCompose(v2.Compose):  # type: ignore[misc] # torchvision is untyped
     def __init__(self, transforms: Sequence[Any]) -> None:
         super().__init__(list(transforms))
 
-    def read(self, image: UnreadImage, target: Any) -> Any:
+    def read(self, image: ImageSource, target: Any) -> Any:
         """Transform a sample whose image is not decoded yet.
 
         Args:
@@ -79,17 +79,17 @@ class ReadingCompose(v2.Compose):  # type: ignore[misc] # torchvision is untyped
         Returns:
             What ``self(image, target)`` gives for the decoded image.
         """
-        sample: Any = (PendingImage(image), target)
+        sample: Any = (LazyImage(image), target)
         for transform in self.transforms:
             sample = _step(transform, sample)
         first, *rest = sample if isinstance(sample, tuple) else (sample,)
-        return (first.read(), *rest) if isinstance(first, PendingImage) else sample
+        return (first.read(), *rest) if isinstance(first, LazyImage) else sample
 
 
 def needs_target(transform: Any) -> bool:
     """Return whether what a transform makes of an image may depend on the target."""
     kind = type(transform)
-    if kind in (v2.Compose, ReadingCompose):
+    if kind in (v2.Compose, DecodeAwareCompose):
         return any(needs_target(part) for part in transform.transforms)
     if kind is CropToObjects:
         return bool(transform.around != "image")
@@ -98,26 +98,26 @@ def needs_target(transform: Any) -> bool:
 
 def _step(transform: Any, sample: Any) -> Any:
     image = sample[0] if isinstance(sample, tuple) and sample else None
-    if not isinstance(image, PendingImage):
+    if not isinstance(image, LazyImage):
         return transform(*sample) if isinstance(sample, tuple) else transform(sample)
     kind = type(transform)
     if kind in _UNDERSTAND:
         return transform(*sample)
-    if kind in (v2.Compose, ReadingCompose):
+    if kind in (v2.Compose, DecodeAwareCompose):
         for part in transform.transforms:
             sample = _step(part, sample)
         return sample
     rest = list(sample[1:])
     if kind in _RESIZES and not _is_unlike_reading(transform):
         if flat_targets(rest, size=image.size):
-            height, width = _drawn_size(transform, image.stand_in())
+            height, width = _drawn_size(transform, image.placeholder())
             moved = moved_targets(rest, partial(functional.resize, size=[height, width]))
         else:
-            shape, *moved = transform(image.stand_in(), *rest)
+            shape, *moved = transform(image.placeholder(), *rest)
             height, width = shape.shape[-2:]
         return (image.resized((height, width)), *moved)
     if kind is v2.RandomResizedCrop and not _is_unlike_reading(transform):
-        params = transform.make_params([image.stand_in()])
+        params = transform.make_params([image.placeholder()])
         left, top = params["left"], params["top"]
         drawn = (left, top, left + params["width"], top + params["height"])
         height, width = transform.size
@@ -127,10 +127,10 @@ def _step(transform: Any, sample: Any) -> Any:
             mover = copy.copy(transform)
             # torchvision draws and moves in one call; this one only moves
             mover.make_params = lambda _: params
-            _, *rest = mover(image.stand_in(), *rest)
+            _, *rest = mover(image.placeholder(), *rest)
         return (pixels, *rest)
     if kind in _COLOURS:
-        params = transform.make_params([image.stand_in(channels=3)])
+        params = transform.make_params([image.placeholder(channels=3)])
         return (image.then(partial(transform.transform, params=params)), *rest)
     return transform(image.read(), *rest)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
 
-__all__ = ["ObjectFields", "PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "SanitizeObjects", "num_rows"]
+__all__ = ["PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "SanitizeObjects", "num_rows"]
 
 PER_OBJECT_FIELDS: Final = (
     "area",
@@ -138,30 +137,6 @@ class SanitizeObjects(nn.Module):
             f"target field {name!r} has a first dimension, and nothing says whether it goes with the boxes; "
             f"name it in per_object=[{name!r}] or in per_image=[{name!r}]."
         )
-
-
-@dataclass(frozen=True)
-class ObjectFields:
-    """Finds the per-object tensors of a sample, for torchvision's ``SanitizeBoundingBoxes``; picklable.
-
-    ``v2.SanitizeBoundingBoxes(labels_getter=ObjectFields())`` drops the rows of every field found, where its
-    default drops those of ``labels`` alone. ``area`` keeps its values; `SanitizeObjects` recomputes them.
-
-    Args:
-        per_object: Names of per-object fields beside ``PER_OBJECT_FIELDS``.
-    """
-
-    per_object: Sequence[str] = ()
-
-    def __call__(self, sample: Sequence[Any]) -> list[Tensor]:
-        """Return the per-object tensors of ``(image, target, ...)``, but for those torchvision finds itself."""
-        target: Mapping[str, Any] = sample[1]
-        names = {*PER_OBJECT_FIELDS, *self.per_object}
-        found_already = tv_tensors.BoundingBoxes | tv_tensors.Mask
-        fields = [target[name] for name in target if name in names]
-        return [
-            field for field in fields if isinstance(field, Tensor) and not isinstance(field, found_already)
-        ]
 
 
 def _sides(boxes: tv_tensors.BoundingBoxes) -> Tensor:

@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,7 +44,7 @@ class LoaderMeter:
 
     def __init__(self, datamodule: LoaderDataModule, *, step_s: float = 0.0) -> None:
         self._datamodule, self._step_s = datamodule, step_s
-        self._given: dict[str, Any] = {}
+        self._given = datamodule.workers
         self._memory: dict[Candidate, int | None] = {}
 
     def __call__(self, candidate: Candidate, seconds: float) -> Measurement:
@@ -64,15 +64,10 @@ class LoaderMeter:
 
     def restore(self) -> None:
         """Put the data module's own worker settings back."""
-        for name, value in self._given.items():
-            setattr(self._datamodule, name, value)
-        self._given.clear()
+        self._datamodule.workers = self._given
 
     def _apply(self, candidate: Candidate) -> None:
-        self.restore()
-        for name, value in candidate.settings().items():
-            self._given[name] = getattr(self._datamodule, name)
-            setattr(self._datamodule, name, value)
+        self._datamodule.workers = replace(self._given, **candidate.settings())
 
     def _measured(
         self, candidate: Candidate, batches: Iterator[int], seconds: float, start_s: float, before: set[int]

@@ -7,7 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from lit_loader import DetectionDataModule
 from lit_loader.annotations import image_weights
-from lit_loader.datamodules import WeightedSampling
+from lit_loader.datamodules import WeightedSamplerConfig
 from lit_loader.datasets import ShapesSource
 from lit_loader.samplers import WeightedRandomSampler
 
@@ -62,7 +62,7 @@ class Asked:
 
 
 def data_of(shapes, **settings):
-    chosen = {"train_sampler": WeightedSampling(), "batch_size": 4, "seed": 3, **settings}
+    chosen = {"train_sampler": WeightedSamplerConfig(), "batch_size": 4, "seed": 3, **settings}
     return DetectionDataModule(shapes, **chosen)
 
 

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lit_loader import ClassificationDataModule
 from lit_loader.annotations import image_weights
 from lit_loader.callbacks import ReweightClasses
-from lit_loader.datamodules import AspectRatioBatching, WeightedSampling, expected_class_mix
+from lit_loader.datamodules import AspectRatioBatching, WeightedSamplerConfig, expected_class_mix
 from lit_loader.samplers import WeightedRandomSampler
 from tests.callbacks.reweighting import (
     ANSWERS,
@@ -148,7 +148,7 @@ class Holding:
 def test_a_sampler_without_weights_is_refused_before_the_first_epoch(shapes, tmp_path):
     callback = ReweightClasses(Asked())
     with pytest.raises(
-        ValueError, match=r"DetectionDataModule draws by RandomSampler; .*WeightedSampling\(\)"
+        ValueError, match=r"DetectionDataModule draws by RandomSampler; .*WeightedSamplerConfig\(\)"
     ):
         set_up(callback, Holding(data_of(shapes, train_sampler=None)))
     with pytest.raises(ValueError, match="the trainer has no data module"):
@@ -197,7 +197,7 @@ def test_options_reach_the_weights_of_images(shapes):
 
 
 def test_samples_of_one_object_are_weighted_by_theirs(shapes):
-    data = ClassificationDataModule(shapes, train_sampler=WeightedSampling(), objects="crop")
+    data = ClassificationDataModule(shapes, train_sampler=WeightedSamplerConfig(), sample_unit="object")
     callback = ReweightClasses(Asked())
     set_up(callback, Holding(data))
     callback.load_state_dict({"class_weights": [1.0, 2.0, 3.0], "epoch": 0})

@@ -75,7 +75,7 @@ def test_its_images_and_labels_are_found_and_it_has_no_targets():
     assert [image.shape for image in batch_images(batch)] == [(3, 8, 8)] * 2
     assert batch_labels(batch, first_label=7).tolist() == [0, 1]
     assert batch_labels(batch, label="finish").tolist() == [1]
-    with pytest.raises(TypeError, match="LandmarkBatch has no target per image; its fields are"):
+    with pytest.raises(TypeError, match="LandmarkBatch has no target per image; read its fields"):
         batch_targets(batch)
     with pytest.raises(ValueError, match=r"label='colour' should be an attribute .*\['finish'\]"):
         batch_labels(batch, label="colour")

@@ -14,10 +14,10 @@ from torch.utils.data import Dataset
 from lit_loader import DataLoader
 from lit_loader.annotations import AnnotationTable, Attribute
 from lit_loader.datamodules import (
-    ClassBalancedSampling,
-    RandomSampling,
+    ClassBalancedSamplerConfig,
+    RandomSamplerConfig,
     SetSummary,
-    WeightedSampling,
+    WeightedSamplerConfig,
     expected_class_mix,
 )
 
@@ -75,45 +75,48 @@ def deviations(table, sampler, promised):
 
 
 SAMPLINGS = [
-    WeightedSampling(balance_by="finish"),
-    WeightedSampling(balance_by="finish", exponent=0.5, reduce="max", num_samples=500),
-    ClassBalancedSampling(balance_by="finish"),
-    ClassBalancedSampling(balance_by="finish", exponent=0.4, num_samples=300),
+    WeightedSamplerConfig(balance_by="finish"),
+    WeightedSamplerConfig(balance_by="finish", exponent=0.5, reduce="max", num_samples=500),
+    ClassBalancedSamplerConfig(balance_by="finish"),
+    ClassBalancedSamplerConfig(balance_by="finish", exponent=0.4, num_samples=300),
 ]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_the_promised_mix_arrives(table, sampling):
-    sampler = sampling.sampler(table)
+    sampler = sampling.make_sampler(table)
     assert np.abs(deviations(table, sampler, sampler.expected_visits())).max() < BOUND
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_the_natural_mix_would_be_caught(table, sampling):
-    promised = sampling.sampler(table).expected_visits()
-    assert np.abs(deviations(table, RandomSampling().sampler(table), promised)).max() > BOUND
+    promised = sampling.make_sampler(table).expected_visits()
+    assert np.abs(deviations(table, RandomSamplerConfig().make_sampler(table), promised)).max() > BOUND
 
 
-@pytest.mark.parametrize("sampling", [WeightedSampling, ClassBalancedSampling])
+@pytest.mark.parametrize("sampling", [WeightedSamplerConfig, ClassBalancedSamplerConfig])
 def test_balancing_the_class_is_not_balancing_the_attribute(table, sampling):
-    promised = sampling(balance_by="finish").sampler(table).expected_visits()
-    assert np.abs(deviations(table, sampling().sampler(table), promised)).max() > BOUND
+    promised = sampling(balance_by="finish").make_sampler(table).expected_visits()
+    assert np.abs(deviations(table, sampling().make_sampler(table), promised)).max() > BOUND
 
 
 def test_where_samples_are_objects_every_value_comes_equally_often(images):
     table = images.per_object()
-    for sampling in (WeightedSampling(balance_by="finish"), ClassBalancedSampling(balance_by="finish")):
-        mix = expected_class_mix(table, sampling.sampler(table), by="finish")
+    for sampling in (
+        WeightedSamplerConfig(balance_by="finish"),
+        ClassBalancedSamplerConfig(balance_by="finish"),
+    ):
+        mix = expected_class_mix(table, sampling.make_sampler(table), by="finish")
         assert mix == pytest.approx([1 / 3] * 3, abs=0.003)  # quotas are whole
 
 
-@pytest.mark.parametrize("sampling", [WeightedSampling, ClassBalancedSampling])
+@pytest.mark.parametrize("sampling", [WeightedSamplerConfig, ClassBalancedSamplerConfig])
 def test_an_attribute_that_is_not_there_is_refused(table, sampling):
     with pytest.raises(ValueError, match=r"one of \['finish'\]; got by='colour'"):
-        sampling(balance_by="colour").sampler(table)
+        sampling(balance_by="colour").make_sampler(table)
 
 
-@pytest.mark.parametrize("sampling", [WeightedSampling, ClassBalancedSampling])
+@pytest.mark.parametrize("sampling", [WeightedSamplerConfig, ClassBalancedSamplerConfig])
 def test_an_attribute_that_no_object_has_is_refused(sampling):
     table = AnnotationTable(
         root="/nowhere",
@@ -125,12 +128,12 @@ def test_an_attribute_that_no_object_has_is_refused(sampling):
         attributes={"finish": Attribute(ids=np.array([-1]), names=NAMES)},
     )
     with pytest.raises(ValueError, match=r"balance_by='finish': none of the 1 objects .* nothing to balance"):
-        sampling(balance_by="finish").sampler(table)
-    assert len(sampling().sampler(table)) == 2
+        sampling(balance_by="finish").make_sampler(table)
+    assert len(sampling().make_sampler(table)) == 2
 
 
 def test_the_summary_of_an_attribute_counts_its_values(images):
-    sampler = ClassBalancedSampling(balance_by="finish").sampler(images)
+    sampler = ClassBalancedSamplerConfig(balance_by="finish").make_sampler(images)
     summary = SetSummary.of("train", images, sampler, by="finish", num_left_out=3)
     ids = images.attributes["finish"].ids
     assert (summary.label, summary.class_names, summary.num_left_out) == ("finish", NAMES, 3)
@@ -159,7 +162,7 @@ def test_the_summary_of_many_images_of_many_classes_takes_memory_for_the_images_
     )
     tracemalloc.start()
     try:
-        summary = SetSummary.of("train", table, RandomSampling().sampler(table), distinct=True)
+        summary = SetSummary.of("train", table, RandomSamplerConfig().make_sampler(table), distinct=True)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -15,8 +15,8 @@ from torch import nn
 from torchvision.transforms import v2
 
 from lit_loader import ClassificationDataModule, DetectionDataModule
-from lit_loader.datamodules.batch_transforms import BatchTransforms
-from lit_loader.transforms import BatchNormalize
+from lit_loader.datamodules.batch_transforms import apply_to_batch
+from lit_loader.transforms import NormalizeBatch
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
@@ -34,7 +34,7 @@ class Seeing(LightningModule):
         self.seen = {}
 
     def _see(self, stage, batch):
-        self.seen.setdefault(stage, []).append(batch[0])
+        self.seen.setdefault(stage, []).append(next(iter(batch)))
         if self.drawing:
             torch.rand(1), np.random.rand(), random.random()
 
@@ -140,10 +140,8 @@ def fake_trainer(*, rank=0, epoch=0, batch=0, device="cpu"):
 
 @pytest.mark.parametrize("other", [{"rank": 1}, {"epoch": 1}, {"batch": 1}])
 def test_ranks_epochs_and_batches_draw_apart(other):
-    transforms = BatchTransforms(training=draw, evaluation=None)
-
     def drawn(**place):
-        return transforms(([],), fake_trainer(**place), seed=1, dataloader_idx=0)[0]
+        return apply_to_batch(draw, ([],), fake_trainer(**place), seed=1, dataloader_idx=0)[0]
 
     assert drawn() == drawn()
     assert drawn() != drawn(**other)
@@ -153,15 +151,14 @@ def test_a_module_is_moved_to_the_device_once():
     module = nn.BatchNorm2d(3, device="meta")
     moves = []
     module.to = lambda device: moves.append(device) or nn.Module.to(module.to_empty(device="cpu"), device)
-    transforms = BatchTransforms(training=module, evaluation=None)
     for _ in range(2):
-        transforms(torch.ones(2, 3, 4, 4), fake_trainer(), seed=1, dataloader_idx=0)
+        apply_to_batch(module, torch.ones(2, 3, 4, 4), fake_trainer(), seed=1, dataloader_idx=0)
     assert moves == [torch.device("cpu")]
 
 
-def test_without_a_trainer_a_batch_is_nobodys_and_stays_as_it_is():
-    transforms = BatchTransforms(training=draw, evaluation=draw)
-    assert transforms("batch", None, seed=1, dataloader_idx=0) == "batch"
+def test_without_a_trainer_a_batch_stays_as_it_is(shapes):
+    datamodule = DetectionDataModule(shapes, batch_transforms=draw, eval_batch_transforms=draw)
+    assert datamodule.on_after_batch_transfer("batch", 0) == "batch"
 
 
 def test_torchvision_transforms_serve_and_draw_by_batch(shapes):
@@ -174,7 +171,7 @@ def test_torchvision_transforms_serve_and_draw_by_batch(shapes):
             seed=3,
             multi_label=True,
             train_transforms={"size": 16, "to_float": False},
-            batch_transforms=lambda batch: batch._replace(images=flip(batch.images)),
+            batch_transforms=flip,
             **settings,
         )
         model = Seeing()
@@ -191,7 +188,8 @@ def test_a_whole_batch_is_flipped_boxes_and_all_by_torchvision(shapes):
         shapes, batch_size=4, images="stack", batch_transforms=v2.RandomHorizontalFlip(1.0)
     )
     before = datamodule.first_batch("train")
-    after = datamodule._batch_transforms(before, fake_trainer(), seed=1, dataloader_idx=0)
+    datamodule.trainer = fake_trainer()
+    after = datamodule.on_after_batch_transfer(before, 0)
     assert torch.equal(after[0], before[0].flip(-1))
     for target, flipped in zip(before[1], after[1], strict=True):
         assert torch.equal(flipped["boxes"][:, 0], 48 - target["boxes"][:, 2])
@@ -202,13 +200,13 @@ def test_uint8_goes_to_the_step_normalised_in_every_stage(shapes, images, settin
     normalize = instantiate(
         OmegaConf.create(
             {
-                "_target_": "lit_loader.transforms.BatchNormalize",
+                "_target_": "lit_loader.transforms.NormalizeBatch",
                 "mean": [0.5, 0.5, 0.5],
                 "std": [0.25, 0.25, 0.25],
             }
         )
     )
-    assert isinstance(normalize, BatchNormalize)
+    assert isinstance(normalize, NormalizeBatch)
     datamodule = DetectionDataModule(
         shapes,
         batch_size=30,

@@ -15,9 +15,9 @@ from lit_loader.datamodules import (
     LandmarkDataModule,
     MultiTaskDataModule,
     PlainBatching,
-    SequentialSampling,
+    SequentialSamplerConfig,
     SizeBatching,
-    WeightedSampling,
+    WeightedSamplerConfig,
 )
 from lit_loader.samplers import (
     GroupedSampler,
@@ -49,7 +49,9 @@ def shapes_of(loader):
     return [{tuple(image.shape[:0:-1]) for image in batch_images(batch)} for batch in loader]
 
 
-@pytest.mark.parametrize("sampling", [None, WeightedSampling(num_samples=40)], ids=["random", "weighted"])
+@pytest.mark.parametrize(
+    "sampling", [None, WeightedSamplerConfig(num_samples=40)], ids=["random", "weighted"]
+)
 def test_batches_are_of_one_size_where_there_are_enough(mixed, sampling):
     settings = {"batch_size": 4, "train_sampler": sampling, "seed": 1}
     grouped = DetectionDataModule(mixed, train_batching=SizeBatching(num_buckets=3), **settings)
@@ -79,8 +81,8 @@ def test_evaluation_has_a_batching_of_its_own(mixed):
     [
         (DetectionDataModule, {}),
         (LandmarkDataModule, {}),
-        (LandmarkDataModule, {"objects": "image"}),
-        (ClassificationDataModule, {"objects": "crop"}),
+        (LandmarkDataModule, {"sample_unit": "image"}),
+        (ClassificationDataModule, {"sample_unit": "object"}),
         (ClassificationDataModule, {"multi_label": True}),
         (MultiTaskDataModule, {}),
     ],
@@ -91,7 +93,7 @@ def test_every_data_module_groups_its_own_samples(tmp_path, kind, own):
     table = draw_set(tmp_path, num_images=12, widths=widths, heights=heights)
     datamodule = kind(
         DrawnSource(train=table, val=table),
-        train_sampler=WeightedSampling(),
+        train_sampler=WeightedSamplerConfig(),
         train_batching=AspectRatioBatching(num_buckets=3),
         eval_batching=SizeBatching(num_buckets=4),
         **own,
@@ -132,7 +134,7 @@ def test_a_table_that_does_not_know_sizes_is_refused(tmp_path):
         batching.batched(SequentialSampler(table.num_images), table)
         with pytest.raises(ValueError, match=r"does not know that of 2 of its 3 images, .*1\.png the first"):
             batching.batched(SequentialSampler(3), unknown)
-    plain = SequentialSampling().sampler(unknown)
+    plain = SequentialSamplerConfig().make_sampler(unknown)
     assert PlainBatching().batched(plain, unknown) is plain
 
 

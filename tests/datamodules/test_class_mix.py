@@ -13,13 +13,13 @@ from torch.utils.data import Dataset
 
 from lit_loader import DataLoader
 from lit_loader.datamodules import (
-    ClassAwareSampling,
-    ClassBalancedSampling,
-    EffectiveNumberSampling,
-    RandomSampling,
-    RepeatFactorSampling,
-    SequentialSampling,
-    WeightedSampling,
+    ClassAwareSamplerConfig,
+    ClassBalancedSamplerConfig,
+    EffectiveNumberSamplerConfig,
+    RandomSamplerConfig,
+    RepeatFactorSamplerConfig,
+    SequentialSamplerConfig,
+    WeightedSamplerConfig,
     expected_class_mix,
 )
 from lit_loader.datasets import VocSource
@@ -56,39 +56,39 @@ def deviations(table, sampler, promised, *, num_workers=0):
 
 
 SAMPLINGS = [
-    RandomSampling(),
-    SequentialSampling(),
-    WeightedSampling(),
-    WeightedSampling(exponent=0.5, reduce="max", num_samples=500),
-    ClassBalancedSampling(),
-    ClassBalancedSampling(exponent=0.3, num_samples=300),
-    ClassAwareSampling(),
-    ClassAwareSampling(num_samples=300, empty_as_class=True),
-    RepeatFactorSampling(repeat_thresh=0.5),
-    EffectiveNumberSampling(beta=0.9),
+    RandomSamplerConfig(),
+    SequentialSamplerConfig(),
+    WeightedSamplerConfig(),
+    WeightedSamplerConfig(exponent=0.5, reduce="max", num_samples=500),
+    ClassBalancedSamplerConfig(),
+    ClassBalancedSamplerConfig(exponent=0.3, num_samples=300),
+    ClassAwareSamplerConfig(),
+    ClassAwareSamplerConfig(num_samples=300, empty_as_class=True),
+    RepeatFactorSamplerConfig(repeat_thresh=0.5),
+    EffectiveNumberSamplerConfig(beta=0.9),
 ]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_the_promised_mix_arrives(shapes, sampling):
     (table,) = shapes.tables("train")
-    sampler = sampling.sampler(table)
+    sampler = sampling.make_sampler(table)
     assert np.abs(deviations(table, sampler, sampler.expected_visits(), num_workers=2)).max() < BOUND
 
 
-@pytest.mark.parametrize("sampling", [WeightedSampling(), ClassBalancedSampling()], ids=str)
+@pytest.mark.parametrize("sampling", [WeightedSamplerConfig(), ClassBalancedSamplerConfig()], ids=str)
 def test_the_natural_mix_would_be_caught(shapes, sampling):
     """The mechanism disabled: what plain shuffling delivers is far from what balancing promises."""
     (table,) = shapes.tables("train")
-    promised = sampling.sampler(table).expected_visits()
-    assert np.abs(deviations(table, RandomSampling().sampler(table), promised)).max() > BOUND
+    promised = sampling.make_sampler(table).expected_visits()
+    assert np.abs(deviations(table, RandomSamplerConfig().make_sampler(table), promised)).max() > BOUND
 
 
-@pytest.mark.parametrize("sampling", [WeightedSampling(), ClassBalancedSampling()], ids=str)
+@pytest.mark.parametrize("sampling", [WeightedSamplerConfig(), ClassBalancedSamplerConfig()], ids=str)
 def test_on_real_annotations(shared_data, tmp_path, sampling):
     source = VocSource(root=str(shared_data / "bccd" / "BCCD"), cache_dir=str(tmp_path), progress=False)
     (table,) = source.tables("train")
-    sampler = sampling.sampler(table)
+    sampler = sampling.make_sampler(table)
     assert np.abs(deviations(table, sampler, sampler.expected_visits())).max() < BOUND
     mix = expected_class_mix(table, sampler)
     natural = table.class_counts() / table.class_counts().sum()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lit_loader.collate import ClassificationBatch
-from lit_loader.datamodules import ClassBalancedSampling, ClassificationDataModule, WeightedSampling
+from lit_loader.datamodules import ClassBalancedSamplerConfig, ClassificationDataModule, WeightedSamplerConfig
 from lit_loader.datasets import VocSource
 from tests.drawn_set import CLASSES, FINISHES, DrawnSource, draw_set, drawn_source
 
@@ -39,7 +39,10 @@ def test_a_batch_holds_images_and_ids(single):
 
 def test_object_crops_of_a_detection_set(source):
     datamodule = ClassificationDataModule(
-        source, objects="crop", batch_size=8, train_transforms={"size": 16, "resize": "stretch", "hflip": 0.5}
+        source,
+        sample_unit="object",
+        batch_size=8,
+        train_transforms={"size": 16, "resize": "stretch", "hflip": 0.5},
     )
     (given,) = source.tables("train")
     with datamodule.train_dataloader() as loader:
@@ -50,7 +53,9 @@ def test_object_crops_of_a_detection_set(source):
 
 
 def test_an_attribute_labels(source):
-    datamodule = ClassificationDataModule(source, by="finish", objects="crop", batch_size=8)
+    datamodule = ClassificationDataModule(
+        source, label_attribute="finish", sample_unit="object", batch_size=8
+    )
     (given,) = source.tables("train")
     ids = given.attributes["finish"].ids
     assert datamodule.class_names == FINISHES
@@ -75,9 +80,9 @@ def test_several_labels_an_image(source):
 def test_the_summary_is_that_of_the_label_and_of_what_is_balanced(source):
     datamodule = ClassificationDataModule(
         source,
-        objects="crop",
-        train_sampler=ClassBalancedSampling(balance_by="finish"),
-        val_sampler=WeightedSampling(),
+        sample_unit="object",
+        train_sampler=ClassBalancedSamplerConfig(balance_by="finish"),
+        val_sampler=WeightedSamplerConfig(),
     )
     labels = [(summary.name, summary.label) for summary in datamodule.summaries()]
     assert labels[:4] == [("train", "class"), ("train", "finish"), ("val", "class"), ("val", "finish")]
@@ -86,8 +91,8 @@ def test_the_summary_is_that_of_the_label_and_of_what_is_balanced(source):
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
-        ({"objects": "boxes"}, ValueError, "objects='boxes'"),
-        ({"objects": "crop", "multi_label": True}, ValueError, "one object has one label"),
+        ({"sample_unit": "boxes"}, ValueError, "sample_unit='boxes'"),
+        ({"sample_unit": "object", "multi_label": True}, ValueError, "one object has one label"),
         ({"train_transforms": {"crops": True}}, TypeError, "crops"),
         ({"attributes": "all"}, TypeError, "attributes"),
     ],
@@ -100,12 +105,12 @@ def test_a_value_outside_its_choices_is_refused_at_once(single, settings, error,
 
 def test_what_the_tables_lack_is_refused(source):
     with pytest.raises(ValueError, match="got by='colour'"):
-        ClassificationDataModule(source, by="colour", objects="crop").train_dataloader()
-    with pytest.raises(ValueError, match="give multi_label=True, or objects='crop'"):
+        ClassificationDataModule(source, label_attribute="colour", sample_unit="object").train_dataloader()
+    with pytest.raises(ValueError, match="give multi_label=True, or sample_unit='object'"):
         ClassificationDataModule(source).train_dataloader()
 
 
-@pytest.mark.parametrize("settings", [{"objects": "crop"}, {"multi_label": True}], ids=str)
+@pytest.mark.parametrize("settings", [{"sample_unit": "object"}, {"multi_label": True}], ids=str)
 def test_a_picture_of_a_batch_is_saved(source, tmp_path, settings):
     datamodule = ClassificationDataModule(source, batch_size=4, **settings)
     figure = datamodule.plot_batch("val", path=tmp_path / "batch.png", max_images=3)
@@ -119,7 +124,7 @@ def test_a_picture_of_a_batch_is_saved(source, tmp_path, settings):
 def test_crops_of_a_real_detection_set(shared_data, tmp_path):
     source = VocSource(root=str(shared_data / "bccd" / "BCCD"), cache_dir=str(tmp_path), progress=False)
     datamodule = ClassificationDataModule(
-        source, objects="crop", batch_size=16, train_sampler=ClassBalancedSampling(num_samples=16)
+        source, sample_unit="object", batch_size=16, train_sampler=ClassBalancedSamplerConfig(num_samples=16)
     )
     batch = first(datamodule.train_dataloader())
     assert batch.images.shape == (16, 3, 96, 96)

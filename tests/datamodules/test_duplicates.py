@@ -19,7 +19,7 @@ TASKS = {
     "detection": (DetectionDataModule, {}),
     "padded": (DetectionDataModule, {"images": "pad"}),
     "columns": (DetectionDataModule, {"collate_fn": DetectionCollate(pad_fields={"boxes": 0, "labels": 0})}),
-    "whole images with points": (LandmarkDataModule, {"objects": "image"}),
+    "whole images with points": (LandmarkDataModule, {"sample_unit": "image"}),
     "landmarks": (LandmarkDataModule, {}),
     "classification": (ClassificationDataModule, {"multi_label": True}),
     "several tasks": (MultiTaskDataModule, {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import pickle
 
@@ -15,14 +16,14 @@ from torch.utils._pytree import tree_flatten
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from lit_loader.callbacks import ClassMixMonitor
-from lit_loader.collate import batch_images, batch_labels
+from lit_loader.collate import ClassificationBatch, batch_images, batch_labels
 from lit_loader.datamodules import (
-    ClassBalancedSampling,
+    ClassBalancedSamplerConfig,
     ClassificationDataModule,
     DetectionDataModule,
     LandmarkDataModule,
     MultiTaskDataModule,
-    WeightedSampling,
+    WeightedSamplerConfig,
 )
 from lit_loader.datasets import ShapesSource
 from tests.drawn_set import drawn_source
@@ -34,9 +35,9 @@ CROPS = {"size": 24, "rotation": 20, "shift": 0.1, "hflip": 0.5, "photometric": 
 TASKS = {
     "detection": (DetectionDataModule, {"train_transforms": {"photometric": 0.5, "iou_crop": 0.5}}),
     "landmarks": (LandmarkDataModule, {"attributes": "all", "train_transforms": CROPS}),
-    "landmarks of images": (LandmarkDataModule, {"objects": "image", "attributes": ["finish"]}),
-    "classification": (ClassificationDataModule, {"objects": "crop", "train_transforms": CROPS}),
-    "classification by": (ClassificationDataModule, {"objects": "crop", "by": "finish"}),
+    "landmarks of images": (LandmarkDataModule, {"sample_unit": "image", "attributes": ["finish"]}),
+    "classification": (ClassificationDataModule, {"sample_unit": "object", "train_transforms": CROPS}),
+    "classification by": (ClassificationDataModule, {"sample_unit": "object", "label_attribute": "finish"}),
     "classification of images": (ClassificationDataModule, {"multi_label": True}),
     "multi-task": (MultiTaskDataModule, {"train_transforms": {"rotation": 10, "photometric": 0.5}}),
 }
@@ -63,7 +64,7 @@ def epochs(datamodule, count=2):
     [*((task, "fork") for task in TASKS), pytest.param("multi-task", "spawn", marks=pytest.mark.soak)],
 )
 def test_workers_do_not_change_the_batches(source, task, method):
-    sampling = WeightedSampling(balance_by="finish")
+    sampling = WeightedSamplerConfig(balance_by="finish")
     inline = epochs(make(source, task, train_sampler=sampling))
     workers = {"num_workers": 2, "multiprocessing_context": method}
     assert epochs(make(source, task, train_sampler=sampling, **workers)) == inline
@@ -93,13 +94,15 @@ class Watching(LightningModule):
 
     def predict_step(self, batch, batch_idx):
         self.seen["predict"] += len(batch_images(batch))
-        return len(batch)
+        return len(list(batch))
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 def ten_times(batch):
+    if isinstance(batch, ClassificationBatch):
+        return dataclasses.replace(batch, images=batch.images * 10)
     if hasattr(batch, "_replace"):
         return batch._replace(images=batch.images * 10)
     return ([image * 10 for image in batch[0]], *batch[1:])
@@ -202,12 +205,12 @@ def test_a_command_line_reads_every_setting_from_the_signatures(kind):
         "num_workers": 0,
         "train_transforms": {"hflip": 0.0},
         "train_sampler": {
-            "class_path": "lit_loader.datamodules.ClassBalancedSampling",
+            "class_path": "lit_loader.datamodules.ClassBalancedSamplerConfig",
             "init_args": {"balance_by": "finish"},
         },
     }
     datamodule = parser.instantiate(parser.parse_object({"data": given})).data
     assert (type(datamodule.source), datamodule.source.image_size) == (ShapesSource, 48)
     assert datamodule.batch_size == 4
-    assert datamodule._samplers["train"] == ClassBalancedSampling(balance_by="finish")
+    assert datamodule._samplers["train"] == ClassBalancedSamplerConfig(balance_by="finish")
     assert datamodule._transforms["train"] == {"hflip": 0.0}

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from lit_loader import DataLoader, DetectionDataModule
 from lit_loader.annotations import AnnotationTable
-from lit_loader.datamodules import ClassBalancedSampling, WeightedSampling
+from lit_loader.datamodules import ClassBalancedSamplerConfig, WeightedSamplerConfig
 from lit_loader.datasets import TableSource
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
@@ -138,7 +138,9 @@ class Empty(TableSource):
         return [AnnotationTable(**parts)]
 
 
-@pytest.mark.parametrize("sampling", [None, WeightedSampling(replacement=False), ClassBalancedSampling()])
+@pytest.mark.parametrize(
+    "sampling", [None, WeightedSamplerConfig(replacement=False), ClassBalancedSamplerConfig()]
+)
 def test_images_without_boxes_go_through_fit_and_test(shapes, sampling):
     datamodule = DetectionDataModule(Empty(shapes), batch_size=8, train_sampler=sampling)
     model, runner = Counting(), trainer(num_sanity_val_steps=0, log_every_n_steps=1, max_epochs=1)

@@ -7,7 +7,7 @@ import torch
 
 from lit_loader.annotations import Attribute
 from lit_loader.collate import MultiTaskBatch, batch_targets
-from lit_loader.datamodules import ClassBalancedSampling, MultiTaskDataModule
+from lit_loader.datamodules import ClassBalancedSamplerConfig, MultiTaskDataModule
 from tests.drawn_set import CLASSES, FINISHES, POINTS, DrawnSource, draw_set, drawn_source
 
 
@@ -70,7 +70,7 @@ def test_the_first_label_and_the_padding_are_passed_on(source):
 
 
 def test_the_summary_has_the_class_and_every_attribute(source):
-    datamodule = MultiTaskDataModule(source, train_sampler=ClassBalancedSampling(balance_by="finish"))
+    datamodule = MultiTaskDataModule(source, train_sampler=ClassBalancedSamplerConfig(balance_by="finish"))
     summaries = datamodule.summaries()
     assert [(s.name, s.label) for s in summaries[:2]] == [("train", "class"), ("train", "finish")]
     (table,) = source.tables("train")
@@ -144,7 +144,4 @@ def test_targets_of_a_batch_are_those_of_the_data_set(source):
 def test_a_picture_of_a_batch_is_saved(source, tmp_path):
     figure = MultiTaskDataModule(source, batch_size=8).plot_batch("test", path=tmp_path / "batch.png")
     assert (tmp_path / "batch.png").stat().st_size > 5000
-    texts = [text.get_text() for axis in figure.axes for text in axis.texts]
-    assert any(", plain" in text for text in texts)
-    assert sum(len(axis.patches) for axis in figure.axes) == 12
-    assert any(axis.lines for axis in figure.axes)
+    assert sum(bool(axis.images) for axis in figure.axes) == 8

@@ -7,69 +7,63 @@ import torch
 
 from lit_loader.datamodules import draw_boxes, draw_labels, draw_points, label_texts
 
-IMAGES = [torch.zeros(3, 20, 30), torch.full((3, 20, 30), 255, dtype=torch.uint8)]
-POINTS = torch.tensor([[[2.0, 3], [10, 3], [6, 12]], [[1.0, 1], [2, 2], [99, 99]]])
+IMAGES = [torch.zeros(3, 80, 120), torch.full((3, 80, 120), 255, dtype=torch.uint8)]
+POINTS = torch.tensor([[[20.0, 30], [100, 30], [60, 60]], [[10.0, 10], [20, 20], [900, 900]]])
 SEEN = torch.tensor([[2, 1, 0], [2, 0, 0]], dtype=torch.uint8)
+ZOOM = 2  # of images of this size
+LIME, ORANGE, RED = (0, 255, 0), (255, 165, 0), (255, 0, 0)
+WHITE, BLACK = (255, 255, 255), (0, 0, 0)
 
 
-def drawn(axis, marker="o"):
-    return [line for line in axis.lines if line.get_marker() == marker]
+def pixel(figure, x, y, image=0):
+    return tuple(figure.axes[image].images[0].get_array()[int(y * ZOOM), int(x * ZOOM)].tolist())
 
 
-def test_points_are_drawn_where_they_are_absent_ones_are_not():
+def test_points_are_drawn_where_they_are_and_absent_ones_are_not():
     figure = draw_points(IMAGES, POINTS, SEEN, texts=["a", "b"], title="points")
-    first, second = figure.axes[:2]
-    assert [(*line.get_xdata(), *line.get_ydata()) for line in drawn(first)] == [(2, 3), (10, 3)]
-    assert [(*line.get_xdata(), *line.get_ydata()) for line in drawn(second)] == [(1, 1)]
-    visible, hidden = drawn(first)
-    assert hidden.get_markerfacecolor() == "none" != visible.get_markerfacecolor()
-    assert visible.get_markeredgecolor() != hidden.get_markeredgecolor()
+    assert [pixel(figure, *point) for point in POINTS[0]] == [LIME, ORANGE, BLACK]
     assert [axis.get_title() for axis in figure.axes[:2]] == ["a", "b"]
-    assert len(drawn(draw_points(IMAGES, POINTS).axes[0])) == 3
+    assert pixel(draw_points(IMAGES, POINTS), *POINTS[0, 2]) == LIME
 
 
-def test_predicted_points_stand_beside_the_true_ones_and_are_joined_to_them():
-    figure = draw_points(IMAGES, POINTS, SEEN, predicted=POINTS + 1)
-    first = figure.axes[0]
-    assert len(drawn(first)) == 2
-    assert len(drawn(first, "x")) == 3
-    joins = [line for line in first.lines if len(line.get_xdata()) == 2]
-    assert [tuple(line.get_xdata()) for line in joins] == [(2, 3), (10, 11)]
-    assert joins[0].get_color() == drawn(first)[0].get_markeredgecolor()
+def test_predicted_points_are_joined_to_the_true_ones():
+    figure = draw_points(IMAGES, POINTS, SEEN, predicted=POINTS + 10)
+    for k, joint in enumerate([WHITE, WHITE, BLACK]):
+        assert pixel(figure, *(POINTS[0, k] + 10)) == RED
+        assert pixel(figure, *(POINTS[0, k] + 5)) == joint
 
 
-def test_pixels_and_points_share_coordinates_and_a_point_outside_shrinks_nothing():
-    axis = draw_points(IMAGES, POINTS).axes[1]
-    assert axis.images[0].get_extent() == [0, 30, 20, 0]
-    assert (axis.get_xlim(), axis.get_ylim()) == ((0, 30), (20, 0))
-
-
-def test_boxes_bring_their_points_and_attributes():
+def test_boxes_bring_their_points_masks_and_attributes():
+    masks = torch.zeros(2, 80, 120, dtype=torch.uint8)
+    masks[0, 65:75, 5:15] = 1
     target = {
-        "boxes": torch.tensor([[1.0, 1, 12, 14], [0, 0, 5, 5]]),
+        "boxes": torch.tensor([[10.0, 20, 110, 79], [0, 0, 5, 5]]),
         "labels": torch.tensor([1, 2]),
         "keypoints": POINTS,
         "visibility": SEEN,
+        "masks": masks,
         "finish": torch.tensor([1, -1]),
     }
     names = {"finish": ("plain", "dotted")}
-    axis = draw_boxes(IMAGES, [target], class_names=("disc", "star"), attributes=names).axes[0]
-    assert [text.get_text() for text in axis.texts] == ["disc, dotted", "star"]
-    assert (len(axis.patches), len(drawn(axis))) == (2, 3)
-    plain = draw_boxes(IMAGES, [target], class_names=("disc", "star")).axes[0]
-    assert [text.get_text() for text in plain.texts] == ["disc", "star"]
+    figure = draw_boxes(IMAGES, [target], class_names=("disc", "star"), attributes=names)
+    assert pixel(figure, 10, 70) != BLACK != pixel(figure, 8, 70)
+    assert pixel(figure, 109.5, 50) == (230, 25, 75)  # a side of the box
+    assert pixel(figure, *POINTS[0, 1]) == ORANGE
+    plain = draw_boxes(IMAGES, [target], class_names=("disc", "star"))
+    pictures = [each.axes[0].images[0].get_array() for each in (figure, plain)]
+    assert (pictures[0] != pictures[1]).any()  # the attribute's value
 
 
 def test_weak_detections_are_left_out_with_their_points():
     found = {
-        "boxes": torch.tensor([[1.0, 1, 12, 14], [0, 0, 5, 5]]),
+        "boxes": torch.tensor([[10.0, 20, 110, 79], [0, 0, 5, 5]]),
         "labels": torch.tensor([1, 9]),
         "scores": torch.tensor([0.2, 0.9]),
         "keypoints": POINTS,
     }
-    axis = draw_boxes(IMAGES, [found], class_names=("disc",), min_score=0.5).axes[0]
-    assert [text.get_text() for text in axis.texts] == ["label 8 0.90"]
-    assert (len(axis.patches), len(drawn(axis))) == (1, 3)
+    figure = draw_boxes(IMAGES, [found], class_names=("disc",), min_score=0.5)
+    assert pixel(figure, 109.5, 50) == pixel(figure, *POINTS[0, 0]) == BLACK
+    assert pixel(figure, *POINTS[1, 1]) == LIME
 
 
 def test_wrong_labels_are_told_from_right_ones():

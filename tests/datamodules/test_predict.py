@@ -56,7 +56,7 @@ def test_images_of_which_only_boxes_are_known_are_all_predicted(train, bare, tas
     assert predicted(datamodule) == (bare.num_objects if task in OBJECTS else bare.num_images)
     assert datamodule.plot_batch("predict", max_images=2).axes
     if trained:
-        assert datamodule.class_names == (FINISHES if TASKS[task][1].get("by") else CLASSES)
+        assert datamodule.class_names == (FINISHES if TASKS[task][1].get("label_attribute") else CLASSES)
 
 
 @every_task
@@ -78,10 +78,10 @@ def test_the_other_stages_still_leave_out_what_they_cannot_use(train, task):
 
 def test_what_is_not_known_is_marked_in_the_batch(train, bare):
     source = DrawnSource(train=train, predict=bare)
-    for batch in batches(ClassificationDataModule(source, by="finish", objects="crop")):
+    for batch in batches(ClassificationDataModule(source, label_attribute="finish", sample_unit="object")):
         assert isinstance(batch, ClassificationBatch)
         assert (batch.labels == -1).all()
-    for batch in batches(ClassificationDataModule(source, by="finish", multi_label=True)):
+    for batch in batches(ClassificationDataModule(source, label_attribute="finish", multi_label=True)):
         assert batch.labels.shape[1] == len(FINISHES)
         assert not batch.labels.any()
     for batch in batches(LandmarkDataModule(source, attributes="all")):
@@ -118,6 +118,8 @@ def test_values_of_the_attribute_that_labels_must_be_numbered_alike(tmp_path, tr
     ids = np.zeros(train.num_objects, dtype=np.int64)
     names = tuple(reversed(FINISHES))
     other = draw_set(tmp_path / "other", attributes={"finish": Attribute(ids=ids, names=names)})
-    datamodule = ClassificationDataModule(DrawnSource(train=train, val=other), by="finish", objects="crop")
+    datamodule = ClassificationDataModule(
+        DrawnSource(train=train, val=other), label_attribute="finish", sample_unit="object"
+    )
     with pytest.raises(ValueError, match=r"labels differ between the sets .*'plain'.* for val \('hollow'"):
         datamodule.setup("fit")

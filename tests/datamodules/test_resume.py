@@ -7,7 +7,7 @@ import torch
 
 from lit_loader import DetectionDataModule
 from lit_loader.callbacks import ResumeLoaders
-from lit_loader.datamodules import LoaderDataModule, WeightedSampling
+from lit_loader.datamodules import LoaderDataModule, WeightedSamplerConfig
 from lit_loader.samplers import RandomSampler
 from tests.lightning.ranks import trainer
 from tests.lightning.resuming import Learner, Save, assert_same, fitted
@@ -27,10 +27,10 @@ class NumbersModule(LoaderDataModule):
         super().__init__(batch_size=BATCH, seed=3, **settings)
         self.dataset = dataset
 
-    def _split_data(self, stage):
+    def stage_data(self, stage):
         return [(self.dataset(), RandomSampler(SIZE) if self.dataset is Numbers else None)]
 
-    def _collate_fn(self, stage):
+    def collate_fn(self, stage):
         return None
 
 
@@ -102,7 +102,7 @@ def test_images_and_draws_of_batch_transforms_go_on(shapes, tmp_path):
             shapes,
             batch_size=16,
             seed=5,
-            train_sampler=WeightedSampling(),
+            train_sampler=WeightedSamplerConfig(),
             batch_transforms=noisy,
             **workers,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lit_loader import DetectionDataModule
-from lit_loader.datamodules import ClassBalancedSampling
+from lit_loader.datamodules import ClassBalancedSamplerConfig
 from lit_loader.datasets import VocSource
 from lit_loader.transforms import detection_transforms
 from tests.toys import plain
@@ -17,7 +17,7 @@ def epoch(shared_data, tmp_path):
     transforms = detection_transforms(train=True, size=96, vflip=0.5, photometric=0.8, iou_crop=0.5)
 
     def run(**workers):
-        sampling = ClassBalancedSampling(num_samples=32)
+        sampling = ClassBalancedSamplerConfig(num_samples=32)
         datamodule = DetectionDataModule(
             source, batch_size=4, train_sampler=sampling, train_transforms=transforms, seed=4, **workers
         )

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from lit_loader.annotations import AnnotationTable, Attribute, image_labels
-from lit_loader.datamodules import ClassAwareSampling, EffectiveNumberSampling, RepeatFactorSampling
+from lit_loader.datamodules import (
+    ClassAwareSamplerConfig,
+    EffectiveNumberSamplerConfig,
+    RepeatFactorSamplerConfig,
+)
 from lit_loader.samplers import (
     ClassAwareSampler,
     RepeatFactorSampler,
@@ -33,10 +37,11 @@ def _assert_same(sampler, expected):
 @BY
 def test_turns_of_a_table(table, by):
     labels = image_labels(table, by=by)
-    _assert_same(ClassAwareSampling(balance_by=by).sampler(table), ClassAwareSampler(labels))
+    _assert_same(ClassAwareSamplerConfig(balance_by=by).make_sampler(table), ClassAwareSampler(labels))
     settings = {"num_samples": 31, "empty_as_class": True}
     _assert_same(
-        ClassAwareSampling(balance_by=by, **settings).sampler(table), ClassAwareSampler(labels, **settings)
+        ClassAwareSamplerConfig(balance_by=by, **settings).make_sampler(table),
+        ClassAwareSampler(labels, **settings),
     )
 
 
@@ -45,9 +50,9 @@ def test_repeat_factors_of_a_table(table, by):
     labels = image_labels(table, by=by)
     expected = RepeatFactorSampler(repeat_factors(labels, repeat_thresh=0.7))
     assert len(expected) > table.num_images
-    _assert_same(RepeatFactorSampling(balance_by=by, repeat_thresh=0.7).sampler(table), expected)
+    _assert_same(RepeatFactorSamplerConfig(balance_by=by, repeat_thresh=0.7).make_sampler(table), expected)
     assert (
-        len(RepeatFactorSampling(balance_by=by).sampler(table)) == table.num_images
+        len(RepeatFactorSamplerConfig(balance_by=by).make_sampler(table)) == table.num_images
     )  # few classes: 0.001 repeats none
 
 
@@ -55,14 +60,16 @@ def test_repeat_factors_of_a_table(table, by):
 def test_effective_numbers_of_a_table(table, by):
     weights = effective_number_image_weights(image_labels(table, by=by), beta=0.95)
     _assert_same(
-        EffectiveNumberSampling(balance_by=by, beta=0.95, num_samples=40).sampler(table),
+        EffectiveNumberSamplerConfig(balance_by=by, beta=0.95, num_samples=40).make_sampler(table),
         WeightedRandomSampler(weights, 40),
     )
-    everything = EffectiveNumberSampling(balance_by=by, replacement=False).sampler(table)
+    everything = EffectiveNumberSamplerConfig(balance_by=by, replacement=False).make_sampler(table)
     assert everything.expected_visits().tolist() == [1.0] * table.num_images
 
 
-@pytest.mark.parametrize("sampling", [ClassAwareSampling, RepeatFactorSampling, EffectiveNumberSampling])
+@pytest.mark.parametrize(
+    "sampling", [ClassAwareSamplerConfig, RepeatFactorSamplerConfig, EffectiveNumberSamplerConfig]
+)
 def test_an_attribute_that_no_object_has_is_refused(sampling):
     table = AnnotationTable(
         root="/nowhere",
@@ -74,5 +81,5 @@ def test_an_attribute_that_no_object_has_is_refused(sampling):
         attributes={"finish": Attribute(ids=np.array([-1]), names=("matte", "gloss"))},
     )
     with pytest.raises(ValueError, match=r"balance_by='finish': none of the 1 objects .* nothing to balance"):
-        sampling(balance_by="finish").sampler(table)
-    assert len(sampling().sampler(table)) == 2
+        sampling(balance_by="finish").make_sampler(table)
+    assert len(sampling().make_sampler(table)) == 2

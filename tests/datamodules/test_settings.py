@@ -12,12 +12,12 @@ from torch.utils.data import SequentialSampler as TorchSequentialSampler
 from lit_loader import DetectionDataModule
 from lit_loader.collate import DetectionCollate
 from lit_loader.datamodules import (
-    ClassAwareSampling,
-    ClassBalancedSampling,
-    EffectiveNumberSampling,
-    RepeatFactorSampling,
-    SequentialSampling,
-    WeightedSampling,
+    ClassAwareSamplerConfig,
+    ClassBalancedSamplerConfig,
+    EffectiveNumberSamplerConfig,
+    RepeatFactorSamplerConfig,
+    SequentialSamplerConfig,
+    WeightedSamplerConfig,
 )
 from lit_loader.datasets import VocSource
 from lit_loader.errors import ImageError
@@ -97,7 +97,7 @@ def test_a_falsy_collate_function_and_batch_transform_are_used(shapes, monkeypat
 def test_size_rules_reach_the_data_set(shapes):
     settings = {"size_mismatch": "raise", "exif_orientation": False, "max_pixels": 100}
     dataset = DetectionDataModule(shapes, **settings).val_dataloader().dataset
-    assert {name: getattr(dataset, name) for name in settings} == settings
+    assert {name: getattr(dataset.reading, name) for name in settings} == settings
     with pytest.raises(ImageError, match="max_pixels=100"):
         dataset[0]
 
@@ -113,26 +113,26 @@ def test_a_custom_sampler_is_not_shared_by_several_sets(shapes):
     source = VocSource(root=shapes._voc().root, val=["val", "train"], progress=False)
     custom = DetectionDataModule(source, val_sampler=TorchSequentialSampler(range(20)))
     with pytest.raises(
-        ValueError, match=r"val_sampler=SequentialSampler would be shared by 2 sets.*Sampling"
+        ValueError, match=r"val_sampler=SequentialSampler would be shared by 2 sets.*SamplerConfig"
     ):
         custom.val_dataloader()
-    ours = DetectionDataModule(source, val_sampler=SequentialSampling())
+    ours = DetectionDataModule(source, val_sampler=SequentialSamplerConfig())
     assert [len(loader.sampler) for loader in ours.val_dataloader()] == [20, 60]
 
 
 @pytest.mark.parametrize(
     ("sampling", "settings", "message"),
     [
-        (WeightedSampling, {"reduce": "median"}, "reduce='median'"),
-        (WeightedSampling, {"exponent": 1.5}, "exponent=1.5"),
-        (WeightedSampling, {"num_samples": 0}, "num_samples=0"),
-        (ClassBalancedSampling, {"exponent": -0.1}, "exponent=-0.1"),
-        (ClassBalancedSampling, {"num_samples": -3}, "num_samples=-3"),
-        (ClassBalancedSampling, {"empty_share": float("nan")}, "empty_share=nan"),
-        (ClassAwareSampling, {"num_samples": 0}, "num_samples=0"),
-        (RepeatFactorSampling, {"repeat_thresh": 0.0}, "repeat_thresh=0.0"),
-        (EffectiveNumberSampling, {"beta": 1.0}, "beta=1.0"),
-        (EffectiveNumberSampling, {"num_samples": 0}, "num_samples=0"),
+        (WeightedSamplerConfig, {"reduce": "median"}, "reduce='median'"),
+        (WeightedSamplerConfig, {"exponent": 1.5}, "exponent=1.5"),
+        (WeightedSamplerConfig, {"num_samples": 0}, "num_samples=0"),
+        (ClassBalancedSamplerConfig, {"exponent": -0.1}, "exponent=-0.1"),
+        (ClassBalancedSamplerConfig, {"num_samples": -3}, "num_samples=-3"),
+        (ClassBalancedSamplerConfig, {"empty_share": float("nan")}, "empty_share=nan"),
+        (ClassAwareSamplerConfig, {"num_samples": 0}, "num_samples=0"),
+        (RepeatFactorSamplerConfig, {"repeat_thresh": 0.0}, "repeat_thresh=0.0"),
+        (EffectiveNumberSamplerConfig, {"beta": 1.0}, "beta=1.0"),
+        (EffectiveNumberSamplerConfig, {"num_samples": 0}, "num_samples=0"),
     ],
 )
 def test_a_sampling_refuses_values_before_there_is_a_table(sampling, settings, message):
@@ -145,14 +145,14 @@ def test_a_batch_of_every_mode_is_drawn(shapes, images):
     settings = {"size_divisor": 32} if images == "pad" else {}
     figure = DetectionDataModule(shapes, batch_size=3, images=images, **settings).plot_batch("val")
     assert len(figure.axes) == 4
-    assert [axis.images[0].get_array().shape for axis in figure.axes[:3]] == [(48, 48, 3)] * 3
+    assert [axis.images[0].get_array().shape for axis in figure.axes[:3]] == [(288, 288, 3)] * 3  # enlarged
 
 
 def test_what_cannot_be_drawn_is_refused(shapes):
     columns = DetectionCollate(pad_fields={"boxes": 0, "labels": -1})
     with pytest.raises(TypeError, match="collate without pad_fields"):
         DetectionDataModule(shapes, collate_fn=columns).plot_batch()
-    with pytest.raises(ValueError, match=r"stage='train' gives no batch; its sets have \[60\] images"):
+    with pytest.raises(ValueError, match=r"60 samples with batch_size=61.*drop_last=True; lower batch_size"):
         DetectionDataModule(shapes, batch_size=61, drop_last=True).plot_batch()
     source = VocSource(root=shapes._voc().root, test=None, progress=False)
     with pytest.raises(ValueError, match="stage='test' gives no batch"):

@@ -14,11 +14,11 @@ from lightning.pytorch import LightningModule
 from lit_loader import DetectionDataModule
 from lit_loader.collate import batch_images
 from lit_loader.datamodules import (
-    ClassBalancedSampling,
+    ClassBalancedSamplerConfig,
     ClassificationDataModule,
     LandmarkDataModule,
     MultiTaskDataModule,
-    WeightedSampling,
+    WeightedSamplerConfig,
 )
 from tests.lightning.ranks import on_ranks, trainer
 
@@ -28,17 +28,17 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:predict returned None"),
 ]
 
-WEIGHTED = {"train_sampler": WeightedSampling(balance_by="finish", num_samples=48)}
+WEIGHTED = {"train_sampler": WeightedSamplerConfig(balance_by="finish", num_samples=48)}
 SETTINGS = {
     "random": (DetectionDataModule, {}),
-    "class balanced": (DetectionDataModule, {"train_sampler": ClassBalancedSampling(num_samples=48)}),
+    "class balanced": (DetectionDataModule, {"train_sampler": ClassBalancedSamplerConfig(num_samples=48)}),
     "landmarks": (
         LandmarkDataModule,
         {**WEIGHTED, "train_transforms": {"size": 32, "rotation": 20, "photometric": 0.5}},
     ),
     "classification": (
         ClassificationDataModule,
-        {**WEIGHTED, "objects": "crop", "train_transforms": {"size": 32, "rotation": 20}},
+        {**WEIGHTED, "sample_unit": "object", "train_transforms": {"size": 32, "rotation": 20}},
     ),
     "multi-task": (
         MultiTaskDataModule,

@@ -170,11 +170,11 @@ def test_settings_reach_the_loader(shapes, settings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_workers": "many"}, "num_workers='many' must be a number, or 'auto'"),
-        ({"worker_method": "threads"}, "worker_method='threads' is not one of"),
+        ({"num_workers": "many"}, "num_workers='many'; it must be an int of at least 0, or 'auto'"),
+        ({"worker_method": "threads"}, "worker_method='threads' is unknown; it is one of"),
         (
             {"worker_method": "thread", "multiprocessing_context": "fork"},
-            "multiprocessing_context='fork' starts processes and worker_method='thread' has none; leave it out",
+            "multiprocessing_context='fork' is about worker processes and worker_method='thread' has none",
         ),
     ],
 )
@@ -220,7 +220,7 @@ def test_batches_do_not_depend_on_the_worker_method(shapes, settings):
 )
 def test_the_groups_options_arrive(option, settings):
     datamodule = build_datamodule(compose_config(overrides=[f"workers={option}"]))
-    assert {name: getattr(datamodule, name) for name in settings} == settings
+    assert {name: getattr(datamodule.workers, name) for name in settings} == settings
 
 
 def test_auto_is_a_word_of_the_command_line():

@@ -11,7 +11,7 @@ from PIL import Image
 from torchvision import tv_tensors
 
 from lit_loader.annotations import Attribute
-from lit_loader.datasets import ClassificationDataset, every_sample, labelled_samples
+from lit_loader.datasets import ClassificationDataset, ImageReading, every_sample, labelled_samples
 from lit_loader.errors import ImageError
 from lit_loader.transforms import classification_transforms
 from tests.drawn_set import CLASSES, FINISHES, draw_set
@@ -44,7 +44,7 @@ def test_a_sample_is_an_image_its_label_and_its_place(single):
 
 
 def test_an_attribute_labels_and_samples_without_it_are_left_out(single):
-    dataset = ClassificationDataset(single, by="finish")
+    dataset = ClassificationDataset(single, label_attribute="finish")
     ids = single.attributes["finish"].ids
     assert [label for _, label, *_ in dataset] == ids[ids >= 0].tolist()
     assert dataset.num_left_out == (ids < 0).sum() == 2
@@ -54,7 +54,10 @@ def test_an_attribute_labels_and_samples_without_it_are_left_out(single):
 @pytest.mark.parametrize("by", [None, "finish"])
 def test_object_crops_are_samples_of_their_own(table, by):
     dataset = ClassificationDataset(
-        table, by=by, objects="crop", transforms=classification_transforms(False, size=16, crop=True)
+        table,
+        label_attribute=by,
+        sample_unit="object",
+        transforms=classification_transforms(False, size=16, crop=True),
     )
     ids, _ = table.labels_of(by)
     assert [label for _, label, *_ in dataset] == ids[ids >= 0].tolist()
@@ -65,7 +68,7 @@ def test_object_crops_are_samples_of_their_own(table, by):
 def test_crops_show_their_object_and_images_the_whole(single):
     cut = classification_transforms(False, size=16, crop=True, resize="stretch", to_float=False)
     whole = classification_transforms(False, size=16, resize="stretch", to_float=False)
-    for image, label, *_ in ClassificationDataset(single, objects="crop", transforms=cut):
+    for image, label, *_ in ClassificationDataset(single, sample_unit="object", transforms=cut):
         assert int(image[0, 0, 0]) == 20 + 40 * label
     corners = {int(image[0, 0, 0]) for image, *_ in ClassificationDataset(single, transforms=whole)}
     assert 150 in corners  # the background
@@ -87,10 +90,10 @@ def test_an_image_whose_objects_have_no_value_is_no_negative(tmp_path):
         , **dict.fromkeys(("keypoints", "visibility")), keypoint_names=(), flip_pairs=(), labels=[0] * 4,
         boxes=[[1, 1, 20, 20]] * 4,
     )  # fmt: skip
-    dataset = ClassificationDataset(table, by="finish", multi_label=True)
+    dataset = ClassificationDataset(table, label_attribute="finish", multi_label=True)
     assert [label.tolist() for _, label, *_ in dataset] == [[1, 0, 0], [0, 0, 0], [0, 0, 1]]
     assert dataset.num_left_out == 1
-    assert [label for _, label, *_ in ClassificationDataset(table, by="finish")] == [0, 2]
+    assert [label for _, label, *_ in ClassificationDataset(table, label_attribute="finish")] == [0, 2]
 
 
 def test_images_with_several_labels_are_refused_by_name_without_multi_label(table):
@@ -99,25 +102,31 @@ def test_images_with_several_labels_are_refused_by_name_without_multi_label(tabl
         ClassificationDataset(table)
 
 
-@pytest.mark.parametrize("objects", ["image", "crop"])
-def test_what_has_no_label_or_several_is_kept_with_minus_one_when_asked_for(table, objects):
-    dataset = ClassificationDataset(table, by="finish", objects=objects, unlabelled="keep")
+@pytest.mark.parametrize("sample_unit", ["image", "object"])
+def test_what_has_no_label_or_several_is_kept_with_minus_one_when_asked_for(table, sample_unit):
+    dataset = ClassificationDataset(
+        table, label_attribute="finish", sample_unit=sample_unit, unlabelled="keep"
+    )
     ids = table.attributes["finish"].ids
     of_images = [set(ids[table.objects(i)].tolist()) - {-1} for i in range(12)]
     wanted = [found.pop() if len(found) == 1 else -1 for found in of_images]
-    assert [label for _, label, *_ in dataset] == (wanted if objects == "image" else ids.tolist())
+    assert [label for _, label, *_ in dataset] == (wanted if sample_unit == "image" else ids.tolist())
     assert dataset.num_left_out == 0
-    assert every_sample(dataset.table, objects=objects).table is dataset.table
+    assert every_sample(dataset.table, sample_unit=sample_unit).table is dataset.table
 
 
 def test_an_attribute_that_a_kept_set_does_not_have_is_a_label_of_nothing(single):
-    dataset = ClassificationDataset(single, by="colour", unlabelled="keep")
+    dataset = ClassificationDataset(single, label_attribute="colour", unlabelled="keep")
     assert (dataset[0][1], dataset.class_names) == (-1, ())
-    hot = ClassificationDataset(single, by="colour", multi_label=True, unlabelled="keep")[0][1]
+    hot = ClassificationDataset(single, label_attribute="colour", multi_label=True, unlabelled="keep")[0][1]
     assert (hot.shape, hot.dtype) == ((0,), torch.float32)
 
 
-@pytest.mark.parametrize("settings", [{}, {"by": "finish"}, {"by": "finish", "objects": "crop"}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"label_attribute": "finish"}, {"label_attribute": "finish", "sample_unit": "object"}],
+    ids=str,
+)
 def test_samples_of_samples_are_the_same(single, settings):
     samples = labelled_samples(single, **settings).table
     again = labelled_samples(samples, **settings)
@@ -127,13 +136,11 @@ def test_samples_of_samples_are_the_same(single, settings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"by": "colour"}, r"\['finish'\]; got by='colour'"),
-        ({"objects": "boxes"}, "objects='boxes' is not one of"),
-        ({"objects": "crop", "multi_label": True}, "one object has one label"),
-        ({"objects": "crop", "multi_label": True, "unlabelled": "keep"}, "one object has one label"),
+        ({"label_attribute": "colour"}, r"\['finish'\]; got by='colour'"),
+        ({"sample_unit": "boxes"}, "sample_unit='boxes' is not one of"),
+        ({"sample_unit": "object", "multi_label": True}, "one object has one label"),
+        ({"sample_unit": "object", "multi_label": True, "unlabelled": "keep"}, "one object has one label"),
         ({"unlabelled": "guess"}, "unlabelled='guess' is not one of"),
-        ({"size_mismatch": "ignore"}, "size_mismatch='ignore'"),
-        ({"max_pixels": 0}, "max_pixels=0"),
     ],
 )
 def test_wrong_settings_are_refused(single, settings, message):
@@ -146,23 +153,26 @@ def test_a_set_without_any_label_is_refused(tmp_path):
     table = draw_set(
         tmp_path, num_images=2, objects=1, attributes={"finish": Attribute(ids=ids, names=FINISHES)}
     )
-    for objects in ("crop", "image"):
+    for sample_unit in ("object", "image"):
         with pytest.raises(ValueError, match=r"no sample is left .*the attribute 'finish'"):
-            labelled_samples(table, by="finish", objects=objects)
+            labelled_samples(table, label_attribute="finish", sample_unit=sample_unit)
 
 
 def test_reading_settings_reach_the_images(single):
     with pytest.raises(ImageError, match="max_pixels=9"):
-        ClassificationDataset(single, max_pixels=9)[0]
+        ClassificationDataset(single, reading=ImageReading(max_pixels=9))[0]
     Image.new("RGB", (10, 9)).save(single.image_path(1))
     with pytest.raises(ImageError, match="the image is 10x9, its annotation says 64x48"):
-        ClassificationDataset(single, size_mismatch="raise")[1]
+        ClassificationDataset(single, reading=ImageReading(size_mismatch="raise"))[1]
     turned = Image.Exif()
     turned[0x0112] = 3  # by 180 degrees
     Image.fromarray(np.arange(64 * 48, dtype=np.uint16).astype(np.uint8).reshape(48, 64)).save(
         single.image_path(1), exif=turned
     )
-    upright, stored = (ClassificationDataset(single, exif_orientation=turn)[1][0] for turn in (True, False))
+    upright, stored = (
+        ClassificationDataset(single, reading=ImageReading(exif_orientation=turn))[1][0]
+        for turn in (True, False)
+    )
     assert torch.equal(upright, stored.flip(1, 2))
     assert not torch.equal(upright, stored)
     seen = []
@@ -176,6 +186,6 @@ def test_reading_settings_reach_the_images(single):
 
 
 def test_it_pickles(single):
-    dataset = ClassificationDataset(single, by="finish")
+    dataset = ClassificationDataset(single, label_attribute="finish")
     again = pickle.loads(pickle.dumps(dataset))
     assert [plain[1:] for plain in again] == [plain[1:] for plain in dataset]

@@ -9,13 +9,13 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader import DataLoader, DetectionDataset
-from lit_loader.datasets import ClassificationDataset, EncodedImage
+from lit_loader.datasets import ClassificationDataset, EncodedImage, ImageReading
 from lit_loader.datasets import reading as reading_module
 from lit_loader.errors import ImageError
 from lit_loader.formats import read_annotations
 from lit_loader.transforms import (
     CropToObjects,
-    ReadingCompose,
+    DecodeAwareCompose,
     classification_transforms,
     detection_transforms,
 )
@@ -57,7 +57,10 @@ def same(ours, theirs):
 
 def test_fast_samples_differ_from_exact_ones_in_pixels_alone(table, opened):
     transforms = detection_transforms(True, size=48, photometric=0.5)
-    exact, fast = (DetectionDataset(table, transforms=transforms, decode=way) for way in ("exact", "fast"))
+    exact, fast = (
+        DetectionDataset(table, transforms=transforms, reading=ImageReading(decode=way))
+        for way in ("exact", "fast")
+    )
     for index in range(NUM_IMAGES):
         torch.manual_seed(index)
         expected = exact[index]
@@ -77,7 +80,8 @@ def test_transforms_of_others_get_every_pixel(table, opened):
 
     for transforms in (user, v2.Compose([user]), None):
         exact, fast = (
-            DetectionDataset(table, transforms=transforms, decode=way) for way in ("exact", "fast")
+            DetectionDataset(table, transforms=transforms, reading=ImageReading(decode=way))
+            for way in ("exact", "fast")
         )
         assert torch.equal(fast[0][0], exact[0][0])
     assert not opened
@@ -87,22 +91,24 @@ def test_what_a_transform_of_an_undecoded_image_raises_names_the_image(table):
     def broken(image, target):
         raise RuntimeError("no")
 
-    dataset = DetectionDataset(table, transforms=ReadingCompose([v2.Resize(40), broken]), decode="fast")
+    dataset = DetectionDataset(
+        table, transforms=DecodeAwareCompose([v2.Resize(40), broken]), reading=ImageReading(decode="fast")
+    )
     with pytest.raises(RuntimeError, match="no") as caught:
         dataset[1]
     assert "sample 1" in caught.value.__notes__[0]
 
 
 def test_an_image_larger_than_max_pixels_is_refused(table):
-    keywords = {"transforms": detection_transforms(False, size=40), "decode": "fast"}
+    transforms = detection_transforms(False, size=40)
     with pytest.raises(ImageError, match="exceeds max_pixels=100"):
-        DetectionDataset(table, max_pixels=100, **keywords)[0]
+        DetectionDataset(table, transforms=transforms, reading=ImageReading(max_pixels=100, decode="fast"))[0]
 
 
 @pytest.mark.parametrize("wrong", ["Fast", "", None, True])
 def test_another_word_is_refused(table, wrong):
     with pytest.raises(ValueError, match="decode="):
-        DetectionDataset(table, decode=wrong)
+        DetectionDataset(table, reading=ImageReading(decode=wrong))
 
 
 @pytest.mark.parametrize("crop", [True, False])
@@ -110,9 +116,13 @@ def test_another_word_is_refused(table, wrong):
 def test_classification_gives_what_it_gives_with_whole_targets(table, decode, crop):
     """It leaves targets out where no transform can look at them."""
     transforms = classification_transforms(True, size=32, crop=crop, scale=(0.5, 1), photometric=0.5)
-    objects = "crop" if crop else "image"
-    dataset = ClassificationDataset(table, transforms=transforms, objects=objects, decode=decode)
-    detection = DetectionDataset(dataset.table, transforms=transforms, first_label=0, decode=decode)
+    unit = "object" if crop else "image"
+    dataset = ClassificationDataset(
+        table, transforms=transforms, sample_unit=unit, reading=ImageReading(decode=decode)
+    )
+    detection = DetectionDataset(
+        dataset.table, transforms=transforms, first_label=0, reading=ImageReading(decode=decode)
+    )
     for index in range(4):
         torch.manual_seed(index)
         image, label, position, _ = dataset[index]
@@ -130,10 +140,10 @@ def test_classification_keeps_the_targets_for_transforms_that_look_at_them(table
 
     for transforms in (
         user,
-        ReadingCompose([v2.Resize([8, 8]), user]),
-        ReadingCompose([CropToObjects(size=8)]),
+        DecodeAwareCompose([v2.Resize([8, 8]), user]),
+        DecodeAwareCompose([CropToObjects(size=8)]),
     ):
-        ClassificationDataset(table, transforms=transforms, decode="fast")[0]
+        ClassificationDataset(table, transforms=transforms, reading=ImageReading(decode="fast"))[0]
     assert [len(boxes) for boxes in seen] == [1, 1]
 
 
@@ -147,13 +157,13 @@ def test_classification_keeps_the_targets_for_transforms_that_look_at_them(table
     ids=["threads", "two processes", "one process"],
 )
 def test_fast_batches_have_the_same_bits_inline_in_threads_and_in_processes(table, workers):
-    transforms = ReadingCompose(
+    transforms = DecodeAwareCompose(
         [
             v2.RandomResizedCrop(24),
             *classification_transforms(True, size=24, photometric=0.8, rotation=5).transforms,
         ]
     )
-    dataset = ClassificationDataset(table, transforms=transforms, decode="fast")
+    dataset = ClassificationDataset(table, transforms=transforms, reading=ImageReading(decode="fast"))
 
     def epoch(**settings):
         with DataLoader(

@@ -15,9 +15,9 @@ from torchvision.transforms.v2 import functional
 from lit_loader import DataLoader
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.collate import detection_collate
-from lit_loader.datasets import DecodedCache, DetectionDataset, LandmarkDataset, decode_image
+from lit_loader.datasets import CacheSettings, DetectionDataset, LandmarkDataset, decode_image
 from lit_loader.datasets.decoded import CachedReader
-from lit_loader.datasets.reading import ImageReader
+from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError, ImageError
 from lit_loader.transforms import detection_transforms
 from tests.drawn_set import SIZE, draw_set
@@ -36,7 +36,7 @@ def cached(tmp_path):
     """Return a maker of caches in a folder of the test's own."""
 
     def make(kind="ram", **settings):
-        return DecodedCache(kind, cache_dir=tmp_path / "cache", progress=False, **settings)
+        return CacheSettings(kind, cache_dir=tmp_path / "cache", progress=False, **settings)
 
     return make
 
@@ -44,13 +44,13 @@ def cached(tmp_path):
 @pytest.fixture
 def decoded(monkeypatch):
     """Return the list of files decoded since."""
-    paths, read = [], ImageReader.read
+    paths, read = [], ImageReading.read
 
-    def counting(self, path, position):
+    def counting(self, path):
         paths.append(path.name)
-        return read(self, path, position)
+        return read(self, path)
 
-    monkeypatch.setattr(ImageReader, "read", counting)
+    monkeypatch.setattr(ImageReading, "read", counting)
     return paths
 
 
@@ -74,7 +74,7 @@ def test_full_sized_images_are_the_same_samples_as_without_a_cache(table, cached
     transforms = detection_transforms(
         train=True, size=(40, 50), photometric=0.5, flip_pairs=table.flip_pairs, per_object=["finish"]
     )
-    settings = {"keypoints": True, "attributes": "all", "decode": decode}
+    settings = {"keypoints": True, "attributes": "all", "reading": ImageReading(decode=decode)}
     for given in (None, transforms):
         plain = DetectionDataset(table, transforms=given, **settings)
         kept = DetectionDataset(table, transforms=given, cache=cached(kind, size=size), **settings)
@@ -103,7 +103,7 @@ def test_every_image_is_decoded_once_for_all_data_sets_that_read_it_alike(table,
 )
 def test_other_settings_are_another_cache(table, cached, reading, settings):
     plain = DetectionDataset(table, cache=cached("disk"))
-    other = DetectionDataset(table, cache=cached("disk", **settings), **reading)
+    other = DetectionDataset(table, cache=cached("disk", **settings), reading=ImageReading(**reading))
     assert other.cache.key != plain.cache.key
     assert len(folder_of(cached("disk"))) == 2
 
@@ -134,7 +134,9 @@ def test_a_smaller_size_shrinks_image_and_target_by_the_true_ratios(tmp_path, ca
         keypoints=np.array([[[7, 9], [40.5, 40.5]]], dtype=np.float32),
         visibility=np.array([[2, 1]], dtype=np.uint8),
     )  # fmt: skip
-    dataset = DetectionDataset(table, keypoints=True, cache=cached(size=20), decode=decode)
+    dataset = DetectionDataset(
+        table, keypoints=True, cache=cached(size=20), reading=ImageReading(decode=decode)
+    )
     image, target = dataset[0]
     full = decode_image(table.image_path(0))
     kept = (20, 8) if turned else (8, 20)  # 31 * 20 / 77 = 8.05
@@ -207,7 +209,7 @@ def test_an_image_that_cannot_be_decoded_fails_when_it_is_asked_for(table, cache
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_pickles_small_and_opens_again_by_process_or_path(tmp_path, table, cached, kind):
-    reader = CachedReader(table, ImageReader(), cached(kind))
+    reader = CachedReader(table, ImageReading(), cached(kind))
     packed = pickle.dumps(reader)
     assert len(packed) < 1000
     again = pickle.loads(packed)
@@ -226,10 +228,10 @@ def test_it_pickles_small_and_opens_again_by_process_or_path(tmp_path, table, ca
 
 
 def test_the_index_is_mapped_and_no_object_an_image(table, cached):
-    block = CachedReader(table, ImageReader(), cached()).__dict__["_block"]
+    block = CachedReader(table, ImageReading(), cached()).__dict__["_block"]
     assert np.shares_memory(block._index, block._pixels)
     assert not block._index.flags.writeable
-    assert CachedReader(table, ImageReader(), cached())._slots is None  # a row is its image
+    assert CachedReader(table, ImageReading(), cached())._slots is None  # a row is its image
 
 
 WORKERS = [

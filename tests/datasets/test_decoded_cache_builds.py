@@ -10,15 +10,14 @@ import threading
 import time
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 import torch
 
-from lit_loader.datasets import DecodedCache, DetectionDataset, decode_image
+from lit_loader.datasets import MAX_PIXELS, CacheSettings, DetectionDataset, decode_image
 from lit_loader.datasets.decoded import CachedReader
 from lit_loader.datasets.decoded.building import building
 from lit_loader.datasets.decoded.settings import byte_count
-from lit_loader.datasets.reading import ImageReader
+from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError
 from tests.drawn_set import SIZE, draw_set
 
@@ -30,10 +29,12 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs L
 class SlowReader:
     """Decodes after a while, says so in a file that processes share, and gets stuck after ``most`` images."""
 
+    max_pixels, exif_orientation = MAX_PIXELS, True
+
     def __init__(self, told, *, seconds=0.0, most=None):
         self.told, self.seconds, self.most = str(told), seconds, most
 
-    def read(self, path, position):
+    def read(self, path):
         time.sleep(self.seconds if self.most is None or os.path.getsize(self.told) < self.most else 3600)
         with open(self.told, "a") as file:
             file.write(".")
@@ -54,7 +55,7 @@ def told(tmp_path):
 @pytest.fixture
 def cached(tmp_path):
     def make(kind="ram", *, progress=False, **settings):
-        return DecodedCache(kind, cache_dir=tmp_path / "cache", progress=progress, **settings)
+        return CacheSettings(kind, cache_dir=tmp_path / "cache", progress=progress, **settings)
 
     return make
 
@@ -199,7 +200,7 @@ def test_no_budget_takes_more_than_what_is_free(table, cached, monkeypatch, budg
     free = needed - 1 if budget else 2 * needed - 1
     monkeypatch.setattr("lit_loader.datasets.decoded.wanted.free_bytes", lambda kind, folder: free)
     with pytest.raises(CacheError, match="are free" if budget else "allows half of the free disk space"):
-        CachedReader(table, ImageReader(), cached("disk", budget=budget))
+        CachedReader(table, ImageReading(), cached("disk", budget=budget))
 
 
 def test_a_full_disk_ends_in_an_error_and_leaves_nothing(table, cached):
@@ -207,19 +208,19 @@ def test_a_full_disk_ends_in_an_error_and_leaves_nothing(table, cached):
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, limits[1]))
     try:
         with pytest.raises(CacheError, match=r"cannot be written to .*make room or lower cache_size"):
-            CachedReader(table, ImageReader(), cached("disk"))
+            CachedReader(table, ImageReading(), cached("disk"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert left_in(cached("disk")) == []
-    assert_whole(CachedReader(table, ImageReader(), cached("disk")), table)
+    assert_whole(CachedReader(table, ImageReading(), cached("disk")), table)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_images_that_change_while_they_are_decoded_are_not_kept(table, cached, kind):
-    class Touching(ImageReader):
-        def read(self, path, position):
+    class Touching(ImageReading):
+        def read(self, path):
             os.utime(path)
-            return super().read(path, position)
+            return super().read(path)
 
     with pytest.raises(CacheError, match="changed while they were decoded"):
         CachedReader(table, Touching(), cached(kind))
@@ -228,11 +229,11 @@ def test_images_that_change_while_they_are_decoded_are_not_kept(table, cached, k
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_that_is_no_images_fault_breaks_the_build_off(table, cached, kind):
-    class Failing(ImageReader):
-        def read(self, path, position):
-            if position == 7:
+    class Failing(ImageReading):
+        def read(self, path):
+            if path.stem == table.image_path(7).stem:
                 raise MemoryError("no room")
-            return super().read(path, position)
+            return super().read(path)
 
     with pytest.raises(MemoryError, match="no room"):
         CachedReader(table, Failing(), cached(kind))
@@ -241,7 +242,7 @@ def test_an_error_that_is_no_images_fault_breaks_the_build_off(table, cached, ki
 
 def test_the_folder_is_the_users_own(table, cached):
     cache = cached("disk")
-    reader = CachedReader(table, ImageReader(), cache)
+    reader = CachedReader(table, ImageReading(), cache)
     assert cache.folder.stat().st_mode & 0o077 == 0
     assert [path.stat().st_mode & 0o077 for path in cache.folder.iterdir()] == [0]
     del reader
@@ -253,7 +254,7 @@ def test_without_anonymous_memory_the_remedy_is_named(table, cached, monkeypatch
 
     monkeypatch.setattr(os, "memfd_create", refuse)
     with pytest.raises(CacheError, match=r'not implemented.*cache="disk"'):
-        CachedReader(table, ImageReader(), cached("ram"))
+        CachedReader(table, ImageReading(), cached("ram"))
     monkeypatch.delattr(os, "memfd_create")
     with pytest.raises(ValueError, match='cache="disk"'):
         cached("ram")
@@ -270,22 +271,15 @@ def test_a_budget_is_a_number_or_words(words, count):
 @pytest.mark.parametrize("budget", [0, -1, True, 1.5, "", "8 apples", "GiB", "-3 GB", "1e9", "0 GB"])
 def test_a_budget_that_is_none_is_refused(budget):
     with pytest.raises(ValueError, match="cache_budget="):
-        DecodedCache("disk", budget=budget)
+        CacheSettings("disk", budget=budget)
 
 
 @pytest.mark.parametrize("size", [0, -5, 1.5, True, "64"])
 def test_a_size_that_is_none_is_refused(size):
     with pytest.raises(ValueError, match="cache_size="):
-        DecodedCache("disk", size=size)
+        CacheSettings("disk", size=size)
 
 
 def test_a_kind_that_is_none_is_refused(table):
     with pytest.raises(ValueError, match="cache='tape' is not one of"):
         DetectionDataset(table, cache="tape")
-
-
-def test_a_reader_with_more_than_plain_settings_is_refused(table, cached):
-    reader = ImageReader()
-    reader.memo = np.zeros(3)
-    with pytest.raises(TypeError, match="plain values only"):
-        CachedReader(table, reader, cached())

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from lit_loader.datasets import DecodedCache, decode_image
+from lit_loader.datasets import CacheSettings, decode_image
 from lit_loader.datasets.decoded import CachedReader
 from lit_loader.datasets.decoded.layout import INDEX, PixelBlock, process_start, write_head
-from lit_loader.datasets.reading import ImageReader
+from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError
 from tests.drawn_set import draw_set
 
@@ -28,7 +28,7 @@ def table(tmp_path):
 
 @pytest.fixture
 def cached(tmp_path):
-    return lambda kind: DecodedCache(kind, cache_dir=tmp_path / "cache", progress=False)
+    return lambda kind: CacheSettings(kind, cache_dir=tmp_path / "cache", progress=False)
 
 
 def assert_whole(reader, table):
@@ -97,31 +97,31 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_file_is_refused_and_built_again(table, cached, damage):
-    reader = CachedReader(table, ImageReader(), cached("disk"))
+    reader = CachedReader(table, ImageReading(), cached("disk"))
     key, (path,) = reader.key, cached("disk").folder.iterdir()
     del reader
     damage(path)
     with pytest.raises(CacheError):
         PixelBlock.from_path(path, key=key, num_images=4)
-    assert_whole(CachedReader(table, ImageReader(), cached("disk")), table)
+    assert_whole(CachedReader(table, ImageReading(), cached("disk")), table)
     assert not path.is_symlink()
     again = PixelBlock.from_path(path, key=key, num_images=4)
     assert again.image(1) is not None
 
 
 def test_a_folder_or_a_pipe_in_its_place_is_told_and_does_not_hang(table, cached):
-    reader = CachedReader(table, ImageReader(), cached("disk"))
+    reader = CachedReader(table, ImageReading(), cached("disk"))
     (path,) = cached("disk").folder.iterdir()
     key = reader.key
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(CacheError, match="no block of images"):
         PixelBlock.from_path(path, key=key, num_images=4)
-    assert_whole(CachedReader(table, ImageReader(), cached("disk")), table)
+    assert_whole(CachedReader(table, ImageReading(), cached("disk")), table)
     path.unlink()
     path.mkdir()
     with pytest.raises(CacheError, match="cannot be written"):
-        CachedReader(table, ImageReader(), cached("disk"))
+        CachedReader(table, ImageReading(), cached("disk"))
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
@@ -148,14 +148,14 @@ RECORDS = {
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
 def test_a_record_that_leads_nowhere_is_replaced(table, cached, record):
-    first = CachedReader(table, ImageReader(), cached("ram"))
+    first = CachedReader(table, ImageReading(), cached("ram"))
     (path,) = cached("ram").folder.iterdir()
     told = record.replace("THE_FIRST", str(first._block.address[2]))
     path.write_text(told, errors="surrogateescape")
-    second = CachedReader(table, ImageReader(), cached("ram"))
+    second = CachedReader(table, ImageReading(), cached("ram"))
     assert_whole(second, table)
     assert second._block.address != first._block.address
-    third = CachedReader(table, ImageReader(), cached("ram"))
+    third = CachedReader(table, ImageReading(), cached("ram"))
     told = json.loads(path.read_text())
     assert told["descriptor"] == second._block.address[2]
     assert_whole(third, table)
@@ -164,7 +164,7 @@ def test_a_record_that_leads_nowhere_is_replaced(table, cached, record):
 
 
 def test_memory_is_sealed_against_whoever_opens_it(table, cached):
-    reader = CachedReader(table, ImageReader(), cached("ram"))
+    reader = CachedReader(table, ImageReading(), cached("ram"))
     pid, _, descriptor = reader._block.address
     with open(f"/proc/{pid}/fd/{descriptor}", "r+b", buffering=0) as file:
         for change in (lambda: file.write(b"x"), lambda: os.truncate(file.fileno(), 0)):

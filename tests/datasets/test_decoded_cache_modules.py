@@ -17,7 +17,7 @@ from lit_loader.datamodules import (
     LandmarkDataModule,
     MultiTaskDataModule,
 )
-from lit_loader.datasets.reading import ImageReader
+from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError
 from tests.drawn_set import SIZE, DrawnSource, drawn_source
 from tests.toys import plain
@@ -29,7 +29,7 @@ pytestmark = [
 TASKS = {
     "detection": (DetectionDataModule, {"train_transforms": {"photometric": 0.5, "iou_crop": 0.5}}),
     "landmarks": (LandmarkDataModule, {"train_transforms": {"size": 24, "rotation": 20, "shift": 0.1}}),
-    "classification": (ClassificationDataModule, {"objects": "crop"}),
+    "classification": (ClassificationDataModule, {"sample_unit": "object"}),
     "multi-task": (MultiTaskDataModule, {}),
 }
 CONF = Path(__file__).parents[2] / "conf"
@@ -45,13 +45,13 @@ def source(tmp_path):
 
 @pytest.fixture
 def decoded(monkeypatch):
-    paths, read = [], ImageReader.read
+    paths, read = [], ImageReading.read
 
-    def counting(self, path, position):
+    def counting(self, path):
         paths.append("/".join(Path(path).parts[-2:]))
-        return read(self, path, position)
+        return read(self, path)
 
-    monkeypatch.setattr(ImageReader, "read", counting)
+    monkeypatch.setattr(ImageReading, "read", counting)
     return paths
 
 

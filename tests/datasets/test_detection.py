@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 
 from lit_loader import datasets
 from lit_loader.annotations.table import AnnotationTable
-from lit_loader.datasets import DetectionDataset
+from lit_loader.datasets import DetectionDataset, ImageReading
 from lit_loader.errors import ImageError
 from lit_loader.formats import read_annotations
 from lit_loader.transforms import ObjectFields, SanitizeObjects, detection_transforms
@@ -123,7 +123,7 @@ def test_the_decoded_size_wins_or_is_refused(tmp_path):
     _, target = DetectionDataset(table)[0]
     assert target["boxes"].canvas_size == (8, 10)
     assert target["boxes"].tolist() == [[1, 2, 10, 8], [0, 0, 10, 8]]
-    strict = DetectionDataset(table, size_mismatch="raise")
+    strict = DetectionDataset(table, reading=ImageReading(size_mismatch="raise"))
     with pytest.raises(ImageError, match=r"0\.png: the image is 10x8, its annotation says 20x16"):
         strict[0]
     assert strict[1][1]["boxes"].canvas_size == (8, 10)  # 0 means unknown
@@ -132,9 +132,11 @@ def test_the_decoded_size_wins_or_is_refused(tmp_path):
 
 def test_exif_orientation_decides_which_pixels_the_boxes_refer_to(tmp_path):
     upright = make_table(tmp_path, sizes=((16, 20),) * 3, stored=((20, 16),) * 3, orientation=6)
-    assert DetectionDataset(upright, size_mismatch="raise")[0][1]["boxes"].canvas_size == (20, 16)
+    assert DetectionDataset(upright, reading=ImageReading(size_mismatch="raise"))[0][1][
+        "boxes"
+    ].canvas_size == (20, 16)
     stored = make_table(tmp_path, orientation=6)
-    as_stored = DetectionDataset(stored, exif_orientation=False, size_mismatch="raise")
+    as_stored = DetectionDataset(stored, reading=ImageReading(exif_orientation=False, size_mismatch="raise"))
     assert as_stored[0][1]["boxes"].canvas_size == (16, 20)
 
 
@@ -143,7 +145,7 @@ def test_boxes_on_the_stored_pixels_of_an_image_that_exif_turns_are_refused(tmp_
     table = make_table(tmp_path, orientation=6)
     message = r"0\.png: EXIF turns the image from 20x16 to 16x20.* says 20x16.*exif_orientation=False"
     with pytest.raises(ImageError, match=message):
-        DetectionDataset(table, size_mismatch=size_mismatch)[0]
+        DetectionDataset(table, reading=ImageReading(size_mismatch=size_mismatch))[0]
 
 
 def test_exchanged_sides_are_no_affair_of_exif_where_it_turns_nothing(tmp_path):
@@ -194,9 +196,9 @@ def test_torchvisions_sanitising_is_refused_or_told_every_field(tmp_path):
 
 def test_max_pixels_reaches_the_decoder(tmp_path):
     table = make_table(tmp_path)
-    assert DetectionDataset(table, max_pixels=320)[0][0].shape == (3, 16, 20)
+    assert DetectionDataset(table, reading=ImageReading(max_pixels=320))[0][0].shape == (3, 16, 20)
     with pytest.raises(ImageError, match="max_pixels=319"):
-        DetectionDataset(table, max_pixels=319)[0]
+        DetectionDataset(table, reading=ImageReading(max_pixels=319))[0]
 
 
 def test_transforms_get_image_and_target_and_decide_the_result(tmp_path):
@@ -263,14 +265,34 @@ def test_reading_samples_leaves_nothing_behind(tmp_path):
     "arguments",
     [
         {"extra_fields": ["colour"]},
-        {"size_mismatch": "ignore"},
         {"first_label": -1},
-        {"max_pixels": 0},
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path, arguments):
     with pytest.raises(ValueError, match=next(iter(arguments))):
         DetectionDataset(make_table(tmp_path), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"size_mismatch": "ignore"}, ValueError),
+        ({"max_pixels": 0}, ValueError),
+        ({"max_pixels": 1e6}, ValueError),
+        ({"decode": "quick"}, ValueError),
+        ({"exif_orientation": "no"}, TypeError),
+    ],
+)
+def test_wrong_settings_of_reading_are_refused(settings, error):
+    ((name, value),) = settings.items()
+    with pytest.raises(error, match=f"{name}={value!r}"):
+        ImageReading(**settings)
+
+
+@pytest.mark.parametrize("reading", ["fast", {"decode": "fast"}, None])
+def test_reading_that_is_no_image_reading_is_refused(tmp_path, reading):
+    with pytest.raises(TypeError, match="is not an ImageReading"):
+        DetectionDataset(make_table(tmp_path), reading=reading)
 
 
 def test_the_package_exports_what_it_says():

@@ -69,12 +69,12 @@ def test_samples_of_samples_are_the_same(table):
 
 
 def test_whole_images_stay_with_all_their_objects(table):
-    samples, left_out = landmark_samples(table, objects="image", min_points=3)
+    samples, left_out = landmark_samples(table, sample_unit="image", min_points=3)
     enough = (table.visibility > 0).sum(axis=1) >= 3
     wanted = np.unique(table.image_of_object()[enough])
     assert samples.num_images == len(wanted) == table.num_images - left_out
     assert samples.num_objects > enough.sum()
-    assert landmark_samples(table, objects="image", min_points=0).table is table
+    assert landmark_samples(table, sample_unit="image", min_points=0).table is table
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_whole_images_stay_with_all_their_objects(table):
     [
         ({"min_points": -1}, r"min_points=-1 must lie in \[0, 3\]"),
         ({"min_points": 4}, r"min_points=4 must lie in \[0, 3\]"),
-        ({"objects": "box"}, "objects='box'"),
+        ({"sample_unit": "box"}, "sample_unit='box'"),
     ],
 )
 def test_wrong_settings_are_refused(table, settings, message):
@@ -92,9 +92,9 @@ def test_wrong_settings_are_refused(table, settings, message):
 
 def test_a_set_without_any_sample_is_refused(tmp_path):
     table = draw_set(tmp_path, num_images=2, objects=1, visibility=np.zeros((2, 3), dtype=np.uint8))
-    for objects in ("crop", "image"):
+    for sample_unit in ("object", "image"):
         with pytest.raises(ValueError, match=r"no sample is left of AnnotationTable.*min_points=1"):
-            landmark_samples(table, objects=objects)
+            landmark_samples(table, sample_unit=sample_unit)
 
 
 def test_it_pickles_and_keeps_its_bits(table):
@@ -113,8 +113,8 @@ def test_an_object_beside_its_image_cannot_be_cut_and_is_left_out(tmp_path):
     table = draw_set(tmp_path, **given)
     samples, left_out = landmark_samples(table)
     assert (samples.boxes.tolist(), left_out) == ([inside, edge, turned], 2)
-    assert labelled_samples(table, objects="crop").table.boxes.tolist() == [inside, edge, turned]
-    assert landmark_samples(table, objects="image").table.num_images == 5
-    assert every_sample(table, objects="crop").table.num_images == 5
+    assert labelled_samples(table, sample_unit="object").table.boxes.tolist() == [inside, edge, turned]
+    assert landmark_samples(table, sample_unit="image").table.num_images == 5
+    assert every_sample(table, sample_unit="object").table.num_images == 5
     unknown = draw_set(tmp_path, **given, widths=[0] * 5, heights=[0] * 5)
     assert landmark_samples(unknown)[0].boxes.tolist() == [inside, beside, edge, turned]

@@ -21,7 +21,7 @@ from lit_loader import DataLoader
 from lit_loader.annotations import AnnotationTable, Attribute, Masks
 from lit_loader.annotations.masks import run_lengths
 from lit_loader.collate import DetectionCollate
-from lit_loader.datasets import DecodedCache, DetectionDataset
+from lit_loader.datasets import CacheSettings, DetectionDataset, ImageReading
 from lit_loader.transforms import SanitizeObjects, detection_transforms
 
 WIDTH, HEIGHT = 96, 64
@@ -120,19 +120,21 @@ def overlap(masks, shown):
 
 
 @pytest.mark.parametrize(
-    "cache", [None, "ram", DecodedCache(kind="ram", size=48)], ids=["none", "ram", "small"]
+    "cache", [None, "ram", CacheSettings(kind="ram", size=48)], ids=["none", "ram", "small"]
 )
 @pytest.mark.parametrize("decode", ["exact", "fast"])
 def test_masks_have_the_size_of_the_image_whatever_reads_it(tmp_path, decode, cache):
     table = draw_polygons(tmp_path / "set", extension="jpg")
-    size = (32, 48) if isinstance(cache, DecodedCache) else (HEIGHT, WIDTH)
+    size = (32, 48) if isinstance(cache, CacheSettings) else (HEIGHT, WIDTH)
     for transforms, expected in (
         (None, size),
         (detection_transforms(False, size=(40, 50)), (40, 50)),
         (detection_transforms(True, size=40, hflip=1, vflip=1), (40, 60)),
         (detection_transforms(False, size=(64, 64), letterbox=True), (64, 64)),
     ):
-        dataset = DetectionDataset(table, masks=True, transforms=transforms, decode=decode, cache=cache)
+        dataset = DetectionDataset(
+            table, masks=True, transforms=transforms, reading=ImageReading(decode=decode), cache=cache
+        )
         for index in (2, 5):
             image, target = dataset[index]
             assert target["masks"].shape == (2, *expected) == (2, *image.shape[-2:])

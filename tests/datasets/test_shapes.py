@@ -15,7 +15,7 @@ from PIL import Image
 from lit_loader.annotations import label_counts
 from lit_loader.datasets import shapes
 from lit_loader.datasets.scene_objects import FINISH_NAMES, POINTS, SHAPE_NAMES, box_of, points_of
-from lit_loader.datasets.shapes import draw_shapes, shapes_root, share_out
+from lit_loader.datasets.shapes import draw_shapes, share_out
 from lit_loader.formats import read_annotations
 
 SMALL: dict[str, Any] = {
@@ -203,8 +203,8 @@ def test_processes_that_start_together_draw_one_data_set(tmp_path: Path) -> None
 
 def test_the_users_cache_folder_is_the_default_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert shapes_root(**SMALL).parent == tmp_path / "lit_loader"
-    assert shapes_root(tmp_path / "other", **SMALL).parent == tmp_path / "other"
+    assert draw_shapes(**SMALL).parent == tmp_path / "lit_loader"
+    assert draw_shapes(tmp_path / "other", **SMALL).parent == tmp_path / "other"
 
 
 def test_progress_is_shown_only_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

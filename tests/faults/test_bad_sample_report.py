@@ -242,7 +242,7 @@ def shapes(tmp_path):
 def test_a_data_module_passes_the_policy_on_and_the_file_is_known(shapes, kind, policy, num_workers):
     settings = {"on_bad_sample": policy, "max_bad_samples": 90, "num_workers": num_workers}
     if kind is ClassificationDataModule:
-        settings["objects"] = "crop"
+        settings["sample_unit"] = "object"
     datamodule = kind(shapes, batch_size=4, seed=1, train_transforms={"size": 32}, **settings)
     datamodule.prepare_data()
     datamodule.setup("fit")

@@ -188,7 +188,7 @@ def runs(pid):
 def check_caches(parts, folder):
     """Draw the embedded data set, which takes a lock, and keep its images decoded, which takes another."""
     from lit_loader import DetectionDataset, read_annotations
-    from lit_loader.datasets.decoded.settings import DecodedCache
+    from lit_loader.datasets.decoded.settings import CacheSettings
     from lit_loader.datasets.shapes import draw_shapes
 
     root = draw_shapes(folder, num_images={"train": 4}, image_size=64, progress=False)
@@ -197,15 +197,14 @@ def check_caches(parts, folder):
     for kind in ("disk", "ram"):
         if kind == "ram" and "memfd_create" in parts:
             with pytest.raises(ValueError, match=r'needs memfd_create, which Linux has; give cache="disk"'):
-                DecodedCache(kind)
+                CacheSettings(kind)
             continue
-        kept = DetectionDataset(table, cache=DecodedCache(kind, cache_dir=folder, progress=False))
+        kept = DetectionDataset(table, cache=CacheSettings(kind, cache_dir=folder, progress=False))
         assert torch.equal(kept[3][0], plain[3][0]), kind
         assert not list((folder / "decoded").glob("*.lock")), kind
 
 
 def main(folder, *words):
-    import filelock  # noqa: F401
     import hydra  # noqa: F401
     import lightning.pytorch  # noqa: F401
     import torchvision  # noqa: F401

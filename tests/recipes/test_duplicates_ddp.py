@@ -42,7 +42,7 @@ from lit_loader.recipes import (
 NUM_IMAGES = {"train": 6, "val": 6, "test": 17}
 BATCH_SIZE = 4
 SMALL: dict[str, Any] = {"channels": 16, "head_channels": 32}
-CROPS: dict[str, Any] = {"objects": "crop", "train_transforms": {"size": 32}}
+CROPS: dict[str, Any] = {"sample_unit": "object", "train_transforms": {"size": 32}}
 DETECTOR: dict[str, Any] = {
     **SMALL,
     "strides": [8],

@@ -39,7 +39,7 @@ EYES = {"keypoint_names": list(POINTS), "normalization_pair": [0, 1]}
     [
         (DetectionDataModule, {}, DetectionModule, {}),
         (ClassificationDataModule, {"multi_label": True}, ClassificationModule, {"multi_label": True}),
-        (ClassificationDataModule, {"objects": "crop"}, ClassificationModule, {"multi_label": False}),
+        (ClassificationDataModule, {"sample_unit": "object"}, ClassificationModule, {"multi_label": False}),
         (LandmarkDataModule, {}, LandmarkModule, EYES),
         (MultiTaskDataModule, {}, MultiTaskModule, {**EYES, "attributes": FINISH}),
         (
@@ -58,7 +58,7 @@ def test_the_names_are_plain_and_build_the_recipe(source, kind, settings, recipe
 
 
 def test_a_label_by_an_attribute_names_its_values(source):
-    datamodule = ClassificationDataModule(source, by="finish", objects="crop")
+    datamodule = ClassificationDataModule(source, label_attribute="finish", sample_unit="object")
     assert model_kwargs_from_datamodule(datamodule) == {"class_names": list(FINISHES), "multi_label": False}
 
 

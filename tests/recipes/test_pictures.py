@@ -88,7 +88,7 @@ def test_a_wrong_class_of_a_crop_is_red_with_the_true_one_behind_it(table):
 
 def test_a_wrong_label_is_red_and_an_unknown_one_is_not_wrong(table):
     for stage, last in (("val", 5), ("predict", 6)):
-        datamodule, batch = batch_of(ClassificationDataModule, table, stage, by="finish")
+        datamodule, batch = batch_of(ClassificationDataModule, table, stage, label_attribute="finish")
         assert len(batch.labels) == last
         figure = draw_predictions(Saying(torch.eye(3)[[0] * last]), datamodule, batch)
         wanted = ["plain" if label <= 0 else "plain (dotted)" for label in batch.labels.tolist()]
@@ -130,7 +130,7 @@ def test_boxes_are_the_predicted_ones_above_the_score(table):
     [
         (DetectionDataModule, {}, DetectionModule, SMALL),
         (LandmarkDataModule, {}, LandmarkModule, SMALL),
-        (ClassificationDataModule, {"objects": "crop"}, ClassificationModule, SMALL),
+        (ClassificationDataModule, {"sample_unit": "object"}, ClassificationModule, SMALL),
         (ClassificationDataModule, {"multi_label": True}, ClassificationModule, SMALL),
         (MultiTaskDataModule, {}, MultiTaskModule, SMALL),
     ],

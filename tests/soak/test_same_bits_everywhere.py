@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lit_loader import DetectionDataModule, LandmarkDataModule, MultiTaskDataModule
-from lit_loader.datamodules import ClassBalancedSampling
+from lit_loader.datamodules import ClassBalancedSamplerConfig
 from lit_loader.datasets import ShapesSource, VocSource
 
 pytestmark = pytest.mark.soak
@@ -45,7 +45,7 @@ def epochs(source, task, **workers):
     datamodule = module(
         source,
         batch_size=8,
-        train_sampler=ClassBalancedSampling(),
+        train_sampler=ClassBalancedSamplerConfig(),
         train_transforms=transforms,
         seed=4,
         **workers,

@@ -18,7 +18,7 @@ FLIPS = [RandomHorizontalFlip, RandomVerticalFlip]
 
 @pytest.mark.parametrize("flip", FLIPS)
 def test_flipping_twice_gives_the_sample_back(flip):
-    transform = flip(PAIRS, p=1)
+    transform = flip(p=1, flip_pairs=PAIRS)
     given = draw()
     image, target = transform(*transform(*draw()))
     assert torch.equal(image, given[0])
@@ -31,9 +31,9 @@ def test_points_go_where_the_corners_of_boxes_go():
     image, target = draw()
     target["keypoints"] = tv_tensors.KeyPoints(target["boxes"].reshape(2, 2, 2), canvas_size=(110, 150))
     target["visibility"] = target["visibility"][:, :2]
-    _, flipped = RandomHorizontalFlip([], p=1)(image, target)
+    _, flipped = RandomHorizontalFlip(p=1, flip_pairs=[])(image, target)
     assert flipped["keypoints"][:, :, 0].flip(1).tolist() == flipped["boxes"][:, [0, 2]].tolist()
-    _, flipped = RandomVerticalFlip([], p=1)(image, target)
+    _, flipped = RandomVerticalFlip(p=1, flip_pairs=[])(image, target)
     assert flipped["keypoints"][:, :, 1].flip(1).tolist() == flipped["boxes"][:, [1, 3]].tolist()
 
 
@@ -41,7 +41,7 @@ def test_points_go_where_the_corners_of_boxes_go():
 def test_visibility_goes_with_its_point_and_absent_points_stay_absent(flip):
     image, target = draw()
     target["visibility"] = torch.tensor([[0, 2, 1], [1, 0, 2]], dtype=torch.uint8)
-    _, flipped = flip(PAIRS, p=1)(image, target)
+    _, flipped = flip(p=1, flip_pairs=PAIRS)(image, target)
     assert flipped["visibility"].tolist() == [[2, 0, 1], [0, 1, 2]]
     assert flipped["visibility"].dtype == torch.uint8
 
@@ -50,7 +50,7 @@ def test_visibility_goes_with_its_point_and_absent_points_stay_absent(flip):
 def test_the_given_target_is_not_changed(flip):
     image, target = draw()
     before = {name: torch.clone(value) for name, value in target.items() if isinstance(value, torch.Tensor)}
-    flip(PAIRS, p=1)(image, target)
+    flip(p=1, flip_pairs=PAIRS)(image, target)
     assert torch.equal(image, draw()[0])
     assert all(torch.equal(target[name], value) for name, value in before.items())
 
@@ -58,9 +58,12 @@ def test_the_given_target_is_not_changed(flip):
 @pytest.mark.parametrize("flip", FLIPS)
 def test_a_flip_of_points_whose_pairs_were_not_declared_is_refused_even_where_it_is_not_drawn(flip):
     for p in (0, 1):
-        with pytest.raises(ValueError, match=r"3 points .* no flip_pairs .* flip_pairs=\[\] if it has none"):
+        with pytest.raises(
+            ValueError,
+            match=r"3 points .* no flip_pairs .* flip_pairs=\[\] if every point keeps its name, or hflip=0",
+        ):
             flip(p=p)(*draw())
-    assert flip([], p=1)(*draw())[1]["visibility"].shape == (2, 3)
+    assert flip(p=1, flip_pairs=[])(*draw())[1]["visibility"].shape == (2, 3)
 
 
 def test_one_point_an_object_or_none_needs_no_pairs():
@@ -74,7 +77,7 @@ def test_one_point_an_object_or_none_needs_no_pairs():
 
 
 def test_no_objects_are_fine():
-    _, flipped = RandomHorizontalFlip(PAIRS, p=1)(*draw(objects=()))
+    _, flipped = RandomHorizontalFlip(p=1, flip_pairs=PAIRS)(*draw(objects=()))
     assert flipped["keypoints"].shape == (0, 3, 2)
     assert flipped["visibility"].shape == (0, 3)
 
@@ -96,19 +99,19 @@ def test_no_objects_are_fine():
 )
 def test_pairs_that_are_none_are_refused(pairs, message):
     with pytest.raises(ValueError, match=message):
-        RandomHorizontalFlip(pairs)
+        RandomHorizontalFlip(flip_pairs=pairs)
 
 
 def test_pairs_beyond_the_points_and_a_wrong_probability_are_refused():
     with pytest.raises(ValueError, match=r"\(1, 3\); the target has 3 points"):
-        RandomHorizontalFlip([(1, 3)], p=1)(*draw())
+        RandomHorizontalFlip(p=1, flip_pairs=[(1, 3)])(*draw())
     for p in (-0.1, 1.1):
         with pytest.raises(ValueError, match="not a probability"):
             RandomVerticalFlip(p=p)
 
 
 def test_the_probability_is_obeyed_and_the_draw_does_not_depend_on_the_sample():
-    flip = RandomHorizontalFlip(PAIRS, p=0.3)
+    flip = RandomHorizontalFlip(p=0.3, flip_pairs=PAIRS)
     torch.manual_seed(0)
     image, target = draw()
     assert 50 < sum(flip(image, target)[0] is not image for _ in range(250)) < 100
@@ -139,7 +142,7 @@ def test_a_flip_draws_and_moves_pixels_and_masks_as_torchvisions_does():
 
 def test_an_image_alone_a_pil_image_a_tuple_and_further_elements_pass():
     image, target = draw()
-    flip = RandomHorizontalFlip(PAIRS, p=1)
+    flip = RandomHorizontalFlip(p=1, flip_pairs=PAIRS)
     assert torch.equal(flip(image), image.flip(-1))
     assert torch.equal(flip((image, target))[0], image.flip(-1))
     *_, extra = flip(image, target, "more")
@@ -153,7 +156,7 @@ def test_an_image_alone_a_pil_image_a_tuple_and_further_elements_pass():
 
 def test_flips_pickle_and_show_their_arguments():
     for flip in FLIPS:
-        again = pickle.loads(pickle.dumps(flip(PAIRS, p=1)))
-        assert repr(again) == repr(flip(PAIRS, p=1))
-        assert "flip_pairs=((0, 1),), p=1" in repr(again)
-        assert torch.equal(again(*draw())[0], flip(PAIRS, p=1)(*draw())[0])
+        again = pickle.loads(pickle.dumps(flip(p=1, flip_pairs=PAIRS)))
+        assert repr(again) == repr(flip(p=1, flip_pairs=PAIRS))
+        assert "p=1, flip_pairs=((0, 1),)" in repr(again)
+        assert torch.equal(again(*draw())[0], flip(p=1, flip_pairs=PAIRS)(*draw())[0])

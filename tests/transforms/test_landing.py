@@ -35,10 +35,10 @@ def run(transform, *, seed, objects=(0, 1)):
 WHOLE_IMAGES = {
     "nothing": (UpdateVisibility(), 0, 0.02, 0, 6),
     "sanitise": (SanitizeObjects(), 0, 0.02, 0, 6),
-    "hflip": (RandomHorizontalFlip(PAIRS, p=1), 1, 0.02, 0, 6),
-    "vflip": (RandomVerticalFlip(PAIRS, p=1), 1, 0.02, 0, 6),
+    "hflip": (RandomHorizontalFlip(p=1, flip_pairs=PAIRS), 1, 0.02, 0, 6),
+    "vflip": (RandomVerticalFlip(p=1, flip_pairs=PAIRS), 1, 0.02, 0, 6),
     "both flips": (
-        v2.Compose([RandomHorizontalFlip(PAIRS, p=1), RandomVerticalFlip(PAIRS, p=1)]),
+        v2.Compose([RandomHorizontalFlip(p=1, flip_pairs=PAIRS), RandomVerticalFlip(p=1, flip_pairs=PAIRS)]),
         2,
         0.02,
         0,
@@ -162,7 +162,7 @@ def test_a_photometric_change_moves_nothing():
 @pytest.mark.parametrize("wrong", [(), ((0, 2),), ((1, 2),)], ids=str)
 @pytest.mark.parametrize("flip", [RandomHorizontalFlip, RandomVerticalFlip])
 def test_a_wrong_schema_fails_the_check_on_drawn_marks_that_the_right_one_passes(flip, wrong):
-    assert check_marks(*run(flip(PAIRS, p=1), seed=0), tolerance=0.6, mirrors=1) == 6
+    assert check_marks(*run(flip(p=1, flip_pairs=PAIRS), seed=0), tolerance=0.6, mirrors=1) == 6
     with pytest.raises(AssertionError, match="its mark at"):
         check_marks(*run(flip(wrong, p=1), seed=0), tolerance=0.6, mirrors=1)
 
@@ -196,6 +196,6 @@ def test_every_transform_and_preset_of_the_package_is_tried_here():
     tried |= {
         f"{name.split()[0].rstrip(',')}_transforms".replace("landmarks", "landmark") for name in PRESETS
     }
-    move_nothing = {"ObjectFields", "PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "BatchNormalize", "ToBatchBytes"}
+    move_nothing = {"ObjectFields", "PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "NormalizeBatch", "ToUInt8"}
     other_coordinates = {"denormalize_keypoints", "normalize_keypoints", "to_image_points"}
     assert set(transforms.__all__) - move_nothing - other_coordinates <= tried

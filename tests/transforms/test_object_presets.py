@@ -157,7 +157,9 @@ def test_classification_shows_the_whole_image_as_resizing_would():
 
 
 def test_flips_without_declared_pairs_are_refused_at_once_for_landmarks():
-    with pytest.raises(ValueError, match=r"hflip=0\.5 .*flip_pairs=\[\] if it has none, or hflip=0"):
+    with pytest.raises(
+        ValueError, match=r"hflip=0\.5 .*flip_pairs=\[\] if every point keeps its name, or hflip=0"
+    ):
         landmark_transforms(True, size=48)
     landmark_transforms(False, size=48)
     landmark_transforms(True, size=48, hflip=0)

@@ -16,10 +16,10 @@ from lit_loader import batch_memory
 from lit_loader.datasets import EncodedImage, decode_image
 from lit_loader.transforms import (
     CropToObjects,
+    DecodeAwareCompose,
     RandomHorizontalFlip,
-    ReadingCompose,
-    ToBatchBytes,
-    ToBatchFloat,
+    ToFloat32,
+    ToUInt8,
     classification_transforms,
     detection_transforms,
     landmark_transforms,
@@ -31,7 +31,7 @@ PAIRS = ((0, 1),)
 
 
 def read_in_full(transform):
-    return ReadingCompose([Nothing(), *transform.transforms])
+    return DecodeAwareCompose([Nothing(), *transform.transforms])
 
 
 class Nothing(nn.Module):
@@ -50,10 +50,16 @@ SAME = {  # nothing is shrunk to half: the same bits
     "detection, crop first": (detection_transforms(True, size=60, iou_crop=1), 3),
     "detection, rotation first": (detection_transforms(True, size=60, rotation=10), 3),
     "classification": (classification_transforms(True, size=200, scale=(0.7, 1), shift=0.2), 0),
-    "random resized crop": (ReadingCompose([v2.RandomResizedCrop(250), RandomHorizontalFlip(PAIRS)]), 3),
-    "a crop after a flip": (ReadingCompose([RandomHorizontalFlip(PAIRS, p=1), v2.RandomResizedCrop(30)]), 3),
-    "nearest": (ReadingCompose([v2.Resize(60, interpolation=v2.InterpolationMode.NEAREST)]), 3),
-    "no antialiasing": (ReadingCompose([v2.Resize(60, antialias=False)]), 3),
+    "random resized crop": (
+        DecodeAwareCompose([v2.RandomResizedCrop(250), RandomHorizontalFlip(flip_pairs=PAIRS)]),
+        3,
+    ),
+    "a crop after a flip": (
+        DecodeAwareCompose([RandomHorizontalFlip(p=1, flip_pairs=PAIRS), v2.RandomResizedCrop(30)]),
+        3,
+    ),
+    "nearest": (DecodeAwareCompose([v2.Resize(60, interpolation=v2.InterpolationMode.NEAREST)]), 3),
+    "no antialiasing": (DecodeAwareCompose([v2.Resize(60, antialias=False)]), 3),
     "a user's transform first": (read_in_full(detection_transforms(True, size=60, flip_pairs=PAIRS)), 3),
     "landmarks, enlarged": (landmark_transforms(True, size=200, rotation=20, flip_pairs=PAIRS), 1),
 }
@@ -130,7 +136,7 @@ def test_a_resize_of_part_of_a_block_stays_where_the_whole_image_is(tmp_path):
     ramp = np.broadcast_to(np.linspace(0, 255, WIDTH)[None, :, None], (HEIGHT, WIDTH, 3)).astype(np.uint8)
     path = tmp_path / "ramp.jpg"
     path.write_bytes(jpeg(Image.fromarray(ramp), quality=98))
-    assert both(ReadingCompose([v2.Resize(29)]), path, 0, seed=0).mean() < 0.8
+    assert both(DecodeAwareCompose([v2.Resize(29)]), path, 0, seed=0).mean() < 0.8
 
 
 class Source:
@@ -153,17 +159,17 @@ class Source:
 def test_the_first_resize_or_crop_asks_once_for_what_it_shows():
     for transform, asked in (
         (
-            ReadingCompose([RandomHorizontalFlip(PAIRS, p=1), v2.Resize([60, 50])]),
+            DecodeAwareCompose([RandomHorizontalFlip(p=1, flip_pairs=PAIRS), v2.Resize([60, 50])]),
             (round(60 / HEIGHT, 3), HEIGHT),
         ),
         (classification_transforms(False, size=64), (round(64 / HEIGHT, 3), HEIGHT)),
-        (ReadingCompose([CropToObjects(size=32, margin=0)]), (round(32 / 150, 3), 180)),
-        (ReadingCompose([v2.RandomZoomOut(p=1), v2.Resize(9)]), "all"),
+        (DecodeAwareCompose([CropToObjects(size=32, margin=0)]), (round(32 / 150, 3), 180)),
+        (DecodeAwareCompose([v2.RandomZoomOut(p=1), v2.Resize(9)]), "all"),
         (
-            ReadingCompose([v2.Compose([v2.Resize([120, 159])]), v2.Resize([60, 50])]),
+            DecodeAwareCompose([v2.Compose([v2.Resize([120, 159])]), v2.Resize([60, 50])]),
             (round(120 / HEIGHT, 3), HEIGHT),
         ),
-        (ReadingCompose([ToBatchBytes()]), "all"),
+        (DecodeAwareCompose([ToUInt8()]), "all"),
     ):
         source = Source()
         image, _ = transform.read(source, target(1) if asked != (round(64 / HEIGHT, 3), HEIGHT) else {})
@@ -176,22 +182,22 @@ def test_to_batch_float_has_the_bits_of_to_dtype_for_every_value_and_any_layout(
     for plain in (values, values.contiguous(), values.transpose(1, 2)):
         image = tv_tensors.Image(plain)
         theirs = v2.ToDtype(torch.float32, scale=True)(image, {"labels": torch.tensor([1])})
-        ours = ToBatchFloat()(image, {"labels": torch.tensor([1])})
+        ours = ToFloat32()(image, {"labels": torch.tensor([1])})
         assert torch.equal(ours[0], theirs[0])
         assert type(ours[0]) is tv_tensors.Image
         assert ours[0].is_contiguous()
         assert ours[1]["labels"].dtype == torch.int64
-    assert torch.equal(ToBatchFloat()(plain), v2.ToDtype(torch.float32, scale=True)(plain))
+    assert torch.equal(ToFloat32()(plain), v2.ToDtype(torch.float32, scale=True)(plain))
     floats = tv_tensors.Image(torch.rand(3, 4, 4, dtype=torch.float64))
-    assert torch.equal(ToBatchFloat()(floats), v2.ToDtype(torch.float32, scale=True)(floats))
+    assert torch.equal(ToFloat32()(floats), v2.ToDtype(torch.float32, scale=True)(floats))
 
 
 def test_to_batch_bytes_keeps_pixels_side_by_side_if_it_is_to_and_makes_planes_otherwise():
     image = tv_tensors.Image(torch.randint(256, (8, 9, 3), dtype=torch.uint8).permute(2, 0, 1))
     for memory in (None, Memory()):
         with batch_memory.using(memory):
-            kept, planes = ToBatchBytes(planes=False)(image), ToBatchBytes()(image)
-            turned = ToBatchBytes(planes=False)(image.transpose(1, 2).as_subclass(tv_tensors.Image))
+            kept, planes = ToUInt8(planes=False)(image), ToUInt8()(image)
+            turned = ToUInt8(planes=False)(image.transpose(1, 2).as_subclass(tv_tensors.Image))
         assert kept.permute(1, 2, 0).is_contiguous()
         assert planes.is_contiguous()
         assert turned.is_contiguous()

@@ -6,7 +6,7 @@ import math
 
 from torchvision.transforms import v2
 
-from lit_loader.transforms import RandomHorizontalFlip, ReadingCompose
+from lit_loader.transforms import DecodeAwareCompose, RandomHorizontalFlip
 from tests.photo_like import jpeg, photo_like
 from tests.read_both_ways import HEIGHT, LARGEST, LEAST_PSNR, WIDTH, both
 
@@ -35,10 +35,10 @@ class WholePixelsCrop(v2.RandomResizedCrop):
 def test_a_random_crop_is_moved_to_whole_pixels_of_what_is_decoded_and_its_targets_with_it(tmp_path):
     path = tmp_path / "image.jpg"
     path.write_bytes(jpeg(photo_like(HEIGHT, WIDTH)))
-    rest = [RandomHorizontalFlip(PAIRS)]
+    rest = [RandomHorizontalFlip(flip_pairs=PAIRS)]
     transform, expected = (
-        ReadingCompose([v2.RandomResizedCrop(40), *rest]),
-        ReadingCompose([WholePixelsCrop(40), *rest]),
+        DecodeAwareCompose([v2.RandomResizedCrop(40), *rest]),
+        DecodeAwareCompose([WholePixelsCrop(40), *rest]),
     )
     transform.forward = expected.forward  # of the decoded image
     for seed in range(12):

@@ -34,10 +34,10 @@ class Module(LoaderDataModule):
         super().__init__(seed=0, **settings)
         self.dataset, self.made = dataset, []
 
-    def _split_data(self, stage):
+    def stage_data(self, stage):
         return [(self.dataset, RandomSampler(self.dataset))]
 
-    def _collate_fn(self, stage):
+    def collate_fn(self, stage):
         return None
 
     def train_dataloader(self):
@@ -93,8 +93,11 @@ def test_the_loader_has_the_settings_and_the_module_gets_its_own_back(candidate)
     assert loader.worker_method == ("thread" if candidate.is_threaded else "multiprocessing")
     assert loader._iterator is None
     meter.restore()
-    assert (module.num_workers, module.prefetch_factor) == ("auto", 7)
-    assert (module.worker_method, module.multiprocessing_context) == ("multiprocessing", "fork")
+    assert (module.num_workers, module.workers.prefetch_factor) == ("auto", 7)
+    assert (module.workers.worker_method, module.workers.multiprocessing_context) == (
+        "multiprocessing",
+        "fork",
+    )
 
 
 class Failing(Timed):

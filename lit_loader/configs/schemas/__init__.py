@@ -57,13 +57,13 @@ GROUPS: dict[str, dict[str, type]] = {
         "lit_loader.datasets.VocSource": VocSourceConfig,
     },
     "sampler": {
-        "lit_loader.datamodules.RandomSampling": RandomSamplingConfig,
-        "lit_loader.datamodules.SequentialSampling": SequentialSamplingConfig,
-        "lit_loader.datamodules.WeightedSampling": WeightedSamplingConfig,
-        "lit_loader.datamodules.ClassBalancedSampling": ClassBalancedSamplingConfig,
-        "lit_loader.datamodules.ClassAwareSampling": ClassAwareSamplingConfig,
-        "lit_loader.datamodules.RepeatFactorSampling": RepeatFactorSamplingConfig,
-        "lit_loader.datamodules.EffectiveNumberSampling": EffectiveNumberSamplingConfig,
+        "lit_loader.datamodules.RandomSamplerConfig": RandomSamplingConfig,
+        "lit_loader.datamodules.SequentialSamplerConfig": SequentialSamplingConfig,
+        "lit_loader.datamodules.WeightedSamplerConfig": WeightedSamplingConfig,
+        "lit_loader.datamodules.ClassBalancedSamplerConfig": ClassBalancedSamplingConfig,
+        "lit_loader.datamodules.ClassAwareSamplerConfig": ClassAwareSamplingConfig,
+        "lit_loader.datamodules.RepeatFactorSamplerConfig": RepeatFactorSamplingConfig,
+        "lit_loader.datamodules.EffectiveNumberSamplerConfig": EffectiveNumberSamplingConfig,
     },
     "batching": {
         "lit_loader.datamodules.PlainBatching": PlainBatchingConfig,
@@ -98,7 +98,7 @@ TARGETS: dict[str, type] = {
 PRESETS: dict[tuple[str, str | None], type] = {
     ("lit_loader.datamodules.ClassificationDataModule", None): ClassificationPresetConfig,
     ("lit_loader.datamodules.DetectionDataModule", None): DetectionPresetConfig,
-    ("lit_loader.datamodules.LandmarkDataModule", "crop"): LandmarkPresetConfig,
+    ("lit_loader.datamodules.LandmarkDataModule", "object"): LandmarkPresetConfig,
     ("lit_loader.datamodules.LandmarkDataModule", "image"): DetectionPresetConfig,
     ("lit_loader.datamodules.MultiTaskDataModule", None): DetectionPresetConfig,
 }

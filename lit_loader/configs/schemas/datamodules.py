@@ -70,7 +70,7 @@ class DetectionDataModuleConfig(TableDataModuleConfig):
 class LandmarkDataModuleConfig(TableDataModuleConfig):
     """Keys of ``lit_loader.datamodules.LandmarkDataModule``."""
 
-    objects: str = "crop"
+    sample_unit: str = "object"
     min_points: int = 1
     attributes: Any = field(default_factory=list)
     size_divisor: int = 1
@@ -80,9 +80,9 @@ class LandmarkDataModuleConfig(TableDataModuleConfig):
 class ClassificationDataModuleConfig(TableDataModuleConfig):
     """Keys of ``lit_loader.datamodules.ClassificationDataModule``."""
 
-    by: Optional[str] = None
+    label_attribute: Optional[str] = None
     multi_label: bool = False
-    objects: str = "image"
+    sample_unit: str = "image"
 
 
 @dataclass

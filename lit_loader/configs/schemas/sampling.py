@@ -18,17 +18,17 @@ __all__ = [
 
 @dataclass
 class RandomSamplingConfig:
-    """``lit_loader.datamodules.RandomSampling`` has no keys."""
+    """``lit_loader.datamodules.RandomSamplerConfig`` has no keys."""
 
 
 @dataclass
 class SequentialSamplingConfig:
-    """``lit_loader.datamodules.SequentialSampling`` has no keys."""
+    """``lit_loader.datamodules.SequentialSamplerConfig`` has no keys."""
 
 
 @dataclass
 class WeightedSamplingConfig:
-    """Keys of ``lit_loader.datamodules.WeightedSampling``."""
+    """Keys of ``lit_loader.datamodules.WeightedSamplerConfig``."""
 
     balance_by: Optional[str] = None
     exponent: float = 1.0
@@ -39,7 +39,7 @@ class WeightedSamplingConfig:
 
 @dataclass
 class ClassBalancedSamplingConfig:
-    """Keys of ``lit_loader.datamodules.ClassBalancedSampling``."""
+    """Keys of ``lit_loader.datamodules.ClassBalancedSamplerConfig``."""
 
     balance_by: Optional[str] = None
     exponent: float = 1.0
@@ -49,7 +49,7 @@ class ClassBalancedSamplingConfig:
 
 @dataclass
 class ClassAwareSamplingConfig:
-    """Keys of ``lit_loader.datamodules.ClassAwareSampling``."""
+    """Keys of ``lit_loader.datamodules.ClassAwareSamplerConfig``."""
 
     balance_by: Optional[str] = None
     num_samples: Optional[int] = None
@@ -58,7 +58,7 @@ class ClassAwareSamplingConfig:
 
 @dataclass
 class RepeatFactorSamplingConfig:
-    """Keys of ``lit_loader.datamodules.RepeatFactorSampling``."""
+    """Keys of ``lit_loader.datamodules.RepeatFactorSamplerConfig``."""
 
     balance_by: Optional[str] = None
     repeat_thresh: float = 0.001
@@ -66,7 +66,7 @@ class RepeatFactorSamplingConfig:
 
 @dataclass
 class EffectiveNumberSamplingConfig:
-    """Keys of ``lit_loader.datamodules.EffectiveNumberSampling``."""
+    """Keys of ``lit_loader.datamodules.EffectiveNumberSamplerConfig``."""
 
     balance_by: Optional[str] = None
     beta: float = 0.999

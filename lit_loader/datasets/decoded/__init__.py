@@ -5,17 +5,17 @@ from __future__ import annotations
 from lit_loader.datasets.decoded.reader import CachedReader, shrink_target
 from lit_loader.datasets.decoded.settings import (
     CacheKind,
-    DecodedCache,
-    as_decoded_cache,
+    CacheSettings,
+    as_cache_settings,
     byte_count,
     byte_words,
 )
 
 __all__ = [
     "CacheKind",
+    "CacheSettings",
     "CachedReader",
-    "DecodedCache",
-    "as_decoded_cache",
+    "as_cache_settings",
     "byte_count",
     "byte_words",
     "shrink_target",

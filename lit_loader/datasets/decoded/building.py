@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from filelock import BaseFileLock, FileLock, Timeout
 from rich.console import Console
+
+from lit_loader.file_lock import file_lock
 
 __all__ = ["building", "remove_leftovers", "temporary_prefix"]
 
@@ -33,12 +34,13 @@ def building(folder: Path, name: str, *, progress: bool) -> Iterator[None]:
     Raises:
         OSError: The folder cannot be written.
     """
-    lock = _lock(folder, name, progress=progress)
-    assert lock is not None  # it waited
-    try:
+
+    def tell() -> None:
+        if progress:
+            Console(stderr=True).print("Waiting for another process that decodes these images ...")
+
+    with file_lock(_lock_path(folder, name), on_wait=tell):
         yield
-    finally:
-        _unlock(folder, name, lock)
 
 
 def temporary_prefix(name: str) -> str:
@@ -56,31 +58,11 @@ def remove_leftovers(folder: Path, *, own: str) -> None:
     for name in {
         entry.name[1:].split(".")[0] for kind in (_SUFFIX, ".lock") for entry in folder.glob(f".*{kind}")
     }:
-        with suppress(OSError):  # another user's
-            lock = None if name == own else _lock(folder, name, wait=False)
-            if name != own and lock is None:
-                continue  # it is being built
-            for leftover in folder.glob(f"{temporary_prefix(name)}*{_SUFFIX}"):
+        own_lock = nullcontext(True) if name == own else file_lock(_lock_path(folder, name), wait=False)
+        with suppress(OSError), own_lock as is_free:  # an OSError: another user's
+            for leftover in folder.glob(f"{temporary_prefix(name)}*{_SUFFIX}") if is_free else ():
                 leftover.unlink(missing_ok=True)
-            if lock is not None:
-                _unlock(folder, name, lock)
 
 
-def _lock(folder: Path, name: str, *, wait: bool = True, progress: bool = False) -> BaseFileLock | None:
-    lock = FileLock(folder / f".{name}.lock", mode=0o600)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        if not wait:
-            return None
-        if progress:
-            Console(stderr=True).print("Waiting for another process that decodes these images ...")
-        lock.acquire()
-    return lock
-
-
-def _unlock(folder: Path, name: str, lock: BaseFileLock) -> None:
-    # Deleted while it is held: who waits for this file takes it for gone (filelock looks), and makes another.
-    with suppress(OSError):  # Windows deletes no open file
-        (folder / f".{name}.lock").unlink()
-    lock.release()
+def _lock_path(folder: Path, name: str) -> Path:
+    return folder / f".{name}.lock"

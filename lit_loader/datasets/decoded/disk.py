@@ -9,7 +9,7 @@ from typing import Final
 
 from lit_loader.datasets.decoded.building import building, remove_leftovers, temporary_prefix
 from lit_loader.datasets.decoded.layout import PixelBlock
-from lit_loader.datasets.decoded.wanted import Wanted
+from lit_loader.datasets.decoded.wanted import CacheRequest
 from lit_loader.errors import CacheError
 
 __all__ = ["block_on_disk"]
@@ -17,7 +17,7 @@ __all__ = ["block_on_disk"]
 _SUFFIX: Final = ".pixels"
 
 
-def block_on_disk(wanted: Wanted) -> PixelBlock:
+def block_on_disk(wanted: CacheRequest) -> PixelBlock:
     """Return the block from the cache folder, building it first if it is not there or damaged.
 
     Raises:
@@ -46,14 +46,14 @@ def block_on_disk(wanted: Wanted) -> PixelBlock:
     return found
 
 
-def _open(path: Path, wanted: Wanted) -> PixelBlock | None:
+def _open(path: Path, wanted: CacheRequest) -> PixelBlock | None:
     try:
         return PixelBlock.from_path(path, key=wanted.key, num_images=wanted.num_images)
     except CacheError:
         return None
 
 
-def _build(path: Path, wanted: Wanted) -> None:
+def _build(path: Path, wanted: CacheRequest) -> None:
     descriptor, name = mkstemp(prefix=temporary_prefix(wanted.name), suffix=".tmp", dir=path.parent)
     temporary = Path(name)
     try:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,21 +17,14 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional
 
 from lit_loader.datasets.decoded.layout import INDEX, pixels_start, write_all, write_head
+from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError, ImageError
 from lit_loader.resources import count_cores
 
-__all__ = ["Filling", "Reader", "kept_size", "shrunk"]
+__all__ = ["Filling", "kept_size", "shrunk"]
 
 _MAX_THREADS: Final = 16
-_TOLD_EVERY_S: Final = 0.1
-
-
-class Reader(Protocol):
-    """Turns a file into pixels."""
-
-    def read(self, path: Path | str, position: int) -> Tensor:
-        """Return uint8 ``(3, H, W)``, or raise `ImageError`."""
-        ...
+_AT_ONCE: Final = 4096
 
 
 def kept_size(width: int, height: int, longest_side: int | None) -> tuple[int, int]:
@@ -77,7 +69,7 @@ class Filling:
     """
 
     descriptor: int
-    reader: Reader
+    reader: ImageReading
     path_of: Callable[[int], Path]
     num_images: int
     longest_side: int | None
@@ -85,68 +77,38 @@ class Filling:
     too_large: Callable[[int], CacheError]
     progress: bool
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _next: int = field(default=0, init=False)
-    _done: int = field(default=0, init=False)
-    _end: int = field(default=0, init=False)
 
     def run(self, *, key: str) -> None:
         """Decode every image, then write the index and the header with the block's key."""
         self._end = pixels_start(self.num_images)
         self._index: npt.NDArray[Any] = np.zeros(self.num_images, dtype=INDEX)
+        console = Console(stderr=True)
+        bar = Progress(
+            *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()),
+            console=console,
+            disable=not (self.progress and console.is_terminal),
+        )
         threads = max(1, min(count_cores(), _MAX_THREADS, self.num_images))
-        with ThreadPoolExecutor(threads, thread_name_prefix="lit_loader_decode") as pool:
+        with bar, ThreadPoolExecutor(threads, thread_name_prefix="lit_loader_decode") as pool:
+            task = bar.add_task("Decoding images", total=self.num_images)
             try:
-                self._watch([pool.submit(self._work) for _ in range(threads)])
+                # Some at a time: a pool holds an object for each task that it was given.
+                for start in range(0, self.num_images, _AT_ONCE):
+                    for _ in pool.map(self._keep, range(start, min(start + _AT_ONCE, self.num_images))):
+                        bar.advance(task)
             finally:
-                with self._lock:
-                    self._next = self.num_images  # whatever broke off, nobody takes another image
+                pool.shutdown(cancel_futures=True)
         write_head(self.descriptor, self._index, key=key, end=self._end)
 
-    def _watch(self, futures: list[Future[None]]) -> None:
-        bar = self._bar()
-        with bar if bar is not None else _no_bar():
-            task = bar.add_task("Decoding images", total=self.num_images) if bar is not None else None
-            waiting = set(futures)
-            while waiting:
-                finished, waiting = wait(waiting, timeout=_TOLD_EVERY_S, return_when="FIRST_EXCEPTION")
-                for future in finished:
-                    future.result()
-                if bar is not None and task is not None:
-                    bar.update(task, completed=self._done)
-
-    def _bar(self) -> Progress | None:
-        console = Console(stderr=True) if self.progress else None
-        if console is None or not console.is_terminal:
-            return None
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        return Progress(*columns, console=console)
-
-    def _work(self) -> None:
-        while (slot := self._take()) is not None:
-            try:
-                pixels = self.reader.read(self.path_of(slot), slot)
-            except ImageError:
-                pixels = None
-            if pixels is not None:
-                self._put(slot, pixels)
-            with self._lock:
-                self._done += 1
-
-    def _take(self) -> int | None:
-        with self._lock:
-            slot = self._next
-            self._next = min(slot + 1, self.num_images)
-        return slot if slot < self.num_images else None
-
-    def _put(self, slot: int, pixels: Tensor) -> None:
+    def _keep(self, slot: int) -> None:
+        try:
+            pixels = self.reader.read(self.path_of(slot))
+        except ImageError:
+            return
         kept = shrunk(pixels, self.longest_side).permute(1, 2, 0).contiguous()
         with self._lock:
             start, self._end = self._end, self._end + kept.numel()
-            if self.most_bytes is not None and self._end > self.most_bytes:
-                raise self.too_large(self._end)
+        if self.most_bytes is not None and start + kept.numel() > self.most_bytes:
+            raise self.too_large(start + kept.numel())
         self._index[slot] = (start, kept.shape[1], kept.shape[0], pixels.shape[2], pixels.shape[1])
         write_all(self.descriptor, kept.numpy().reshape(-1).data, start)
-
-
-def _no_bar() -> AbstractContextManager[None]:
-    return nullcontext()

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from lit_loader.datasets.decoded.building import building, remove_leftovers, temporary_prefix
 from lit_loader.datasets.decoded.layout import PixelBlock, process_start
-from lit_loader.datasets.decoded.wanted import Wanted
+from lit_loader.datasets.decoded.wanted import CacheRequest
 from lit_loader.errors import CacheError
 
 __all__ = ["block_in_memory"]
@@ -35,7 +35,7 @@ _MOST_RECORD_BYTES: Final = 4096
 _Address: TypeAlias = tuple[int, int, int]
 
 
-def block_in_memory(wanted: Wanted) -> PixelBlock:
+def block_in_memory(wanted: CacheRequest) -> PixelBlock:
     """Return the block that a process of this host has in memory, or make it.
 
     Raises:
@@ -65,7 +65,7 @@ def block_in_memory(wanted: Wanted) -> PixelBlock:
     return found
 
 
-def _made(wanted: Wanted) -> PixelBlock:
+def _made(wanted: CacheRequest) -> PixelBlock:
     try:
         descriptor = os.memfd_create("lit_loader_images", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:
@@ -84,7 +84,7 @@ def _made(wanted: Wanted) -> PixelBlock:
     return PixelBlock(descriptor, key=wanted.key, num_images=wanted.num_images)
 
 
-def _from_record(record: Path, wanted: Wanted) -> PixelBlock | None:
+def _from_record(record: Path, wanted: CacheRequest) -> PixelBlock | None:
     address = _read_record(record)
     if address is None:
         return None

@@ -12,11 +12,12 @@ from torch import Tensor
 from torchvision import tv_tensors
 
 from lit_loader.datasets.decoded.disk import block_on_disk
-from lit_loader.datasets.decoded.filling import Reader, shrunk
+from lit_loader.datasets.decoded.filling import shrunk
 from lit_loader.datasets.decoded.layout import PixelBlock
 from lit_loader.datasets.decoded.memory import block_in_memory
-from lit_loader.datasets.decoded.settings import DecodedCache
-from lit_loader.datasets.decoded.wanted import Wanted
+from lit_loader.datasets.decoded.settings import CacheSettings
+from lit_loader.datasets.decoded.wanted import CacheRequest
+from lit_loader.datasets.reading import ImageReading
 from lit_loader.types import IndexArray
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ class CachedReader:
         CacheError: The cache does not fit, cannot be written, or its images change while it is made.
     """
 
-    def __init__(self, table: AnnotationTable, reader: Reader, settings: DecodedCache) -> None:
-        wanted = Wanted(table=table, reader=reader, settings=settings)
+    def __init__(self, table: AnnotationTable, reader: ImageReading, settings: CacheSettings) -> None:
+        wanted = CacheRequest(table=table, reader=reader, settings=settings)
         self._block: PixelBlock = block_in_memory(wanted) if settings.kind == "ram" else block_on_disk(wanted)
         self._reader, self._longest_side = reader, settings.size
         self._slots: IndexArray | None = wanted.slots
@@ -109,7 +110,7 @@ class CachedReader:
         """Return one image, whose pixels are copied when they are asked for; see `read_sized`."""
         found = self._block.image(position if self._slots is None else int(self._slots[position]))
         if found is None:
-            pixels = self._reader.read(path, position)
+            pixels = self._reader.read(path)
             kept = shrunk(pixels, self._longest_side).permute(1, 2, 0).numpy()
             return CachedImage(kept, (pixels.shape[2], pixels.shape[1]))
         return CachedImage(*found)

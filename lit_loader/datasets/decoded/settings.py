@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 from lit_loader.annotations.cache import cache_folder
 from lit_loader.resources import read_resources
 
-__all__ = ["CacheKind", "DecodedCache", "as_decoded_cache", "byte_count", "byte_words", "free_bytes"]
+__all__ = ["CacheKind", "CacheSettings", "as_cache_settings", "byte_count", "byte_words", "free_bytes"]
 
 CacheKind: TypeAlias = Literal["ram", "disk"]
 """Where decoded images are kept: in the memory of this host, or in the cache folder."""
@@ -26,7 +26,7 @@ _AMOUNT: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]{0,3})\s*", re
 
 
 @dataclass(frozen=True)
-class DecodedCache:
+class CacheSettings:
     """Keep decoded images, so that no epoch decodes them again.
 
     A cache holds each image file of a data set once, as 8-bit RGB, in one block that every worker and rank of a
@@ -78,13 +78,13 @@ class DecodedCache:
         return cache_folder(self.cache_dir) / "decoded"
 
 
-def as_decoded_cache(cache: DecodedCache | CacheKind | None) -> DecodedCache | None:
+def as_cache_settings(cache: CacheSettings | CacheKind | None) -> CacheSettings | None:
     """Return a data set's argument ``cache`` as settings.
 
     Raises:
         ValueError: It is outside its choices.
     """
-    return cache if cache is None or isinstance(cache, DecodedCache) else DecodedCache(cache)
+    return cache if cache is None or isinstance(cache, CacheSettings) else CacheSettings(cache)
 
 
 def byte_count(budget: int | str | None) -> int | None:

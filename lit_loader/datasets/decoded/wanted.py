@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import PIL
@@ -15,33 +14,34 @@ import torch
 import torchvision
 
 from lit_loader.annotations.cache import FileStamp, cache_key
-from lit_loader.datasets.decoded.filling import Filling, Reader, kept_size
+from lit_loader.datasets.decoded.filling import Filling, kept_size
 from lit_loader.datasets.decoded.layout import FORMAT, pixels_start
 from lit_loader.datasets.decoded.settings import (
-    DecodedCache,
+    CacheSettings,
     byte_count,
     byte_words,
     default_budget,
     free_bytes,
 )
+from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError
 from lit_loader.types import IndexArray
 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
 
-__all__ = ["Wanted"]
+__all__ = ["CacheRequest"]
 
 _READER = "decoded images"
 
 
 @dataclass(kw_only=True)
-class Wanted:
+class CacheRequest:
     """The images that a cache must hold, each file once, in the order in which a table names them first.
 
     Args:
         table: The annotations.
-        reader: Decodes; what it holds are its settings, as plain values.
+        reader: Decodes.
         settings: Of the cache.
 
     Attributes:
@@ -49,13 +49,11 @@ class Wanted:
         key: The same with the files' sizes and times, and versions.
         slots: The image of each row of the table, int64; None: row by row.
 
-    Raises:
-        TypeError: The reader holds something else than plain values.
     """
 
     table: AnnotationTable
-    reader: Reader
-    settings: DecodedCache
+    reader: ImageReading
+    settings: CacheSettings
 
     def __post_init__(self) -> None:
         places: dict[str, int] = {}
@@ -76,7 +74,12 @@ class Wanted:
         return self._hash((_stamp(root, name) for name in names), versions=versions)
 
     def _hash(self, stamps: Iterable[FileStamp], *, versions: Sequence[str]) -> str:
-        settings = {"reader": _plain(self.reader), "size": self.settings.size, "versions": list(versions)}
+        settings = {
+            "max_pixels": self.reader.max_pixels,
+            "exif_orientation": self.reader.exif_orientation,
+            "size": self.settings.size,
+            "versions": list(versions),
+        }
         return cache_key(
             reader=_READER, version=FORMAT, root=self.table.root, settings=settings, stamps=stamps
         )
@@ -172,15 +175,3 @@ def _stamp(root: str, name: str) -> FileStamp:
     except OSError:
         return FileStamp(name=name, size=-1, mtime_ns=-1)
     return FileStamp(name=name, size=found.st_size, mtime_ns=found.st_mtime_ns)
-
-
-def _plain(reader: Reader) -> Mapping[str, Any]:
-    """Return a reader's settings: all that it holds."""
-    settings = {"kind": type(reader).__qualname__, **vars(reader)}
-    try:
-        json.dumps(settings)
-    except TypeError as error:
-        raise TypeError(
-            f"a cache's reader may hold plain values only, not {vars(reader)} ({error})"
-        ) from None
-    return settings

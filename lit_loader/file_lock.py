@@ -1,0 +1,72 @@
+"""A lock between the processes of a host, held on a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+__all__ = ["file_lock"]
+
+try:
+    import fcntl
+except ImportError:  # Windows: nothing is locked there, so the first run should be one process
+    fcntl = None  # type: ignore[assignment] # a module elsewhere
+
+
+@contextmanager
+def file_lock(
+    path: Path, *, wait: bool = True, on_wait: Callable[[], object] | None = None
+) -> Iterator[bool]:
+    """Hold an exclusive lock on a file, which is made for it and deleted at the end.
+
+    The system drops the lock when its holder ends, however it ends.
+
+    Args:
+        path: The file; its folder exists.
+        wait: Wait until another holder lets go.
+        on_wait: Called once before waiting.
+
+    Yields:
+        Whether the lock is held: False only without ``wait``, where another process or thread holds it.
+
+    Raises:
+        OSError: The file cannot be made.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        held = False
+        try:
+            held = _lock(descriptor, wait=wait, on_wait=on_wait)
+            # The holder before deleted its file: whoever comes later locks another one of that name.
+            if held and not _is_at(descriptor, path):
+                on_wait = None
+                continue
+            yield held
+            return
+        finally:
+            if held and _is_at(descriptor, path):
+                path.unlink()  # while the lock is held, so that nobody deletes another's
+            os.close(descriptor)
+
+
+def _lock(descriptor: int, *, wait: bool, on_wait: Callable[[], object] | None) -> bool:
+    if fcntl is None:
+        return True
+    with suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    if not wait:
+        return False
+    if on_wait is not None:
+        on_wait()
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

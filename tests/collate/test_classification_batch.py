@@ -1,0 +1,99 @@
+"""A classification batch unpacks as two and stays whole: workers, page-locking, devices, Lightning."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lightning.fabric.utilities import move_data_to_device
+from lightning.pytorch.utilities.data import extract_batch_size
+from torch.utils.data import Dataset
+from torch.utils.data._utils.pin_memory import pin_memory
+from torchvision.transforms import v2
+
+from lit_loader import DataLoader
+from lit_loader.collate import ClassificationBatch, ClassificationCollate
+from lit_loader.device import find_pin, moved
+
+FIELDS = ("images", "labels", "image_ids", "is_duplicate")
+
+
+class Labelled(Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return torch.full((3, 40, 40), float(index)), index % 3, 10 + index, False
+
+
+def batch_of(indices=(0, 1)):
+    return ClassificationCollate()([Labelled()[index] for index in indices])
+
+
+def assert_same(batch, other):
+    assert type(batch) is ClassificationBatch
+    for name in FIELDS:
+        assert torch.equal(getattr(batch, name), getattr(other, name))
+
+
+def test_it_unpacks_as_images_and_labels_and_has_the_rest_by_name():
+    batch = batch_of()
+    images, labels = batch
+    assert images is batch.images
+    assert labels is batch.labels
+    assert batch.image_ids.tolist() == [10, 11]
+    assert batch.is_duplicate.tolist() == [False, False]
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [
+        {"num_workers": 0},
+        {"num_workers": 1, "worker_method": "thread"},
+        {"num_workers": 1, "worker_method": "multiprocessing", "multiprocessing_context": "fork"},
+        {"num_workers": 1, "worker_method": "multiprocessing", "multiprocessing_context": "spawn"},
+        {"num_workers": 1, "worker_method": "multiprocessing", "multiprocessing_context": "forkserver"},
+    ],
+    ids=["inline", "thread", "fork", "spawn", "forkserver"],
+)
+def test_it_arrives_whole_from_workers(workers):
+    loader = DataLoader(Labelled(), batch_size=3, collate_fn=ClassificationCollate(), **workers)
+    first, second = (
+        ClassificationBatch(**{name: getattr(batch, name).clone() for name in FIELDS}) for batch in loader
+    )
+    assert_same(first, batch_of((0, 1, 2)))
+    assert_same(second, batch_of((3, 4, 5)))
+
+
+@pytest.mark.parametrize("pin", [pin_memory, lambda batch: find_pin(True, "")(batch)], ids=["torch", "ours"])
+def test_every_field_is_page_locked(monkeypatch, pin):
+    locked = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(
+        torch.Tensor, "pin_memory", lambda tensor, *device: locked.append(tensor) or tensor.clone()
+    )
+    batch = batch_of()
+    assert_same(pin(batch), batch)
+    assert all(found is given for found, given in zip(locked, vars(batch).values(), strict=True))
+
+
+@pytest.mark.parametrize("move", [move_data_to_device, moved], ids=["lightning", "prefetch"])
+def test_every_field_is_moved_to_a_device_and_the_given_batch_stays(move):
+    batch = batch_of()
+    found = move(batch, torch.device("meta"))
+    assert type(found) is ClassificationBatch
+    assert {getattr(found, name).device.type for name in FIELDS} == {"meta"}
+    assert {getattr(batch, name).device.type for name in FIELDS} == {"cpu"}
+
+
+def test_torchvisions_transforms_change_its_images_and_keep_the_rest():
+    batch = batch_of()
+    batch.images = torch.rand(2, 3, 4, 5)
+    found = v2.RandomHorizontalFlip(1.0)(batch)
+    assert torch.equal(found.images, batch.images.flip(-1))
+    found.images = batch.images
+    assert_same(found, batch)
+
+
+def test_lightning_finds_its_size():
+    assert extract_batch_size(batch_of((0, 1, 2))) == 3

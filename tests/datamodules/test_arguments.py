@@ -1,0 +1,134 @@
+"""Arguments of a wrong type or name are refused where they are given, and what there is can be looked at at once."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+
+from lit_loader import DetectionDataModule
+from lit_loader.datamodules import LandmarkDataModule, WorkerSettings
+from lit_loader.datasets import ImageReading, VocSource
+from tests.drawn_set import DrawnSource, draw_set
+from tests.lightning.ranks import trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"train_sampler": "class_balanced"},
+            r"'class_balanced' of type str.*ClassBalancedSamplerConfig\(\)",
+        ),
+        (
+            {"val_sampler": [0, 1]},
+            r"val_sampler=\[0, 1\] of type list should be SamplerConfig or Sampler or None",
+        ),
+        ({"train_transforms": 3}, "train_transforms=3 of type int .*give transforms of"),
+        ({"batch_transforms": "flip"}, "batch_transforms='flip'"),
+        ({"collate_fn": "stack"}, "collate_fn='stack'"),
+        ({"batch_size": "8"}, "batch_size='8' of type str; it must be an int of at least 1"),
+        ({"val_batch_size": 2.0}, "val_batch_size=2.0 of type float"),
+        ({"num_workers": 2.5}, "num_workers=2.5 of type float; it must be an int of at least 0, or 'auto'"),
+        ({"timeout": "5"}, "timeout='5' of type str"),
+        ({"pin_memory": "yes"}, "pin_memory='yes' of type str should be bool or None"),
+        ({"drop_last": 1}, "drop_last=1 of type int should be bool"),
+        ({"seed": True}, "seed=True of type bool should be int or None"),
+        ({"workers": 4}, r"workers=4 of type int.*give WorkerSettings\(\.\.\.\)"),
+        ({"reading": "fast"}, r"reading='fast' of type str.*ImageReading"),
+        ({"num_worker": 2}, "unexpected keyword argument 'num_worker'; did you mean 'num_workers'?"),
+        ({"decod": "fast"}, "unexpected keyword argument 'decod'; did you mean 'decode'?"),
+        ({"qqq": 1}, "unexpected keyword argument 'qqq'; it takes batch_size, batch_transforms"),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_refused_where_it_is_given(shapes, settings, message):
+    with pytest.raises(TypeError, match=message):
+        DetectionDataModule(shapes, **settings)
+
+
+def test_a_path_is_no_source_and_the_error_makes_one_of_it():
+    with pytest.raises(TypeError, match=r"source='data/voc' of type str.*VocSource\(root='data/voc'\)"):
+        DetectionDataModule("data/voc")
+
+
+def test_settings_come_as_a_whole_or_flat_and_flat_ones_have_precedence(shapes):
+    workers = WorkerSettings(num_workers=3, timeout=9.0)
+    datamodule = DetectionDataModule(
+        shapes, workers=workers, timeout=5.0, reading=ImageReading(decode="fast"), max_pixels=10_000
+    )
+    assert datamodule.workers == WorkerSettings(num_workers=3, timeout=5.0)
+    assert datamodule.reading == ImageReading(decode="fast", max_pixels=10_000)
+    assert datamodule.val_dataloader().dataset.reading == datamodule.reading
+    named = set(inspect.signature(LandmarkDataModule.__mro__[1].__init__).parameters)
+    assert {"decode", "max_pixels", "train_sampler", "settings"} <= named
+    assert "reading" not in named
+
+
+class Nothing(LightningModule):
+    def training_step(self, batch, batch_idx):
+        return None
+
+    validation_step = training_step
+
+    def configure_optimizers(self):
+        return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
+def test_a_set_smaller_than_a_batch_is_refused_by_fit_with_the_remedy(tmp_path):
+    source = DrawnSource(train=draw_set(tmp_path, num_images=5))
+    datamodule = DetectionDataModule(source, batch_size=16, drop_last=True)
+    with pytest.raises(
+        ValueError, match=r"5 samples with batch_size=16.*lower batch_size, give drop_last=False"
+    ):
+        trainer(max_epochs=1).fit(Nothing(), datamodule=datamodule)
+
+
+@pytest.mark.parametrize("given", [{"hflip": 1.0, "flip_pairs": []}, {"hflip": 1.0, "flip_pairs": [[0, 1]]}])
+def test_points_without_known_pairs_flip_as_the_error_says(tmp_path, given):
+    source = DrawnSource(train=draw_set(tmp_path, num_images=6, flip_pairs=[]))
+    with pytest.raises(ValueError, match="flip_pairs") as refused:
+        LandmarkDataModule(source, train_transforms={"hflip": 0.5}).train_dataloader()
+    assert "flip_pairs=[]" in str(refused.value)
+    for alone in ({}, {"flip_pairs": []}, {"hflip": 0.0}):
+        assert LandmarkDataModule(source, train_transforms=alone).first_batch("train")
+    plain, flipped = (
+        LandmarkDataModule(source, batch_size=4, train_transforms={"shift": 0, "rotation": 0, **each})
+        for each in ({"hflip": 0.0}, given)
+    )
+    assert not torch.equal(plain.first_batch("train").images, flipped.first_batch("train").images)
+
+
+def test_data_sets_of_the_stages_are_attributes(shapes):
+    root = shapes._voc().root
+    datamodule = DetectionDataModule(VocSource(root=root, val=["val", "test"], predict=[], progress=False))
+    with pytest.raises(RuntimeError, match=r"train_dataset is not opened yet; call setup\('fit'\) first"):
+        _ = datamodule.train_dataset
+    datamodule.setup()
+    assert len(datamodule.train_dataset) == 60
+    assert [len(dataset) for dataset in datamodule.val_dataset] == [20, 24]
+    assert len(datamodule.test_dataset) == 24
+    with pytest.raises(RuntimeError, match="predict_dataset: DetectionDataModule has no data for this stage"):
+        _ = datamodule.predict_dataset
+
+
+class Unprepared(DrawnSource):
+    is_prepared = False
+
+    def prepare(self):
+        self.is_prepared = True
+
+    def tables(self, stage):
+        assert self.is_prepared, "prepare() comes first"
+        return super().tables(stage)
+
+
+@pytest.mark.parametrize("look", ["summary", "summaries", "plot_batch", "class_names"])
+def test_looking_prepares_by_itself(tmp_path, look):
+    datamodule = DetectionDataModule(Unprepared(train=draw_set(tmp_path, num_images=4)))
+    found = getattr(datamodule, look)
+    assert found if look == "class_names" else found()

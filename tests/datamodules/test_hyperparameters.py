@@ -1,0 +1,66 @@
+"""Arguments in checkpoints: plain ones are kept and restored, functions and data are left out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lit_loader import DetectionDataModule
+from lit_loader.collate import DetectionCollate
+from lit_loader.datamodules import ClassBalancedSamplerConfig, WorkerSettings
+from lit_loader.datasets import CacheSettings, ImageReading
+from tests.lightning.ranks import trainer
+from tests.lightning.resuming import Learner
+
+pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+
+
+class Model(Learner):
+    def training_step(self, batch, batch_idx):
+        return sum(weight.sum() for weight in self.parameters())
+
+
+class Own(DetectionDataModule):
+    """A user's, with arguments of its own, one of which it does not pass on."""
+
+    def __init__(self, source, *, folds: int = 3, stem: str = "a", **settings):
+        super().__init__(source, images="stack", batch_size=2 * folds, **settings)
+        self.folds, self.stem = folds, stem
+
+
+def test_functions_and_data_are_left_out_and_settings_are_flat(shapes):
+    datamodule = DetectionDataModule(
+        shapes,
+        workers=WorkerSettings(num_workers=2, timeout=5.0),
+        reading=ImageReading(max_pixels=10_000),
+        cache=CacheSettings("disk", size=32),
+        train_sampler=ClassBalancedSamplerConfig(),
+        collate_fn=DetectionCollate(),
+        batch_transforms=lambda batch: batch,
+        train_transforms={"hflip": 0.0, "per_object": ()},
+        val_transforms=lambda *sample: sample,
+        extra_fields=["difficult"],
+    )
+    kept = dict(datamodule.hparams)
+    assert kept | {"num_workers": 2, "timeout": 5.0, "max_pixels": 10_000, "decode": "exact"} == kept
+    assert kept | {"cache": "disk", "cache_size": 32, "extra_fields": ["difficult"]} == kept
+    assert kept["train_transforms"] == {"hflip": 0.0, "per_object": []}
+    assert not {"source", "train_sampler", "collate_fn", "batch_transforms", "val_transforms"} & set(kept)
+    assert not {"workers", "reading"} & set(kept)
+
+
+def test_a_data_module_is_restored_from_a_checkpoint_and_a_run_resumes_from_it(shapes, tmp_path):
+    def make():
+        return Own(shapes, folds=4, seed=7, num_workers=0, batch_transforms=lambda batch: batch)
+
+    path = tmp_path / "run.ckpt"
+    runner = trainer(max_epochs=1, limit_val_batches=0)
+    runner.fit(Model(), datamodule=make())
+    runner.save_checkpoint(path)
+    torch.load(path, weights_only=True)
+    again = trainer(max_epochs=2, limit_val_batches=0)
+    again.fit(Model(), datamodule=make(), ckpt_path=path, weights_only=True)
+    assert again.global_step == 2 * runner.global_step
+    loaded = Own.load_from_checkpoint(path, source=shapes, stem="b", weights_only=True)
+    assert (loaded.folds, loaded.stem, loaded.batch_size, loaded.seed) == (4, "b", 8, 7)
+    assert loaded.first_batch("val")[0].shape == (8, 3, 48, 48)
