@@ -76,5 +76,5 @@ def test_data_without_classes_or_points_is_refused_with_a_remedy(tmp_path):
         with pytest.raises(ValueError, match=rf"{kind.__name__}; give it a split with labels"):
             model_kwargs_from_datamodule(kind(DrawnSource()))
     bare = draw_set(tmp_path, num_images=2, objects=1, **BARE)
-    with pytest.raises(ValueError, match="no points; read it with a schema"):
+    with pytest.raises(ValueError, match="no points; read it with a keypoint schema"):
         model_kwargs_from_datamodule(LandmarkDataModule(DrawnSource(predict=bare)))
