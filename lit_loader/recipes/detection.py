@@ -97,9 +97,7 @@ class DetectionModule(RecipeModule):
         """Return the sum of the detector's losses."""
         targets = plain_targets(batch_targets(batch))
         labels = torch.cat([target["labels"] for target in targets])
-        check_labels(
-            labels, self.class_names, argument="class_names", first=FIRST_LABEL, note=" (0 is background)"
-        )
+        check_labels(labels, self.class_names, argument="class_names", first=FIRST_LABEL)
         images = [unit_range(image) for image in batch_images(batch)]
         return self.log_sum(self.model(images, training_targets(targets)), batch_size=len(targets))
 

@@ -202,13 +202,7 @@ class MultiTaskModule(RecipeModule):
                 "them, or leave them out of attributes"
             )
         real = batch.object_mask
-        check_labels(
-            batch.labels[real],
-            self.class_names,
-            argument="class_names",
-            first=FIRST_LABEL,
-            note=" (0 is background)",
-        )
+        check_labels(batch.labels[real], self.class_names, argument="class_names", first=FIRST_LABEL)
         for name, values in self.attributes.items():
             ids = batch.attributes[name][real]
             check_labels(ids[ids >= 0], values, argument="attributes", first=0, note=f" for {name!r}")

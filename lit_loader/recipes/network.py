@@ -289,17 +289,18 @@ def check_labels(labels: Tensor, names: Sequence[str], *, argument: str, first: 
         names: Label ``first + i`` is ``names[i]``.
         argument: The recipe's argument that holds the names, for the message.
         first: Label of the first name.
-        note: A remark on the range, for the message.
+        note: A remark on the range, for the message; by default, of labels from 1, that 0 is the background.
 
     Raises:
         ValueError: If a label is out of range.
     """
     if not labels.numel():
         return
+    background = " (0 is background)" if first else ""
     low, high, last = int(labels.min()), int(labels.max()), first + len(names) - 1
     if low < first or high > last:
         raise ValueError(
-            f"labels {low} to {high} must lie in {first} to {last}{note} "
+            f"labels {low} to {high} must lie in {first} to {last}{note or background} "
             f"for {argument}={list(names)}; give the data set's own {argument.replace('_', ' ')}"
         )
 
