@@ -1,4 +1,4 @@
-"""A callback that gives the training sampler new class weights after each epoch."""
+"""New class weights for the training sampler after each epoch, such as those of `recall_weights`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lit_loader.annotations import AnnotationTable, image_weights
 from lit_loader.datamodules import TableDataModule, expected_class_mix
 from lit_loader.samplers import GroupedSampler, WeightedRandomSampler
 
-__all__ = ["ClassWeights", "ReweightClasses"]
+__all__ = ["ClassWeights", "ReweightClasses", "recall_weights"]
 
 ClassWeights: TypeAlias = Callable[
     [Trainer, LightningModule], Sequence[float] | npt.NDArray[Any] | torch.Tensor | None
 ]
-"""What says the weights of the classes after an epoch; None: they stay."""
+"""Returns the weights of the classes after an epoch, or None to leave them."""
 
 
 class _Target(NamedTuple):
@@ -30,11 +30,6 @@ class _Target(NamedTuple):
     table: AnnotationTable
     sampler: WeightedRandomSampler
     own: torch.Tensor
-
-    def set_weights(self, weights: torch.Tensor | npt.NDArray[np.float64]) -> None:
-        """Draw by these, and note the sampler's own for the next run."""
-        self.sampler.set_weights(weights)
-        _own_weights[self.sampler] = self.own, self.sampler.revision
 
 
 # Of samplers that draw by weights set here: their own, and the revision that we set.
@@ -45,8 +40,8 @@ class ReweightClasses(Callback):
     """Asks for class weights after each training epoch and sets them on the training sampler for the next.
 
     The epoch's last validation has run by then: it asks when that validation ends, before a checkpoint is written
-    there, and without one at the end of the training epoch. What is said becomes weights of images, as
-    `lit_loader.annotations.image_weights` makes them of the training table. The weights are in the checkpoint: a
+    there, and without one at the end of the training epoch. They become weights of images by
+    `lit_loader.annotations.image_weights` over the training table. The weights are in the checkpoint: a
     run that is resumed draws by them from its first batch on. They stay when the run ends, so that a checkpoint saved
     then fits too; the next run with this callback begins with the sampler's own. For one without it make a new data
     module, or call ``set_weights``. Where the trainer has loggers, the share that each class is expected to have among
@@ -56,22 +51,22 @@ class ReweightClasses(Callback):
     batches of like shape. With ``Trainer(overfit_batches=...)`` Lightning draws in order, and this has no effect.
 
     Args:
-        class_weights: ``class_weights(trainer, pl_module)`` returns one weight a class (or value of ``by``), finite,
-            not negative, not all zero; None leaves them as they are. It is called on every rank, so that it may
-            gather what they hold; what rank zero's returns counts on all of them. See `recall_weights`.
-        by: The attribute whose values are weighted; None: the class.
+        class_weights: ``class_weights(trainer, pl_module)`` returns one weight a class (or value of ``balance_by``),
+            finite, not negative, not all zero; None leaves them as they are. It is called on every rank, so that it may
+            gather what they hold; rank zero's weights are set on all of them. See `recall_weights`.
+        balance_by: The attribute whose values are weighted, or None for the class.
         reduce: How the weights of an image's objects become the image's.
-        empty_weight: Weight of an image without objects that count; None: the smallest of the others.
+        empty_weight: Weight of an image without objects that count, or None for the smallest of the others.
 
     Attributes:
-        last_class_weights: The weights set last, a list; None before the first.
+        last_class_weights: The weights set last, a list, or None before the first.
     """
 
     def __init__(
         self,
         class_weights: ClassWeights,
         *,
-        by: str | None = None,
+        balance_by: str | None = None,
         reduce: Literal["mean", "max", "sum"] = "mean",
         empty_weight: float | None = None,
     ) -> None:
@@ -82,7 +77,8 @@ class ReweightClasses(Callback):
             )
         if reduce not in ("mean", "max", "sum"):
             raise ValueError(f"reduce={reduce!r} must be 'mean', 'max' or 'sum'")
-        self.class_weights, self.by, self.reduce, self.empty_weight = class_weights, by, reduce, empty_weight
+        self.class_weights, self.balance_by = class_weights, balance_by
+        self.reduce, self.empty_weight = reduce, empty_weight
         self.last_class_weights: list[float] | None = None
         self._last_epoch = -1  # the epoch after which they were asked for
         self._target: _Target | None = None
@@ -108,19 +104,17 @@ class ReweightClasses(Callback):
     # -- Lightning's hooks ----------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find the sampler.
+        """Find the sampler of a fit; in other stages a checkpoint's weights change nothing.
 
         Raises:
-            ValueError: There is none whose weights can be set, or the table has no attribute ``by``.
+            ValueError: There is none whose weights can be set, or the table has no attribute ``balance_by``.
         """
         self._target = None
         if stage != "fit":
             return
         self._target = _find_target(trainer)
-        self._target.table.labels_of(self.by)
-        if (
-            trainer.current_epoch == 0
-        ):  # a run of its own; one that is resumed has its state loaded after this
+        self._target.table.labels_of(self.balance_by)
+        if trainer.current_epoch == 0:  # a new run; one that is resumed has its state loaded after this
             self.last_class_weights, self._last_epoch = None, -1
         self._set_weights()
 
@@ -149,17 +143,14 @@ class ReweightClasses(Callback):
         """
         self._ask(trainer, pl_module)
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Let go of the sampler; a checkpoint that is tested after training changes nothing of it."""
-        self._target = None
-
     # -- weights --------------------------------------------------------------------------------------------
 
     def _ask(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._last_epoch == trainer.current_epoch:
             return
         answer = self.class_weights(trainer, pl_module)
-        weights = trainer.strategy.broadcast(_plain(answer))
+        values = None if answer is None else torch.as_tensor(answer, dtype=torch.float64).tolist()
+        weights = trainer.strategy.broadcast(values)
         self._last_epoch = trainer.current_epoch
         if weights is None:
             return
@@ -170,32 +161,24 @@ class ReweightClasses(Callback):
     def _set_weights(self) -> None:
         if self._target is None:
             return
-        if self.last_class_weights is None:
-            self._target.set_weights(self._target.own)
-            return
-        options: Any = {"by": self.by, "reduce": self.reduce, "empty_weight": self.empty_weight}
-        self._target.set_weights(image_weights(self._target.table, self.last_class_weights, **options))
+        table, sampler, own = self._target
+        weights: torch.Tensor | npt.NDArray[np.float64] = own
+        if self.last_class_weights is not None:
+            options: Any = {"by": self.balance_by, "reduce": self.reduce, "empty_weight": self.empty_weight}
+            weights = image_weights(table, self.last_class_weights, **options)
+        sampler.set_weights(weights)
+        _own_weights[sampler] = own, sampler.revision  # for the next run
 
     def _log_mix(self, trainer: Trainer) -> None:
         if self._target is None or not trainer.loggers:
             return
         table, sampler, _ = self._target
-        mix = expected_class_mix(table, sampler, by=self.by)
+        mix = expected_class_mix(table, sampler, by=self.balance_by)
         if mix is not None:
-            names = table.labels_of(self.by)[1]
-            shares = {
-                f"data/class_mix/{name}": share for name, share in zip(names, mix.tolist(), strict=True)
-            }
+            names = [f"data/class_mix/{name}" for name in table.labels_of(self.balance_by)[1]]
+            shares = dict(zip(names, mix.tolist(), strict=True))
             for logger in trainer.loggers:
                 logger.log_metrics(shares, step=trainer.global_step)
-
-
-def _plain(weights: Sequence[float] | npt.NDArray[Any] | torch.Tensor | None) -> list[float] | None:
-    if weights is None:
-        return None
-    values = weights.detach().cpu() if isinstance(weights, torch.Tensor) else weights
-    result: list[float] = np.asarray(values, dtype=np.float64).tolist()
-    return result
 
 
 def _inner(sampler: Any) -> Any:
@@ -231,3 +214,46 @@ def _find_target(trainer: Trainer) -> _Target:
         )
     own, revision = _own_weights.get(sampler, (None, -1))
     return _Target(table, sampler, sampler.weights if own is None or revision != sampler.revision else own)
+
+
+def recall_weights(confusion: npt.ArrayLike | torch.Tensor, *, floor: float = 0.1) -> npt.NDArray[np.float64]:
+    """Return a weight for each class that rises as its recall falls.
+
+    ``w_c = (1 - r_c + floor) / mean``, with ``r_c = confusion[c, c] / confusion[c].sum()`` and the mean over the
+    classes that were seen; a class that was not, an empty row, gets 1. So weights are 1 in the mean, and those of two
+    classes differ by at most the factor ``(1 + floor) / floor``: 11 by default.
+
+    Args:
+        confusion: ``(num_classes, num_classes)`` counts or shares, finite and not negative, rows the true class, as
+            scikit-learn and torchmetrics have it.
+        floor: Above 0, so that a class with a recall of 1 is still drawn; the lower, the stronger the weights.
+
+    Returns:
+        float64 ``(num_classes,)``, each above 0.
+
+    Raises:
+        ValueError: If the matrix is not square, an entry is negative or not finite, or the floor is not above 0.
+    """
+    counts = torch.as_tensor(confusion, dtype=torch.float64).numpy(force=True)
+    if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or not counts.size:
+        raise ValueError(
+            f"`confusion` must have shape (num_classes, num_classes), got {counts.shape}; leave a background class out"
+        )
+    wrong = ~(np.isfinite(counts) & (counts >= 0))
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0].tolist()
+        raise ValueError(
+            f"`confusion` must be finite and not negative, got confusion[{row}, {column}]={counts[row, column]}; "
+            "give counts, or shares of all rows together (a matrix normalised by row has NaN for a class not seen)"
+        )
+    if not 0 < floor < np.inf:
+        raise ValueError(
+            f"floor={floor} must be above 0 and finite; at 0 a class with a recall of 1 is never drawn"
+        )
+    totals = counts.sum(axis=1)
+    seen = totals > 0
+    result = np.ones(len(counts))
+    if seen.any():
+        lacking = 1.0 - np.diagonal(counts)[seen] / totals[seen] + floor
+        result[seen] = lacking / lacking.mean()
+    return result

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from matplotlib.figure import Figure
-
 from lit_loader.annotations import AnnotationTable
 from lit_loader.collate import ClassificationCollate, batch_images
 from lit_loader.datamodules.pictures import draw_labels, label_texts

@@ -1,20 +1,23 @@
-"""Models that train out of the box on what the DataModules give."""
+"""Models that train from scratch on the batches of the data modules, their metrics, and pictures of predictions."""
 
 from __future__ import annotations
 
-from lit_loader.recipes.average_precision import AveragePrecision, DetectionScores
-from lit_loader.recipes.backbone import PyramidBackbone
-from lit_loader.recipes.class_scores import ClassificationScores, ClassMetric
 from lit_loader.recipes.classification import ClassificationModule
 from lit_loader.recipes.detection import DetectionModule
-from lit_loader.recipes.landmark_error import LandmarkScores, NormalizedMeanError
 from lit_loader.recipes.landmarks import LandmarkModule
-from lit_loader.recipes.module import RecipeModule
+from lit_loader.recipes.metrics import (
+    AveragePrecision,
+    ClassificationScores,
+    ClassMetric,
+    DetectionScores,
+    LandmarkScores,
+    NormalizedMeanError,
+)
+from lit_loader.recipes.module import RecipeModule, learning_rate_factor
 from lit_loader.recipes.multi_task import MultiTaskModule
-from lit_loader.recipes.multi_task_scores import MultiTaskScores
-from lit_loader.recipes.names_from_data import names_from_data
-from lit_loader.recipes.pictures import draw_predictions
-from lit_loader.recipes.schedule import learning_rate_factor
+from lit_loader.recipes.multi_task_metric import MultiTaskScores
+from lit_loader.recipes.network import PyramidBackbone
+from lit_loader.recipes.with_datamodule import draw_predictions, model_kwargs_from_datamodule
 from lit_loader.recipes.without_duplicates import WithoutDuplicates
 
 __all__ = [
@@ -34,5 +37,5 @@ __all__ = [
     "WithoutDuplicates",
     "draw_predictions",
     "learning_rate_factor",
-    "names_from_data",
+    "model_kwargs_from_datamodule",
 ]

@@ -1,4 +1,4 @@
-"""A LightningModule that names images, with one label each or several, from scratch, on any device."""
+"""Classification of images, with one label each or several, from scratch, on any device."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 from torch.nn import functional
-from torchmetrics import MeanMetric
 
 from lit_loader.collate.classification import ClassificationBatch
-from lit_loader.recipes.backbone import PyramidBackbone
-from lit_loader.recipes.class_scores import ClassificationScores, ClassMetric
-from lit_loader.recipes.module import RecipeModule, Report, tested
-from lit_loader.recipes.names import check_labels, check_names
-from lit_loader.recipes.pixels import network_input
-from lit_loader.recipes.without_duplicates import WithoutDuplicates
+from lit_loader.recipes.metrics import ClassMetric
+from lit_loader.recipes.module import Metric, RecipeModule
+from lit_loader.recipes.network import (
+    PyramidBackbone,
+    check_labels,
+    check_names,
+    check_range,
+    network_input,
+)
 
 __all__ = ["ClassificationModule"]
 
@@ -38,10 +40,10 @@ class ClassificationModule(RecipeModule):
             ``multi_label`` half of it is what a class that is not there is taught.
         learning_rate: Peak learning rate of AdamW.
         weight_decay: Weight decay of AdamW.
-        warmup_steps: Optimiser steps of linear warm-up, see `RecipeModule`.
+        warmup_steps: Optimizer steps of linear warm-up, see `RecipeModule`.
 
     Attributes:
-        test_scores: Accuracy, macro-F1, F1 and recall by class of the last test; None before a test.
+        test_scores: Accuracy, macro-F1, F1 and recall by class of the last test, or None before a test.
         val_scores: The same of the last validation.
 
     Raises:
@@ -67,19 +69,13 @@ class ClassificationModule(RecipeModule):
     ) -> None:
         super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, warmup_steps=warmup_steps)
         class_names = check_names("class_names", class_names)
-        for name, share in (("dropout", dropout), ("label_smoothing", label_smoothing)):
-            if not 0 <= share < 1:
-                raise ValueError(f"{name}={share} must be in [0, 1); give 0 for none")
+        check_range(0, 1, dropout=dropout, label_smoothing=label_smoothing)
         self.save_hyperparameters()  # plain values: a checkpoint loads under weights_only=True
         self.class_names, self.multi_label = tuple(class_names), multi_label
         self.stride, self.label_smoothing = stride, label_smoothing
         self.backbone = PyramidBackbone(channels=channels, out_channels=head_channels, strides=(stride,))
         self.classify = nn.Sequential(nn.Dropout(dropout), nn.Linear(head_channels, len(class_names)))
-        self.val_metric = WithoutDuplicates(ClassMetric(class_names, multi_label=multi_label))
-        self.test_metric = WithoutDuplicates(ClassMetric(class_names, multi_label=multi_label))
-        self.val_loss, self.test_loss = WithoutDuplicates(MeanMetric()), WithoutDuplicates(MeanMetric())
-        self.val_scores: ClassificationScores | None = None
-        self.test_scores: ClassificationScores | None = None
+        self.set_metric(lambda: ClassMetric(class_names, multi_label=multi_label))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the classes' logits.
@@ -102,45 +98,30 @@ class ClassificationModule(RecipeModule):
         self.log("train/loss", loss.detach(), batch_size=len(batch.images))
         return loss
 
-    def validation_step(self, batch: ClassificationBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Collect answers for the metric; several validation sets are scored as one."""
-        self._collect(batch, self.val_metric, self.val_loss)
-
-    def test_step(self, batch: ClassificationBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Collect answers for the metric; several test sets are scored as one."""
-        self._collect(batch, self.test_metric, self.test_loss)
+    def collect(self, batch: ClassificationBatch, metric: Metric) -> None:
+        """Update a metric with the answers and losses of a batch."""
+        logits, labels = self.forward(batch.images), self._labels(batch)
+        answers = (logits > 0).long() if self.multi_label else logits.argmax(dim=1)
+        losses = self._losses(logits, labels, smoothing=0.0)
+        metric.update(answers, labels.long(), losses, is_duplicate=batch.is_duplicate)
 
     def predict_step(self, batch: ClassificationBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Return the probabilities of a batch, ``(B, num_classes)``."""
         logits = self.forward(batch.images)
         return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
 
-    def on_validation_epoch_end(self) -> None:
-        """Score what the validation collected."""
-        self.val_scores = self._score("val", self.val_metric, self.val_loss)
-
-    def on_test_epoch_end(self) -> None:
-        """Score what the test collected."""
-        self.test_scores = self._score("test", self.test_metric, self.test_loss)
-
-    def test_report(self) -> Report:
-        """Return accuracy and macro-F1 of the last test, and recall and F1 by class."""
-        scores = tested(self.test_scores)
-        figures = {"accuracy": scores.accuracy, "macro-F1": scores.macro_f1}
-        return [("test", figures), ("recall", dict(scores.recall)), ("F1", dict(scores.f1))]
-
     def _labels(self, batch: ClassificationBatch) -> Tensor:
         labels, count = batch.labels, len(self.class_names)
         if self.multi_label:
             if not labels.is_floating_point() or labels.ndim != 2 or labels.shape[1] != count:
                 raise ValueError(
-                    f"labels are {labels.dtype} of shape {tuple(labels.shape)}; with multi_label=True the rule is "
-                    f"float (B, {count}) of 0 and 1; give ClassificationDataModule multi_label=True too"
+                    f"multi_label=True needs float labels (B, {count}) of 0 and 1, got {labels.dtype} "
+                    f"{tuple(labels.shape)}; give ClassificationDataModule multi_label=True too"
                 )
             return labels
         if labels.is_floating_point() or labels.ndim != 1:
             raise ValueError(
-                f"labels are {labels.dtype} of shape {tuple(labels.shape)}; the rule is int64 (B,), one an image; "
+                f"expected int64 labels (B,), one an image, got {labels.dtype} {tuple(labels.shape)}; "
                 "give multi_label=True to the module, or leave it out of the data module"
             )
         check_labels(labels, self.class_names, argument="class_names", first=0)
@@ -152,24 +133,3 @@ class ClassificationModule(RecipeModule):
             return functional.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="none")
         wanted = labels * (1 - smoothing) + smoothing / 2
         return functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(dim=1)
-
-    def _collect(
-        self,
-        batch: ClassificationBatch,
-        metric: WithoutDuplicates[ClassMetric],
-        mean_loss: WithoutDuplicates[MeanMetric],
-    ) -> None:
-        logits, labels = self.forward(batch.images), self._labels(batch)
-        mean_loss.update(self._losses(logits, labels, smoothing=0.0), is_duplicate=batch.is_duplicate)
-        answers = (logits > 0).long() if self.multi_label else logits.argmax(dim=1)
-        wanted = labels.long() if self.multi_label else labels
-        metric.update(answers, wanted, is_duplicate=batch.is_duplicate)
-
-    def _score(
-        self, stage: str, metric: WithoutDuplicates[ClassMetric], mean_loss: WithoutDuplicates[MeanMetric]
-    ) -> ClassificationScores:
-        scores, loss = metric.metric.compute_scores(), float(mean_loss.compute())
-        metric.reset()
-        mean_loss.reset()
-        self.log_scores(stage, {"loss": loss, "accuracy": scores.accuracy, "macro_f1": scores.macro_f1})
-        return scores

@@ -1,4 +1,4 @@
-"""A LightningModule that trains a torchvision detector on a small backbone, from scratch, on any device."""
+"""Detection: torchvision's FCOS on a small backbone, from scratch, on any device."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ import torch
 from torch import Tensor
 
 from lit_loader.collate import batch_duplicates, batch_images, batch_targets
-from lit_loader.recipes.average_precision import AveragePrecision, DetectionScores
-from lit_loader.recipes.detector import labels_from_zero, plain_targets, small_fcos
-from lit_loader.recipes.module import RecipeModule, Report, tested
-from lit_loader.recipes.names import check_names
-from lit_loader.recipes.pixels import unit_range
-from lit_loader.recipes.without_duplicates import WithoutDuplicates
+from lit_loader.recipes.metrics import AveragePrecision
+from lit_loader.recipes.module import Metric, RecipeModule
+from lit_loader.recipes.network import (
+    check_labels,
+    check_names,
+    plain,
+    small_fcos,
+    unit_range,
+)
+from lit_loader.types import FIRST_LABEL
 
-__all__ = ["DetectionModule"]
+__all__ = ["DetectionModule", "plain_targets", "training_targets"]
 
 Batch: TypeAlias = tuple[Sequence[Tensor] | Tensor, Sequence[Mapping[str, Any]]]
 
@@ -27,8 +31,8 @@ class DetectionModule(RecipeModule):
     A batch is ``(images, targets)``, or a `PaddedBatch`, whose padding the model does not see: images a list
     of tensors of shape ``(3, H, W)`` (or one tensor of shape ``(N, 3, H, W)``), float in [0, 1] or uint8 in
     [0, 255]; targets a list of dicts with ``boxes`` (float32 xyxy pixels) and ``labels`` (int64 from 1; 0 is
-    background); in validation and tests also ``is_duplicate``, see `WithoutDuplicates`. Images without boxes are
-    welcome.
+    background); in validation and tests also ``is_duplicate``, see `WithoutDuplicates`. Objects marked by ``iscrowd``
+    are not trained on, and detections on them count neither for nor against. An image may have no boxes.
 
     Logs ``train/loss`` and its parts, ``val/map``, ``val/map_50``, ``test/map``, ``test/map_50``.
 
@@ -42,14 +46,14 @@ class DetectionModule(RecipeModule):
         max_size: ... unless the longer side would exceed this many.
         learning_rate: Peak learning rate of AdamW.
         weight_decay: Weight decay of AdamW.
-        warmup_steps: Optimiser steps of linear warm-up; after it the rate falls along a cosine to 0 at the
+        warmup_steps: Optimizer steps of linear warm-up; after it the rate falls along a cosine to 0 at the
             trainer's last step.
         score_thresh: Detections below this score are dropped.
         nms_thresh: Of two boxes of one class that overlap by more than this IoU the weaker is dropped.
         detections_per_img: Most detections of one image, at most 100 (what the metric counts).
 
     Attributes:
-        test_scores: What the last test found: mAP, mAP@50, AP@50 of every class; None before a test.
+        test_scores: mAP, mAP@50 and AP@50 of every class in the last test, or None before a test.
         val_scores: The same of the last validation.
 
     Raises:
@@ -81,46 +85,26 @@ class DetectionModule(RecipeModule):
         strides = [int(stride) for stride in strides]
         self.save_hyperparameters()  # plain values: a checkpoint loads under weights_only=True
         self.class_names = tuple(class_names)
-        self.model = small_fcos(
-            num_classes=len(class_names),
-            channels=channels,
-            head_channels=head_channels,
-            head_convs=head_convs,
-            strides=strides,
-            min_size=min_size,
-            max_size=max_size,
-            score_thresh=score_thresh,
-            nms_thresh=nms_thresh,
-            detections_per_img=detections_per_img,
-        )
-        self.val_metric = WithoutDuplicates(AveragePrecision(class_names))
-        self.test_metric = WithoutDuplicates(AveragePrecision(class_names))
-        self.val_scores: DetectionScores | None = None
-        self.test_scores: DetectionScores | None = None
+        self.model = small_fcos(len(class_names), self.hparams)
+        self.set_metric(lambda: AveragePrecision(class_names))
 
     def forward(self, images: Sequence[Tensor] | Tensor) -> list[dict[str, Tensor]]:
         """Return ``boxes``, ``labels`` and ``scores`` of every image, best first; needs ``eval()``."""
         detections: list[dict[str, Tensor]] = self.model([unit_range(image) for image in images])
-        return [{**found, "labels": found["labels"] + 1} for found in detections]
+        return [{**found, "labels": found["labels"] + FIRST_LABEL} for found in detections]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the sum of the detector's losses."""
-        targets = batch_targets(batch)
-        losses: dict[str, Tensor] = self.model(
-            [unit_range(image) for image in batch_images(batch)], self._from_zero(targets)
-        )
-        total = torch.stack(list(losses.values())).sum()
-        values = {f"train/{name}": loss.detach() for name, loss in losses.items()}
-        self.log_dict({"train/loss": total.detach(), **values}, batch_size=len(targets))
-        return total
+        targets = plain_targets(batch_targets(batch))
+        labels = torch.cat([target["labels"] for target in targets])
+        check_labels(labels, self.class_names, argument="class_names", first=FIRST_LABEL)
+        images = [unit_range(image) for image in batch_images(batch)]
+        return self.log_sum(self.model(images, training_targets(targets)), batch_size=len(targets))
 
-    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Collect detections for the metric; several validation sets are scored as one."""
-        self._collect(batch, self.val_metric)
-
-    def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Collect detections for the metric; several test sets are scored as one."""
-        self._collect(batch, self.test_metric)
+    def collect(self, batch: Batch, metric: Metric) -> None:
+        """Update a metric with the detections of a batch."""
+        found, wanted = self.forward(batch_images(batch)), plain_targets(batch_targets(batch))
+        metric.update(found, wanted, is_duplicate=batch_duplicates(batch))
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> list[dict[str, Tensor]]:
         """Return the detections of each image of a batch as `forward` does, and its ``image_id``."""
@@ -130,28 +114,22 @@ class DetectionModule(RecipeModule):
             for each, target in zip(found, targets, strict=True)
         ]
 
-    def on_validation_epoch_end(self) -> None:
-        """Score what the validation collected."""
-        self.val_scores = self._score("val", self.val_metric)
 
-    def on_test_epoch_end(self) -> None:
-        """Score what the test collected."""
-        self.test_scores = self._score("test", self.test_metric)
+def plain_targets(targets: Sequence[Mapping[str, Any]]) -> list[dict[str, Tensor]]:
+    """Return the fields of targets that the detector and the metric read, as plain tensors."""
+    kept = ("boxes", "labels", "iscrowd")
+    return [{key: plain(target[key]) for key in kept if key in target} for target in targets]
 
-    def test_report(self) -> Report:
-        """Return mAP and mAP@50 of the last test, and AP@50 by class."""
-        scores = tested(self.test_scores)
-        return [("test", {"mAP@50": scores.map_50, "mAP": scores.map}), ("AP@50", dict(scores.ap_50))]
 
-    def _from_zero(self, targets: Sequence[Mapping[str, Any]]) -> list[dict[str, Tensor]]:
-        return labels_from_zero(targets, self.class_names)
+def training_targets(targets: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
+    """Return targets without crowd regions, with labels from 0, as torchvision's FCOS counts them.
 
-    def _collect(self, batch: Batch, metric: WithoutDuplicates[AveragePrecision]) -> None:
-        found, wanted = self.forward(batch_images(batch)), plain_targets(batch_targets(batch))
-        metric.update(found, wanted, is_duplicate=batch_duplicates(batch))
-
-    def _score(self, stage: str, metric: WithoutDuplicates[AveragePrecision]) -> DetectionScores:
-        scores = metric.metric.compute_scores()
-        metric.reset()
-        self.log_scores(stage, {"map": scores.map, "map_50": scores.map_50})
-        return scores
+    Args:
+        targets: One dict an image, whose tensors have a row for each object; ``iscrowd`` may be absent.
+    """
+    found = []
+    for target in targets:
+        single = target["iscrowd"] == 0 if "iscrowd" in target else slice(None)
+        rows = {name: values[single] for name, values in target.items()}
+        found.append({**rows, "labels": rows["labels"] - FIRST_LABEL})
+    return found

@@ -1,30 +1,66 @@
-"""A LightningModule that finds the points of an object's crop by heatmaps, and its class if asked to."""
+"""Landmarks of an object's crop by heatmaps, and its class if asked to, from scratch, on any device."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torchvision.ops import Conv2dNormActivation
 
 from lit_loader.collate.landmarks import LandmarkBatch
-from lit_loader.recipes.backbone import PyramidBackbone
-from lit_loader.recipes.class_scores import ClassificationScores, ClassMetric
-from lit_loader.recipes.heatmaps import heatmap_loss, point_loss, soft_argmax
-from lit_loader.recipes.landmark_error import (
-    LandmarkScores,
-    NormalizeBy,
-    NormalizedMeanError,
-    choose_normalizer,
+from lit_loader.recipes.metrics import ClassMetric, LandmarkScores, NormalizeBy, landmark_metric
+from lit_loader.recipes.module import Metric, RecipeModule
+from lit_loader.recipes.network import (
+    PyramidBackbone,
+    check_keypoints,
+    check_labels,
+    check_names,
+    check_range,
+    heatmap_loss,
+    network_input,
+    plain,
+    point_loss,
+    soft_argmax,
 )
-from lit_loader.recipes.module import RecipeModule, Report, tested
-from lit_loader.recipes.names import check_labels, check_names
-from lit_loader.recipes.pixels import network_input, plain
-from lit_loader.recipes.without_duplicates import WithoutDuplicates
 
-__all__ = ["LandmarkModule"]
+__all__ = ["LandmarkMetric", "LandmarkModule"]
+
+
+class LandmarkMetric(nn.Module):
+    """The metrics of points and of classes, updated together.
+
+    Args:
+        settings: The hyperparameters of `LandmarkModule`.
+    """
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.points = landmark_metric(settings)
+        self.classes = None if settings["class_names"] is None else ClassMetric(settings["class_names"])
+
+    def update(
+        self, points: Tensor, wanted: Tensor, mask: Tensor, boxes: Tensor, ids: Tensor | None, labels: Tensor
+    ) -> None:
+        """Collect crops: points as `NormalizedMeanError` takes them, ids of classes found, and the true ones."""
+        self.points.update(points, wanted, mask, boxes)
+        if self.classes is not None and ids is not None:
+            self.classes.update(ids, labels)
+
+    def compute_scores(self) -> LandmarkScores:
+        """Return the scores of everything collected since the last reset, over all ranks."""
+        classes = None if self.classes is None else self.classes.compute_scores()
+        return replace(self.points.compute_scores(), classes=classes)
+
+    def reset(self) -> None:
+        """Forget what was collected."""
+        self.points.reset()
+        if self.classes is not None:
+            self.classes.reset()
 
 
 class LandmarkModule(RecipeModule):
@@ -40,9 +76,9 @@ class LandmarkModule(RecipeModule):
 
     Args:
         keypoint_names: Names of the K points.
-        class_names: Names for a head that tells the crop's class, id ``i`` being ``class_names[i]``; None
+        class_names: Names for a head that tells the crop's class, id ``i`` being ``class_names[i]``, or None
             for no such head.
-        normalize_by: What the error is divided by, see `NormalizedMeanError`; None takes ``"pair"``
+        normalize_by: What the error is divided by, see `NormalizedMeanError`, or None for ``"pair"``
             where ``normalization_pair`` is given and ``"box"`` where it is not.
         normalization_pair: Positions of the two points whose distance may normalise the error, where the data has
             such points.
@@ -50,18 +86,17 @@ class LandmarkModule(RecipeModule):
         channels: Width of the backbone, a positive multiple of 8.
         head_channels: Width of pyramid and head.
         stride: Pixels between the cells of a heatmap, 4, 8, 16 or 32.
-        heatmap_sigma: Width of the Gaussian in cells.
+        heatmap_sigma: Width of the Gaussian in cells, at least 0.1.
         heatmap_weight: Weight of the divergence, 0 for none.
         class_weight: Weight of the class's cross-entropy.
         learning_rate: Peak learning rate of AdamW.
         weight_decay: Weight decay of AdamW.
-        warmup_steps: Optimiser steps of linear warm-up, see `RecipeModule`.
+        warmup_steps: Optimizer steps of linear warm-up, see `RecipeModule`.
 
     Attributes:
-        test_scores: Error and failure rate of the last test; None before a test.
+        test_scores: Error and failure rate of the last test, with a class head also accuracy and macro-F1; or None
+            before a test.
         val_scores: The same of the last validation.
-        test_class_scores: Accuracy and macro-F1 of the last test; None before a test or without class head.
-        val_class_scores: The same of the last validation.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -91,15 +126,9 @@ class LandmarkModule(RecipeModule):
         super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, warmup_steps=warmup_steps)
         keypoint_names = check_names("keypoint_names", keypoint_names)
         class_names = None if class_names is None else check_names("class_names", class_names)
-        normalization_pair = (
-            None if normalization_pair is None else [int(position) for position in normalization_pair]
-        )
-        by, pair = choose_normalizer(normalize_by, normalization_pair, num_points=len(keypoint_names))
-        if not heatmap_sigma > 0:
-            raise ValueError(f"heatmap_sigma={heatmap_sigma} must be above 0 cells; give 1")
-        for name, weight in (("heatmap_weight", heatmap_weight), ("class_weight", class_weight)):
-            if not weight >= 0:
-                raise ValueError(f"{name}={weight} is no weight; give 0 or more")
+        normalization_pair = None if normalization_pair is None else list(normalization_pair)
+        check_range(0.1, math.inf, heatmap_sigma=heatmap_sigma)
+        check_range(0, math.inf, heatmap_weight=heatmap_weight, class_weight=class_weight)
         self.save_hyperparameters()  # plain values: a checkpoint loads under weights_only=True
         self.keypoint_names = tuple(keypoint_names)
         self.class_names = None if class_names is None else tuple(class_names)
@@ -107,26 +136,11 @@ class LandmarkModule(RecipeModule):
         self.heatmap_weight, self.class_weight = heatmap_weight, class_weight
         self.backbone = PyramidBackbone(channels=channels, out_channels=head_channels, strides=(stride,))
         self.heatmaps = nn.Sequential(
-            nn.Conv2d(head_channels, head_channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(head_channels),
-            nn.ReLU(inplace=True),
+            Conv2dNormActivation(head_channels, head_channels),
             nn.Conv2d(head_channels, len(keypoint_names), 1),
         )
         self.classify = None if class_names is None else nn.Linear(head_channels, len(class_names))
-        measure: dict[str, Any] = {
-            "normalize_by": by,
-            "normalization_pair": pair,
-            "failure_threshold": failure_threshold,
-        }
-        self.val_metric = WithoutDuplicates(NormalizedMeanError(**measure))
-        self.test_metric = WithoutDuplicates(NormalizedMeanError(**measure))
-        self.val_class_metric, self.test_class_metric = (
-            None if class_names is None else WithoutDuplicates(ClassMetric(class_names)) for _ in range(2)
-        )
-        self.val_scores: LandmarkScores | None = None
-        self.test_scores: LandmarkScores | None = None
-        self.val_class_scores: ClassificationScores | None = None
-        self.test_class_scores: ClassificationScores | None = None
+        self.set_metric(lambda: LandmarkMetric(self.hparams))
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """Return the points of every crop.
@@ -157,48 +171,23 @@ class LandmarkModule(RecipeModule):
             losses["heatmaps"] = self.heatmap_weight * divergence
         if class_logits is not None:
             losses["classes"] = self.class_weight * functional.cross_entropy(class_logits, batch.labels)
-        total = torch.stack(list(losses.values())).sum()
-        values = {f"train/{name}": loss.detach() for name, loss in losses.items()}
-        self.log_dict({"train/loss": total.detach(), **values}, batch_size=len(batch.images))
-        return total
+        return self.log_sum(losses, batch_size=len(batch.images))
 
-    def validation_step(self, batch: LandmarkBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Collect points and classes for the metrics; several validation sets are scored as one."""
-        self._collect(batch, self.val_metric, self.val_class_metric)
-
-    def test_step(self, batch: LandmarkBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Collect points and classes for the metrics; several test sets are scored as one."""
-        self._collect(batch, self.test_metric, self.test_class_metric)
+    def collect(self, batch: LandmarkBatch, metric: Metric) -> None:
+        """Update a metric with the points and classes of a batch."""
+        batch = self._checked(batch)
+        found = self.forward(batch.images)
+        ids = found["class_logits"].argmax(dim=1) if "class_logits" in found else None
+        points, boxes = plain(batch.keypoints), plain(batch.boxes)
+        metric.update(
+            found["keypoints"], points, batch.mask, boxes, ids, batch.labels, is_duplicate=batch.is_duplicate
+        )
 
     def predict_step(
         self, batch: LandmarkBatch, batch_idx: int, dataloader_idx: int = 0
     ) -> dict[str, Tensor]:
         """Return the points of a batch, see `forward`, and its ``image_ids``."""
         return {**self.forward(batch.images), "image_ids": batch.image_ids}
-
-    def on_validation_epoch_end(self) -> None:
-        """Score what the validation collected."""
-        self.val_scores, self.val_class_scores = self._score("val", self.val_metric, self.val_class_metric)
-
-    def on_test_epoch_end(self) -> None:
-        """Score what the test collected."""
-        self.test_scores, self.test_class_scores = self._score(
-            "test", self.test_metric, self.test_class_metric
-        )
-
-    def test_report(self) -> Report:
-        """Return error and failure rate of the last test; with a class head also recall and F1 by class."""
-        scores, classes = tested(self.test_scores), self.test_class_scores
-        figures: dict[str, float] = {
-            "NME": scores.nme,
-            f"failures above {self.test_metric.metric.failure_threshold:g}": scores.failure_rate,
-            "objects measured": scores.num_faces,
-            "objects not measured": scores.num_excluded,
-        }
-        if classes is None:
-            return [("test", figures)]
-        figures |= {"accuracy": classes.accuracy, "macro-F1": classes.macro_f1}
-        return [("test", figures), ("recall", dict(classes.recall)), ("F1", dict(classes.f1))]
 
     def _network(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
         features: Tensor = self.backbone(network_input(images))[str(self.stride)]
@@ -217,43 +206,10 @@ class LandmarkModule(RecipeModule):
     def _checked(self, batch: LandmarkBatch) -> LandmarkBatch:
         if not isinstance(batch, LandmarkBatch):
             raise TypeError(
-                f"a batch is a {type(batch).__name__}; LandmarkModule takes the LandmarkBatch of object crops that "
-                'LandmarkDataModule(sample_unit="object") gives'
+                f"expected a LandmarkBatch of object crops, got a {type(batch).__name__}; give the batches of "
+                "LandmarkDataModule"
             )
-        if batch.keypoints.shape[1] != len(self.keypoint_names):
-            raise ValueError(
-                f"objects have {batch.keypoints.shape[1]} points, keypoint_names has {len(self.keypoint_names)}; "
-                "give the data set's own keypoint names"
-            )
+        check_keypoints(batch.keypoints, self.keypoint_names)
         if self.class_names is not None:
             check_labels(batch.labels, self.class_names, argument="class_names", first=0)
         return batch
-
-    def _collect(
-        self,
-        batch: LandmarkBatch,
-        metric: WithoutDuplicates[NormalizedMeanError],
-        class_metric: WithoutDuplicates[ClassMetric] | None,
-    ) -> None:
-        batch = self._checked(batch)
-        found, marks = self.forward(batch.images), batch.is_duplicate
-        points, boxes = plain(batch.keypoints), plain(batch.boxes)
-        metric.update(found["keypoints"], points, batch.mask, boxes, is_duplicate=marks)
-        if class_metric is not None:
-            class_metric.update(found["class_logits"].argmax(dim=1), batch.labels, is_duplicate=marks)
-
-    def _score(
-        self,
-        stage: str,
-        metric: WithoutDuplicates[NormalizedMeanError],
-        class_metric: WithoutDuplicates[ClassMetric] | None,
-    ) -> tuple[LandmarkScores, ClassificationScores | None]:
-        scores = metric.metric.compute_scores()
-        metric.reset()
-        self.log_scores(stage, {"nme": scores.nme, "failure_rate": scores.failure_rate})
-        if class_metric is None:
-            return scores, None
-        classes = class_metric.metric.compute_scores()
-        class_metric.reset()
-        self.log_scores(stage, {"accuracy": classes.accuracy, "macro_f1": classes.macro_f1})
-        return scores, classes

@@ -1,23 +1,29 @@
-"""A LightningModule with one backbone and three heads: boxes and classes, points, attributes."""
+"""All tasks at once: one backbone with heads for boxes and classes, points, and attributes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from lit_loader.collate.multi_task import MultiTaskBatch
-from lit_loader.recipes.detector import small_fcos
-from lit_loader.recipes.landmark_error import NormalizeBy, choose_normalizer
-from lit_loader.recipes.module import RecipeModule, Report, tested
-from lit_loader.recipes.multi_task_net import MultiTaskNet
-from lit_loader.recipes.multi_task_scores import MultiTaskMetric, MultiTaskScores
-from lit_loader.recipes.names import check_labels, check_names
-from lit_loader.recipes.object_heads import ObjectHeads
-from lit_loader.recipes.pixels import plain, unit_range
-from lit_loader.recipes.without_duplicates import WithoutDuplicates
+from lit_loader.recipes.detection import training_targets
+from lit_loader.recipes.metrics import AveragePrecision, NormalizeBy, landmark_metric
+from lit_loader.recipes.module import Metric, RecipeModule
+from lit_loader.recipes.multi_task_metric import MultiTaskMetric
+from lit_loader.recipes.multi_task_net import MultiTaskNet, ObjectHeads
+from lit_loader.recipes.network import (
+    check_keypoints,
+    check_labels,
+    check_names,
+    check_range,
+    plain,
+    small_fcos,
+    unit_range,
+)
 from lit_loader.types import FIRST_LABEL
 
 __all__ = ["MultiTaskModule"]
@@ -30,7 +36,8 @@ class MultiTaskModule(RecipeModule):
 
     A batch is a `MultiTaskBatch`, whose padding the model does not see: boxes in pixels, labels from 1 (0 is
     background), points with a mask, attributes with -1 for none. The heads of points and attributes learn
-    on annotated boxes, moved a little, and answer on detected ones; the backbone runs once a batch.
+    on annotated boxes, moved a little, and answer on detected ones; the backbone runs once a batch. Objects marked by
+    ``iscrowd`` are not trained on.
 
     Logs ``train/loss`` and its parts; ``val/mean``, `MultiTaskScores.mean`; ``val/map``, ``val/map_50``, ``val/nme``,
     ``val/failure_rate``, ``val/matched`` (the share of objects that were found) and, for each attribute,
@@ -40,7 +47,7 @@ class MultiTaskModule(RecipeModule):
         class_names: Names of the classes; label ``i + 1`` is ``class_names[i]``.
         keypoint_names: Names of the K points of an object; may be none.
         attributes: Names of the values of every attribute by its name; may be none.
-        normalize_by: What the error of points is divided by, see `NormalizedMeanError`; None takes
+        normalize_by: What the error of points is divided by, see `NormalizedMeanError`, or None for
             ``"pair"`` where ``normalization_pair`` is given and ``"box"`` where it is not.
         normalization_pair: Positions of the two points whose distance normalises the error.
         failure_threshold: Error above which an object's points count as failed.
@@ -58,13 +65,13 @@ class MultiTaskModule(RecipeModule):
         attribute_weight: Weight of each attribute's loss.
         learning_rate: Peak learning rate of AdamW.
         weight_decay: Weight decay of AdamW.
-        warmup_steps: Optimiser steps of linear warm-up, see `RecipeModule`.
+        warmup_steps: Optimizer steps of linear warm-up, see `RecipeModule`.
         score_thresh: Detections below this score are dropped.
         nms_thresh: Of two boxes of one class that overlap by more than this IoU the weaker is dropped.
         detections_per_img: Most detections of one image, at most 100 (what the metric counts).
 
     Attributes:
-        test_scores: What the last test found; None before a test.
+        test_scores: The scores of the last test, or None before a test.
         val_scores: The same of the last validation.
 
     Raises:
@@ -112,36 +119,16 @@ class MultiTaskModule(RecipeModule):
             raise ValueError(
                 f"normalization_pair={tuple(normalization_pair)} has no effect without keypoint_names; leave it out"
             )
-        if normalize_by is None:
-            normalize_by = "box" if normalization_pair is None else "pair"
-        normalization_pair = (
-            None if normalization_pair is None else [int(position) for position in normalization_pair]
-        )
-        by, pair = choose_normalizer(normalize_by, normalization_pair, num_points=len(keypoint_names))
-        if not 0 <= box_jitter < 0.5:
-            raise ValueError(f"box_jitter={box_jitter} must lie in [0, 0.5), or boxes turn inside out")
-        if not heatmap_sigma > 0:
-            raise ValueError(f"heatmap_sigma={heatmap_sigma} must be above 0 cells; give 1")
-        for name, weight in (("keypoint_weight", keypoint_weight), ("attribute_weight", attribute_weight)):
-            if not weight >= 0:
-                raise ValueError(f"{name}={weight} is no weight; give 0 or more")
+        normalization_pair = None if normalization_pair is None else list(normalization_pair)
+        check_range(0, 0.5, box_jitter=box_jitter)  # a box whose edges move further turns inside out
+        check_range(0.1, math.inf, heatmap_sigma=heatmap_sigma)
+        check_range(0, math.inf, keypoint_weight=keypoint_weight, attribute_weight=attribute_weight)
         strides = [int(stride) for stride in strides]
         self.save_hyperparameters()  # plain values: a checkpoint loads under weights_only=True
         self.class_names, self.keypoint_names = tuple(class_names), tuple(keypoint_names)
         self.attributes = {name: tuple(values) for name, values in attributes.items()}
         self.keypoint_weight, self.attribute_weight = keypoint_weight, attribute_weight
-        detector = small_fcos(
-            num_classes=len(class_names),
-            channels=channels,
-            head_channels=head_channels,
-            head_convs=head_convs,
-            strides=strides,
-            min_size=min_size,
-            max_size=max_size,
-            score_thresh=score_thresh,
-            nms_thresh=nms_thresh,
-            detections_per_img=detections_per_img,
-        )
+        detector = small_fcos(len(class_names), self.hparams)
         heads = ObjectHeads(
             in_channels=head_channels,
             strides=strides,
@@ -151,18 +138,13 @@ class MultiTaskModule(RecipeModule):
             box_scale=box_scale,
         )
         self.model = MultiTaskNet(detector, heads, box_jitter=box_jitter, heatmap_sigma=heatmap_sigma)
-        measure: dict[str, Any] = {
-            "class_names": class_names,
-            "num_keypoints": len(keypoint_names),
-            "attributes": attributes,
-            "normalize_by": by,
-            "normalization_pair": pair,
-            "failure_threshold": failure_threshold,
-        }
-        self.val_metric = WithoutDuplicates(MultiTaskMetric(**measure))
-        self.test_metric = WithoutDuplicates(MultiTaskMetric(**measure))
-        self.val_scores: MultiTaskScores | None = None
-        self.test_scores: MultiTaskScores | None = None
+        self.set_metric(
+            lambda: MultiTaskMetric(
+                boxes=AveragePrecision(class_names),
+                points=landmark_metric(self.hparams) if keypoint_names else None,
+                attributes=attributes,
+            )
+        )
 
     def forward(self, images: Sequence[Tensor] | Tensor) -> list[dict[str, Tensor]]:
         """Return what is found in every image, best first; needs ``eval()``.
@@ -176,31 +158,27 @@ class MultiTaskModule(RecipeModule):
             its ids by its name (n,), and ``<name>_probabilities`` (n, num_values).
         """
         found = self.model([unit_range(image) for image in images])
-        return [{**one, "labels": one["labels"] + 1} for one in found]
+        return [{**one, "labels": one["labels"] + FIRST_LABEL} for one in found]
 
     def training_step(self, batch: MultiTaskBatch, batch_idx: int) -> Tensor:
         """Return the weighted sum of the losses."""
-        targets = [{**target, "labels": target["labels"] - 1} for target in self._targets(batch)]
-        for target in targets:
-            if (target["boxes"][:, 2:] <= target["boxes"][:, :2]).any():
-                raise ValueError(
-                    f"a box of {target['boxes'].tolist()} has no area; drop such objects with "
-                    "lit_loader.transforms.SanitizeObjects"
-                )
+        targets = training_targets(self._targets(batch))
+        boxes = torch.cat([target["boxes"] for target in targets])
+        flat = boxes[(boxes[:, 2:] <= boxes[:, :2]).any(dim=1)]
+        if len(flat):
+            raise ValueError(
+                f"the box {flat[0].tolist()} has no area; drop such objects with lit_loader.transforms.SanitizeObjects"
+            )
         losses = self.model([unit_range(image) for image in batch.image_list()], targets)
-        weighted = {name: self._weight(name) * loss for name, loss in losses.items()}
-        total = torch.stack(list(weighted.values())).sum()
-        values = {f"train/{name}": loss.detach() for name, loss in weighted.items()}
-        self.log_dict({"train/loss": total.detach(), **values}, batch_size=len(targets))
-        return total
+        weights = {"keypoints": self.keypoint_weight}
+        weights |= {f"attributes/{name}": self.attribute_weight for name in self.attributes}
+        weighted = {name: weights.get(name, 1.0) * loss for name, loss in losses.items()}
+        return self.log_sum(weighted, batch_size=len(targets))
 
-    def validation_step(self, batch: MultiTaskBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Collect detections for the metrics; several validation sets are scored as one."""
-        self._collect(batch, self.val_metric)
-
-    def test_step(self, batch: MultiTaskBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Collect detections for the metrics; several test sets are scored as one."""
-        self._collect(batch, self.test_metric)
+    def collect(self, batch: MultiTaskBatch, metric: Metric) -> None:
+        """Update a metric with all that is found in a batch."""
+        found, wanted = self.forward(batch.image_list()), self._targets(batch)
+        metric.update(found, wanted, is_duplicate=batch.is_duplicate)
 
     def predict_step(
         self, batch: MultiTaskBatch, batch_idx: int, dataloader_idx: int = 0
@@ -209,45 +187,14 @@ class MultiTaskModule(RecipeModule):
         found = self.forward(batch.image_list())
         return [{**each, "image_id": number} for each, number in zip(found, batch.image_ids, strict=True)]
 
-    def on_validation_epoch_end(self) -> None:
-        """Score what the validation collected."""
-        self.val_scores = self._score("val", self.val_metric)
-
-    def on_test_epoch_end(self) -> None:
-        """Score what the test collected."""
-        self.test_scores = self._score("test", self.test_metric)
-
-    def test_report(self) -> Report:
-        """Return the figures of the last test, AP@50 by class, and recall of each attribute by value."""
-        scores = tested(self.test_scores)
-        figures: dict[str, float] = {"mAP@50": scores.detection.map_50, "mAP": scores.detection.map}
-        points = self.test_metric.metric.points
-        if scores.landmarks is not None and points is not None:
-            figures["NME"] = scores.landmarks.nme
-            threshold = points.failure_threshold
-            figures[f"failures above {threshold:g}"] = scores.landmarks.failure_rate
-            figures["objects not measured"] = scores.landmarks.num_excluded
-        figures |= {f"{name} macro-F1": one.macro_f1 for name, one in scores.attributes.items()}
-        figures |= {"objects matched": scores.num_matched, "objects missed": scores.num_missed}
-        recalls = [(f"{name}: recall", dict(one.recall)) for name, one in scores.attributes.items()]
-        return [("test", figures), ("AP@50", dict(scores.detection.ap_50)), *recalls]
-
-    def _weight(self, loss: str) -> float:
-        if loss == "keypoints":
-            return self.keypoint_weight
-        return self.attribute_weight if loss.startswith("attributes/") else 1.0
-
     def _targets(self, batch: MultiTaskBatch) -> list[dict[str, Tensor]]:
         """Return one dict of plain tensors an image, checked against the names."""
         if not isinstance(batch, MultiTaskBatch):
             raise TypeError(
-                f"a batch is a {type(batch).__name__}; MultiTaskModule takes the MultiTaskBatch of MultiTaskDataModule"
+                f"expected a MultiTaskBatch, got a {type(batch).__name__}; give the batches of MultiTaskDataModule"
             )
-        if self.keypoint_names and batch.keypoints.shape[2] != len(self.keypoint_names):
-            raise ValueError(
-                f"objects have {batch.keypoints.shape[2]} points, keypoint_names has {len(self.keypoint_names)}; "
-                "give the data set's own keypoint names"
-            )
+        if self.keypoint_names:
+            check_keypoints(batch.keypoints, self.keypoint_names)
         missing = [name for name in self.attributes if name not in batch.attributes]
         if missing:
             raise ValueError(
@@ -255,13 +202,7 @@ class MultiTaskModule(RecipeModule):
                 "them, or leave them out of attributes"
             )
         real = batch.object_mask
-        check_labels(
-            batch.labels[real],
-            self.class_names,
-            argument="class_names",
-            first=FIRST_LABEL,
-            note=" (0 is background)",
-        )
+        check_labels(batch.labels[real], self.class_names, argument="class_names", first=FIRST_LABEL)
         for name, values in self.attributes.items():
             ids = batch.attributes[name][real]
             check_labels(ids[ids >= 0], values, argument="attributes", first=0, note=f" for {name!r}")
@@ -270,21 +211,6 @@ class MultiTaskModule(RecipeModule):
             {**{key: plain(target[key]) for key in kept}, "keypoint_mask": target["visibility"] > 0}
             for target in batch.target_list()
         ]
-
-    def _collect(self, batch: MultiTaskBatch, metric: WithoutDuplicates[MultiTaskMetric]) -> None:
-        found, wanted = self.forward(batch.image_list()), self._targets(batch)
-        metric.update(found, wanted, is_duplicate=batch.is_duplicate)
-
-    def _score(self, stage: str, metric: WithoutDuplicates[MultiTaskMetric]) -> MultiTaskScores:
-        scores = metric.metric.compute_scores()
-        metric.reset()
-        values = {"mean": scores.mean, "map": scores.detection.map, "map_50": scores.detection.map_50}
-        if scores.landmarks is not None:
-            values |= {"nme": scores.landmarks.nme, "failure_rate": scores.landmarks.failure_rate}
-        values |= {f"{name}/macro_f1": one.macro_f1 for name, one in scores.attributes.items()}
-        values["matched"] = scores.num_matched / max(1, scores.num_matched + scores.num_missed)
-        self.log_scores(stage, values)
-        return scores
 
 
 def _check_attributes(attributes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ NOTE [Neutral, not missing]
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ class WithoutDuplicates(WrapperMetric, Generic[M]):
         metric: That metric.
 
     Raises:
-        TypeError: It is none.
+        TypeError: If it is none.
     """
 
     def __init__(self, metric: M) -> None:
@@ -65,41 +65,29 @@ class WithoutDuplicates(WrapperMetric, Generic[M]):
             **kwargs: The same by name.
 
         Raises:
-            TypeError: A value is of another type, or dicts and rows come together.
-            ValueError: A value has another number of samples.
+            TypeError: If a value is of another type, or dicts and rows come together.
+            ValueError: If a value has another number of samples.
         """
         marks = is_duplicate.tolist() if isinstance(is_duplicate, Tensor) else list(is_duplicate)
         for value in (*args, *kwargs.values()):
             _check(value, marks)
-        update: Any = self.metric.update
-        if not any(marks):
-            update(*args, **kwargs)
-        elif any(_is_of_dicts(value) for value in (*args, *kwargs.values())):
-            update(
-                *(_emptied(value, marks) for value in args),
-                **{name: _emptied(value, marks) for name, value in kwargs.items()},
-            )
-        elif all(marks):
-            before = _states(self.metric)
-            update(*args, **kwargs)
-            _forget(before)
-        else:
-            rows = [row for row, mark in enumerate(marks) if not mark]
-            update(
-                *(_of_rows(value, rows) for value in args),
-                **{name: _of_rows(value, rows) for name, value in kwargs.items()},
-            )
+        of_dicts = any(_is_of_dicts(value) for value in (*args, *kwargs.values()))
+        if any(marks) and (of_dicts or not all(marks)):
+            change = _emptied if of_dicts else _without_rows
+            args = tuple(change(value, marks) for value in args)
+            kwargs = {name: change(value, marks) for name, value in kwargs.items()}
+        before = [] if of_dicts or not all(marks) else _states(self.metric)
+        cast(Any, self.metric).update(*args, **kwargs)
+        _forget(before)
 
     def compute(self) -> Any:
-        """Return what the metric finds in everything collected since the last reset, over all ranks."""
-        metric: Any = self.metric
-        return metric.compute()
+        """Return the value of everything collected since the last reset, over all ranks."""
+        return cast(Any, self.metric).compute()
 
     def reset(self) -> None:
         """Forget what was collected."""
         super().reset()
-        metric: Any = self.metric
-        metric.reset()
+        cast(Any, self.metric).reset()
 
 
 def _is_per_sample(value: Any) -> bool:
@@ -111,25 +99,22 @@ def _is_of_dicts(value: Any) -> bool:
 
 
 def _check(value: Any, marks: Sequence[bool]) -> None:
-    if not _is_per_sample(value):
-        if value is None or isinstance(value, bool | int | float | str):
-            return
+    if value is None or isinstance(value, bool | int | float | str):
+        return
+    if not _is_per_sample(value) or (isinstance(value, Tensor) and value.ndim == 0):
+        found = "0-d tensor" if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(
-            f"an argument is a {type(value).__name__}; the rule is a tensor with one row a sample, or a list with one "
-            "entry a sample."
-        )
-    if isinstance(value, Tensor) and value.ndim == 0:
-        raise ValueError(
-            "an argument is a 0-d tensor, in which duplicates count already; the rule is one row a sample, such as a "
-            'loss with reduction="none".'
+            f"expected a tensor with one row a sample, or a list with one entry a sample, got a {found}; give the "
+            'values of the samples, such as a loss with reduction="none"'
         )
     if len(value) != len(marks):
         raise ValueError(
-            f"an argument has {len(value)} samples and is_duplicate {len(marks)}; give one row, or entry, for each."
+            f"an argument has {len(value)} samples and is_duplicate {len(marks)}; give one row, or entry, for each"
         )
 
 
-def _of_rows(value: Any, rows: list[int]) -> Any:
+def _without_rows(value: Any, marks: Sequence[bool]) -> Any:
+    rows = [row for row, mark in enumerate(marks) if not mark]
     if isinstance(value, Tensor):
         return value[rows]
     return [value[row] for row in rows] if _is_per_sample(value) else value
@@ -143,27 +128,21 @@ def _emptied(value: Any, marks: Sequence[bool]) -> Any:
         raise TypeError(
             f"a {type(value).__name__} without dicts comes with a list of dicts; the rule is one dict a sample in all."
         )
-    return [_without_objects(one) if mark else one for one, mark in zip(value, marks, strict=True)]
-
-
-def _without_objects(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value[:0] if isinstance(value, Tensor) and value.ndim else value
-        for name, value in fields.items()
-    }
+    return [
+        {name: held[:0] if isinstance(held, Tensor) and held.ndim else held for name, held in one.items()}
+        if mark
+        else one
+        for one, mark in zip(value, marks, strict=True)
+    ]
 
 
 def _states(metric: nn.Module) -> list[tuple[Metric, dict[str, Any]]]:
     """Return the states of a metric and of those inside of it, for `_forget`."""
+    metrics = [one for one in metric.modules() if isinstance(one, Metric)]
     return [
-        (one, {name: _kept(state) for name, state in one.metric_state.items()})
-        for one in metric.modules()
-        if isinstance(one, Metric)
+        (one, {name: list(s) if isinstance(s, list) else s.clone() for name, s in one.metric_state.items()})
+        for one in metrics
     ]
-
-
-def _kept(state: Any) -> Any:
-    return list(state) if isinstance(state, list) else state.clone()
 
 
 def _forget(before: list[tuple[Metric, dict[str, Any]]]) -> None:

@@ -53,7 +53,7 @@ class Sleeping(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def fit(callback, *, sample_s=0.0, step_s=0.0, **arguments):
+def fit(*callbacks, sample_s=0.0, step_s=0.0, **arguments):
     trainer = Trainer(
         accelerator="cpu",
         logger=False,
@@ -62,7 +62,7 @@ def fit(callback, *, sample_s=0.0, step_s=0.0, **arguments):
         enable_model_summary=False,
         num_sanity_val_steps=0,
         log_every_n_steps=1,
-        callbacks=[callback],
+        callbacks=list(callbacks),
         **{"max_epochs": 2, **arguments},
     )
     loader = DataLoader(Labelled(sample_s), batch_size=2, seed=0, collate_fn=collate)
@@ -170,12 +170,15 @@ def test_targets_in_columns_are_refused():
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-def test_two_ranks_log_their_mean_wait_without_a_warning(tmp_path):
-    class Told(DataWaitMonitor):
+def test_two_ranks_log_their_mean_wait_without_a_warning_and_count_the_classes_of_both(tmp_path):
+    class Recording(DataWaitMonitor):
         def on_train_end(self, trainer, pl_module):
-            told = float(trainer.callback_metrics["data/wait_fraction"])
-            (tmp_path / f"{trainer.global_rank}.txt").write_text(f"{told} {self.wait_fraction}")
+            logged = float(trainer.callback_metrics["data/wait_fraction"])
+            values = [logged, self.wait_fraction, *mix.counts.tolist()]
+            (tmp_path / f"{trainer.global_rank}.txt").write_text(" ".join(map(str, values)))
 
-    fit(Told(), sample_s=0.01, max_epochs=1, devices=2, strategy="ddp_fork")
+    mix = ClassMixMonitor(2)
+    fit(Recording(), mix, sample_s=0.01, max_epochs=1, devices=2, strategy="ddp_fork")
     ranks = [[float(part) for part in (tmp_path / f"{r}.txt").read_text().split()] for r in range(2)]
     assert ranks[0][0] == ranks[1][0] == pytest.approx((ranks[0][1] + ranks[1][1]) / 2, abs=1e-6)
+    assert ranks[0][2:] == ranks[1][2:] == [24, 8]  # of 8 images, half of them a rank's

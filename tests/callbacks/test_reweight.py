@@ -154,7 +154,7 @@ def test_a_sampler_without_weights_is_refused_before_the_first_epoch(shapes, tmp
     with pytest.raises(ValueError, match="the trainer has no data module"):
         set_up(callback, Holding(None))
     with pytest.raises(ValueError, match="colour"):
-        set_up(ReweightClasses(Asked(), by="colour"), Holding(data_of(shapes)))
+        set_up(ReweightClasses(Asked(), balance_by="colour"), Holding(data_of(shapes)))
     too_short = WeightedRandomSampler([1.0, 1.0])
     with pytest.raises(ValueError, match="2 weights and the training table 24 samples"):
         set_up(callback, Holding(data_of(shapes, train_sampler=too_short)))
@@ -186,13 +186,13 @@ def test_an_older_checkpoint_without_weights_gives_the_sampler_its_own_back(shap
 
 
 def test_options_reach_the_weights_of_images(shapes):
-    options = {"by": "finish", "reduce": "max", "empty_weight": 0.5}
+    options = {"reduce": "max", "empty_weight": 0.5}
     data = data_of(shapes)
-    callback = ReweightClasses(Asked(), **options)
+    callback = ReweightClasses(Asked(), balance_by="finish", **options)
     set_up(callback, Holding(data))
     callback.load_state_dict({"class_weights": [1.0, 3.0, 2.0], "epoch": 0})
     (table,) = data.tables("train")
-    expected = torch.from_numpy(image_weights(table, [1.0, 3.0, 2.0], **options))
+    expected = torch.from_numpy(image_weights(table, [1.0, 3.0, 2.0], by="finish", **options))
     assert torch.equal(data.train_dataloader().sampler.weights, expected)
 
 

@@ -62,10 +62,12 @@ def landmark_batch(count: int = 8, **changes: Any) -> LandmarkBatch:
     )
 
 
-def classification_batch(count: int = 8, *, multi_label: bool = False, **changes: Any) -> ClassificationBatch:
+def classification_batch(
+    count: int = 8, *, multi_label: bool = False, labels: Tensor | None = None, **changes: Any
+) -> ClassificationBatch:
     """Labels: dark or bright; with `multi_label` bright, hollow, and a class that is never there."""
     images, columns = drawn(count, **changes)
-    labels = columns["labels"]
+    labels = columns["labels"] if labels is None else labels
     if multi_label:
         labels = torch.stack([labels, columns["finish"], torch.zeros_like(labels)], dim=1).float()
     marks = torch.zeros(count, dtype=torch.bool)

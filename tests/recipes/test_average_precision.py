@@ -60,3 +60,15 @@ def test_nothing_found_or_nothing_to_find_scores_zero(
     )
     scores = metric.compute_scores()
     assert (scores.map, scores.map_50) == (0.0, 0.0)
+
+
+def test_a_detection_on_a_crowd_region_counts_neither_for_nor_against() -> None:
+    target, on_both = boxes(A, B, labels=[1, 1]), scored(boxes(B, A, labels=[1, 1]))
+    on_both["scores"] = torch.tensor([0.9, 0.5])  # the surer one lies on the crowd
+    for iscrowd, ap in (([0, 1], 1.0), ([0, 0], 1.0)):
+        metric = AveragePrecision(["disc"])
+        metric.update([on_both], [{**target, "iscrowd": torch.tensor(iscrowd)}])
+        assert metric.compute_scores().ap_50["disc"] == pytest.approx(ap)
+    without = AveragePrecision(["disc"])
+    without.update([on_both], [boxes(A, labels=[1])])
+    assert without.compute_scores().ap_50["disc"] == pytest.approx(0.5)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -105,7 +104,7 @@ def test_smoothing_and_dropout_are_honoured_in_training_alone() -> None:
 
 @pytest.mark.parametrize("label", [-1, 2])
 def test_a_label_outside_the_class_names_is_refused(label: int) -> None:
-    batch = replace(classification_batch(1), labels=torch.tensor([label]))
+    batch = classification_batch(1, labels=torch.tensor([label]))
     with pytest.raises(ValueError, match="must lie in 0 to 1"):
         module().training_step(batch, 0)
 
@@ -115,7 +114,7 @@ def test_labels_of_the_other_kind_are_refused_with_the_remedy() -> None:
         module().training_step(classification_batch(1, multi_label=True), 0)
     with pytest.raises(ValueError, match="multi_label=True"):
         module(multi_label=True).training_step(classification_batch(1), 0)
-    with pytest.raises(ValueError, match=r"float \(B, 2\)"):
+    with pytest.raises(ValueError, match=r"float labels \(B, 2\)"):
         module(multi_label=True).training_step(classification_batch(1, multi_label=True), 0)
 
 

@@ -14,6 +14,7 @@ from torchvision import tv_tensors
 
 from lit_loader.collate import DetectionCollate
 from lit_loader.recipes import DetectionModule, PyramidBackbone, learning_rate_factor
+from lit_loader.recipes.detection import plain_targets, training_targets
 
 NAMES = ("disc", "square")
 
@@ -84,7 +85,7 @@ def test_steps_on_one_batch_bring_the_loss_down() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     losses = []
     for _ in range(12):
-        loss = torch.stack(list(model.model(images, model._from_zero(targets)).values())).sum()
+        loss = torch.stack(list(model.model(images, training_targets(plain_targets(targets))).values())).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -182,6 +183,23 @@ def test_images_are_resized_to_the_asked_sides_and_boxes_are_given_back_in_pixel
     assert float(boxes.max()) > 64
 
 
+def test_crowd_regions_reach_neither_the_loss_nor_the_scores() -> None:
+    images, targets = batch(1)
+    crowd = {
+        "boxes": torch.cat([targets[0]["boxes"], torch.tensor([[0.0, 0.0, 60.0, 60.0]])]),
+        "labels": torch.tensor([1, 2]),
+        "iscrowd": torch.tensor([0, 1]),
+        "is_duplicate": False,
+    }
+    model = module(score_thresh=0.0)
+    model.log_dict = lambda *_, **__: None  # type: ignore[method-assign] # there is no trainer
+    assert model.training_step((images, [crowd]), 0) == model.training_step((images, targets), 0)
+    model.eval()
+    with torch.no_grad():
+        model.validation_step((images, [crowd]), 0)
+    assert math.isnan(model._score("val", model.val_metric).ap_50["square"])
+
+
 @pytest.mark.parametrize("label", [0, 3])
 def test_a_label_outside_the_class_names_is_refused(label: int) -> None:
     images, targets = batch(1)
@@ -196,7 +214,7 @@ def test_a_label_outside_the_class_names_is_refused(label: int) -> None:
         ({"class_names": ("a", "a")}, "class_names"),
         ({"head_channels": 48}, "multiple of 32"),
         ({"channels": 12}, "multiple of 8"),
-        ({"detections_per_img": 101}, "1 to 100"),
+        ({"detections_per_img": 101}, "detections_per_img"),
         ({"strides": (8, 32)}, "run of neighbours"),
         ({"strides": ()}, "run of neighbours"),
         ({"head_convs": -1}, "head_convs"),

@@ -36,7 +36,7 @@ from lit_loader.recipes import (
     LandmarkModule,
     MultiTaskModule,
     WithoutDuplicates,
-    names_from_data,
+    model_kwargs_from_datamodule,
 )
 
 NUM_IMAGES = {"train": 6, "val": 6, "test": 17}
@@ -132,7 +132,7 @@ def evaluate(case: str, source: ShapesSource, *, devices: int = 1) -> dict[str, 
     data = datamodule(source, batch_size=BATCH_SIZE, num_workers=0, seed=1, **data_settings)
     data.prepare_data()
     torch.manual_seed(0)
-    names = {"class_names": data.class_names} if module is Own else names_from_data(data)
+    names = {"class_names": data.class_names} if module is Own else model_kwargs_from_datamodule(data)
     model = module(**model_settings, **names)
     for name, parameter in model.named_parameters():
         if name.endswith("bbox_reg.bias"):  # untrained boxes as large as objects are: some hit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lit_loader.recipes.heatmaps import heatmap_loss, point_loss, soft_argmax
+from lit_loader.recipes.network import heatmap_loss, point_loss, soft_argmax
 
 
 def test_a_sharp_peak_is_the_middle_of_its_cell_and_certain() -> None:

@@ -101,7 +101,7 @@ def test_no_face_scores_no_number_and_reset_forgets() -> None:
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"normalize_by": "pupils"}, "none of"),
+        ({"normalize_by": "pupils"}, "must be 'pair', 'box' or 'diagonal'"),
         ({"normalize_by": "pair"}, "needs normalization_pair"),
         ({"normalize_by": "box", "normalization_pair": (0, 1)}, "no effect"),
         ({"normalize_by": "pair", "normalization_pair": (1, 1)}, "different points"),

@@ -49,10 +49,10 @@ def test_fit_and_test_report_points_and_classes(tmp_path: Any) -> None:
     trainer = fit(model, [landmark_batch(4), landmark_batch(3, seed=1)], tmp_path)
     assert model.test_scores is not None
     assert (model.test_scores.num_faces, model.test_scores.num_excluded) == (14, 0)  # two loaders, as one
-    assert model.test_class_scores is not None
+    assert model.test_scores.classes is not None
     logged = trainer.callback_metrics
     assert float(logged["test/nme"]) == pytest.approx(model.test_scores.nme)
-    assert float(logged["test/macro_f1"]) == pytest.approx(model.test_class_scores.macro_f1)
+    assert float(logged["test/macro_f1"]) == pytest.approx(model.test_scores.classes.macro_f1)
     sections = dict(model.test_report())
     assert sections["test"]["NME"] == model.test_scores.nme
     assert sections["test"]["failures above 0.5"] == model.test_scores.failure_rate
@@ -65,7 +65,8 @@ def test_the_checkpoint_is_chosen_by_a_metric_that_validation_logs(tmp_path: Any
     assert model.val_scores is not None
     assert model.monitor_mode == "min"
     assert model.monitor.split("/")[1] in {name.split("/")[1] for name in trainer.callback_metrics}
-    assert model.test_class_scores is None
+    assert model.test_scores is not None
+    assert model.test_scores.classes is None
     assert [title for title, _ in model.test_report()] == ["test"]
 
 
@@ -77,7 +78,7 @@ def test_a_checkpoint_restores_the_module_from_plain_values(tmp_path: Any) -> No
     images = landmark_batch(2).images
     with torch.no_grad():
         torch.testing.assert_close(again(images), model.eval()(images))
-    assert again.test_metric.metric.normalization_pair == (0, 1)
+    assert again.test_metric.metric.points.normalization_pair == (0, 1)
 
 
 @pytest.mark.parametrize("size", [64, 80, 100])
@@ -124,7 +125,7 @@ def test_the_error_is_normalised_as_asked_or_by_what_is_known(
     changes: dict[str, Any], normalize_by: str
 ) -> None:
     model = module(**changes)
-    metrics = (model.val_metric.metric, model.test_metric.metric)
+    metrics = (model.val_metric.metric.points, model.test_metric.metric.points)
     assert [metric.normalize_by for metric in metrics] == [normalize_by] * 2
 
 
@@ -172,7 +173,7 @@ def test_a_report_before_a_test_is_refused() -> None:
         ({"normalize_by": "pair"}, "needs normalization_pair"),
         ({"normalization_pair": (0, 4)}, "among 4"),
         ({"normalization_pair": (2, 2), "normalize_by": "box"}, "different points"),
-        ({"normalize_by": "pupils"}, "none of"),
+        ({"normalize_by": "pupils"}, "must be 'pair'"),
         ({"failure_threshold": -1.0}, "failure_threshold"),
         ({"stride": 5}, "run of neighbours"),
         ({"heatmap_sigma": 0.0}, "heatmap_sigma"),

@@ -51,6 +51,14 @@ def test_what_is_masked_teaches_nothing() -> None:
     assert overfit(module(), batch, steps=2) == overfit(module(), junk, steps=2)
 
 
+def test_crowd_regions_are_not_trained_on() -> None:
+    batch = multi_task_batch(2)
+    empty = multi_task_batch(2, empty=[0])
+    crowd = batch._replace(iscrowd=torch.tensor([[1, 0], [0, 0]]))
+    losses = [overfit(module(box_jitter=0.0), one, steps=1) for one in (batch, crowd, empty)]
+    assert losses[1] == losses[2] != losses[0]
+
+
 def test_an_object_without_points_or_without_the_attribute_teaches_the_rest() -> None:
     batch = multi_task_batch(2)
     nothing = batch._replace(
@@ -220,7 +228,7 @@ def test_a_report_before_a_test_is_refused() -> None:
         ({"normalize_by": "pair"}, "needs normalization_pair"),
         ({"keypoint_names": (), "normalization_pair": (0, 1)}, "without keypoint_names"),
         ({"head_channels": 48}, "multiple of 32"),
-        ({"detections_per_img": 101}, "1 to 100"),
+        ({"detections_per_img": 101}, "detections_per_img"),
         ({"strides": (8, 32)}, "run of neighbours"),
         ({"roi_size": 1}, "roi_size"),
         ({"box_scale": 0.5}, "box_scale"),

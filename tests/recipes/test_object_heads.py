@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from lit_loader.recipes.object_heads import ObjectHeads, jitter_boxes, scale_boxes
+from lit_loader.recipes.multi_task_net import ObjectHeads, jitter_boxes, scale_boxes
 
 BOXES = torch.tensor([[10.0, 20.0, 30.0, 60.0], [0.0, 0.0, 4.0, 2.0]])
 
@@ -58,13 +58,12 @@ def test_no_boxes_give_no_rows_and_a_loss_of_nothing() -> None:
     model = heads()
     none = torch.zeros(0, 4)
     outputs = model({"8": torch.rand(2, 32, 8, 8, requires_grad=True)}, [none, none], (64, 64))
-    losses = model.losses(
-        outputs,
-        keypoints=torch.zeros(0, 3, 2),
-        keypoint_mask=torch.zeros(0, 3, dtype=torch.bool),
-        attributes={"finish": torch.zeros(0, dtype=torch.int64)},
-        heatmap_sigma=1.0,
-    )
+    target = {
+        "keypoints": torch.zeros(0, 3, 2),
+        "keypoint_mask": torch.zeros(0, 3, dtype=torch.bool),
+        "finish": torch.zeros(0, dtype=torch.int64),
+    }
+    losses = model.losses(outputs, [target, target], heatmap_sigma=1.0)
     assert {name: float(loss.detach()) for name, loss in losses.items()} == {
         "keypoints": 0.0,
         "attributes/finish": 0.0,
@@ -76,18 +75,14 @@ def test_no_boxes_give_no_rows_and_a_loss_of_nothing() -> None:
 def test_a_point_outside_of_the_region_teaches_nothing() -> None:
     model = heads(box_scale=1.0)
     outputs = model({"8": torch.rand(1, 32, 8, 8)}, [torch.tensor([[16.0, 16.0, 32.0, 32.0]])], (64, 64))
-    losses = [
-        float(
-            model.losses(
-                outputs,
-                keypoints=torch.tensor([[[20.0, 20.0], [x, 20.0], [30.0, 30.0]]]),
-                keypoint_mask=torch.tensor([[True, mask, True]]),
-                attributes={"finish": torch.tensor([0])},
-                heatmap_sigma=1.0,
-            )["keypoints"].detach()
-        )
-        for x, mask in ((33.0, True), (25.0, False), (25.0, True))
-    ]
+    losses = []
+    for x, mask in ((33.0, True), (25.0, False), (25.0, True)):
+        target = {
+            "keypoints": torch.tensor([[[20.0, 20.0], [x, 20.0], [30.0, 30.0]]]),
+            "keypoint_mask": torch.tensor([[True, mask, True]]),
+            "finish": torch.tensor([0]),
+        }
+        losses.append(float(model.losses(outputs, [target], heatmap_sigma=1.0)["keypoints"].detach()))
     assert losses[0] == losses[1] != losses[2]
 
 
@@ -105,7 +100,7 @@ def test_points_are_given_in_pixels_of_the_networks_input() -> None:
     [
         ({"roi_size": 1}, "roi_size"),
         ({"box_scale": 4.0}, "box_scale"),
-        ({"in_channels": 12}, "multiple of 8"),
+        ({"in_channels": 12}, "divisible by num_groups"),
     ],
 )
 def test_settings_out_of_range_are_refused(changes: dict[str, Any], match: str) -> None:

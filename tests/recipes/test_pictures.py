@@ -19,7 +19,7 @@ from lit_loader.recipes import (
     LandmarkModule,
     MultiTaskModule,
     draw_predictions,
-    names_from_data,
+    model_kwargs_from_datamodule,
 )
 from tests.drawn_set import DrawnSource, draw_set
 
@@ -150,7 +150,7 @@ def test_every_recipe_is_drawn_on_its_own_data_labelled_or_not(
     names = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
     bare = draw_set(tmp_path / "bare", num_images=6, objects=1, attributes={}, **names)
     datamodule = kind(DrawnSource(train=table, val=table, predict=bare), batch_size=6, **settings)
-    model = recipe(**names_from_data(datamodule), **own)
+    model = recipe(**model_kwargs_from_datamodule(datamodule), **own)
     figure = draw_predictions(model, datamodule, datamodule.first_batch(stage), max_images=3, min_score=0.0)
     assert len(titles(figure)) == 3
 

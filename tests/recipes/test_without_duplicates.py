@@ -147,8 +147,8 @@ def test_strings_are_samples_and_options_are_passed_on() -> None:
     [
         ((torch.zeros(2), torch.zeros(3)), ValueError, "2 samples and is_duplicate 3"),
         (([1, 2], torch.zeros(3)), ValueError, "2 samples and is_duplicate 3"),
-        ((torch.tensor(0.5),), ValueError, 'reduction="none"'),
-        (({"boxes": torch.zeros(3)},), TypeError, "an argument is a dict"),
+        ((torch.tensor(0.5),), TypeError, 'reduction="none"'),
+        (({"boxes": torch.zeros(3)},), TypeError, "got a dict"),
         (([{}, {}, {}], torch.zeros(3)), TypeError, "one dict a sample in all"),
     ],
 )

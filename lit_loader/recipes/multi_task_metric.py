@@ -12,24 +12,30 @@ from torch import Tensor, nn
 from torchmetrics import Metric, SumMetric
 from torchvision.ops import box_iou
 
-from lit_loader.recipes.average_precision import AveragePrecision, DetectionScores
-from lit_loader.recipes.class_scores import ClassificationScores, ClassMetric
-from lit_loader.recipes.detector import plain_targets
-from lit_loader.recipes.landmark_error import LandmarkScores, NormalizeBy, NormalizedMeanError
+from lit_loader.recipes.detection import plain_targets
+from lit_loader.recipes.metrics import (
+    AveragePrecision,
+    ClassificationScores,
+    ClassMetric,
+    DetectionScores,
+    LandmarkScores,
+    NormalizedMeanError,
+    Report,
+)
 
 __all__ = ["MultiTaskMetric", "MultiTaskScores", "match_detections"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultiTaskScores:
-    """What one evaluation found.
+    """Scores of boxes, points and attributes.
 
     Args:
         detection: mAP, mAP@50 and AP@50 by class, over all objects.
-        landmarks: Error and failure rate of points, over matched objects; None for a model without points.
+        landmarks: Error and failure rate of points, over matched objects, or None for a model without points.
         attributes: Accuracy, macro-F1, F1 and recall of each attribute by name, over matched objects.
         num_matched: Annotated objects that a detection was matched with.
-        num_missed: Annotated objects that none was; points and attributes know nothing of them.
+        num_missed: Annotated objects without one, on which points and attributes were not measured.
     """
 
     detection: DetectionScores
@@ -47,6 +53,25 @@ class MultiTaskScores:
         known = [part for part in parts if not math.isnan(part)]
         return sum(known) / len(known)
 
+    @property
+    def logged(self) -> dict[str, float]:
+        """The mean and its parts, and the share of objects that were matched."""
+        values = {"mean": self.mean, **self.detection.logged}
+        if self.landmarks is not None:
+            values |= self.landmarks.logged
+        values |= {f"{name}/macro_f1": one.macro_f1 for name, one in self.attributes.items()}
+        return values | {"matched": self.num_matched / max(1, self.num_matched + self.num_missed)}
+
+    def report(self) -> Report:
+        """Return the figures of all tasks, AP@50 by class, and recall of each attribute by value."""
+        (_, figures), ap_50 = self.detection.report()
+        if self.landmarks is not None:
+            figures |= self.landmarks.report()[0][1]
+        figures |= {f"{name} macro-F1": one.macro_f1 for name, one in self.attributes.items()}
+        figures |= {"objects matched": self.num_matched, "objects missed": self.num_missed}
+        recalls = [(f"{name}: recall", dict(one.recall)) for name, one in self.attributes.items()]
+        return [("test", figures), ap_50, *recalls]
+
 
 class MultiTaskMetric(nn.Module):
     """The metrics of detection, points and attributes, fed together.
@@ -55,35 +80,20 @@ class MultiTaskMetric(nn.Module):
     out. Points and attributes are measured on what is matched, and how much is not is counted.
 
     Args:
-        class_names: Label ``i + 1`` is ``class_names[i]``.
-        num_keypoints: Points of an object; 0 for none.
+        boxes: Of the detections.
+        points: Of an object's points, or None if there are none.
         attributes: Values of every attribute by its name.
-        normalize_by: See `NormalizedMeanError`.
-        normalization_pair: See `NormalizedMeanError`.
-        failure_threshold: See `NormalizedMeanError`.
     """
 
     def __init__(
         self,
         *,
-        class_names: Sequence[str],
-        num_keypoints: int,
+        boxes: AveragePrecision,
+        points: NormalizedMeanError | None,
         attributes: Mapping[str, Sequence[str]],
-        normalize_by: NormalizeBy = "box",
-        normalization_pair: Sequence[int] | None = None,
-        failure_threshold: float = 0.10,
     ) -> None:
         super().__init__()
-        self.precision = AveragePrecision(class_names)
-        self.points = (
-            NormalizedMeanError(
-                normalize_by=normalize_by,
-                normalization_pair=normalization_pair,
-                failure_threshold=failure_threshold,
-            )
-            if num_keypoints
-            else None
-        )
+        self.precision, self.points = boxes, points
         self.attribute_names = tuple(attributes)
         self.values = nn.ModuleList(ClassMetric(names) for names in attributes.values())
         self.matched, self.missed = SumMetric(), SumMetric()
@@ -96,14 +106,11 @@ class MultiTaskMetric(nn.Module):
         Args:
             detections: One dict an image: ``boxes``, ``labels``, ``scores``, ``keypoints`` and attributes.
             targets: One dict an image: ``boxes``, ``labels``, ``keypoints``, ``keypoint_mask``, attributes (-1
-                for none) and, where known, ``iscrowd``.
+                for none) and ``iscrowd``.
         """
-        kept = ("boxes", "labels", "scores")
-        found = [{key: one[key] for key in kept} for one in detections]
-        self.precision.update(found, plain_targets(targets))
+        self.precision.update([dict(one) for one in detections], plain_targets(targets))
         for one, target in zip(detections, targets, strict=True):
-            everything = torch.ones_like(target["labels"], dtype=torch.bool)
-            objects = (target["iscrowd"] == 0 if "iscrowd" in target else everything).nonzero()[:, 0]
+            objects = (target["iscrowd"] == 0).nonzero()[:, 0]
             rows, columns = match_detections(one["boxes"], one["scores"], target["boxes"][objects])
             columns = objects[columns]
             self.matched.update(float(len(rows)))
@@ -130,11 +137,9 @@ class MultiTaskMetric(nn.Module):
 
     def reset(self) -> None:
         """Forget what was collected."""
-        metrics: list[Metric | ClassMetric] = [self.precision, self.matched, self.missed]
-        for metric in [*metrics, *self._by_attribute().values()]:
-            metric.reset()
-        if self.points is not None:
-            self.points.reset()
+        for metric in self.modules():
+            if isinstance(metric, Metric):
+                metric.reset()
 
     def _by_attribute(self) -> dict[str, ClassMetric]:
         return dict(zip(self.attribute_names, cast(list[ClassMetric], list(self.values)), strict=True))

@@ -1,19 +1,69 @@
-"""Pictures of what a recipe finds in a batch, beside what is true."""
+"""Recipes and data modules together: a model's arguments that follow from the data, and pictures of predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import LightningModule
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from lit_loader.collate import ClassificationBatch, LandmarkBatch, batch_images
-from lit_loader.datamodules import TableDataModule, draw_boxes, draw_labels, draw_points, label_texts
+from lit_loader.datamodules import (
+    ClassificationDataModule,
+    LandmarkDataModule,
+    MultiTaskDataModule,
+    TableDataModule,
+    draw_boxes,
+    draw_labels,
+    draw_points,
+    label_texts,
+)
 
-__all__ = ["draw_predictions"]
+if TYPE_CHECKING:  # matplotlib is an extra
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_predictions", "model_kwargs_from_datamodule"]
+
+
+def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
+    """Return the keywords of the task's recipe that follow from the data.
+
+    A landmark recipe gets a head for the class where the data has more than one.
+
+    Args:
+        datamodule: One whose data is prepared.
+
+    Returns:
+        For `DetectionModule` ``class_names``; for `ClassificationModule` ``multi_label`` too; for
+        `LandmarkModule` and `MultiTaskModule` also ``keypoint_names`` and ``normalization_pair``, for the latter
+        ``attributes``. Plain lists, so that a checkpoint can keep them.
+
+    Raises:
+        ValueError: If the data has no classes, or a landmark set no points.
+    """
+    classes = list(datamodule.class_names)
+    if not classes:
+        raise ValueError(
+            f"expected a source with classes, got one without for {type(datamodule).__name__}; give it a split with "
+            "labels, or class_names=[...]"
+        )
+    if isinstance(datamodule, ClassificationDataModule):
+        return {"class_names": classes, "multi_label": datamodule.multi_label}
+    if not isinstance(datamodule, LandmarkDataModule | MultiTaskDataModule):
+        return {"class_names": classes}
+    schema = datamodule.keypoint_schema
+    points: dict[str, Any] = {"keypoint_names": [], "normalization_pair": None}
+    if schema is not None:
+        pair = None if schema.normalization_pair is None else list(schema.normalization_pair)
+        points = {"keypoint_names": list(schema.names), "normalization_pair": pair}
+    if isinstance(datamodule, MultiTaskDataModule):
+        values = {name: list(names) for name, names in datamodule.attributes.items()}
+        return {"class_names": classes, **points, "attributes": values}
+    if schema is None:
+        raise ValueError("the data has no points; read it with a keypoint schema, or train another task")
+    return {**points, "class_names": classes if len(classes) > 1 else None}
 
 
 def draw_predictions(

@@ -17,7 +17,7 @@ from lit_loader.recipes import (
     DetectionModule,
     LandmarkModule,
     MultiTaskModule,
-    names_from_data,
+    model_kwargs_from_datamodule,
 )
 from tests.drawn_set import CLASSES, FINISHES, POINTS, DrawnSource, draw_set
 
@@ -51,7 +51,7 @@ EYES = {"keypoint_names": list(POINTS), "normalization_pair": [0, 1]}
     ],
 )
 def test_the_names_are_plain_and_build_the_recipe(source, kind, settings, recipe, names):
-    found = names_from_data(kind(source, **settings))
+    found = model_kwargs_from_datamodule(kind(source, **settings))
     assert found == {"class_names": list(CLASSES), **names}
     assert json.loads(json.dumps(found)) == found
     assert recipe(**found, **SMALL).class_names == CLASSES
@@ -59,22 +59,22 @@ def test_the_names_are_plain_and_build_the_recipe(source, kind, settings, recipe
 
 def test_a_label_by_an_attribute_names_its_values(source):
     datamodule = ClassificationDataModule(source, label_attribute="finish", sample_unit="object")
-    assert names_from_data(datamodule) == {"class_names": list(FINISHES), "multi_label": False}
+    assert model_kwargs_from_datamodule(datamodule) == {"class_names": list(FINISHES), "multi_label": False}
 
 
 def test_a_single_class_needs_no_class_head_for_landmarks(tmp_path):
     table = draw_set(tmp_path, num_images=2, objects=1, class_names=("face",), labels=[0, 0])
-    found = names_from_data(LandmarkDataModule(DrawnSource(train=table)))
+    found = model_kwargs_from_datamodule(LandmarkDataModule(DrawnSource(train=table)))
     assert found == {"class_names": None, "keypoint_names": list(POINTS), "normalization_pair": None}
-    assert names_from_data(MultiTaskDataModule(DrawnSource(train=table)))["class_names"] == ["face"]
+    assert model_kwargs_from_datamodule(MultiTaskDataModule(DrawnSource(train=table)))["class_names"] == [
+        "face"
+    ]
 
 
 def test_data_without_classes_or_points_is_refused_with_a_remedy(tmp_path):
     for kind in (DetectionDataModule, ClassificationDataModule):
-        with pytest.raises(
-            ValueError, match=rf"{kind.__name__} names no class.* give it a split with labels"
-        ):
-            names_from_data(kind(DrawnSource()))
+        with pytest.raises(ValueError, match=rf"{kind.__name__}; give it a split with labels"):
+            model_kwargs_from_datamodule(kind(DrawnSource()))
     bare = draw_set(tmp_path, num_images=2, objects=1, **BARE)
-    with pytest.raises(ValueError, match="no points; read it with a schema"):
-        names_from_data(LandmarkDataModule(DrawnSource(predict=bare)))
+    with pytest.raises(ValueError, match="no points; read it with a keypoint schema"):
+        model_kwargs_from_datamodule(LandmarkDataModule(DrawnSource(predict=bare)))

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_loader.recipes.multi_task_scores import MultiTaskMetric, match_detections
+from lit_loader.recipes import AveragePrecision, NormalizedMeanError
+from lit_loader.recipes.multi_task_metric import MultiTaskMetric, match_detections
 
 A, B, FAR = [0.0, 0, 10, 10], [20.0, 0, 30, 10], [80.0, 80, 90, 90]
 
@@ -40,13 +41,12 @@ def test_nothing_pairs_with_nothing(boxes: list[list[float]], objects: list[list
     assert pairs(boxes, [0.5] * len(boxes), objects) == []
 
 
-def metric(**changes: Any) -> MultiTaskMetric:
-    settings: dict[str, Any] = {
-        "class_names": ("x", "y"),
-        "num_keypoints": 2,
-        "attributes": {"finish": ("plain", "hollow")},
-    }
-    return MultiTaskMetric(**settings | changes)
+def metric(**settings: Any) -> MultiTaskMetric:
+    return MultiTaskMetric(
+        boxes=AveragePrecision(("x", "y")),
+        points=NormalizedMeanError(**settings),
+        attributes={"finish": ("plain", "hollow")},
+    )
 
 
 def image() -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -1,0 +1,321 @@
+"""The recipes' networks: images as they take them, a small feature pyramid, FCOS, heatmaps; checks of settings."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.fcos import FCOS, FCOSHead
+from torchvision.ops import Conv2dNormActivation
+
+__all__ = [
+    "PyramidBackbone",
+    "check_keypoints",
+    "check_labels",
+    "check_names",
+    "check_range",
+    "heatmap_loss",
+    "masked_mean",
+    "network_input",
+    "plain",
+    "point_loss",
+    "small_fcos",
+    "soft_argmax",
+    "unit_range",
+]
+
+IMAGE_MEAN: Final = 0.5
+IMAGE_STD: Final = 0.25
+
+
+def plain(value: Tensor) -> Tensor:
+    """Return a tensor without its tv_tensor class, which would be looked at in every operation of a model."""
+    return value.as_subclass(Tensor)
+
+
+def unit_range(image: Tensor) -> Tensor:
+    """Return an image as floats in [0, 1].
+
+    Images may come as uint8, a quarter of the bytes to move, and are made float where the model is.
+
+    Args:
+        image: float in [0, 1], returned as it is, or uint8 in [0, 255]; any shape.
+    """
+    image = plain(image)
+    return image if image.is_floating_point() else image.float() / 255
+
+
+def network_input(images: Tensor) -> Tensor:
+    """Return a batch of images normalised, and padded right and below to sides that 32, the largest stride, divides.
+
+    Args:
+        images: float in [0, 1] or uint8, shape ``(B, 3, H, W)``.
+
+    Returns:
+        float, shape ``(B, 3, H', W')``, channels last in memory, in which convolutions run faster; padding is
+        0, the mean colour.
+
+    Raises:
+        ValueError: If the shape is another.
+    """
+    if images.ndim != 4 or images.shape[1] != 3:
+        raise ValueError(f"expected RGB images of shape (B, 3, H, W), got {tuple(images.shape)}")
+    normalised = (unit_range(images) - IMAGE_MEAN) / IMAGE_STD
+    height, width = images.shape[-2:]
+    padded = functional.pad(normalised, (0, -width % 32, 0, -height % 32))
+    return padded.contiguous(memory_format=torch.channels_last)
+
+
+class PyramidBackbone(nn.Module):
+    """Convolutional stages at strides 4, 8, 16, 32 and a top-down path back to the first of them asked for.
+
+    The finest map sees the whole image through the coarse stages, so one map is enough for objects of
+    similar size; more maps serve objects whose sizes differ by more than a factor of about four.
+
+    Args:
+        channels: Channels at stride 8; stride 4 has half as many, strides 16 and 32 one and a half times.
+        out_channels: Channels of every map that is returned.
+        strides: Strides of the maps returned, a run of neighbours from (4, 8, 16, 32), finest first.
+
+    Raises:
+        ValueError: If ``strides`` is not such a run or ``channels`` is not a positive multiple of 8.
+    """
+
+    def __init__(
+        self, *, channels: int = 64, out_channels: int = 64, strides: tuple[int, ...] = (8,)
+    ) -> None:
+        super().__init__()
+        known = (4, 8, 16, 32)
+        if tuple(strides) not in {known[i:j] for i in range(4) for j in range(i + 1, 5)}:
+            raise ValueError(f"strides={strides!r} must be a run of neighbours from {known}; give e.g. (8,)")
+        if channels <= 0 or channels % 8:
+            raise ValueError(f"channels={channels} must be a positive multiple of 8; give 32, 48, 64, ...")
+        widths = (channels // 2, channels, channels * 3 // 2, channels * 3 // 2)
+        self.out_channels = out_channels
+        self.strides = tuple(strides)
+        self.stem = Conv2dNormActivation(3, channels // 4 + channels // 8, stride=2)
+        inputs = (channels // 4 + channels // 8, *widths[:-1])
+        self.stages = nn.ModuleList(
+            nn.Sequential(Conv2dNormActivation(i, o, stride=2), _Residual(o))
+            for i, o in zip(inputs, widths, strict=True)
+        )
+        self.first = known.index(strides[0])
+        self.laterals = nn.ModuleList(nn.Conv2d(width, out_channels, 1) for width in widths[self.first :])
+        self.outputs = nn.ModuleList(Conv2dNormActivation(out_channels, out_channels) for _ in strides)
+
+    def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
+        """Return the maps by stride.
+
+        Args:
+            images: Normalised images, float, shape ``(N, 3, H, W)``; H and W multiples of 32.
+
+        Returns:
+            ``{"8": (N, out_channels, H / 8, W / 8), ...}``, finest first.
+        """
+        features = self.stem(images)
+        columns = []
+        for stage in self.stages:
+            features = stage(features)
+            columns.append(features)
+        merged: list[Tensor] = []
+        for lateral, column in zip(reversed(self.laterals), reversed(columns[self.first :]), strict=True):
+            level = lateral(column)
+            if merged:
+                level = level + functional.interpolate(merged[-1], scale_factor=2.0, mode="nearest")
+            merged.append(level)
+        maps = merged[::-1][: len(self.strides)]
+        return OrderedDict(
+            (str(stride), output(level))
+            for stride, output, level in zip(self.strides, self.outputs, maps, strict=True)
+        )
+
+
+class _Residual(nn.Module):
+    """Two 3 x 3 convolutions with a shortcut around them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            Conv2dNormActivation(channels, channels),
+            Conv2dNormActivation(channels, channels, activation_layer=None),
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.relu(features + self.body(features))
+
+
+def small_fcos(num_classes: int, settings: Mapping[str, Any]) -> FCOS:
+    """Return torchvision's FCOS on a `PyramidBackbone`.
+
+    Args:
+        num_classes: Classes without background: one sigmoid for each.
+        settings: The hyperparameters of a recipe that detects, see `DetectionModule`: ``channels``, ``head_channels``,
+            ``head_convs``, ``strides``, ``min_size``, ``max_size``, ``score_thresh``, ``nms_thresh``,
+            ``detections_per_img``.
+
+    Raises:
+        ValueError: If one of them is out of range.
+    """
+    head_channels, strides = settings["head_channels"], settings["strides"]
+    if head_channels <= 0 or head_channels % 32:
+        raise ValueError(
+            f"head_channels={head_channels} must be a multiple of 32, the groups of its normalisation; give 64"
+        )
+    check_range(1, 101, detections_per_img=settings["detections_per_img"])  # the metric counts 100
+    check_range(0, math.inf, head_convs=settings["head_convs"])
+    passed = ("min_size", "max_size", "score_thresh", "nms_thresh", "detections_per_img")
+    return FCOS(
+        PyramidBackbone(channels=settings["channels"], out_channels=head_channels, strides=tuple(strides)),
+        num_classes=num_classes,
+        image_mean=[IMAGE_MEAN] * 3,
+        image_std=[IMAGE_STD] * 3,
+        anchor_generator=AnchorGenerator(tuple((s,) for s in strides), ((1.0,),) * len(strides)),
+        head=FCOSHead(head_channels, 1, num_classes, settings["head_convs"]),
+        topk_candidates=300,
+        **{name: settings[name] for name in passed},
+    )
+
+
+# -- heatmaps; absent points teach nothing ----------------------------------------------------------------
+
+
+def soft_argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the expected place of each heatmap's softmax, and how sure it is.
+
+    The heat of cell (row i, column j) stands at its middle, ``((j + 0.5) / w, (i + 0.5) / h)``: 0 and 1 are
+    the outer edges of the map, and a point nearer to them than half a cell cannot be given.
+
+    Args:
+        logits: float, shape ``(..., h, w)``.
+
+    Returns:
+        Points float32 ``(..., 2)``, x and y as shares of the map's width and height; scores float32 ``(...,)``
+        in [0, 1], the share of the heat within two cells of the point.
+
+    Source:
+        Sun et al. 2018, "Integral Human Pose Regression"; Nibali et al. 2018, "Numerical Coordinate
+        Regression with Convolutional Neural Networks" (DSNT).
+    """
+    height, width = logits.shape[-2:]
+    heat = logits.float().flatten(-2).softmax(dim=-1).reshape(logits.shape)
+    columns, rows = _middles(width, logits.device), _middles(height, logits.device)
+    x = (heat.sum(dim=-2) * columns).sum(dim=-1)
+    y = (heat.sum(dim=-1) * rows).sum(dim=-1)
+    with torch.no_grad():
+        near_x = (columns - x[..., None]).abs() * width <= 2
+        near_y = (rows - y[..., None]).abs() * height <= 2
+        scores = (heat * (near_y[..., :, None] & near_x[..., None, :])).sum(dim=(-2, -1))
+    return torch.stack([x, y], dim=-1), scores
+
+
+def point_loss(points: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean absolute error of present coordinates; 0 where no point is present.
+
+    Args:
+        points: float, shape ``(..., 2)``.
+        wanted: The same shape; what is masked may be anything, NaN too.
+        mask: bool, shape ``(...,)``.
+    """
+    wanted = torch.where(mask[..., None], wanted, torch.zeros_like(wanted))
+    return masked_mean((points - wanted).abs().mean(dim=-1), mask)
+
+
+def heatmap_loss(logits: Tensor, wanted: Tensor, mask: Tensor, *, sigma: float) -> Tensor:
+    """Return how far heatmaps are from a Gaussian around each present point; 0 where no point is present.
+
+    The divergence ``KL(G || softmax(logits))``, the mean over present points; G is a Gaussian of ``sigma``
+    cells, normalised over the map.
+
+    Args:
+        logits: float, shape ``(..., h, w)``.
+        wanted: float, shape ``(..., 2)``, shares of the map's width and height; what is masked may be anything.
+        mask: bool, shape ``(...,)``.
+        sigma: Width of the Gaussian in cells.
+
+    Source:
+        Nibali et al. 2018 (DSNT), section 3.4, which regularises towards a Gaussian by a divergence.
+    """
+    height, width = logits.shape[-2:]
+    wanted = torch.where(mask[..., None], wanted, torch.full_like(wanted, 0.5)).float()
+    across = (_middles(width, logits.device) - wanted[..., 0, None]) * (width / sigma)
+    down = (_middles(height, logits.device) - wanted[..., 1, None]) * (height / sigma)
+    target_logits = -0.5 * (across.square()[..., None, :] + down.square()[..., :, None]).flatten(-2)
+    target = target_logits.log_softmax(dim=-1)
+    found = logits.float().flatten(-2).log_softmax(dim=-1)
+    return masked_mean((target.exp() * (target - found)).sum(dim=-1), mask)
+
+
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean of the values under a mask of the same shape; 0, with a gradient, where there is none."""
+    return values.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
+
+
+def _middles(count: int, device: torch.device) -> Tensor:
+    return (torch.arange(count, device=device, dtype=torch.float32) + 0.5) / count
+
+
+# -- checks ----------------------------------------------------------------------------------------------
+
+
+def check_names(argument: str, names: Sequence[Any]) -> list[str]:
+    """Return names as plain strings.
+
+    Args:
+        argument: The argument's name, for the message.
+        names: At least one, all different.
+
+    Raises:
+        ValueError: If there is none, or two are the same.
+        TypeError: If ``names`` is one string, whose letters would be taken for names.
+    """
+    if isinstance(names, str):
+        raise TypeError(f"{argument}={names!r} is one string; give a list of names")
+    if not names or len(set(names)) != len(names):
+        raise ValueError(f"{argument}={list(names)} must be different names, at least one")
+    return [str(name) for name in names]
+
+
+def check_labels(labels: Tensor, names: Sequence[str], *, argument: str, first: int, note: str = "") -> None:
+    """Refuse labels that stand for none of the names.
+
+    Args:
+        labels: int64, any shape.
+        names: Label ``first + i`` is ``names[i]``.
+        argument: The recipe's argument that holds the names, for the message.
+        first: Label of the first name.
+        note: A remark on the range, for the message; by default, of labels from 1, that 0 is the background.
+
+    Raises:
+        ValueError: If a label is out of range.
+    """
+    if not labels.numel():
+        return
+    background = " (0 is background)" if first else ""
+    low, high, last = int(labels.min()), int(labels.max()), first + len(names) - 1
+    if low < first or high > last:
+        raise ValueError(
+            f"labels {low} to {high} must lie in {first} to {last}{note or background} "
+            f"for {argument}={list(names)}; give the data set's own {argument.replace('_', ' ')}"
+        )
+
+
+def check_keypoints(points: Tensor, names: Sequence[str]) -> None:
+    """Refuse points ``(..., K, 2)`` of another number than there are names."""
+    if points.shape[-2] != len(names):
+        raise ValueError(
+            f"objects have {points.shape[-2]} points, keypoint_names has {len(names)}; "
+            "give the data set's own keypoint names"
+        )
+
+
+def check_range(low: float, high: float, **values: float) -> None:
+    """Refuse values outside [low, high), by the names of their arguments."""
+    for name, value in values.items():
+        if not low <= value < high:
+            raise ValueError(f"{name}={value} must lie in [{low}, {high})")
