@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import cycle, product
 from pathlib import Path
 
@@ -219,17 +218,10 @@ def test_misfits_are_told_with_value_rule_and_remedy(overrides, told):
         assert part in str(caught.value)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """Settings of a stranger."""
-
-    most: int = 5
-
-
 class Base:
-    """A stranger's base, which takes settings whole or as keywords."""
+    """A stranger's base."""
 
-    def __init__(self, *, limits: Limits | None = None, depth: int = 2, **flat: float) -> None:
+    def __init__(self, *, depth: int = 2, most: int = 5) -> None:
         pass
 
 

@@ -6,7 +6,6 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Optional, Union, get_args, get_origin, get_type_hints
@@ -32,8 +31,7 @@ class Signature(NamedTuple):
 def signature_of(target: str) -> Signature | None:
     """Return what a target takes, or None if it cannot be imported or says nothing of it.
 
-    A class whose ``__init__`` takes ``**keywords`` takes what its parents take, and the fields of a frozen dataclass
-    that is a parameter's type (``workers: WorkerSettings | None``) as keywords of their own.
+    A class whose ``__init__`` takes ``**keywords`` takes what its parents take.
     """
     try:
         target_object = get_object(target)
@@ -50,12 +48,7 @@ def signature_of(target: str) -> Signature | None:
                 if parameter.default is None and (isinstance(hint, type) or get_origin(hint)):
                     hint = Optional[hint]  # noqa: UP045 # a value, which | does not take for every annotation
                 found.setdefault(parameter.name, hint)
-    if not _takes_any(signatures[0]):
-        return Signature(found, is_open=False)
-    for hint in list(found.values()):
-        found = _fields_of(hint) | found
-    last = [_fields_of(parameter.annotation) for parameter in signatures[-1].parameters.values()]
-    return Signature(found, _takes_any(signatures[-1]) and not any(last))  # else they are these fields
+    return Signature(found, _takes_any(signatures[-1]))
 
 
 def _init_signatures(kind: type) -> Iterator[inspect.Signature]:
@@ -83,16 +76,6 @@ def _evaluated(function: Callable[..., Any]) -> inspect.Signature:
 
 def _takes_any(signature: inspect.Signature) -> bool:
     return any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
-
-
-def _fields_of(hint: Any) -> dict[str, Any]:
-    """Return the fields of the frozen dataclass that an annotation names, alone or with None."""
-    (kind, *others) = [each for each in _members(hint) if each is not type(None)] or [hint]
-    frozen = is_dataclass(kind) and getattr(kind, "__dataclass_params__").frozen  # noqa: B009 # not in the stubs
-    if others or not frozen:
-        return {}
-    hints = get_type_hints(kind)
-    return {field.name: hints[field.name] for field in fields(kind)}
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
