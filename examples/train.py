@@ -30,7 +30,7 @@ from rich.table import Table
 from lit_loader.callbacks import ClassMixMonitor, DataWaitMonitor
 from lit_loader.configs import run_with_hints, validate
 from lit_loader.datamodules import SetSummary, TableDataModule
-from lit_loader.recipes import RecipeModule, draw_predictions, names_from_data
+from lit_loader.recipes import RecipeModule, draw_predictions, model_kwargs_from_datamodule
 
 console = Console(width=100)
 
@@ -46,7 +46,7 @@ def main(cfg: DictConfig) -> None:
     datamodule: TableDataModule = instantiate(cfg.datamodule, _convert_="all")
     datamodule.prepare_data()
     console.print(datamodule.summary(), markup=False, highlight=False)
-    model: RecipeModule = instantiate(cfg.model, **names_from_data(datamodule), _convert_="all")
+    model: RecipeModule = instantiate(cfg.model, **model_kwargs_from_datamodule(datamodule), _convert_="all")
 
     checkpoint = ModelCheckpoint(
         folder / "checkpoints", "best", monitor=model.monitor, mode=model.monitor_mode

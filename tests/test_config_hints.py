@@ -37,7 +37,10 @@ def told_of(main, capsys):
         ("workers.num_worker=8", "did you mean workers.num_workers?"),
         ("sampler=nope", "class_balanced"),
         ("dataset.root=x", "dataset.root belongs to dataset=coco or dataset=csv or"),
-        ("datamodule.by=finish", "datamodule.by belongs to datamodule=classification"),
+        (
+            "datamodule.label_attribute=finish",
+            "datamodule.label_attribute belongs to datamodule=classification",
+        ),
         (
             "datamodule.train_transforms.margin=0",
             "belongs to datamodule=classification or datamodule=landmarks",

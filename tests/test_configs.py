@@ -88,7 +88,7 @@ def test_any_sampler_with_any_workers_and_any_batching_on_any_number_of_ranks(tm
         assert cfg.trainer.devices == 2
         chosen = build_datamodule(cfg)._batchings
         assert chosen["val"] is None
-        drawn = instantiate(cfg.sampler).sampler(table)
+        drawn = instantiate(cfg.sampler).make_sampler(table)
         grouped = chosen["train"].batched(drawn, table)
         assert isinstance(grouped, GroupedSampler) == (batching != "plain")
         order = grouped.batch_order(seed=0, epoch=0, global_batch=4)
@@ -150,7 +150,7 @@ def test_photographs_get_the_sizes_that_detectors_train_at_and_drawn_scenes_thei
 
 def test_classification_is_of_whole_images_and_their_class_on_any_set():
     plain = composed("experiment=classification", "dataset=image_folder", "dataset.root=/x").datamodule
-    assert (plain.by, plain.objects) == (None, "image")
+    assert (plain.label_attribute, plain.sample_unit) == (None, "image")
 
 
 def test_keys_added_to_the_yaml_have_the_values_that_leaving_them_out_had():
@@ -204,7 +204,7 @@ def test_the_trainer_gets_lightnings_own_defaults_where_nothing_else_is_meant():
             ["datamodule.val_transforms has no key 'hflipp'"],
         ),
         (
-            ["datamodule=landmarks", "datamodule.objects=image", "++datamodule.train_transforms.hflip=a"],
+            ["datamodule=landmarks", "datamodule.sample_unit=image", "++datamodule.train_transforms.hflip=a"],
             ["datamodule.train_transforms has no key 'margin'", "datamodule.train_transforms.hflip='a'"],
         ),
         (["workers.num_workers=two", "datamodule.batch_size=abc"], ["num_workers", "batch_size"]),

@@ -14,7 +14,7 @@ from lightning.pytorch import Trainer
 
 from lit_loader.configs import build_datamodule, compose_config
 from lit_loader.formats import write_annotations
-from lit_loader.recipes import names_from_data
+from lit_loader.recipes import model_kwargs_from_datamodule
 from tests.drawn_set import SIZE, draw_set
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -114,7 +114,7 @@ def test_the_command_of_the_readme_trains_and_tests_on_its_layout(layout, tmp_pa
     datamodule.prepare_data()
     assert [len(datamodule.tables(stage)[0].image_paths) for stage in ("train", "val", "test")] == [6, 2, 2]
     assert set(datamodule.class_names) >= {"common", "rare"}
-    model = instantiate(cfg.model, **names_from_data(datamodule), _convert_="all")
+    model = instantiate(cfg.model, **model_kwargs_from_datamodule(datamodule), _convert_="all")
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer: Trainer = instantiate(
         cfg.trainer, **quiet, enable_checkpointing=False, default_root_dir=tmp_path

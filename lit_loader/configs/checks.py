@@ -13,7 +13,7 @@ from lit_loader.configs.signatures import Signature, fits, signature_of, type_te
 __all__ = ["ConfigError", "unknown_key", "validate"]
 
 _ROOT = Signature({"seed": int | None, "num_threads": int, "show_progress": bool}, is_open=True)
-_WORKERS = "lit_loader.datamodules.LoaderDataModule"
+_WORKERS = "lit_loader.datamodules.WorkerSettings"
 _PRESETS = {
     "ClassificationDataModule": "classification_transforms",
     "DetectionDataModule": "detection_transforms",
@@ -51,7 +51,7 @@ def accepted(path: str, node: Mapping[Any, Any], parent: Mapping[Any, Any]) -> S
         return signature_of(str(node["_target_"]))
     package, _, preset = str(parent.get("_target_", "")).rpartition(".")
     if path.endswith("_transforms") and package == "lit_loader.datamodules" and preset in _PRESETS:
-        whole_images = preset == "LandmarkDataModule" and parent.get("objects") == "image"
+        whole_images = preset == "LandmarkDataModule" and parent.get("sample_unit") == "image"
         function = "detection_transforms" if whole_images else _PRESETS[preset]
         found = signature_of(f"lit_loader.transforms.{function}")
         own = found and {name: hint for name, hint in found.types.items() if name not in ("train", "crop")}
