@@ -1,8 +1,8 @@
 """Fit a model, test its best checkpoint, and show what balancing did: detection, landmarks, classes, or all at once.
 
     python examples/train.py                                   # detection on the embedded data set
-    python examples/train.py experiment=landmarks              # or classification, or unified
-    python examples/train.py experiment=bccd dataset.root=PATH # a real one
+    python examples/train.py experiment=landmarks              # or shapes_finish, or unified
+    python examples/train.py dataset=coco dataset.root=PATH    # or yolo, voc, csv
     python examples/train.py sampler=random trainer.max_epochs=1 datamodule.batch_size=8 workers.num_workers=0
 
 `--help` lists the config groups and experiments, `--cfg job` prints the config. Prints the sets with their class

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException, MissingConfigException
 from hydra.utils import instantiate
+from omegaconf import OmegaConf
 
-from lit_loader.configs import run_with_hints
-from lit_loader.configs.schemas import NODES
+from lit_loader.configs import compose_config, run_with_hints
 
 CONF = Path(__file__).parents[1] / "conf"
 
@@ -37,7 +36,7 @@ def told_of(main, capsys):
         ("datamodule.batchsize=8", "did you mean datamodule.batch_size?"),
         ("workers.num_worker=8", "did you mean workers.num_workers?"),
         ("sampler=nope", "class_balanced"),
-        ("dataset.root=x", "dataset.root belongs to dataset=files or dataset=voc; choose it with"),
+        ("dataset.root=x", "dataset.root belongs to dataset=coco or dataset=csv or"),
         (
             "datamodule.label_attribute=finish",
             "datamodule.label_attribute belongs to datamodule=classification",
@@ -59,16 +58,25 @@ def told_of(main, capsys):
         ("datamodule.val_transforms.size=64", "datamodule.val_transforms='{size: VALUE}'"),
         ("datamodule.source.image_size=64", "set dataset.image_size"),
         ("trainer.fast_dev_run=true", "+trainer.fast_dev_run=VALUE adds another of its arguments"),
-        ("dataset.policy.no_objects=drop", "+dataset.policy.no_objects=drop"),
+        ("datamodule.train_transforms.flip_pairs=[]", "+datamodule.train_transforms.flip_pairs=VALUE adds"),
+        ("datamodule.train_transforms={hflipp: 1}", "did you mean datamodule.train_transforms.hflip?"),
     ],
 )
 def test_mistakes_on_the_command_line_end_the_run_with_a_hint(override, told, capsys):
     assert told in told_of(lambda: composed(override), capsys)
 
 
+def keys_below(node, path=""):
+    for name, child in node.items():
+        yield f"{path}{name}"
+        if isinstance(child, dict):
+            yield from keys_below(child, f"{path}{name}.")
+
+
 def test_no_hint_is_the_very_key_that_was_refused(capsys):
-    keys = [f"{node}.{item.name}" for node, schemas in NODES.items() for s in schemas for item in fields(s)]
-    for key in [*(key.lstrip(".") for key in keys), "experiment.x", "seed.x", "datasets.root", "hydra_"]:
+    keys = list(keys_below(OmegaConf.to_container(composed(), resolve=False)))
+    assert len(keys) > 100
+    for key in [*keys, "experiment.x", "seed.x", "datasets.root", "hydra_"]:
 
         def refuse(key=key):
             raise ConfigCompositionException(f"Could not override '{key}'.")
@@ -77,10 +85,37 @@ def test_no_hint_is_the_very_key_that_was_refused(capsys):
         assert key not in [each for found in meant for each in found.split(" or ")]
 
 
+COCO = ["dataset=files", "dataset.format=coco", "dataset.root=/x", "dataset.train=a.json"]
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "value"),
+    [
+        ("dataset.policy={missing_image: drop}", "dataset.policy.missing_image", "drop"),
+        ("dataset.policy.missing_image=drop", "dataset.policy.missing_image", "drop"),
+        ("dataset.options={image_dir: a}", "dataset.options.image_dir", "a"),
+        ("dataset.options.image_dir=a", "dataset.options.image_dir", "a"),
+        ("dataset.stage_options={test: {image_dir: b}}", "dataset.stage_options.test.image_dir", "b"),
+        ("dataset.stage_options.test.image_dir=b", "dataset.stage_options.test.image_dir", "b"),
+    ],
+)
+def test_policy_and_options_are_set_as_users_write_them(override, key, value, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["app", *COCO, override])
+    found = [compose_config(overrides=[*COCO, override])]
+    run_with_hints(lambda: found.append(composed(*sys.argv[1:])))
+    assert [OmegaConf.select(cfg, key) for cfg in found] == [value, value]
+
+
+def test_a_model_of_another_task_is_refused_with_those_that_fit(capsys):
+    cfg = composed("datamodule=landmarks")
+    told = told_of(lambda: instantiate(cfg.model, class_names=["a"], keypoint_names=["p"]), capsys)
+    assert "model=heatmaps_small or model=multi_task_small takes it" in told
+
+
 @pytest.mark.parametrize(
     "override", ["trainer.strategy=ddp", "datamodule.collate_fn=null", "trainer.num_nodes=2"]
 )
-def test_keys_of_the_schemas_are_set_without_a_plus(override):
+def test_shipped_keys_are_set_without_a_plus(override):
     composed(override)
 
 

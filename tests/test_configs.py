@@ -1,10 +1,7 @@
-"""Configs: what is shipped fits the schemas, the schemas fit the code, and mistakes are explained."""
+"""Configs: what is shipped fits what it names, and mistakes are explained, in the signatures of strangers too."""
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import fields
-from importlib import import_module
 from itertools import cycle, product
 from pathlib import Path
 
@@ -13,15 +10,14 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lit_loader.configs import GROUPS, ConfigError, RootConfig, build_datamodule, validate
-from lit_loader.configs.schemas import OPTIONS as CHOICES
-from lit_loader.configs.schemas import PRESETS, TARGETS
+from lit_loader.configs import ConfigError, build_datamodule, validate
+from lit_loader.configs.signatures import signature_of
 from lit_loader.samplers import GroupedSampler
 from tests.drawn_set import draw_set
 
 CONF = Path(__file__).parents[1] / "conf"
 NEEDS = {  # what a config cannot know
-    "voc": ["dataset.root=/nowhere"],
+    **{name: ["dataset.root=/nowhere"] for name in ("coco", "csv", "image_folder", "voc", "yolo")},
     "files": ["dataset.format=coco", "dataset.root=/nowhere", "dataset.train=train.json"],
 }
 FROM_THE_DATA = {
@@ -30,7 +26,11 @@ FROM_THE_DATA = {
     "heatmaps_small": {"keypoint_names": ["p"]},
     "multi_task_small": {"class_names": ["a"], "keypoint_names": ["p"]},
 }
-OPTIONS = {group: sorted(path.stem for path in (CONF / group).glob("*.yaml")) for group in GROUPS}
+GROUPS = ("dataset", "sampler", "batching", "workers", "datamodule", "model", "trainer")
+OPTIONS = {
+    group: sorted(path.stem for path in (CONF / group).glob("*.yaml") if path.stem != "base")
+    for group in GROUPS
+}
 
 
 def composed(*overrides):
@@ -41,7 +41,7 @@ def composed(*overrides):
 @pytest.mark.parametrize(
     ("group", "option"), [(group, option) for group in OPTIONS for option in OPTIONS[group]]
 )
-def test_every_shipped_option_composes_fits_its_schema_and_instantiates(group, option):
+def test_every_shipped_option_composes_fits_its_target_and_instantiates(group, option):
     cfg = composed(f"{group}={option}", *NEEDS.get(option, []))
     validate(cfg)
     if group == "workers":
@@ -58,7 +58,9 @@ def test_every_shipped_option_composes_fits_its_schema_and_instantiates(group, o
     )
 
 
-ROOTS = {name: [] for name in ("classification", "landmarks", "unified")}  # on the embedded set
+ROOTS = {
+    name: [] for name in ("classification", "landmarks", "shapes_finish", "unified")
+}  # on the embedded set
 
 
 @pytest.mark.parametrize("path", sorted(CONF.glob("experiment/*.yaml")), ids=lambda path: path.stem)
@@ -98,71 +100,57 @@ def test_any_sampler_with_any_workers_and_any_batching_on_any_number_of_ranks(tm
     assert len(met) == len(OPTIONS["sampler"]) * len(kinds)  # no sampler meets the same workers twice
 
 
-OURS = [(target, schema) for target, schema in TARGETS.items() if target.startswith("lit_loader.")]
-
-
-@pytest.mark.parametrize(("target", "schema"), OURS, ids=lambda value: getattr(value, "__name__", str(value)))
-def test_a_schema_has_exactly_the_keywords_of_its_target(target, schema):
-    module, name = target.rsplit(".", 1)
-    built = getattr(import_module(module), name)
-    makers = [built]
-    if inspect.isclass(built):
-        makers = [
-            vars(owner)["__init__"]
-            for owner in built.__mro__
-            if "__init__" in vars(owner) and owner.__module__.startswith("lit_loader")
-        ]
-    parameters = [p for maker in makers for p in inspect.signature(maker).parameters.values()]
-    # A data module gives its base the preset itself.
-    hidden = ("self", "preset")
-    keywords = {p.name for p in parameters if p.name not in hidden and p.kind is not p.VAR_KEYWORD}
-    assert {item.name for item in fields(schema)} == keywords
-
-
-def keys_of(path, node=""):
-    cfg = OmegaConf.load(path)
-    inner = OmegaConf.select(cfg, node) if node else cfg
-    return str(inner.get("_target_", "")), {str(key) for key in inner} - {"_target_", "_partial_", "defaults"}
+def keys_of(node):
+    return {str(key) for key in node} - {"_target_", "_partial_"}
 
 
 # The model's; they come from the data.
 NOT_SHIPPED = {"class_names", "keypoint_names", "attributes", "normalization_pair", "multi_label"}
-
-
-# They hold what they change of another option of their group.
-ADDED_TO = ("gpu", "inline", "auto", "threads")
+OF_THE_CODE = {"preset"}  # what a data module gives its base itself
 
 
 @pytest.mark.parametrize(
     ("group", "option"),
-    [(group, option) for group in OPTIONS for option in OPTIONS[group] if option not in ADDED_TO],
+    [
+        (group, option)
+        for group in OPTIONS
+        for option in OPTIONS[group]
+        if group not in ("trainer", "workers")
+    ],
 )
-def test_a_shipped_option_holds_every_key_of_its_schema(group, option):
-    target, keys = keys_of(CONF / group / f"{option}.yaml")
-    schema = GROUPS[group][target]
-    assert keys == {item.name for item in fields(schema)} - (NOT_SHIPPED if group == "model" else set())
-    if schema in CHOICES:
-        assert CHOICES[schema] == f"{group}={option}"
-
-
-def test_the_root_holds_every_key_of_its_schema():
-    assert keys_of(CONF / "train.yaml")[1] == {item.name for item in fields(RootConfig)}
+def test_a_shipped_option_holds_every_key_that_its_target_takes(group, option):
+    node = composed(f"{group}={option}", *NEEDS.get(option, []))[group]
+    taken = set(signature_of(node._target_).types) - OF_THE_CODE
+    assert keys_of(node) == taken - (NOT_SHIPPED if group == "model" else set())
 
 
 @pytest.mark.parametrize("option", OPTIONS["datamodule"])
 def test_the_transforms_of_a_data_module_hold_every_key_of_their_preset(option):
-    cfg = OmegaConf.load(CONF / f"datamodule/{option}.yaml")
-    schema = PRESETS.get((cfg["_target_"], None)) or PRESETS[cfg["_target_"], cfg.get("sample_unit")]
-    assert set(cfg.train_transforms) == {item.name for item in fields(schema)}
+    presets = {"landmarks": "landmark", "classification": "classification"}
+    taken = signature_of(f"lit_loader.transforms.{presets.get(option, 'detection')}_transforms").types
+    decided_by_data = {"train", "flip_pairs", "per_object", "per_image", "crop"}
+    assert keys_of(composed(f"datamodule={option}").datamodule.train_transforms) == (
+        set(taken) - decided_by_data
+    )
 
 
-def test_a_preset_has_the_keywords_of_its_function_but_for_those_that_the_data_decides():
-    decided = {"train", "flip_pairs", "per_object", "per_image", "crop"}
-    for target, schema in TARGETS.items():
-        if target.startswith("lit_loader.transforms."):
-            (preset,) = (base for base in schema.__bases__ if base in PRESETS.values())
-            keys = {item.name for item in fields(preset)}
-            assert keys == {item.name for item in fields(schema)} - decided
+def test_photographs_get_the_sizes_that_detectors_train_at_and_drawn_scenes_their_own():
+    photos = composed("dataset=coco", "dataset.root=/x")
+    assert (photos.model.min_size, photos.model.max_size) == (800, 1333)
+    assert list(photos.model.strides) == [8, 16, 32]
+    assert photos.datamodule.train_transforms.vflip == 0
+    assert composed("dataset=voc", "dataset.root=/x", "experiment=classification").datamodule[
+        "train_transforms"
+    ].size == (224)
+    scenes = composed()
+    assert (scenes.model.min_size, scenes.model.max_size, list(scenes.model.strides)) == (96, 192, [8])
+    assert (scenes.datamodule.train_transforms.vflip, scenes.datamodule.batch_size) == (0.5, 16)
+    assert composed("experiment=landmarks").datamodule.train_transforms.size == 64
+
+
+def test_classification_is_of_whole_images_and_their_class_on_any_set():
+    plain = composed("experiment=classification", "dataset=image_folder", "dataset.root=/x").datamodule
+    assert (plain.label_attribute, plain.sample_unit) == (None, "image")
 
 
 def test_keys_added_to_the_yaml_have_the_values_that_leaving_them_out_had():
@@ -172,12 +160,12 @@ def test_keys_added_to_the_yaml_have_the_values_that_leaving_them_out_had():
         assert composed(f"datamodule={option}").datamodule.max_pixels == MAX_PIXELS
 
 
-def test_the_trainers_schema_names_only_what_lightning_knows():
+def test_the_trainer_gets_lightnings_own_defaults_where_nothing_else_is_meant():
+    import inspect
+
     from lightning.pytorch import Trainer
 
-    (schema,) = GROUPS["trainer"].values()
     parameters = inspect.signature(Trainer).parameters
-    assert {item.name for item in fields(schema)} <= set(parameters)
     given = composed().trainer
     for name in ("strategy", "num_nodes", "val_check_interval", "use_distributed_sampler"):
         assert given[name] == parameters[name].default
@@ -186,8 +174,8 @@ def test_the_trainers_schema_names_only_what_lightning_knows():
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["workers.num_workers=two"], ["workers.num_workers='two' should be of type int or 'auto'"]),
-        (["workers.num_workers=1.5"], ["workers.num_workers=1.5 should be of type int or 'auto'"]),
+        (["workers.num_workers=two"], ["workers.num_workers='two' should be int or 'auto'"]),
+        (["workers.num_workers=1.5"], ["workers.num_workers=1.5 should be int or 'auto'"]),
         (
             ["workers.worker_method=threads"],
             ["workers.worker_method='threads' should be 'multiprocessing' or 'thread'"],
@@ -200,9 +188,9 @@ def test_the_trainers_schema_names_only_what_lightning_knows():
         ),
         (["dataset=voc"], ["dataset.root is missing", "dataset.root=VALUE"]),
         (["trainer.max_epochs=many"], ["trainer.max_epochs='many'"]),
-        (["seed=abc"], ["seed='abc' should be of type Optional[int]"]),
-        (["num_threads=two"], ["num_threads='two' should be of type int"]),
-        (["show_progress=7.5"], ["show_progress=7.5 should be of type bool"]),
+        (["seed=abc"], ["seed='abc' should be int or null"]),
+        (["num_threads=two"], ["num_threads='two' should be int"]),
+        (["show_progress=7.5"], ["show_progress=7.5 should be bool"]),
         (["datamodule.train_transforms.hflip=two"], ["datamodule.train_transforms.hflip='two'", "float"]),
         (
             ["+datamodule.train_transforms.hflipp=1"],
@@ -230,11 +218,56 @@ def test_misfits_are_told_with_value_rule_and_remedy(overrides, told):
         assert part in str(caught.value)
 
 
-def test_a_target_that_is_not_ours_is_left_alone_but_not_what_stands_in_it():
-    ours = {"_target_": "lit_loader.transforms.detection_transforms", "train": True}
-    validate(OmegaConf.create({"dataset": {"_target_": "my.Own", "anything": 1, "parts": [ours]}}))
-    wrong = {**ours, "vflip": "often"}
-    with pytest.raises(ConfigError, match=r"dataset\.parts\.0\.vflip='often'"):
+class Base:
+    """A stranger's base."""
+
+    def __init__(self, *, depth: int = 2, most: int = 5) -> None:
+        pass
+
+
+class Own(Base):
+    """A stranger's class, whose keywords are those of its base too."""
+
+    def __init__(self, root: Path, *, names: list[str] | None = None, **keywords: object) -> None:
+        super().__init__(**keywords)
+
+
+def untyped(first, second=None, **others):
+    """Return what it is given."""
+    return first, second, others
+
+
+HERE = "tests.test_configs"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"root": "a", "names": "b"}, r"dataset\.names='b' should be list\[str\] or null"),
+        ({"root": "a", "names": [3]}, r"dataset\.names=\[3\] should be list\[str\] or null"),
+        ({"root": 3}, r"dataset\.root=3 should be Path"),
+        ({"depth": "deep"}, r"dataset\.depth='deep' should be int"),
+        ({"most": True}, r"dataset\.most=True should be int"),
+        ({"roots": "a"}, r"dataset has no key 'roots'; did you mean dataset\.root\?"),
+    ],
+    ids=str,
+)
+def test_a_class_of_a_stranger_is_checked_by_its_own_signature(given, told):
+    own = {"_target_": f"{HERE}.Own"}
+    validate(OmegaConf.create({"dataset": {**own, "root": "a", "names": ["b"], "depth": 3, "most": 4}}))
+    cfg = OmegaConf.create({"dataset": {**own, **given}})
+    with pytest.raises(ConfigError, match=told):
+        validate(cfg)
+
+
+def test_what_says_nothing_of_its_keys_takes_any():
+    anything = {"_target_": f"{HERE}.untyped", "first": 1, "second": "b", "third": {"a": [1]}}
+    validate(OmegaConf.create({"dataset": anything, "more": {"_target_": "my.Own", "anything": 1}}))
+
+
+def test_what_stands_in_a_node_that_cannot_be_imported_is_checked():
+    wrong = {"_target_": "lit_loader.transforms.detection_transforms", "train": True, "vflip": "often"}
+    with pytest.raises(ConfigError, match=r"dataset\.parts\.0\.vflip='often' should be float"):
         validate(OmegaConf.create({"dataset": {"_target_": "my.Own", "parts": [wrong]}}))
 
 

@@ -56,6 +56,7 @@ def run_app(folder: Path, *overrides: str, path: Path | None = None) -> list[str
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert "is not available" not in done.stderr  # Hydra's warning of a search path
     return done.stdout.splitlines()
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +14,18 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lit_loader.configs.checks import ConfigError, validate
-from lit_loader.configs.hints import what_is_wrong
+from lit_loader.configs.hints import SHIPPED, what_is_wrong, with_free_keys
 
 __all__ = ["build_datamodule", "compose_config", "worker_override"]
-
-_SHIPPED = Path(__file__).parents[1] / "conf"  # in a wheel a folder, in an editable install a link
 
 
 def compose_config(
     config_dir: Path | str | None = None, config_name: str = "train", overrides: Sequence[str] = ()
 ) -> DictConfig:
-    """Return a config as ``@hydra.main`` would compose it, checked against the schemas.
+    """Return a config as ``@hydra.main`` would compose it, checked against the signatures of what it names.
 
     Args:
-        config_dir: Folder with the config; None: the one that this package ships.
+        config_dir: Folder with the config, or None for the one that this package ships.
         config_name: The config in it.
         overrides: Words such as ``sampler=random`` or ``datamodule.batch_size=8``.
 
@@ -37,28 +33,19 @@ def compose_config(
         ConfigError: If it cannot be composed or does not fit; the message holds the remedy.
     """
     if config_dir is not None and not Path(config_dir).is_dir():
-        raise ConfigError(f"config_dir={str(config_dir)!r} is no folder; give the one that holds the configs")
+        raise ConfigError(
+            f"config_dir={str(config_dir)!r} is not a folder; give the one that holds the configs"
+        )
     if GlobalHydra.instance().is_initialized():
         raise ConfigError("a config is being composed in this process already; compose one after the other")
-    folder = (_SHIPPED if config_dir is None else Path(config_dir)).absolute()
+    folder = (SHIPPED if config_dir is None else Path(config_dir)).absolute()
     try:
-        with (
-            _quiet_about_packages_of_configs(),
-            initialize_config_dir(str(folder), version_base="1.3", job_name=config_name),
-        ):
-            cfg = compose(config_name, overrides=list(overrides))
+        with initialize_config_dir(str(folder), version_base="1.3", job_name=config_name):
+            cfg = compose(config_name, overrides=with_free_keys(overrides))
             validate(cfg)
             return cfg
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(what_is_wrong(error)) from error
-
-
-@contextmanager
-def _quiet_about_packages_of_configs() -> Iterator[None]:
-    """Leave out Hydra's false alarm: it misses an __init__.py in ``pkg://lit_loader.conf``, whose configs it finds."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r".*path=lit_loader\.conf is not available")
-        yield
 
 
 def build_datamodule(cfg: DictConfig) -> Any:
@@ -78,7 +65,7 @@ def build_datamodule(cfg: DictConfig) -> Any:
 
 def worker_override(cfg: DictConfig, name: str, value: object) -> str:
     """Return the word that sets a worker setting of a config's data module, wherever that config keeps it."""
-    said, known = "null" if value is None else str(value), name in cfg.datamodule
-    if known and "workers" in cfg and OmegaConf.is_interpolation(cfg.datamodule, name):
-        return f"workers.{name}={said}"
-    return f"{'' if known else '+'}datamodule.{name}={said}"
+    text, is_there = "null" if value is None else str(value), name in cfg.datamodule
+    if is_there and "workers" in cfg and OmegaConf.is_interpolation(cfg.datamodule, name):
+        return f"workers.{name}={text}"
+    return f"{'' if is_there else '+'}datamodule.{name}={text}"

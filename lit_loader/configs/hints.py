@@ -7,24 +7,23 @@ import os
 import re
 import select
 import sys
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from hydra.errors import HydraException, InstantiationException
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lit_loader.configs.checks import ConfigError, unknown_key
-from lit_loader.configs.schemas import GROUPS, NODES, OPTIONS, TrainerConfig
+from lit_loader.configs.checks import ConfigError, accepted, unknown_key
+from lit_loader.configs.signatures import signature_of
 
-__all__ = ["run_with_hints", "what_is_wrong"]
+__all__ = ["SHIPPED", "run_with_hints", "what_is_wrong", "with_free_keys"]
 
-_TOP = [*GROUPS, "experiment", *(item.name for item in fields(NODES[""][0]))]
-_POINTERS = {
-    "datamodule.source": "dataset",
-    "datamodule.train_sampler": "sampler",
-    "datamodule.train_batching": "batching",
-}
+SHIPPED = Path(__file__).parents[1] / "conf"  # in a wheel a folder, in an editable install a link
+
+_Nodes = dict[str, Any]  # what options of a group have at a key, by option
 
 
 def run_with_hints(main: Callable[[], Any]) -> None:
@@ -33,8 +32,9 @@ def run_with_hints(main: Callable[[], Any]) -> None:
     Hydra lists the options of a group that does not have the one asked for; this adds what is meant by a
     key that does not exist, and which node of the config gave a constructor what it refuses. With
     ``HYDRA_FULL_ERROR=1`` in the environment errors are raised as they are. A reader of the output that
-    leaves early (``--help | head``) ends the run quietly.
+    leaves early (``--help | head``) ends the run quietly. Words of the command are changed as `with_free_keys` does.
     """
+    sys.argv[1:] = with_free_keys(sys.argv[1:])
     before = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints and exits by itself
     try:
@@ -65,56 +65,99 @@ def _reader_left() -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
+def with_free_keys(words: Sequence[str]) -> list[str]:
+    """Return the words of a command with ``++`` before the keys of a data set whose parts no YAML file can list.
+
+    Which options there are depends on the format; Hydra refuses ``dataset.options.columns=...`` without it.
+    """
+    return [re.sub(r"^(?=dataset\.(options|stage_options|policy)\b)", "++", word) for word in words]
+
+
 def what_is_wrong(error: Exception) -> str:
     """Return what an error of Hydra's, of OmegaConf's or of the checks says, with the remedy where one is known."""
     refused = re.search(r"Could not override '([\w.]+)'", str(error))
+    full_key = re.search(r"^ *full_key: (\S+)", f"{error}\n{error.__cause__}", re.MULTILINE)
     if refused is not None:
-        return _hint(refused[1]) or str(error)
-    node = re.search(r"^full_key: (\S+)", str(error), re.MULTILINE)
-    if isinstance(error, InstantiationException) and node is not None and error.__cause__ is not None:
-        return f"{node[1]}: {error.__cause__} (HYDRA_FULL_ERROR=1 shows the traceback)"
+        return _hint(max(refused[1], full_key[1] if full_key else "", key=len)) or str(error)
+    if isinstance(error, InstantiationException) and full_key and error.__cause__ is not None:
+        node, refusal = full_key[1], str(error.__cause__)
+        return f"{node}: {refusal}{_takers(node, refusal)} (HYDRA_FULL_ERROR=1 shows the traceback)"
     return str(error)
 
 
+def _takers(group: str, refusal: str) -> str:
+    """Return which options of a group take a keyword that the chosen one was given and does not have."""
+    name = re.search(r"unexpected keyword argument '(\w+)'", refusal)
+    options = _shipped_groups().get(group, {}) if name else {}
+    found = {option: signature_of(str(node.get("_target_"))) for option, node in options.items()}
+    takers = [
+        f"{group}={option}" for option, each in found.items() if each and name and name[1] in each.types
+    ]
+    return f"; {' or '.join(takers)} takes it" if takers else ""
+
+
+@cache
+def _shipped_groups() -> dict[str, _Nodes]:
+    """Return the keys of the shipped options by group, as the YAML files have them."""
+
+    def read(path: Path) -> Any:
+        node: Any = OmegaConf.load(path)
+        bases = [path.with_name(f"{name}.yaml") for name in node.pop("defaults", ()) if name != "_self_"]
+        return OmegaConf.merge(*map(read, bases), node)
+
+    groups: dict[str, _Nodes] = {}
+    for path in sorted(SHIPPED.glob("*/*.yaml")):
+        if path.stem != "base" and not path.read_text().startswith("# @package _global_"):
+            options = groups.setdefault(path.parent.name, {})
+            options[path.stem] = OmegaConf.to_container(read(path), resolve=False)
+    return groups
+
+
+def _root_keys() -> list[str]:
+    keys = [str(key) for key in OmegaConf.load(SHIPPED / "train.yaml") if key != "defaults"]
+    return [*_shipped_groups(), "experiment", *keys]
+
+
 def _hint(key: str) -> str | None:
-    """Return what is wrong with a key that Hydra did not find, by the first part of it that no schema has."""
-    parts = key.split(".")
-    if parts[0] not in _TOP:
-        return _unknown_at_the_top(parts)
-    for depth, name in enumerate(parts[1:], start=1):
-        node = ".".join(parts[:depth])
-        if node in _POINTERS:
-            pointed = ".".join([_POINTERS[node], *parts[depth:]])
-            return f"{node} points to the group {_POINTERS[node]}; set {pointed}"
-        if node not in NODES:
-            return None  # free-form, as dataset.policy: Hydra's own advice is right
-        known = list(dict.fromkeys(item.name for schema in NODES[node] for item in fields(schema)))
-        if name not in known:
-            more = f"; +{key}=VALUE adds another of its arguments" if TrainerConfig in NODES[node] else ""
-            return unknown_key(node, name, known) + more
-    return _not_in_this_config(key)
-
-
-def _unknown_at_the_top(parts: list[str]) -> str:
-    leaves: dict[str, list[str]] = {}
-    for group in GROUPS:
-        for name in dict.fromkeys(item.name for schema in NODES[group] for item in fields(schema)):
-            leaves.setdefault(name, []).append(f"{group}.{name}")
-    meant = ""
-    for close in difflib.get_close_matches(parts[0], [*_TOP, *leaves], n=1, cutoff=0.6):
-        found = [close] if close in _TOP else leaves[close]
-        meant = "did you mean " + " or ".join(".".join([name, *parts[1:]]) for name in found) + "? "
-    key = ".".join(parts)
-    return f"there is no key {key!r}; {meant}At the top: {', '.join(_TOP)}; +{key}=VALUE adds one of your own"
-
-
-def _not_in_this_config(key: str) -> str | None:
+    """Return what is wrong with a key that Hydra did not find, by the first part of it that no option has."""
+    group, *rest = key.split(".")
+    if group not in _root_keys():
+        return _unknown_at_the_root([group, *rest])
+    nodes = options = _shipped_groups().get(group, {})
+    parents: _Nodes = {}
+    path = group
+    for depth, name in enumerate(rest):
+        pointers = [re.match(r"\$\{(?:oc\.select:)?(\w+)[,}]", str(node)) for node in nodes.values()]
+        if pointers and pointers[0]:
+            pointed = ".".join([pointers[0][1], *rest[depth:]])
+            return f"{path} points to the group {pointers[0][1]}; set {pointed}"
+        inner = {option: node for option, node in nodes.items() if isinstance(node, dict)}
+        found = {option: node[name] for option, node in inner.items() if name in node}
+        if not found and not any(inner.values()):
+            break  # null or without keys of its own
+        if not found:
+            signatures = [accepted(path, node, parents.get(option, {})) for option, node in inner.items()]
+            if any(name in each.types for each in signatures if each is not None):
+                return f"{key} is not in this config; +{key}=VALUE adds another of its arguments"
+            keys = [name for node in inner.values() for name in node if not name.startswith("_")]
+            return unknown_key(path, name, list(dict.fromkeys(keys)))
+        nodes, parents, path = found, nodes, f"{path}.{name}"
+    if path == key and len(nodes) < len(options):
+        return f"{key} belongs to {' or '.join(f'{group}={option}' for option in nodes)}; choose one of these"
     node, _, name = key.rpartition(".")
-    if not node:
-        return None
-    owners = [schema for schema in NODES[node] if name in {item.name for item in fields(schema)}]
-    if len(owners) < len(NODES[node]):
-        choices = " or ".join(dict.fromkeys(OPTIONS[schema] for schema in owners))
-        return f"{key} belongs to {choices}; choose it with {choices}"
     whole = f"; where {node} is null, {node}='{{{name}: VALUE}}'" if "." in node else ""
-    return f"{key} is not in this config; add it with +{key}=VALUE{whole}"
+    return f"{key} is not in this config; add it with +{key}=VALUE{whole}" if node else None
+
+
+def _unknown_at_the_root(parts: list[str]) -> str:
+    leaves: dict[str, dict[str, None]] = {}
+    for group, options in _shipped_groups().items():
+        for name in [name for node in options.values() for name in node]:
+            leaves.setdefault(name, {})[f"{group}.{name}"] = None
+    known = _root_keys()
+    meant = ""
+    for close in difflib.get_close_matches(parts[0], [*known, *leaves], n=1, cutoff=0.6):
+        found = [close] if close in known else leaves[close]
+        meant = "did you mean " + " or ".join(".".join([name, *parts[1:]]) for name in found) + "? "
+    key, top = ".".join(parts), ", ".join(known)
+    return f"there is no key {key!r}; {meant}At the top: {top}; +{key}=VALUE adds one of your own"

@@ -60,7 +60,7 @@ def command():
     ("experiment", "told"),
     [
         ("landmarks", ["NME", "failures above 0.1", "recall", "square"]),
-        ("classification", ["accuracy", "macro-F1", "hollow"]),
+        ("shapes_finish", ["accuracy", "macro-F1", "hollow"]),
     ],
 )
 def test_it_fits_tests_reports_and_draws(experiment, told, train, tmp_path):
