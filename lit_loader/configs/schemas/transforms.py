@@ -60,7 +60,6 @@ class LandmarkPresetConfig:
     shift: float = 0.0
     scale: list[float] = field(default_factory=list)
     rotation: float = 0.0
-    perspective: float = 0.0
     hflip: float = 0.5
     photometric: float = 0.0
     fill: float = 0
