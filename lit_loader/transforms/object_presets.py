@@ -40,12 +40,12 @@ def classification_transforms(
 ) -> nn.Module:
     """Compose a transform for an image, or for ``(image, target)``, that gives images of one size.
 
-    Whole images are shown as models of ImageNet are trained, unless ``resize`` is given: in training a random part
-    (``v2.RandomResizedCrop``), else the middle 7/8 of the shorter side. With ``resize``, and for crops of objects, it
-    is one view, moved, sized and turned at random in training only (see `CropToObjects`). Flips and photometric
-    distortion follow, in training only, and conversion to float32 in [0, 1]. With ``train=False`` nothing is random, so
-    that one set of arguments serves both splits. Without ``crop`` the target may be anything (a label passes as it
-    is); boxes, points and masks in it move along.
+    Whole images are shown as models of ImageNet are trained: in training a random part (``v2.RandomResizedCrop``), else
+    the middle 7/8 of the shorter side. With ``resize``, ``margin``, ``shift``, ``scale``, ``rotation`` or ``fill``, and
+    for crops of objects, it is one view, moved, sized and turned at random in training only (see `CropToObjects`).
+    Flips and photometric distortion follow, in training only, and conversion to float32 in [0, 1]. With ``train=False``
+    nothing is random, so that one set of arguments serves both splits. Without ``crop`` the target may be anything (a
+    label passes as it is); boxes, points and masks in it move along.
 
     Determinism: every draw comes from torch's global generator.
 
@@ -54,9 +54,9 @@ def classification_transforms(
         size: (height, width) of the result, in pixels, or one number for both.
         resize: How an image or object of another shape gets that of ``size``: ``"crop"`` cuts its longer
             side about the middle, ``"letterbox"`` shows all of it and what lies around (``fill`` beyond
-            the image), ``"stretch"`` stretches it. None is ImageNet's way, or ``"letterbox"`` with ``crop``.
+            the image), ``"stretch"`` stretches it. None is ``"letterbox"`` with ``crop``, else ``"crop"``.
         area: Smallest and largest share of the image's area that a random part shows; None is (0.08, 1). For whole
-            images without ``resize``.
+            images that are shown as ImageNet's.
         crop: Show the target's one object instead of the whole image.
         margin: Share of width and height added on each side.
         shift: Largest move of the view along x and y, as a share of its width and height.
@@ -80,14 +80,12 @@ def classification_transforms(
         torchvision's references/classification: RandomResizedCrop(224) and a flip; Resize(256), CenterCrop(224).
     """
     jitter: dict[str, Any] = {"shift": shift, "scale": scale, "rotation": rotation}
-    as_imagenet = resize is None and not crop
-    if as_imagenet and (margin or shift or rotation or fill or tuple(scale) != (1.0, 1.0)):
+    is_view = bool(resize or crop or margin or shift or rotation or fill or tuple(scale) != (1.0, 1.0))
+    if area is not None and is_view:
         raise ValueError(
-            f"margin={margin}, shift={shift}, scale={scale}, rotation={rotation} and fill={fill} are for one view of "
-            "the image; give resize='crop', 'letterbox' or 'stretch' with them, or crop=True"
+            f"area={area} is for whole images without resize, margin, shift, scale, rotation and fill; leave it out, "
+            "or those."
         )
-    if area is not None and not as_imagenet:
-        raise ValueError(f"area={area} is for whole images without resize; leave it out, or resize and crop.")
     low, high = _AREA if area is None else area
     if not 0 < low <= high <= 1:
         raise ValueError(f"area={area} is not (smallest, largest) with 0 < smallest <= largest <= 1.")
@@ -98,12 +96,12 @@ def classification_transforms(
         "fill": fill,
     }
     view["fit"] = resize or ("letterbox" if crop else "crop")
-    shown = CropToObjects(**view, scale=(_SHOWN, _SHOWN)) if as_imagenet else CropToObjects(**view)
+    shown = CropToObjects(**view, scale=(_SHOWN, _SHOWN)) if not is_view else CropToObjects(**view)
     return _composed(
         train,
         plain=shown,
         moved=v2.RandomResizedCrop(shown.size, scale=(low, high))
-        if as_imagenet
+        if not is_view
         else CropToObjects(**view, **jitter),
         chances={"hflip": hflip, "vflip": vflip, "photometric": photometric},
         flip_pairs=flip_pairs,

@@ -149,9 +149,13 @@ def test_whole_images_are_shown_as_models_of_imagenet_are_trained():
     [{"margin": 0.1}, {"shift": 0.1}, {"scale": (0.5, 1)}, {"rotation": 5}, {"fill": 3}],
     ids=str,
 )
-def test_what_moves_one_view_is_refused_where_there_is_none(settings):
-    with pytest.raises(ValueError, match="give resize='crop'"):
-        classification_transforms(True, **settings)
+def test_what_moves_one_view_shows_one_view_of_the_whole_image(settings):
+    image = torch.randint(0, 256, (3, 50, 60), dtype=torch.uint8)
+    for train in (True, False):
+        torch.manual_seed(0)
+        shown = classification_transforms(train, **settings)(image)
+        torch.manual_seed(0)
+        assert torch.equal(shown, classification_transforms(train, resize="crop", **settings)(image))
 
 
 @pytest.mark.parametrize(

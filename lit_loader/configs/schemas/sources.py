@@ -29,6 +29,12 @@ class ShapesSourceConfig:
 class VocSourceConfig:
     """Keys of ``lit_loader.datasets.VocSource``."""
 
+    options: dict[str, Any] = field(default_factory=dict)
+    stage_options: dict[str, Any] = field(default_factory=dict)
+    val_fraction: float = 0.0
+    test_fraction: float = 0.0
+    group_pattern: Optional[str] = None
+    seed: int = 0
     root: str = MISSING
     train: Optional[str] = "train"
     val: Any = "val"

@@ -79,6 +79,7 @@ class ClassificationPresetConfig:
     """Keywords of ``classification_transforms`` that a data module leaves to the config."""
 
     size: Any = MISSING
+    area: Optional[list[float]] = None
     resize: Optional[str] = None
     margin: float = 0.0
     shift: float = 0.0
