@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 __all__ = ["file_lock"]
@@ -52,16 +52,15 @@ def file_lock(
 
 
 def _lock(descriptor: int, *, wait: bool, on_wait: Callable[[], object] | None) -> bool:
-    if fcntl is None:
-        return True
-    with suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    if not wait:
-        return False
-    if on_wait is not None:
-        on_wait()
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    if fcntl is not None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not wait:
+                return False
+            if on_wait is not None:
+                on_wait()
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
     return True
 
 

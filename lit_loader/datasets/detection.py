@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -158,10 +157,10 @@ class DetectionDataset(Dataset[DetectionSample]):
             ImageError: The image cannot be decoded, or its size is refused; the message names the file.
             ValueError: ``transforms`` gave a target whose per-object fields are not one row a box.
         """
-        given, length = operator.index(index), len(self)
-        position = given + length if given < 0 else given
-        if not 0 <= position < length:
-            raise IndexError(f"index {given} is out of range for a data set of {length} images.")
+        try:
+            position = range(len(self))[index]
+        except IndexError:
+            raise IndexError(f"index {index} is out of range for a data set of {len(self)} images.") from None
         path = os.path.join(str(self.table.root), self.table.image_paths[position])  # noqa: PTH118 # a third of a Path's time
         image, (width, height) = self._read(path, position)
         annotated = int(self.table.widths[position]), int(self.table.heights[position])
@@ -176,7 +175,16 @@ class DetectionDataset(Dataset[DetectionSample]):
         target: dict[str, Any] = {}
         if not self._image_alone:
             kept = image.shape[-2:] if isinstance(image, Tensor) else image.size
-            target = self._target(position, canvas_size=(height, width), kept_size=(kept[0], kept[1]))
+            target = object_target(
+                self.table,
+                position,
+                canvas_size=(height, width),
+                first_label=self.first_label,
+                extra_fields=self.extra_fields,
+                keypoints=self.keypoints,
+                attributes=self.attributes,
+                mask_size=(kept[0], kept[1]) if self.masks else None,
+            )
         if self.cache is not None and target:
             target = shrink_target(target, true_size=(width, height), image=image)
         if self.transforms is None:
@@ -217,20 +225,6 @@ class DetectionDataset(Dataset[DetectionSample]):
                 f"says {annotated[0]}x{annotated[1]}: the boxes were drawn on the pixels as stored. Give "
                 "exif_orientation=False, or correct <size> if the boxes refer to the upright image."
             )
-
-    def _target(
-        self, position: int, *, canvas_size: tuple[int, int], kept_size: tuple[int, int]
-    ) -> dict[str, Any]:
-        return object_target(
-            self.table,
-            position,
-            canvas_size=canvas_size,
-            first_label=self.first_label,
-            extra_fields=self.extra_fields,
-            keypoints=self.keypoints,
-            attributes=self.attributes,
-            mask_size=kept_size if self.masks else None,
-        )
 
 
 def check_dataset_settings(*, first_label: int, extra_fields: Sequence[str]) -> None:

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from lit_loader.datasets.images import (
     MAX_PIXELS,
-    UPRIGHT,
+    SIDEWAYS,
     decode_bytes,
     orientation_of,
     read_image_file,
+    upright,
 )
 from lit_loader.datasets.jpeg import JpegHeader, check_jpeg_cost, jpeg_header, with_rows
 from lit_loader.errors import ImageError
@@ -36,12 +37,6 @@ __all__ = ["EncodedImage"]
 # scales between have no fast code and are slower than full size.
 _SHRINKS: Final = (8, 4, 2)
 _SMALLEST_SHRUNK_SIDE: Final = 16
-_SIDEWAYS: Final = (
-    Image.Transpose.TRANSPOSE,
-    Image.Transpose.ROTATE_270,
-    Image.Transpose.TRANSVERSE,
-    Image.Transpose.ROTATE_90,
-)
 
 
 class EncodedImage:
@@ -75,10 +70,10 @@ class EncodedImage:
         self._path = path
         self._settings: dict[str, Any] = {"max_pixels": max_pixels, "exif_orientation": exif_orientation}
         self._data = read_image_file(path, max_pixels=max_pixels)
-        self._turn: Image.Transpose | None = None
+        self._orientation = 1
         self._header = self._partly_decodable(max_pixels)
         if self._header is not None and exif_orientation and self._header.may_be_turned:
-            self._read_turn()
+            self._read_orientation()
         self._pixels = self._decoded() if self._header is None else None
 
     @property
@@ -89,7 +84,7 @@ class EncodedImage:
             height, width = self._pixels.shape[-2:]
             return height, width
         stored = self._header.height, self._header.width
-        return stored[::-1] if self._turn in _SIDEWAYS else stored
+        return stored[::-1] if self._orientation >= SIDEWAYS else stored
 
     def read(self) -> Tensor:
         """Return all pixels, uint8 ``(3, H, W)``.
@@ -118,7 +113,7 @@ class EncodedImage:
             return self.read(), 1.0
         shrink = next((by for by in _SHRINKS if zoom * by <= 1 and self._can_shrink(header, by)), 1)
         rows = header.height
-        if header.one_pass and self._turn is None:
+        if header.one_pass and self._orientation == 1:
             blocks = -(-bottom // header.row_block) + 2
             rows = min(rows, blocks * header.row_block)
         data = self._data if rows == header.height else with_rows(self._data, header, rows)
@@ -127,13 +122,13 @@ class EncodedImage:
             self._pixels = self._decoded()
             return self._pixels, 1.0
         found = torch.from_numpy(pixels).permute(2, 0, 1)
-        return found if self._turn is None else _turned(found, self._turn), 1.0 / shrink
+        return upright(found, self._orientation), 1.0 / shrink
 
     def _can_shrink(self, header: JpegHeader, by: int) -> bool:
         if min(header.height, header.width) < _SMALLEST_SHRUNK_SIDE:
             return False
         # Turned, what is left of the last block would lie before the first pixel.
-        return self._turn is None or (header.height % by == 0 and header.width % by == 0)
+        return self._orientation == 1 or (header.height % by == 0 and header.width % by == 0)
 
     def _partly_decodable(self, max_pixels: int) -> JpegHeader | None:
         try:
@@ -150,10 +145,10 @@ class EncodedImage:
             raise ImageError(f"{self._path}: {error}") from None
         return header
 
-    def _read_turn(self) -> None:
+    def _read_orientation(self) -> None:
         try:
             with Image.open(BytesIO(self._data)) as image:
-                self._turn = UPRIGHT.get(orientation_of(image))
+                self._orientation = orientation_of(image)
         except (
             Exception
         ):  # also Pillow's warnings of broken EXIF, told to be errors: decode_image judges them
@@ -190,19 +185,3 @@ def _decode_by_pillow(
         if shrink > 1:
             image.draft(None, (width // shrink, height // shrink))
         return np.array(image.convert("RGB"))
-
-
-def _turned(pixels: Tensor, turn: Image.Transpose) -> Tensor:
-    """Return pixels turned as Pillow turns them."""
-    if turn == Image.Transpose.FLIP_LEFT_RIGHT:
-        return pixels.flip(-1)
-    if turn == Image.Transpose.FLIP_TOP_BOTTOM:
-        return pixels.flip(-2)
-    if turn == Image.Transpose.ROTATE_180:
-        return pixels.flip(-1, -2)
-    across = pixels.transpose(-1, -2)
-    if turn == Image.Transpose.TRANSPOSE:
-        return across
-    if turn == Image.Transpose.TRANSVERSE:
-        return across.flip(-1, -2)
-    return across.flip(-2) if turn == Image.Transpose.ROTATE_90 else across.flip(-1)

@@ -264,5 +264,7 @@ class ShapesSource(FileSource):
 
     def _voc(self) -> VocSource:
         root = draw_shapes(**{setting.name: getattr(self, setting.name) for setting in fields(self)})
-        stages = {name: name if name in self.num_images else None for name in ("train", "val", "test")}
+        stages: dict[str, Any] = {
+            name: name if name in self.num_images else None for name in ("train", "val", "test")
+        }
         return VocSource(root=str(root), cache_dir=self.cache_dir, progress=self.progress, **stages)

@@ -18,13 +18,20 @@ from lit_loader.datasets.jpeg import (
     BYTES_A_PIXEL,
     SPARE_BYTES,
     check_jpeg_cost,
-    check_jpeg_header,
     jpeg_header,
 )
 from lit_loader.errors import AnnotationError, ImageError
 from lit_loader.formats.labelme_file import LABELME_ENDING, embedded_image
 
-__all__ = ["MAX_PIXELS", "UPRIGHT", "decode_bytes", "decode_image", "orientation_of", "read_image_file"]
+__all__ = [
+    "MAX_PIXELS",
+    "SIDEWAYS",
+    "decode_bytes",
+    "decode_image",
+    "orientation_of",
+    "read_image_file",
+    "upright",
+]
 
 # NOTE [Why Pillow alone decodes]
 # torchvision.io.decode_jpeg saves about a third of a millisecond on a 640x480 JPEG (0.7 ms against 1.0 ms)
@@ -36,15 +43,9 @@ MAX_PIXELS: Final = 89_478_485
 """Default limit on width x height: the size from which Pillow itself warns of a decompression bomb."""
 
 _EXIF_ORIENTATION: Final = 0x0112
-UPRIGHT: Final = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
+# Of each orientation: the axes to mirror; from 5 on, height and width are exchanged first.
+_MIRRORED: Final = {1: (), 2: (-1,), 3: (-2, -1), 4: (-2,), 5: (), 6: (-1,), 7: (-2, -1), 8: (-2,)}
+SIDEWAYS: Final = 5
 _TIFF_SAMPLE_FORMAT: Final = 339
 _TIFF_UNSIGNED: Final = 1
 _PREMULTIPLIED: Final = {"La": "LA", "RGBa": "RGBA"}
@@ -152,7 +153,7 @@ def decode_bytes(data: bytes, path: Path | str, *, max_pixels: int, exif_orienta
 
 
 def _decode(data: bytes, *, max_pixels: int, exif_orientation: bool) -> Tensor:
-    check_jpeg_header(data)
+    header = jpeg_header(data)
     try:
         opened = Image.open(BytesIO(data))
     except UnidentifiedImageError:
@@ -167,14 +168,12 @@ def _decode(data: bytes, *, max_pixels: int, exif_orientation: bool) -> Tensor:
         ) from None
     with opened as image:
         _check_header(image, max_pixels=max_pixels)
-        header = jpeg_header(data) if image.format in ("JPEG", "MPO") else None
         if image.format in ("JPEG", "MPO") and (header is None or not header.one_pass):
             check_jpeg_cost(data, num_pixels=image.width * image.height)
         image.load()
         # Only now: a PNG may carry EXIF behind its pixels, and asking before load() fails on a damaged tail.
-        turn = UPRIGHT.get(orientation_of(image)) if exif_orientation else None
-        upright: Image.Image = image if turn is None else image.transpose(turn)
-        return _to_rgb(upright)
+        orientation = orientation_of(image) if exif_orientation else 1
+        return upright(_to_rgb(image), orientation).permute(1, 2, 0).contiguous().permute(2, 0, 1)
 
 
 def _check_header(image: Image.Image, *, max_pixels: int) -> None:
@@ -196,14 +195,22 @@ def _check_header(image: Image.Image, *, max_pixels: int) -> None:
 
 
 def orientation_of(image: Image.Image) -> int:
-    """Return how an opened image is to be turned, by its EXIF or XMP; 1: not at all."""
+    """Return how an opened image is to be turned, by its EXIF or XMP, 1 to 8; 1: not at all."""
     try:
         value = image.getexif().get(_EXIF_ORIENTATION)
     except Warning:
         raise
     except Exception:
         return 1
-    return value if isinstance(value, int) else 1
+    return value if value in _MIRRORED else 1
+
+
+def upright(pixels: Tensor, orientation: int) -> Tensor:
+    """Return pixels ``(3, H, W)`` turned as EXIF's ``orientation``, 1 to 8, asks for."""
+    if orientation == 1:
+        return pixels
+    turned = pixels.transpose(-1, -2) if orientation >= SIDEWAYS else pixels
+    return turned.flip(_MIRRORED[orientation])
 
 
 def _to_rgb(image: Image.Image) -> Tensor:

@@ -13,7 +13,6 @@ __all__ = [
     "JpegHeader",
     "SPARE_BYTES",
     "check_jpeg_cost",
-    "check_jpeg_header",
     "jpeg_header",
     "with_rows",
 ]
@@ -68,19 +67,19 @@ def jpeg_header(data: bytes) -> JpegHeader | None:
 
     Args:
         data: The whole file.
+
+    Raises:
+        ImageError: The header has more than 32 MiB or 100,000 segments and stray bytes: no encoder writes it.
     """
     if not data.startswith(_START):
         return None
-    frame, turned = None, False
+    frames, turned = [], False
     for marker, at in _segments(data):
         if marker in _FRAMES:
-            if frame is not None:
-                return None
-            frame = at
+            frames.append(at)
         turned = turned or marker == _APP1
-        if marker == _SCAN[1]:
-            complete = data.endswith(_END) or data.find(_END, at) >= 0
-            return _header(data, frame, scan_at=at, turned=turned) if frame is not None and complete else None
+        if marker == _SCAN[1] and len(frames) == 1 and (data.endswith(_END) or data.find(_END, at) >= 0):
+            return _header(data, frames[0], scan_at=at, turned=turned)
     return None
 
 
@@ -146,17 +145,6 @@ def with_rows(data: bytes, header: JpegHeader, rows: int) -> bytes:
     """
     at = header.rows_at
     return b"".join((data[:at], rows.to_bytes(2, "big"), data[at + 2 :]))
-
-
-def check_jpeg_header(data: bytes) -> None:
-    """Refuse a JPEG whose header is no encoder's; any other file passes.
-
-    Raises:
-        ImageError: The header has more than 32 MiB or 100,000 segments and stray bytes.
-    """
-    if data.startswith(_START):
-        for _ in _segments(data):
-            pass
 
 
 def check_jpeg_cost(data: bytes, *, num_pixels: int) -> None:

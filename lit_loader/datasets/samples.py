@@ -109,10 +109,6 @@ def labelled_samples(
     check_sample_unit(sample_unit, multi_label=multi_label)
     needed = "a class" if label_attribute is None else f"the attribute {label_attribute!r}"
     if sample_unit == "object":
-        if multi_label:
-            raise ValueError(
-                "multi_label=True, but one object has one label; leave it out with sample_unit='object'."
-            )
         ids, _ = table.labels_of(label_attribute)
         wanted = (ids >= 0) & _can_be_cut(table)
         return _one_row_each(table, wanted, needed=f"{needed} and an area inside its image")
@@ -131,7 +127,7 @@ def labelled_samples(
 
 
 def check_sample_unit(sample_unit: str, *, multi_label: bool = False) -> None:
-    """Check an argument ``objects``.
+    """Check an argument ``sample_unit``.
 
     Raises:
         ValueError: It is outside its choices, or does not go with ``multi_label``.

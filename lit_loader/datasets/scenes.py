@@ -1,31 +1,160 @@
-"""Scenes of shapes: where things stand in one image of the embedded data set, and how they are drawn."""
+"""Scenes of shapes, the images of the embedded data set: what an object is, where it stands, how it is drawn."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from lit_loader.datasets.scene_objects import (
-    FINISH_NAMES,
-    SHAPE_NAMES,
-    SceneObject,
-    box_of,
-    directions,
-    hole,
-    outline,
-)
+from lit_loader.annotations.keypoints import KeypointSchema
 
-__all__ = ["draw_objects", "place_objects", "render_scene"]
+__all__ = [
+    "FINISH_NAMES",
+    "MAX_ROTATION",
+    "POINTS",
+    "SHAPE_NAMES",
+    "SceneObject",
+    "box_of",
+    "draw_objects",
+    "hole",
+    "outline",
+    "place_objects",
+    "points_of",
+    "render_scene",
+]
+
+SHAPE_NAMES: tuple[str, ...] = ("disc", "square", "star")
+"""Class names, the most frequent first."""
+
+FINISH_NAMES: tuple[str, ...] = ("plain", "dotted", "hollow")
+"""Values of the attribute ``finish``, the most frequent first: filled; filled and with dots; a rim."""
+
+POINTS = KeypointSchema(
+    names=("top", "top_left", "top_right", "bottom_left", "bottom_right"),
+    flip_pairs=((1, 2), (3, 4)),
+    normalization_pair=(1, 2),
+)
+"""What the points are: a star's tips, a square's corners (which has no ``top``); a disc has none. The two upper
+ones are there for every object with points, so an error is divided by their distance."""
+
+MAX_ROTATION = 36.0
+"""Degrees; from here on another tip of a star would be its top."""
+
+_STAR_INNER_RADIUS = 0.45  # of the outer radius
+_RIM = 0.17  # of the radius: how thick the rim of a hollow object is
+_NUM_CORNERS = {"disc": 40, "square": 4, "star": 10}
+_FIRST_CORNER = {"disc": -90.0, "square": -135.0, "star": -90.0}  # degrees from the x axis, clockwise as seen
+_POINT_CORNERS = {  # which point of `POINTS` each corner of the outline is
+    "disc": {},
+    "square": {0: "top_left", 1: "top_right", 2: "bottom_right", 3: "bottom_left"},
+    "star": {0: "top", 2: "top_right", 4: "bottom_right", 6: "bottom_left", 8: "top_left"},
+}
 
 _SUPERSAMPLING = 4  # drawn this many times larger, then averaged: smooth edges
 _MAX_IOU = 0.15  # two boxes may overlap this much, so that little is hidden by what is drawn later
 _PLACEMENT_TRIES = 30
 _BOLDNESS = 100  # of 127.5: distance of a channel from grey; the background's keeps below 68
 _DOTS = (0.5, 0.15)  # of the radius: how far from the centre dots lie, and their own radius
+
+
+@dataclass(frozen=True, kw_only=True)
+class SceneObject:
+    """One object of a scene.
+
+    Coordinates count from the image's top left corner: the centre of its first pixel is (0.5, 0.5).
+
+    Args:
+        class_id: Position in `SHAPE_NAMES`.
+        finish_id: Position in `FINISH_NAMES`.
+        centre: x and y in pixels.
+        radius: Distance from the centre to the outermost point, in pixels.
+        rotation: Radians, clockwise as seen; at 0 a square lies on a side and a star's tip points up.
+        colour: Red, green, blue in 0..255.
+    """
+
+    class_id: int
+    finish_id: int
+    centre: tuple[float, float]
+    radius: float
+    rotation: float
+    colour: tuple[int, int, int]
+
+
+def _directions(scene_object: SceneObject, count: int) -> npt.NDArray[np.float64]:
+    """Return ``count`` unit vectors all around, ``(count, 2)``, that to the object's first corner first."""
+    first = math.radians(_FIRST_CORNER[SHAPE_NAMES[scene_object.class_id]]) + scene_object.rotation
+    angles = first + np.arange(count, dtype=np.float64) * (2 * math.pi / count)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def outline(scene_object: SceneObject, *, scale: float = 1.0) -> npt.NDArray[np.float64]:
+    """Return the corners of an object in drawing order, float64 pixels, shape ``(num_corners, 2)``.
+
+    Args:
+        scene_object: The object.
+        scale: Multiplies the radius.
+    """
+    name = SHAPE_NAMES[scene_object.class_id]
+    radii = np.full((_NUM_CORNERS[name], 1), scene_object.radius * scale)
+    if name == "star":
+        radii[1::2] *= _STAR_INNER_RADIUS
+    return np.asarray(scene_object.centre + radii * _directions(scene_object, _NUM_CORNERS[name]))
+
+
+def hole(scene_object: SceneObject) -> npt.NDArray[np.float64]:
+    """Return the inner outline of a rim of even thickness: all edges are equally far from the centre."""
+    first, second = outline(scene_object)[:2] - scene_object.centre
+    edge = second - first
+    distance = abs(first[0] * edge[1] - first[1] * edge[0]) / math.hypot(*edge)
+    return outline(scene_object, scale=1 - _RIM * scene_object.radius / distance)
+
+
+def box_of(scene_object: SceneObject) -> tuple[int, int, int, int]:
+    """Return the tight box ``(xmin, ymin, xmax, ymax)`` in whole pixels."""
+    corners = outline(scene_object)
+    low, high = np.floor(corners.min(axis=0)), np.ceil(corners.max(axis=0))
+    return int(low[0]), int(low[1]), int(high[0]), int(high[1])
+
+
+def points_of(
+    objects: Sequence[SceneObject],
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
+    """Return the named points of a scene's objects.
+
+    Args:
+        objects: The scene, in drawing order.
+
+    Returns:
+        float32 ``(num_objects, K, 2)`` pixels, 0 where absent, K as in `POINTS`; uint8 ``(num_objects, K)``
+        visibility: 0 absent, 1 hidden by an object that is drawn later, 2 visible.
+    """
+    visibility = np.zeros((len(objects), len(POINTS.names)), dtype=np.uint8)
+    points = np.zeros((*visibility.shape, 2), dtype=np.float32)
+    for i, scene_object in enumerate(objects):
+        corners = outline(scene_object)
+        for corner, name in _POINT_CORNERS[SHAPE_NAMES[scene_object.class_id]].items():
+            place = i, POINTS.names.index(name)
+            points[place] = corners[corner]
+            visibility[place] = 1 if any(_covers(one, corners[corner]) for one in objects[i + 1 :]) else 2
+    return points, visibility
+
+
+def _covers(scene_object: SceneObject, point: npt.NDArray[np.float64]) -> bool:
+    """Whether an object is painted over a point."""
+    is_hollow = FINISH_NAMES[scene_object.finish_id] == "hollow"
+    return _inside(outline(scene_object), point) and not (is_hollow and _inside(hole(scene_object), point))
+
+
+def _inside(corners: npt.NDArray[np.float64], point: npt.NDArray[np.float64]) -> bool:
+    """Whether a polygon holds a point: a ray from it to the right crosses the edges an odd number of times."""
+    (x0, y0), (x1, y1) = corners.T, np.roll(corners, -1, axis=0).T
+    crossed = (y0 > point[1]) != (y1 > point[1])
+    x = x0[crossed] + (point[1] - y0[crossed]) * (x1 - x0)[crossed] / (y1 - y0)[crossed]
+    return int((x > point[0]).sum()) % 2 == 1
 
 
 def place_objects(
@@ -50,18 +179,25 @@ def place_objects(
     """
     placed: list[SceneObject] = []
     for class_id, finish_id in zip(class_ids, finish_ids, strict=True):
-        best: tuple[float, SceneObject] | None = None
+        least = math.inf
         for _ in range(_PLACEMENT_TRIES):
-            candidate = _random_object(
-                class_id, finish_id, image_size=image_size, max_rotation=max_rotation, rng=rng
+            radius = image_size * (0.08 + 0.08 * float(rng.random()))
+            margin = radius + 1  # the object lies wholly inside the image
+            x, y = margin + rng.random(2) * (image_size - 2 * margin)
+            candidate = SceneObject(
+                class_id=class_id,
+                finish_id=finish_id,
+                centre=(float(x), float(y)),
+                radius=radius,
+                rotation=math.radians((2 * float(rng.random()) - 1) * max_rotation),
+                colour=_bold_colour(rng),
             )
             overlap = max((_iou(box_of(candidate), box_of(other)) for other in placed), default=0.0)
-            if best is None or overlap < best[0]:
-                best = (overlap, candidate)
+            if overlap < least:
+                least, best = overlap, candidate
             if overlap <= _MAX_IOU:
                 break
-        assert best is not None
-        placed.append(best[1])
+        placed.append(best)
     return placed
 
 
@@ -95,57 +231,29 @@ def draw_objects(canvas: Image.Image, objects: Sequence[SceneObject], *, scale: 
     draw = ImageDraw.Draw(canvas)
     for scene_object in objects:
         finish = FINISH_NAMES[scene_object.finish_id]
+        # Pillow cuts points down to the pixels that hold them.
+        corners, inner = (
+            list(map(tuple, (points * scale).tolist()))
+            for points in (outline(scene_object), hole(scene_object))
+        )
         if finish == "hollow":
             mask = Image.new("L", canvas.size, 0)
             pen = ImageDraw.Draw(mask)
-            pen.polygon(_on_canvas(outline(scene_object), scale), fill=255)
-            pen.polygon(_on_canvas(hole(scene_object), scale), fill=0)
+            pen.polygon(corners, fill=255)
+            pen.polygon(inner, fill=0)
             canvas.paste(scene_object.colour, mask=mask)
             continue
-        draw.polygon(_on_canvas(outline(scene_object), scale), fill=scene_object.colour)
+        draw.polygon(corners, fill=scene_object.colour)
         if finish == "dotted":
+            red, green, blue = scene_object.colour
+            # black or white, by brightness (ITU-R BT.601)
+            contrast = 255 if 0.299 * red + 0.587 * green + 0.114 * blue < 128 else 0
+            ring = _directions(scene_object, 4 if SHAPE_NAMES[scene_object.class_id] == "square" else 5)
             reach = _DOTS[1] * scene_object.radius
-            for dot in _dots(scene_object):
-                corners = _on_canvas(np.stack([dot - reach, dot + reach]), scale)
-                draw.ellipse(corners, fill=_contrast(scene_object.colour))
-
-
-def _on_canvas(points: npt.NDArray[np.float64], scale: int) -> list[tuple[float, float]]:
-    """Return points of a scene as Pillow takes them; it cuts them down to the pixels that hold them."""
-    return [(float(x), float(y)) for x, y in points * scale]
-
-
-def _dots(scene_object: SceneObject) -> npt.NDArray[np.float64]:
-    """Return the centres of an object's dots: one in the middle, the others towards its tips."""
-    angles = directions(scene_object, 4 if SHAPE_NAMES[scene_object.class_id] == "square" else 5)
-    ring = _DOTS[0] * scene_object.radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    dots: npt.NDArray[np.float64] = scene_object.centre + np.concatenate([np.zeros((1, 2)), ring])
-    return dots
-
-
-def _contrast(colour: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return black or white, whichever a colour is farther from, by its brightness (ITU-R BT.601)."""
-    red, green, blue = colour
-    dark = 0.299 * red + 0.587 * green + 0.114 * blue < 128
-    return (255, 255, 255) if dark else (0, 0, 0)
-
-
-def _random_object(
-    class_id: int, finish_id: int, *, image_size: int, max_rotation: float, rng: np.random.Generator
-) -> SceneObject:
-    """Draw size, place, rotation and colour from ``rng``; the object lies wholly inside the image."""
-    radius = image_size * (0.08 + 0.08 * float(rng.random()))
-    margin = radius + 1
-    x, y = margin + rng.random(2) * (image_size - 2 * margin)
-    rotation = math.radians((2 * float(rng.random()) - 1) * max_rotation)
-    return SceneObject(
-        class_id=class_id,
-        finish_id=finish_id,
-        centre=(float(x), float(y)),
-        radius=radius,
-        rotation=rotation,
-        colour=_bold_colour(rng),
-    )
+            for dot in [(0.0, 0.0), *(_DOTS[0] * scene_object.radius * ring)]:
+                x, y = np.add(scene_object.centre, dot)
+                box = np.array([x - reach, y - reach, x + reach, y + reach]) * scale
+                draw.ellipse(box.tolist(), fill=(contrast, contrast, contrast))
 
 
 def _bold_colour(rng: np.random.Generator) -> tuple[int, int, int]:
@@ -161,10 +269,7 @@ def _random_colour(rng: np.random.Generator) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def _iou(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> float:
-    width = min(a[2], b[2]) - max(a[0], b[0])
-    height = min(a[3], b[3]) - max(a[1], b[1])
-    if width <= 0 or height <= 0:
-        return 0.0
-    overlap = width * height
-    return overlap / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - overlap)
+def _iou(a: Sequence[int], b: Sequence[int]) -> float:
+    width, height = (max(0, min(a[2 + axis], b[2 + axis]) - max(a[axis], b[axis])) for axis in (0, 1))
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (a, b)]
+    return width * height / (sum(areas) - width * height)

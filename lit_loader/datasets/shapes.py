@@ -19,15 +19,16 @@ from rich.progress import Progress
 
 from lit_loader.annotations import AnnotationTable, Attribute
 from lit_loader.annotations.cache import cache_folder
-from lit_loader.datasets.scene_objects import (
+from lit_loader.datasets.scenes import (
     FINISH_NAMES,
     MAX_ROTATION,
     POINTS,
     SHAPE_NAMES,
     box_of,
+    place_objects,
     points_of,
+    render_scene,
 )
-from lit_loader.datasets.scenes import place_objects, render_scene
 from lit_loader.file_lock import file_lock
 from lit_loader.formats import write_annotations
 from lit_loader.seeding import key64
@@ -56,7 +57,7 @@ def draw_shapes(
 ) -> Path:
     """Draw scenes of discs, squares and stars and write them as VOC XML and JPEG, unless they are there.
 
-    One set serves every task: an object has a box, a class, the points of `lit_loader.datasets.scene_objects.POINTS`
+    One set serves every task: an object has a box, a class, the points of `lit_loader.datasets.scenes.POINTS`
     (a square's corners, a star's tips; a disc has none), and the attribute ``finish``, dealt out
     independently of the class: plain, dotted, or hollow.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -21,9 +21,6 @@ __all__ = ["Around", "CropToObjects", "Fit"]
 Around: TypeAlias = Literal["box", "points", "image"]
 Fit: TypeAlias = Literal["crop", "stretch", "letterbox"]
 
-# With corners moved by more than this share of a side, the quadrilateral can fold.
-_MOST_PERSPECTIVE: Final = 0.25
-
 
 class CropToObjects(nn.Module):
     """Crop a sample of one object to that object, moving its box, points and masks exactly.
@@ -31,11 +28,11 @@ class CropToObjects(nn.Module):
     The region is the object's box (or that of its points), grown by ``margin``, given the shape of the result
     by ``fit``, moved by ``shift``, sized by ``scale`` and turned by ``rotation``. Turned pixels come from the
     image, so there are no black corners where the image goes on; beyond the image is ``fill``. Without
-    rotation and perspective the region is moved to whole pixels, and nothing is resampled but by one resize.
+    rotation the region is moved to whole pixels, and nothing is resampled but by one resize.
 
     The new target has ``boxes`` (enclosing the turned box; not clipped, since errors are measured by them),
     ``keypoints``, ``visibility`` (0 for points off the crop), ``area`` and masks in pixels of the crop, and
-    ``crop``, float32 ``(N, 4)``: the region of the image shown, before it is turned or bent. Other fields stay.
+    ``crop``, float32 ``(N, 4)``: the region of the image shown, before it is turned. Other fields stay.
 
     Called as ``transform(image, target)`` or ``transform((image, target))``; further elements pass through.
 
@@ -52,7 +49,6 @@ class CropToObjects(nn.Module):
         shift: Largest move along x and y, as a share of the region's width and height.
         scale: Smallest and largest factor for the region's sides; above 1 shows more around the object.
         rotation: Largest turn about the region's centre to either side, in degrees.
-        perspective: Largest move of each corner along x and y, as a share of the sides, at most 0.25.
         fill: Value of pixels beyond the image, in the image's own units; masks get 0.
 
     Raises:
@@ -69,7 +65,6 @@ class CropToObjects(nn.Module):
         shift: float = 0.0,
         scale: Sequence[float] = (1.0, 1.0),
         rotation: float = 0.0,
-        perspective: float = 0.0,
         fill: float = 0,
     ) -> None:
         super().__init__()
@@ -80,7 +75,6 @@ class CropToObjects(nn.Module):
             "margin": (margin, math.inf),
             "shift": (shift, math.inf),
             "rotation": (rotation, 180),
-            "perspective": (perspective, _MOST_PERSPECTIVE),
         }
         for name, (value, most) in limits.items():
             if not 0 <= value <= most or value == math.inf:
@@ -94,7 +88,7 @@ class CropToObjects(nn.Module):
         self.margin, self.shift = float(margin), float(shift)
         self.around, self.fit = around, fit
         self.scale = (float(scale[0]), float(scale[1]))
-        self.rotation, self.perspective = float(rotation), float(perspective)
+        self.rotation = float(rotation)
         self.fill = fill
 
     def forward(self, *inputs: Any) -> Any:
@@ -164,14 +158,12 @@ class CropToObjects(nn.Module):
         low, high = self.scale
         factor = low + (high - low) * float(torch.rand(())) if low < high else low
         width, height = width * factor, height * factor
-        if not self.rotation and not self.perspective:
+        if not self.rotation:
             view = upright_view((x, y, width, height), self.size)
             (left, top), (right, bottom) = view.corners[[0, 2]].tolist()
             return view, (left, top, right, bottom)
         offsets = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.5
-        if self.perspective:
-            offsets = offsets + self.perspective * np.array([[_draw(), _draw()] for _ in range(4)])
-        angle = math.radians(self.rotation * _draw()) if self.rotation else 0.0
+        angle = math.radians(self.rotation * _draw())
         turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
         corners = (offsets * (width, height)) @ turn + (x, y)
         size = self.size or (max(1, round(height)), max(1, round(width)))
@@ -200,7 +192,7 @@ class CropToObjects(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the arguments."""
-        names = ("size", "margin", "around", "fit", "shift", "scale", "rotation", "perspective", "fill")
+        names = ("size", "margin", "around", "fit", "shift", "scale", "rotation", "fill")
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 

@@ -14,6 +14,7 @@ from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms.flat_target import flat_targets, moved_targets
 from lit_loader.transforms.pending import LazyImage, nothing_to_move
+from lit_loader.transforms.preset_checks import check_chances
 from lit_loader.transforms.visibility import target_points
 
 __all__ = ["FLIP_REMEDY", "FlipPairs", "RandomHorizontalFlip", "RandomVerticalFlip", "check_flip_pairs"]
@@ -55,8 +56,7 @@ class _RandomFlip(nn.Module):
 
     def __init__(self, p: float = 0.5, *, flip_pairs: FlipPairs | None = None) -> None:
         super().__init__()
-        if not 0 <= p <= 1:
-            raise ValueError(f"p={p} is not a probability in [0, 1].")
+        check_chances(p=p)
         self.flip_pairs = None if flip_pairs is None else check_flip_pairs(flip_pairs)
         self.p = p
         # v2.Lambda picks the leaves as every v2 transform does, and draws nothing.

@@ -12,6 +12,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms.pending import LazyImage
+from lit_loader.transforms.preset_checks import check_chances
 
 __all__ = ["Letterbox", "RandomObjectCrop", "letterbox_geometry"]
 
@@ -105,8 +106,7 @@ class RandomObjectCrop(nn.Module):
 
     def __init__(self, *, p: float = 0.5) -> None:
         super().__init__()
-        if not 0 <= p <= 1:
-            raise ValueError(f"p={p} is not a probability in [0, 1].")
+        check_chances(p=p)
         self.p = p
         self._crop = v2.RandomIoUCrop()
 

@@ -56,7 +56,6 @@ class SanitizeObjects(nn.Module):
         min_area: Smallest area kept, in square pixels of the clamped box.
         per_object: Names of per-object fields beside ``PER_OBJECT_FIELDS``.
         per_image: Names of per-image fields beside ``PER_IMAGE_FIELDS``.
-        recompute_area: ``False`` keeps ``area`` as it is, for instance the area of a mask.
 
     Raises:
         ValueError: ``min_size`` or ``min_area`` is negative, or a name is declared as both.
@@ -69,7 +68,6 @@ class SanitizeObjects(nn.Module):
         min_area: float = 1.0,
         per_object: Sequence[str] = (),
         per_image: Sequence[str] = (),
-        recompute_area: bool = True,
     ) -> None:
         super().__init__()
         if min_size < 0 or min_area < 0:
@@ -82,7 +80,6 @@ class SanitizeObjects(nn.Module):
             raise ValueError(f"{both} stand in per_object and in per_image; a field has one kind.")
         self.min_size = min_size
         self.min_area = min_area
-        self.recompute_area = recompute_area
 
     def forward(self, *inputs: Any) -> Any:
         """Sanitise one sample.
@@ -123,7 +120,7 @@ class SanitizeObjects(nn.Module):
                 result[name] = _take(name, value, kept, rows=keep.shape[0])
             else:
                 result[name] = value
-        if self.recompute_area and "area" in result:
+        if "area" in result:
             dtype = result["area"].dtype if isinstance(result["area"], Tensor) else torch.float32
             result["area"] = (areas if kept is None else areas[kept]).to(dtype)
         return result

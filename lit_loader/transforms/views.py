@@ -1,4 +1,4 @@
-"""A quadrilateral of an image shown as a rectangle: one map for pixels, masks, boxes and points."""
+"""A turned rectangle of an image shown upright: one map for pixels, masks, boxes and points."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ from lit_loader.transforms.visibility import points_on_canvas
 __all__ = ["View", "cut_pixels", "needs_care", "upright_view"]
 
 Matrix = npt.NDArray[np.float64]
-
-# A corner of a box behind the horizon of a perspective has no image; it is put this near to the horizon.
-_NEAREST_DEPTH = 0.05
 
 # NOTE [A view may be far larger than its image]
 # A square around a strip of 20000 x 60 pixels has 400 million pixels, nearly all of them fill. A region of more
@@ -42,7 +39,7 @@ class View:
 
     Attributes:
         corners: float64 ``(4, 2)``, the corners shown at top left, top right, bottom right and bottom left,
-            in pixels of the image. Convex, in this orientation.
+            in pixels of the image: a rectangle, turned by any angle.
         size: (height, width) of the result, in pixels.
         upright: Whether the corners are a rectangle of whole pixels along the axes.
     """
@@ -56,17 +53,11 @@ class View:
 
         Returns:
             Points of the same shape in pixels of the result, float32, and which of them are shown: those on
-            its canvas. A point behind the horizon of a perspective is not, and has any finite coordinates.
+            its canvas.
         """
-        given = points.as_subclass(Tensor).double()
-        matrix = torch.from_numpy(np.linalg.inv(self._matrix()))
-        # Scaled so that the depth is 1 in the middle of the view, which is before the horizon.
-        middle = torch.tensor([*self.corners.mean(axis=0), 1.0], dtype=torch.float64)
-        matrix = matrix / (matrix[2] @ middle)
-        mapped = torch.cat([given, torch.ones_like(given[..., :1])], dim=-1) @ matrix.T
-        depth = mapped[..., 2:]
-        moved = (mapped[..., :2] / depth.clamp(min=_NEAREST_DEPTH)).float()
-        return moved, (depth[..., 0] >= _NEAREST_DEPTH) & points_on_canvas(moved, self.size)
+        inverse = torch.from_numpy(np.linalg.inv(self._matrix()))
+        moved = points.as_subclass(Tensor).double() @ inverse[:2, :2].T + inverse[:2, 2]
+        return moved.float(), points_on_canvas(moved.float(), self.size)
 
     def boxes(self, boxes: Tensor) -> Tensor:
         """Map XYXY boxes ``(N, 4)`` to the boxes that enclose their mapped corners; nothing is clipped."""
@@ -128,15 +119,11 @@ class View:
         return scale
 
     def _matrix(self) -> Matrix:
-        """Return the homography from the result's pixels to those of the image, ``(3, 3)``."""
+        """Return the map from the result's pixels to those of the image, ``(3, 3)``."""
+        corner, right, _, below = self.corners
         height, width = self.size
-        rows, values = [], []
-        shown = ((0, 0), (width, 0), (width, height), (0, height))
-        for (x, y), (u, v) in zip(shown, self.corners.tolist(), strict=True):
-            rows += [[x, y, 1, 0, 0, 0, -u * x, -u * y], [0, 0, 0, x, y, 1, -v * x, -v * y]]
-            values += [u, v]
-        solution = np.linalg.solve(np.array(rows, dtype=np.float64), np.array(values))
-        matrix: Matrix = np.append(solution, 1.0).reshape(3, 3)
+        matrix = np.eye(3)
+        matrix[:2] = np.stack([(right - corner) / width, (below - corner) / height, corner], axis=1)
         return matrix
 
 

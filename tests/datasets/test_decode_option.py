@@ -115,7 +115,9 @@ def test_another_word_is_refused(table, wrong):
 @pytest.mark.parametrize("decode", ["exact", "fast"])
 def test_classification_gives_what_it_gives_with_whole_targets(table, decode, crop):
     """It leaves targets out where no transform can look at them."""
-    transforms = classification_transforms(True, size=32, crop=crop, scale=(0.5, 1), photometric=0.5)
+    transforms = classification_transforms(
+        True, size=32, crop=crop, resize="crop", scale=(0.5, 1), photometric=0.5
+    )
     unit = "object" if crop else "image"
     dataset = ClassificationDataset(
         table, transforms=transforms, sample_unit=unit, reading=ImageReading(decode=decode)
@@ -160,7 +162,7 @@ def test_fast_batches_have_the_same_bits_inline_in_threads_and_in_processes(tabl
     transforms = DecodeAwareCompose(
         [
             v2.RandomResizedCrop(24),
-            *classification_transforms(True, size=24, photometric=0.8, rotation=5).transforms,
+            *classification_transforms(True, size=24, resize="crop", photometric=0.8, rotation=5).transforms,
         ]
     )
     dataset = ClassificationDataset(table, transforms=transforms, reading=ImageReading(decode="fast"))

@@ -11,17 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from lit_loader.datasets.scene_objects import (
+from lit_loader.datasets.scenes import (
     FINISH_NAMES,
     POINTS,
     SHAPE_NAMES,
     SceneObject,
     box_of,
+    draw_objects,
     hole,
     outline,
+    place_objects,
     points_of,
+    render_scene,
 )
-from lit_loader.datasets.scenes import draw_objects, place_objects, render_scene
 
 SIDE, SCALE = 48, 8
 DISC, SQUARE, STAR = range(3)

@@ -14,7 +14,7 @@ from PIL import Image
 
 from lit_loader.annotations import label_counts
 from lit_loader.datasets import shapes
-from lit_loader.datasets.scene_objects import FINISH_NAMES, POINTS, SHAPE_NAMES, box_of, points_of
+from lit_loader.datasets.scenes import FINISH_NAMES, POINTS, SHAPE_NAMES, box_of, points_of
 from lit_loader.datasets.shapes import draw_shapes, share_out
 from lit_loader.formats import read_annotations
 

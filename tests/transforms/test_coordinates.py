@@ -1,38 +1,13 @@
-"""Coordinates change and change back, and the edges of the canvas are -1 and +1."""
+"""Points of a crop are found again in the image."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torchvision import tv_tensors
-from torchvision.transforms.v2 import functional
 
-from lit_loader.transforms import denormalize_keypoints, normalize_keypoints, to_image_points
+from lit_loader.transforms import to_image_points
 
 SIZE = (20, 40)
-
-
-def test_the_outer_edges_are_minus_one_and_one():
-    points = torch.tensor([[0.0, 0], [40, 20], [20, 10], [-10, 25]])
-    assert normalize_keypoints(points, SIZE).tolist() == [[-1, -1], [1, 1], [0, 0], [-1.5, 1.5]]
-
-
-@pytest.mark.parametrize("shape", [(2,), (5, 2), (3, 4, 2), (2, 3, 4, 2), (0, 5, 2)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_denormalize_is_the_inverse(shape, dtype):
-    torch.manual_seed(0)
-    points = torch.rand(shape, dtype=dtype) * 50 - 5
-    back = denormalize_keypoints(normalize_keypoints(points, SIZE), SIZE)
-    assert back.dtype == dtype
-    torch.testing.assert_close(back, points)
-
-
-def test_normalized_points_do_not_depend_on_a_resize():
-    points = tv_tensors.KeyPoints(torch.tensor([[3.0, 4], [30, 18]]), canvas_size=SIZE)
-    resized = functional.resize(points, [70, 50])
-    before, after = normalize_keypoints(points, SIZE), normalize_keypoints(resized, (70, 50))
-    torch.testing.assert_close(before, after)
-    assert type(before) is torch.Tensor
 
 
 def test_corners_of_a_crop_are_corners_of_its_region():
@@ -45,15 +20,13 @@ def test_corners_of_a_crop_are_corners_of_its_region():
     assert to_image_points(corners[0], crops[0], SIZE).tolist()[1] == [30, 60]
 
 
-@pytest.mark.parametrize("change", [normalize_keypoints, denormalize_keypoints])
-def test_wrong_sizes_shapes_and_integers_are_refused(change):
+def test_wrong_sizes_and_integers_are_refused():
+    crops = torch.zeros(1, 4)
     for size in ((20,), (20, 0), (1, 2, 3), (-4, 4)):
         with pytest.raises(ValueError, match=r"\(height, width\)"):
-            change(torch.zeros(1, 2), size)
-    with pytest.raises(ValueError, match=r"must be \(\.\.\., 2\)"):
-        change(torch.zeros(1, 3), SIZE)
+            to_image_points(torch.zeros(1, 3, 2), crops, size)
     with pytest.raises(TypeError, match="int64; convert"):
-        change(torch.zeros((1, 2), dtype=torch.int64), SIZE)
+        to_image_points(torch.zeros((1, 3, 2), dtype=torch.int64), crops, SIZE)
 
 
 @pytest.mark.parametrize("crop", [(4,), (3, 4), (2, 5)], ids=str)

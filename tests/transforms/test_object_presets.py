@@ -15,7 +15,7 @@ from lit_loader.transforms import Letterbox, classification_transforms, landmark
 from tests.transforms.drawn import PAIRS, draw
 
 JITTER = {"shift": 0.1, "scale": (0.8, 1.3), "rotation": 20, "photometric": 0.5}
-LANDMARKS = {"size": 48, "flip_pairs": PAIRS, "perspective": 0.05, **JITTER}
+LANDMARKS = {"size": 48, "flip_pairs": PAIRS, **JITTER}
 OBJECTS = {"size": (40, 48), "crop": True, "flip_pairs": PAIRS, "vflip": 0.5, **JITTER}
 BOTH = [(landmark_transforms, LANDMARKS), (classification_transforms, OBJECTS)]
 
@@ -79,7 +79,6 @@ def test_one_row_stays_and_fields_stay_row_aligned(preset, arguments):
         ("shift", 0.3),
         ("scale", (2.0, 2.5)),
         ("rotation", 30),
-        ("perspective", 0.1),
         ("hflip", 1.0),
         ("photometric", 1.0),
         ("to_float", False),
@@ -101,6 +100,7 @@ def test_each_landmark_argument_has_its_effect(name, value):
     [
         ("resize", "stretch"),
         ("resize", "letterbox"),
+        ("resize", None),
         ("crop", True),
         ("margin", 0.5),
         ("shift", 0.3),
@@ -113,7 +113,7 @@ def test_each_landmark_argument_has_its_effect(name, value):
     ],
 )
 def test_each_classification_argument_has_its_effect(name, value):
-    base = {"size": 48, "hflip": 0.0, "flip_pairs": PAIRS}
+    base = {"size": 48, "hflip": 0.0, "flip_pairs": PAIRS, "resize": "crop"}
     torch.manual_seed(1)
     plain, _ = classification_transforms(True, **base)(*sample())
     changed, _ = classification_transforms(True, **{**base, name: value})(*sample())
@@ -123,13 +123,58 @@ def test_each_classification_argument_has_its_effect(name, value):
 @pytest.mark.parametrize("preset", [landmark_transforms, classification_transforms])
 def test_fill_shows_beyond_the_image(preset):
     extra = {"hflip": 0.0, "to_float": False, "margin": 2.0, "size": 48}
+    extra |= {"resize": "crop"} if preset is classification_transforms else {}
     image, _ = preset(False, **extra, fill=77)(*sample())
     assert (image[:, 0, 0] == 77).all()
 
 
+def test_whole_images_are_shown_as_models_of_imagenet_are_trained():
+    coarse = torch.randint(0, 256, (3, 6, 8), dtype=torch.uint8)
+    image = v2.functional.resize(coarse, [300, 400])
+    middle = v2.Compose([v2.Resize(256), v2.CenterCrop(224)])(image).float()
+    shown = classification_transforms(False, to_float=False)(image).float()
+    assert shown.shape == (3, 224, 224)
+    assert (shown - middle).abs().mean() < 2  # resized once here, from whole pixels
+    torch.manual_seed(3)
+    part = classification_transforms(True, hflip=0, to_float=False)(image)
+    torch.manual_seed(3)
+    assert torch.equal(part, v2.RandomResizedCrop(224)(image))
+    torch.manual_seed(3)
+    large = classification_transforms(True, area=(0.9, 1), hflip=0, to_float=False)(image)
+    assert not torch.equal(part, large)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"margin": 0.1}, {"shift": 0.1}, {"scale": (0.5, 1)}, {"rotation": 5}, {"fill": 3}],
+    ids=str,
+)
+def test_what_moves_one_view_shows_one_view_of_the_whole_image(settings):
+    image = torch.randint(0, 256, (3, 50, 60), dtype=torch.uint8)
+    for train in (True, False):
+        torch.manual_seed(0)
+        shown = classification_transforms(train, **settings)(image)
+        torch.manual_seed(0)
+        assert torch.equal(shown, classification_transforms(train, resize="crop", **settings)(image))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"area": (0.5, 1), "crop": True}, "is for whole images"),
+        ({"area": (0.5, 1), "resize": "crop"}, "is for whole images"),
+        ({"area": (0, 1)}, "0 < smallest"),
+        ({"area": (0.5, 1.5)}, "largest <= 1"),
+    ],
+)
+def test_areas_that_are_none_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        classification_transforms(True, **settings)
+
+
 def test_images_alone_and_images_with_a_label_are_classified():
     image, _ = sample()
-    transform = classification_transforms(True, size=(30, 40), rotation=10, vflip=0.5)
+    transform = classification_transforms(True, size=(30, 40), resize="crop", rotation=10, vflip=0.5)
     assert transform(image).shape == (3, 30, 40)
     for label in (3, torch.tensor(3), torch.tensor([0.0, 1.0])):
         shown, same = transform(image, label)
@@ -153,7 +198,9 @@ def test_classification_shows_the_whole_image_as_resizing_would():
         off = (shown[fit].float() - wanted.float()).abs()[:, 15:37, 2:-2]
         assert off.max() <= 1
     assert not shown["letterbox"][:, :12].any()
-    assert torch.equal(shown["crop"], classification_transforms(False, size=52, to_float=False)(image))
+    assert torch.equal(
+        shown["crop"], classification_transforms(False, size=52, resize="crop", to_float=False)(image)
+    )
 
 
 def test_flips_without_declared_pairs_are_refused_at_once_for_landmarks():

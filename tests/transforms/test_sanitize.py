@@ -11,7 +11,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader import transforms
-from lit_loader.transforms import ObjectFields, SanitizeObjects
+from lit_loader.transforms import SanitizeObjects
 
 IMAGE = tv_tensors.Image(torch.zeros((3, 20, 30), dtype=torch.uint8))
 BOXES = [
@@ -124,13 +124,11 @@ def test_a_per_object_field_that_lost_alignment_is_refused(labels):
         SanitizeObjects()(IMAGE, {**make_target(), "labels": labels})
 
 
-def test_area_is_recomputed_unless_told_otherwise():
+def test_area_is_recomputed():
     area = torch.full((5,), 99, dtype=torch.float64)
     _, target = SanitizeObjects()(IMAGE, make_target(area=area))
     assert target["area"].tolist() == [64, 25]
     assert target["area"].dtype == torch.float64
-    _, target = SanitizeObjects(recompute_area=False)(IMAGE, make_target(area=area))
-    assert target["area"].tolist() == [99, 99]
 
 
 def test_other_box_formats_are_measured_by_their_sides():
@@ -194,22 +192,6 @@ def test_an_object_without_a_pixel_of_its_mask_goes_with_its_box():
     )
     whole = SanitizeObjects(per_image=["masks"])(IMAGE, make_target(masks=tv_tensors.Mask(masks[:1] * 0)))[1]
     assert whole["labels"].tolist() == [0, 2]
-
-
-def test_object_fields_are_the_per_object_tensors_that_torchvision_does_not_find_itself():
-    target = {
-        "boxes": tv_tensors.BoundingBoxes(torch.zeros(2, 4), format="XYXY", canvas_size=(8, 8)),
-        "masks": tv_tensors.Mask(torch.zeros(2, 8, 8)),
-        "labels": torch.tensor([1, 2]),
-        "image_id": 3,
-        "track": torch.tensor([5, 6]),
-        "names": ["a", "b"],
-    }
-    assert [field.tolist() for field in ObjectFields()((None, target))] == [[1, 2]]
-    assert [field.tolist() for field in ObjectFields(per_object=("track",))((None, target))] == [
-        [1, 2],
-        [5, 6],
-    ]
 
 
 def test_points_visibility_crops_and_declared_attributes_go_with_their_object():

@@ -18,7 +18,6 @@ CacheKind: TypeAlias = Literal["ram", "disk"]
 """Where decoded images are kept: in the memory of this host, or in the cache folder."""
 
 _KINDS: Final = ("ram", "disk")
-_SHARE: Final = 2  # without a budget, one part in so many of what is free
 _UNITS: Final = {"": 1, "b": 1, **{f"{p}b": 1000 ** (i + 1) for i, p in enumerate("kmgt")}} | {
     f"{p}ib": 1024 ** (i + 1) for i, p in enumerate("kmgt")
 }
@@ -121,8 +120,3 @@ def byte_words(count: int) -> str:
 def free_bytes(kind: CacheKind, folder: Path) -> int | None:
     """Return the memory, or the disk space of a folder that exists, that may still be taken; None: not known."""
     return shutil.disk_usage(folder).free if kind == "disk" else read_resources().available_bytes
-
-
-def default_budget(free: int | None) -> int | None:
-    """Return what a cache without a budget may take of what is free."""
-    return None if free is None else free // _SHARE

@@ -20,7 +20,6 @@ from lit_loader.datasets.decoded.settings import (
     CacheSettings,
     byte_count,
     byte_words,
-    default_budget,
     free_bytes,
 )
 from lit_loader.datasets.reading import ImageReading
@@ -144,7 +143,7 @@ class CacheRequest:
             "memory" if self.settings.kind == "ram" else "disk space",
         )
         if given is None:
-            half = default_budget(free)
+            half = None if free is None else free // 2
             return half, f"cache_budget=None allows half of the free {what}, {byte_words(half or 0)}"
         if free is not None and free < given:
             return (
