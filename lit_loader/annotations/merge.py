@@ -40,9 +40,8 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
     first = tables[0]
     for table in tables[1:]:
         if table.root != first.root:
-            raise ValueError(
-                f"roots {first.root} and {table.root} differ; read both sets under one folder that holds them"
-            )
+            roots = f"{first.root} and {table.root}"
+            raise ValueError(f"roots {roots} differ; read both sets under one folder that holds them")
     if split is None and len({table.split for table in tables}) == 1:
         split = first.split
     if len(tables) == 1 and split == first.split:
@@ -96,9 +95,8 @@ def with_same_names(tables: Sequence[AnnotationTable]) -> list[AnnotationTable]:
         name: _widest(table.attributes[name].names for table in tables if name in table.attributes)
         for name in _union(table.attributes for table in tables)
     }
-    return _with_names(
-        tables, _widest(table.class_names for table in tables), attributes, _common_schema(tables)
-    )
+    class_names = _widest(table.class_names for table in tables)
+    return _with_names(tables, class_names, attributes, _common_schema(tables))
 
 
 def _with_names(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -113,16 +112,12 @@ class ReadReport:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values."""
+        """Return the report as plain values, which JSON can hold."""
         return {
             "max_details": self.max_details,
             "counts": [[kind, action, count] for (kind, action), count in self._counts.items()],
             "problems": [asdict(problem) for problem in self.problems],
         }
-
-    def to_json(self) -> str:
-        """Return the report as JSON."""
-        return json.dumps(self.to_dict())
 
     @classmethod
     def from_dict(cls, values: Any) -> ReadReport:
@@ -145,11 +140,6 @@ class ReadReport:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a read report: {error}") from None
         return report
-
-    @classmethod
-    def from_json(cls, text: str) -> ReadReport:
-        """Build a report from what ``to_json`` gave; raises ValueError for anything else."""
-        return cls.from_dict(json.loads(text))
 
 
 def _typed(value: Any, kind: type) -> Any:

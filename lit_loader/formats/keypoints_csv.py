@@ -55,11 +55,8 @@ class KeypointsCsvReader(LineReader):
         super().__post_init__()
         if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
             raise ValueError(f"delimiter={self.delimiter!r} must be one character, no quote, no end of line")
-        self.check_options(
-            has_class=self.class_column is not None,
-            has_attributes=bool(self.attribute_columns),
-            has_box=self.box_columns is not None,
-        )
+        has_class, has_box = self.class_column is not None, self.box_columns is not None
+        self.check_options(has_class=has_class, has_attributes=bool(self.attribute_columns), has_box=has_box)
         count, points = self._num_points(), self.point_columns
         if points is not None and count == 0:
             raise ValueError("point_columns need a schema")
@@ -137,12 +134,11 @@ class KeypointsCsvReader(LineReader):
             numeric = {i: _count_numbers(fields[i] for fields in sample if i < len(fields)) for i in rest}
             allowed = 0 if needed and self.point_columns is None else 1
             if sum(numeric.values()) > allowed:
-                found = [head[i] if self.header else i for i in rest if numeric[i]]
-                refuse(
-                    f"columns {shorten(str(found))} hold numbers that nothing reads; name those of points in "
-                    "point_columns (with a schema), of boxes in box_columns, others in class_column, "
-                    "attribute_columns or ignore_columns"
+                found = shorten(str([head[i] if self.header else i for i in rest if numeric[i]]))
+                remedy = (
+                    "name them in point_columns (with a schema), box_columns, class_column, attribute_columns"
                 )
+                refuse(f"columns {found} hold numbers that nothing reads; {remedy} or ignore_columns")
         columns = Columns(
             count=count,
             rule=f"the first row has {count}",

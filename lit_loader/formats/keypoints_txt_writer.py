@@ -107,11 +107,9 @@ class KeypointsTxtWriter(Writer):
             raise ValueError(f"columns={self.columns!r} ask for points; the table has none")
         schema = KeypointSchema(names=table.keypoint_names) if has_points else None
         columns = parse_columns(self.columns, schema=schema)
-        missing = sorted(name for name, _ in columns.attributes if name not in table.attributes)
-        if missing:
-            raise ValueError(
-                f"columns ask for attributes {missing}; the table has {sorted(table.attributes)}"
-            )
+        known = sorted(table.attributes)
+        if missing := sorted({name for name, _ in columns.attributes}.difference(known)):
+            raise ValueError(f"columns ask for attributes {missing}; the table has {known}")
         return columns
 
     def _written_boxes(self, table: AnnotationTable) -> npt.NDArray[Any]:
@@ -127,9 +125,7 @@ class KeypointsTxtWriter(Writer):
         boxes = self._written_boxes(table)
         for i, path in enumerate(table.image_paths):
             if not path.startswith(prefix):
-                raise ValueError(
-                    f"image {path!r} is not in image_dir={self.image_dir!r}; pass a higher folder"
-                )
+                raise ValueError(f"image {path!r} is not in image_dir={self.image_dir!r}; pass a higher one")
             for row in range(int(table.offsets[i]), int(table.offsets[i + 1])):
                 texts = {columns.path: ("path", path.removeprefix(prefix))}
                 if columns.class_name is not None:
@@ -146,14 +142,16 @@ class KeypointsTxtWriter(Writer):
     def _check(self, what: str, text: str, *, is_first: bool) -> None:
         separator = self.separator
         broken = len(text.split()) != 1 if separator is None else separator in text or text != text.strip()
+        named = f"{what} {shorten(repr(text))}"
         if broken or not text or any(mark in text for mark in "\n\r\0"):
-            kind = "blanks" if separator is None else f"separator={separator!r}"
-            message = f"{what} {shorten(repr(text))} cannot be in a list with {kind} between columns"
-            raise ValueError(f"{message}; choose another separator")
+            kind = "blanks" if separator is None else f"{separator=}"
+            raise ValueError(
+                f"{named} cannot be in a list with {kind} between columns; choose another separator"
+            )
         if is_first and text.startswith((_COMMENT, "\ufeff")):
-            raise ValueError(f"{what} {shorten(repr(text))} at the start of a line would be a comment")
+            raise ValueError(f"{named} at the start of a line would be a comment")
         if what != "path" and len(text) > MAX_NAME_CHARS:
-            raise ValueError(f"{what} {shorten(repr(text))} has more than {MAX_NAME_CHARS} characters")
+            raise ValueError(f"{named} has more than {MAX_NAME_CHARS} characters")
 
 
 def _read_boxes(table: AnnotationTable, columns: Columns) -> npt.NDArray[np.float32]:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from struct import Struct
-from struct import error as StructError
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -38,6 +37,7 @@ __all__ = [
     "OBJECT",
     "Rows",
     "append_column",
+    "as_array",
     "wrong_attribute",
 ]
 
@@ -153,7 +153,7 @@ class ObjectColumns:
 
     def rows(self) -> npt.NDArray[np.void]:
         """Return the rows; none can be added while the array is there."""
-        return np.frombuffer(self.packed, dtype=OBJECT) if self.packed else np.zeros(0, dtype=OBJECT)
+        return as_array(self.packed, OBJECT)
 
 
 class Rows:
@@ -235,9 +235,8 @@ class Rows:
             attributes: For each attribute the values that it can have.
         """
         listed = tuple((name, tuple(values)) for name, values in attributes.items())
-        declared = Declared(
-            class_names=tuple(class_names), class_ids=tuple(class_ids), keypoints=keypoints, attributes=listed
-        )
+        classes, ids = tuple(class_names), tuple(class_ids)
+        declared = Declared(class_names=classes, class_ids=ids, keypoints=keypoints, attributes=listed)
         self.declared.setdefault(declared, []).append(self._file)
         self._names = () if keypoints is None else keypoints.names
 
@@ -339,15 +338,12 @@ class Rows:
             AnnotationError: If a name is empty or too long, or a polygon is none, and the policy says ``"raise"``.
         """
         label, numbers = self.class_names.get(class_name), self.attribute_values
-        if label is None and (wrong := _wrong_name("class", class_name)):
-            self.malformed(wrong, line=line, index=index)
-            return
-        if attributes:
-            for pair in attributes.items():
-                if pair not in numbers and (wrong := wrong_attribute(*pair)):
-                    self.malformed(wrong, line=line, index=index)
-                    return
-        if polygons and (wrong := _wrong_polygons(polygons)):
+        wrong = None if label is not None else _wrong_name("class", class_name)
+        for pair in attributes.items() if attributes else ():
+            if wrong is None and pair not in numbers:
+                wrong = wrong_attribute(*pair)
+        wrong = wrong or (_wrong_polygons(polygons) if polygons else None)
+        if wrong:
             self.malformed(wrong, line=line, index=index)
             return
         objects, layout, kind = self.objects, -1, _GIVEN
@@ -363,12 +359,9 @@ class Rows:
             label = self.class_names[class_name] = len(self.class_names)
         flags = difficult | truncated << 1 | occluded << 2 | crowd << 3
         rest = image, label, layout, self._file, line or 0, -1 if index is None else index, kind, flags
-        try:
-            packed = _PACK.pack(*box, *rest)
-        except (OverflowError, StructError):  # an integer of hundreds of digits, or not four numbers
-            if len(box) != 4:
-                raise ValueError(f"a box has 4 numbers, got {len(box)}") from None
-            packed = _PACK.pack(*_floats(box), *rest)
+        if len(box) != 4:
+            raise ValueError(f"a box has 4 numbers, got {len(box)}")
+        packed = _PACK.pack(*box, *rest)
         row = len(objects.packed) // _PACK.size
         for polygon in polygons:
             objects.polygon_rows.append(row)
@@ -403,20 +396,12 @@ class Rows:
             place = index if line is None else line
             line = None if place is None else self.find_line(self.file, place)
         if action == "raise":
-            where = "" if index is None else f"object {index}: "
-            text = f"{where}{message}; correct it, or choose ReadPolicy({kind}=...)"
+            text = "" if index is None else f"object {index}: "
+            text += f"{message}; correct it, or choose ReadPolicy({kind}=...)"
             self.raised = AnnotationError(text, path=self.root / self.file, line=line)
             raise self.raised
-        self.report.add(
-            Problem(
-                kind=kind,
-                action=action,
-                file=self.file,
-                message=shorten(message),
-                line=line,
-                object_index=index,
-            )
-        )
+        where = {"file": self.file, "message": shorten(message)}
+        self.report.add(Problem(kind=kind, action=action, line=line, object_index=index, **where))
 
     def not_read(self, what: str, count: int = 1) -> None:
         """Count something that a file holds and the table has no column for, by its name in the format."""
@@ -444,17 +429,15 @@ class Rows:
         objects.packed += theirs.tobytes()
         objects.points.extend(other.objects.points)
         objects.visibility += other.objects.visibility
-        for polygon_row in other.objects.polygon_rows:
-            objects.polygon_rows.append(first_object + polygon_row)
+        objects.polygon_rows.extend(first_object + row for row in other.objects.polygon_rows)
         objects.polygon_lengths.extend(other.objects.polygon_lengths)
         objects.polygon_values.extend(other.objects.polygon_values)
         objects.run_lengths |= {first_object + row: runs for row, runs in other.objects.run_lengths.items()}
         append_column(objects.object_ids, first_object, other.objects.object_ids, missing=-1)
         append_column(objects.areas, first_object, other.objects.areas, missing=math.nan)
-        rows = _array(other.objects.attribute_rows) + np.int32(first_object)
-        objects.attribute_rows.frombytes(rows.tobytes())
+        objects.attribute_rows.extend(first_object + row for row in other.objects.attribute_rows)
         values = _lookup(self.attribute_values, other.attribute_values)
-        objects.attribute_values.frombytes(values[_array(other.objects.attribute_values)].tobytes())
+        objects.attribute_values.frombytes(values[as_array(other.objects.attribute_values)].tobytes())
         for declared, numbers in other.declared.items():
             self.declared.setdefault(declared, []).extend(files[numbers].tolist())
         self.report.merge(other.report)
@@ -474,8 +457,8 @@ class Rows:
             mine.lines.append(added.lines[number])
             if number < len(added.source_ids):
                 _put(mine.source_ids, int(numbers[number]), added.source_ids[number], missing=-1)
-        mine.files.frombytes(files[_array(added.files)[kept]].tobytes())
-        mine.sizes.frombytes(_array(added.sizes).reshape(-1, 2)[kept].tobytes())
+        mine.files.frombytes(files[as_array(added.files)[kept]].tobytes())
+        mine.sizes.frombytes(as_array(added.sizes).reshape(-1, 2)[kept].tobytes())
         return numbers
 
     def check_cells(self, what: str, *, names: int, written: int) -> None:
@@ -499,32 +482,25 @@ class Rows:
 
     def add_attributes(self, row: int, attributes: Mapping[str, str]) -> None:
         """Give the object with a number values of attributes; `object` does, and checks them before."""
+        numbers = self.attribute_values
         for pair in attributes.items():
             self.objects.attribute_rows.append(row)
-            self.objects.attribute_values.append(
-                self.attribute_values.setdefault(pair, len(self.attribute_values))
-            )
+            self.objects.attribute_values.append(numbers.setdefault(pair, len(numbers)))
 
     def _add_points(
         self, names: tuple[str, ...], points: npt.ArrayLike, visibility: npt.ArrayLike | None
     ) -> None:
-        try:
-            places = np.asarray(points, dtype=np.float64)
-        except OverflowError:  # an integer of hundreds of digits
-            places = np.array([_floats(point) for point in np.asarray(points, dtype=object)])
-        count = len(names)
+        places, count = np.asarray(points, dtype=np.float64), len(names)
         seen = np.full(count, 2, np.uint8) if visibility is None else np.asarray(visibility, dtype=np.uint8)
         if not names or places.shape != (count, 2) or seen.shape != (count,):
-            raise ValueError(
-                f"points {places.shape} and visibility {seen.shape} must be those of {count} names"
-            )
+            shapes = f"points {places.shape} and visibility {seen.shape}"
+            raise ValueError(f"{shapes} must be those of {count} names")
         with np.errstate(over="ignore"):
             self.objects.points.frombytes(places.astype(self.objects.points.typecode).tobytes())
         self.objects.visibility += seen.tobytes()
 
     def _size(self, width: float, height: float, line: int | None) -> tuple[int, int]:
-        is_whole = 1 <= width <= _MAX_PIXELS and 1 <= height <= _MAX_PIXELS and width % 1 == height % 1 == 0
-        if is_whole:
+        if 1 <= width <= _MAX_PIXELS and 1 <= height <= _MAX_PIXELS and width % 1 == height % 1 == 0:
             return int(width), int(height)
         if width or height:
             message = f"a size of {str(width)[:30]} x {str(height)[:30]} is not two whole numbers from 1"
@@ -570,17 +546,11 @@ def append_column(column: array[Any], first: int, theirs: npt.ArrayLike, *, miss
         column.frombytes(values.tobytes())
 
 
-def _floats(values: Sequence[float]) -> list[float]:
-    try:
-        return [float(value) for value in values]
-    except OverflowError:  # an integer of hundreds of digits
-        return [np.inf if abs(value) > 1e308 else float(value) for value in values]
-
-
 def _lookup(mine: dict[Any, int], added: Iterable[Any]) -> npt.NDArray[np.int32]:
     """Return the number in ``mine`` of each added name; new names get the next numbers."""
     return np.array([mine.setdefault(name, len(mine)) for name in added], dtype=np.int32)
 
 
-def _array(column: array[int]) -> npt.NDArray[np.int32]:
-    return np.frombuffer(column, dtype=np.int32) if len(column) else np.zeros(0, np.int32)
+def as_array(column: Any, dtype: Any = np.int32) -> npt.NDArray[Any]:
+    """Return a column as an array; the column cannot grow while the array is there."""
+    return np.frombuffer(column, dtype=dtype) if len(column) else np.zeros(0, dtype=dtype)
