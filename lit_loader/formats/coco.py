@@ -95,11 +95,6 @@ class CocoReader(Reader):
     attributes: bool = True
     masks: bool = True
 
-    def __post_init__(self) -> None:
-        if self.schema is not None and not self.keypoints:
-            raise ValueError(f"schema={self.schema!r} names points, and keypoints=False reads none; drop one")
-        self.given_keypoints()
-
     def read(self, rows: Rows, unit: str) -> None:
         """Add what a JSON file says."""
         lines = cache(partial(entry_lines, rows.root, unit))  # all of them, once a problem is reported

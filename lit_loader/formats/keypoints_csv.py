@@ -12,7 +12,7 @@ from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
 from lit_loader.formats.keypoints_txt import Columns, LineReader
 from lit_loader.formats.rows import Rows
-from lit_loader.formats.text_file import read_rows
+from lit_loader.formats.text_file import check_separator, read_rows
 
 __all__ = ["Column", "KeypointsCsvReader"]
 
@@ -35,7 +35,7 @@ class KeypointsCsvReader(LineReader):
         box_columns: The four columns of the box, in the order of ``box_format``.
         attribute_columns: Columns of attributes, or the column of each attribute by its name.
         ignore_columns: Columns that are not read, whatever they hold; ``"rest"`` for all that no option names.
-        delimiter: The character between columns.
+        separator: The character between columns.
         header: Whether the first row holds names; without it, columns go by number.
     """
 
@@ -48,13 +48,12 @@ class KeypointsCsvReader(LineReader):
     box_columns: Sequence[Column] | None = None
     attribute_columns: Sequence[Column] | Mapping[str, Column] = ()
     ignore_columns: Sequence[Column] | Literal["rest"] = ()
-    delimiter: str = ","
+    separator: str = ","
     header: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
-            raise ValueError(f"delimiter={self.delimiter!r} must be one character, no quote, no end of line")
+        check_separator(self.separator)
         has_class, has_box = self.class_column is not None, self.box_columns is not None
         self.check_options(has_class=has_class, has_attributes=bool(self.attribute_columns), has_box=has_box)
         count, points = self._num_points(), self.point_columns
@@ -67,7 +66,7 @@ class KeypointsCsvReader(LineReader):
 
     def read(self, rows: Rows, unit: str) -> None:
         """Add the rows of a table."""
-        table = read_rows(rows.root, unit, delimiter=self.delimiter)
+        table = read_rows(rows.root, unit, separator=self.separator)
         first = list(islice(table, _LOOKED_AT))
         if not first:
             return

@@ -14,7 +14,7 @@ from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
 from lit_loader.formats.reader import Reader
 from lit_loader.formats.rows import Rows
-from lit_loader.formats.text_file import numbers
+from lit_loader.formats.text_file import check_separator, numbers
 
 __all__ = [
     "BoxFormat",
@@ -24,7 +24,6 @@ __all__ = [
     "NO_VALUE",
     "box_corners",
     "check_box_format",
-    "check_separator",
     "column_names",
     "parse_columns",
 ]
@@ -96,7 +95,7 @@ class LineReader(Reader):
     y_up: bool = False
 
     def __post_init__(self) -> None:
-        self.given_keypoints()
+        super().__post_init__()
         if self.one_based and (self.normalized or self.y_up):
             other = "normalized" if self.normalized else "y_up"
             raise ValueError(
@@ -295,12 +294,6 @@ def parse_columns(
 def column_names(columns: Sequence[str] | str) -> tuple[str, ...]:
     """Return the names of columns, which may be given as one string."""
     return tuple(columns.split() if isinstance(columns, str) else columns)
-
-
-def check_separator(separator: str | None) -> None:
-    """Raise ValueError unless it is None, or one character that no number has."""
-    if separator is not None and (len(separator) != 1 or separator.isalnum() or separator in '."\n\r-+'):
-        raise ValueError(f"separator={separator!r} must be one character such as ',', ';' or a tab, or None")
 
 
 def check_box_format(box_format: BoxFormat, *, has_box: bool) -> None:

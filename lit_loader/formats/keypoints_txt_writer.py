@@ -20,11 +20,11 @@ from lit_loader.formats.keypoints_txt import (
     Columns,
     box_corners,
     check_box_format,
-    check_separator,
     column_names,
     parse_columns,
 )
 from lit_loader.formats.rows import MAX_NAME_CHARS
+from lit_loader.formats.text_file import check_separator
 from lit_loader.formats.writer import Writer, absent_places, lost_masks, lost_numbers, write_file
 
 __all__ = ["KeypointsTxtWriter"]

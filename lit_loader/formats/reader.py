@@ -131,6 +131,12 @@ class Reader(ABC):
     description: ClassVar[str]
     version: ClassVar[int] = 1
 
+    def __post_init__(self) -> None:
+        schema = getattr(self, "schema", None)
+        if schema is not None and not getattr(self, "keypoints", True):
+            raise ValueError(f"{schema=} names points, and keypoints=False reads none; drop one")
+        self.given_keypoints()
+
     @abstractmethod
     def read(self, rows: Rows, unit: Any) -> None:
         """Add what one file holds.
@@ -196,11 +202,10 @@ class Reader(ABC):
         if last is not None:
             return last
         inputs = self.inputs(folder, name)
+        stamps = map(folder.stamp, inputs.files)
         return load_or_build(
             folder=cache,
-            key=make_key(
-                settings={**settings, "listed": inputs.listed}, stamps=map(folder.stamp, inputs.files)
-            ),
+            key=make_key(settings=settings | {"listed": inputs.listed}, stamps=stamps),
             request=request,
             root=folder.root,
             build=partial(self._build, folder, inputs, options),

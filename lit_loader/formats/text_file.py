@@ -17,6 +17,7 @@ from lit_loader.errors import AnnotationError
 __all__ = [
     "MAX_LINE_BYTES",
     "MAX_ROW_LINES",
+    "check_separator",
     "numbers",
     "open_file",
     "read_bytes",
@@ -66,13 +67,13 @@ def read_lines(root: Path, name: str, *, keep_ends: bool = False) -> Iterator[tu
             yield number, text if keep_ends else text.rstrip("\r\n")
 
 
-def read_rows(root: Path, name: str, *, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+def read_rows(root: Path, name: str, *, separator: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a CSV file (RFC 4180: fields may be quoted with ``"``), each with its line; not the empty ones.
 
     Args:
         root: The data set's folder.
         name: The file, relative to ``root``.
-        delimiter: What separates fields; blanks around fields are dropped.
+        separator: The character between fields; blanks around fields are dropped.
 
     Raises:
         AnnotationError: As ``read_lines``, or if a quote is wrong, a field has more characters than the ``csv``
@@ -90,15 +91,21 @@ def read_rows(root: Path, name: str, *, delimiter: str = ",") -> Iterator[tuple[
                 raise AnnotationError(message, path=path, line=first + 1)
             yield text
 
-    rows = csv.reader(lines(), delimiter=delimiter, strict=True, skipinitialspace=delimiter != " ")
+    rows = csv.reader(lines(), delimiter=separator, strict=True, skipinitialspace=separator != " ")
     try:
         for fields in rows:
             if any(fields):
                 yield first + 1, [field.strip() for field in fields]
             first = last
     except csv.Error as error:
-        message = f"the row is not valid CSV ({error}); correct it, or choose another delimiter"
+        message = f"the row is not valid CSV ({error}); correct it, or choose another separator"
         raise AnnotationError(message, path=path, line=first + 1) from None
+
+
+def check_separator(separator: str | None) -> None:
+    """Raise ValueError unless it is None, or one character that no number has."""
+    if separator is not None and (len(separator) != 1 or separator.isalnum() or separator in '."\n\r-+'):
+        raise ValueError(f"separator={separator!r} must be one character such as ',', ';' or a tab, or None")
 
 
 def read_bytes(root: Path, name: str, *, max_bytes: int) -> bytes:

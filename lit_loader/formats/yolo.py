@@ -140,7 +140,7 @@ class YoloReader(Reader):
     def __post_init__(self) -> None:
         if self.schema is not None and self.task in ("detect", "segment"):
             raise ValueError(f"schema={self.schema!r} names points, task={self.task!r} has none; drop one")
-        self.given_keypoints()
+        super().__post_init__()
 
     def inputs(self, folder: Folder, name: str) -> Inputs:
         """Return the label files of a split's images.

@@ -64,8 +64,6 @@ def test_merge_adds_counts_and_keeps_the_bound():
     [
         {"counts": [["swapped", "fix", "many"]]},
         {"counts": [[1, 2]]},
-        {"counts": []},
-        {"max_details": 0},
         {"max_details": -1},
         {"problems": [{"kind": "x"}]},
         {"problems": 3},
