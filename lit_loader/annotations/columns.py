@@ -31,7 +31,8 @@ class RaggedColumn(ABC):
     """Rows of unequal length in flat, read-only arrays: no Python object a row, so nothing to copy after a fork.
 
     Args:
-        arrays: One vector for each name in ``ARRAYS``, in that order and of those types.
+        arrays: One vector for each name in ``ARRAYS``, in that order and of those types. A name that ends in
+            ``offsets`` says where the rows of the next array begin: row i has ``next[offsets[i]:offsets[i + 1]]``.
 
     Raises:
         ValueError: If the arrays do not belong together.
@@ -53,17 +54,30 @@ class RaggedColumn(ABC):
     def _check(self) -> None:
         """Raise ValueError if the arrays do not belong together."""
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(next(iter(self.arrays().values()))) - 1
 
-    @abstractmethod
     def take(self, rows: IndexArray) -> Self:
         """Return the column of the given rows, in their order."""
+        taken, places = [], rows
+        for name, array in self.arrays().items():
+            if name.endswith("offsets"):
+                places, array = gather_ragged(array, places)
+                taken.append(array)
+            else:
+                taken.append(array[places])
+                places = rows
+        return type(self)(*taken)
 
     @classmethod
-    @abstractmethod
     def joined(cls, columns: Sequence[Self]) -> Self:
         """Return the rows of all columns, one column after the other."""
+        arrays = []
+        for name, dtype in cls.ARRAYS.items():
+            parts = [getattr(column, name) for column in columns]
+            is_flat = not name.endswith("offsets")
+            arrays.append(np.concatenate([np.zeros(0, dtype), *parts]) if is_flat else joined_offsets(parts))
+        return cls(*arrays)
 
     @classmethod
     @abstractmethod
@@ -73,11 +87,6 @@ class RaggedColumn(ABC):
     def arrays(self) -> _Arrays:
         """Return the arrays by name, as the constructor takes them."""
         return {name: getattr(self, name) for name in self.ARRAYS}
-
-    @classmethod
-    def _end_to_end(cls, columns: Sequence[Self], name: str) -> npt.NDArray[Any]:
-        none = np.zeros(0, dtype=cls.ARRAYS[name])
-        return np.concatenate([none, *(getattr(column, name) for column in columns)])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(self.arrays().values())
@@ -104,14 +113,6 @@ class TextColumn(RaggedColumn, Sequence[str]):
         encoded = [row.encode("utf-8", "surrogateescape") for row in rows]
         return cls(offsets_of([*map(len, encoded)]), np.frombuffer(b"".join(encoded), dtype=np.uint8))
 
-    @classmethod
-    def joined(cls, columns: Sequence[Self]) -> Self:
-        """Return the rows of all columns, one column after the other."""
-        return cls(joined_offsets(column.offsets for column in columns), cls._end_to_end(columns, "data"))
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
     def __getitem__(self, row: Any) -> Any:
         if isinstance(row, slice):
             return [self[i] for i in range(*row.indices(len(self)))]
@@ -123,11 +124,6 @@ class TextColumn(RaggedColumn, Sequence[str]):
 
     def __iter__(self) -> Iterator[str]:
         return (self[row] for row in range(len(self)))
-
-    def take(self, rows: IndexArray) -> Self:
-        """Return the column of the given rows, in their order."""
-        positions, offsets = gather_ragged(self.offsets, rows)
-        return type(self)(offsets, self.data[positions])
 
 
 @dataclass(frozen=True, kw_only=True)

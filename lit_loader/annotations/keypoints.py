@@ -48,6 +48,11 @@ class KeypointSchema:
             pair = self._pair(self.normalization_pair, "normalization_pair")
             object.__setattr__(self, "normalization_pair", pair)
 
+    def columns(self) -> dict[str, Any]:
+        """Return the arguments of an `AnnotationTable` that say what its keypoints are."""
+        columns = {"keypoint_names": self.names, "flip_pairs": self.flip_pairs}
+        return columns | {"normalization_pair": self.normalization_pair}
+
     def _names(self) -> tuple[str, ...]:
         given: Any = self.names
         if isinstance(given, str) or not isinstance(given, Sequence):

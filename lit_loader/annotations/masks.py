@@ -20,8 +20,6 @@ from lit_loader.annotations.columns import (
     RaggedColumn,
     check_offsets,
     frozen_array,
-    gather_ragged,
-    joined_offsets,
     offsets_of,
 )
 from lit_loader.types import IndexArray
@@ -132,25 +130,6 @@ class Masks(RaggedColumn):
             frozen_array([row.height for row in encoded], np.int32, "heights"),
             frozen_array([row.width for row in encoded], np.int32, "widths"),
         )
-
-    @classmethod
-    def joined(cls, columns: Sequence[Self]) -> Self:
-        """Return the masks of all columns, one column after the other."""
-        arrays = {name: cls._end_to_end(columns, name) for name in cls.ARRAYS}
-        for name in ("part_offsets", "value_offsets", "run_offsets"):
-            arrays[name] = joined_offsets(getattr(column, name) for column in columns)
-        return cls(*arrays.values())
-
-    def take(self, rows: IndexArray) -> Self:
-        """Return the masks of the given rows, in their order."""
-        parts, part_offsets = gather_ragged(self.part_offsets, rows)
-        values, value_offsets = gather_ragged(self.value_offsets, parts)
-        runs, run_offsets = gather_ragged(self.run_offsets, rows)
-        polygons = (part_offsets, value_offsets, self.values[values])
-        return type(self)(*polygons, run_offsets, self.runs[runs], self.heights[rows], self.widths[rows])
-
-    def __len__(self) -> int:
-        return len(self.heights)
 
     def polygons(self, row: int) -> list[npt.NDArray[np.float32]]:
         """Return the polygons of a row, each ``(n, 2)``; none if it has run lengths or no mask."""

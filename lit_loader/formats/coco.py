@@ -243,9 +243,7 @@ class _File:
         return KeypointSchema(names=tuple(f"{place:02d}" for place in range(most))) if most else None
 
     def _add_image(self, position: int, record: dict[str, Any]) -> None:
-        image_id, get = record.get("id"), record.get
-        if type(image_id) is not int:
-            image_id = _id(image_id, "id")
+        image_id, get = _id(record.get("id"), "id"), record.get
         if image_id in self._images:
             raise ValueError(f"id {image_id!r} is that of an image before, too")
         file_name, source_id = get("file_name"), get("source_id")
@@ -261,7 +259,7 @@ class _File:
             image_id=source_id if _may_be_path(source_id) else str(image_id),
             width=_pixels(get("width")),
             height=_pixels(get("height")),
-            source_id=image_id if type(image_id) is int else None,
+            source_id=image_id if isinstance(image_id, int) else None,
         )
         if number in self._numbers:
             message = f"{shorten(repr(file_name))} is the file of an image before, too; they are one image"
@@ -327,9 +325,7 @@ class _File:
         images: list[Any] = list(map(self._images.get, image_ids))
         if None in images:
             raise ValueError(f"image_id {image_ids[0]!r} does not match any entry in `images`")
-        ids = column("id")
-        if set(map(type, ids)) != {int}:
-            ids = _ids([-1 if value is None else value for value in ids], "id")
+        ids = _ids([-1 if value is None else value for value in column("id")], "id")
         boxes, has_box = _boxes(column("bbox"))
         counts, points = _points(column("keypoints", options.keypoints))
         masks = [(row, *_mask(value)) for row, value in given("segmentation", options.masks)]

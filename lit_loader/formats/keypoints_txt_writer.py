@@ -25,12 +25,11 @@ from lit_loader.formats.keypoints_txt import (
 )
 from lit_loader.formats.rows import MAX_NAME_CHARS
 from lit_loader.formats.text_file import check_separator
-from lit_loader.formats.writer import Writer, absent_places, lost_masks, lost_numbers, write_file
+from lit_loader.formats.writer import Writer, lost, write_file
 
 __all__ = ["KeypointsTxtWriter"]
 
 _COMMENT: Final = "#"
-_FLAGS: Final = ("difficult", "truncated", "occluded", "crowd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,29 +66,26 @@ class KeypointsTxtWriter(Writer):
 
     def losses(self, table: AnnotationTable) -> list[str]:
         """Return what a list with these columns does not hold."""
-        columns, lost = self._columns(table), [*lost_masks(table), *lost_numbers(table)]
-        if same := table.num_images - len(set(table.image_paths)):
-            lost.append(f"{same} images that have the same file as another")
+        columns, found = self._columns(table), lost(table, "masks", "numbers", "files", "flags")
         if empty := int((np.diff(table.offsets) == 0).sum()):
-            lost.append(f"{empty} images without objects")
+            found.append(f"{empty} images without objects")
         if columns.class_name is None and len(np.unique(table.labels)) > 1:
-            lost.append("classes")
+            found.append("classes")
         if not columns.box and not np.array_equal(_read_boxes(table, columns), table.boxes):
-            lost.append("boxes")
+            found.append("boxes")
         elif columns.box:
             again = np.stack(box_corners(self._written_boxes(table).T, self.box_format), axis=1)
             if inexact := int((again.astype(np.float32) != table.boxes).any(axis=1).sum()):
-                lost.append(f"{inexact} exact boxes in box_format={self.box_format!r}")
+                found.append(f"{inexact} exact boxes in box_format={self.box_format!r}")
         if table.keypoints is not None and table.visibility is not None:
             if not columns.points:
-                lost.append("points")
+                found.append("points")
             elif columns.visibility is None and not (table.visibility == 2).all():
-                lost.append("visibility of points")
-            elif places := absent_places(table):
-                lost.append(f"places of {places} absent points")
+                found.append("visibility of points")
+            else:
+                found += lost(table, "places")
         kept = {name for name, _ in columns.attributes}
-        lost += [f"attribute {name!r}" for name in table.attributes if name not in kept]
-        return lost + [f"{flag} objects" for flag in _FLAGS if getattr(table, flag).any()]
+        return found + [f"attribute {name!r}" for name in table.attributes if name not in kept]
 
     def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
         """Write the list, which is complete or not there.

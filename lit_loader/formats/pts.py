@@ -58,7 +58,7 @@ class PtsReader(Reader):
 
     format: ClassVar[str] = "pts"
     description: ClassVar[str] = (
-        ".pts files (300-W, Menpo), one an object; NAME: their folder, or a pattern such as *.pts"
+        ".pts (300-W, Menpo), a file an object; NAME: their folder, or a pattern: *.pts"
     )
 
     image_dir: str | None = None

@@ -427,11 +427,9 @@ class Rows:
         theirs["layout"] = np.append(_lookup(self.layouts, other.layouts), -1)[theirs["layout"]]
         theirs["file"] = files[theirs["file"]]
         objects.packed += theirs.tobytes()
-        objects.points.extend(other.objects.points)
-        objects.visibility += other.objects.visibility
+        for name in ("points", "visibility", "polygon_lengths", "polygon_values"):
+            getattr(objects, name).extend(getattr(other.objects, name))
         objects.polygon_rows.extend(first_object + row for row in other.objects.polygon_rows)
-        objects.polygon_lengths.extend(other.objects.polygon_lengths)
-        objects.polygon_values.extend(other.objects.polygon_values)
         objects.run_lengths |= {first_object + row: runs for row, runs in other.objects.run_lengths.items()}
         append_column(objects.object_ids, first_object, other.objects.object_ids, missing=-1)
         append_column(objects.areas, first_object, other.objects.areas, missing=math.nan)
@@ -450,13 +448,11 @@ class Rows:
         first = len(mine.paths)
         numbers = _lookup(self._image_of, added.paths)
         kept = np.flatnonzero(numbers >= first)
-        for number in kept.tolist():
-            mine.paths.append(added.paths[number])
-            mine.ids.append(added.ids[number])
-            mine.file_names.append(added.file_names[number])
-            mine.lines.append(added.lines[number])
-            if number < len(added.source_ids):
-                _put(mine.source_ids, int(numbers[number]), added.source_ids[number], missing=-1)
+        for name in ("paths", "ids", "file_names", "lines"):
+            theirs = getattr(added, name)
+            getattr(mine, name).extend(theirs[number] for number in kept.tolist())
+        for number in kept[kept < len(added.source_ids)].tolist():
+            _put(mine.source_ids, int(numbers[number]), added.source_ids[number], missing=-1)
         mine.files.frombytes(files[as_array(added.files)[kept]].tobytes())
         mine.sizes.frombytes(as_array(added.sizes).reshape(-1, 2)[kept].tobytes())
         return numbers
@@ -474,10 +470,10 @@ class Rows:
         """
         objects = len(self.objects)
         if names * objects > max(_FREE_CELLS, _CELLS_PER_VALUE * written):
+            message = f"{what}: {names} names for {objects} objects, with {written} values in all, would make a table"
+            remedy = f"correct the names, or pass {what}=False"
             raise AnnotationError(
-                f"{what}: {names} names for {objects} objects, with {written} values in all, would make a table far "
-                f"larger than its files; correct the names, or pass {what}=False",
-                path=self.root / self.file,
+                f"{message} far larger than its files; {remedy}", path=self.root / self.file
             )
 
     def add_attributes(self, row: int, attributes: Mapping[str, str]) -> None:

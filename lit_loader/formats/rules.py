@@ -6,6 +6,7 @@ Objects are checked some ten thousand at a time, with numpy.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -29,6 +30,8 @@ _CHUNK_ROWS: Final = 65_536
 _CHUNK_POINTS: Final = 2**20
 _SHOWN_POINTS: Final = 3
 _Mask: TypeAlias = npt.NDArray[np.bool_]
+_all = partial(np.logical_and.reduce, axis=-1)
+_any = partial(np.logical_or.reduce, axis=-1)
 _Message: TypeAlias = Callable[[int], str]
 
 
@@ -68,13 +71,8 @@ def build_table(
     flags = rows.objects.rows()["flags"][kept]
     points: dict[str, Any] = {}
     if declared.keypoints is not None:
-        points = {
-            "keypoints": objects.points[kept],
-            "visibility": objects.visibility[kept],
-            "keypoint_names": declared.keypoints.names,
-            "flip_pairs": declared.keypoints.flip_pairs,
-            "normalization_pair": declared.keypoints.normalization_pair,
-        }
+        points = {"keypoints": objects.points[kept], "visibility": objects.visibility[kept]}
+        points |= declared.keypoints.columns()
     paths, ids = ([column[i] for i in of_table.tolist()] for column in (images.paths, rows.images.ids))
     return AnnotationTable(
         root=folder.root,
@@ -453,13 +451,3 @@ def _attributes(
         name: Attribute(ids=of[kept].astype(np.int64), names=values)
         for (name, values), of in zip(listed, ids, strict=True)
     }
-
-
-def _all(mask: _Mask) -> _Mask:
-    every: _Mask = np.logical_and.reduce(mask, axis=-1)
-    return every
-
-
-def _any(mask: _Mask) -> _Mask:
-    some: _Mask = np.logical_or.reduce(mask, axis=-1)
-    return some

@@ -29,9 +29,8 @@ __all__ = [
 MAX_LINE_BYTES: Final = 256 * 1024
 MAX_ROW_LINES: Final = 16
 _BOM: Final = b"\xef\xbb\xbf"
-_FLAGS: Final = (
-    os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-)  # a pipe would be waited for
+# A pipe would be waited for.
+_FLAGS: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 def read_lines(root: Path, name: str, *, keep_ends: bool = False) -> Iterator[tuple[int, str]]:
@@ -128,10 +127,8 @@ def read_file(path: Path | str, *, max_bytes: int) -> bytes:
     with open_file(path) as (file, size):  # read(max_bytes) would allocate as much for every small file
         wanted = min(size, max_bytes) + 1
         data = os.read(file, wanted)
-        while len(data) < wanted - 1 and (
-            rest := os.read(file, wanted - len(data))
-        ):  # of a networked file system
-            data += rest
+        while len(data) < wanted - 1 and (rest := os.read(file, wanted - len(data))):
+            data += rest  # a file of a networked file system comes in pieces
     if len(data) > max_bytes:
         message = f"the file is larger than {max_bytes} bytes, the most that is read of such a file"
         raise AnnotationError(message, path=path)
