@@ -48,7 +48,7 @@ from lit_loader.types import IndexArray
 __all__ = ["AnnotationTable", "Attribute", "COLUMNS"]
 
 
-_MAX_AREA: Final = float(np.finfo(np.float32).max)
+_AREA: Final = {"optional": True, "missing": np.nan, "limits": (0, np.finfo(np.float32).max)}
 _Points: TypeAlias = npt.NDArray[np.float32]
 _Seen: TypeAlias = npt.NDArray[np.uint8]
 
@@ -134,9 +134,7 @@ class AnnotationTable:
     occluded: npt.NDArray[np.bool_] = _column("objects", np.bool_, default=None)
     crowd: npt.NDArray[np.bool_] = _column("objects", np.bool_, default=None)
     object_ids: IndexArray | None = _column("objects", np.int64, default=None, optional=True, missing=-1)
-    areas: npt.NDArray[np.float32] | None = _column(
-        *("objects", np.float32), default=None, optional=True, missing=np.nan, limits=(0, _MAX_AREA)
-    )
+    areas: npt.NDArray[np.float32] | None = _column("objects", np.float32, default=None, **_AREA)
     masks: Masks | None = _column("objects", Masks, default=None, optional=True)
     keypoints: _Points | None = _column("objects", np.float32, -1, 2, default=None, optional=True)
     visibility: _Seen | None = _column("objects", np.uint8, -1, default=None, optional=True, limits=(0, 2))

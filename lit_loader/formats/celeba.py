@@ -137,9 +137,8 @@ class CelebaReader(Reader):
         box = (x, y, x + width, y + height) if _BOX in values else None
         flat = values.get(_ALIGNED, values.get(_WILD))
         points = None if flat is None else list(zip(flat[::2], flat[1::2], strict=True))
-        rows.object(
-            image, class_name=self.class_name, box=box, points=points, attributes=attributes, line=line
-        )
+        found: dict[str, Any] = {"box": box, "points": points, "attributes": attributes}
+        rows.object(image, class_name=self.class_name, line=line, **found)
 
     def _is_right_size(self, rows: Rows, image: int) -> bool:
         """Refuse images that boxes and points are not of; return whether the size can be read."""

@@ -91,7 +91,7 @@ class ClassListReader(Reader):
         check_separator(self.separator)
         if self.numbered and self.one_hot:
             raise ValueError(
-                "numbered=True and one_hot=True exclude each other: numbers of classes, or 0 and 1"
+                "numbered=True and one_hot=True exclude each other: cells are numbers, or 0 and 1"
             )
         if columns is not None:
             if not columns or len(set(columns)) != len(columns) or 0 in columns:
@@ -206,9 +206,7 @@ class ClassListReader(Reader):
         for i in columns.used:
             if cells[i] not in _ONE_HOT:
                 what = f"{shorten(repr(cells[i]))} of the class {shorten(repr(names[i]))} is not 0 or 1"
-                rows.malformed(
-                    f"cell {what}; for a table of another kind pass label_columns", line=line.number
-                )
+                rows.malformed(f"cell {what}; for another kind of table pass label_columns", line=line.number)
                 return None
         return [names[i] for i in columns.used if _ONE_HOT[cells[i]]]
 
@@ -224,7 +222,7 @@ class ClassListReader(Reader):
                 rows.object(image, class_name=class_name, box=None, line=line.number)
                 continue
             message = (
-                f"label {shorten(label)!r} is not one of the {len(meant or ())} numbers of classes, from 0"
+                f"label {shorten(label)!r} is not one of the {len(meant or ())} numbers, from 0, of classes"
             )
             rows.problem("unknown_class", rows.policy.unknown_class, message, line=line.number)
 

@@ -150,9 +150,8 @@ class _File:
             if entries and (self.is_second_time or not self.read_again):
                 self._add_annotations(start, entries)
         elif key in _LISTS:
-            add, what = (
-                (self._add_image, "an image") if key == "images" else (self._add_category, "a category")
-            )
+            is_images = key == "images"
+            add, what = (self._add_image, "an image") if is_images else (self._add_category, "a category")
             self._add_records(key, add, start, entries)
             self._note_unread(what, entries)
         elif key == "info" and isinstance(entries[0], dict):

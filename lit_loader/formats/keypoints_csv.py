@@ -134,10 +134,8 @@ class KeypointsCsvReader(LineReader):
             allowed = 0 if needed and self.point_columns is None else 1
             if sum(numeric.values()) > allowed:
                 found = shorten(str([head[i] if self.header else i for i in rest if numeric[i]]))
-                remedy = (
-                    "name them in point_columns (with a schema), box_columns, class_column, attribute_columns"
-                )
-                refuse(f"columns {found} hold numbers that nothing reads; {remedy} or ignore_columns")
+                remedy = "name them in point_columns (with a schema), box_columns, class_column"
+                refuse(f"columns {found} hold numbers that nothing reads; {remedy}, ... or ignore_columns")
         columns = Columns(
             count=count,
             rule=f"the first row has {count}",

@@ -98,9 +98,7 @@ class LineReader(Reader):
         super().__post_init__()
         if self.one_based and (self.normalized or self.y_up):
             other = "normalized" if self.normalized else "y_up"
-            raise ValueError(
-                f"one_based=True and {other}=True exclude each other: only pixels count from one"
-            )
+            raise ValueError(f"one_based=True and {other}=True exclude each other: pixels count from one")
 
     def check_options(self, *, has_class: bool, has_attributes: bool, has_box: bool) -> None:
         """Raise ValueError for an option of this class without effect, given what the columns hold."""
@@ -191,7 +189,8 @@ class KeypointsTxtReader(LineReader):
             ``points`` (x and y of each point) or ``points_v`` (x, y and a flag of each); ``box`` (four numbers) or
             ``xmin``, ``ymin``, ``xmax``, ``ymax``; ``attribute:NAME``; ``skip``.
         separator: The character between columns, or None for blanks. A path with blanks needs a character.
-        visibility_values: What a flag of ``points_v`` means: 0 absent, 1 hidden, 2 visible. None for itself.
+        visibility_values: What a flag of ``points_v`` means, as 0 absent, 1 hidden, 2 visible; or None if flags are
+            these numbers.
         comment: Lines that start with it are skipped, or None for no comments.
         header: Number of lines to skip at the start; True is one.
     """
@@ -277,6 +276,7 @@ def parse_columns(
     corners = [places[corner][0] for corner in _CORNERS if corner in places]
     if corners and (len(corners) < 4 or "box" in places):
         raise ValueError(f"columns={names} must hold all of {_CORNERS}, or 'box', or no box")
+    attributes = [(name.removeprefix(_ATTRIBUTE), place[0]) for name, place in places.items() if ":" in name]
     return Columns(
         count=position,
         rule=f"columns {shorten(' '.join(names))!r} ask for {position}; see `separator` for paths with blanks",
@@ -285,9 +285,7 @@ def parse_columns(
         points=places[points[0]] if points else (),
         visibility=meanings if "points_v" in places else None,
         box=places.get("box", corners),
-        attributes=[
-            (n.removeprefix(_ATTRIBUTE), p[0]) for n, p in places.items() if n.startswith(_ATTRIBUTE)
-        ],
+        attributes=attributes,
     )
 
 

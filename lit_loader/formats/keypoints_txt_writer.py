@@ -43,7 +43,7 @@ class KeypointsTxtWriter(Writer):
 
     Args:
         columns: As in `KeypointsTxtReader`; ``skip`` has nothing to write.
-        separator: As in `KeypointsTxtReader`; None writes one blank.
+        separator: As in `KeypointsTxtReader`, or None to write one blank.
         image_dir: The folder that paths are relative to, relative to the table's root.
         box_format: As in `KeypointsTxtReader`.
     """
@@ -141,9 +141,7 @@ class KeypointsTxtWriter(Writer):
         named = f"{what} {shorten(repr(text))}"
         if broken or not text or any(mark in text for mark in "\n\r\0"):
             kind = "blanks" if separator is None else f"{separator=}"
-            raise ValueError(
-                f"{named} cannot be in a list with {kind} between columns; choose another separator"
-            )
+            raise ValueError(f"{named} cannot be in a list with {kind} between columns; choose another")
         if is_first and text.startswith((_COMMENT, "\ufeff")):
             raise ValueError(f"{named} at the start of a line would be a comment")
         if what != "path" and len(text) > MAX_NAME_CHARS:

@@ -116,9 +116,8 @@ def make_format(kind: type[_T], options: Mapping[str, Any]) -> _T:
     known, hints = format_options(kind), get_type_hints(kind)
     for name, value in options.items():
         if name not in known:
-            raise ValueError(
-                f"format {kind.format!r} has no option {name!r}; {_known(name, known, 'its options')}"
-            )
+            options_are = _known(name, known, "its options")
+            raise ValueError(f"format {kind.format!r} has no option {name!r}; {options_are}")
         if not fits(value, hints[name]):
             given = f"{name}={shorten(repr(value))}"
             raise ValueError(f"option {given} of format {kind.format!r} must be {type_text(hints[name])}")

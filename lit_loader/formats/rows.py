@@ -471,10 +471,8 @@ class Rows:
         objects = len(self.objects)
         if names * objects > max(_FREE_CELLS, _CELLS_PER_VALUE * written):
             message = f"{what}: {names} names for {objects} objects, with {written} values in all, would make a table"
-            remedy = f"correct the names, or pass {what}=False"
-            raise AnnotationError(
-                f"{message} far larger than its files; {remedy}", path=self.root / self.file
-            )
+            message += f" far larger than its files; correct the names, or pass {what}=False"
+            raise AnnotationError(message, path=self.root / self.file)
 
     def add_attributes(self, row: int, attributes: Mapping[str, str]) -> None:
         """Give the object with a number values of attributes; `object` does, and checks them before."""

@@ -139,9 +139,7 @@ class _Images:
         ending = f".{stated.rpartition('.')[2]}"
         if not found:
             self._exists[number], self.stamps[number] = False, -1
-            message = (
-                f"there is no image {shorten(path)!r}; `image_dir` is the folder that paths are relative to"
-            )
+            message = f"there is no image {shorten(path)!r}; `image_dir` is the folder that holds the paths"
             self._problem(number, "missing_image", policy.missing_image, message)
             return path + ending if is_image_name(ending) else path
         chosen = found[0]
@@ -171,10 +169,9 @@ class _Images:
         unknown = np.flatnonzero(self.keep & (self.sizes[:, 0] == 0))
         if (self._rows.normalized or self._rows.y_up) and len(unknown):
             kind = "are fractions" if self._rows.normalized else "count from the lower edge"
-            message = (
-                f"coordinates {kind} of the image, and the size of {self.paths[int(unknown[0])][:500]!r} is "
-            )
-            message += "unknown; choose 'drop' or 'raise' for missing_image and unreadable_image"
+            path = shorten(self.paths[int(unknown[0])])
+            message = f"coordinates {kind} of the image, and the size of {path!r} is unknown; "
+            message += "choose 'drop' or 'raise' for missing_image and unreadable_image"
             raise AnnotationError(message, path=root)
 
     def _problem(self, number: int, kind: str, action: str, message: str) -> None:
