@@ -132,7 +132,7 @@ class LineReader(Reader):
                 raise AnnotationError("the path of the image is empty")
             if columns.box:
                 corners = box_corners(numbers([fields[place] for place in columns.box]), self.box_format)
-                found["box"] = [corner - self.one_based for corner in corners]
+                found["box"] = [corner - 1 for corner in corners] if self.one_based else corners
             if columns.points:
                 found["points"], found["visibility"] = self._points(columns, fields)
             found["attributes"] = self._attributes(columns, fields)
@@ -223,7 +223,9 @@ class KeypointsTxtReader(LineReader):
             start = text.lstrip()
             if line <= header or not start or (self.comment is not None and start.startswith(self.comment)):
                 continue
-            self.add(rows, columns, [part.strip() for part in text.split(self.separator)], line=line)
+            fields = text.split(self.separator)
+            fields = fields if self.separator is None else [part.strip() for part in fields]
+            self.add(rows, columns, fields, line=line)
 
     def _columns(self) -> Columns:
         schema, meanings = self.given_keypoints(), self.visibility_values

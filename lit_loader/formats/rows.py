@@ -339,10 +339,12 @@ class Rows:
         """
         label, numbers = self.class_names.get(class_name), self.attribute_values
         wrong = None if label is not None else _wrong_name("class", class_name)
-        for pair in attributes.items() if attributes else ():
-            if wrong is None and pair not in numbers:
-                wrong = wrong_attribute(*pair)
-        wrong = wrong or (_wrong_polygons(polygons) if polygons else None)
+        if attributes:
+            for pair in attributes.items():
+                if wrong is None and pair not in numbers:
+                    wrong = wrong_attribute(*pair)
+        if polygons:
+            wrong = wrong or _wrong_polygons(polygons)
         if wrong:
             self.malformed(wrong, line=line, index=index)
             return
