@@ -31,7 +31,8 @@ class RaggedColumn(ABC):
     """Rows of unequal length in flat, read-only arrays: no Python object a row, so nothing to copy after a fork.
 
     Args:
-        arrays: One vector for each name in ``ARRAYS``, in that order and of those types.
+        arrays: One vector for each name in ``ARRAYS``, in that order and of those types. A name that ends in
+            ``offsets`` says where the rows of the next array begin: row i has ``next[offsets[i]:offsets[i + 1]]``.
 
     Raises:
         ValueError: If the arrays do not belong together.
@@ -42,10 +43,8 @@ class RaggedColumn(ABC):
     def __init__(self, *arrays: npt.NDArray[Any]) -> None:
         for (name, dtype), array in zip(self.ARRAYS.items(), arrays, strict=True):
             if array.dtype != dtype or array.ndim != 1:
-                found = f"{array.dtype} of shape {array.shape}"
-                raise ValueError(
-                    f"{name} of a {type(self).__name__} is {found}, not a vector of {dtype.__name__}"
-                )
+                found, column = f"{array.dtype} of shape {array.shape}", type(self).__name__
+                raise ValueError(f"{name} of a {column} is {found}, not a vector of {dtype.__name__}")
             view = np.ascontiguousarray(array).view()
             view.flags.writeable = False
             setattr(self, name, view)
@@ -55,17 +54,30 @@ class RaggedColumn(ABC):
     def _check(self) -> None:
         """Raise ValueError if the arrays do not belong together."""
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(next(iter(self.arrays().values()))) - 1
 
-    @abstractmethod
     def take(self, rows: IndexArray) -> Self:
         """Return the column of the given rows, in their order."""
+        taken, places = [], rows
+        for name, array in self.arrays().items():
+            if name.endswith("offsets"):
+                places, array = gather_ragged(array, places)
+                taken.append(array)
+            else:
+                taken.append(array[places])
+                places = rows
+        return type(self)(*taken)
 
     @classmethod
-    @abstractmethod
     def joined(cls, columns: Sequence[Self]) -> Self:
         """Return the rows of all columns, one column after the other."""
+        arrays = []
+        for name, dtype in cls.ARRAYS.items():
+            parts = [getattr(column, name) for column in columns]
+            is_flat = not name.endswith("offsets")
+            arrays.append(np.concatenate([np.zeros(0, dtype), *parts]) if is_flat else joined_offsets(parts))
+        return cls(*arrays)
 
     @classmethod
     @abstractmethod
@@ -76,17 +88,12 @@ class RaggedColumn(ABC):
         """Return the arrays by name, as the constructor takes them."""
         return {name: getattr(self, name) for name in self.ARRAYS}
 
-    @classmethod
-    def _end_to_end(cls, columns: Sequence[Self], name: str) -> npt.NDArray[Any]:
-        none = np.zeros(0, dtype=cls.ARRAYS[name])
-        return np.concatenate([none, *(getattr(column, name) for column in columns)])
-
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), tuple(self.arrays().values())
 
 
 class TextColumn(RaggedColumn, Sequence[str]):
-    """Strings end to end as UTF-8; file names that are not UTF-8 survive unchanged.
+    """Strings, kept as one array of UTF-8 bytes; file names that are not UTF-8 come back unchanged.
 
     Args:
         offsets: int64 ``(num_rows + 1,)``, from 0, not falling, ending at ``len(data)``.
@@ -104,15 +111,7 @@ class TextColumn(RaggedColumn, Sequence[str]):
     def from_rows(cls, rows: Iterable[str]) -> Self:
         """Build a column from strings."""
         encoded = [row.encode("utf-8", "surrogateescape") for row in rows]
-        return cls(offsets_of(map(len, encoded)), np.frombuffer(b"".join(encoded), dtype=np.uint8))
-
-    @classmethod
-    def joined(cls, columns: Sequence[Self]) -> Self:
-        """Return the rows of all columns, one column after the other."""
-        return cls(joined_offsets(column.offsets for column in columns), cls._end_to_end(columns, "data"))
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return cls(offsets_of([*map(len, encoded)]), np.frombuffer(b"".join(encoded), dtype=np.uint8))
 
     def __getitem__(self, row: Any) -> Any:
         if isinstance(row, slice):
@@ -126,11 +125,6 @@ class TextColumn(RaggedColumn, Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         return (self[row] for row in range(len(self)))
 
-    def take(self, rows: IndexArray) -> Self:
-        """Return the column of the given rows, in their order."""
-        positions, offsets = gather_ragged(self.offsets, rows)
-        return type(self)(offsets, self.data[positions])
-
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSpec:
@@ -140,7 +134,8 @@ class ColumnSpec:
         rows: What has a row.
         kind: The type of the numbers, or the class of a column whose rows have unequal lengths.
         shape: Shape of a row; -1 is the number of keypoints.
-        optional: Whether a table may be without the column; any other that is not given is zeros.
+        optional: Whether a table may be without the column. A column that is not optional is filled with zeros if
+            it is not given.
         missing: The value of a row whose table lacks the column, where tables are joined. NaN may then be in the
             column; any other column of floats is finite.
         limits: Smallest and largest value.
@@ -167,9 +162,8 @@ class ColumnSpec:
                 raise ValueError(f"{name} has {len(ragged)} rows; there are {rows} {self.rows}")
             return ragged
         shape = self._row_shape(num_points)
-        column = frozen_array(
-            np.zeros((rows, *shape), self.kind) if given is None else given, self.kind, name, shape
-        )
+        given = np.zeros((rows, *shape), self.kind) if given is None else given
+        column = frozen_array(given, self.kind, name, shape)
         if column.shape != (rows, *shape):
             raise ValueError(f"{name} has shape {column.shape}; the other columns ask for {(rows, *shape)}")
         self._check_values(name, column)
@@ -187,12 +181,10 @@ class ColumnSpec:
         """Return the rows of several tables' columns; ``counts`` are the tables' rows."""
         if all(column is None for column in columns):
             return None
-        if issubclass(self.kind, RaggedColumn):
-            pairs = zip(columns, counts, strict=True)
-            return self.kind.joined([self.kind.from_rows([None] * n) if c is None else c for c, n in pairs])
-        fill = np.asarray(self.missing, dtype=self.kind)
-        shape = self._row_shape(num_points)
         pairs = zip(columns, counts, strict=True)
+        if issubclass(self.kind, RaggedColumn):
+            return self.kind.joined([self.kind.from_rows([None] * n) if c is None else c for c, n in pairs])
+        fill, shape = np.asarray(self.missing, dtype=self.kind), self._row_shape(num_points)
         return np.concatenate([np.broadcast_to(fill, (n, *shape)) if c is None else c for c, n in pairs])
 
     def to_arrays(self, name: str, column: Any) -> _Arrays:
@@ -211,13 +203,12 @@ class ColumnSpec:
             KeyError: If arrays are missing.
             ValueError: If they are of another length, or do not belong together.
         """
-        parts = [name]
-        if issubclass(self.kind, RaggedColumn):
-            parts = [f"{name}.{part}" for part in self.kind.ARRAYS]
+        ragged = self.kind if issubclass(self.kind, RaggedColumn) else None
+        parts = [name] if ragged is None else [f"{name}.{part}" for part in ragged.ARRAYS]
         if self.optional and not arrays.keys() & set(parts):
             return None
-        if issubclass(self.kind, RaggedColumn):
-            return self.kind(*(arrays[part] for part in parts))
+        if ragged is not None:
+            return ragged(*(arrays[part] for part in parts))
         flat = arrays[name]
         if self.kind is np.bool_ and flat.dtype == np.uint8 and not (flat > 1).any():
             flat = flat.view(np.bool_)
@@ -289,25 +280,20 @@ def check_offsets(offsets: IndexArray, *, total: int, what: str) -> None:
         raise ValueError(f"{what} must start at 0, never fall, and end at {total}; got {offsets}")
 
 
-def offsets_of(lengths: Iterable[int]) -> IndexArray:
-    """Return int64 ``(n + 1,)`` offsets of rows of the given lengths."""
-    counts = np.fromiter(lengths, dtype=np.int64)
-    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    return offsets
+def offsets_of(*lengths: npt.ArrayLike) -> IndexArray:
+    """Return int64 ``(n + 1,)`` offsets of rows of the given lengths, one array of lengths after the other."""
+    return np.concatenate([np.zeros(1, np.int64), *(np.asarray(each, np.int64) for each in lengths)]).cumsum()
 
 
 def joined_offsets(columns: Iterable[IndexArray]) -> IndexArray:
     """Return the offsets of rows put end to end."""
-    lengths = [np.diff(offsets) for offsets in columns]
-    return np.concatenate([np.zeros(1, dtype=np.int64), *lengths]).cumsum()
+    return offsets_of(*map(np.diff, columns))
 
 
 def gather_ragged(offsets: IndexArray, rows: IndexArray) -> tuple[IndexArray, IndexArray]:
     """Return the positions of the elements of ``rows``, and the offsets of the gathered result."""
     starts = offsets[rows]
     lengths = offsets[rows + 1] - starts
-    gathered = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=gathered[1:])
+    gathered = offsets_of(lengths)
     positions = np.arange(gathered[-1], dtype=np.int64) + np.repeat(starts - gathered[:-1], lengths)
     return positions, gathered

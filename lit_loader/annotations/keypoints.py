@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -23,8 +24,7 @@ class KeypointSchema:
         names: One name a point, in the order of the table's columns.
         flip_pairs: Positions of the points that are each other's mirror image (left eye, right eye). A point
             in no pair is its own mirror image (nose), or has none.
-        normalization_pair: Positions of the two points whose distance an error is divided by; ``None`` where there
-            is none.
+        normalization_pair: Positions of the two points whose distance an error is divided by, or None without one.
 
     Raises:
         ValueError: There are no names, a name occurs twice or is empty, a position does not exist, stands
@@ -39,37 +39,35 @@ class KeypointSchema:
     def __post_init__(self) -> None:
         names = self._names()
         pairs = tuple(self._pair(pair, "flip_pairs") for pair in self.flip_pairs)
-        seen: set[int] = set()
-        for pair in pairs:
-            twice = seen.intersection(pair)
-            if twice:
-                raise ValueError(
-                    f"flip_pairs holds position {twice.pop()} twice; a point has one mirror image at most"
-                )
-            seen.update(pair)
+        for position, times in Counter(chain(*pairs)).items():
+            if times > 1:
+                raise ValueError(f"flip_pairs holds position {position} twice; a point has one mirror image")
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "flip_pairs", pairs)
         if self.normalization_pair is not None:
-            object.__setattr__(
-                self, "normalization_pair", self._pair(self.normalization_pair, "normalization_pair")
-            )
+            pair = self._pair(self.normalization_pair, "normalization_pair")
+            object.__setattr__(self, "normalization_pair", pair)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the arguments of an `AnnotationTable` that say what its keypoints are."""
+        columns = {"keypoint_names": self.names, "flip_pairs": self.flip_pairs}
+        return columns | {"normalization_pair": self.normalization_pair}
 
     def _names(self) -> tuple[str, ...]:
         given: Any = self.names
         if isinstance(given, str) or not isinstance(given, Sequence):
             raise TypeError(f"names={given!r} is a {type(given).__name__}; give a sequence, one name a point")
-        names = tuple(given)
-        wrong = [name for name in names if not isinstance(name, str)]
-        if wrong:
-            raise TypeError(f"names holds {wrong[0]!r}, a {type(wrong[0]).__name__}; a name is a string")
-        if not names:
+        if not given:
             raise ValueError("names is empty; a schema has at least 1 point")
-        if "" in names:
-            raise ValueError(f"names holds an empty name at position {names.index('')}; name every point")
-        name, times = Counter(names).most_common(1)[0]
+        for position, name in enumerate(given):
+            if not isinstance(name, str):
+                raise TypeError(f"names holds {name!r}, a {type(name).__name__}; a name is a string")
+            if not name:
+                raise ValueError(f"names holds an empty name at position {position}; name every point")
+        name, times = Counter(given).most_common(1)[0]
         if times > 1:
             raise ValueError(f"names holds {name!r} twice; names must differ")
-        return names
+        return tuple(given)
 
     def _pair(self, pair: Any, what: str) -> tuple[int, int]:
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
@@ -106,10 +104,8 @@ def keypoint_schema(spec: str | KeypointSchema | Mapping[str, Any] | int) -> Key
     if isinstance(spec, Mapping):
         return _from_mapping(spec)
     if isinstance(spec, bool) or not isinstance(spec, int):
-        raise TypeError(
-            f"schema={spec!r} is a {type(spec).__name__}; give a name, a KeypointSchema, "
-            "a mapping with names, or the number of points"
-        )
+        remedy = "give a name, a KeypointSchema, a mapping with names, or the number of points"
+        raise TypeError(f"schema={spec!r} is a {type(spec).__name__}; {remedy}")
     if spec < 1:
         raise ValueError(f"schema={spec} points; a schema has at least 1 point")
     return KeypointSchema(names=_numbered(spec))
@@ -199,9 +195,8 @@ _COCO_17 = KeypointSchema(
     flip_pairs=tuple((left, left + 1) for left in range(1, 17, 2)),
 )
 
-KEYPOINT_SCHEMAS: Final[Mapping[str, KeypointSchema]] = MappingProxyType(
-    {"coco_17": _COCO_17, "face_5": _FACE_5, "face_68": _FACE_68, "face_98": _FACE_98}
-)
+_KNOWN: Final = {"coco_17": _COCO_17, "face_5": _FACE_5, "face_68": _FACE_68, "face_98": _FACE_98}
+KEYPOINT_SCHEMAS: Final[Mapping[str, KeypointSchema]] = MappingProxyType(_KNOWN)
 """The known schemas.
 
 - ``face_5``: eye centres, nose tip, mouth corners; "left" is the image's left, as in RetinaFace's lists. An

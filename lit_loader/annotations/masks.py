@@ -20,8 +20,6 @@ from lit_loader.annotations.columns import (
     RaggedColumn,
     check_offsets,
     frozen_array,
-    gather_ragged,
-    joined_offsets,
     offsets_of,
 )
 from lit_loader.types import IndexArray
@@ -101,7 +99,7 @@ class Masks(RaggedColumn):
         both = (np.diff(self.part_offsets) > 0) & (np.diff(self.run_offsets) > 0)
         if both.any():
             raise ValueError(f"mask {np.flatnonzero(both)[0]} has polygons and run lengths; give one of them")
-        sums = np.diff(np.concatenate([[0], np.cumsum(self.runs, dtype=np.int64)])[self.run_offsets])
+        sums = np.diff(offsets_of(self.runs)[self.run_offsets])
         pixels = self.heights.astype(np.int64) * self.widths
         wrong = (sums != pixels) | (sums > MAX_MASK_PIXELS) | (np.minimum(self.heights, self.widths) < 0)
         for row in np.flatnonzero(wrong)[:1]:
@@ -121,37 +119,17 @@ class Masks(RaggedColumn):
         given = [() if row is None else row for row in rows]
         encoded = [row if isinstance(row, RunLengths) else RunLengths((), 0, 0) for row in given]
         polygons = [() if isinstance(row, RunLengths) else row for row in given]
-        flat = [
-            frozen_array(part, np.float32, "a polygon").reshape(-1) for parts in polygons for part in parts
-        ]
+        flat = [frozen_array(each, np.float32, "a polygon").ravel() for parts in polygons for each in parts]
         counts = [frozen_array(row.counts, np.uint32, "counts") for row in encoded]
         return cls(
-            *(offsets_of(map(len, polygons)), offsets_of(map(len, flat))),
+            offsets_of([*map(len, polygons)]),
+            offsets_of([*map(len, flat)]),
             np.concatenate([np.zeros(0, np.float32), *flat]),
-            offsets_of(map(len, counts)),
+            offsets_of([*map(len, counts)]),
             np.concatenate([np.zeros(0, np.uint32), *counts]),
             frozen_array([row.height for row in encoded], np.int32, "heights"),
             frozen_array([row.width for row in encoded], np.int32, "widths"),
         )
-
-    @classmethod
-    def joined(cls, columns: Sequence[Self]) -> Self:
-        """Return the masks of all columns, one column after the other."""
-        arrays = {name: cls._end_to_end(columns, name) for name in cls.ARRAYS}
-        for name in ("part_offsets", "value_offsets", "run_offsets"):
-            arrays[name] = joined_offsets(getattr(column, name) for column in columns)
-        return cls(*arrays.values())
-
-    def take(self, rows: IndexArray) -> Self:
-        """Return the masks of the given rows, in their order."""
-        parts, part_offsets = gather_ragged(self.part_offsets, rows)
-        values, value_offsets = gather_ragged(self.value_offsets, parts)
-        runs, run_offsets = gather_ragged(self.run_offsets, rows)
-        polygons = (part_offsets, value_offsets, self.values[values])
-        return type(self)(*polygons, run_offsets, self.runs[runs], self.heights[rows], self.widths[rows])
-
-    def __len__(self) -> int:
-        return len(self.heights)
 
     def polygons(self, row: int) -> list[npt.NDArray[np.float32]]:
         """Return the polygons of a row, each ``(n, 2)``; none if it has run lengths or no mask."""
@@ -159,7 +137,7 @@ class Masks(RaggedColumn):
         return [self.values[a:b].reshape(-1, 2) for a, b in pairwise(bounds)]
 
     def run_lengths(self, row: int) -> RunLengths | None:
-        """Return the run lengths of a row, None if it has polygons or no mask."""
+        """Return the run lengths of a row, or None if it has polygons or no mask."""
         counts = self.runs[self.run_offsets[row] : self.run_offsets[row + 1]]
         return RunLengths(counts, int(self.heights[row]), int(self.widths[row])) if len(counts) else None
 
@@ -206,12 +184,10 @@ def _fill(bitmap: Bitmap, points: npt.NDArray[np.float64]) -> None:
     slopes = (lower[crossed, 0] - upper[:, 0]) / (lower[crossed, 1] - upper[:, 1])
     # The outline changes sides at each crossing: the parity of the crossings to the left is inside or outside.
     changes = np.zeros((bottom - top, right - left + 1), dtype=np.uint8)
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    begin = 0
+    starts, begin = offsets_of(counts), 0
     while begin < len(counts):  # an outline of many long edges has more crossings than fit into memory
-        end = max(
-            begin + 1, int(np.searchsorted(starts, starts[begin] + _CROSSINGS_AT_ONCE, side="right")) - 1
-        )
+        limit = np.searchsorted(starts, starts[begin] + _CROSSINGS_AT_ONCE, side="right")
+        end = max(begin + 1, int(limit) - 1)
         edge = np.repeat(np.arange(begin, end), counts[begin:end])
         y = first[edge] + np.arange(len(edge)) - (starts[edge] - starts[begin])
         x = upper[edge, 0] + (y + 0.5 - upper[edge, 1]) * slopes[edge]
@@ -233,9 +209,8 @@ def _of_runs(runs: RunLengths, height: int, width: int, scale: tuple[float, floa
         for side, ratio in zip((width, height), scale, strict=True)
     )
     ends = np.cumsum(counts, dtype=np.int64)
-    bitmap: Bitmap = (
-        np.searchsorted(ends, xs[None] * runs.height + ys[:, None], side="right").astype(np.uint8) & 1
-    )
+    run_of_pixel = np.searchsorted(ends, xs[None] * runs.height + ys[:, None], side="right")
+    bitmap: Bitmap = run_of_pixel.astype(np.uint8) & 1
     bitmap[ys >= runs.height] = 0
     bitmap[:, xs >= runs.width] = 0
     return bitmap
@@ -270,15 +245,11 @@ def decode_counts(text: str | bytes) -> npt.NDArray[np.int64]:
         return chars
     is_last = chars & 32 == 0
     if chars.min() < 0 or chars.max() > 63 or not is_last[-1]:
-        raise ValueError(
-            "counts are not the text of run lengths: expected characters 0 to o, ending in a whole number"
-        )
+        raise ValueError("counts are not run lengths as text: characters 0 to o, ending in a whole number")
     ends = np.flatnonzero(is_last)
     starts = np.concatenate([[0], ends[:-1] + 1])
-    if (ends - starts).max() >= _MAX_CHARS:
-        raise ValueError(
-            f"counts hold a number of {(ends - starts).max() + 1} characters; at most {_MAX_CHARS} are read"
-        )
+    if (longest := (ends - starts).max() + 1) > _MAX_CHARS:
+        raise ValueError(f"counts hold a number of {longest} characters; at most {_MAX_CHARS} are read")
     place = np.arange(len(chars)) - np.repeat(starts, ends - starts + 1)
     counts = np.add.reduceat((chars & 31) << (5 * place), starts)
     negative = chars[ends] & 16 != 0
@@ -300,7 +271,5 @@ def encode_counts(counts: Sequence[int] | npt.NDArray[Any]) -> str:
     rest = bits >> 5
     # What is left after the last character is nothing but its sign.
     follows = np.where(chars & 16, rest != -1, rest != 0)
-    used = np.hstack(
-        [np.ones((len(values), 1), dtype=bool), np.logical_and.accumulate(follows[:, :-1], axis=1)]
-    )
+    used = np.insert(np.logical_and.accumulate(follows[:, :-1], axis=1), 0, True, axis=1)
     return bytes(((chars | np.where(follows, 32, 0)) + 48)[used].tolist()).decode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,17 +40,13 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
     first = tables[0]
     for table in tables[1:]:
         if table.root != first.root:
-            raise ValueError(
-                f"roots {first.root} and {table.root} differ; read both sets under one folder that holds them"
-            )
+            roots = f"{first.root} and {table.root}"
+            raise ValueError(f"roots {roots} differ; read both sets under one folder that holds them")
     if split is None and len({table.split for table in tables}) == 1:
         split = first.split
     if len(tables) == 1 and split == first.split:
         return first
-    attributes = {
-        name: _union(table.attributes[name].names for table in tables if name in table.attributes)
-        for name in _union(table.attributes for table in tables)
-    }
+    attributes = _attribute_values(tables, _union)
     schema = _common_schema(tables)
     same = _with_names(tables, _union(table.class_names for table in tables), attributes, schema)
     columns = {
@@ -92,13 +88,9 @@ def with_same_names(tables: Sequence[AnnotationTable]) -> list[AnnotationTable]:
     Raises:
         ValueError: If two tables have points of different schemas.
     """
-    attributes = {
-        name: _widest(table.attributes[name].names for table in tables if name in table.attributes)
-        for name in _union(table.attributes for table in tables)
-    }
-    return _with_names(
-        tables, _widest(table.class_names for table in tables), attributes, _common_schema(tables)
-    )
+    attributes = _attribute_values(tables, _widest)
+    class_names = _widest(table.class_names for table in tables)
+    return _with_names(tables, class_names, attributes, _common_schema(tables))
 
 
 def _with_names(
@@ -118,16 +110,21 @@ def _with_names(
             if schema is not None and table.keypoints is None:
                 shape = (table.num_objects, len(schema.names))
                 points = {
-                    "keypoints": np.zeros((*shape, 2), dtype=np.float32),
-                    "visibility": np.zeros(shape, dtype=np.uint8),
-                    "keypoint_names": schema.names,
-                    "flip_pairs": schema.flip_pairs,
-                    "normalization_pair": schema.normalization_pair,
+                    "keypoints": np.zeros((*shape, 2), np.float32),
+                    "visibility": np.zeros(shape, np.uint8),
                 }
+                points |= schema.columns()
             named = {name: _attribute(table, name, values) for name, values in attributes.items()}
             table = replace(table, attributes=named, **points)
         same.append(table)
     return same
+
+
+def _attribute_values(
+    tables: Sequence[AnnotationTable], join: Callable[[Iterable[tuple[str, ...]]], tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    names = _union(table.attributes for table in tables)
+    return {n: join(table.attributes[n].names for table in tables if n in table.attributes) for n in names}
 
 
 def _attribute(table: AnnotationTable, name: str, names: tuple[str, ...]) -> Attribute:

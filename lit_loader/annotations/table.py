@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,11 @@ from lit_loader.errors import CacheError
 from lit_loader.types import IndexArray
 
 __all__ = ["AnnotationTable", "Attribute", "COLUMNS"]
+
+
+_AREA: Final = {"optional": True, "missing": np.nan, "limits": (0, np.finfo(np.float32).max)}
+_Points: TypeAlias = npt.NDArray[np.float32]
+_Seen: TypeAlias = npt.NDArray[np.uint8]
 
 
 def _column(
@@ -129,42 +134,21 @@ class AnnotationTable:
     occluded: npt.NDArray[np.bool_] = _column("objects", np.bool_, default=None)
     crowd: npt.NDArray[np.bool_] = _column("objects", np.bool_, default=None)
     object_ids: IndexArray | None = _column("objects", np.int64, default=None, optional=True, missing=-1)
-    areas: npt.NDArray[np.float32] | None = _column(
-        "objects",
-        np.float32,
-        default=None,
-        optional=True,
-        missing=np.nan,
-        limits=(0, np.finfo(np.float32).max),
-    )
+    areas: npt.NDArray[np.float32] | None = _column("objects", np.float32, default=None, **_AREA)
     masks: Masks | None = _column("objects", Masks, default=None, optional=True)
-    keypoints: npt.NDArray[np.float32] | None = _column(
-        "objects", np.float32, -1, 2, default=None, optional=True
-    )
-    visibility: npt.NDArray[np.uint8] | None = _column(
-        "objects", np.uint8, -1, default=None, optional=True, limits=(0, 2)
-    )
+    keypoints: _Points | None = _column("objects", np.float32, -1, 2, default=None, optional=True)
+    visibility: _Seen | None = _column("objects", np.uint8, -1, default=None, optional=True, limits=(0, 2))
     keypoint_names: tuple[str, ...] = ()
     flip_pairs: tuple[tuple[int, int], ...] = ()
     normalization_pair: tuple[int, int] | None = None
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     split: str | None = None
     report: ReadReport = field(default_factory=ReadReport)
-    _lineage: _Lineage | None = field(
-        default=None, init=False
-    )  # set by those who know where the rows come from
+    _lineage: _Lineage | None = field(default=None, init=False)  # set where the rows are known to be a file's
 
     if TYPE_CHECKING:  # columns may be given as lists, too: what a field holds is not all that it takes
 
-        def __init__(
-            self,
-            *,
-            root: Path | str,
-            image_paths: Sequence[str],
-            class_names: Sequence[str],
-            offsets: npt.ArrayLike,
-            **columns: Any,
-        ) -> None: ...
+        def __init__(self, *, root: Path | str, offsets: npt.ArrayLike, **columns: Any) -> None: ...
 
     def __post_init__(self) -> None:
         paths = COLUMNS["image_paths"].convert("", self.image_paths, rows=len(self.image_paths), num_points=0)
@@ -181,19 +165,13 @@ class AnnotationTable:
         for name, value in values.items():
             object.__setattr__(self, name, value)
         self._check_names()
-        counts = {
-            "images": len(self.image_paths),
-            "objects": len(self.labels),
-            "classes": len(self.class_names),
-        }
-        if self.offsets.shape != (counts["images"] + 1,):
-            shape = (counts["images"] + 1,)
+        counts = {"images": len(paths), "objects": len(self.labels), "classes": len(self.class_names)}
+        if self.offsets.shape != (shape := (counts["images"] + 1,)):
             raise ValueError(f"offsets has shape {self.offsets.shape}; the other columns ask for {shape}")
         check_offsets(self.offsets, total=counts["objects"], what="offsets")
+        num_points = len(self.keypoint_names)
         for name, spec in COLUMNS.items():
-            column = spec.convert(
-                name, getattr(self, name), rows=counts[spec.rows], num_points=len(self.keypoint_names)
-            )
+            column = spec.convert(name, getattr(self, name), rows=counts[spec.rows], num_points=num_points)
             object.__setattr__(self, name, column)
         _check_paths(paths)
         _check_ids(self.labels, low=0, names=self.class_names, what="labels", of="class_names")
@@ -266,9 +244,8 @@ class AnnotationTable:
         """What the keypoints are, or None without keypoints."""
         if self.keypoints is None:
             return None
-        return KeypointSchema(
-            names=self.keypoint_names, flip_pairs=self.flip_pairs, normalization_pair=self.normalization_pair
-        )
+        pairs, pair = self.flip_pairs, self.normalization_pair
+        return KeypointSchema(names=self.keypoint_names, flip_pairs=pairs, normalization_pair=pair)
 
     def labels_of(self, by: str | None = None) -> tuple[IndexArray, tuple[str, ...]]:
         """Return a label for each object, and the labels' names.
@@ -285,9 +262,7 @@ class AnnotationTable:
         if by is None:
             return self.labels, self.class_names
         if by not in self.attributes:
-            raise ValueError(
-                f"expected an attribute of the table, one of {sorted(self.attributes)}; got by={by!r}"
-            )
+            raise ValueError(f"expected an attribute, one of {sorted(self.attributes)}; got by={by!r}")
         return self.attributes[by].ids, self.attributes[by].names
 
     def class_counts(self) -> IndexArray:
@@ -344,16 +319,16 @@ class AnnotationTable:
             TypeError: If ``rows`` are not integers.
             IndexError: If a row is outside the table.
         """
-        given = None if rows is None else _checked_rows(rows, limit=self.num_objects, what="objects")
-        objects = np.arange(self.num_objects, dtype=np.int64) if given is None else given
+        every = np.arange(self.num_objects, dtype=np.int64)
+        objects = every if rows is None else _checked_rows(rows, limit=self.num_objects, what="objects")
         images = np.searchsorted(self.offsets, objects, side="right") - 1
         lineage = self._lineage
         if lineage is not None:
             in_file = lineage.rows
             if in_file is not None and not lineage.by_object:
                 in_file, _ = gather_ragged(lineage.offsets, in_file)
-            if given is not None:
-                in_file = given if in_file is None else in_file[given]
+            if rows is not None:
+                in_file = objects if in_file is None else in_file[objects]
             lineage = replace(lineage, rows=in_file, by_object=True)
         return self._taken(lineage, images=images, objects=objects, offsets=np.arange(len(objects) + 1))
 
@@ -384,7 +359,7 @@ class AnnotationTable:
             ValueError: If a class of the table is missing.
         """
         names, ids = tuple(class_names), self.category_ids
-        same_ids = category_ids is None or (ids is not None and np.array_equal(category_ids, ids))
+        same_ids = category_ids is None or np.array_equal(category_ids, () if ids is None else ids)
         if names == self.class_names and same_ids:
             return self
         places = {name: place for place, name in enumerate(names)}
@@ -453,9 +428,8 @@ class AnnotationTable:
         return f"AnnotationTable({str(self.root)!r}{split}, {sizes})"
 
 
-COLUMNS: Final[Mapping[str, ColumnSpec]] = MappingProxyType(
-    {each.name: each.metadata["spec"] for each in fields(AnnotationTable) if "spec" in each.metadata}
-)
+_FIELDS: Final = [each for each in fields(AnnotationTable) if "spec" in each.metadata]
+COLUMNS: Final[Mapping[str, ColumnSpec]] = MappingProxyType({f.name: f.metadata["spec"] for f in _FIELDS})
 """The columns by name; see NOTE [Columns are declared once]. Attributes are columns of objects too, with names of
 their own."""
 

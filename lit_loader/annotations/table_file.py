@@ -27,7 +27,6 @@ _Arrays = dict[str, npt.NDArray[Any]]
 # Arrow aligns and maps. The file's schema carries a JSON header and a checksum of header and buffers.
 _MAGIC: Final = b"lit_loader.columns.1"
 _FORMAT: Final = 4
-_MAX_HEADER_BYTES: Final = 64 * 1024 * 1024
 _ATTRIBUTE: Final = "attribute:"
 
 
@@ -130,8 +129,6 @@ def read_arrays(path: Path, *, key: str) -> tuple[_Arrays, dict[str, Any]]:
             if metadata.get(b"magic") != _MAGIC:
                 raise CacheError(f"{path} was not written by this version; delete it")
             encoded = metadata[b"header"]
-            if len(encoded) > _MAX_HEADER_BYTES:
-                raise CacheError(f"{path} has a header of {len(encoded)} bytes; delete it")
             header = json.loads(encoded)
             if not isinstance(header, dict) or (header.get("format"), header.get("key")) != (_FORMAT, key):
                 raise CacheError(f"{path} was made by another version or from other files; delete it")

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from lit_loader.annotations.columns import offsets_of
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.types import IndexArray
 
@@ -41,9 +42,8 @@ def image_labels(table: AnnotationTable, by: str | None = None) -> LabelSets:
     ids, names = table.labels_of(by)
     stride = max(len(names), 1)
     cells = np.unique((table.image_of_object() * stride + ids)[ids >= 0])
-    offsets = np.zeros(table.num_images + 1, dtype=np.int64)
-    np.cumsum(np.bincount(cells // stride, minlength=table.num_images), out=offsets[1:])
-    return LabelSets(offsets=offsets, classes=cells % stride)
+    counts = np.bincount(cells // stride, minlength=table.num_images)
+    return LabelSets(offsets=offsets_of(counts), classes=cells % stride)
 
 
 def label_counts(table: AnnotationTable, by: str | None = None) -> IndexArray:
@@ -127,12 +127,11 @@ def image_weights(
     images, of_object = table.image_of_object()[ids >= 0], per_label[ids[ids >= 0]]
     num_objects = np.bincount(images, minlength=table.num_images)
     filled = num_objects > 0
-    result = np.zeros(table.num_images, dtype=np.float64)
+    result = np.bincount(images, weights=of_object, minlength=table.num_images).astype(np.float64)
     if reduce == "max":
+        result[:] = 0.0
         np.maximum.at(result, images, of_object)
-    else:
-        result = np.bincount(images, weights=of_object, minlength=table.num_images).astype(np.float64)
-    if reduce == "mean":
+    elif reduce == "mean":
         result[filled] /= num_objects[filled]
     if not filled.all():
         smallest = float(result[filled].min()) if filled.any() else 1.0

@@ -92,7 +92,7 @@ def check_masks(table: AnnotationTable) -> None:
     if table.masks is None:
         raise ValueError(
             f"masks=True, and no object of {table!r} has a mask; give masks=False, or read annotations with polygons "
-            "or run lengths (COCO's segmentation)."
+            "or run lengths (COCO's segmentation, YOLO's or LabelMe's polygons)."
         )
 
 

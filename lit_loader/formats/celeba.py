@@ -51,7 +51,8 @@ class CelebaReader(Reader):
 
     Every image has one face. Its box and its points are those of the original images, or with ``aligned`` the points of
     ``list_landmarks_align_celeba`` and the box around them; lists of the other images are named in the report. The 40
-    attributes have the values ``no`` (-1) and ``yes`` (1). A left eye is the one further left in the image. What a list
+    attributes have the values ``no`` (-1) and ``yes`` (1); one more, ``identity``, is the number of the person, by
+    which samples can be labelled. A left eye is the one further left in the image. What a list
     does not say of an image is absent, and counted.
 
     All lists are read side by side, once, so each must be sorted by the images' names, as the authors' are.
@@ -62,22 +63,18 @@ class CelebaReader(Reader):
             Boxes and points that are not of these images are refused.
         annotation_dir: The folder of the lists, or the one above its ``Anno`` and ``Eval``, relative to the root.
         class_name: Class of every face.
-        identity_classes: Whether the number of a person is the class; by default it is the attribute ``identity``.
 
     Source:
         Liu et al. 2015, Deep Learning Face Attributes in the Wild; the readme of the data set.
     """
 
     format: ClassVar[str] = "celeba"
-    description: ClassVar[str] = (
-        "CelebA: points, boxes, 40 attributes; NAME: train, val or test, or . for all"
-    )
+    description: ClassVar[str] = "CelebA: points, boxes, 40 attributes; NAME: train, val, test, or . for all"
 
     image_dir: str = "img_align_celeba"
     aligned: bool = True
     annotation_dir: str = "."
     class_name: str = "face"
-    identity_classes: bool = False
 
     def inputs(self, folder: Folder, name: str) -> Inputs:
         """Return the lists that are there.
@@ -92,11 +89,8 @@ class CelebaReader(Reader):
             if folder.is_file(file) and found.setdefault(list_name, file) != file:
                 wrong = f"{found[list_name]!r} and {file!r} are one list; remove one"
         if not found.keys() - {_PARTITION}:
-            wrong = (
-                f"annotation_dir={self.annotation_dir!r} and Anno in it have none of {', '.join(_COLUMNS)}"
-            )
-        elif self.identity_classes and _IDENTITY not in found:
-            wrong = f"identity_classes=True needs {_IDENTITY}"
+            folder_name = f"annotation_dir={self.annotation_dir!r}"
+            wrong = f"{folder_name} and Anno in it have none of {', '.join(_COLUMNS)}"
         elif name != "." and (name not in _SPLITS or _PARTITION not in found):
             wrong = f"there is no split {name!r}; {_PARTITION} lists {', '.join(_SPLITS)}; . is all images"
         if wrong:
@@ -110,7 +104,6 @@ class CelebaReader(Reader):
         for list_name in (name for name in others if name in files):
             rows.not_read(f"{list_name}, of the {'original' if self.aligned else 'aligned'} images")
         used = [list_name for list_name in files if list_name not in others]
-        needed = {_IDENTITY} if self.identity_classes else _COLUMNS.keys() - {_PARTITION}
         is_checked = not {_BOX, _WILD, _ALIGNED} & files.keys()
         rows.declare(keypoints=keypoint_schema("face_5") if {_WILD, _ALIGNED}.intersection(used) else None)
         lines = merge(*(self._lines(rows, name, files[name]) for name in used), key=itemgetter(0))
@@ -132,21 +125,20 @@ class CelebaReader(Reader):
                 rows.not_read("partition of an image")
             image = rows.image(image_name, folder=self.image_dir, line=line)
             is_checked = is_checked or image >= _LOOKED_AT or self._is_right_size(rows, image)
-            if found.keys() & needed:
+            if found.keys() - {_PARTITION}:
                 self._add(rows, image, found, line)
 
     def _add(self, rows: Rows, image: int, values: Mapping[str, Any], line: int) -> None:
         """Add the face of an image."""
-        attributes, class_name = values.get(_ATTRIBUTES, {}), self.class_name
-        if self.identity_classes:
-            (class_name,) = values[_IDENTITY]
-        elif _IDENTITY in values:
+        attributes = values.get(_ATTRIBUTES, {})
+        if _IDENTITY in values:
             attributes = attributes | {"identity": values[_IDENTITY][0]}
         x, y, width, height = values.get(_BOX, (0, 0, 0, 0))
         box = (x, y, x + width, y + height) if _BOX in values else None
         flat = values.get(_ALIGNED, values.get(_WILD))
         points = None if flat is None else list(zip(flat[::2], flat[1::2], strict=True))
-        rows.object(image, class_name=class_name, box=box, points=points, attributes=attributes, line=line)
+        found: dict[str, Any] = {"box": box, "points": points, "attributes": attributes}
+        rows.object(image, class_name=self.class_name, line=line, **found)
 
     def _is_right_size(self, rows: Rows, image: int) -> bool:
         """Refuse images that boxes and points are not of; return whether the size can be read."""
@@ -191,9 +183,8 @@ class CelebaReader(Reader):
 def _values(list_name: str, columns: Sequence[str], fields: Sequence[str]) -> Any:
     """Return what a line says of its image."""
     if not columns or len(fields) != len(columns):
-        raise AnnotationError(
-            f"{len(fields)} values; columns are {shorten(' '.join(columns)) or 'not named'}"
-        )
+        listed = shorten(" ".join(columns)) or "not named"
+        raise AnnotationError(f"{len(fields)} values; columns are {listed}")
     known = _WORDS.get(list_name, fields)
     if wrong := set(fields) - set(known):
         raise AnnotationError(f"{shorten(repr(wrong.pop()))} is none of {', '.join(known)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import ClassVar, Final, NamedTuple, NoReturn
@@ -13,7 +13,7 @@ from lit_loader.errors import AnnotationError
 from lit_loader.formats.folder import IMAGE_EXTENSIONS, Folder, is_image_name
 from lit_loader.formats.reader import Inputs, Reader
 from lit_loader.formats.rows import MAX_NAME_CHARS, Rows
-from lit_loader.formats.text_file import read_lines, read_rows
+from lit_loader.formats.text_file import check_separator, read_lines, read_rows
 
 __all__ = ["ClassListReader", "read_class_names"]
 
@@ -60,8 +60,8 @@ class ClassListReader(Reader):
 
     Args:
         image_dir: The folder that paths are relative to, relative to the root.
-        separator: What is between path and labels, and between labels; fields may be quoted as in CSV if it is one
-            character. None for blanks, where a path may hold blanks if it has an image's ending.
+        separator: The character between path and labels, and between labels; fields may be quoted as in CSV. None for
+            blanks, where a path may hold blanks if it has an image's ending.
         header: Whether the first line is a header.
         one_hot: Whether the first line names classes, and each cell below is 1 if the image has the class and 0 if
             not. None to recognise such a table, and to report that: the first line is a header, or its path has no
@@ -87,20 +87,15 @@ class ClassListReader(Reader):
     class_file: str | None = None
 
     def __post_init__(self) -> None:
-        separator, columns = self.separator, self.label_columns
-        if separator is not None and (not separator or separator in '"\r\n'):
-            raise ValueError(
-                f"separator={separator!r} must be text that can be in a line, or None for blanks"
-            )
+        columns = self.label_columns
+        check_separator(self.separator)
         if self.numbered and self.one_hot:
             raise ValueError(
-                "numbered=True and one_hot=True exclude each other: cells are numbers of classes, or 0 and 1"
+                "numbered=True and one_hot=True exclude each other: cells are numbers, or 0 and 1"
             )
         if columns is not None:
             if not columns or len(set(columns)) != len(columns) or 0 in columns:
-                raise ValueError(
-                    f"label_columns={columns} must be different columns, one or more, without the path's, 0"
-                )
+                raise ValueError(f"label_columns={columns} must be different columns, one or more, and not 0")
             if any(isinstance(column, str) for column in columns) and not (self.header or self.one_hot):
                 raise ValueError(f"label_columns={columns} are names, which need header=True or one_hot=True")
 
@@ -111,9 +106,11 @@ class ClassListReader(Reader):
     def read(self, rows: Rows, unit: str) -> None:
         """Add the lines of a list."""
         listed = None if self.class_file is None else read_class_names(rows, self.class_file)
-        meant = (listed or rows.given_classes) if self.numbered else None
-        if self.numbered and meant is None:
-            raise ValueError("numbered=True needs class_file or class_names: which classes the numbers mean")
+        meant = None
+        if self.numbered:
+            if not (names := listed or rows.given_classes):
+                raise ValueError("numbered=True needs class_file or class_names: what the numbers mean")
+            meant = {str(number): name for number, name in enumerate(names)}
         lines = self._read_lines(rows, unit)
         first = list(islice(lines, _LOOKED_AT))
         columns = self._columns(rows, first)
@@ -131,21 +128,16 @@ class ClassListReader(Reader):
                 rows.not_read(f"column {shorten(name)!r}", count)
 
     def _read_lines(self, rows: Rows, name: str) -> Iterator[_Line]:
-        separator = self.separator
-        if separator is not None and len(separator) == 1:
-            for number, (path, *cells) in read_rows(rows.root, name, delimiter=separator):
+        if self.separator is not None:
+            for number, (path, *cells) in read_rows(rows.root, name, separator=self.separator):
                 yield _Line(number, path, cells)
             return
         for number, text in self.lines(rows, name):
-            if not text.strip():
-                continue
-            if separator is not None:
-                path, *cells = (field.strip() for field in text.split(separator))
-            elif match := _PATH.fullmatch(text.strip()):
-                path, cells = match[1], (match[2] or "").split()
-            else:
+            if match := _PATH.fullmatch(text.strip()):
+                yield _Line(number, match[1], (match[2] or "").split())
+            elif text.strip():
                 path, *cells = text.split()
-            yield _Line(number, path, cells)
+                yield _Line(number, path, cells)
 
     def _columns(self, rows: Rows, first: Sequence[_Line]) -> _Columns:
         """Return what the columns hold.
@@ -169,10 +161,8 @@ class ClassListReader(Reader):
             if not is_table or not below:
                 return _Columns(False)
             if may_be_one_hot and _are_binary(first, every):
-                refuse(
-                    "all cells are 0 or 1, and no header names classes; add one if each column is a class, or pass "
-                    "numbered=True if cells are numbers of classes, or one_hot=False if they are names of classes"
-                )
+                remedy = "add one if columns are classes, or pass numbered=True or, for names, one_hot=False"
+                refuse(f"all cells are 0 or 1, and no header names classes; {remedy}")
             binary = may_be_one_hot and _are_binary(below, every)
             named = self.separator is not None and all(is_image_name(line.path) for line in below)
             if is_image_name(path) or not (binary or named):
@@ -196,10 +186,8 @@ class ClassListReader(Reader):
             message = f"columns {listed} are classes that a line has (1) or not (0); one_hot=True settles it"
             rows.problem("one_hot", "recognised", message, line=first[0].number)
         if not is_one_hot and self.label_columns is None:
-            refuse(
-                f"the table has the columns {listed} besides the path; pass header=True, and label_columns with those "
-                "that are labels"
-            )
+            remedy = "pass header=True, and label_columns with those that are labels"
+            refuse(f"the table has the columns {listed} besides the path; {remedy}")
         classes = [names[i] for i in used]
         if is_one_hot and (len(set(classes)) != len(classes) or not all(classes)):
             refuse(f"the header must name different classes, none of them empty; it has {listed}")
@@ -217,32 +205,26 @@ class ClassListReader(Reader):
             return [cells[i] for i in columns.used]
         for i in columns.used:
             if cells[i] not in _ONE_HOT:
-                what = f"{shorten(repr(cells[i]))} of the class {shorten(repr(names[i]))}"
-                rows.malformed(
-                    f"cell {what} is not 0 or 1; for a table of another kind pass label_columns",
-                    line=line.number,
-                )
+                what = f"{shorten(repr(cells[i]))} of the class {shorten(repr(names[i]))} is not 0 or 1"
+                rows.malformed(f"cell {what}; for another kind of table pass label_columns", line=line.number)
                 return None
         return [names[i] for i in columns.used if _ONE_HOT[cells[i]]]
 
-    def _add(self, rows: Rows, line: _Line, labels: Sequence[str], meant: Sequence[str] | None) -> None:
-        """Add an image and its labels, which are numbers of ``meant`` if that is given."""
+    def _add(self, rows: Rows, line: _Line, labels: Sequence[str], meant: Mapping[str, str] | None) -> None:
+        """Add an image and its labels, which are keys of ``meant`` if that is given."""
         image = rows.image(line.path, folder=self.image_dir, line=line.number)
         labels = [label for label in labels if label]
         if not labels:
             rows.problem("no_label", "keep", f"{shorten(line.path)!r} has no label", line=line.number)
         for label in dict.fromkeys(labels):
-            class_name = label
-            if meant is not None:
-                number = int(label) if label.isascii() and label.isdigit() and len(label) < 10 else -1
-                if not 0 <= number < len(meant):
-                    message = (
-                        f"label {shorten(label)!r} is not one of the {len(meant)} numbers of classes, from 0"
-                    )
-                    rows.problem("unknown_class", rows.policy.unknown_class, message, line=line.number)
-                    continue
-                class_name = meant[number]
-            rows.object(image, class_name=class_name, box=None, line=line.number)
+            class_name = label if meant is None else meant.get(label.lstrip("0") or "0")
+            if class_name is not None:
+                rows.object(image, class_name=class_name, box=None, line=line.number)
+                continue
+            message = (
+                f"label {shorten(label)!r} is not one of the {len(meant or ())} numbers, from 0, of classes"
+            )
+            rows.problem("unknown_class", rows.policy.unknown_class, message, line=line.number)
 
 
 def read_class_names(rows: Rows, name: str) -> list[str]:
@@ -255,10 +237,8 @@ def read_class_names(rows: Rows, name: str) -> list[str]:
     for line, text in read_lines(rows.root, name):
         class_name = text.strip()
         if class_name in names or len(class_name) > MAX_NAME_CHARS:
-            message = (
-                f"{shorten(class_name)!r} is listed before, too, or has over {MAX_NAME_CHARS} characters"
-            )
-            raise AnnotationError(message, path=rows.root / name, line=line)
+            rule = f"is listed before, too, or has over {MAX_NAME_CHARS} characters"
+            raise AnnotationError(f"{shorten(class_name)!r} {rule}", path=rows.root / name, line=line)
         if class_name:
             names[class_name] = line
     if not names:

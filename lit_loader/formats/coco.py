@@ -95,17 +95,10 @@ class CocoReader(Reader):
     attributes: bool = True
     masks: bool = True
 
-    def __post_init__(self) -> None:
-        if self.schema is not None and not self.keypoints:
-            raise ValueError(f"schema={self.schema!r} names points, and keypoints=False reads none; drop one")
-        self.given_keypoints()
-
     def read(self, rows: Rows, unit: str) -> None:
         """Add what a JSON file says."""
         lines = cache(partial(entry_lines, rows.root, unit))  # all of them, once a problem is reported
-        rows.find_line = lambda _, index: (
-            lines()["annotations"][index] if index >= 0 else lines()["images"][-1 - index]
-        )
+        rows.find_line = lambda _, i: lines()["annotations"][i] if i >= 0 else lines()["images"][-1 - i]
         file = _File(rows, self, lines)
         read_entries(rows.root, unit, file.take)
         if file.seen.isdisjoint(_LISTS):
@@ -156,12 +149,11 @@ class _File:
             self.read_again = "images" not in self.seen
             if entries and (self.is_second_time or not self.read_again):
                 self._add_annotations(start, entries)
-        elif key == "images":
-            self._add_records(key, self._add_image, start, entries)
-            self._note_unread("an image", entries)
-        elif key == "categories":
-            self._add_records(key, self._add_category, start, entries)
-            self._note_unread("a category", entries)
+        elif key in _LISTS:
+            is_images = key == "images"
+            add, what = (self._add_image, "an image") if is_images else (self._add_category, "a category")
+            self._add_records(key, add, start, entries)
+            self._note_unread(what, entries)
         elif key == "info" and isinstance(entries[0], dict):
             with suppress(ValueError):
                 self._rows.split = checked_name(entries[0].get("split"), "split")
@@ -188,12 +180,8 @@ class _File:
         if not len(ids) == len(by_id) == len(names):
             rows.not_read("ids of categories, since one is text or two have the same name", len(by_id))
             ids = ()
-        rows.declare(
-            class_names=names,
-            class_ids=ids,
-            keypoints=schema,
-            attributes=self._attributes if self._options.attributes else {},
-        )
+        attributes = self._attributes if self._options.attributes else {}
+        rows.declare(class_names=names, class_ids=ids, keypoints=schema, attributes=attributes)
         objects = rows.objects.rows()[self._first :]
         ids_of = np.array(rows.objects.object_ids[self._first :], dtype=np.int64)
         order = np.argsort(ids_of, kind="stable")
@@ -254,9 +242,7 @@ class _File:
         return KeypointSchema(names=tuple(f"{place:02d}" for place in range(most))) if most else None
 
     def _add_image(self, position: int, record: dict[str, Any]) -> None:
-        image_id, get = record.get("id"), record.get
-        if type(image_id) is not int:
-            image_id = _id(image_id, "id")
+        image_id, get = _id(record.get("id"), "id"), record.get
         if image_id in self._images:
             raise ValueError(f"id {image_id!r} is that of an image before, too")
         file_name, source_id = get("file_name"), get("source_id")
@@ -272,7 +258,7 @@ class _File:
             image_id=source_id if _may_be_path(source_id) else str(image_id),
             width=_pixels(get("width")),
             height=_pixels(get("height")),
-            source_id=image_id if type(image_id) is int else None,
+            source_id=image_id if isinstance(image_id, int) else None,
         )
         if number in self._numbers:
             message = f"{shorten(repr(file_name))} is the file of an image before, too; they are one image"
@@ -338,9 +324,7 @@ class _File:
         images: list[Any] = list(map(self._images.get, image_ids))
         if None in images:
             raise ValueError(f"image_id {image_ids[0]!r} does not match any entry in `images`")
-        ids = column("id")
-        if set(map(type, ids)) != {int}:
-            ids = _ids([-1 if value is None else value for value in ids], "id")
+        ids = _ids([-1 if value is None else value for value in column("id")], "id")
         boxes, has_box = _boxes(column("bbox"))
         counts, points = _points(column("keypoints", options.keypoints))
         masks = [(row, *_mask(value)) for row, value in given("segmentation", options.masks)]
@@ -352,23 +336,15 @@ class _File:
         for name in _FLAGS.keys() & keys:
             said = given(name)
             flags[[row for row, value in said if value == 1]] |= _FLAGS[name]
-            odd = [
-                (row, f"{name} is {shorten(repr(value))}; 0 or 1 expected")
-                for row, value in said
-                if value != 1
-            ]
+            odd = [(row, f"{name} is {shorten(repr(v))}; 0 or 1 expected") for row, v in said if v != 1]
             if odd and name == "iscrowd":
                 raise ValueError(odd[0][1])
             odd_flags += odd
         # From here on the records are added.
-        kinds, with_polygons = (
-            np.full(len(records), BoxKind.GIVEN),
-            {row for row, parts, _, _ in masks if parts},
-        )
-        ends = np.cumsum(counts)
+        kinds, ends = np.full(len(records), BoxKind.GIVEN), np.cumsum(counts)
+        with_polygons = {row for row, parts, _, _ in masks if parts}
         for row in np.flatnonzero(~has_box).tolist():
-            around = None if options.keypoints else _box_around(records[row].get("keypoints"))
-            if around is not None:
+            if around := None if options.keypoints else _box_around(records[row].get("keypoints")):
                 boxes[row] = around
             elif points[ends[row] - counts[row] : ends[row], 2].any():
                 kinds[row] = BoxKind.AROUND_POINTS
@@ -377,11 +353,8 @@ class _File:
         block = np.zeros(len(records), dtype=OBJECT)
         block["box"], block["kind"], block["image"], block["flags"] = boxes, kinds, images, flags
         block["index"], block["file"] = np.arange(start, start + len(records)), rows.files[rows.file]
-        of_kind = self._kinds
-        block["label"] = [
-            of_kind.setdefault(kind, len(of_kind)) for kind in zip(categories, counts, strict=True)
-        ]
-        first = len(objects)
+        first, of_kind, pairs = len(objects), self._kinds, zip(categories, counts, strict=True)
+        block["label"] = [of_kind.setdefault(pair, len(of_kind)) for pair in pairs]
         with np.errstate(over="ignore"):
             objects.points.frombytes(points[:, :2].astype(np.float32).tobytes())
         objects.visibility += points[:, 2].astype(np.uint8).tobytes()
@@ -534,9 +507,8 @@ def _polygons(parts: list[list[Any]]) -> npt.NDArray[np.float64]:
 def _values(values: Any) -> tuple[dict[str, str], list[str]]:
     """Return the values of attributes as text, and the names of those that have no single value."""
     if not isinstance(values, dict):
-        raise ValueError(
-            f"attributes are {shorten(repr(values))}; expected names with values, or attributes=False"
-        )
+        rule = "expected names with values, or attributes=False"
+        raise ValueError(f"attributes are {shorten(repr(values))}; {rule}")
     found, unread = {}, []
     for name, value in values.items():
         if isinstance(value, list | dict):

@@ -18,8 +18,7 @@ from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.report import shorten
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.formats.coco import MAX_POINTS, SURROGATE, checked_name
-from lit_loader.formats.parallel import iter_chunks
-from lit_loader.formats.writer import Writer, absent_places, write_file
+from lit_loader.formats.writer import Writer, in_chunks, lost, write_file
 from lit_loader.types import FIRST_LABEL
 
 __all__ = ["CocoWriter", "coco_results"]
@@ -49,25 +48,19 @@ class CocoWriter(Writer):
 
     def losses(self, table: AnnotationTable) -> list[str]:
         """Return what a COCO file cannot hold of a table."""
-        lost = []
-        if places := absent_places(table):
-            lost.append(f"places of {places} absent points")
-        if half_known := int(((table.widths == 0) != (table.heights == 0)).sum()):
-            lost.append(f"{half_known} widths or heights whose counterpart is not known")
+        found = lost(table, "places", "sizes", "files")
         if table.keypoints is not None and not table.class_names:
-            lost.append("names of points, since there is no category to write them for")
+            found.append("names of points, since there is no category to write them for")
         corners = table.boxes.astype(np.float64)
         with np.errstate(over="ignore"):
             again = (corners[:, :2] + (corners[:, 2:] - corners[:, :2])).astype(np.float32)
         if inexact := int((again != table.boxes[:, 2:]).any(axis=1).sum()):
-            lost.append(f"{inexact} boxes exactly, since x + width is not their other corner")
-        if same := table.num_images - len(set(table.image_paths)):
-            lost.append(f"{same} images that have the same file as another")
+            found.append(f"{inexact} boxes exactly, since x + width is not their other corner")
         for name in ("source_ids", "category_ids", "object_ids"):
             ids = getattr(table, name)
             if ids is not None and len(ids) and not _numbers(ids):
-                lost.append(f"{name}, since one is missing or comes twice")
-        return lost
+                found.append(f"{name}, since one is missing or comes twice")
+        return found
 
     def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
         """Write the file, which is complete or not there.
@@ -78,19 +71,15 @@ class CocoWriter(Writer):
         """
         _check_names(table)
         path, ids = root / check_relative(name), _ids(table)
-        chunks = iter_chunks(
-            partial(_annotations, table=table, ids=ids),
-            range(table.num_images),
-            num_workers=0,
-            progress=progress,
-            description="Writing annotations",
-        )
+        annotations = partial(_annotations, table=table, ids=ids)
+        chunks = in_chunks(annotations, range(table.num_images), progress=progress)
 
         def parts() -> Iterator[str]:
             yield '{\n"info": ' + _text({"split": table.split}) + ',\n"licenses": [],\n'
             yield from _list("images", _images(table, ids[0]))
             yield from _list("categories", _categories(table, ids[1]))
-            yield from _list("attributes", _attributes(table))
+            values = ({"name": name, "values": each.names} for name, each in table.attributes.items())
+            yield from _list("attributes", map(_text, values))
             yield from _list("annotations", (line for chunk in chunks for line in chunk), last=True)
 
         write_file(path, (part.encode("ascii") for part in parts()))
@@ -98,13 +87,13 @@ class CocoWriter(Writer):
 
 def _check_names(table: AnnotationTable) -> None:
     """Raise ValueError for a name that `CocoReader` would refuse."""
-    named: list[tuple[str, Sequence[str]]] = [
-        ("class name", table.class_names),
-        ("name of a point", table.keypoint_names),
-        ("name of an attribute", tuple(table.attributes)),
-    ]
-    named += [(f"value of attribute {name!r}", each.names) for name, each in table.attributes.items()]
-    for what, names in [*named, ("split", [table.split] if table.split else [])]:
+    named: dict[str, Iterable[str]] = {
+        "class name": table.class_names,
+        "name of a point": table.keypoint_names,
+    }
+    named |= {"name of an attribute": table.attributes, "split": [table.split] if table.split else []}
+    named |= {f"value of attribute {name!r}": each.names for name, each in table.attributes.items()}
+    for what, names in named.items():
         for name in names:
             checked_name(name, f"{what} {shorten(repr(name))}")
     for name in (*table.image_paths, *table.image_ids):
@@ -188,17 +177,13 @@ def _image_ids(table: AnnotationTable) -> list[int]:
     """Return ``image_ids`` if they are different whole numbers, else 1, 2, ..."""
     ids = list(table.image_ids)
     plain = all(name.isascii() and name.isdigit() and str(int(name[:18])) == name for name in ids)
-    return (
-        [int(name) for name in ids] if plain and len(set(ids)) == len(ids) else list(range(1, len(ids) + 1))
-    )
+    return list(map(int, ids)) if plain and len(set(ids)) == len(ids) else list(range(1, len(ids) + 1))
 
 
 def _images(table: AnnotationTable, ids: Sequence[int]) -> Iterator[str]:
-    for i, (image_id, file_name, name) in enumerate(
-        zip(ids, table.image_paths, table.image_ids, strict=True)
-    ):
-        size = {"width": int(table.widths[i]), "height": int(table.heights[i])}
-        record = {"id": image_id, "file_name": file_name} | size
+    columns = (ids, table.image_paths, table.image_ids, table.widths.tolist(), table.heights.tolist())
+    for image_id, file_name, name, width, height in zip(*columns, strict=True):
+        record = {"id": image_id, "file_name": file_name, "width": width, "height": height}
         yield _text(record if name == str(image_id) else record | {"source_id": name})
 
 
@@ -211,11 +196,6 @@ def _categories(table: AnnotationTable, ids: Sequence[int]) -> Iterator[str]:
         yield _text({"id": number, "name": name, "supercategory": ""} | points)
 
 
-def _attributes(table: AnnotationTable) -> Iterator[str]:
-    for name, attribute in table.attributes.items():
-        yield _text({"name": name, "values": attribute.names})
-
-
 def _annotations(chunk: Sequence[int], *, table: AnnotationTable, ids: _Ids) -> list[str]:
     lines, (images, categories, objects) = [], ids
     record: dict[str, Any]
@@ -223,33 +203,29 @@ def _annotations(chunk: Sequence[int], *, table: AnnotationTable, ids: _Ids) -> 
         rows = table.objects(i)
         for row in range(rows.start, rows.stop):
             x, y, right, bottom = table.boxes[row].tolist()  # float64, in which width and height are exact
-            box, crowd = (x, y, right - x, bottom - y), int(table.crowd[row])
+            box = (x, y, right - x, bottom - y)
             record = {"id": objects[row], "image_id": images[i], "category_id": categories[table.labels[row]]}
             record |= {"bbox": [_short(value) for value in box], "area": _area(table, row, box[2] * box[3])}
-            record |= {"iscrowd": crowd} | {
-                key: 1 for key, name in _FLAGS.items() if getattr(table, name)[row]
-            }
+            record |= {"iscrowd": int(table.crowd[row])}
+            record |= {key: 1 for key, name in _FLAGS.items() if getattr(table, name)[row]}
             lines.append(_text(record | _mask(table, row) | _points(table, row) | _values(table, row)))
     return lines
 
 
 def _area(table: AnnotationTable, row: int, of_box: float) -> float | int:
-    given = np.float32(math.nan) if table.areas is None else table.areas[row]
+    given = math.nan if table.areas is None else table.areas[row]
     with np.errstate(over="ignore"):
-        area = np.float32(of_box) if np.isnan(given) else given
-    return _short(float(str(area)) if np.isfinite(area) else of_box)
+        area = np.float32(of_box if np.isnan(given) else given)
+    return _short(area if np.isfinite(area) else of_box)
 
 
 def _mask(table: AnnotationTable, row: int) -> dict[str, Any]:
-    masks = table.masks
-    if masks is None:
+    if table.masks is None:
         return {}
-    runs = masks.run_lengths(row)
-    if runs is not None:
-        return {
-            "segmentation": {"size": [runs.height, runs.width], "counts": np.asarray(runs.counts).tolist()}
-        }
-    polygons = [[_short(float(str(value))) for value in each.ravel()] for each in masks.polygons(row)]
+    if (runs := table.masks.run_lengths(row)) is not None:
+        size, counts = [runs.height, runs.width], np.asarray(runs.counts)
+        return {"segmentation": {"size": size, "counts": counts.tolist()}}
+    polygons = [[_short(value) for value in each.ravel()] for each in table.masks.polygons(row)]
     return {"segmentation": polygons} if polygons else {}
 
 
@@ -258,8 +234,7 @@ def _points(table: AnnotationTable, row: int) -> dict[str, Any]:
         return {}
     visibility, values = table.visibility[row].tolist(), list[float]()
     for place, v in zip(table.keypoints[row], visibility, strict=True):
-        # the fewest digits that give float32 again
-        values += [*(_short(float(str(value))) if v else 0 for value in place), v]
+        values += [*(_short(value) if v else 0 for value in place), v]
     return {"keypoints": values, "num_keypoints": sum(v > 0 for v in visibility)}
 
 
@@ -272,8 +247,9 @@ def _values(table: AnnotationTable, row: int) -> dict[str, Any]:
     return {"attributes": values} if values else {}
 
 
-def _short(value: float) -> float | int:
-    """Return whole numbers without a fraction."""
+def _short(number: np.floating | float) -> float | int:
+    """Return a number in the fewest digits that give its type the same bits again, whole ones without a fraction."""
+    value = float(str(number))
     whole = value.is_integer() and abs(value) < 2**53 and (value != 0 or math.copysign(1, value) > 0)
     return int(value) if whole else value
 

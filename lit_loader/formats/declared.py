@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from lit_loader.annotations.keypoints import KeypointSchema
+from lit_loader.annotations.report import shorten
 from lit_loader.formats.rows import Declared, Rows
 
 __all__ = ["mirrored_by_name", "unite", "unite_keypoints"]
@@ -39,9 +40,8 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
             if schemas[0].names == declared.keypoints.names and schemas[0] != declared.keypoints:
                 differences.append("other flip pairs or another normalization pair of the points")
         for name, listed in declared.attributes:
-            _compare(
-                f"values of attribute {name!r}", first_values.setdefault(name, listed), listed, differences
-            )
+            first = first_values.setdefault(name, listed)
+            _compare(f"values of attribute {name!r}", first, listed, differences)
             values.setdefault(name, {}).update(dict.fromkeys(listed))
         for number in numbers if differences else ():
             rows.file = files[number]
@@ -84,43 +84,34 @@ def unite_keypoints(schemas: Sequence[KeypointSchema]) -> KeypointSchema:
     """
     names = tuple(dict.fromkeys(name for schema in schemas for name in schema.names))
     places = {name: place for place, name in enumerate(names)}
-    pairs: list[tuple[int, int]] = []
-    paired: set[int] = set()
-    normalization_pair = None
-    for schema in schemas:
-        for a, b in schema.flip_pairs:
-            pair = (places[schema.names[a]], places[schema.names[b]])
-            if not paired.intersection(pair):
-                pairs.append(pair)
-                paired.update(pair)
-        if normalization_pair is None and schema.normalization_pair is not None:
-            a, b = schema.normalization_pair
-            normalization_pair = (places[schema.names[a]], places[schema.names[b]])
-    return KeypointSchema(names=names, flip_pairs=tuple(pairs), normalization_pair=normalization_pair)
+    united = [(places[each.names[a]], places[each.names[b]]) for each in schemas for a, b in each.flip_pairs]
+    scales = [(each.names, each.normalization_pair) for each in schemas if each.normalization_pair]
+    pair = None
+    if scales:
+        first, (a, b) = scales[0]
+        pair = places[first[a]], places[first[b]]
+    return KeypointSchema(names=names, flip_pairs=_disjoint(united), normalization_pair=pair)
 
 
 def mirrored_by_name(names: tuple[str, ...]) -> KeypointSchema:
     """Return a schema whose flip pairs are the names that differ in the words left and right alone."""
     places = {name: place for place, name in enumerate(names)}
-    pairs: list[tuple[int, int]] = []
-    paired: set[int] = set()
-    for place, name in enumerate(names):
-        match = _LEFT.search(name)
-        if match is None:
-            continue
-        word = {"left": "right", "Left": "Right", "LEFT": "RIGHT"}[match[0]]
-        other = places.get(f"{name[: match.start()]}{word}{name[match.end() :]}")
-        if other is not None and not paired.intersection((place, other)):
-            pairs.append((place, other))
-            paired.update((place, other))
-    return KeypointSchema(names=names, flip_pairs=tuple(pairs))
+    words = {"left": "right", "Left": "Right", "LEFT": "RIGHT"}
+    mirrored = (_LEFT.sub(lambda match: words[match[0]], name, count=1) for name in names)
+    pairs = ((place, places.get(other, place)) for place, other in enumerate(mirrored))
+    return KeypointSchema(names=names, flip_pairs=_disjoint((a, b) for a, b in pairs if a != b))
+
+
+def _disjoint(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return pairs without those of which a point is in a pair before."""
+    found: dict[int, tuple[int, int]] = {}
+    for a, b in pairs:
+        if a not in found and b not in found:
+            found[a] = found[b] = (a, b)
+    return tuple(dict.fromkeys(found.values()))
 
 
 def _compare(what: str, first: tuple[str, ...], other: tuple[str, ...], differences: list[str]) -> None:
     if first and first != other:
-        differences.append(f"{what} {_short(other)}, where a file before lists {_short(first)}")
-
-
-def _short(names: Sequence[str]) -> str:
-    text = ", ".join(names[:120])
-    return text if len(text) <= 120 else f"{text[:120]}... ({len(names)})"
+        listed, before = (shorten(", ".join(names[:120]), 120) for names in (other, first))
+        differences.append(f"{what} {listed}, where a file before lists {before}")

@@ -51,13 +51,8 @@ def read_image_sizes(
     Returns:
         int32 ``(num_paths, 2)`` width and height, 0 where the header cannot be read, and why, by position.
     """
-    parts = iter_chunks(
-        partial(_read_chunk, root=str(root)),
-        paths,
-        num_workers=num_workers,
-        progress=progress,
-        description="Reading image sizes",
-    )
+    read, told = partial(_read_chunk, root=str(root)), "Reading image sizes"
+    parts = iter_chunks(read, paths, num_workers=num_workers, progress=progress, description=told)
     sizes = np.zeros((len(paths), 2), dtype=np.int32)
     reasons: dict[int, str] = {}
     for row, size in enumerate(chain.from_iterable(parts)):
@@ -85,11 +80,8 @@ def _read(path: Path) -> tuple[int, int] | str:
             width, height = image.size
             if image.format != "TIFF" and _orientation(image, file) in (5, 6, 7, 8):  # TIFF is upright by now
                 width, height = height, width
-            return (
-                (width, height)
-                if max(image.size) < 2**31
-                else f"it is said to have {width} x {height} pixels"
-            )
+            stated = f"it is said to have {width} x {height} pixels"
+            return (width, height) if max(image.size) < 2**31 else stated
     except UnidentifiedImageError:
         return "its header is damaged, or the format unknown to Pillow"
     except Exception as error:  # Pillow's plugins raise SyntaxError, struct.error, ValueError, EOFError ...

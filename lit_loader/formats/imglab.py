@@ -68,30 +68,20 @@ class ImglabReader(Reader):
     schema: str | KeypointSchema | Mapping[str, Any] | int | None = None
     keypoints: bool = True
 
-    def __post_init__(self) -> None:
-        if self.schema is not None and not self.keypoints:
-            raise ValueError(f"schema={self.schema!r} names parts, and keypoints=False reads none; drop one")
-        self.given_keypoints()
-
     def read(self, rows: Rows, unit: str) -> None:
         """Add the images of a file."""
         folder = (posixpath.dirname(unit) or ".") if self.image_dir is None else self.image_dir
-        unread: Counter[str] = Counter()
-        for image in _read_images(rows.root, unit, unread):
+        parser = _Parser(rows.root / check_relative(unit))
+        for image in parser.images():
             file_name = image.attributes.get("file", "")
             if not file_name:
                 rows.malformed("<image> has no file", line=image.line)
                 continue
-            number = rows.image(
-                file_name,
-                folder=folder,
-                line=image.line,
-                width=_pixels(image.attributes.get("width")),
-                height=_pixels(image.attributes.get("height")),
-            )
+            width, height = (_pixels(image.attributes.get(side)) for side in ("width", "height"))
+            number = rows.image(file_name, folder=folder, line=image.line, width=width, height=height)
             for box in image.children:
                 labels = [child.text.strip() for child in box.children if child.tag == "label"]
-                unread["second <label> of <box>"] += max(0, len(labels) - 1)
+                parser.unread["second <label> of <box>"] += max(0, len(labels) - 1)
                 class_name = next(filter(None, labels), self.class_name)
                 try:
                     found = self._object(box)
@@ -99,7 +89,7 @@ class ImglabReader(Reader):
                     rows.malformed(f"<box>: {error}", line=box.line)
                     continue
                 rows.object(number, class_name=class_name, line=box.line, **found)
-        for what, count in unread.items():
+        for what, count in parser.unread.items():
             rows.not_read(what, count)
 
     def _object(self, box: _Element) -> dict[str, Any]:
@@ -107,9 +97,9 @@ class ImglabReader(Reader):
         flags = {}
         for name in _FLAGS:
             text = box.attributes.get(name, "0").strip().lower()
-            if text not in _TRUTH:
+            if (flag := _TRUTH.get(text)) is None:
                 raise ValueError(f"it has {shorten(repr(text))} as {name}; 0 or 1 expected")
-            flags[name] = _TRUTH[text]
+            flags[name] = flag
         flags["difficult"] |= flags.pop("ignore")
         points: dict[str, tuple[float, float]] = {}
         for part in (child.attributes for child in box.children if child.tag == "part" and self.keypoints):
@@ -136,57 +126,51 @@ class _Element:
     children: list[_Element] = field(default_factory=list)
 
 
-def _read_images(root: Path, name: str, unread: Counter[str]) -> Iterator[_Element]:
-    """Yield the images of a file.
+class _Parser:
+    """Gathers images from the events of expat.
 
     Processing instructions, as for a style sheet, are skipped; document types and entities are refused.
 
-    Args:
-        root: The data set's folder.
-        name: The file, relative to ``root``.
-        unread: Gets how often the file has elements and attributes that are not read.
-
-    Raises:
-        AnnotationError: If the file is not a regular file, is not well-formed, or its root element is not
-            ``<dataset>``; names file and line.
+    Attributes:
+        unread: How often the file has elements and attributes that are not read.
     """
-    path = root / check_relative(name)
-    parser = _Parser(path, unread)
-    with open_file(path) as (file, _):
-        while data := os.read(file, _CHUNK_BYTES):
-            yield from parser.feed(data)
-    yield from parser.feed(b"", last=True)
 
-
-class _Parser:
-    """Gathers images from the events of expat."""
-
-    def __init__(self, path: Path, unread: Counter[str]) -> None:
-        self._path, self._unread = path, unread
-        self._expat = ParserCreate()
+    def __init__(self, path: Path) -> None:
+        self.unread: Counter[str] = Counter()
+        self._path, self._expat = path, ParserCreate()
         self._expat.buffer_text = True
         self._expat.StartElementHandler = self._start
         self._expat.EndElementHandler = self._end
         self._expat.CharacterDataHandler = self._characters
         self._expat.StartDoctypeDeclHandler = self._refuse  # all entities but XML's five are declared there
         self._open: list[_Element] = []  # those that are read
-        self._depth = self._tags = self._bytes = 0  # of all elements; in this image; fed
+        self._depth = self._tags = 0  # of all elements; in this image
         self._done: list[_Element] = []
 
-    def feed(self, data: bytes, *, last: bool = False) -> list[_Element]:
-        """Return the images that these bytes complete."""
-        self._done, self._bytes = [], self._bytes + len(data)
-        try:
-            self._expat.Parse(data, last)
-        except ExpatError as error:
-            self._fail(f"not well-formed XML ({str(error).partition(':')[0]}); correct or remove the file")
-        except AnnotationError:
-            raise
-        except (LookupError, ValueError) as error:  # an encoding that expat does not know
-            self._fail(f"cannot be parsed as XML ({shorten(str(error))})")
-        if self._bytes - max(self._expat.CurrentByteIndex, 0) > _MAX_TAG_BYTES + _CHUNK_BYTES:
-            self._fail(f"a tag of more than {_MAX_TAG_BYTES} bytes; it describes no box")
-        return self._done
+    def images(self) -> Iterator[_Element]:
+        """Yield the images of the file.
+
+        Raises:
+            AnnotationError: If the file is not a regular file, is not well-formed, or its root element is not
+                ``<dataset>``; names file and line.
+        """
+        num_bytes, data = 0, b"-"
+        with open_file(self._path) as (file, _):
+            while data:
+                data = os.read(file, _CHUNK_BYTES)
+                num_bytes += len(data)
+                try:
+                    self._expat.Parse(data, not data)
+                except ExpatError as error:
+                    self._fail(f"not well-formed XML ({str(error).partition(':')[0]}); correct or remove it")
+                except AnnotationError:
+                    raise
+                except (LookupError, ValueError) as error:  # an encoding that expat does not know
+                    self._fail(f"cannot be parsed as XML ({shorten(str(error))})")
+                if num_bytes - max(self._expat.CurrentByteIndex, 0) > _MAX_TAG_BYTES + _CHUNK_BYTES:
+                    self._fail(f"a tag of more than {_MAX_TAG_BYTES} bytes; it describes no box")
+                yield from self._done
+                self._done.clear()
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         self._depth += 1
@@ -199,17 +183,14 @@ class _Parser:
             return
         around = self._open[-1].tag if self._open else ""
         expected, read = _READ.get(tag, (None, ()))
-        if expected != around:
-            if tag not in ("name", "comment"):  # of the file itself
-                self._unread[f"<{shorten(tag)}> of <{around}>"] += 1
-            return
-        for name in attributes:
-            if name not in read:
-                self._unread[f"{shorten(name)} of <{tag}>"] += 1
-        element = _Element(tag=tag, attributes=attributes, line=self._expat.CurrentLineNumber)
-        if around in ("image", "box"):
-            self._open[-1].children.append(element)
-        self._open.append(element)
+        if expected == around:
+            element = _Element(tag=tag, attributes=attributes, line=self._expat.CurrentLineNumber)
+            self.unread.update(f"{shorten(name)} of <{tag}>" for name in attributes if name not in read)
+            if around in ("image", "box"):
+                self._open[-1].children.append(element)
+            self._open.append(element)
+        elif tag not in ("name", "comment"):  # of the file itself
+            self.unread[f"<{shorten(tag)}> of <{around}>"] += 1
 
     def _end(self, tag: str) -> None:
         if self._depth == len(self._open):

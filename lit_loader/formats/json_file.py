@@ -29,9 +29,8 @@ MAX_ENTRY_BYTES: Final = 4 * 1024 * 1024
 MAX_DEPTH: Final = 64
 _MAX_KEY_CHARS: Final = 4_096
 _BATCH_BYTES: Final = 256 * 1024
-_CHUNK_BYTES: Final = (
-    4_096  # bounds how deep a list may get before it is looked at: ijson keeps the path of each level
-)
+# Bounds how deep a list may get before it is looked at: ijson keeps the path of each level.
+_CHUNK_BYTES: Final = 4_096
 
 Take: TypeAlias = Callable[[str, int, list[Any]], None]
 """Gets a key of the outermost object, the position of the first entry counted from 0, and the entries.

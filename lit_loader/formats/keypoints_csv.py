@@ -12,7 +12,7 @@ from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
 from lit_loader.formats.keypoints_txt import Columns, LineReader
 from lit_loader.formats.rows import Rows
-from lit_loader.formats.text_file import read_rows
+from lit_loader.formats.text_file import check_separator, read_rows
 
 __all__ = ["Column", "KeypointsCsvReader"]
 
@@ -35,7 +35,7 @@ class KeypointsCsvReader(LineReader):
         box_columns: The four columns of the box, in the order of ``box_format``.
         attribute_columns: Columns of attributes, or the column of each attribute by its name.
         ignore_columns: Columns that are not read, whatever they hold; ``"rest"`` for all that no option names.
-        delimiter: The character between columns.
+        separator: The character between columns.
         header: Whether the first row holds names; without it, columns go by number.
     """
 
@@ -48,18 +48,14 @@ class KeypointsCsvReader(LineReader):
     box_columns: Sequence[Column] | None = None
     attribute_columns: Sequence[Column] | Mapping[str, Column] = ()
     ignore_columns: Sequence[Column] | Literal["rest"] = ()
-    delimiter: str = ","
+    separator: str = ","
     header: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
-            raise ValueError(f"delimiter={self.delimiter!r} must be one character, no quote, no end of line")
-        self.check_options(
-            has_class=self.class_column is not None,
-            has_attributes=bool(self.attribute_columns),
-            has_box=self.box_columns is not None,
-        )
+        check_separator(self.separator)
+        has_class, has_box = self.class_column is not None, self.box_columns is not None
+        self.check_options(has_class=has_class, has_attributes=bool(self.attribute_columns), has_box=has_box)
         count, points = self._num_points(), self.point_columns
         if points is not None and count == 0:
             raise ValueError("point_columns need a schema")
@@ -70,7 +66,7 @@ class KeypointsCsvReader(LineReader):
 
     def read(self, rows: Rows, unit: str) -> None:
         """Add the rows of a table."""
-        table = read_rows(rows.root, unit, delimiter=self.delimiter)
+        table = read_rows(rows.root, unit, separator=self.separator)
         first = list(islice(table, _LOOKED_AT))
         if not first:
             return
@@ -137,12 +133,9 @@ class KeypointsCsvReader(LineReader):
             numeric = {i: _count_numbers(fields[i] for fields in sample if i < len(fields)) for i in rest}
             allowed = 0 if needed and self.point_columns is None else 1
             if sum(numeric.values()) > allowed:
-                found = [head[i] if self.header else i for i in rest if numeric[i]]
-                refuse(
-                    f"columns {shorten(str(found))} hold numbers that nothing reads; name those of points in "
-                    "point_columns (with a schema), of boxes in box_columns, others in class_column, "
-                    "attribute_columns or ignore_columns"
-                )
+                found = shorten(str([head[i] if self.header else i for i in rest if numeric[i]]))
+                remedy = "name them in point_columns (with a schema), box_columns, class_column"
+                refuse(f"columns {found} hold numbers that nothing reads; {remedy}, ... or ignore_columns")
         columns = Columns(
             count=count,
             rule=f"the first row has {count}",

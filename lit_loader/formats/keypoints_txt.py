@@ -14,7 +14,7 @@ from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
 from lit_loader.formats.reader import Reader
 from lit_loader.formats.rows import Rows
-from lit_loader.formats.text_file import numbers
+from lit_loader.formats.text_file import check_separator, numbers
 
 __all__ = [
     "BoxFormat",
@@ -24,7 +24,6 @@ __all__ = [
     "NO_VALUE",
     "box_corners",
     "check_box_format",
-    "check_separator",
     "column_names",
     "parse_columns",
 ]
@@ -96,12 +95,10 @@ class LineReader(Reader):
     y_up: bool = False
 
     def __post_init__(self) -> None:
-        self.given_keypoints()
+        super().__post_init__()
         if self.one_based and (self.normalized or self.y_up):
             other = "normalized" if self.normalized else "y_up"
-            raise ValueError(
-                f"one_based=True and {other}=True exclude each other: only pixels count from one, from 0, 0"
-            )
+            raise ValueError(f"one_based=True and {other}=True exclude each other: pixels count from one")
 
     def check_options(self, *, has_class: bool, has_attributes: bool, has_box: bool) -> None:
         """Raise ValueError for an option of this class without effect, given what the columns hold."""
@@ -127,33 +124,26 @@ class LineReader(Reader):
             AnnotationError: If the line is malformed and the policy says ``"raise"``.
             UnsafePathError: If its path leads out of the root.
         """
+        found: dict[str, Any] = {"box": None}
         try:
             if len(fields) != columns.count:
                 raise AnnotationError(f"{len(fields)} fields; {columns.rule}")
             if not fields[columns.path]:
                 raise AnnotationError("the path of the image is empty")
-            box = self._box([fields[place] for place in columns.box]) if columns.box else None
-            points, visibility = self._points(columns, fields) if columns.points else (None, None)
-            attributes = self._attributes(columns, fields)
+            if columns.box:
+                corners = box_corners(numbers([fields[place] for place in columns.box]), self.box_format)
+                found["box"] = [corner - 1 for corner in corners] if self.one_based else corners
+            if columns.points:
+                found["points"], found["visibility"] = self._points(columns, fields)
+            found["attributes"] = self._attributes(columns, fields)
         except AnnotationError as error:
             rows.malformed(error.message, line=line)
             return
         image = rows.image(fields[columns.path], folder=self.image_dir, line=line)
         class_name = self.class_name if columns.class_name is None else fields[columns.class_name]
         if class_name is not None or columns.points or columns.box or columns.attributes:
-            rows.object(
-                image,
-                class_name=_DEFAULT_CLASS if class_name is None else class_name,
-                box=box,
-                points=points,
-                visibility=visibility,
-                attributes=attributes,
-                line=line,
-            )
-
-    def _box(self, texts: list[str]) -> list[float]:
-        corners = box_corners(numbers(texts), self.box_format)
-        return [corner - 1 for corner in corners] if self.one_based else corners
+            name = _DEFAULT_CLASS if class_name is None else class_name
+            rows.object(image, class_name=name, line=line, **found)
 
     def _points(
         self, columns: Columns, fields: Sequence[str]
@@ -161,20 +151,16 @@ class LineReader(Reader):
         texts = [fields[place] for place in columns.points]
         seen: list[int] | None = None
         if columns.visibility is not None:
-            flags = numbers(texts[2::3])
-            try:
-                seen = [columns.visibility[flag] for flag in flags]
-            except KeyError as error:
-                known = ", ".join(f"{flag:g}" for flag in columns.visibility)
-                raise AnnotationError(
-                    f"flag {error.args[0]:g} of a point must be one of {known}; see visibility_values"
-                ) from None
+            flags, known = numbers(texts[2::3]), columns.visibility
+            for flag in flags:
+                if flag not in known:
+                    rule = f"must be one of {', '.join(f'{each:g}' for each in known)}; see visibility_values"
+                    raise AnnotationError(f"flag {flag:g} of a point {rule}")
+            seen = [known[flag] for flag in flags]
             del texts[2::3]
         if "" in texts:
-            seen = [2] * (len(texts) // 2) if seen is None else seen
-            for place, text in enumerate(texts):
-                if not text:
-                    seen[place // 2] = 0
+            pairs = zip(texts[::2], texts[1::2], seen or [2] * (len(texts) // 2), strict=True)
+            seen = [flag if x and y else 0 for x, y, flag in pairs]
             texts = [text or "0" for text in texts]
         return np.array(numbers(texts)).reshape(-1, 2) - float(self.one_based), seen
 
@@ -184,12 +170,10 @@ class LineReader(Reader):
             value = fields[place]
             if value in ("", NO_VALUE):
                 continue
-            if meanings is not None:
-                if value not in meanings:
-                    known = ", ".join(map(repr, meanings))
-                    raise AnnotationError(f"attribute {name!r} is {shorten(repr(value))}; known: {known}")
-                value = meanings[value]
-            values[name] = value
+            if meanings is not None and value not in meanings:
+                known = ", ".join(map(repr, meanings))
+                raise AnnotationError(f"attribute {name!r} is {shorten(repr(value))}; known: {known}")
+            values[name] = value if meanings is None else meanings[value]
         return values
 
 
@@ -205,15 +189,14 @@ class KeypointsTxtReader(LineReader):
             ``points`` (x and y of each point) or ``points_v`` (x, y and a flag of each); ``box`` (four numbers) or
             ``xmin``, ``ymin``, ``xmax``, ``ymax``; ``attribute:NAME``; ``skip``.
         separator: The character between columns, or None for blanks. A path with blanks needs a character.
-        visibility_values: What a flag of ``points_v`` means: 0 absent, 1 hidden, 2 visible. None for itself.
+        visibility_values: What a flag of ``points_v`` means, as 0 absent, 1 hidden, 2 visible; or None if flags are
+            these numbers.
         comment: Lines that start with it are skipped, or None for no comments.
         header: Number of lines to skip at the start; True is one.
     """
 
     format: ClassVar[str] = "keypoints_txt"
-    description: ClassVar[str] = (
-        "text, a line an object, with the columns that you name: path, points, class, box; NAME: the file"
-    )
+    description: ClassVar[str] = "text, a line an object: path, points, class, box as named; NAME: the file"
 
     columns: Sequence[str] | str
     separator: str | None = None
@@ -229,11 +212,8 @@ class KeypointsTxtReader(LineReader):
             raise ValueError("comment='' would skip every line; pass None for lists without comments")
         if self.header < 0:
             raise ValueError(f"header={self.header} must be a number of lines >= 0")
-        self.check_options(
-            has_class=columns.class_name is not None,
-            has_attributes=bool(columns.attributes),
-            has_box="box" in column_names(self.columns),
-        )
+        has_class, has_box = columns.class_name is not None, "box" in column_names(self.columns)
+        self.check_options(has_class=has_class, has_attributes=bool(columns.attributes), has_box=has_box)
 
     def read(self, rows: Rows, unit: str) -> None:
         """Add the lines of a list."""
@@ -243,17 +223,13 @@ class KeypointsTxtReader(LineReader):
             start = text.lstrip()
             if line <= header or not start or (self.comment is not None and start.startswith(self.comment)):
                 continue
-            fields = (
-                text.split()
-                if self.separator is None
-                else [part.strip() for part in text.split(self.separator)]
-            )
+            fields = text.split(self.separator)
+            fields = fields if self.separator is None else [part.strip() for part in fields]
             self.add(rows, columns, fields, line=line)
 
     def _columns(self) -> Columns:
-        return parse_columns(
-            self.columns, schema=self.given_keypoints(), visibility_values=self.visibility_values
-        )
+        schema, meanings = self.given_keypoints(), self.visibility_values
+        return parse_columns(self.columns, schema=schema, visibility_values=meanings)
 
 
 def parse_columns(
@@ -302,6 +278,7 @@ def parse_columns(
     corners = [places[corner][0] for corner in _CORNERS if corner in places]
     if corners and (len(corners) < 4 or "box" in places):
         raise ValueError(f"columns={names} must hold all of {_CORNERS}, or 'box', or no box")
+    attributes = [(name.removeprefix(_ATTRIBUTE), place[0]) for name, place in places.items() if ":" in name]
     return Columns(
         count=position,
         rule=f"columns {shorten(' '.join(names))!r} ask for {position}; see `separator` for paths with blanks",
@@ -310,23 +287,13 @@ def parse_columns(
         points=places[points[0]] if points else (),
         visibility=meanings if "points_v" in places else None,
         box=places.get("box", corners),
-        attributes=[
-            (name.removeprefix(_ATTRIBUTE), place[0])
-            for name, place in places.items()
-            if name.startswith(_ATTRIBUTE)
-        ],
+        attributes=attributes,
     )
 
 
 def column_names(columns: Sequence[str] | str) -> tuple[str, ...]:
     """Return the names of columns, which may be given as one string."""
     return tuple(columns.split() if isinstance(columns, str) else columns)
-
-
-def check_separator(separator: str | None) -> None:
-    """Raise ValueError unless it is None, or one character that no number has."""
-    if separator is not None and (len(separator) != 1 or separator.isalnum() or separator in '."\n\r-+'):
-        raise ValueError(f"separator={separator!r} must be one character such as ',', ';' or a tab, or None")
 
 
 def check_box_format(box_format: BoxFormat, *, has_box: bool) -> None:

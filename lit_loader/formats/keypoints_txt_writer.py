@@ -20,17 +20,16 @@ from lit_loader.formats.keypoints_txt import (
     Columns,
     box_corners,
     check_box_format,
-    check_separator,
     column_names,
     parse_columns,
 )
 from lit_loader.formats.rows import MAX_NAME_CHARS
-from lit_loader.formats.writer import Writer, absent_places, lost_masks, lost_numbers, write_file
+from lit_loader.formats.text_file import check_separator
+from lit_loader.formats.writer import Writer, lost, write_file
 
 __all__ = ["KeypointsTxtWriter"]
 
 _COMMENT: Final = "#"
-_FLAGS: Final = ("difficult", "truncated", "occluded", "crowd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ class KeypointsTxtWriter(Writer):
 
     Args:
         columns: As in `KeypointsTxtReader`; ``skip`` has nothing to write.
-        separator: As in `KeypointsTxtReader`; None writes one blank.
+        separator: As in `KeypointsTxtReader`, or None to write one blank.
         image_dir: The folder that paths are relative to, relative to the table's root.
         box_format: As in `KeypointsTxtReader`.
     """
@@ -67,29 +66,26 @@ class KeypointsTxtWriter(Writer):
 
     def losses(self, table: AnnotationTable) -> list[str]:
         """Return what a list with these columns does not hold."""
-        columns, lost = self._columns(table), [*lost_masks(table), *lost_numbers(table)]
-        if same := table.num_images - len(set(table.image_paths)):
-            lost.append(f"{same} images that have the same file as another")
+        columns, found = self._columns(table), lost(table, "masks", "numbers", "files", "flags")
         if empty := int((np.diff(table.offsets) == 0).sum()):
-            lost.append(f"{empty} images without objects")
+            found.append(f"{empty} images without objects")
         if columns.class_name is None and len(np.unique(table.labels)) > 1:
-            lost.append("classes")
+            found.append("classes")
         if not columns.box and not np.array_equal(_read_boxes(table, columns), table.boxes):
-            lost.append("boxes")
+            found.append("boxes")
         elif columns.box:
             again = np.stack(box_corners(self._written_boxes(table).T, self.box_format), axis=1)
             if inexact := int((again.astype(np.float32) != table.boxes).any(axis=1).sum()):
-                lost.append(f"{inexact} exact boxes in box_format={self.box_format!r}")
+                found.append(f"{inexact} exact boxes in box_format={self.box_format!r}")
         if table.keypoints is not None and table.visibility is not None:
             if not columns.points:
-                lost.append("points")
+                found.append("points")
             elif columns.visibility is None and not (table.visibility == 2).all():
-                lost.append("visibility of points")
-            elif places := absent_places(table):
-                lost.append(f"places of {places} absent points")
+                found.append("visibility of points")
+            else:
+                found += lost(table, "places")
         kept = {name for name, _ in columns.attributes}
-        lost += [f"attribute {name!r}" for name in table.attributes if name not in kept]
-        return lost + [f"{flag} objects" for flag in _FLAGS if getattr(table, flag).any()]
+        return found + [f"attribute {name!r}" for name in table.attributes if name not in kept]
 
     def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
         """Write the list, which is complete or not there.
@@ -107,11 +103,9 @@ class KeypointsTxtWriter(Writer):
             raise ValueError(f"columns={self.columns!r} ask for points; the table has none")
         schema = KeypointSchema(names=table.keypoint_names) if has_points else None
         columns = parse_columns(self.columns, schema=schema)
-        missing = sorted(name for name, _ in columns.attributes if name not in table.attributes)
-        if missing:
-            raise ValueError(
-                f"columns ask for attributes {missing}; the table has {sorted(table.attributes)}"
-            )
+        known = sorted(table.attributes)
+        if missing := sorted({name for name, _ in columns.attributes}.difference(known)):
+            raise ValueError(f"columns ask for attributes {missing}; the table has {known}")
         return columns
 
     def _written_boxes(self, table: AnnotationTable) -> npt.NDArray[Any]:
@@ -127,9 +121,7 @@ class KeypointsTxtWriter(Writer):
         boxes = self._written_boxes(table)
         for i, path in enumerate(table.image_paths):
             if not path.startswith(prefix):
-                raise ValueError(
-                    f"image {path!r} is not in image_dir={self.image_dir!r}; pass a higher folder"
-                )
+                raise ValueError(f"image {path!r} is not in image_dir={self.image_dir!r}; pass a higher one")
             for row in range(int(table.offsets[i]), int(table.offsets[i + 1])):
                 texts = {columns.path: ("path", path.removeprefix(prefix))}
                 if columns.class_name is not None:
@@ -146,14 +138,14 @@ class KeypointsTxtWriter(Writer):
     def _check(self, what: str, text: str, *, is_first: bool) -> None:
         separator = self.separator
         broken = len(text.split()) != 1 if separator is None else separator in text or text != text.strip()
+        named = f"{what} {shorten(repr(text))}"
         if broken or not text or any(mark in text for mark in "\n\r\0"):
-            kind = "blanks" if separator is None else f"separator={separator!r}"
-            message = f"{what} {shorten(repr(text))} cannot be in a list with {kind} between columns"
-            raise ValueError(f"{message}; choose another separator")
+            kind = "blanks" if separator is None else f"{separator=}"
+            raise ValueError(f"{named} cannot be in a list with {kind} between columns; choose another")
         if is_first and text.startswith((_COMMENT, "\ufeff")):
-            raise ValueError(f"{what} {shorten(repr(text))} at the start of a line would be a comment")
+            raise ValueError(f"{named} at the start of a line would be a comment")
         if what != "path" and len(text) > MAX_NAME_CHARS:
-            raise ValueError(f"{what} {shorten(repr(text))} has more than {MAX_NAME_CHARS} characters")
+            raise ValueError(f"{named} has more than {MAX_NAME_CHARS} characters")
 
 
 def _read_boxes(table: AnnotationTable, columns: Columns) -> npt.NDArray[np.float32]:

@@ -29,9 +29,7 @@ _SHAPE: Final[dict[str, Any]] = {
 }
 """What is read of a shape, and what it is where the file does not say."""
 
-_RULE: Final = (
-    "a label, a whole number, text or null as group_id, flags of true or false, points of its shape_type"
-)
+_RULE: Final = "a label, a whole number, text or null as group_id, flags true or false, points of its type"
 _NUM_POINTS: Final = {"rectangle": (2, 4), "point": (1,), "polygon": range(3, 2**31)}
 _FLAGS: Final = ("difficult", "truncated", "occluded", "crowd")
 _Shapes: TypeAlias = list[dict[str, Any]]
@@ -65,9 +63,7 @@ class LabelmeReader(Reader):
     """
 
     format: ClassVar[str] = "labelme"
-    description: ClassVar[str] = (
-        "LabelMe JSON, a file an image; NAME: their folder, or a pattern such as **/*.json"
-    )
+    description: ClassVar[str] = "LabelMe JSON, a file an image; NAME: their folder, or a pattern: **/*.json"
 
     image_dir: str | None = None
     class_file: str | None = None

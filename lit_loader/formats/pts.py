@@ -57,9 +57,7 @@ class PtsReader(Reader):
     """
 
     format: ClassVar[str] = "pts"
-    description: ClassVar[str] = (
-        ".pts files (300-W, Menpo), one an object; NAME: their folder, or a pattern such as *.pts"
-    )
+    description: ClassVar[str] = ".pts (300-W, Menpo), a file an object; NAME: their folder, or *.pts"
 
     image_dir: str | None = None
     class_name: str = "face"

@@ -140,6 +140,12 @@ class Reader(ABC):
     description: ClassVar[str]
     version: ClassVar[int] = 1
 
+    def __post_init__(self) -> None:
+        schema = getattr(self, "schema", None)
+        if schema is not None and not getattr(self, "keypoints", True):
+            raise ValueError(f"{schema=} names points, and keypoints=False reads none; drop one")
+        self.given_keypoints()
+
     @abstractmethod
     def read(self, rows: Rows, unit: Any) -> None:
         """Add what one file holds.

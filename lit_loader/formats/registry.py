@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from importlib import import_module
@@ -63,9 +63,8 @@ def register_format(kind: _KindT) -> _KindT:
     base = Writer if issubclass(kind, Writer) else Reader
     other = _all(base).get(kind.format)
     if other is not None and (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
-        raise ValueError(
-            f"format={kind.format!r} of {kind.__qualname__} is that of {other.__qualname__}; take another"
-        )
+        names = f"{kind.__qualname__} is that of {other.__qualname__}"
+        raise ValueError(f"format={kind.format!r} of {names}; take another")
     _registered[base, kind.format] = kind
     return kind
 
@@ -117,15 +116,11 @@ def make_format(kind: type[_T], options: Mapping[str, Any]) -> _T:
     known, hints = format_options(kind), get_type_hints(kind)
     for name, value in options.items():
         if name not in known:
-            listed = ", ".join(known) or "none"
-            raise ValueError(
-                f"format {kind.format!r} has no option {name!r}; {_meant(name, known)}its options: {listed}"
-            )
+            options_are = _known(name, known, "its options")
+            raise ValueError(f"format {kind.format!r} has no option {name!r}; {options_are}")
         if not fits(value, hints[name]):
-            shown = shorten(repr(value))
-            raise ValueError(
-                f"option {name}={shown} of format {kind.format!r} must be {type_text(hints[name])}"
-            )
+            given = f"{name}={shorten(repr(value))}"
+            raise ValueError(f"option {given} of format {kind.format!r} must be {type_text(hints[name])}")
     for name, option in known.items():
         if option.default is MISSING and option.default_factory is MISSING and name not in options:
             raise ValueError(f"format {kind.format!r} needs the option {name!r}")
@@ -187,9 +182,7 @@ def _make_policy(actions: Mapping[str, Any]) -> ReadPolicy:
     known = [field.name for field in fields(ReadPolicy)]
     for name in actions:
         if name not in known:
-            raise ValueError(
-                f"the policy has no {name!r}; {_meant(str(name), known)}it has: {', '.join(known)}"
-            )
+            raise ValueError(f"the policy has no {name!r}; {_known(name, known, 'it has')}")
     return ReadPolicy(**actions)
 
 
@@ -228,12 +221,12 @@ def _shipped(base: Any) -> list[Any]:
 
 def _find(known: Mapping[str, type[_T]], format: str, done: str) -> type[_T]:
     if format not in known:
-        raise ValueError(
-            f"format {format!r} cannot be {done}; {_meant(str(format), known)}formats: {', '.join(known)}"
-        )
+        raise ValueError(f"format {format!r} cannot be {done}; {_known(format, known, 'formats')}")
     return known[format]
 
 
-def _meant(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}? " if close else ""
+def _known(name: object, known: Iterable[str], what: str) -> str:
+    """Return the likeliest name that was meant, and all that are known, as the end of a message."""
+    names = list(known)
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
+    return f"{f'did you mean {close[0]!r}? ' if close else ''}{what}: {', '.join(names) or 'none'}"

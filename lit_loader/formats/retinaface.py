@@ -39,9 +39,7 @@ class RetinafaceReader(Reader):
     """
 
     format: ClassVar[str] = "retinaface"
-    description: ClassVar[str] = (
-        "RetinaFace label.txt: faces with 5 points below '# image' lines; NAME: the file"
-    )
+    description: ClassVar[str] = "RetinaFace label.txt: '# image', then faces with 5 points; NAME: the file"
 
     image_dir: str = "."
     class_name: str = "face"
@@ -68,16 +66,12 @@ class RetinafaceReader(Reader):
                 except AnnotationError as error:
                     rows.malformed(error.message, line=line)
                     continue
-                if has_score:
-                    rows.not_read("score of a face")
-                rows.object(
-                    image,
-                    class_name=self.class_name,
-                    box=(x, y, x + width, y + height),
-                    points=points[:, :2] if len(points) else None,
-                    visibility=[_VISIBILITY[flag] for flag in points[:, 2].tolist()] if len(points) else None,
-                    line=line,
-                )
+                rows.not_read("score of a face", has_score)
+                found: dict[str, Any] = {"box": (x, y, x + width, y + height)}
+                if len(points):
+                    found["points"] = points[:, :2]
+                    found["visibility"] = [_VISIBILITY[flag] for flag in points[:, 2].tolist()]
+                rows.object(image, class_name=self.class_name, line=line, **found)
 
 
 def _face(text: str, *, num_points: int) -> tuple[list[float], npt.NDArray[np.float64], bool]:

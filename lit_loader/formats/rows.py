@@ -17,7 +17,6 @@ from enum import IntEnum
 from itertools import compress
 from pathlib import Path
 from struct import Struct
-from struct import error as StructError
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -40,6 +39,7 @@ __all__ = [
     "OBJECT",
     "Rows",
     "append_column",
+    "as_array",
     "wrong_attribute",
 ]
 
@@ -156,7 +156,7 @@ class ObjectColumns:
 
     def rows(self) -> npt.NDArray[np.void]:
         """Return the rows; none can be added while the array is there."""
-        return np.frombuffer(self.packed, dtype=OBJECT) if self.packed else np.zeros(0, dtype=OBJECT)
+        return as_array(self.packed, OBJECT)
 
 
 class Rows:
@@ -271,9 +271,8 @@ class Rows:
             attributes: For each attribute the values that it can have.
         """
         listed = tuple((name, tuple(values)) for name, values in attributes.items())
-        declared = Declared(
-            class_names=tuple(class_names), class_ids=tuple(class_ids), keypoints=keypoints, attributes=listed
-        )
+        classes, ids = tuple(class_names), tuple(class_ids)
+        declared = Declared(class_names=classes, class_ids=ids, keypoints=keypoints, attributes=listed)
         self.declared.setdefault(declared, []).append(self._file)
         self._names = () if keypoints is None else keypoints.names
 
@@ -375,15 +374,14 @@ class Rows:
             AnnotationError: If a name is empty or too long, or a polygon is none, and the policy says ``"raise"``.
         """
         label, numbers = self.class_names.get(class_name), self.attribute_values
-        if label is None and (wrong := _wrong_name("class", class_name)):
-            self.malformed(wrong, line=line, index=index)
-            return
+        wrong = None if label is not None else _wrong_name("class", class_name)
         if attributes:
             for pair in attributes.items():
-                if pair not in numbers and (wrong := wrong_attribute(*pair)):
-                    self.malformed(wrong, line=line, index=index)
-                    return
-        if polygons and (wrong := _wrong_polygons(polygons)):
+                if wrong is None and pair not in numbers:
+                    wrong = wrong_attribute(*pair)
+        if polygons:
+            wrong = wrong or _wrong_polygons(polygons)
+        if wrong:
             self.malformed(wrong, line=line, index=index)
             return
         objects, layout, kind = self.objects, -1, _GIVEN
@@ -399,14 +397,9 @@ class Rows:
             label = self.class_names[class_name] = len(self.class_names)
         flags = difficult | truncated << 1 | occluded << 2 | crowd << 3
         index = -1 if index is None else index
-        try:
-            packed = _PACK.pack(*box, image, label, layout, self._file, line or 0, index, kind, flags)
-        except (OverflowError, StructError):  # an integer of hundreds of digits, or not four numbers
-            if len(box) != 4:
-                raise ValueError(f"a box has 4 numbers, got {len(box)}") from None
-            box = _floats(box)
-            packed = _PACK.pack(*box, image, label, layout, self._file, line or 0, index, kind, flags)
-        objects.packed += packed
+        if len(box) != 4:
+            raise ValueError(f"a box has 4 numbers, got {len(box)}")
+        objects.packed += _PACK.pack(*box, image, label, layout, self._file, line or 0, index, kind, flags)
         if not (
             polygons or attributes or object_id is not None or area is not None or run_lengths is not None
         ):
@@ -444,20 +437,12 @@ class Rows:
             place = index if line is None else line
             line = None if place is None else self.find_line(self.file, place)
         if action == "raise":
-            where = "" if index is None else f"object {index}: "
-            text = f"{where}{message}; correct it, or choose ReadPolicy({kind}=...)"
+            text = "" if index is None else f"object {index}: "
+            text += f"{message}; correct it, or choose ReadPolicy({kind}=...)"
             self.raised = AnnotationError(text, path=self.root / self.file, line=line)
             raise self.raised
-        self.report.add(
-            Problem(
-                kind=kind,
-                action=action,
-                file=self.file,
-                message=shorten(message),
-                line=line,
-                object_index=index,
-            )
-        )
+        where = {"file": self.file, "message": shorten(message)}
+        self.report.add(Problem(kind=kind, action=action, line=line, object_index=index, **where))
 
     def not_read(self, what: str, count: int = 1) -> None:
         """Count something that a file holds and the table has no column for, by its name in the format."""
@@ -487,19 +472,15 @@ class Rows:
         theirs["label"] = np.append(_lookup(self.class_names, other.class_names), -1)[theirs["label"]]
         theirs["layout"] = np.append(_lookup(self.layouts, other.layouts), -1)[theirs["layout"]]
         theirs["file"] = files[theirs["file"]]
-        objects.points.extend(other.objects.points)
-        objects.visibility += other.objects.visibility
-        for polygon_row in other.objects.polygon_rows:
-            objects.polygon_rows.append(first_object + polygon_row)
-        objects.polygon_lengths.extend(other.objects.polygon_lengths)
-        objects.polygon_values.extend(other.objects.polygon_values)
+        for name in ("points", "visibility", "polygon_lengths", "polygon_values"):
+            getattr(objects, name).extend(getattr(other.objects, name))
+        objects.polygon_rows.extend(first_object + row for row in other.objects.polygon_rows)
         objects.run_lengths |= {first_object + row: runs for row, runs in other.objects.run_lengths.items()}
         append_column(objects.object_ids, first_object, other.objects.object_ids, missing=-1)
         append_column(objects.areas, first_object, other.objects.areas, missing=math.nan)
-        rows = _array(other.objects.attribute_rows) + np.int32(first_object)
-        objects.attribute_rows.frombytes(rows.tobytes())
+        objects.attribute_rows.extend(first_object + row for row in other.objects.attribute_rows)
         values = _lookup(self.attribute_values, other.attribute_values)
-        objects.attribute_values.frombytes(values[_array(other.objects.attribute_values)].tobytes())
+        objects.attribute_values.frombytes(values[as_array(other.objects.attribute_values)].tobytes())
         for declared, numbers in other.declared.items():
             self.declared.setdefault(declared, []).extend(files[numbers].tolist())
         self.report.merge(other.report)
@@ -513,14 +494,14 @@ class Rows:
         first = len(mine.paths)
         numbers = _lookup(self._image_of, added.paths)
         is_new = (numbers >= first).tolist()
-        for column in ("paths", "ids", "file_names", "lines"):
-            getattr(mine, column).extend(compress(getattr(added, column), is_new))
+        for name in ("paths", "ids", "file_names", "lines"):
+            getattr(mine, name).extend(compress(getattr(added, name), is_new))
         for number, source_id in zip(
             numbers[is_new].tolist(), compress(added.source_ids, is_new), strict=False
         ):
             _put(mine.source_ids, number, source_id, missing=-1)
-        mine.files.frombytes(files[_array(added.files)[is_new]].tobytes())
-        mine.sizes.frombytes(_array(added.sizes).reshape(-1, 2)[is_new].tobytes())
+        mine.files.frombytes(files[as_array(added.files)[is_new]].tobytes())
+        mine.sizes.frombytes(as_array(added.sizes).reshape(-1, 2)[is_new].tobytes())
         return numbers
 
     def check_cells(self, what: str, *, names: int, written: int) -> None:
@@ -536,40 +517,31 @@ class Rows:
         """
         objects = len(self.objects)
         if names * objects > max(_FREE_CELLS, _CELLS_PER_VALUE * written):
-            raise AnnotationError(
-                f"{what}: {names} names for {objects} objects, with {written} values in all, would make a table far "
-                f"larger than its files; correct the names, or pass {what}=False",
-                path=self.root / self.file,
-            )
+            message = f"{what}: {names} names for {objects} objects, with {written} values in all, would make a table"
+            message += f" far larger than its files; correct the names, or pass {what}=False"
+            raise AnnotationError(message, path=self.root / self.file)
 
     def add_attributes(self, row: int, attributes: Mapping[str, str]) -> None:
         """Give the object with a number values of attributes; `object` does, and checks them before."""
+        numbers = self.attribute_values
         for pair in attributes.items():
             self.objects.attribute_rows.append(row)
-            self.objects.attribute_values.append(
-                self.attribute_values.setdefault(pair, len(self.attribute_values))
-            )
+            self.objects.attribute_values.append(numbers.setdefault(pair, len(numbers)))
 
     def _add_points(
         self, names: tuple[str, ...], points: npt.ArrayLike, visibility: npt.ArrayLike | None
     ) -> None:
-        try:
-            places = np.asarray(points, dtype=np.float64)
-        except OverflowError:  # an integer of hundreds of digits
-            places = np.array([_floats(point) for point in np.asarray(points, dtype=object)])
-        count = len(names)
+        places, count = np.asarray(points, dtype=np.float64), len(names)
         seen = np.full(count, 2, np.uint8) if visibility is None else np.asarray(visibility, dtype=np.uint8)
         if not names or places.shape != (count, 2) or seen.shape != (count,):
-            raise ValueError(
-                f"points {places.shape} and visibility {seen.shape} must be those of {count} names"
-            )
+            shapes = f"points {places.shape} and visibility {seen.shape}"
+            raise ValueError(f"{shapes} must be those of {count} names")
         with np.errstate(over="ignore"):
             self.objects.points.frombytes(places.astype(self.objects.points.typecode).tobytes())
         self.objects.visibility += seen.tobytes()
 
     def _size(self, width: float, height: float, line: int | None) -> tuple[int, int]:
-        is_whole = 1 <= width <= _MAX_PIXELS and 1 <= height <= _MAX_PIXELS and width % 1 == height % 1 == 0
-        if is_whole:
+        if 1 <= width <= _MAX_PIXELS and 1 <= height <= _MAX_PIXELS and width % 1 == height % 1 == 0:
             return int(width), int(height)
         if width or height:
             message = f"a size of {str(width)[:30]} x {str(height)[:30]} is not two whole numbers from 1"
@@ -615,17 +587,11 @@ def append_column(column: array[Any], first: int, theirs: npt.ArrayLike, *, miss
         column.frombytes(values.tobytes())
 
 
-def _floats(values: Sequence[float]) -> list[float]:
-    try:
-        return [float(value) for value in values]
-    except OverflowError:  # an integer of hundreds of digits
-        return [np.inf if abs(value) > 1e308 else float(value) for value in values]
-
-
 def _lookup(mine: dict[Any, int], added: Iterable[Any]) -> npt.NDArray[np.int32]:
     """Return the number in ``mine`` of each added name; new names get the next numbers."""
     return np.array([mine.setdefault(name, len(mine)) for name in added], dtype=np.int32)
 
 
-def _array(column: array[int]) -> npt.NDArray[np.int32]:
-    return np.frombuffer(column, dtype=np.int32) if len(column) else np.zeros(0, np.int32)
+def as_array(column: Any, dtype: Any = np.int32) -> npt.NDArray[Any]:
+    """Return a column as an array; the column cannot grow while the array is there."""
+    return np.frombuffer(column, dtype=dtype) if len(column) else np.zeros(0, dtype=dtype)

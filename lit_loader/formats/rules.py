@@ -6,12 +6,14 @@ Objects are checked some ten thousand at a time, with numpy.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from lit_loader.annotations.cache import image_stamp
+from lit_loader.annotations.columns import offsets_of
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.masks import Masks, RunLengths
 from lit_loader.annotations.report import shorten
@@ -20,7 +22,7 @@ from lit_loader.errors import AnnotationError
 from lit_loader.formats.declared import unite
 from lit_loader.formats.folder import Folder, is_image_name
 from lit_loader.formats.image_sizes import read_image_sizes
-from lit_loader.formats.rows import BoxKind, Rows
+from lit_loader.formats.rows import BoxKind, Declared, Rows, as_array
 
 __all__ = ["build_table"]
 
@@ -28,6 +30,8 @@ _CHUNK_ROWS: Final = 65_536
 _CHUNK_POINTS: Final = 2**20
 _SHOWN_POINTS: Final = 3
 _Mask: TypeAlias = npt.NDArray[np.bool_]
+_all = partial(np.logical_and.reduce, axis=-1)
+_any = partial(np.logical_or.reduce, axis=-1)
 _Message: TypeAlias = Callable[[int], str]
 
 
@@ -58,25 +62,18 @@ def build_table(
     declared = unite(rows, class_names=class_names, keypoints=keypoints)
     images = _Images(rows, folder)
     images.read_sizes(num_workers=num_workers, progress=progress)
-    objects = _Objects(rows, images, declared.class_names, declared.keypoints)
+    objects = _Objects(rows, images, declared)
     boxes = objects.check()
     kept = np.flatnonzero(objects.keep)
     kept = kept[np.argsort(objects.images[kept], kind="stable")]
     of_table = np.flatnonzero(images.keep)
-    offsets = np.zeros(len(of_table) + 1, dtype=np.int64)
-    np.cumsum(np.bincount(objects.images[kept], minlength=len(images.keep))[of_table], out=offsets[1:])
+    counts = np.bincount(objects.images[kept], minlength=len(images.keep))[of_table]
     flags = rows.objects.rows()["flags"][kept]
     points: dict[str, Any] = {}
     if declared.keypoints is not None:
-        points = {
-            "keypoints": objects.points[kept],
-            "visibility": objects.visibility[kept],
-            "keypoint_names": declared.keypoints.names,
-            "flip_pairs": declared.keypoints.flip_pairs,
-            "normalization_pair": declared.keypoints.normalization_pair,
-        }
-    paths = [images.paths[i] for i in of_table.tolist()]
-    ids = [rows.images.ids[i] for i in of_table.tolist()]
+        points = {"keypoints": objects.points[kept], "visibility": objects.visibility[kept]}
+        points |= declared.keypoints.columns()
+    paths, ids = ([column[i] for i in of_table.tolist()] for column in (images.paths, rows.images.ids))
     return AnnotationTable(
         root=folder.root,
         image_paths=paths,
@@ -90,7 +87,7 @@ def build_table(
         masks=None if objects.masks is None else objects.masks.take(kept),
         widths=images.sizes[of_table, 0],
         heights=images.sizes[of_table, 1],
-        offsets=offsets,
+        offsets=offsets_of(counts),
         boxes=boxes[kept],
         labels=objects.labels[kept],
         difficult=(flags & 1) > 0,
@@ -119,7 +116,7 @@ class _Images:
         self._rows, self._folder = rows, folder
         self.paths = list(rows.images.paths)
         count = len(self.paths)
-        self.sizes = _array(rows.images.sizes, np.int32).reshape(-1, 2).copy()
+        self.sizes = as_array(rows.images.sizes, np.int32).reshape(-1, 2).copy()
         self.keep: _Mask = np.ones(count, dtype=np.bool_)
         self.united = np.arange(count)
         self.stamps = np.zeros(count, dtype=np.int64)
@@ -144,12 +141,7 @@ class _Images:
         ending = f".{stated.rpartition('.')[2]}"
         if not found:
             self._exists[number], self.stamps[number] = False, -1
-            remedy = (
-                "; `image_dir` is the folder that paths are relative to"
-                if policy.missing_image == "raise"
-                else ""
-            )
-            message = f"there is no image {shorten(path)!r}{remedy}"
+            message = f"there is no image {shorten(path)!r}; `image_dir` is the folder that holds the paths"
             self._problem(number, "missing_image", policy.missing_image, message)
             return path + ending if is_image_name(ending) else path
         chosen = found[0]
@@ -170,22 +162,19 @@ class _Images:
         unsized = np.flatnonzero(self.keep & self._exists & (self.sizes[:, 0] == 0))
         paths = [self.paths[number] for number in unsized.tolist()]
         self.stamps[unsized] = [image_stamp(root, path) for path in paths]  # before they are read
-        self.sizes[unsized], reasons = read_image_sizes(
-            root, paths, num_workers=num_workers, progress=progress
-        )
+        found = read_image_sizes(root, paths, num_workers=num_workers, progress=progress)
+        self.sizes[unsized], reasons = found
         for position, reason in reasons.items():
             number = int(unsized[position])
             message = f"the size of {shorten(self.paths[number])!r} cannot be read: {reason}"
             self._problem(number, "unreadable_image", policy.unreadable_image, message)
         unknown = np.flatnonzero(self.keep & (self.sizes[:, 0] == 0))
         if (self._rows.normalized or self._rows.y_up) and len(unknown):
-            path = self.paths[int(unknown[0])]
             kind = "are fractions" if self._rows.normalized else "count from the lower edge"
-            raise AnnotationError(
-                f"coordinates {kind} of the image, and the size of {shorten(path)!r} is unknown; choose "
-                "'drop' or 'raise' for missing_image and unreadable_image",
-                path=root,
-            )
+            path = shorten(self.paths[int(unknown[0])])
+            message = f"coordinates {kind} of the image, and the size of {path!r} is unknown; "
+            message += "choose 'drop' or 'raise' for missing_image and unreadable_image"
+            raise AnnotationError(message, path=root)
 
     def _problem(self, number: int, kind: str, action: str, message: str) -> None:
         rows = self._rows
@@ -207,15 +196,9 @@ class _Objects:
         masks: Of every object, or None if none has one.
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        images: _Images,
-        class_names: tuple[str, ...],
-        schema: KeypointSchema | None,
-    ) -> None:
+    def __init__(self, rows: Rows, images: _Images, declared: Declared) -> None:
         self._objects = objects = rows.objects.rows()
-        self._rows, self._schema = rows, schema
+        self._rows, self._schema, class_names = rows, declared.keypoints, declared.class_names
         self._class_names, self._files = class_names, list(rows.files)
         self.images = images.united[objects["image"]]
         ids = {name: i for i, name in enumerate(class_names)}
@@ -251,7 +234,7 @@ class _Objects:
         layouts = self._objects["layout"]
         lengths = np.array([*map(len, rows.layouts), 0], dtype=np.int64)[layouts]  # -1 is the last one
         ends = np.cumsum(lengths)
-        flat = _array(rows.objects.points, rows.objects.points.typecode).reshape(-1, 2)
+        flat = as_array(rows.objects.points, rows.objects.points.typecode).reshape(-1, 2)
         seen = np.frombuffer(bytes(rows.objects.visibility), dtype=np.uint8)
         order = np.argsort(layouts, kind="stable")
         bounds = np.searchsorted(layouts[order], np.arange(len(rows.layouts) + 1))
@@ -272,10 +255,10 @@ class _Objects:
         columns, count, self.masks = self._rows.objects, len(self.labels), None
         if not columns.polygon_rows and not columns.run_lengths:
             return
-        of_polygon = _array(columns.polygon_rows, np.int32)
-        lengths = _array(columns.polygon_lengths, np.int32)
-        value_offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        values = _array(columns.polygon_values, columns.polygon_values.typecode)
+        of_polygon = as_array(columns.polygon_rows, np.int32)
+        lengths = as_array(columns.polygon_lengths, np.int32)
+        value_offsets = offsets_of(lengths)
+        values = as_array(columns.polygon_values, columns.polygon_values.typecode)
         points = values.reshape(-1, 2).astype(np.float64)
         sizes = self._sizes[self.images]
         if self._rows.normalized:
@@ -284,22 +267,17 @@ class _Objects:
             points[:, 1] = np.repeat(sizes[of_polygon, 1], lengths // 2) - points[:, 1]
         runs = [columns.run_lengths.get(row, RunLengths((), 0, 0)) for row in range(count)]
         for row, given in columns.run_lengths.items():
-            is_known = sizes[row].all() and self.keep[row]
-            if is_known and (given.width, given.height) != tuple(sizes[row].tolist()):
-                found = (
-                    f"a mask of {given.width} x {given.height} pixels in an image of {sizes[row].tolist()}"
-                )
-                action = self._rows.policy.malformed
-                self._report("malformed", action, np.array([row]), found)
+            width, height = sizes[row].tolist()
+            if width and height and self.keep[row] and (given.width, given.height) != (width, height):
+                found = f"a mask of {given.width} x {given.height} pixels in an image of {width} x {height}"
+                self._report("malformed", self._rows.policy.malformed, np.array([row]), found)
                 self.keep[row] = False
         self.masks = Masks(
-            np.concatenate([[0], np.cumsum(np.bincount(of_polygon, minlength=count))]),
+            offsets_of(np.bincount(of_polygon, minlength=count)),
             value_offsets,
             points.astype(np.float32).reshape(-1),
-            np.concatenate([[0], np.cumsum([len(given.counts) for given in runs], dtype=np.int64)]),
-            np.concatenate(
-                [np.zeros(0, np.uint32), *(np.asarray(g.counts, np.uint32) for g in runs if len(g.counts))]
-            ),
+            offsets_of([len(given.counts) for given in runs]),
+            np.concatenate([np.asarray(given.counts, np.uint32) for given in runs]),
             np.array([given.height for given in runs], np.int32),
             np.array([given.width for given in runs], np.int32),
         )
@@ -375,15 +353,12 @@ class _Objects:
     ) -> _Message:
         def message(row: int) -> str:
             assert self._schema is not None
-            places = np.flatnonzero(wrong[row])
-            shown = ", ".join(
-                f"{self._schema.names[place]!r} {points[row, place].tolist()}"
-                for place in places[:_SHOWN_POINTS]
-            )
-            more = ", ..." if len(places) > _SHOWN_POINTS else ""
+            places, names = np.flatnonzero(wrong[row]), self._schema.names
+            shown = [f"{names[place]!r} {points[row, place].tolist()}" for place in places[:_SHOWN_POINTS]]
+            shown += ["..."] if len(places) > _SHOWN_POINTS else []
             where = "" if sizes is None else f" of {sizes[row, 0]} x {sizes[row, 1]}"
             count = "1 point is" if len(places) == 1 else f"{len(places)} points are"
-            return f"{count} {rule}{where}: {shown}{more}"
+            return f"{count} {rule}{where}: {', '.join(shown)}"
 
         return message
 
@@ -447,7 +422,7 @@ def _padded(column: Any, dtype: Any, missing: float, count: int, taken: Any) -> 
     if not len(column):
         return None
     padded: npt.NDArray[Any] = np.full(count, missing, dtype=dtype)
-    padded[: len(column)] = _array(column, dtype)
+    padded[: len(column)] = as_array(column, dtype)
     found: npt.NDArray[Any] = padded[taken]
     return found
 
@@ -468,24 +443,10 @@ def _attributes(
         for number, value in enumerate(values)
     }
     of_pair = np.array([places[pair] for pair in rows.attribute_values], dtype=np.int32).reshape(-1, 2)
-    columns, numbers = of_pair[_array(rows.objects.attribute_values, np.int32)].T
+    columns, numbers = of_pair[as_array(rows.objects.attribute_values, np.int32)].T
     ids = np.full((len(listed), len(rows.objects)), -1, dtype=np.int32)
-    ids[columns, _array(rows.objects.attribute_rows, np.int32)] = numbers
+    ids[columns, as_array(rows.objects.attribute_rows, np.int32)] = numbers
     return {
         name: Attribute(ids=of[kept].astype(np.int64), names=values)
         for (name, values), of in zip(listed, ids, strict=True)
     }
-
-
-def _array(column: Any, dtype: Any) -> npt.NDArray[Any]:
-    return np.frombuffer(column, dtype=dtype) if len(column) else np.zeros(0, dtype=dtype)
-
-
-def _all(mask: _Mask) -> _Mask:
-    every: _Mask = np.logical_and.reduce(mask, axis=-1)
-    return every
-
-
-def _any(mask: _Mask) -> _Mask:
-    some: _Mask = np.logical_or.reduce(mask, axis=-1)
-    return some

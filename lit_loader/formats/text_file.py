@@ -16,6 +16,7 @@ from lit_loader.errors import AnnotationError
 __all__ = [
     "MAX_LINE_BYTES",
     "MAX_ROW_LINES",
+    "check_separator",
     "numbers",
     "open_file",
     "read_bytes",
@@ -28,9 +29,8 @@ __all__ = [
 MAX_LINE_BYTES: Final = 256 * 1024
 MAX_ROW_LINES: Final = 16
 _BOM: Final = b"\xef\xbb\xbf"
-_FLAGS: Final = (
-    os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-)  # a pipe would be waited for
+# A pipe would be waited for.
+_FLAGS: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 def read_lines(root: Path, name: str, *, keep_ends: bool = False) -> Iterator[tuple[int, str]]:
@@ -66,13 +66,13 @@ def read_lines(root: Path, name: str, *, keep_ends: bool = False) -> Iterator[tu
             yield number, text if keep_ends else text.rstrip("\r\n")
 
 
-def read_rows(root: Path, name: str, *, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+def read_rows(root: Path, name: str, *, separator: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a CSV file (RFC 4180: fields may be quoted with ``"``), each with its line; not the empty ones.
 
     Args:
         root: The data set's folder.
         name: The file, relative to ``root``.
-        delimiter: What separates fields; blanks around fields are dropped.
+        separator: The character between fields; blanks around fields are dropped.
 
     Raises:
         AnnotationError: As ``read_lines``, or if a quote is wrong, a field has more characters than the ``csv``
@@ -90,15 +90,21 @@ def read_rows(root: Path, name: str, *, delimiter: str = ",") -> Iterator[tuple[
                 raise AnnotationError(message, path=path, line=first + 1)
             yield text
 
-    rows = csv.reader(lines(), delimiter=delimiter, strict=True, skipinitialspace=delimiter != " ")
+    rows = csv.reader(lines(), delimiter=separator, strict=True, skipinitialspace=separator != " ")
     try:
         for fields in rows:
             if any(fields):
                 yield first + 1, [field.strip() for field in fields]
             first = last
     except csv.Error as error:
-        message = f"the row is not valid CSV ({error}); correct it, or choose another delimiter"
+        message = f"the row is not valid CSV ({error}); correct it, or choose another separator"
         raise AnnotationError(message, path=path, line=first + 1) from None
+
+
+def check_separator(separator: str | None) -> None:
+    """Raise ValueError unless it is None, or one character that no number has."""
+    if separator is not None and (len(separator) != 1 or separator.isalnum() or separator in '."\n\r-+'):
+        raise ValueError(f"separator={separator!r} must be one character such as ',', ';' or a tab, or None")
 
 
 def read_bytes(root: Path, name: str, *, max_bytes: int) -> bytes:
@@ -126,10 +132,8 @@ def read_with_state(path: Path | str, *, max_bytes: int) -> tuple[bytes, os.stat
     with open_file(path) as (file, state):  # read(max_bytes) would allocate as much for every small file
         wanted = min(state.st_size, max_bytes) + 1
         data = os.read(file, wanted)
-        while len(data) < wanted - 1 and (
-            rest := os.read(file, wanted - len(data))
-        ):  # of a networked file system
-            data += rest
+        while len(data) < wanted - 1 and (rest := os.read(file, wanted - len(data))):
+            data += rest  # a file of a networked file system comes in pieces
     if len(data) > max_bytes:
         message = f"the file is larger than {max_bytes} bytes, the most that is read of such a file"
         raise AnnotationError(message, path=path)

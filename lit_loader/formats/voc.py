@@ -95,11 +95,6 @@ class VocReader(Reader):
     annotation_dir: str = "Annotations"
     split_dir: str = "ImageSets/Main"
 
-    def __post_init__(self) -> None:
-        if self.schema is not None and not self.keypoints:
-            raise ValueError(f"schema={self.schema!r} names points, and keypoints=False reads none; drop one")
-        self.given_keypoints()
-
     def inputs(self, folder: Folder, name: str) -> Inputs:
         """Return the XML files of a split, or all below the folder of annotations, sorted by id.
 

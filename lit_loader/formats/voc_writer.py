@@ -94,7 +94,7 @@ from lit_loader.annotations.table import AnnotationTable
 from lit_loader.formats.parallel import iter_chunks
 from lit_loader.formats.rows import Declared
 from lit_loader.formats.voc_schema import add_text, schema_element, written_name, xml_text
-from lit_loader.formats.writer import Writer, absent_places, lost_masks, lost_numbers
+from lit_loader.formats.writer import Writer, lost
 
 __all__ = ["VocWriter", "voc_image_paths", "write_image_xml"]
 
@@ -117,14 +117,10 @@ class VocWriter(Writer):
 
     def losses(self, table: AnnotationTable) -> list[str]:
         """Return what VOC cannot hold of a table."""
-        lost = lost_masks(table) + lost_numbers(table)
-        if places := absent_places(table):
-            lost.append(f"places of {places} absent points")
-        if half_known := int(((table.widths == 0) != (table.heights == 0)).sum()):
-            lost.append(f"{half_known} widths or heights whose counterpart is not known")
+        found = lost(table, "masks", "numbers", "places", "sizes")
         if table.num_images == 0 and (table.class_names or table.attributes or table.keypoint_names):
-            lost.append("names of classes, points and attributes, since there is no image to write them for")
-        return lost
+            found.append("names of classes, points and attributes, since there is no image to write them for")
+        return found
 
     def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
         """Write a table.

@@ -74,9 +74,7 @@ class WiderFaceReader(Reader):
         faces = []
         try:
             if not is_image_name(path) or not count.isdecimal():
-                message = (
-                    "the path of an image and the number of its faces expected, each on a line of its own"
-                )
+                message = "the path of an image and the number of its faces expected, each on its own line"
                 raise AnnotationError(f"{message}; format 'class_list' reads paths alone")
             if count.lstrip("0") != str(len(lines) or ""):
                 raise AnnotationError(f"{len(lines)} faces follow the number {count[:20]}")

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 
 from lit_loader.annotations.table import AnnotationTable
+from lit_loader.formats.parallel import iter_chunks
 
-__all__ = ["Writer", "absent_places", "lost_masks", "lost_numbers", "write_file"]
+__all__ = ["Writer", "in_chunks", "lost", "write_file"]
+
+_FLAGS: Final = ("difficult", "truncated", "occluded", "crowd")
+_Item = TypeVar("_Item")
+_Part = TypeVar("_Part")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +68,17 @@ class Writer(ABC):
         """
         lost = self.losses(table)
         if lost and not allow_loss:
-            raise ValueError(
-                f"format {self.format!r} cannot hold {'; '.join(lost)}; pass allow_loss=True to write without"
-            )
+            remedy = "pass allow_loss=True to write without"
+            raise ValueError(f"format {self.format!r} cannot hold {'; '.join(lost)}; {remedy}")
         self.write(table, Path(root), name, progress=progress)
         return lost
+
+
+def in_chunks(
+    write: Callable[[Sequence[_Item]], _Part], items: Sequence[_Item], *, progress: bool
+) -> Iterator[_Part]:
+    """Yield what ``write`` returns for each part of the items, with a progress bar on a terminal if asked for."""
+    return iter_chunks(write, items, num_workers=0, progress=progress, description="Writing annotations")
 
 
 def write_file(path: Path, parts: Iterable[bytes]) -> None:
@@ -82,24 +93,25 @@ def write_file(path: Path, parts: Iterable[bytes]) -> None:
         draft.unlink(missing_ok=True)
 
 
-def absent_places(table: AnnotationTable) -> int:
-    """Return how many absent points of a table have places, which no format keeps."""
-    if table.keypoints is None or table.visibility is None:
-        return 0
-    return int((table.keypoints[table.visibility == 0] != 0).any(axis=-1).sum())
+def lost(table: AnnotationTable, *kinds: str) -> list[str]:
+    """Return what a format does not hold of a table, in words, each with its count.
 
-
-def lost_masks(table: AnnotationTable) -> list[str]:
-    """Return what a format without masks does not hold of a table, in words."""
-    masks = table.masks
-    count = 0 if masks is None else np.count_nonzero(np.diff(masks.part_offsets) + np.diff(masks.run_offsets))
-    return [f"{count} masks"] if count else []
-
-
-def lost_numbers(table: AnnotationTable) -> list[str]:
-    """Return what a format without ids and areas does not hold of a table, in words."""
+    Args:
+        table: The table.
+        kinds: What the format has no place for: ``"masks"``; ``"numbers"``, which are ids and areas; ``"places"`` of
+            absent points; ``"sizes"`` of which one side is known; ``"files"`` of several images; ``"flags"``.
+    """
+    masks, points, absent = table.masks, table.keypoints, table.visibility == 0
+    parts = () if masks is None else np.diff(masks.part_offsets) + np.diff(masks.run_offsets)
     ids = {"images": table.source_ids, "classes": table.category_ids, "objects": table.object_ids}
-    found = {f"ids of {what}": (given >= 0).sum() for what, given in ids.items() if given is not None}
+    counts: dict[str, dict[str, Any]] = {
+        "masks": {"masks": np.count_nonzero(parts)},
+        "numbers": {f"ids of {what}": (each >= 0).sum() for what, each in ids.items() if each is not None},
+        "places": {"absent points with a place": 0 if points is None else points[absent].any(axis=-1).sum()},
+        "sizes": {"widths or heights without the other": ((table.widths == 0) != (table.heights == 0)).sum()},
+        "files": {"images that have the same file as another": len(table) - len(set(table.image_paths))},
+        "flags": {f"{flag} objects": getattr(table, flag).sum() for flag in _FLAGS},
+    }
     if table.areas is not None:
-        found["areas of objects"] = np.isfinite(table.areas).sum()
-    return [f"{count} {what}" for what, count in found.items() if count]
+        counts["numbers"]["areas of objects"] = np.isfinite(table.areas).sum()
+    return [f"{count} {what}" for kind in kinds for what, count in counts[kind].items() if count]

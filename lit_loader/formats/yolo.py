@@ -128,9 +128,7 @@ class YoloReader(Reader):
     """
 
     format: ClassVar[str] = "yolo"
-    description: ClassVar[str] = (
-        "YOLO txt and data.yaml; NAME: a split, a folder of images, or a list of them"
-    )
+    description: ClassVar[str] = "YOLO txt and data.yaml; NAME: a split, a folder of images, or a list"
 
     data_file: str | None = None
     class_file: str | None = None
@@ -142,7 +140,7 @@ class YoloReader(Reader):
     def __post_init__(self) -> None:
         if self.schema is not None and self.task in ("detect", "segment"):
             raise ValueError(f"schema={self.schema!r} names points, task={self.task!r} has none; drop one")
-        self.given_keypoints()
+        super().__post_init__()
 
     def inputs(self, folder: Folder, name: str) -> Inputs:
         """Return the label files of a split's images.
@@ -178,9 +176,8 @@ class YoloReader(Reader):
         for path in dict.fromkeys(path for each in folders for path in folder.below(each)):
             base, ending = posixpath.splitext(posixpath.basename(path))
             if path not in read and ending != ".cache" and base + ending not in _CLASS_FILES:
-                units.append(
-                    _Unit(of_set, "", "", path, None, f"files *{shorten(ending)}", "belongs to no image")
-                )
+                kind = f"files *{shorten(ending)}"
+                units.append(_Unit(of_set, "", "", path, None, kind, "belongs to no image"))
         for key in sorted(data.entries.keys() - {*READ_KEYS, *_SPLITS, name}):
             kind = f"{shorten(key)} of the data file"
             units.append(_Unit(of_set, "", "", file, None, kind, "is not read"))
@@ -260,15 +257,12 @@ class YoloReader(Reader):
         if self.task == "pose" and schema is None:
             raise data.wrong("task='pose' needs kpt_shape in the data file, or `schema`")
         is_sure = self.task == "segment" or (data.file and not data.file.endswith(".data"))
-        return _Set(
-            class_file or data.file,
-            names,
-            schema,
-            (5,)
-            if schema is None
-            else tuple(5 + len(schema.names) * each for each in ((size,) if size else (2, 3))),
-            "no" if self.task == "detect" or schema is not None else "yes" if is_sure else "maybe",
-        )
+        polygons: Literal["yes", "no", "maybe"] = "yes" if is_sure else "maybe"
+        if self.task == "detect" or schema is not None:
+            polygons = "no"
+        num_points, sizes = (0, (0,)) if schema is None else (len(schema.names), (size,) if size else (2, 3))
+        lengths = tuple(5 + num_points * each for each in sizes)
+        return _Set(class_file or data.file, names, schema, lengths, polygons)
 
 
 @dataclass(frozen=True)

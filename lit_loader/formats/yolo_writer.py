@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,8 @@ from lit_loader.annotations.report import shorten
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.formats.coco import MAX_POINTS
 from lit_loader.formats.folder import Folder
-from lit_loader.formats.parallel import iter_chunks
 from lit_loader.formats.rows import MAX_NAME_CHARS
-from lit_loader.formats.writer import Writer, absent_places, lost_masks, lost_numbers, write_file
+from lit_loader.formats.writer import Writer, in_chunks, lost, write_file
 from lit_loader.formats.yolo import (
     MAX_DATA_BYTES,
     READ_KEYS,
@@ -32,7 +31,6 @@ from lit_loader.formats.yolo import (
 __all__ = ["YoloWriter"]
 
 _Floats = npt.NDArray[np.float64]
-_FLAGS: Final = ("difficult", "truncated", "occluded", "crowd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,18 +64,18 @@ class YoloWriter(Writer):
             ValueError: If the table has no points for ``task="pose"``, or objects in an image of unknown size.
         """
         task = self._task(table)
-        lost = _encode(table, task)[1]
+        counts, kinds = (
+            _encode(table, task)[1],
+            {"detect": ["masks"], "segment": [], "pose": ["masks", "places"]},
+        )
         if task != "pose":
-            lost["points of each object"] = len(table.keypoint_names)
-        else:
-            lost["absent points with a place"] = absent_places(table)
-            lost["names of points, without a class"] = 0 if table.class_names else len(table.keypoint_names)
-        lost["images that have the same file as another"] = table.num_images - len(set(table.image_paths))
-        lost |= {f"{flag} objects": int(getattr(table, flag).sum()) for flag in _FLAGS}
+            counts["points of each object"] = len(table.keypoint_names)
+        elif not table.class_names:
+            counts["names of points, without a class"] = len(table.keypoint_names)
         for name, attribute in table.attributes.items():
-            lost[f"values of attribute {name!r}"] = int((attribute.ids >= 0).sum())
-        found = [] if task == "segment" else lost_masks(table)
-        return found + lost_numbers(table) + [f"{count} {what}" for what, count in lost.items() if count]
+            counts[f"values of attribute {name!r}"] = int((attribute.ids >= 0).sum())
+        found = lost(table, *kinds[task], "numbers", "files", "flags")
+        return found + [f"{count} {what}" for what, count in counts.items() if count]
 
     def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
         """Write a split, and add it to data.yaml.
@@ -97,14 +95,11 @@ class YoloWriter(Writer):
         for i, path in enumerate(table.image_paths):
             label = label_paths(path)[0]
             if owners.setdefault(label, path) != path or path != path.strip() or len(path.splitlines()) != 1:
-                message = f"image {path!r} cannot be in a list, or the label file {label!r} is another's"
-                raise ValueError(f"{message}: {owners[label]!r}; rename the image")
+                reason = f"cannot be in a list, or its label file {label!r} is that of {owners[label]!r}"
+                raise ValueError(f"image {path!r} {reason}; rename the image")
             labels.setdefault(label, []).append(i)
         write = partial(_write_labels, table=table, values=values, root=root)
-        parts = iter_chunks(
-            write, list(labels.items()), num_workers=0, progress=progress, description="Writing annotations"
-        )
-        list(parts)
+        list(in_chunks(write, list(labels.items()), progress=progress))
         lines = "".join(f"./{path}\n" for path in dict.fromkeys(table.image_paths))
         write_file(root / f"{name}.txt", [lines.encode("utf-8", "surrogateescape")])
         write_file(root / "data.yaml", [data])
@@ -139,8 +134,8 @@ def _encode(table: AnnotationTable, task: Task) -> tuple[Sequence[_Floats], dict
 
 def _encode_polygons(table: AnnotationTable, sizes: _Floats) -> tuple[Sequence[_Floats], dict[str, int]]:
     drawn: list[npt.NDArray[np.float32]] = []
-    lost = dict.fromkeys(("objects without a polygon, which get their box", "masks of several polygons"), 0)
-    without, several = lost
+    without, several = "objects without a polygon, which get their box", "masks of several polygons"
+    lost = {without: 0, several: 0}
     for row, box in enumerate(table.boxes):
         parts = [] if table.masks is None else table.masks.polygons(row)
         if not parts or min(map(len, parts)) < 3:

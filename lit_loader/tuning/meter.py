@@ -27,7 +27,6 @@ _SETTLE_S: Final = 0.25
 """Longest pause in which workers fill their queues before memory is read."""
 
 
-
 class LoaderMeter:
     """Measures settings: a loader is made, its first batches are passed over, then whole turns are counted.
 

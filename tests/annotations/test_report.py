@@ -42,7 +42,7 @@ def test_json_gives_the_same_report_back():
     report = ReadReport(max_details=3)
     for line in range(5):
         report.add(problem(line=line))
-    again = ReadReport.from_json(report.to_json())
+    again = ReadReport.from_dict(json.loads(json.dumps(report.to_dict())))
     assert again == report
     assert again.max_details == 3
     assert str(again) == str(report)
@@ -64,8 +64,6 @@ def test_merge_adds_counts_and_keeps_the_bound():
     [
         {"counts": [["swapped", "fix", "many"]]},
         {"counts": [[1, 2]]},
-        {"counts": []},
-        {"max_details": 0},
         {"max_details": -1},
         {"problems": [{"kind": "x"}]},
         {"problems": 3},
@@ -74,7 +72,7 @@ def test_merge_adds_counts_and_keeps_the_bound():
 def test_foreign_json_is_refused(change):
     report = ReadReport()
     report.add(problem())
-    values = json.loads(report.to_json()) | change
+    values = report.to_dict() | change
     with pytest.raises(ValueError, match="not a read report"):
         ReadReport.from_dict(values)
 

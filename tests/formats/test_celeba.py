@@ -67,15 +67,9 @@ def test_a_split_is_the_images_of_its_partition(aligned, split, images):
     assert ("partition of an image", "not read") not in table.report.counts
 
 
-def test_a_person_is_an_attribute_or_a_class(aligned):
-    table = read(aligned, identity_classes=True)
-    assert [table.class_names[label] for label in table.labels] == ["7", "12", "7", "3"]
-    assert "identity" not in table.attributes
-    (aligned / "identity_CelebA.txt").write_text("000002.jpg 12\n")
-    assert read(aligned, identity_classes=True).offsets.tolist() == [0, 0, 1, 1, 1]
-    (aligned / "identity_CelebA.txt").unlink()
-    with pytest.raises(AnnotationError, match="identity_classes=True needs identity_CelebA"):
-        read(aligned, identity_classes=True)
+def test_a_person_is_an_attribute(aligned):
+    ids, names = read(aligned).labels_of("identity")
+    assert [names[value] for value in ids] == ["7", "12", "7", "3"]
 
 
 def test_lists_of_the_other_images_are_refused_with_what_to_use(tmp_path):

@@ -127,7 +127,6 @@ ONE_HOT = "path,cat,dog,owl\na.jpg,1,0,1\nb.png,0,0,0\n"
         (ONE_HOT, {"separator": ","}),
         (ONE_HOT, {"separator": ",", "header": True}),
         (ONE_HOT.replace(",", ", "), {"separator": ","}),
-        (ONE_HOT.replace(",", ", "), {"separator": ", "}),
         (ONE_HOT.replace(",", " "), {}),
         (ONE_HOT.replace(".jpg", "").replace(".png", ""), {"separator": ","}),
         (ONE_HOT.replace("0", "0.0").replace("1", "1.0"), {"separator": ",", "one_hot": True}),

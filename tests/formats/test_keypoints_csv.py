@@ -68,7 +68,7 @@ def test_an_empty_field_is_an_absent_point(read):
 def test_options_are_honoured(read):
     box = {"box_columns": (1, 2, 3, 4), "header": False}
     assert read("a.jpg,1,2,3,4", **box).boxes.tolist() == [[1, 2, 3, 4]]
-    assert read("a.jpg;1;2;3;4", delimiter=";", **box).boxes.tolist() == [[1, 2, 3, 4]]
+    assert read("a.jpg;1;2;3;4", separator=";", **box).boxes.tolist() == [[1, 2, 3, 4]]
     assert read("a.jpg,1,2,3,4", box_format="xywh", **box).boxes.tolist() == [[1, 2, 4, 6]]
     assert read("a.jpg,5,6,2,4", box_format="cxcywh", **box).boxes.tolist() == [[4, 4, 6, 8]]
     assert read("a.jpg,1,2,3,4", y_up=True, **box).boxes.tolist() == [[1, 46, 3, 48]]
@@ -154,8 +154,8 @@ def test_left_over_coordinates_are_refused_with_the_options_that_settle_it(read,
     ("options", "error", "words"),
     [
         ({"class_column": 1, "class_name": "x"}, ValueError, "exclude each other"),
-        ({"delimiter": ",,"}, ValueError, "must be one character"),
-        ({"delimiter": '"'}, ValueError, "must be one character"),
+        ({"separator": ",,"}, ValueError, "must be one character"),
+        ({"separator": '"'}, ValueError, "must be one character"),
         ({"point_columns": 1}, ValueError, "need a schema"),
         ({"point_columns": [1, 2, 3], "schema": 2}, ValueError, "2 points have 4"),
         ({"box_columns": [1, 2, 3]}, ValueError, "must be 4 columns"),
@@ -195,7 +195,7 @@ def test_a_table_is_read_from_the_cache_until_a_setting_changes(read, tmp_path, 
     for changed in (
         {"class_column": 1},
         {"attribute_columns": ["x"]},
-        {"delimiter": ";"},
+        {"separator": ";"},
         {"header": False},
         {"split": "v"},
     ):

@@ -66,7 +66,7 @@ def test_full_tables_are_kept(format):
 @pytest.mark.parametrize(
     ("format", "columns", "words"),
     [
-        ("coco", {**POINTS, "visibility": [[0, 2]]}, "places of 1 absent points"),
+        ("coco", {**POINTS, "visibility": [[0, 2]]}, "1 absent points with a place"),
         ("coco", {"heights": [0]}, "1 widths or heights"),
         ("coco", {"boxes": [[-1e30, 0, 1, 1]]}, "1 boxes exactly"),
         (

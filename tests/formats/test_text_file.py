@@ -98,7 +98,7 @@ def test_files_outside_the_root_are_refused(tmp_path, read):
 def test_rows_come_with_the_line_on_which_they_begin(write):
     root = write(b'a, "b, c",\r\n,,\n\n"two\nlines",2\n')
     assert list(read_rows(root, "f.txt")) == [(1, ["a", "b, c", ""]), (4, ["two\nlines", "2"])]
-    assert list(read_rows(write(b"a  b c\n"), "f.txt", delimiter=" ")) == [(1, ["a", "", "b", "c"])]
+    assert list(read_rows(write(b"a  b c\n"), "f.txt", separator=" ")) == [(1, ["a", "", "b", "c"])]
     with pytest.raises(AnnotationError, match=r"f\.txt:2: the row is not valid CSV"):
         list(read_rows(write(b'a,b\n"a" b,c\n'), "f.txt"))
 

@@ -180,4 +180,3 @@ def _stamp(root: str, name: str) -> tuple[int, int]:
     except OSError:
         return -1, -1
     return found.st_size, found.st_mtime_ns
-
