@@ -267,7 +267,9 @@ class IterableFetcher:
         self._keys = EpochKeys(key.seed, key.epoch)
         self._stream = self._worker + (key.rank << 32)
         self._seed(self._keys, RngPurpose.STREAM_START, self._stream)
-        self._samples = _call_keyed(f"__iter__ of {type(self._dataset).__name__}", iter, self._dataset)
+        self._samples = _call_keyed(
+            f"__iter__ of dataset {type(self._dataset).__name__}", iter, self._dataset
+        )
 
     def samples(self, task: Task) -> Any:
         """Return the next samples, as many as ``task.index`` has entries, or one sample without batching."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -134,7 +135,7 @@ class SubsetRandomSampler(SizedSampler, torch.utils.data.SubsetRandomSampler):
         if not self.shuffle:
             return array_order(self.indices)
         places = shuffled(key64(seed, "shuffle", epoch), len(self.indices))
-        return SliceableOrder(len(places), lambda start, stop: self.indices[places[start:stop]])
+        return SliceableOrder(len(places), partial(_taken, self.indices, places))
 
     def _identity(self) -> tuple[Any, ...]:
         return self._num_indices, self.shuffle, self.indices
@@ -142,6 +143,10 @@ class SubsetRandomSampler(SizedSampler, torch.utils.data.SubsetRandomSampler):
     def expected_visits(self) -> npt.NDArray[np.float64]:
         """Return how often each index was given."""
         return np.bincount(self.indices, minlength=self._num_indices).astype(np.float64)
+
+
+def _taken(indices: IndexArray, places: Order, start: int, stop: int) -> IndexArray:
+    return indices[places[start:stop]]
 
 
 def _range_of(data_source: Any) -> Sized:
