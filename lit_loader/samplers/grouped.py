@@ -14,7 +14,7 @@ from lit_loader.samplers.checks import Weights, checked_int, checked_integers, c
 from lit_loader.samplers.mixed_source import MixedSourceSampler
 from lit_loader.samplers.order import OrderSampler, SliceableOrder, array_order
 from lit_loader.samplers.shuffle import permutation
-from lit_loader.samplers.weighted import WeightTable, WeightedRandomSampler
+from lit_loader.samplers.weighted import WeightedRandomSampler, WeightTable
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray, Order
 

@@ -211,15 +211,15 @@ class WeightTable:
         num_bits = max(len(ends).bit_length() - 2, 0)
         self._shift = np.uint64(53 - num_bits)
         # Exact products but for the one rounding that `draw` makes too, so that no entry lies beyond its draws.
-        firsts = np.searchsorted(
-            ends, np.arange(1 << num_bits) * (self._unit * 2.0 ** (53 - num_bits)), side="right"
-        )
+        step = self._unit * 2.0 ** (53 - num_bits)
+        firsts = np.searchsorted(ends, np.arange(1 << num_bits) * step, side="right")
         self._firsts = firsts.astype(np.min_scalar_type(len(ends)))
 
     def draw(self, key: int, start: int, stop: int) -> IndexArray:
         """Return draws number ``start`` to ``stop - 1``, independent of each other, int64: a hash of each number."""
         numbers = hash_u64(key, np.arange(start, stop, dtype=np.int64)) >> np.uint64(11)
-        values, found = numbers * self._unit, self._firsts[numbers >> self._shift].astype(np.int64)
+        values = numbers * self._unit
+        found: IndexArray = self._firsts[numbers >> self._shift].astype(np.int64)
         low = np.flatnonzero(self._ends[found] <= values)
         for _ in range(_STEPS):
             found[low] += 1
