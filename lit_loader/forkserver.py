@@ -39,6 +39,9 @@ def start_forkserver(*modules: str) -> bool:
         TypeError: If a name is not a str.
         ValueError: If the platform has no fork server.
     """
+    for name in modules:
+        if not isinstance(name, str):
+            raise TypeError(f"modules hold {name!r}, a {type(name).__name__}; give names of modules")
     if "forkserver" not in multiprocessing.get_all_start_methods():
         raise ValueError("this platform has no fork server; use the start method spawn")
     server = forkserver._forkserver

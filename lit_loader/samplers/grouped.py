@@ -230,18 +230,14 @@ class _GroupDraws:
         """
         first = start // size
         groups = self._groups.draw(keys[0], first, -(-stop // size)).tolist()
-        return np.concatenate(
-            [
-                self._draw(group, keys[1], max(start, batch * size), min(stop, (batch + 1) * size))
-                for batch, group in enumerate(groups, first)
-            ]
-        )
-
-    def _draw(self, group: int, key: int, start: int, stop: int) -> IndexArray:
-        members = self._members[group]
-        if group not in self._tables:
-            self._tables[group] = WeightTable(self._weights[members])
-        return members[self._tables[group].draw(key, start, stop)]
+        drawn = []
+        for batch, group in enumerate(groups, first):
+            members = self._members[group]
+            if group not in self._tables:
+                self._tables[group] = WeightTable(self._weights[members])
+            draws = self._tables[group].draw(keys[1], max(start, batch * size), min(stop, (batch + 1) * size))
+            drawn.append(members[draws])
+        return np.concatenate(drawn)
 
 
 # -- groups of images of similar shape ---------------------------------------------------------------------
