@@ -89,16 +89,8 @@ def decide_num_workers(resources: Resources, *, worker_bytes: int = PROCESS_BYTE
     Args:
         resources: What there is.
         worker_bytes: Estimate of the memory of one worker.
-
-    Raises:
-        ValueError: If a number is out of range.
     """
     ranks = resources.ranks_on_host
-    if resources.num_cores < 1 or ranks < 1 or worker_bytes < 1:
-        raise ValueError(
-            f"num_cores={resources.num_cores}, ranks_on_host={ranks} and worker_bytes={worker_bytes} "
-            "must be at least 1"
-        )
     share, why = _cores_of_a_rank(resources)
     if resources.has_accelerator:
         why += ", the training step runs on an accelerator"

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import struct
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -47,7 +46,6 @@ _SCALARS: Final[dict[type, torch.dtype]] = {
 }
 _ARRAYS: Final = {np.dtype(scalar): dtype for scalar, dtype in _SCALARS.items()}
 _NUMBERS: Final = {**_SCALARS, bool: torch.bool, int: torch.int64, float: torch.float64}
-_STRUCT_CODES: Final = {bool: "?", int: "q", float: "d"}
 
 _madvise = ctypes.CDLL(None).madvise if sys.platform == "linux" else None
 if _madvise is not None:
@@ -58,7 +56,7 @@ _of_array = attrgetter("dtype", "strides")
 
 # Errors of a fast path that is not possible (sizes differ, a number is too large, the default device is not the CPU).
 # torch's function is called then, with its own result or error.
-_UNSUITABLE: Final = (TypeError, ValueError, RuntimeError, OverflowError, struct.error)
+_UNSUITABLE: Final = (TypeError, ValueError, RuntimeError, OverflowError)
 
 
 def default_collate(batch: Any) -> Any:
@@ -181,10 +179,7 @@ def collate_numbers(column: Sequence[Any], *, collate_fn_map: Any = None) -> Any
     if dtype is not None and _are_all(kind, column):
         try:
             batch = torch.empty(len(column), dtype=dtype)
-            if kind in _STRUCT_CODES:  # takes a third of the time of any other way
-                struct.pack_into(f"{len(column)}{_STRUCT_CODES[kind]}", _buffer_of(batch), 0, *column)
-            else:
-                np.frombuffer(_buffer_of(batch), kind)[...] = column
+            np.frombuffer(_buffer_of(batch), kind)[...] = column
             return batch
         except _UNSUITABLE:
             pass

@@ -83,18 +83,10 @@ def checked_device(device: Any) -> torch.device | None:
     """Return a loader's ``device``, or None if batches stay where they were made.
 
     Raises:
-        TypeError: If it is neither a str nor a device.
-        ValueError: If there is no device of that name, or it is not available.
+        TypeError, RuntimeError: As ``torch.device`` does, if it is neither a device nor the name of one.
+        ValueError: If it is not available.
     """
-    if not isinstance(device, str | torch.device | None):
-        kind = type(device).__name__
-        raise TypeError(f"device={device!r} should be a str, a torch.device or None, got {kind}")
-    try:
-        found = None if device is None else torch.device(device)
-    except RuntimeError as error:
-        raise ValueError(
-            f"device={device!r} should be the name of a device: 'cpu', 'cuda', ... or None"
-        ) from error
+    found = None if device is None else torch.device(device)
     if found is None or found.type == "cpu":
         return found
     accelerator, count = torch.accelerator.current_accelerator(), torch.accelerator.device_count()

@@ -44,7 +44,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
@@ -64,16 +64,6 @@ from lit_loader.seeding import EpochKeys, RngPurpose, seed_process
 
 SeedFn: TypeAlias = Callable[..., None]
 """Seeds the generators: takes `EpochKeys`, `RngPurpose`, and one or two numbers, which `RngPurpose` explains."""
-
-
-class Fetcher(Protocol):
-    """Makes batches."""
-
-    def samples(self, task: Task) -> Any:
-        """Return the samples of a task; raise StopIteration when an iterable dataset has ended."""
-
-    def collate(self, samples: Any, key: BatchKey | None) -> Any:
-        """Return the batch."""
 
 
 def make_fetcher(spec: FetchSpec, worker: int = 0, *, seed: SeedFn = seed_process) -> Fetcher:
@@ -267,7 +257,9 @@ class IterableFetcher:
         self._keys = EpochKeys(key.seed, key.epoch)
         self._stream = self._worker + (key.rank << 32)
         self._seed(self._keys, RngPurpose.STREAM_START, self._stream)
-        self._samples = _call_keyed(f"__iter__ of {type(self._dataset).__name__}", iter, self._dataset)
+        self._samples = _call_keyed(
+            f"__iter__ of dataset {type(self._dataset).__name__}", iter, self._dataset
+        )
 
     def samples(self, task: Task) -> Any:
         """Return the next samples, as many as ``task.index`` has entries, or one sample without batching."""
@@ -436,6 +428,10 @@ class IterableFetcher:
             self._with_state = False
             return None
         return None if all(state is None for state in states) else states
+
+
+Fetcher: TypeAlias = MapFetcher | IterableFetcher
+"""Makes batches: ``samples(task)``, then ``collate(samples, key)``; StopIteration is a stream's end."""
 
 
 def _digest(states: Any) -> str | None:

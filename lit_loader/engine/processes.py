@@ -358,13 +358,10 @@ class ProcessBackend(Backend):
         if worker.is_running:  # it has closed its pipe, so its results could not be read
             worker.process.kill()
         end_workers([worker], os.getpid())
-        queued = (
-            [unpack_message(unpack_frame(packed)[0]) for packed in self._queue.queued()]
-            if self._queue
-            else []
-        )
         suspects = {task for task, entry in self._in_flight.items() if entry.packed}
-        suspects.difference_update((message.epoch, message.number) for message in queued)
+        for packed in () if self._queue is None else self._queue.queued():
+            message = unpack_message(unpack_frame(packed)[0])
+            suspects.discard((message.epoch, message.number))
         with interrupts_deferred():
             self._workers[number] = self._start(number)
         recovery.note_restart(number, pid, ending)

@@ -13,7 +13,7 @@ from torch._utils import KeyErrorMessage
 
 from lit_loader.engine.bad_samples import stop_iteration_as_error, text_of
 from lit_loader.errors import UnsendableBatchError
-from lit_loader.shared_memory import RebuildError, describe_unsendable, pickle_small
+from lit_loader.shared_memory import Buffer, RebuildError, decode, describe_unsendable, encode
 
 _MAX_COPY_BYTES = 1 << 16  # size of the pickle of an exception whose class takes more than a message
 _REMEDY = (
@@ -28,13 +28,13 @@ class WorkerError:
 
     Attributes:
         kind: Its class, pickled by reference, or None if that is not possible.
-        copy: The exception itself, pickled, if its class cannot be called with a message alone. None if it can, or if
-            the pickle fails or is too large.
+        copy: The exception itself, encoded, if its class cannot be called with a message alone. None if it can, or if
+            that fails or is too large.
         message: The name of its class, the worker, and the traceback.
     """
 
     kind: bytes | None
-    copy: bytes | None
+    copy: list[Buffer] | None
     message: str
 
     @classmethod
@@ -47,12 +47,14 @@ class WorkerError:
         """
         name = type(error).__name__
         message = f"Caught {name} {where}.\nOriginal {_traceback(error)}"
-        kind = copy = None
+        kind: bytes | None = None
+        copy: list[Buffer] | None = None
         with contextlib.suppress(BaseException):  # raised by the class itself: workers do not get Ctrl-C
             kind = pickle.dumps(type(error))
             if _built(type(error), message) is None:
-                data = pickle_small(error, _MAX_COPY_BYTES)
-                copy = data if type(pickle.loads(data)) is type(error) else None
+                sent = encode(error)
+                if sum(map(len, sent)) <= _MAX_COPY_BYTES and type(decode(sent)) is type(error):
+                    copy = [bytes(part) for part in sent]
         return cls(kind, copy, message)
 
     def reraise(self, *, keyed: bool) -> None:
@@ -82,7 +84,7 @@ class WorkerError:
             found = None if kind is None else _built(kind, self.message)
         if found is None and self.copy is not None:
             with _ignore_errors():
-                copy = pickle.loads(self.copy)
+                copy = decode(self.copy)
                 if isinstance(copy, BaseException):
                     copy.add_note(self.message)
                     found = copy

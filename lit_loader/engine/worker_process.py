@@ -45,17 +45,11 @@ from lit_loader.engine.worker import WorkerEnds, pack_message, worker_main
 from lit_loader.resources import read_resources
 from lit_loader.shared_memory import Buffer
 
-try:
-    import fcntl
-except ImportError:  # pipes stay as they are
-    fcntl = None  # type: ignore[assignment] # a module elsewhere
-
 WORKER_NAME = "lit_loader-worker"
 
 _GRACE_S = 5.0  # for a worker to finish the sample that it is making, the same as in torch
 _TERMINATE_S = 1.0
 _POLL_S = 0.002
-_PIPE_BYTES = 1 << 20  # the largest that Linux allows to any user by default
 _FDS_OF_A_WORKER, _FDS_OF_A_BACKEND = 6, 24
 
 
@@ -117,10 +111,6 @@ def start_worker(
     finally:
         for end in (their_control, their_tasks, their_results):
             end.close()
-    for end in (tasks, results):
-        # A larger pipe needs fewer system calls for a large batch. Beyond the user's limit it keeps its size.
-        with contextlib.suppress(OSError, AttributeError):
-            fcntl.fcntl(end.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     for end in (control, tasks, results):
         os.set_blocking(end.fileno(), False)
     # The end of the worker does not always close the pipe of results: a process that the worker forked keeps it open.

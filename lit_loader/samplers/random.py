@@ -91,10 +91,6 @@ class RandomSampler(_DatasetSampler, torch.utils.data.RandomSampler):
         return shuffled(key64(seed, "shuffle", epoch), len(self.data_source))
 
 
-def _take(indices: IndexArray, places: Order, start: int, stop: int) -> IndexArray:
-    return indices[places[start:stop]]
-
-
 class SubsetRandomSampler(SizedSampler, torch.utils.data.SubsetRandomSampler):
     """The given indices, each once an epoch; one that is given twice comes twice.
 
@@ -139,7 +135,7 @@ class SubsetRandomSampler(SizedSampler, torch.utils.data.SubsetRandomSampler):
         if not self.shuffle:
             return array_order(self.indices)
         places = shuffled(key64(seed, "shuffle", epoch), len(self.indices))
-        return SliceableOrder(len(places), partial(_take, self.indices, places))
+        return SliceableOrder(len(places), partial(_taken, self.indices, places))
 
     def _identity(self) -> tuple[Any, ...]:
         return self._num_indices, self.shuffle, self.indices
@@ -147,6 +143,10 @@ class SubsetRandomSampler(SizedSampler, torch.utils.data.SubsetRandomSampler):
     def expected_visits(self) -> npt.NDArray[np.float64]:
         """Return how often each index was given."""
         return np.bincount(self.indices, minlength=self._num_indices).astype(np.float64)
+
+
+def _taken(indices: IndexArray, places: Order, start: int, stop: int) -> IndexArray:
+    return indices[places[start:stop]]
 
 
 def _range_of(data_source: Any) -> Sized:

@@ -19,7 +19,7 @@ NOTE [Functions that answer for threads]
     the functions' code objects when the first thread enters, and restores them when the last one leaves. Nothing else
     in torch's modules is changed: the new code imports what it needs. A thread that is running the new code when the
     original is restored can finish it, because this module and its `_original` functions still exist.
-    Not covered: a torch whose functions are not plain Python functions with these parameters; they are not replaced.
+    Not covered: a torch whose functions are not plain Python functions; they are not replaced.
 """
 
 from __future__ import annotations
@@ -168,57 +168,33 @@ class ThreadScope(TorchFunctionMode):
 _original: dict[str, FunctionType] = {}
 
 
-# The replacements. Only their code is used. It runs with the globals of torch's module, so each imports what it needs.
-def _manual_seed(seed: Any) -> Any:
+# The new code of all of torch's functions. It runs with the globals of torch's module, so it imports what it needs, and
+# the name of the code tells which function is called.
+def _new_function(*args: Any, **kwargs: Any) -> Any:
+    import sys
+
     from lit_loader.seeding.thread_scope import _answer
 
-    return _answer("manual_seed", "manual_seed", int(seed))
+    return _answer(sys._getframe().f_code.co_name, *args, **kwargs)
 
 
-def _seed() -> Any:
-    from lit_loader.seeding.thread_scope import _answer
-
-    return _answer("seed", "seed")
-
-
-def _initial_seed() -> Any:
-    from lit_loader.seeding.thread_scope import _answer
-
-    return _answer("initial_seed", "initial_seed")
-
-
-def _get_rng_state() -> Any:
-    from lit_loader.seeding.thread_scope import _answer
-
-    return _answer("get_rng_state", "get_state")
-
-
-def _set_rng_state(new_state: Any) -> None:
-    from lit_loader.seeding.thread_scope import _answer
-
-    _answer("set_rng_state", "set_state", new_state)
-
-
-def _get_worker_info() -> Any:
-    from lit_loader.seeding.generators import context
-    from lit_loader.seeding.thread_scope import _original
-
-    return context.worker_info or _original["get_worker_info"]()
-
-
-def _answer(function: str, method: str, *args: Any) -> Any:
-    """Call a method of the calling thread's own generator, or torch's function in a thread that has none."""
+def _answer(name: str, *args: Any, **kwargs: Any) -> Any:
+    """Do for the calling thread what a function of torch does, or call it if the thread has nothing of its own."""
+    if name == "get_worker_info":
+        return context.worker_info or _original[name]()
     generator = context.present_generator()
-    return _original[function](*args) if generator is None else getattr(generator, method)(*args)
+    if generator is None:
+        return _original[name](*args, **kwargs)
+    given = (*args, *kwargs.values())
+    if name == "manual_seed":
+        given = tuple(map(int, given))  # torch's function takes numpy's numbers too
+    return getattr(generator, _METHODS.get(name, name))(*given)
 
 
-_REPLACEMENTS: tuple[tuple[Any, Any], ...] = (  # a function of torch, and the function whose code it gets
-    (torch.random.manual_seed, _manual_seed),
-    (torch.random.seed, _seed),
-    (torch.random.initial_seed, _initial_seed),
-    (torch.random.get_rng_state, _get_rng_state),
-    (torch.random.set_rng_state, _set_rng_state),
-    (torch_worker.get_worker_info, _get_worker_info),
+_METHODS = {"get_rng_state": "get_state", "set_rng_state": "set_state"}
+_FUNCTIONS: tuple[Any, ...] = (
+    *(torch.random.manual_seed, torch.random.seed, torch.random.initial_seed),
+    *(torch.random.get_rng_state, torch.random.set_rng_state, torch_worker.get_worker_info),
 )
 
 _lock = threading.Lock()
@@ -258,13 +234,11 @@ def set_worker_info(worker_id: int, num_workers: int, *, base_seed: int, dataset
 
 
 def _replace() -> None:
-    for function, replacement in _REPLACEMENTS:
-        if not isinstance(function, FunctionType) or function.__closure__ is not None:
-            continue
-        code, new = function.__code__, replacement.__code__
-        if code.co_varnames[: code.co_argcount] == new.co_varnames[: new.co_argcount]:
-            copy = FunctionType(code, function.__globals__, function.__name__, function.__defaults__)
-            _original[function.__name__] = copy
+    for function in _FUNCTIONS:
+        if isinstance(function, FunctionType) and function.__closure__ is None:
+            code, name = function.__code__, function.__name__
+            new = _new_function.__code__.replace(co_name=name)
+            _original[name] = FunctionType(code, function.__globals__, name, function.__defaults__)
             # before the next line, so that a fork in between restores it
             _replaced.append((function, code, new))
             function.__code__ = new

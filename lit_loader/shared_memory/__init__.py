@@ -9,7 +9,6 @@ from lit_loader.shared_memory.serialization import (
     decode,
     describe_unsendable,
     encode,
-    pickle_small,
 )
 from lit_loader.shared_memory.slot_writer import SlotKeptError, SlotWriter
 from lit_loader.shared_memory.slots import PageLock, Slots, Ticket, interrupt_again, open_slots
@@ -29,5 +28,4 @@ __all__ = [
     "interrupt_again",
     "memory_for",
     "open_slots",
-    "pickle_small",
 ]

@@ -80,24 +80,6 @@ def decode(buffers: Sequence[Buffer], read: Callable[[Places], Sequence[Any]] | 
         raise RebuildError(f"{type(error).__name__}: {error}") from error
 
 
-def pickle_small(data: Any, max_bytes: int) -> bytes:
-    """Return an object as one pickle, if it is small.
-
-    Args:
-        data: Any object.
-        max_bytes: The largest size allowed.
-
-    Raises:
-        ValueError: If the pickle is larger.
-        Exception: Whatever pickling ``data`` raises.
-    """
-    stream = io.BytesIO()
-    _Pickler(stream, protocol=5).dump(data)
-    if stream.tell() > max_bytes:
-        raise ValueError(f"the pickle takes {stream.tell()} bytes, and its limit is {max_bytes}")
-    return stream.getvalue()
-
-
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is torch.UntypedStorage and obj.device.type == "cpu":

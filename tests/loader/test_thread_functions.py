@@ -18,7 +18,7 @@ from torch.utils.data._utils import worker as torch_worker
 
 from lit_loader import DataLoader
 from lit_loader.engine import threads as thread_backend
-from lit_loader.seeding import ThreadScope, functions_answer_for_threads, thread_scope
+from lit_loader.seeding import ThreadScope, functions_answer_for_threads
 from tests.loader.in_threads import Calls, threads
 
 FUNCTIONS = (
@@ -253,17 +253,3 @@ def test_code_that_somebody_else_put_there_meanwhile_stays(monkeypatch):
         torch.random.manual_seed.__code__ = another.__code__
     assert torch.manual_seed(1) == "another's"
     assert torch.random.initial_seed.__code__ is ORIGINAL[2]
-
-
-def test_a_function_of_other_parameters_is_left_alone(monkeypatch):
-    def manual_seed(number):
-        return number
-
-    monkeypatch.setattr(
-        thread_scope, "_REPLACEMENTS", ((manual_seed, thread_scope._manual_seed), *thread_scope._REPLACEMENTS)
-    )
-    code = manual_seed.__code__
-    with functions_answer_for_threads():
-        assert manual_seed.__code__ is code
-        assert not is_original()
-    assert is_original()
