@@ -14,7 +14,7 @@ from lit_loader.samplers.checks import Weights, checked_int, checked_integers, c
 from lit_loader.samplers.mixed_source import MixedSourceSampler
 from lit_loader.samplers.order import OrderSampler, SliceableOrder, array_order
 from lit_loader.samplers.shuffle import permutation
-from lit_loader.samplers.weighted import WeightedRandomSampler, WeightTable
+from lit_loader.samplers.weighted import AliasTable, WeightedRandomSampler
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray, Order
 
@@ -204,7 +204,7 @@ def _checked_groups(group_ids: Any) -> _Groups:
 class _GroupDraws:
     """Draws of which every ``size`` consecutive ones, a global batch, are of one group.
 
-    There is one table over the groups, and one of each group's members, made when the group is first drawn.
+    There is one alias table over the groups, and one of each group's members, made when the group is first drawn.
 
     Args:
         weights: float64 ``(n,)``, finite, not negative, not all zero.
@@ -216,8 +216,8 @@ class _GroupDraws:
         self._members = np.split(members, np.cumsum(np.bincount(group_ids))[:-1])
         # Scaled first, so that sums do not overflow; bincount adds in the order of the indices.
         totals = np.bincount(group_ids, weights=weights / weights.max()).astype(np.float64)
-        self._groups = WeightTable(totals)
-        self._weights, self._tables = weights, dict[int, WeightTable]()
+        self._groups = AliasTable(totals)
+        self._weights, self._tables = weights, dict[int, AliasTable]()
 
     def positions(self, keys: tuple[int, int], size: int, start: int, stop: int) -> IndexArray:
         """Return the draws at these positions, batch by batch.
@@ -230,14 +230,18 @@ class _GroupDraws:
         """
         first = start // size
         groups = self._groups.draw(keys[0], first, -(-stop // size)).tolist()
-        drawn = []
-        for batch, group in enumerate(groups, first):
-            members = self._members[group]
-            if group not in self._tables:
-                self._tables[group] = WeightTable(self._weights[members])
-            draws = self._tables[group].draw(keys[1], max(start, batch * size), min(stop, (batch + 1) * size))
-            drawn.append(members[draws])
-        return np.concatenate(drawn)
+        return np.concatenate(
+            [
+                self._draw(group, keys[1], max(start, batch * size), min(stop, (batch + 1) * size))
+                for batch, group in enumerate(groups, first)
+            ]
+        )
+
+    def _draw(self, group: int, key: int, start: int, stop: int) -> IndexArray:
+        members = self._members[group]
+        if group not in self._tables:
+            self._tables[group] = AliasTable(self._weights[members])
+        return members[self._tables[group].draw(key, start, stop)]
 
 
 # -- groups of images of similar shape ---------------------------------------------------------------------
