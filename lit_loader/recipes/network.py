@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.fcos import FCOS, FCOSHead
+from torchvision.models.resnet import BasicBlock
 from torchvision.ops import Conv2dNormActivation
 
 __all__ = [
@@ -102,7 +103,7 @@ class PyramidBackbone(nn.Module):
         self.stem = Conv2dNormActivation(3, channels // 4 + channels // 8, stride=2)
         inputs = (channels // 4 + channels // 8, *widths[:-1])
         self.stages = nn.ModuleList(
-            nn.Sequential(Conv2dNormActivation(i, o, stride=2), _Residual(o))
+            nn.Sequential(Conv2dNormActivation(i, o, stride=2), BasicBlock(o, o))
             for i, o in zip(inputs, widths, strict=True)
         )
         self.first = known.index(strides[0])
@@ -136,21 +137,7 @@ class PyramidBackbone(nn.Module):
         )
 
 
-class _Residual(nn.Module):
-    """Two 3 x 3 convolutions with a shortcut around them."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            Conv2dNormActivation(channels, channels),
-            Conv2dNormActivation(channels, channels, activation_layer=None),
-        )
-
-    def forward(self, features: Tensor) -> Tensor:
-        return torch.relu(features + self.body(features))
-
-
-def small_fcos(num_classes: int, settings: Mapping[str, Any]) -> FCOS:
+def small_fcos(num_classes: int, settings: Mapping[str, Any], kind: Callable[..., FCOS] = FCOS) -> FCOS:
     """Return torchvision's FCOS on a `PyramidBackbone`.
 
     Args:
@@ -158,6 +145,7 @@ def small_fcos(num_classes: int, settings: Mapping[str, Any]) -> FCOS:
         settings: The hyperparameters of a recipe that detects, see `DetectionModule`: ``channels``, ``head_channels``,
             ``head_convs``, ``strides``, ``min_size``, ``max_size``, ``score_thresh``, ``nms_thresh``,
             ``detections_per_img``.
+        kind: FCOS or a subclass.
 
     Raises:
         ValueError: If one of them is out of range.
@@ -170,7 +158,7 @@ def small_fcos(num_classes: int, settings: Mapping[str, Any]) -> FCOS:
     check_range(1, 101, detections_per_img=settings["detections_per_img"])  # the metric counts 100
     check_range(0, math.inf, head_convs=settings["head_convs"])
     passed = ("min_size", "max_size", "score_thresh", "nms_thresh", "detections_per_img")
-    return FCOS(
+    return kind(
         PyramidBackbone(channels=settings["channels"], out_channels=head_channels, strides=tuple(strides)),
         num_classes=num_classes,
         image_mean=[IMAGE_MEAN] * 3,

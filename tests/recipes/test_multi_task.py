@@ -96,7 +96,7 @@ def test_padding_of_images_is_not_seen() -> None:
 
 def test_the_backbone_runs_once_a_batch() -> None:
     model, runs = module(score_thresh=0.0), []
-    model.model.detector.backbone.register_forward_hook(lambda *_: runs.append(1))
+    model.model.backbone.register_forward_hook(lambda *_: runs.append(1))
     overfit(model, multi_task_batch(2), steps=1)
     with torch.no_grad():
         model(multi_task_batch(2).images)
