@@ -138,7 +138,7 @@ def stratified_split(
         Sechidis, Tsoumakas and Vlahavas 2011, On the stratification of multi-label data, algorithm 1; that
         every part gets one of a rare class is added here.
     """
-    if not shares or min(shares.values()) <= 0 or abs(sum(shares.values()) - 1) > 1e-6:
+    if not all(share > 0 for share in shares.values()) or not abs(sum(shares.values()) - 1) < 1e-6:
         raise ValueError(f"shares={dict(shares)} must be positive and of sum 1, e.g. train 0.9 and val 0.1")
     if groups is not None and len(groups) != table.num_images:
         raise ValueError(f"groups has {len(groups)} names; the table has {table.num_images} images")

@@ -110,7 +110,7 @@ def _tune(arguments: argparse.Namespace) -> None:
 
     Examples:
       lit-loader tune
-      lit-loader tune --budget 2m datamodule=landmarks dataset=voc dataset.root=faces-xml
+      lit-loader tune --budget 120 datamodule=landmarks dataset=voc dataset.root=faces-xml
       lit-loader tune --config-dir conf --config-name app --method thread --method spawn --simulate-step 40
 
     --simulate-step computes for MS milliseconds after each batch, as a training step on the CPU does. --method may be
@@ -209,7 +209,7 @@ def _parser() -> argparse.ArgumentParser:
     add("overrides", metavar="KEY=VALUE", nargs="*", help="overrides of the config, as Hydra takes them")
     add("--config-dir", metavar="DIR", help="folder of the config (default: the one that is shipped)")
     add("--config-name", metavar="NAME", default="train", help="its name (default: train)")
-    add("--budget", metavar="TIME", default="60s", help="how long to measure: 60s, 2m (default: 60s)")
+    add("--budget", type=float, metavar="SECONDS", default=60.0, help="how long to measure (default: 60)")
     methods = ("thread", *multiprocessing.get_all_start_methods())
     text = "workers to try: threads, or processes by their start method (default: thread, and the config's)"
     add("--method", choices=methods, action="append", help=text)

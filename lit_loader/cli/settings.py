@@ -113,15 +113,12 @@ def parse_shares(words: Sequence[str], splits: Mapping[str, str]) -> dict[str, f
             shares[split] = float(value)
         except ValueError:
             raise UsageError(f"--hold-out {word}: {value!r} is not a number; give e.g. {split}=0.1") from None
-        if not 0 < shares[split] < 1:
-            raise UsageError(f"--hold-out {word}: the share must be between 0 and 1")
-    if not shares:
-        return {}
-    if "train" not in splits:
+    if shares and "train" not in splits:
         raise UsageError(f"--hold-out takes images of the split train; there are {', '.join(splits)}")
-    if sum(shares.values()) >= 1:
-        raise UsageError(f"--hold-out takes {sum(shares.values()):g} of the images; leave some to train")
-    return {"train": 1 - sum(shares.values()), **shares}
+    rest = 1 - sum(shares.values())
+    if not all(share > 0 for share in (rest, *shares.values())):
+        raise UsageError(f"--hold-out {shares}: each share must be above 0, and some must be left to train")
+    return {"train": rest, **shares} if shares else {}
 
 
 def parse_value(text: str) -> Any:

@@ -51,7 +51,7 @@ def training_command(
     for name in (format, *sorted(path.stem for path in _CONFIGS.glob("*.yaml")), "files"):
         config = _read_config(name)
         values = (
-            nested if "options" in config else _flat({**wanted, **common, "stage_options": own})
+            nested if "format" in config else _flat({**wanted, **common, "stage_options": own})
         )  # else options are keys themselves
         if config.get("format", name) == format or name == "files":
             has_keys = {key.partition(".")[0] for key in values} <= config.keys() | {"format"}

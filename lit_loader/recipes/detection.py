@@ -98,7 +98,7 @@ class DetectionModule(RecipeModule):
         """Return the metric of validation and tests."""
         return AveragePrecision(self.class_names)
 
-    def read_targets(self, batch: Batch) -> list[dict[str, Tensor]]:
+    def read_targets(self, batch: Any) -> list[dict[str, Tensor]]:
         """Return the targets of a batch as one dict of plain tensors an image, checked against the names."""
         targets = plain_targets(batch_targets(batch))
         labels = torch.cat([target["labels"] for target in targets])

@@ -65,7 +65,7 @@ class MultiTaskNet(FCOS):  # type: ignore[misc] # torchvision has no types
         found: list[dict[str, Tensor]] = super().postprocess_detections(*outputs)
         boxes = [one["boxes"] for one in found]
         for name, values in self.heads.predictions(self._look_at(boxes)).items():
-            for one, rows in zip(found, values.split(list(map(len, boxes))), strict=True):
+            for one, rows in zip(found, torch.split(values, list(map(len, boxes))), strict=True):
                 one[name] = rows
         return found
 

@@ -127,16 +127,10 @@ def neighbours(candidate: Candidate, *, max_workers: int, share: float = 0.25) -
     """
     n, prefetch = candidate.num_workers, candidate.prefetch_factor
     step = max(1, round(share * n))
-    steps = [
-        (n, 2 * prefetch),
-        (n + step, prefetch),
-        (n - step, prefetch),
-        (2 * n, prefetch),
-        (n, prefetch // 2),
-    ]
+    more, fewer = [(n, 2 * prefetch), (n + step, prefetch)], [(n - step, prefetch), (2 * n, prefetch)]
     return [
         Candidate(workers, candidate.method, ahead)
-        for workers, ahead in dict.fromkeys(steps)
+        for workers, ahead in dict.fromkeys([*more, *fewer, (n, prefetch // 2)])
         if n and 1 <= workers <= max_workers and 1 <= ahead <= _MAX_PREFETCH
     ]
 
@@ -243,11 +237,8 @@ def search_settings(
         progress: Called before each measurement with its candidate and the seconds gone so far.
 
     Raises:
-        ValueError: If the budget is not positive.
         Exception: What inline raises: then the data cannot be read at all.
     """
-    if not budget_s > 0:
-        raise ValueError(f"budget_s={budget_s} must be above 0 seconds")
     grid = coarse_grid(num_cores=num_cores, methods=methods, max_workers=max_workers)
     shortest, longest = _WINDOW_S
     window = min(longest, max(shortest, _COARSE_SHARE * budget_s / len(grid)))
@@ -273,12 +264,10 @@ def pick(measured: Mapping[Candidate, Sequence[Measurement]]) -> Candidate:
     Settings that were measured half as often as the most often measured ones, or less, are left out: the best of
     many single measurements is a lucky one.
 
-    Raises:
-        ValueError: If nothing was measured.
+    Args:
+        measured: Measurements by settings, one at least.
     """
-    often = max((len(each) for each in measured.values()), default=0)
-    if not often:
-        raise ValueError("nothing was measured, so that nothing can be picked")
+    often = max(map(len, measured.values()))
     medians = [median(each) for each in measured.values() if 2 * len(each) > often]
     with_workers = [figures for figures in medians if figures.candidate != INLINE]
     best = max((figures.samples_per_s for figures in with_workers), default=0.0)
