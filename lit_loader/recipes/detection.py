@@ -41,7 +41,6 @@ class DetectionModule(RecipeModule):
         class_names: Names of the classes; label ``i + 1`` is ``class_names[i]``.
         channels: Width of the backbone, a positive multiple of 8.
         head_channels: Width of pyramid and head, a multiple of 32 (groups of its normalisation).
-        head_convs: Convolutions in each of the head's two branches before the last.
         strides: Strides of the pyramid's maps, a run of neighbours from (4, 8, 16, 32).
         min_size: Images are resized so that the shorter side has this many pixels...
         max_size: ... unless the longer side would exceed this many.
@@ -70,7 +69,6 @@ class DetectionModule(RecipeModule):
         class_names: Sequence[str],
         channels: int = 48,
         head_channels: int = 64,
-        head_convs: int = 1,
         strides: Sequence[int] = (8,),
         min_size: int = 96,
         max_size: int = 192,
@@ -86,7 +84,6 @@ class DetectionModule(RecipeModule):
         strides = [int(stride) for stride in strides]
         self.save_hyperparameters()  # plain values: a checkpoint loads under weights_only=True
         self.class_names = tuple(class_names)
-        self.loss_weights: dict[str, float] = {}
         self.model = self.make_model()
         self.set_metric(self.make_metric)
 
@@ -111,7 +108,7 @@ class DetectionModule(RecipeModule):
         return [{**found, "labels": found["labels"] + FIRST_LABEL} for found in detections]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the weighted sum of the losses."""
+        """Return the sum of the losses."""
         targets = training_targets(self.read_targets(batch))
         boxes = torch.cat([target["boxes"] for target in targets])
         flat = boxes[(boxes[:, 2:] <= boxes[:, :2]).any(dim=1)]
@@ -119,9 +116,8 @@ class DetectionModule(RecipeModule):
             raise ValueError(
                 f"the box {flat[0].tolist()} has no area; drop such objects with lit_loader.transforms.SanitizeObjects"
             )
-        losses = self.model([unit_range(image) for image in batch_images(batch)], targets)
-        weighted = {name: self.loss_weights.get(name, 1.0) * loss for name, loss in losses.items()}
-        return self.log_sum(weighted, batch_size=len(targets))
+        images = [unit_range(image) for image in batch_images(batch)]
+        return self.log_sum(self.model(images, targets), batch_size=len(targets))
 
     def collect(self, batch: Batch, metric: Metric) -> None:
         """Update a metric with all that is found in a batch."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -19,7 +18,6 @@ from lit_loader.recipes.network import (
     check_keypoints,
     check_labels,
     check_names,
-    check_range,
     plain,
     small_fcos,
 )
@@ -54,12 +52,6 @@ class MultiTaskModule(DetectionModule):
         normalization_pair: Positions of the two points whose distance normalises the error.
         failure_threshold: Error above which an object's points count as failed.
         strides: Strides of the pyramid's maps, a run of neighbours from (4, 8, 16, 32).
-        roi_size: Cells of an object's region along either side.
-        box_scale: Sides of an object's region over those of its box, in [1, 3].
-        box_jitter: Largest move of an annotated box's edge in training, as a share of its side, in [0, 0.5).
-        heatmap_sigma: Width of the heatmaps' Gaussian in cells.
-        keypoint_weight: Weight of the points' loss.
-        attribute_weight: Weight of each attribute's loss.
         **detection: The other arguments of `DetectionModule`.
 
     Attributes:
@@ -83,12 +75,6 @@ class MultiTaskModule(DetectionModule):
         normalization_pair: Sequence[int] | None = None,
         failure_threshold: float = 0.10,
         strides: Sequence[int] = (4, 8),
-        roi_size: int = 8,
-        box_scale: float = 1.3,
-        box_jitter: float = 0.1,
-        heatmap_sigma: float = 1.0,
-        keypoint_weight: float = 1.0,
-        attribute_weight: float = 1.0,
         **detection: Any,
     ) -> None:
         class_names = check_names("class_names", class_names)
@@ -101,15 +87,10 @@ class MultiTaskModule(DetectionModule):
                 f"normalization_pair={tuple(normalization_pair)} has no effect without keypoint_names; leave it out"
             )
         normalization_pair = None if normalization_pair is None else list(normalization_pair)
-        check_range(0, 0.5, box_jitter=box_jitter)  # a box whose edges move further turns inside out
-        check_range(0.1, math.inf, heatmap_sigma=heatmap_sigma)
-        check_range(0, math.inf, keypoint_weight=keypoint_weight, attribute_weight=attribute_weight)
         strides = [int(stride) for stride in strides]
         super().__init__(class_names=class_names, strides=strides, **detection)  # saves the values of both
         self.keypoint_names = tuple(keypoint_names)
         self.attributes = {name: tuple(values) for name, values in attributes.items()}
-        self.loss_weights = {f"attributes/{name}": attribute_weight for name in attributes}
-        self.loss_weights["keypoints"] = keypoint_weight
 
     def make_model(self) -> FCOS:
         """Return the detector with its heads."""

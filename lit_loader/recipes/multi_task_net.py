@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,15 @@ from torch.nn import functional
 from torchvision.models.detection.fcos import FCOS
 from torchvision.ops import Conv2dNormActivation, MultiScaleRoIAlign
 
-from lit_loader.recipes.network import check_range, heatmap_loss, masked_mean, point_loss, soft_argmax
+from lit_loader.recipes.network import heatmap_loss, masked_mean, point_loss, soft_argmax
 
 __all__ = ["MultiTaskNet", "ObjectHeads", "ObjectOutputs", "jitter_boxes", "scale_boxes"]
+
+_ROI_SIZE: Final = 8
+"""Cells of an object's region along either side; heatmaps have twice as many."""
+
+_BOX_JITTER: Final = 0.1
+"""Largest move of an annotated box's edge in training, as a share of the box's side."""
 
 ObjectOutputs: TypeAlias = tuple[Tensor, Tensor | None, dict[str, Tensor]]
 """Of R objects: the regions that were looked at, float ``(R, 4)``, xyxy in pixels of the network's input; the heatmaps'
@@ -36,12 +42,11 @@ class MultiTaskNet(FCOS):  # type: ignore[misc] # torchvision has no types
 
     def __init__(self, *args: Any, settings: Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.box_jitter, self.heatmap_sigma = settings["box_jitter"], settings["heatmap_sigma"]
-        passed = ("strides", "attributes", "roi_size", "box_scale")
         self.heads = ObjectHeads(
             in_channels=settings["head_channels"],
+            strides=settings["strides"],
             num_keypoints=len(settings["keypoint_names"]),
-            **{name: settings[name] for name in passed},
+            attributes=settings["attributes"],
         )
         self._maps: dict[str, Tensor] = {}
         self.backbone.register_forward_hook(self._keep_maps)
@@ -57,8 +62,8 @@ class MultiTaskNet(FCOS):  # type: ignore[misc] # torchvision has no types
     def compute_loss(self, targets: list[dict[str, Tensor]], *outputs: Any) -> dict[str, Tensor]:
         """Return FCOS's losses and those of the heads, which see annotated boxes, moved a little."""
         losses: dict[str, Tensor] = super().compute_loss(targets, *outputs)
-        seen = self._look_at([jitter_boxes(target["boxes"], self.box_jitter) for target in targets])
-        return losses | self.heads.losses(seen, targets, heatmap_sigma=self.heatmap_sigma)
+        seen = self._look_at([jitter_boxes(target["boxes"], _BOX_JITTER) for target in targets])
+        return losses | self.heads.losses(seen, targets)
 
     def postprocess_detections(self, *outputs: Any) -> list[dict[str, Tensor]]:
         """Return FCOS's detections with the heads' answers on them, in pixels of the network's input."""
@@ -81,11 +86,7 @@ class ObjectHeads(nn.Module):
         strides: Strides of the maps, finest first.
         num_keypoints: Points K of an object; 0 for no such head.
         attributes: Values of every attribute by its name.
-        roi_size: Cells of a region along either side; heatmaps have twice as many.
         box_scale: Sides of the region over those of the box.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     def __init__(
@@ -95,19 +96,16 @@ class ObjectHeads(nn.Module):
         strides: Sequence[int],
         num_keypoints: int,
         attributes: Mapping[str, Sequence[str]],
-        roi_size: int = 8,
         box_scale: float = 1.3,
     ) -> None:
         super().__init__()
-        check_range(2, math.inf, roi_size=roi_size)
-        check_range(1, 3, box_scale=box_scale)
         self.box_scale, self.attribute_names = box_scale, tuple(attributes)
         # An object whose region has about as many cells on a map as are sampled belongs to that map.
         self.pool = MultiScaleRoIAlign(
             [str(stride) for stride in strides],
-            output_size=roi_size,
+            output_size=_ROI_SIZE,
             sampling_ratio=2,
-            canonical_scale=roi_size * strides[0],
+            canonical_scale=_ROI_SIZE * strides[0],
             canonical_level=int(math.log2(strides[0])),
         )
         block = partial(Conv2dNormActivation, in_channels, in_channels, norm_layer=partial(nn.GroupNorm, 8))
@@ -138,9 +136,7 @@ class ObjectHeads(nn.Module):
         logits = {name: head(averaged) for name, head in zip(self.attribute_names, self.values, strict=True)}
         return torch.cat(rois), None if self.points is None else self.points(pooled), logits
 
-    def losses(
-        self, outputs: ObjectOutputs, targets: Sequence[Mapping[str, Tensor]], *, heatmap_sigma: float
-    ) -> dict[str, Tensor]:
+    def losses(self, outputs: ObjectOutputs, targets: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """Return one loss a head, ``keypoints`` and ``attributes/<name>``; what is masked teaches nothing.
 
         That of the points is ten times their mean absolute error as shares of the region, plus the heatmaps'
@@ -151,7 +147,6 @@ class ObjectHeads(nn.Module):
             targets: One dict an image, R objects in all: ``keypoints`` float ``(N, K, 2)``, pixels of the network's
                 input; ``keypoint_mask`` bool ``(N, K)``, points outside of the region being left out as well; every
                 attribute int64 ``(N,)``, -1 where an object has none.
-            heatmap_sigma: Width of the heatmaps' Gaussian in cells.
         """
         rois, heatmaps, logits = outputs
         found: dict[str, Tensor] = {}
@@ -161,7 +156,7 @@ class ObjectHeads(nn.Module):
             inside = ((wanted >= 0) & (wanted <= 1)).all(dim=-1)
             mask = torch.cat([target["keypoint_mask"] for target in targets]) & inside
             points, _ = soft_argmax(heatmaps)
-            divergence = heatmap_loss(heatmaps, wanted, mask, sigma=heatmap_sigma)
+            divergence = heatmap_loss(heatmaps, wanted, mask)
             found["keypoints"] = 10 * point_loss(points, wanted, mask) + divergence
         for name, each in logits.items():
             ids = torch.cat([target[name] for target in targets])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -143,7 +142,7 @@ def small_fcos(num_classes: int, settings: Mapping[str, Any], kind: Callable[...
     Args:
         num_classes: Classes without background: one sigmoid for each.
         settings: The hyperparameters of a recipe that detects, see `DetectionModule`: ``channels``, ``head_channels``,
-            ``head_convs``, ``strides``, ``min_size``, ``max_size``, ``score_thresh``, ``nms_thresh``,
+            ``strides``, ``min_size``, ``max_size``, ``score_thresh``, ``nms_thresh``,
             ``detections_per_img``.
         kind: FCOS or a subclass.
 
@@ -156,7 +155,6 @@ def small_fcos(num_classes: int, settings: Mapping[str, Any], kind: Callable[...
             f"head_channels={head_channels} must be a multiple of 32, the groups of its normalisation; give 64"
         )
     check_range(1, 101, detections_per_img=settings["detections_per_img"])  # the metric counts 100
-    check_range(0, math.inf, head_convs=settings["head_convs"])
     passed = ("min_size", "max_size", "score_thresh", "nms_thresh", "detections_per_img")
     return kind(
         PyramidBackbone(channels=settings["channels"], out_channels=head_channels, strides=tuple(strides)),
@@ -164,7 +162,7 @@ def small_fcos(num_classes: int, settings: Mapping[str, Any], kind: Callable[...
         image_mean=[IMAGE_MEAN] * 3,
         image_std=[IMAGE_STD] * 3,
         anchor_generator=AnchorGenerator(tuple((s,) for s in strides), ((1.0,),) * len(strides)),
-        head=FCOSHead(head_channels, 1, num_classes, settings["head_convs"]),
+        head=FCOSHead(head_channels, 1, num_classes, 1),
         topk_candidates=300,
         **{name: settings[name] for name in passed},
     )
@@ -214,7 +212,7 @@ def point_loss(points: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
     return masked_mean((points - wanted).abs().mean(dim=-1), mask)
 
 
-def heatmap_loss(logits: Tensor, wanted: Tensor, mask: Tensor, *, sigma: float) -> Tensor:
+def heatmap_loss(logits: Tensor, wanted: Tensor, mask: Tensor, *, sigma: float = 1.0) -> Tensor:
     """Return how far heatmaps are from a Gaussian around each present point; 0 where no point is present.
 
     The divergence ``KL(G || softmax(logits))``, the mean over present points; G is a Gaussian of ``sigma``

@@ -63,7 +63,7 @@ def test_no_boxes_give_no_rows_and_a_loss_of_nothing() -> None:
         "keypoint_mask": torch.zeros(0, 3, dtype=torch.bool),
         "finish": torch.zeros(0, dtype=torch.int64),
     }
-    losses = model.losses(outputs, [target, target], heatmap_sigma=1.0)
+    losses = model.losses(outputs, [target, target])
     assert {name: float(loss.detach()) for name, loss in losses.items()} == {
         "keypoints": 0.0,
         "attributes/finish": 0.0,
@@ -82,7 +82,7 @@ def test_a_point_outside_of_the_region_teaches_nothing() -> None:
             "keypoint_mask": torch.tensor([[True, mask, True]]),
             "finish": torch.tensor([0]),
         }
-        losses.append(float(model.losses(outputs, [target], heatmap_sigma=1.0)["keypoints"].detach()))
+        losses.append(float(model.losses(outputs, [target])["keypoints"].detach()))
     assert losses[0] == losses[1] != losses[2]
 
 
@@ -93,16 +93,3 @@ def test_points_are_given_in_pixels_of_the_networks_input() -> None:
     torch.nn.init.zeros_(model.points[-1].bias)
     found = model.predictions(model({"8": torch.rand(1, 32, 8, 8)}, [BOXES[:1]]))
     torch.testing.assert_close(found["keypoints"], torch.tensor([[20.0, 40.0]]).expand(1, 3, 2))
-
-
-@pytest.mark.parametrize(
-    ("changes", "match"),
-    [
-        ({"roi_size": 1}, "roi_size"),
-        ({"box_scale": 4.0}, "box_scale"),
-        ({"in_channels": 12}, "divisible by num_groups"),
-    ],
-)
-def test_settings_out_of_range_are_refused(changes: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        heads(**changes)
