@@ -36,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the program's name, or None for those of this process.
 
     Returns:
-        0; 1 if something is wrong with the data; 2 if the command is wrong; 130 after Ctrl-C, 143 after a
-        request to end (SIGTERM): both remove what is half written.
+        0; 1 if something is wrong with the data, or an extra is not installed; 2 if the command is wrong; 130 after
+        Ctrl-C, 143 after a request to end (SIGTERM): both remove what is half written.
     """
     try:
         arguments = _parser().parse_args(argv)
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the output left: lit-loader index ... | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 1
-    except (UsageError, LitLoaderError, OSError, ValueError) as error:
+    except (UsageError, LitLoaderError, OSError, ValueError, ImportError) as error:
         message = str(error).replace("pass allow_loss=True", "pass --allow-loss")
         _report("error", re.sub(r"\bReadPolicy\((\w+)=[^)]*\)", r"--policy \1=ACTION", message))
         return 2 if isinstance(error, UsageError) else 1

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torchvision.ops import Conv2dNormActivation
 
 from lit_loader.collate.landmarks import LandmarkBatch
-from lit_loader.recipes.metrics import ClassMetric, LandmarkScores, NormalizeBy, landmark_metric
+from lit_loader.recipes.metrics import ClassMetric, JointMetric, LandmarkScores, NormalizeBy, landmark_metric
 from lit_loader.recipes.module import Metric, RecipeModule
 from lit_loader.recipes.network import (
     PyramidBackbone,
@@ -29,7 +29,7 @@ from lit_loader.recipes.network import (
 __all__ = ["LandmarkMetric", "LandmarkModule"]
 
 
-class LandmarkMetric(nn.Module):
+class LandmarkMetric(JointMetric):
     """The metrics of points and of classes, updated together.
 
     Args:
@@ -53,12 +53,6 @@ class LandmarkMetric(nn.Module):
         """Return the scores of everything collected since the last reset, over all ranks."""
         classes = None if self.classes is None else self.classes.compute_scores()
         return replace(self.points.compute_scores(), classes=classes)
-
-    def reset(self) -> None:
-        """Forget what was collected."""
-        self.points.reset()
-        if self.classes is not None:
-            self.classes.reset()
 
 
 class LandmarkModule(RecipeModule):

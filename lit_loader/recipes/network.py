@@ -123,17 +123,12 @@ class PyramidBackbone(nn.Module):
         for stage in self.stages:
             features = stage(features)
             columns.append(features)
-        merged: list[Tensor] = []
+        merged: list[Tensor] = []  # coarsest first
         for lateral, column in zip(reversed(self.laterals), reversed(columns[self.first :]), strict=True):
-            level = lateral(column)
-            if merged:
-                level = level + functional.interpolate(merged[-1], scale_factor=2.0, mode="nearest")
-            merged.append(level)
-        maps = merged[::-1][: len(self.strides)]
-        return OrderedDict(
-            (str(stride), output(level))
-            for stride, output, level in zip(self.strides, self.outputs, maps, strict=True)
-        )
+            above = functional.interpolate(merged[-1], scale_factor=2.0, mode="nearest") if merged else 0.0
+            merged.append(lateral(column) + above)
+        outputs = zip(self.strides, self.outputs, reversed(merged), strict=False)  # coarser ones only helped
+        return OrderedDict((str(stride), output(level)) for stride, output, level in outputs)
 
 
 def small_fcos(num_classes: int, settings: Mapping[str, Any], kind: Callable[..., FCOS] = FCOS) -> FCOS:

@@ -171,11 +171,10 @@ def descendants(pid: int, *, proc: Path = Path("/proc")) -> set[int]:
 
 def busy_cores_s(*, proc: Path = Path("/proc")) -> float | None:
     """Return the seconds for which this host's cores have been busy, all together, or None if it is not reported."""
-    for line in read_text(proc / "stat").splitlines():
-        if line.startswith("cpu "):
-            ticks = [int(word) for word in line.split()[1:9]]  # what guests used is in the first two
-            return (sum(ticks) - sum(ticks[3:5])) / _TICKS_A_SECOND  # without idling and waiting for disks
-    return None
+    words = read_text(proc / "stat").partition("\n")[0].split()  # "cpu" and the ticks of all cores
+    ticks = [int(word) for word in words[1:9]]  # what guests used is in the first two
+    idle = sum(ticks[3:5])  # and waiting for disks
+    return (sum(ticks) - idle) / _TICKS_A_SECOND if ticks else None
 
 
 def _stat(folder: Path) -> list[str]:
