@@ -14,7 +14,7 @@ from lit_loader.recipes.network import (
     PyramidBackbone,
     check_labels,
     check_names,
-    network_input,
+    finest_map,
 )
 
 __all__ = ["ClassificationModule"]
@@ -65,7 +65,6 @@ class ClassificationModule(RecipeModule):
         class_names = check_names("class_names", class_names)
         self.save_hyperparameters()  # plain values: a checkpoint loads under weights_only=True
         self.class_names, self.multi_label = tuple(class_names), multi_label
-        self.stride = stride
         self.backbone = PyramidBackbone(channels=channels, out_channels=head_channels, strides=(stride,))
         self.classify = nn.Sequential(nn.Dropout(0.1), nn.Linear(head_channels, len(class_names)))
         self.set_metric(lambda: ClassMetric(class_names, multi_label=multi_label))
@@ -79,9 +78,7 @@ class ClassificationModule(RecipeModule):
         Returns:
             float ``(B, num_classes)``; probabilities are its softmax, with ``multi_label`` its sigmoid.
         """
-        features: Tensor = self.backbone(network_input(images))[str(self.stride)]
-        rows, columns = (-(-side // self.stride) for side in images.shape[-2:])
-        logits: Tensor = self.classify(features[..., :rows, :columns].mean(dim=(-2, -1)))
+        logits: Tensor = self.classify(finest_map(self.backbone, images).mean(dim=(-2, -1)))
         return logits
 
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:

@@ -19,8 +19,8 @@ from lit_loader.recipes.network import (
     check_keypoints,
     check_labels,
     check_names,
+    finest_map,
     heatmap_loss,
-    network_input,
     plain,
     point_loss,
     soft_argmax,
@@ -170,18 +170,14 @@ class LandmarkModule(RecipeModule):
         return {**self.forward(batch.images), "image_ids": batch.image_ids}
 
     def _network(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
-        features: Tensor = self.backbone(network_input(images))[str(self.stride)]
-        rows, columns = (-(-side // self.stride) for side in images.shape[-2:])
-        features = features[..., :rows, :columns]  # without the padding
+        features = finest_map(self.backbone, images)
         logits: Tensor = self.heatmaps(features)
         return logits, None if self.classify is None else self.classify(features.mean(dim=(-2, -1)))
 
     def _map_size(self, logits: Tensor) -> Tensor:
         """Return width and height of the maps in pixels of the crop."""
         height, width = logits.shape[-2:]
-        return torch.tensor(
-            [width * self.stride, height * self.stride], dtype=torch.float32, device=logits.device
-        )
+        return self.stride * torch.tensor([width, height], dtype=torch.float32, device=logits.device)
 
     def _checked(self, batch: LandmarkBatch) -> LandmarkBatch:
         if not isinstance(batch, LandmarkBatch):

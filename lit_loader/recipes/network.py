@@ -20,6 +20,7 @@ __all__ = [
     "check_labels",
     "check_names",
     "check_range",
+    "finest_map",
     "heatmap_loss",
     "masked_mean",
     "network_input",
@@ -70,6 +71,13 @@ def network_input(images: Tensor) -> Tensor:
     height, width = images.shape[-2:]
     padded = functional.pad(normalised, (0, -width % 32, 0, -height % 32))
     return padded.contiguous(memory_format=torch.channels_last)
+
+
+def finest_map(backbone: PyramidBackbone, images: Tensor) -> Tensor:
+    """Return a backbone's finest map of images, as `network_input` takes them, without the padding."""
+    stride = backbone.strides[0]
+    features: Tensor = backbone(network_input(images))[str(stride)]
+    return features[..., : -(-images.shape[-2] // stride), : -(-images.shape[-1] // stride)]
 
 
 class PyramidBackbone(nn.Module):

@@ -190,7 +190,7 @@ def test_a_config_of_ones_own_and_its_module_are_found(command, folder, by_formu
         (["--simulate-step", "-1"], "--simulate-step -1 must be at least 0 milliseconds"),
         (["--simulate-step", "nan"], "--simulate-step nan must be at least 0 milliseconds"),
         (["--method", "threads"], "--method: invalid choice: 'threads' (choose from 'thread', 'fork'"),
-        (["--config-dir", "no"], "config_dir='no' is not a folder"),
+        (["--config-dir", "no"], "Primary config directory not found"),
         (["--config-name", "no"], "Cannot find primary config 'no'"),
         (["sampler=no"], "class_balanced"),
         (["workers.num_worker=2"], "did you mean workers.num_workers?"),
