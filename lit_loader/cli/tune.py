@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from lit_loader.cli.printing import print_lines, print_table
-from lit_loader.cli.settings import UsageError
-from lit_loader.configs import ConfigError, build_datamodule, compose_config, worker_override
+from lit_loader.cli.settings import UsageError, usage_errors
+from lit_loader.configs import build_datamodule, compose_config, worker_override
 from lit_loader.datamodules import LoaderDataModule
 from lit_loader.resources import PROCESS_BYTES, THREAD_BYTES, Resources, decide_num_workers, read_resources
 from lit_loader.tuning import (
@@ -88,11 +88,9 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _datamodule(arguments: argparse.Namespace) -> tuple[Any, LoaderDataModule]:
-    try:
+    with usage_errors():
         cfg = compose_config(arguments.config_dir, arguments.config_name, arguments.overrides)
         datamodule = build_datamodule(cfg)
-    except ConfigError as error:
-        raise UsageError(str(error)) from error
     if not isinstance(datamodule, LoaderDataModule):
         raise UsageError(
             f"datamodule is a {type(datamodule).__name__}; tune sets the workers of a "
