@@ -23,7 +23,9 @@ __all__ = [
     "count_ranks",
     "decide_num_workers",
     "read_cgroup_limits",
+    "read_counters",
     "read_resources",
+    "read_text",
     "read_throttled_s",
 ]
 
@@ -126,7 +128,7 @@ def read_resources(
     """
     environ = os.environ if environ is None else environ
     quota_cores, memory_left = read_cgroup_limits(root)
-    free = _fields(root / "proc/meminfo").get("MemAvailable:")
+    free = read_counters(root / "proc/meminfo").get("MemAvailable:")
     left = [size for size in (None if free is None else free << 10, memory_left) if size is not None]
     ranks = max(count_ranks(environ), ranks_on_host or 1)
     of_slurm = _slurm_tasks(environ) == ranks
@@ -174,7 +176,7 @@ def read_cgroup_limits(root: Path = Path("/")) -> tuple[float | None, int | None
 def read_throttled_s(root: Path = Path("/")) -> float | None:
     """Return the seconds for which a quota has held this process's groups back, or None if it is not reported."""
     units = {"throttled_usec": 1e6, "throttled_time": 1e9}  # of version 2 and of version 1
-    stats = [_fields(folder / "cpu.stat") for folder in _folders(root, "cpu")]
+    stats = [read_counters(folder / "cpu.stat") for folder in _folders(root, "cpu")]
     return max(
         (stat[name] / unit for stat in stats for name, unit in units.items() if name in stat), default=None
     )
@@ -204,31 +206,34 @@ def _slurm_tasks(environ: Mapping[str, str]) -> int | None:
 
 
 def _quota(folder: Path) -> float | None:
-    words = _text(folder / "cpu.max").split()  # version 2: "max 100000" or "150000 100000"
-    words = words or (_text(folder / "cpu.cfs_quota_us") + _text(folder / "cpu.cfs_period_us")).split()
+    names = (
+        "cpu.max",
+        "cpu.cfs_quota_us",
+        "cpu.cfs_period_us",
+    )  # the first is of version 2, which has no other
+    words = "".join(read_text(folder / name) for name in names).split()
     quota, period = map(_positive, [*words, "", ""][:2])
     return quota / period if quota and period else None
 
 
 def _memory_left(folder: Path) -> int | None:
     names = ("memory.max", "memory.high", "memory.limit_in_bytes")
-    limit = min(
-        (size for name in names if (size := _positive(_text(folder / name))) is not None), default=_NO_LIMIT
-    )
+    sizes = (_positive(read_text(folder / name)) for name in names)
+    limit = min((size for size in sizes if size is not None), default=_NO_LIMIT)
     if limit >= _NO_LIMIT:
         return None
-    used = _positive(_text(folder / "memory.current") or _text(folder / "memory.usage_in_bytes")) or 0
-    stat = _fields(folder / "memory.stat")
+    used = _positive(read_text(folder / "memory.current") or read_text(folder / "memory.usage_in_bytes")) or 0
+    stat = read_counters(folder / "memory.stat")
     return max(0, limit - max(0, used - stat.get("total_inactive_file", stat.get("inactive_file", 0))))
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
     """Yield the folders of a controller's groups, from the process's own upwards, of every hierarchy."""
     groups: dict[str, PurePosixPath] = {}  # by controller; "" is version 2
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, group = [*line.split(":", 2), "", ""][:3]
         groups |= {name: PurePosixPath(group or "/") for name in controllers.split(",")}
-    for line in _text(root / "proc/self/mountinfo").splitlines():
+    for line in read_text(root / "proc/self/mountinfo").splitlines():
         left, _, right = line.partition(" - ")
         kind, *_, options = [*right.split(), "", ""][:3]
         words = left.split()
@@ -244,9 +249,9 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
         )
 
 
-def _fields(path: Path) -> dict[str, int]:
-    """Return the lines ``NAME NUMBER ...`` of a file."""
-    pairs = (line.split()[:2] for line in _text(path).splitlines())
+def read_counters(path: Path) -> dict[str, int]:
+    """Return the lines ``NAME NUMBER ...`` of a file; nothing of one that cannot be read."""
+    pairs = (line.split()[:2] for line in read_text(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
@@ -254,8 +259,9 @@ def _positive(text: str) -> int | None:
     return int(text) if text.strip().isdigit() and int(text) > 0 else None
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return a file's text, empty if it cannot be read: gone, another user's, or of another system."""
     try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError):
+        return path.read_text(errors="replace")
+    except OSError:
         return ""

@@ -52,6 +52,10 @@ found = importlib.metadata.Distribution.from_name
 importlib.metadata.Distribution.from_name = from_name
 """
 BASE_INSTALL = """
+import contextlib
+import importlib
+import io
+
 import torch
 
 import lit_loader
@@ -79,7 +83,13 @@ assert len(list(batches)) == 3
 root = draw_shapes(FOLDER + "/set", num_images={"train": 3}, image_size=32, progress=False)
 assert lit_loader.read_annotations("voc", root, "train", progress=False).num_images == 3
 assert main(["index", "voc", str(root), "train"]) in (None, 0)
+for words in (["tune"], ["tune", "--config-dir", FOLDER]):
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
+        assert main(words) == 1
+    assert "pip install 'lit-loader[hydra]'" in errors.getvalue(), errors.getvalue()
 for extra, feature in (
+    ("hydra", lambda: importlib.import_module("lit_loader.configs")),
     ("plot", lambda: datamodule.plot_batch()),
     ("plot", lambda: lit_loader.draw_labels([torch.zeros(3, 4, 4)], ["a"])),
     ("recipes", lambda: lit_loader.recipes.DetectionModule(class_names=["a"])),

@@ -91,7 +91,7 @@ def find_copies(table: AnnotationTable, cache_dir: Path | str | None = None) -> 
         if all(type(i) is int and 0 <= i < table.num_images for group in copies for i in group):
             return copies, False
     copies = [list(range(table.num_images))]
-    for trait in (_size, _tail, _digest):
+    for trait in (os.path.getsize, _tail, _digest):
         copies = [equal for group in copies for equal in _equal_images(table, group, trait)]
     draft = path.with_suffix(f".{os.getpid()}.tmp")
     with suppress(OSError):  # without a cache to write they are compared each time
@@ -138,7 +138,7 @@ def stratified_split(
         Sechidis, Tsoumakas and Vlahavas 2011, On the stratification of multi-label data, algorithm 1; that
         every part gets one of a rare class is added here.
     """
-    if not shares or min(shares.values()) <= 0 or abs(sum(shares.values()) - 1) > 1e-6:
+    if not all(share > 0 for share in shares.values()) or not abs(sum(shares.values()) - 1) < 1e-6:
         raise ValueError(f"shares={dict(shares)} must be positive and of sum 1, e.g. train 0.9 and val 0.1")
     if groups is not None and len(groups) != table.num_images:
         raise ValueError(f"groups has {len(groups)} names; the table has {table.num_images} images")
@@ -215,10 +215,6 @@ def _equal_images(
         with suppress(OSError):  # missing or unreadable, which is the reader's policy to decide on
             found.setdefault(trait(f"{table.root}/{table.image_paths[image]}"), []).append(image)
     return (equal for value, equal in found.items() if value and len(equal) > 1)
-
-
-def _size(path: str) -> int:
-    return os.stat(path).st_size  # noqa: PTH116 - a third of a Path's time, for each image
 
 
 def _tail(path: str) -> bytes:

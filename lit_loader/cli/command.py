@@ -36,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the program's name, or None for those of this process.
 
     Returns:
-        0; 1 if something is wrong with the data; 2 if the command is wrong; 130 after Ctrl-C, 143 after a
-        request to end (SIGTERM): both remove what is half written.
+        0; 1 if something is wrong with the data, or an extra is not installed; 2 if the command is wrong; 130 after
+        Ctrl-C, 143 after a request to end (SIGTERM): both remove what is half written.
     """
     try:
         arguments = _parser().parse_args(argv)
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the output left: lit-loader index ... | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 1
-    except (UsageError, LitLoaderError, OSError, ValueError) as error:
+    except (UsageError, LitLoaderError, OSError, ValueError, ImportError) as error:
         message = str(error).replace("pass allow_loss=True", "pass --allow-loss")
         _report("error", re.sub(r"\bReadPolicy\((\w+)=[^)]*\)", r"--policy \1=ACTION", message))
         return 2 if isinstance(error, UsageError) else 1
@@ -110,7 +110,7 @@ def _tune(arguments: argparse.Namespace) -> None:
 
     Examples:
       lit-loader tune
-      lit-loader tune --budget 2m datamodule=landmarks dataset=voc dataset.root=faces-xml
+      lit-loader tune --budget 120 datamodule=landmarks dataset=voc dataset.root=faces-xml
       lit-loader tune --config-dir conf --config-name app --method thread --method spawn --simulate-step 40
 
     --simulate-step computes for MS milliseconds after each batch, as a training step on the CPU does. --method may be
@@ -209,7 +209,7 @@ def _parser() -> argparse.ArgumentParser:
     add("overrides", metavar="KEY=VALUE", nargs="*", help="overrides of the config, as Hydra takes them")
     add("--config-dir", metavar="DIR", help="folder of the config (default: the one that is shipped)")
     add("--config-name", metavar="NAME", default="train", help="its name (default: train)")
-    add("--budget", metavar="TIME", default="60s", help="how long to measure: 60s, 2m (default: 60s)")
+    add("--budget", type=float, metavar="SECONDS", default=60.0, help="how long to measure (default: 60)")
     methods = ("thread", *multiprocessing.get_all_start_methods())
     text = "workers to try: threads, or processes by their start method (default: thread, and the config's)"
     add("--method", choices=methods, action="append", help=text)

@@ -14,9 +14,8 @@ from lit_loader.annotations.splitting import check_groups, hold_out
 from lit_loader.cli.index import figures_of, print_figures, print_reports, read_sets
 from lit_loader.cli.placing import RECORD, check_rows_agree, image_places, new_folder, place_images, relocated
 from lit_loader.cli.printing import print_lines
-from lit_loader.cli.settings import UsageError, parse_options, parse_shares, parse_splits
+from lit_loader.cli.settings import UsageError, parse_options, parse_shares, parse_splits, usage_errors
 from lit_loader.cli.training import training_command
-from lit_loader.errors import AnnotationError
 from lit_loader.formats import find_reader, find_writer, write_annotations
 from lit_loader.formats.registry import format_options, make_format, takes_option
 
@@ -70,12 +69,10 @@ def convert(arguments: argparse.Namespace) -> None:
 
 
 def _writer_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    try:
+    with usage_errors():
         writer = find_writer(arguments.to)
         options = parse_options(arguments.writer_option, [""], takes=partial(takes_option, writer))[""]
         make_format(writer, options)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     return options
 
 
@@ -94,7 +91,7 @@ def _held_out(
 ) -> tuple[dict[str, AnnotationTable], list[str]]:
     """Return the splits, those included that are held out of ``train``, and a line on copies if there are some."""
     tables, pattern, text = dict(read), arguments.group_pattern, ""
-    try:
+    with usage_errors():
         if shares:
             given = {"group_pattern": pattern, "seed": arguments.seed, "cache_dir": arguments.cache_dir}
             parts, text, _ = hold_out(read["train"], shares, **given)
@@ -102,10 +99,6 @@ def _held_out(
         if pattern is not None:
             paths = {split: list(table.image_paths) for split, table in tables.items()}
             check_groups(paths, pattern, root=arguments.root)
-    except AnnotationError:
-        raise
-    except ValueError as error:
-        raise UsageError(str(error)) from error
     return tables, [text] if text else []
 
 

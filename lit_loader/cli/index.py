@@ -18,9 +18,8 @@ from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import shared_names
 from lit_loader.cli.printing import print_lines, print_table
-from lit_loader.cli.settings import UsageError, parse_actions, parse_options, parse_splits
+from lit_loader.cli.settings import UsageError, parse_actions, parse_options, parse_splits, usage_errors
 from lit_loader.cli.training import training_command
-from lit_loader.errors import AnnotationError
 from lit_loader.formats import Reader, Writer, find_reader, read_annotations, readers, writers
 from lit_loader.formats.folder import Folder
 from lit_loader.formats.registry import format_options, takes_option
@@ -83,7 +82,7 @@ def read_sets(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[
     """
     if not Path(arguments.root).is_dir():
         raise UsageError(f"ROOT {arguments.root!r} is not a folder; give the folder of the data set")
-    try:
+    with usage_errors():
         options = _options(arguments, splits)
         read = partial(
             read_annotations,
@@ -96,10 +95,6 @@ def read_sets(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[
             progress=not arguments.no_progress,
         )
         tables = [read(name, **options[split]) for split, name in splits.items()]
-    except AnnotationError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from error
     return dict(zip(splits, with_same_names(tables), strict=True))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import posixpath
 import shutil
@@ -29,7 +28,6 @@ from lit_loader.formats.labelme_file import LABELME_ENDING, embedded_image
 
 __all__ = [
     "RECORD",
-    "RECORD_KEYS",
     "check_rows_agree",
     "image_places",
     "new_folder",
@@ -37,11 +35,8 @@ __all__ = [
     "relocated",
 ]
 
-RECORD: Final = "conversion.json"
+RECORD: Final = "lit_loader_conversion.json"
 """The file that records how a folder was made; only a folder that has it is ever replaced."""
-
-RECORD_KEYS: Final = ("from", "to", "read", "shares")
-"""The keys of the file, which one of another program does not have."""
 
 
 @contextmanager
@@ -50,7 +45,7 @@ def new_folder(out: Path | str, *, overwrite: bool, keep: Iterable[Path]) -> Ite
 
     Args:
         out: The folder to make. One that is there is replaced only with ``overwrite``, and only if it is
-            empty or was made here, which its ``conversion.json`` records. On an error it stays as it was.
+            empty or was made here, which its ``lit_loader_conversion.json`` records. On an error it stays as it was.
         overwrite: Whether to replace it.
         keep: Files and folders that are being read; ``out`` may not hold them.
 
@@ -87,18 +82,10 @@ def _check_replaceable(target: Path, *, overwrite: bool) -> None:
         raise UsageError(f"--out {target} is there already; give another folder, or --overwrite")
     if target.is_symlink() or not target.is_dir():
         raise UsageError(f"--out {target} is not a folder; --overwrite replaces folders only")
-    try:
-        record = (
-            json.loads((target / RECORD).read_bytes())
-            if any(target.iterdir())
-            else dict.fromkeys(RECORD_KEYS)
-        )
-    except (OSError, ValueError):
-        record = None
-    if not isinstance(record, dict) or record.keys() != set(RECORD_KEYS):
+    if any(target.iterdir()) and not (target / RECORD).is_file():
         raise UsageError(
-            f"--out {target} was not made by lit-loader convert (it has no {RECORD} of its own); remove it "
-            "yourself, or give another folder"
+            f"--out {target} was not made by lit-loader convert (it has no {RECORD}); remove it yourself, or give "
+            "another folder"
         )
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any, Final
 
 import yaml
+
+from lit_loader.errors import AnnotationError
 
 __all__ = [
     "UsageError",
@@ -17,6 +20,7 @@ __all__ = [
     "parse_shares",
     "parse_splits",
     "parse_value",
+    "usage_errors",
 ]
 
 _SPLIT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -25,6 +29,17 @@ _USUAL: Final = ("train", "val", "test", "trainval")
 
 class UsageError(Exception):
     """The command is wrong, whatever the data is."""
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Raise what refuses a value inside as UsageError; errors in the annotations stay what they are."""
+    try:
+        yield
+    except AnnotationError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
 
 
 def parse_splits(words: Sequence[str], *, default: str | None) -> dict[str, str]:
@@ -113,15 +128,12 @@ def parse_shares(words: Sequence[str], splits: Mapping[str, str]) -> dict[str, f
             shares[split] = float(value)
         except ValueError:
             raise UsageError(f"--hold-out {word}: {value!r} is not a number; give e.g. {split}=0.1") from None
-        if not 0 < shares[split] < 1:
-            raise UsageError(f"--hold-out {word}: the share must be between 0 and 1")
-    if not shares:
-        return {}
-    if "train" not in splits:
+    if shares and "train" not in splits:
         raise UsageError(f"--hold-out takes images of the split train; there are {', '.join(splits)}")
-    if sum(shares.values()) >= 1:
-        raise UsageError(f"--hold-out takes {sum(shares.values()):g} of the images; leave some to train")
-    return {"train": 1 - sum(shares.values()), **shares}
+    rest = 1 - sum(shares.values())
+    if not all(share > 0 for share in (rest, *shares.values())):
+        raise UsageError(f"--hold-out {shares}: each share must be above 0, and some must be left to train")
+    return {"train": rest, **shares} if shares else {}
 
 
 def parse_value(text: str) -> Any:
@@ -133,11 +145,10 @@ def parse_value(text: str) -> Any:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         return text
-    if text[:1] in ("|", ">") or (value is None and text.strip().lower() not in ("null", "~")):
-        return text
-    if isinstance(value, dict | list) and not text.lstrip().startswith(("[", "{")):
-        return text
-    return value if isinstance(value, type(None) | bool | int | float | str | list | dict) else text
+    is_none = value is None and text.strip().lower() in ("null", "~")
+    is_nested = isinstance(value, dict | list) and text.lstrip().startswith(("[", "{"))
+    is_scalar = isinstance(value, int | float | str) and not text.startswith(("|", ">"))
+    return value if is_none or is_nested or is_scalar else text
 
 
 def _pair(word: str) -> tuple[str, str]:

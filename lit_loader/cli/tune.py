@@ -5,20 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from lit_loader.cli.printing import print_lines, print_table
-from lit_loader.cli.settings import UsageError
-from lit_loader.configs import ConfigError, build_datamodule, compose_config, worker_override
+from lit_loader.cli.settings import UsageError, usage_errors
+from lit_loader.configs import build_datamodule, compose_config, worker_override
 from lit_loader.datamodules import LoaderDataModule
 from lit_loader.resources import PROCESS_BYTES, THREAD_BYTES, Resources, decide_num_workers, read_resources
 from lit_loader.tuning import (
@@ -28,12 +25,11 @@ from lit_loader.tuning import (
     Measurement,
     TuningResult,
     diagnose,
+    median,
     search_settings,
 )
 
-__all__ = ["parse_seconds", "tune"]
-
-_UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+__all__ = ["tune"]
 
 
 def tune(arguments: argparse.Namespace) -> None:
@@ -44,7 +40,6 @@ def tune(arguments: argparse.Namespace) -> None:
         ValueError: If the data gives no training batch.
         OSError: If a file cannot be read.
     """
-    budget_s = parse_seconds(arguments.budget)
     _check(arguments)
     path, num_threads = list(sys.path), torch.get_num_threads()
     sys.path.insert(0, str(Path.cwd()))  # for modules that the config names, as in a script there
@@ -55,14 +50,14 @@ def tune(arguments: argparse.Namespace) -> None:
         host = read_resources(has_accelerator=torch.accelerator.is_available())
         with redirect_stdout(sys.stderr):  # a data set may print, and the output may be JSON
             datamodule.prepare_data()
-            tuned = _search(datamodule, host, budget_s, arguments)
+            tuned = _search(datamodule, host, arguments)
     finally:
         sys.path[:] = path
         torch.set_num_threads(num_threads)
     settings = _changed(tuned.best, given)
     overrides = " ".join(worker_override(cfg, name, value) for name, value in settings.items())
     figures = tuned.medians()
-    verdicts = diagnose(figures, tuned.best, host)
+    verdicts = diagnose(figures, median(tuned.measured[tuned.best]), host)
     auto = _auto(figures, tuned.best, host, arguments.simulate_step)
     if arguments.json:
         result = {
@@ -82,21 +77,10 @@ def tune(arguments: argparse.Namespace) -> None:
     print_lines(f"best: {tuned.best!s}; to use it:", "", f"  {overrides}")
 
 
-def parse_seconds(text: str) -> float:
-    """Return the seconds that a text such as ``90``, ``60s`` or ``1.5m`` means.
-
-    Raises:
-        UsageError: If it is not a time above 0.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)", text.strip())
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not seconds > 0:
-        raise UsageError(f"--budget {text!r} must be a time above 0, such as 60s or 2m")
-    return seconds
-
-
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse before a long measurement what would fail after it."""
+    if not 0 < arguments.budget < math.inf:
+        raise UsageError(f"--budget {arguments.budget:g} must be a time above 0 seconds")
     if not 0 <= arguments.simulate_step < math.inf:
         raise UsageError(f"--simulate-step {arguments.simulate_step:g} must be at least 0 milliseconds")
     if arguments.max_workers is not None and arguments.max_workers < 1:
@@ -104,11 +88,9 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _datamodule(arguments: argparse.Namespace) -> tuple[Any, LoaderDataModule]:
-    try:
+    with usage_errors():
         cfg = compose_config(arguments.config_dir, arguments.config_name, arguments.overrides)
         datamodule = build_datamodule(cfg)
-    except ConfigError as error:
-        raise UsageError(str(error)) from error
     if not isinstance(datamodule, LoaderDataModule):
         raise UsageError(
             f"datamodule is a {type(datamodule).__name__}; tune sets the workers of a "
@@ -117,34 +99,30 @@ def _datamodule(arguments: argparse.Namespace) -> tuple[Any, LoaderDataModule]:
     return cfg, datamodule
 
 
-def _search(
-    datamodule: LoaderDataModule, host: Resources, budget_s: float, arguments: argparse.Namespace
-) -> TuningResult:
-    """Search with a progress bar, drawn on standard error by this thread: no other one lives when workers fork."""
+def _search(datamodule: LoaderDataModule, host: Resources, arguments: argparse.Namespace) -> TuningResult:
+    """Search; the progress is a line on standard error, and no thread of its own lives when workers fork."""
     meter = LoaderMeter(datamodule, step_s=arguments.simulate_step / 1e3)
     methods = arguments.method or ("thread", datamodule.workers.multiprocessing_context or METHODS[1])
     most, fitting = max(4, 2 * host.num_cores), host.max_workers()
     most = most if fitting is None else max(1, min(most, fitting))
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, auto_refresh=False, disable=arguments.no_progress) as bar:
-        task = bar.add_task("measuring", total=budget_s)
 
-        def show(candidate: Candidate, elapsed_s: float) -> None:
-            bar.update(task, completed=elapsed_s, description=f"measuring {candidate!s:24}", refresh=True)
+    def show(candidate: Candidate, elapsed_s: float) -> None:
+        if not arguments.no_progress:
+            sys.stderr.write(f"\r{elapsed_s:5.0f} of {arguments.budget:g} s: measuring {candidate!s:30}")
+            sys.stderr.flush()
 
-        try:
-            return search_settings(
-                meter,
-                num_cores=max(1, round(host.cores)),
-                methods=list(dict.fromkeys(methods)),
-                max_workers=arguments.max_workers or most,
-                budget_s=budget_s,
-                progress=show,
-            )
-        finally:
-            meter.restore()
-            bar.update(task, completed=budget_s, description="measured", refresh=True)
+    try:
+        return search_settings(
+            meter,
+            num_cores=max(1, round(host.cores)),
+            methods=list(dict.fromkeys(methods)),
+            max_workers=arguments.max_workers or most,
+            budget_s=arguments.budget,
+            progress=show,
+        )
+    finally:
+        meter.restore()
+        sys.stderr.write("" if arguments.no_progress else "\n")
 
 
 def _changed(best: Candidate, context: str | None) -> dict[str, Any]:
@@ -165,10 +143,7 @@ def _auto(figures: list[Measurement], best: Candidate, host: Resources, step_ms:
     if rates:
         text += f"; {max(rates):.0f} samples/s were measured with as many"
     if number != best.num_workers and not host.has_accelerator and not step_ms:
-        text += (
-            ". Nothing but batches was computed here, so that workers had every core: give --simulate-step MS"
-        )
-        text += " to measure beside a training step"
+        text += ". Only batches were computed, so that workers had every core: give --simulate-step MS to change that"
     return {"num_workers": number, "text": text}
 
 

@@ -32,10 +32,6 @@ def compose_config(
     Raises:
         ConfigError: If it cannot be composed or does not fit; the message holds the remedy.
     """
-    if config_dir is not None and not Path(config_dir).is_dir():
-        raise ConfigError(
-            f"config_dir={str(config_dir)!r} is not a folder; give the one that holds the configs"
-        )
     if GlobalHydra.instance().is_initialized():
         raise ConfigError("a config is being composed in this process already; compose one after the other")
     folder = (SHIPPED if config_dir is None else Path(config_dir)).absolute()

@@ -14,8 +14,7 @@ from lit_loader.recipes.network import (
     PyramidBackbone,
     check_labels,
     check_names,
-    check_range,
-    network_input,
+    finest_map,
 )
 
 __all__ = ["ClassificationModule"]
@@ -35,9 +34,6 @@ class ClassificationModule(RecipeModule):
         channels: Width of the backbone, a positive multiple of 8.
         head_channels: Width of the map that is averaged.
         stride: Stride of that map, 4, 8, 16 or 32.
-        dropout: Share of the averaged features that is dropped in training, in [0, 1).
-        label_smoothing: Share of a label's weight that is spread over all classes, in [0, 1); with
-            ``multi_label`` half of it is what a class that is not there is taught.
         learning_rate: Peak learning rate of AdamW.
         weight_decay: Weight decay of AdamW.
         warmup_steps: Optimizer steps of linear warm-up, see `RecipeModule`.
@@ -61,20 +57,16 @@ class ClassificationModule(RecipeModule):
         channels: int = 48,
         head_channels: int = 64,
         stride: int = 8,
-        dropout: float = 0.1,
-        label_smoothing: float = 0.0,
         learning_rate: float = 3e-3,
         weight_decay: float = 1e-2,
         warmup_steps: int = 50,
     ) -> None:
         super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, warmup_steps=warmup_steps)
         class_names = check_names("class_names", class_names)
-        check_range(0, 1, dropout=dropout, label_smoothing=label_smoothing)
         self.save_hyperparameters()  # plain values: a checkpoint loads under weights_only=True
         self.class_names, self.multi_label = tuple(class_names), multi_label
-        self.stride, self.label_smoothing = stride, label_smoothing
         self.backbone = PyramidBackbone(channels=channels, out_channels=head_channels, strides=(stride,))
-        self.classify = nn.Sequential(nn.Dropout(dropout), nn.Linear(head_channels, len(class_names)))
+        self.classify = nn.Sequential(nn.Dropout(0.1), nn.Linear(head_channels, len(class_names)))
         self.set_metric(lambda: ClassMetric(class_names, multi_label=multi_label))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -86,15 +78,13 @@ class ClassificationModule(RecipeModule):
         Returns:
             float ``(B, num_classes)``; probabilities are its softmax, with ``multi_label`` its sigmoid.
         """
-        features: Tensor = self.backbone(network_input(images))[str(self.stride)]
-        rows, columns = (-(-side // self.stride) for side in images.shape[-2:])
-        logits: Tensor = self.classify(features[..., :rows, :columns].mean(dim=(-2, -1)))
+        logits: Tensor = self.classify(finest_map(self.backbone, images).mean(dim=(-2, -1)))
         return logits
 
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
         """Return the loss."""
         logits = self.forward(batch.images)
-        loss = self._losses(logits, self._labels(batch), smoothing=self.label_smoothing).mean()
+        loss = self._losses(logits, self._labels(batch)).mean()
         self.log("train/loss", loss.detach(), batch_size=len(batch.images))
         return loss
 
@@ -102,8 +92,7 @@ class ClassificationModule(RecipeModule):
         """Update a metric with the answers and losses of a batch."""
         logits, labels = self.forward(batch.images), self._labels(batch)
         answers = (logits > 0).long() if self.multi_label else logits.argmax(dim=1)
-        losses = self._losses(logits, labels, smoothing=0.0)
-        metric.update(answers, labels.long(), losses, is_duplicate=batch.is_duplicate)
+        metric.update(answers, labels.long(), self._losses(logits, labels), is_duplicate=batch.is_duplicate)
 
     def predict_step(self, batch: ClassificationBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Return the probabilities of a batch, ``(B, num_classes)``."""
@@ -112,24 +101,20 @@ class ClassificationModule(RecipeModule):
 
     def _labels(self, batch: ClassificationBatch) -> Tensor:
         labels, count = batch.labels, len(self.class_names)
-        if self.multi_label:
-            if not labels.is_floating_point() or labels.ndim != 2 or labels.shape[1] != count:
-                raise ValueError(
-                    f"multi_label=True needs float labels (B, {count}) of 0 and 1, got {labels.dtype} "
-                    f"{tuple(labels.shape)}; give ClassificationDataModule multi_label=True too"
-                )
-            return labels
-        if labels.is_floating_point() or labels.ndim != 1:
+        wanted = f"float labels (B, {count}) of 0 and 1" if self.multi_label else "int64 labels (B,)"
+        is_vectors = labels.is_floating_point() and labels.ndim == 2 and labels.shape[1] == count
+        is_ids = not labels.is_floating_point() and labels.ndim == 1
+        if not (is_vectors if self.multi_label else is_ids):
             raise ValueError(
-                f"expected int64 labels (B,), one an image, got {labels.dtype} {tuple(labels.shape)}; "
-                "give multi_label=True to the module, or leave it out of the data module"
+                f"multi_label={self.multi_label} needs {wanted}, got {labels.dtype} {tuple(labels.shape)}; give "
+                "multi_label=True to the module and to ClassificationDataModule, or to none of them"
             )
-        check_labels(labels, self.class_names, argument="class_names", first=0)
+        if is_ids:
+            check_labels(labels, self.class_names, argument="class_names", first=0)
         return labels
 
-    def _losses(self, logits: Tensor, labels: Tensor, *, smoothing: float) -> Tensor:
+    def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each image, ``(B,)``."""
         if not self.multi_label:
-            return functional.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="none")
-        wanted = labels * (1 - smoothing) + smoothing / 2
-        return functional.binary_cross_entropy_with_logits(logits, wanted, reduction="none").mean(dim=1)
+            return functional.cross_entropy(logits, labels, reduction="none")
+        return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(dim=1)

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torchvision.models.detection.fcos import FCOS
 
 from lit_loader.collate import batch_duplicates, batch_images, batch_targets
 from lit_loader.recipes.metrics import AveragePrecision
@@ -40,7 +41,6 @@ class DetectionModule(RecipeModule):
         class_names: Names of the classes; label ``i + 1`` is ``class_names[i]``.
         channels: Width of the backbone, a positive multiple of 8.
         head_channels: Width of pyramid and head, a multiple of 32 (groups of its normalisation).
-        head_convs: Convolutions in each of the head's two branches before the last.
         strides: Strides of the pyramid's maps, a run of neighbours from (4, 8, 16, 32).
         min_size: Images are resized so that the shorter side has this many pixels...
         max_size: ... unless the longer side would exceed this many.
@@ -69,7 +69,6 @@ class DetectionModule(RecipeModule):
         class_names: Sequence[str],
         channels: int = 48,
         head_channels: int = 64,
-        head_convs: int = 1,
         strides: Sequence[int] = (8,),
         min_size: int = 96,
         max_size: int = 192,
@@ -85,8 +84,23 @@ class DetectionModule(RecipeModule):
         strides = [int(stride) for stride in strides]
         self.save_hyperparameters()  # plain values: a checkpoint loads under weights_only=True
         self.class_names = tuple(class_names)
-        self.model = small_fcos(len(class_names), self.hparams)
-        self.set_metric(lambda: AveragePrecision(class_names))
+        self.model = self.make_model()
+        self.set_metric(self.make_metric)
+
+    def make_model(self) -> FCOS:
+        """Return the detector that the hyperparameters describe."""
+        return small_fcos(len(self.class_names), self.hparams)
+
+    def make_metric(self) -> nn.Module:
+        """Return the metric of validation and tests."""
+        return AveragePrecision(self.class_names)
+
+    def read_targets(self, batch: Any) -> list[dict[str, Tensor]]:
+        """Return the targets of a batch as one dict of plain tensors an image, checked against the names."""
+        targets = plain_targets(batch_targets(batch))
+        labels = torch.cat([target["labels"] for target in targets])
+        check_labels(labels, self.class_names, argument="class_names", first=FIRST_LABEL)
+        return targets
 
     def forward(self, images: Sequence[Tensor] | Tensor) -> list[dict[str, Tensor]]:
         """Return ``boxes``, ``labels`` and ``scores`` of every image, best first; needs ``eval()``."""
@@ -94,16 +108,20 @@ class DetectionModule(RecipeModule):
         return [{**found, "labels": found["labels"] + FIRST_LABEL} for found in detections]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """Return the sum of the detector's losses."""
-        targets = plain_targets(batch_targets(batch))
-        labels = torch.cat([target["labels"] for target in targets])
-        check_labels(labels, self.class_names, argument="class_names", first=FIRST_LABEL)
+        """Return the sum of the losses."""
+        targets = training_targets(self.read_targets(batch))
+        boxes = torch.cat([target["boxes"] for target in targets])
+        flat = boxes[(boxes[:, 2:] <= boxes[:, :2]).any(dim=1)]
+        if len(flat):
+            raise ValueError(
+                f"the box {flat[0].tolist()} has no area; drop such objects with lit_loader.transforms.SanitizeObjects"
+            )
         images = [unit_range(image) for image in batch_images(batch)]
-        return self.log_sum(self.model(images, training_targets(targets)), batch_size=len(targets))
+        return self.log_sum(self.model(images, targets), batch_size=len(targets))
 
     def collect(self, batch: Batch, metric: Metric) -> None:
-        """Update a metric with the detections of a batch."""
-        found, wanted = self.forward(batch_images(batch)), plain_targets(batch_targets(batch))
+        """Update a metric with all that is found in a batch."""
+        found, wanted = self.forward(batch_images(batch)), self.read_targets(batch)
         metric.update(found, wanted, is_duplicate=batch_duplicates(batch))
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> list[dict[str, Tensor]]:

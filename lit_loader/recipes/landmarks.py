@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,16 +12,15 @@ from torch.nn import functional
 from torchvision.ops import Conv2dNormActivation
 
 from lit_loader.collate.landmarks import LandmarkBatch
-from lit_loader.recipes.metrics import ClassMetric, LandmarkScores, NormalizeBy, landmark_metric
+from lit_loader.recipes.metrics import ClassMetric, JointMetric, LandmarkScores, NormalizeBy, landmark_metric
 from lit_loader.recipes.module import Metric, RecipeModule
 from lit_loader.recipes.network import (
     PyramidBackbone,
     check_keypoints,
     check_labels,
     check_names,
-    check_range,
+    finest_map,
     heatmap_loss,
-    network_input,
     plain,
     point_loss,
     soft_argmax,
@@ -31,7 +29,7 @@ from lit_loader.recipes.network import (
 __all__ = ["LandmarkMetric", "LandmarkModule"]
 
 
-class LandmarkMetric(nn.Module):
+class LandmarkMetric(JointMetric):
     """The metrics of points and of classes, updated together.
 
     Args:
@@ -55,12 +53,6 @@ class LandmarkMetric(nn.Module):
         """Return the scores of everything collected since the last reset, over all ranks."""
         classes = None if self.classes is None else self.classes.compute_scores()
         return replace(self.points.compute_scores(), classes=classes)
-
-    def reset(self) -> None:
-        """Forget what was collected."""
-        self.points.reset()
-        if self.classes is not None:
-            self.classes.reset()
 
 
 class LandmarkModule(RecipeModule):
@@ -86,9 +78,6 @@ class LandmarkModule(RecipeModule):
         channels: Width of the backbone, a positive multiple of 8.
         head_channels: Width of pyramid and head.
         stride: Pixels between the cells of a heatmap, 4, 8, 16 or 32.
-        heatmap_sigma: Width of the Gaussian in cells, at least 0.1.
-        heatmap_weight: Weight of the divergence, 0 for none.
-        class_weight: Weight of the class's cross-entropy.
         learning_rate: Peak learning rate of AdamW.
         weight_decay: Weight decay of AdamW.
         warmup_steps: Optimizer steps of linear warm-up, see `RecipeModule`.
@@ -116,9 +105,6 @@ class LandmarkModule(RecipeModule):
         channels: int = 48,
         head_channels: int = 64,
         stride: int = 4,
-        heatmap_sigma: float = 1.0,
-        heatmap_weight: float = 1.0,
-        class_weight: float = 1.0,
         learning_rate: float = 3e-3,
         weight_decay: float = 1e-2,
         warmup_steps: int = 50,
@@ -127,13 +113,10 @@ class LandmarkModule(RecipeModule):
         keypoint_names = check_names("keypoint_names", keypoint_names)
         class_names = None if class_names is None else check_names("class_names", class_names)
         normalization_pair = None if normalization_pair is None else list(normalization_pair)
-        check_range(0.1, math.inf, heatmap_sigma=heatmap_sigma)
-        check_range(0, math.inf, heatmap_weight=heatmap_weight, class_weight=class_weight)
         self.save_hyperparameters()  # plain values: a checkpoint loads under weights_only=True
         self.keypoint_names = tuple(keypoint_names)
         self.class_names = None if class_names is None else tuple(class_names)
-        self.stride, self.heatmap_sigma = stride, heatmap_sigma
-        self.heatmap_weight, self.class_weight = heatmap_weight, class_weight
+        self.stride = stride
         self.backbone = PyramidBackbone(channels=channels, out_channels=head_channels, strides=(stride,))
         self.heatmaps = nn.Sequential(
             Conv2dNormActivation(head_channels, head_channels),
@@ -162,15 +145,12 @@ class LandmarkModule(RecipeModule):
         batch = self._checked(batch)
         logits, class_logits = self._network(batch.images)
         size = self._map_size(logits)
-        wanted = batch.keypoints / size
         crop = size.new_tensor([batch.images.shape[-1], batch.images.shape[-2]])
         points, _ = soft_argmax(logits)
         losses = {"points": 100 * point_loss(points * (size / crop), batch.keypoints / crop, batch.mask)}
-        if self.heatmap_weight:
-            divergence = heatmap_loss(logits, wanted, batch.mask, sigma=self.heatmap_sigma)
-            losses["heatmaps"] = self.heatmap_weight * divergence
+        losses["heatmaps"] = heatmap_loss(logits, batch.keypoints / size, batch.mask)
         if class_logits is not None:
-            losses["classes"] = self.class_weight * functional.cross_entropy(class_logits, batch.labels)
+            losses["classes"] = functional.cross_entropy(class_logits, batch.labels)
         return self.log_sum(losses, batch_size=len(batch.images))
 
     def collect(self, batch: LandmarkBatch, metric: Metric) -> None:
@@ -190,18 +170,14 @@ class LandmarkModule(RecipeModule):
         return {**self.forward(batch.images), "image_ids": batch.image_ids}
 
     def _network(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
-        features: Tensor = self.backbone(network_input(images))[str(self.stride)]
-        rows, columns = (-(-side // self.stride) for side in images.shape[-2:])
-        features = features[..., :rows, :columns]  # without the padding
+        features = finest_map(self.backbone, images)
         logits: Tensor = self.heatmaps(features)
         return logits, None if self.classify is None else self.classify(features.mean(dim=(-2, -1)))
 
     def _map_size(self, logits: Tensor) -> Tensor:
         """Return width and height of the maps in pixels of the crop."""
         height, width = logits.shape[-2:]
-        return torch.tensor(
-            [width * self.stride, height * self.stride], dtype=torch.float32, device=logits.device
-        )
+        return self.stride * torch.tensor([width, height], dtype=torch.float32, device=logits.device)
 
     def _checked(self, batch: LandmarkBatch) -> LandmarkBatch:
         if not isinstance(batch, LandmarkBatch):

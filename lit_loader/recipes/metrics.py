@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.detection import MeanAveragePrecision
 from torchmetrics.functional.classification import multiclass_stat_scores, multilabel_stat_scores
@@ -20,6 +20,7 @@ __all__ = [
     "ClassMetric",
     "ClassificationScores",
     "DetectionScores",
+    "JointMetric",
     "LandmarkScores",
     "NormalizeBy",
     "NormalizedMeanError",
@@ -31,6 +32,16 @@ NormalizeBy: TypeAlias = Literal["pair", "box", "diagonal"]
 Report: TypeAlias = list[tuple[str, dict[str, float]]]
 """Titled sections of named numbers. The first holds those of the whole set, the others one number by class, attribute
 value and so on. A number is NaN where there was nothing to measure it on."""
+
+
+class JointMetric(nn.Module):
+    """Metrics that are fed together."""
+
+    def reset(self) -> None:
+        """Forget what was collected."""
+        for metric in self.modules():
+            if isinstance(metric, Metric):
+                metric.reset()
 
 
 # -- detection -------------------------------------------------------------------------------------------
@@ -272,14 +283,10 @@ class NormalizedMeanError(Metric):
         pair = None if normalization_pair is None else tuple(normalization_pair)
         if normalize_by not in ("pair", "box", "diagonal"):
             raise ValueError(f"normalize_by={normalize_by!r} must be 'pair', 'box' or 'diagonal'")
-        if normalize_by == "pair" and pair is None:
+        if (normalize_by == "pair") != (pair is not None):
             raise ValueError(
-                'normalize_by="pair" needs normalization_pair=(left, right), the positions of two points; '
-                'give them, or normalize_by="box"'
-            )
-        if normalize_by != "pair" and pair is not None:
-            raise ValueError(
-                f"normalization_pair={pair} has no effect with normalize_by={normalize_by!r}; leave it out"
+                f'normalize_by={normalize_by!r} came with normalization_pair={pair}: "pair" needs '
+                "normalization_pair=(left, right), the positions of two points, which has no effect on others"
             )
         if pair is not None and (len(pair) != 2 or pair[0] == pair[1] or min(pair) < 0):
             raise ValueError(f"normalization_pair={pair} must be the positions of two different points")

@@ -9,7 +9,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torchmetrics import Metric, SumMetric
+from torchmetrics import SumMetric
 from torchvision.ops import box_iou
 
 from lit_loader.recipes.detection import plain_targets
@@ -18,6 +18,7 @@ from lit_loader.recipes.metrics import (
     ClassificationScores,
     ClassMetric,
     DetectionScores,
+    JointMetric,
     LandmarkScores,
     NormalizedMeanError,
     Report,
@@ -73,7 +74,7 @@ class MultiTaskScores:
         return [("test", figures), ap_50, *recalls]
 
 
-class MultiTaskMetric(nn.Module):
+class MultiTaskMetric(JointMetric):
     """The metrics of detection, points and attributes, fed together.
 
     A detection stands for the object that `match_detections` gives it, whatever its class; crowds are left
@@ -134,12 +135,6 @@ class MultiTaskMetric(nn.Module):
             num_matched=int(self.matched.compute()),
             num_missed=int(self.missed.compute()),
         )
-
-    def reset(self) -> None:
-        """Forget what was collected."""
-        for metric in self.modules():
-            if isinstance(metric, Metric):
-                metric.reset()
 
     def _by_attribute(self) -> dict[str, ClassMetric]:
         return dict(zip(self.attribute_names, cast(list[ClassMetric], list(self.values)), strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -13,84 +13,66 @@ from torch.nn import functional
 from torchvision.models.detection.fcos import FCOS
 from torchvision.ops import Conv2dNormActivation, MultiScaleRoIAlign
 
-from lit_loader.recipes.network import check_range, heatmap_loss, masked_mean, point_loss, soft_argmax
+from lit_loader.recipes.network import heatmap_loss, masked_mean, point_loss, soft_argmax
 
 __all__ = ["MultiTaskNet", "ObjectHeads", "ObjectOutputs", "jitter_boxes", "scale_boxes"]
 
+_ROI_SIZE: Final = 8
+"""Cells of an object's region along either side; heatmaps have twice as many."""
 
-class MultiTaskNet(nn.Module):
+_BOX_JITTER: Final = 0.1
+"""Largest move of an annotated box's edge in training, as a share of the box's side."""
+
+ObjectOutputs: TypeAlias = tuple[Tensor, Tensor | None, dict[str, Tensor]]
+"""Of R objects: the regions that were looked at, float ``(R, 4)``, xyxy in pixels of the network's input; the heatmaps'
+logits over them, float ``(R, K, h, w)``, or None without points; logits float ``(R, num_values)`` by attribute."""
+
+
+class MultiTaskNet(FCOS):  # type: ignore[misc] # torchvision has no types
     """FCOS and `ObjectHeads` over the same maps.
 
-    NOTE one backbone. FCOS's ``forward`` resizes, runs its backbone and keeps the maps to itself, so this
-    one calls FCOS's own parts in FCOS's own order and gives the maps to the heads as well.
+    NOTE one backbone. FCOS keeps its backbone's maps to itself, so a hook takes them for the heads, which answer where
+    FCOS computes its losses or its detections.
 
     Args:
-        detector: Labels of its targets and detections count from 0.
-        heads: They see annotated boxes, jittered, in training and the detector's boxes in evaluation.
-        box_jitter: Largest move of an annotated box's edge, as a share of the box's side.
-        heatmap_sigma: Width of the heatmaps' Gaussian in cells.
+        *args: What FCOS takes.
+        settings: The hyperparameters of `MultiTaskModule`.
+        **kwargs: What FCOS takes by name.
     """
 
-    def __init__(
-        self, detector: FCOS, heads: ObjectHeads, *, box_jitter: float = 0.1, heatmap_sigma: float = 1.0
-    ) -> None:
-        super().__init__()
-        self.detector, self.heads = detector, heads
-        self.box_jitter, self.heatmap_sigma = box_jitter, heatmap_sigma
-
-    def forward(
-        self, images: Sequence[Tensor], targets: Sequence[Mapping[str, Tensor]] | None = None
-    ) -> dict[str, Tensor] | list[dict[str, Tensor]]:
-        """Return losses by name in training, detections of every image in evaluation.
-
-        Args:
-            images: float ``(3, H, W)`` in [0, 1] each.
-            targets: In training one dict an image of N objects: ``boxes`` (N, 4), ``labels`` (N,) from 0,
-                ``keypoints`` (N, K, 2), ``keypoint_mask`` bool (N, K), every attribute int64 (N,).
-        """
-        sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in images]
-        given = None if targets is None else [dict(target) for target in targets]
-        batch, resized = self.detector.transform(list(images), given)
-        features = self.detector.backbone(batch.tensors)
-        maps = list(features.values())
-        outputs = self.detector.head(maps)
-        anchors = self.detector.anchor_generator(batch, maps)
-        counts = [level.shape[-2] * level.shape[-1] for level in maps]
-        padded = (int(batch.tensors.shape[-2]), int(batch.tensors.shape[-1]))
-        if self.training:
-            assert resized is not None
-            losses: dict[str, Tensor] = self.detector.compute_loss(resized, outputs, anchors, counts)
-            boxes = [jitter_boxes(target["boxes"], self.box_jitter) for target in resized]
-            seen = self.heads(features, boxes, padded)
-            return {**losses, **self.heads.losses(seen, resized, heatmap_sigma=self.heatmap_sigma)}
-        found: list[dict[str, Any]] = self.detector.postprocess_detections(
-            {name: list(output.split(counts, dim=1)) for name, output in outputs.items()},
-            [list(rows.split(counts)) for rows in anchors],
-            batch.image_sizes,
+    def __init__(self, *args: Any, settings: Mapping[str, Any], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.heads = ObjectHeads(
+            in_channels=settings["head_channels"],
+            strides=settings["strides"],
+            num_keypoints=len(settings["keypoint_names"]),
+            attributes=settings["attributes"],
         )
-        seen = self.heads(features, [one["boxes"] for one in found], padded)
-        lengths = [len(one["boxes"]) for one in found]
-        for name, values in self.heads.predictions(seen).items():
-            for one, rows in zip(found, torch.split(values, lengths), strict=True):
+        self._maps: dict[str, Tensor] = {}
+        self.backbone.register_forward_hook(self._keep_maps)
+
+    def _keep_maps(self, backbone: nn.Module, images: Any, maps: dict[str, Tensor]) -> None:
+        self._maps = maps
+
+    def _look_at(self, boxes: Sequence[Tensor]) -> ObjectOutputs:
+        maps, self._maps = self._maps, {}  # a kept map would keep the graph of the step
+        outputs: ObjectOutputs = self.heads(maps, boxes)
+        return outputs
+
+    def compute_loss(self, targets: list[dict[str, Tensor]], *outputs: Any) -> dict[str, Tensor]:
+        """Return FCOS's losses and those of the heads, which see annotated boxes, moved a little."""
+        losses: dict[str, Tensor] = super().compute_loss(targets, *outputs)
+        seen = self._look_at([jitter_boxes(target["boxes"], _BOX_JITTER) for target in targets])
+        return losses | self.heads.losses(seen, targets)
+
+    def postprocess_detections(self, *outputs: Any) -> list[dict[str, Tensor]]:
+        """Return FCOS's detections with the heads' answers on them, in pixels of the network's input."""
+        found: list[dict[str, Tensor]] = super().postprocess_detections(*outputs)
+        boxes = [one["boxes"] for one in found]
+        for name, values in self.heads.predictions(self._look_at(boxes)).items():
+            for one, rows in zip(found, torch.split(values, list(map(len, boxes))), strict=True):
                 one[name] = rows
-        detections: list[dict[str, Tensor]] = self.detector.transform.postprocess(
-            found, batch.image_sizes, sizes
-        )
-        return detections
-
-
-class ObjectOutputs(NamedTuple):
-    """Outputs of the heads for R objects.
-
-    Attributes:
-        rois: float ``(R, 4)``, xyxy in pixels of the network's input: the regions that were looked at.
-        heatmaps: Logits float ``(R, K, h, w)`` over the regions, or None without points.
-        attributes: Logits float ``(R, num_values)`` by the attribute's name.
-    """
-
-    rois: Tensor
-    heatmaps: Tensor | None
-    attributes: dict[str, Tensor]
+        return found
 
 
 class ObjectHeads(nn.Module):
@@ -104,11 +86,7 @@ class ObjectHeads(nn.Module):
         strides: Strides of the maps, finest first.
         num_keypoints: Points K of an object; 0 for no such head.
         attributes: Values of every attribute by its name.
-        roi_size: Cells of a region along either side; heatmaps have twice as many.
         box_scale: Sides of the region over those of the box.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     def __init__(
@@ -118,19 +96,16 @@ class ObjectHeads(nn.Module):
         strides: Sequence[int],
         num_keypoints: int,
         attributes: Mapping[str, Sequence[str]],
-        roi_size: int = 8,
         box_scale: float = 1.3,
     ) -> None:
         super().__init__()
-        check_range(2, math.inf, roi_size=roi_size)
-        check_range(1, 3, box_scale=box_scale)
         self.box_scale, self.attribute_names = box_scale, tuple(attributes)
         # An object whose region has about as many cells on a map as are sampled belongs to that map.
         self.pool = MultiScaleRoIAlign(
             [str(stride) for stride in strides],
-            output_size=roi_size,
+            output_size=_ROI_SIZE,
             sampling_ratio=2,
-            canonical_scale=roi_size * strides[0],
+            canonical_scale=_ROI_SIZE * strides[0],
             canonical_level=int(math.log2(strides[0])),
         )
         block = partial(Conv2dNormActivation, in_channels, in_channels, norm_layer=partial(nn.GroupNorm, 8))
@@ -143,25 +118,25 @@ class ObjectHeads(nn.Module):
         )
         self.values = nn.ModuleList(nn.Linear(in_channels, len(names)) for names in attributes.values())
 
-    def forward(
-        self, features: Mapping[str, Tensor], boxes: Sequence[Tensor], size: tuple[int, int]
-    ) -> ObjectOutputs:
-        """Return heatmaps and attribute logits of all boxes of a batch.
+    def forward(self, features: Mapping[str, Tensor], boxes: Sequence[Tensor]) -> ObjectOutputs:
+        """Return what is seen in all boxes of a batch, see `ObjectOutputs`.
 
         Args:
             features: The backbone's maps by stride.
             boxes: float ``(N_i, 4)`` an image, xyxy in pixels of the network's input.
-            size: Height and width of the network's input, padding included.
         """
         rois = [scale_boxes(rows, self.box_scale) for rows in boxes]
+        stride, finest = next(iter(features.items()))
+        size = (
+            finest.shape[-2] * int(stride),
+            finest.shape[-1] * int(stride),
+        )  # of the input, padding included
         pooled = self.trunk(self.pool(dict(features), rois, [size] * len(rois)))
         averaged = pooled.mean(dim=(-2, -1))
         logits = {name: head(averaged) for name, head in zip(self.attribute_names, self.values, strict=True)}
-        return ObjectOutputs(torch.cat(rois), None if self.points is None else self.points(pooled), logits)
+        return torch.cat(rois), None if self.points is None else self.points(pooled), logits
 
-    def losses(
-        self, outputs: ObjectOutputs, targets: Sequence[Mapping[str, Tensor]], *, heatmap_sigma: float
-    ) -> dict[str, Tensor]:
+    def losses(self, outputs: ObjectOutputs, targets: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """Return one loss a head, ``keypoints`` and ``attributes/<name>``; what is masked teaches nothing.
 
         That of the points is ten times their mean absolute error as shares of the region, plus the heatmaps'
@@ -172,33 +147,33 @@ class ObjectHeads(nn.Module):
             targets: One dict an image, R objects in all: ``keypoints`` float ``(N, K, 2)``, pixels of the network's
                 input; ``keypoint_mask`` bool ``(N, K)``, points outside of the region being left out as well; every
                 attribute int64 ``(N,)``, -1 where an object has none.
-            heatmap_sigma: Width of the heatmaps' Gaussian in cells.
         """
+        rois, heatmaps, logits = outputs
         found: dict[str, Tensor] = {}
-        if outputs.heatmaps is not None:
-            corner, sides = outputs.rois[:, None, :2], outputs.rois[:, None, 2:] - outputs.rois[:, None, :2]
+        if heatmaps is not None:
+            corner, sides = rois[:, None, :2], rois[:, None, 2:] - rois[:, None, :2]
             wanted = (torch.cat([target["keypoints"] for target in targets]) - corner) / sides
             inside = ((wanted >= 0) & (wanted <= 1)).all(dim=-1)
             mask = torch.cat([target["keypoint_mask"] for target in targets]) & inside
-            points, _ = soft_argmax(outputs.heatmaps)
-            divergence = heatmap_loss(outputs.heatmaps, wanted, mask, sigma=heatmap_sigma)
+            points, _ = soft_argmax(heatmaps)
+            divergence = heatmap_loss(heatmaps, wanted, mask)
             found["keypoints"] = 10 * point_loss(points, wanted, mask) + divergence
-        for name, logits in outputs.attributes.items():
+        for name, each in logits.items():
             ids = torch.cat([target[name] for target in targets])
-            each = functional.cross_entropy(logits.float(), ids.clamp(min=0), reduction="none")
-            found[f"attributes/{name}"] = masked_mean(each, ids >= 0)
+            losses = functional.cross_entropy(each.float(), ids.clamp(min=0), reduction="none")
+            found[f"attributes/{name}"] = masked_mean(losses, ids >= 0)
         return found
 
     def predictions(self, outputs: ObjectOutputs) -> dict[str, Tensor]:
         """Return points in pixels of the network's input, and attributes by name with their probabilities."""
+        rois, heatmaps, logits = outputs
         found: dict[str, Tensor] = {}
-        if outputs.heatmaps is not None:
-            corner, sides = outputs.rois[:, None, :2], outputs.rois[:, None, 2:] - outputs.rois[:, None, :2]
-            points, found["keypoint_scores"] = soft_argmax(outputs.heatmaps)
-            found["keypoints"] = corner + points * sides
-        for name, logits in outputs.attributes.items():
-            found[f"{name}_probabilities"] = logits.float().softmax(dim=1)
-            found[name] = logits.argmax(dim=1)
+        if heatmaps is not None:
+            points, found["keypoint_scores"] = soft_argmax(heatmaps)
+            found["keypoints"] = rois[:, None, :2] + points * (rois[:, None, 2:] - rois[:, None, :2])
+        for name, each in logits.items():
+            found[f"{name}_probabilities"] = each.float().softmax(dim=1)
+            found[name] = each.argmax(dim=1)
         return found
 
 

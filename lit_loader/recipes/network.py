@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.fcos import FCOS, FCOSHead
+from torchvision.models.resnet import BasicBlock
 from torchvision.ops import Conv2dNormActivation
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "check_labels",
     "check_names",
     "check_range",
+    "finest_map",
     "heatmap_loss",
     "masked_mean",
     "network_input",
@@ -72,6 +73,13 @@ def network_input(images: Tensor) -> Tensor:
     return padded.contiguous(memory_format=torch.channels_last)
 
 
+def finest_map(backbone: PyramidBackbone, images: Tensor) -> Tensor:
+    """Return a backbone's finest map of images, as `network_input` takes them, without the padding."""
+    stride = backbone.strides[0]
+    features: Tensor = backbone(network_input(images))[str(stride)]
+    return features[..., : -(-images.shape[-2] // stride), : -(-images.shape[-1] // stride)]
+
+
 class PyramidBackbone(nn.Module):
     """Convolutional stages at strides 4, 8, 16, 32 and a top-down path back to the first of them asked for.
 
@@ -102,7 +110,7 @@ class PyramidBackbone(nn.Module):
         self.stem = Conv2dNormActivation(3, channels // 4 + channels // 8, stride=2)
         inputs = (channels // 4 + channels // 8, *widths[:-1])
         self.stages = nn.ModuleList(
-            nn.Sequential(Conv2dNormActivation(i, o, stride=2), _Residual(o))
+            nn.Sequential(Conv2dNormActivation(i, o, stride=2), BasicBlock(o, o))
             for i, o in zip(inputs, widths, strict=True)
         )
         self.first = known.index(strides[0])
@@ -123,41 +131,23 @@ class PyramidBackbone(nn.Module):
         for stage in self.stages:
             features = stage(features)
             columns.append(features)
-        merged: list[Tensor] = []
+        merged: list[Tensor] = []  # coarsest first
         for lateral, column in zip(reversed(self.laterals), reversed(columns[self.first :]), strict=True):
-            level = lateral(column)
-            if merged:
-                level = level + functional.interpolate(merged[-1], scale_factor=2.0, mode="nearest")
-            merged.append(level)
-        maps = merged[::-1][: len(self.strides)]
-        return OrderedDict(
-            (str(stride), output(level))
-            for stride, output, level in zip(self.strides, self.outputs, maps, strict=True)
-        )
+            above = functional.interpolate(merged[-1], scale_factor=2.0, mode="nearest") if merged else 0.0
+            merged.append(lateral(column) + above)
+        outputs = zip(self.strides, self.outputs, reversed(merged), strict=False)  # coarser ones only helped
+        return OrderedDict((str(stride), output(level)) for stride, output, level in outputs)
 
 
-class _Residual(nn.Module):
-    """Two 3 x 3 convolutions with a shortcut around them."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            Conv2dNormActivation(channels, channels),
-            Conv2dNormActivation(channels, channels, activation_layer=None),
-        )
-
-    def forward(self, features: Tensor) -> Tensor:
-        return torch.relu(features + self.body(features))
-
-
-def small_fcos(num_classes: int, settings: Mapping[str, Any]) -> FCOS:
+def small_fcos(num_classes: int, settings: Mapping[str, Any], kind: Callable[..., FCOS] = FCOS) -> FCOS:
     """Return torchvision's FCOS on a `PyramidBackbone`.
 
     Args:
         num_classes: Classes without background: one sigmoid for each.
         settings: The hyperparameters of a recipe that detects, see `DetectionModule`: ``channels``, ``head_channels``,
-            ``head_convs``, ``strides``, ``min_size``, ``max_size``, ``score_thresh``, ``nms_thresh``,
+            ``strides``, ``min_size``, ``max_size``, ``score_thresh``, ``nms_thresh``,
             ``detections_per_img``.
+        kind: FCOS or a subclass.
 
     Raises:
         ValueError: If one of them is out of range.
@@ -168,15 +158,14 @@ def small_fcos(num_classes: int, settings: Mapping[str, Any]) -> FCOS:
             f"head_channels={head_channels} must be a multiple of 32, the groups of its normalisation; give 64"
         )
     check_range(1, 101, detections_per_img=settings["detections_per_img"])  # the metric counts 100
-    check_range(0, math.inf, head_convs=settings["head_convs"])
     passed = ("min_size", "max_size", "score_thresh", "nms_thresh", "detections_per_img")
-    return FCOS(
+    return kind(
         PyramidBackbone(channels=settings["channels"], out_channels=head_channels, strides=tuple(strides)),
         num_classes=num_classes,
         image_mean=[IMAGE_MEAN] * 3,
         image_std=[IMAGE_STD] * 3,
         anchor_generator=AnchorGenerator(tuple((s,) for s in strides), ((1.0,),) * len(strides)),
-        head=FCOSHead(head_channels, 1, num_classes, settings["head_convs"]),
+        head=FCOSHead(head_channels, 1, num_classes, 1),
         topk_candidates=300,
         **{name: settings[name] for name in passed},
     )
@@ -226,7 +215,7 @@ def point_loss(points: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
     return masked_mean((points - wanted).abs().mean(dim=-1), mask)
 
 
-def heatmap_loss(logits: Tensor, wanted: Tensor, mask: Tensor, *, sigma: float) -> Tensor:
+def heatmap_loss(logits: Tensor, wanted: Tensor, mask: Tensor, *, sigma: float = 1.0) -> Tensor:
     """Return how far heatmaps are from a Gaussian around each present point; 0 where no point is present.
 
     The divergence ``KL(G || softmax(logits))``, the mean over present points; G is a Gaussian of ``sigma``

@@ -68,10 +68,11 @@ class WithoutDuplicates(WrapperMetric, Generic[M]):
             TypeError: If a value is of another type, or dicts and rows come together.
             ValueError: If a value has another number of samples.
         """
-        marks = is_duplicate.tolist() if isinstance(is_duplicate, Tensor) else list(is_duplicate)
-        for value in (*args, *kwargs.values()):
+        marks = torch.as_tensor(is_duplicate).tolist()
+        values = (*args, *kwargs.values())
+        for value in values:
             _check(value, marks)
-        of_dicts = any(_is_of_dicts(value) for value in (*args, *kwargs.values()))
+        of_dicts = any(map(_is_of_dicts, values))
         if any(marks) and (of_dicts or not all(marks)):
             change = _emptied if of_dicts else _without_rows
             args = tuple(change(value, marks) for value in args)
@@ -138,10 +139,10 @@ def _emptied(value: Any, marks: Sequence[bool]) -> Any:
 
 def _states(metric: nn.Module) -> list[tuple[Metric, dict[str, Any]]]:
     """Return the states of a metric and of those inside of it, for `_forget`."""
-    metrics = [one for one in metric.modules() if isinstance(one, Metric)]
     return [
         (one, {name: list(s) if isinstance(s, list) else s.clone() for name, s in one.metric_state.items()})
-        for one in metrics
+        for one in metric.modules()
+        if isinstance(one, Metric)
     ]
 
 

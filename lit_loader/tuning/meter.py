@@ -11,15 +11,15 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 
 from lit_loader.datamodules import LoaderDataModule
-from lit_loader.resources import read_throttled_s
+from lit_loader.resources import read_counters, read_text, read_throttled_s
 from lit_loader.tuning.search import Candidate, Measurement
 
-__all__ = ["LoaderMeter", "Used", "busy_cores_s", "descendants", "memory_bytes", "used_by"]
+__all__ = ["LoaderMeter", "busy_cores_s", "descendants", "memory_bytes", "used_by"]
 
 _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -123,13 +123,8 @@ def _sizes_of_batches(loader: Any, batch_size: int) -> Iterator[int]:
 
 def _snapshot(main: int, workers: Iterable[int]) -> tuple[float, int, float, float]:
     """Return the workers' CPU seconds, the bytes that all read, and seconds of throttling and of busy cores, so far."""
-    used = used_by(workers)
-    return (
-        used.cpu_s,
-        used.read_bytes + used_by([main]).read_bytes,
-        read_throttled_s() or 0.0,
-        busy_cores_s() or 0.0,
-    )
+    (cpu_s, read), (_, own_read) = used_by(workers), used_by([main])
+    return cpu_s, read + own_read, read_throttled_s() or 0.0, busy_cores_s() or 0.0
 
 
 def _compute(seconds: float) -> None:
@@ -140,26 +135,17 @@ def _compute(seconds: float) -> None:
         torch.mm(factor, factor)
 
 
-class Used(NamedTuple):
-    """Totals since the start of one process, or the sum of several.
+def used_by(pids: Iterable[int], *, proc: Path = Path("/proc")) -> tuple[float, int]:
+    """Return the CPU seconds, in user and kernel mode, that processes have used, and the bytes read from storage.
 
-    Attributes:
-        cpu_s: CPU seconds, in user and kernel mode.
-        read_bytes: Bytes fetched from storage.
+    One that is gone adds nothing.
     """
-
-    cpu_s: float = 0.0
-    read_bytes: int = 0
-
-
-def used_by(pids: Iterable[int], *, proc: Path = Path("/proc")) -> Used:
-    """Return what processes have used; one that is gone adds nothing."""
     cpu_s, read_bytes = 0.0, 0
     for folder in (proc / str(pid) for pid in pids):
         if words := _stat(folder):
             cpu_s += (int(words[11]) + int(words[12])) / _TICKS_A_SECOND
-            read_bytes += sum(_numbers(folder / "io", "read_bytes:"))
-    return Used(cpu_s, read_bytes)
+            read_bytes += read_counters(folder / "io").get("read_bytes:", 0)
+    return cpu_s, read_bytes
 
 
 def memory_bytes(pids: Iterable[int], *, proc: Path = Path("/proc")) -> int | None:
@@ -168,8 +154,8 @@ def memory_bytes(pids: Iterable[int], *, proc: Path = Path("/proc")) -> int | No
     Returns:
         Bytes, or None if the kernel does not report them.
     """
-    kib = [kib for pid in pids for kib in _numbers(proc / str(pid) / "smaps_rollup", "Pss:")]
-    return sum(kib) << 10 if kib else None
+    kib = sum(read_counters(proc / str(pid) / "smaps_rollup").get("Pss:", 0) for pid in pids)
+    return kib << 10 or None
 
 
 def descendants(pid: int, *, proc: Path = Path("/proc")) -> set[int]:
@@ -185,24 +171,12 @@ def descendants(pid: int, *, proc: Path = Path("/proc")) -> set[int]:
 
 def busy_cores_s(*, proc: Path = Path("/proc")) -> float | None:
     """Return the seconds for which this host's cores have been busy, all together, or None if it is not reported."""
-    for line in _text(proc / "stat").splitlines():
-        if line.startswith("cpu "):
-            ticks = [int(word) for word in line.split()[1:9]]  # what guests used is in the first two
-            return (sum(ticks) - sum(ticks[3:5])) / _TICKS_A_SECOND  # without idling and waiting for disks
-    return None
-
-
-def _numbers(path: Path, name: str) -> list[int]:
-    return [int(line.split()[1]) for line in _text(path).splitlines() if line.startswith(name)]
+    words = read_text(proc / "stat").partition("\n")[0].split()  # "cpu" and the ticks of all cores
+    ticks = [int(word) for word in words[1:9]]  # what guests used is in the first two
+    idle = sum(ticks[3:5])  # and waiting for disks
+    return (sum(ticks) - idle) / _TICKS_A_SECOND if ticks else None
 
 
 def _stat(folder: Path) -> list[str]:
     """Return the fields of ``stat`` that stand behind the name, which may hold anything; the first is the state."""
-    return _text(folder / "stat").rpartition(")")[2].split()
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:  # gone, or another user's
-        return ""
+    return read_text(folder / "stat").rpartition(")")[2].split()

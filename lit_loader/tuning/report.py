@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from lit_loader.resources import Resources
-from lit_loader.tuning.search import INLINE, Candidate, Measurement
+from lit_loader.tuning.search import INLINE, Measurement
 
 __all__ = ["Verdict", "diagnose"]
 
@@ -37,23 +37,17 @@ class Verdict(NamedTuple):
     text: str
 
 
-def diagnose(measured: _Measured, best: Candidate, host: Resources) -> list[Verdict]:
+def diagnose(measured: _Measured, best: Measurement, host: Resources) -> list[Verdict]:
     """Return what limits the rate, the most telling first; there is always one verdict at least.
 
     Args:
-        measured: Medians of each of the measured settings, ``best`` among them.
-        best: The settings that were picked.
+        measured: Medians of each of the measured settings.
+        best: Those of the settings that were picked.
         host: The cores of this machine.
-
-    Raises:
-        ValueError: If ``best`` was not measured.
     """
-    of_best = next((measurement for measurement in measured if measurement.candidate == best), None)
-    if of_best is None:
-        raise ValueError(f"best={best!s} is not among the measured settings")
-    texts = {rule.__name__.strip("_"): rule(measured, of_best, host) for rule in _RULES}
+    texts = {rule.__name__.strip("_"): rule(measured, best, host) for rule in _RULES}
     verdicts = [Verdict(name, text) for name, text in texts.items() if text]
-    return verdicts or [Verdict("no_limit", _no_limit(measured, of_best, host))]
+    return verdicts or [Verdict("no_limit", _no_limit(measured, best, host))]
 
 
 def _busy_host(measured: _Measured, best: Measurement, host: Resources) -> str | None:
@@ -100,11 +94,11 @@ def _native_threads(measured: _Measured, best: Measurement, host: Resources) -> 
 
 
 def _memory_bandwidth(measured: _Measured, best: Measurement, host: Resources) -> str | None:
-    for few, many in _without_gain(measured, host):
+    for few, many in _without_gain(
+        measured, host, threads=False
+    ):  # threads may wait for the interpreter lock
         dearer = many.cpu_s_per_sample / few.cpu_s_per_sample
-        if (
-            not many.candidate.is_threaded and dearer >= 1 + _NOTICEABLE
-        ):  # threads may wait for the interpreter lock
+        if dearer >= 1 + _NOTICEABLE:
             return (
                 f"memory bound: {many.candidate.num_workers} workers instead of {few.candidate.num_workers} need "
                 f"{dearer:.1f} times the CPU for the same sample and are not faster: they share memory bandwidth, "
@@ -114,11 +108,9 @@ def _memory_bandwidth(measured: _Measured, best: Measurement, host: Resources) -
 
 
 def _interpreter_lock(measured: _Measured, best: Measurement, host: Resources) -> str | None:
-    for few, many in _without_gain(measured, host):
-        has_cores = few.cores_used <= _NEARLY_ALL * host.cores
-        if (
-            many.candidate.is_threaded and has_cores and many.cores_used >= _NEARLY_ALL
-        ):  # else they wait otherwise
+    for few, many in _without_gain(measured, host, threads=True):
+        # With idle cores beside few threads, and many that keep less than one busy wait for something else.
+        if few.cores_used <= _NEARLY_ALL * host.cores and many.cores_used >= _NEARLY_ALL:
             return (
                 f"interpreter lock: {many.candidate.num_workers} threads make {many.samples_per_s:.0f} samples/s and "
                 f"{few.candidate.num_workers} make {few.samples_per_s:.0f}. Too much of a sample's work is Python "
@@ -163,12 +155,12 @@ def _transport(measured: _Measured, best: Measurement, host: Resources) -> str |
 
 
 def _nothing_to_gain(measured: _Measured, best: Measurement, host: Resources) -> str | None:
-    inline, workers = _inline(measured), _fastest(each for each in measured if each.candidate != INLINE)
-    if inline is None or workers is None or workers.samples_per_s >= 1.05 * inline.samples_per_s:
+    inline, rates = _inline(measured), [each.samples_per_s for each in measured if each.candidate != INLINE]
+    if inline is None or not rates or max(rates) >= 1.05 * inline.samples_per_s:
         return None
     return (
         f"nothing to gain in rate: inline makes {inline.samples_per_s:.0f} samples/s and no number of workers more "
-        f"than {workers.samples_per_s:.0f}. A worker still works on while a training step runs on an accelerator; "
+        f"than {max(rates):.0f}. A worker still works on while a training step runs on an accelerator; "
         "--simulate-step shows that for a step on the CPU."
     )
 
@@ -188,24 +180,19 @@ _RULES: Final[Sequence[Callable[[_Measured, Measurement, Resources], str | None]
 )
 
 
-def _by_kind(measured: Iterable[Measurement]) -> list[list[Measurement]]:
-    """Return the measurements of each method and prefetch factor, by their number of workers."""
-    kinds: dict[tuple[str, int], list[Measurement]] = {}
-    for each in sorted(measured, key=lambda each: each.candidate):
-        kinds.setdefault((each.candidate.method, each.candidate.prefetch_factor), []).append(each)
-    return [kinds[kind] for kind in sorted(kinds)]
-
-
-def _without_gain(measured: _Measured, host: Resources) -> Iterator[tuple[Measurement, Measurement]]:
+def _without_gain(
+    measured: _Measured, host: Resources, *, threads: bool
+) -> Iterator[tuple[Measurement, Measurement]]:
     """Yield two neighbouring numbers of workers, fewer first, where more gain nothing though there are cores."""
-    for few, many in (pair for own in _by_kind(measured) for pair in pairwise(own)):
+
+    def kind(each: Measurement) -> tuple[str, int]:
+        return each.candidate.method, each.candidate.prefetch_factor
+
+    kept = [each for each in measured if each.candidate.is_threaded is threads]
+    for few, many in pairwise(sorted(kept, key=lambda each: (kind(each), each.candidate.num_workers))):
         has_cores = many.candidate.num_workers <= host.cores and not _is_starved(many, host)
-        if has_cores and many.samples_per_s < _SAME_RATE * few.samples_per_s:
+        if kind(few) == kind(many) and has_cores and many.samples_per_s < _SAME_RATE * few.samples_per_s:
             yield few, many
-
-
-def _fastest(measured: Iterable[Measurement]) -> Measurement | None:
-    return max(measured, key=lambda each: each.samples_per_s, default=None)
 
 
 def _inline(measured: Iterable[Measurement]) -> Measurement | None:

@@ -12,7 +12,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 __all__ = [
@@ -127,16 +127,10 @@ def neighbours(candidate: Candidate, *, max_workers: int, share: float = 0.25) -
     """
     n, prefetch = candidate.num_workers, candidate.prefetch_factor
     step = max(1, round(share * n))
-    steps = [
-        (n, 2 * prefetch),
-        (n + step, prefetch),
-        (n - step, prefetch),
-        (2 * n, prefetch),
-        (n, prefetch // 2),
-    ]
+    more, fewer = [(n, 2 * prefetch), (n + step, prefetch)], [(n - step, prefetch), (2 * n, prefetch)]
     return [
         Candidate(workers, candidate.method, ahead)
-        for workers, ahead in dict.fromkeys(steps)
+        for workers, ahead in dict.fromkeys([*more, *fewer, (n, prefetch // 2)])
         if n and 1 <= workers <= max_workers and 1 <= ahead <= _MAX_PREFETCH
     ]
 
@@ -243,28 +237,52 @@ def search_settings(
         progress: Called before each measurement with its candidate and the seconds gone so far.
 
     Raises:
-        ValueError: If the budget is not positive.
         Exception: What inline raises: then the data cannot be read at all.
     """
-    if not budget_s > 0:
-        raise ValueError(f"budget_s={budget_s} must be above 0 seconds")
     grid = coarse_grid(num_cores=num_cores, methods=methods, max_workers=max_workers)
     shortest, longest = _WINDOW_S
-    window = min(longest, max(shortest, _COARSE_SHARE * budget_s / len(grid)))
-    run = _Run(measure, window, clock, clock(), budget_s, progress)
+    window_s = min(longest, max(shortest, _COARSE_SHARE * budget_s / len(grid)))
+    measured: dict[Candidate, list[Measurement]] = {}
+    refused: dict[Candidate, str] = {}
+    took_s: dict[str, float] = {}
+    begun = clock()
+
+    def try_one(candidate: Candidate) -> bool:
+        """Measure a candidate once more; return whether there was time for it."""
+        if candidate in refused:
+            return True
+        start = clock()
+        expected = took_s.get(candidate.method, max(took_s.values(), default=0.0))
+        if took_s and start + expected > begun + budget_s:
+            return False
+        progress(candidate, start - begun)
+        try:
+            measured.setdefault(candidate, []).append(measure(candidate, window_s))
+        except Exception as error:
+            if candidate == INLINE:
+                raise
+            del measured[candidate]
+            refused[candidate] = _in_a_line(error)
+        took_s[candidate.method] = clock() - start
+        return True
+
+    def ranked() -> list[Candidate]:
+        """Return all that was measured, the highest median first."""
+        return sorted(measured, key=lambda candidate: -median(measured[candidate]).samples_per_s)
+
     for candidate in grid:
-        run.try_one(candidate)
-    survivors = run.ranked()[:_SURVIVORS]
+        try_one(candidate)
+    survivors = ranked()[:_SURVIVORS]
     for number in range(_ROUNDS):
         if number < len(_STEPS):
             beside = neighbours(survivors[0], max_workers=max_workers, share=_STEPS[number])
-            survivors += [near for near in beside if near not in {*run.measured, *run.refused}][:_NEW]
+            survivors += [near for near in beside if near not in {*measured, *refused}][:_NEW]
         turn = survivors if number % 2 == 0 else survivors[::-1]
-        if not all(run.try_one(candidate) for candidate in turn):
+        if not all(map(try_one, turn)):
             break  # the time is up
-        ranked = [candidate for candidate in run.ranked() if candidate in survivors]
-        survivors = ranked[: max(_SURVIVORS, math.ceil(len(survivors) / 2))]
-    return TuningResult(pick(run.measured), run.measured, run.refused)
+        kept = [candidate for candidate in ranked() if candidate in survivors]
+        survivors = kept[: max(_SURVIVORS, math.ceil(len(survivors) / 2))]
+    return TuningResult(pick(measured), measured, refused)
 
 
 def pick(measured: Mapping[Candidate, Sequence[Measurement]]) -> Candidate:
@@ -273,12 +291,10 @@ def pick(measured: Mapping[Candidate, Sequence[Measurement]]) -> Candidate:
     Settings that were measured half as often as the most often measured ones, or less, are left out: the best of
     many single measurements is a lucky one.
 
-    Raises:
-        ValueError: If nothing was measured.
+    Args:
+        measured: Measurements by settings, one at least.
     """
-    often = max((len(each) for each in measured.values()), default=0)
-    if not often:
-        raise ValueError("nothing was measured, so that nothing can be picked")
+    often = max(map(len, measured.values()))
     medians = [median(each) for each in measured.values() if 2 * len(each) > often]
     with_workers = [figures for figures in medians if figures.candidate != INLINE]
     best = max((figures.samples_per_s for figures in with_workers), default=0.0)
@@ -286,44 +302,6 @@ def pick(measured: Mapping[Candidate, Sequence[Measurement]]) -> Candidate:
         return INLINE
     equal = [figures for figures in with_workers if figures.samples_per_s >= best * (1 - _TIE)]
     return min(equal, key=lambda each: (each.candidate.num_workers, each.cpu_s_per_sample)).candidate
-
-
-@dataclass
-class _Run:
-    """Measurements under way, within their time."""
-
-    measure: Measure
-    window_s: float
-    clock: Callable[[], float]
-    begun: float
-    budget_s: float
-    progress: Callable[[Candidate, float], None]
-    measured: dict[Candidate, list[Measurement]] = field(default_factory=dict)
-    refused: dict[Candidate, str] = field(default_factory=dict)
-    took_s: dict[str, float] = field(default_factory=dict)
-
-    def try_one(self, candidate: Candidate) -> bool:
-        """Measure a candidate once more; return whether there was time for it."""
-        if candidate in self.refused:
-            return True
-        start = self.clock()
-        expected = self.took_s.get(candidate.method, max(self.took_s.values(), default=0.0))
-        if self.took_s and start + expected > self.begun + self.budget_s:
-            return False
-        self.progress(candidate, start - self.begun)
-        try:
-            self.measured.setdefault(candidate, []).append(self.measure(candidate, self.window_s))
-        except Exception as error:
-            if candidate == INLINE:
-                raise
-            del self.measured[candidate]
-            self.refused[candidate] = _in_a_line(error)
-        self.took_s[candidate.method] = self.clock() - start
-        return True
-
-    def ranked(self) -> list[Candidate]:
-        """Return all that was measured, the highest median first."""
-        return sorted(self.measured, key=lambda candidate: -median(self.measured[candidate]).samples_per_s)
 
 
 def _in_a_line(error: Exception) -> str:

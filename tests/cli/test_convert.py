@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lit_loader.cli import placing
-from lit_loader.cli.placing import RECORD_KEYS
+from lit_loader.cli.placing import RECORD
 from lit_loader.formats.registry import read_annotations
 from tests.face_lists import OPTIONS, write_faces
 
@@ -210,18 +210,15 @@ def test_a_folder_is_replaced_only_when_it_was_made_here(command, faces, read, t
     assert "is there already; give another folder, or --overwrite" in command.err
     assert files(tmp_path / "new") == before
     command(*words, "--overwrite")
-    for record in ("{}", "[]", "\xff", None):
-        (tmp_path / "new" / "conversion.json").unlink()
-        if record is not None:
-            (tmp_path / "new" / "conversion.json").write_text(record)
-        command(*words, "--overwrite", code=2)
-        assert "was not made by lit-loader convert" in command.err
+    (tmp_path / "new" / RECORD).rename(tmp_path / "new" / "conversion.json")  # as of another program
+    command(*words, "--overwrite", code=2)
+    assert "was not made by lit-loader convert" in command.err
     (tmp_path / "file").touch()
     command(*words[:-4], "--out", "file", "--overwrite", *read, code=2)
     assert "is not a folder" in command.err
     (tmp_path / "empty").mkdir()
     command(*words, "--out", "empty", "--overwrite")
-    assert json.loads((tmp_path / "empty" / "conversion.json").read_text())["read"] == {"train": "train.txt"}
+    assert json.loads((tmp_path / "empty" / RECORD).read_text())["read"] == {"train": "train.txt"}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(5, "Input/output error")])
@@ -244,7 +241,7 @@ def test_a_folder_that_cannot_be_replaced_stays_as_it_was(command, faces, read, 
 @pytest.mark.parametrize("out", [".", "faces", "faces/images"])
 def test_what_is_being_read_is_never_replaced(command, faces, read, tmp_path, out):
     for folder in (tmp_path, faces, faces / "images"):
-        (folder / "conversion.json").write_text(json.dumps(dict.fromkeys(RECORD_KEYS)))
+        (folder / RECORD).touch()
     before = files(faces)
     command(
         "convert", "keypoints_txt", "faces", "train.txt", *TO_VOC, "--out", out, "--overwrite", *read, code=2
@@ -288,7 +285,7 @@ def test_an_image_behind_a_link_is_taken_itself(command, faces, read, tmp_path, 
         (["--to", "vox"], "'vox' cannot be written; did you mean 'voc'?"),
         (["--to", "voc", "--writer-option", "anotation_dir=x"], "did you mean 'annotation_dir'?"),
         (["--to", "keypoints_txt"], "needs the option 'columns'"),
-        (["--to", "voc", "--hold-out", "val=2"], "must be between 0 and 1"),
+        (["--to", "voc", "--hold-out", "val=2"], "each share must be above 0"),
         (["--to", "voc", "--split", "a/b"], "split 'a/b' must be"),
     ],
 )

@@ -101,9 +101,9 @@ def test_shares_leave_the_rest_to_train():
         (["val=0.1", "val=0.2"], {"train": "t.txt"}, "there is a split 'val' already"),
         (["val=0.1"], {"test": "t.txt"}, "takes images of the split train; there are test"),
         (["val=x"], {"train": "t.txt"}, "'x' is not a number; give e.g. val=0.1"),
-        (["val=0"], {"train": "t.txt"}, "must be between 0 and 1"),
-        (["val=nan"], {"train": "t.txt"}, "must be between 0 and 1"),
-        (["val=0.5", "test=0.5"], {"train": "t.txt"}, "takes 1 of the images"),
+        (["val=0"], {"train": "t.txt"}, "each share must be above 0"),
+        (["val=nan"], {"train": "t.txt"}, "each share must be above 0"),
+        (["val=0.5", "test=0.5"], {"train": "t.txt"}, "some must be left to train"),
         (["a/b=0.5"], {"train": "t.txt"}, "split 'a/b' must be letters"),
     ],
 )

@@ -64,7 +64,7 @@ def test_the_checkpoint_is_chosen_by_a_metric_that_validation_logs(tmp_path: Any
 
 
 def test_a_checkpoint_restores_the_module_from_plain_values(tmp_path: Any) -> None:
-    model = module(class_names=NAMES, multi_label=True, stride=16, dropout=0.2)
+    model = module(class_names=NAMES, multi_label=True, stride=16)
     fit(model, [classification_batch(2, multi_label=True)], tmp_path).save_checkpoint(tmp_path / "m.ckpt")
     torch.load(tmp_path / "m.ckpt", weights_only=True)
     again = ClassificationModule.load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True).eval()
@@ -87,19 +87,6 @@ def test_sizes_are_free_and_uint8_images_are_scaled_to_the_unit_range() -> None:
     model = module().eval()
     with torch.no_grad():
         torch.testing.assert_close(model(images), model(images.float() / 255))
-
-
-def test_smoothing_and_dropout_are_honoured_in_training_alone() -> None:
-    batch = classification_batch(4)
-    plain, smooth, dropped = (
-        overfit(module(**{"dropout": 0.0} | changes), batch, steps=1)[0]
-        for changes in ({}, {"label_smoothing": 0.5}, {"dropout": 0.9})
-    )
-    assert len({plain, smooth, dropped}) == 3
-    logits, labels = torch.tensor([[9.0, -9.0]]), torch.tensor([[1.0, 0.0]])
-    model = module(multi_label=True)
-    assert float(model._losses(logits, labels, smoothing=0.0)) < 1e-3
-    assert float(model._losses(logits, labels, smoothing=0.5)) == pytest.approx(9 / 4, abs=1e-3)
 
 
 @pytest.mark.parametrize("label", [-1, 2])
@@ -128,8 +115,6 @@ def test_a_report_before_a_test_is_refused() -> None:
     [
         ({"class_names": ()}, "class_names"),
         ({"class_names": ("a", "a")}, "class_names"),
-        ({"dropout": 1.0}, "dropout"),
-        ({"label_smoothing": -0.1}, "label_smoothing"),
         ({"stride": 6}, "run of neighbours"),
         ({"channels": 12}, "multiple of 8"),
         ({"warmup_steps": -1}, "warmup_steps"),

@@ -217,7 +217,6 @@ def test_a_label_outside_the_class_names_is_refused(label: int) -> None:
         ({"detections_per_img": 101}, "detections_per_img"),
         ({"strides": (8, 32)}, "run of neighbours"),
         ({"strides": ()}, "run of neighbours"),
-        ({"head_convs": -1}, "head_convs"),
         ({"warmup_steps": -1}, "warmup_steps"),
     ],
 )
@@ -227,7 +226,7 @@ def test_arguments_out_of_range_are_refused(changes: dict[str, Any], match: str)
 
 
 def test_a_checkpoint_restores_the_module_from_plain_values(tmp_path: Any) -> None:
-    model = module(strides=(4, 8), head_convs=2)
+    model = module(strides=(4, 8))
     trainer = fit(model, [batch()], tmp_path)
     trainer.save_checkpoint(tmp_path / "m.ckpt")
     torch.load(tmp_path / "m.ckpt", weights_only=True)

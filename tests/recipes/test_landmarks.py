@@ -129,19 +129,6 @@ def test_the_error_is_normalised_as_asked_or_by_what_is_known(
     assert [metric.normalize_by for metric in metrics] == [normalize_by] * 2
 
 
-def test_weights_of_the_losses_are_honoured() -> None:
-    batch, losses = landmark_batch(2), {}
-    for name in ("heatmap_weight", "class_weight"):
-        losses[name] = [
-            overfit(module(class_names=CLASSES, **{name: weight}), batch, steps=1)[0] for weight in (0, 1, 2)
-        ]
-        low, middle, high = losses[name]
-        assert high - middle == pytest.approx(middle - low, rel=1e-3)
-        assert middle > low
-    wide = overfit(module(class_names=CLASSES, heatmap_sigma=3.0), batch, steps=1)[0]
-    assert wide != losses["heatmap_weight"][1]
-
-
 @pytest.mark.parametrize("label", [-1, 2])
 def test_a_label_outside_the_class_names_is_refused(label: int) -> None:
     batch = landmark_batch(1)._replace(labels=torch.tensor([label]))
@@ -176,9 +163,6 @@ def test_a_report_before_a_test_is_refused() -> None:
         ({"normalize_by": "pupils"}, "must be 'pair'"),
         ({"failure_threshold": -1.0}, "failure_threshold"),
         ({"stride": 5}, "run of neighbours"),
-        ({"heatmap_sigma": 0.0}, "heatmap_sigma"),
-        ({"heatmap_weight": -1.0}, "heatmap_weight"),
-        ({"class_weight": -1.0}, "class_weight"),
         ({"warmup_steps": -1}, "warmup_steps"),
     ],
 )
