@@ -12,11 +12,10 @@ from torch import Tensor
 from torchvision import tv_tensors
 
 from lit_loader.datasets.decoded.disk import block_on_disk
-from lit_loader.datasets.decoded.filling import shrunk
 from lit_loader.datasets.decoded.layout import PixelBlock
 from lit_loader.datasets.decoded.memory import block_in_memory
 from lit_loader.datasets.decoded.settings import CacheSettings
-from lit_loader.datasets.decoded.wanted import CacheRequest
+from lit_loader.datasets.decoded.wanted import CacheRequest, shrunk
 from lit_loader.datasets.reading import ImageReading
 from lit_loader.types import IndexArray
 
@@ -87,27 +86,19 @@ class CachedReader:
         return self._block.key
 
     def read(self, path: Path | str, position: int) -> Tensor:
-        """Return the image of a row as it is kept; see `read_sized`."""
-        return self.read_sized(path, position)[0]
+        """Return one image as it is kept, uint8 ``(3, H, W)``, memory of its own; see `open`."""
+        return self.open(path, position).read()
 
-    def read_sized(self, path: Path | str, position: int) -> tuple[Tensor, tuple[int, int]]:
-        """Read one image.
+    def open(self, path: Path | str, position: int) -> CachedImage:
+        """Return one image, whose pixels are copied when they are asked for.
 
         Args:
             path: The file, for an image that could not be decoded when the cache was made.
             position: The row of the table.
 
-        Returns:
-            uint8 ``(3, H, W)``, memory of its own; (width, height) of the image as decoded.
-
         Raises:
             ImageError: The image cannot be decoded.
         """
-        image = self.open(path, position)
-        return image.read(), image.true_size
-
-    def open(self, path: Path | str, position: int) -> CachedImage:
-        """Return one image, whose pixels are copied when they are asked for; see `read_sized`."""
         found = self._block.image(position if self._slots is None else int(self._slots[position]))
         if found is None:
             pixels = self._reader.read(path)
