@@ -89,11 +89,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         self.class_names = self.table.labels_of(label_attribute)[1] if self._has_labels else ()
         self.label_attribute, self.multi_label = label_attribute, multi_label
         self._samples = DetectionDataset(
-            self.table,
-            transforms=transforms,
-            first_label=0,
-            reading=reading,
-            cache=cache,
+            self.table, transforms=transforms, first_label=0, reading=reading, cache=cache
         )
 
         if self.table.keypoints is None:  # with points, flips check that they know left from right

@@ -149,9 +149,8 @@ class EncodedImage:
         try:
             with Image.open(BytesIO(self._data)) as image:
                 self._orientation = orientation_of(image)
-        except (
-            Exception
-        ):  # also Pillow's warnings of broken EXIF, told to be errors: decode_image judges them
+        except Exception:
+            # also Pillow's warnings of broken EXIF, told to be errors: decode_image judges them
             self._header = None
 
     def _decoded(self) -> Tensor:
@@ -167,10 +166,8 @@ def _decode_rgb(
         if decode_jpeg is None:
             pixels = _decode_by_pillow(data, height, width, shrink)
         else:
-            least = (
-                {"min_height": expected[0], "min_width": expected[1], "min_factor": 1} if shrink > 1 else {}
-            )
-            pixels = decode_jpeg(data, colorspace="RGB", strict=False, **least)
+            least = dict(zip(("min_height", "min_width"), expected[:2], strict=True)) if shrink > 1 else {}
+            pixels = decode_jpeg(data, colorspace="RGB", strict=False, min_factor=1, **least)
     except MemoryError:
         raise
     except Exception:

@@ -105,9 +105,7 @@ def box_of(scene_object: SceneObject) -> tuple[int, int, int, int]:
     return int(low[0]), int(low[1]), int(high[0]), int(high[1])
 
 
-def points_of(
-    objects: Sequence[SceneObject],
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
+def points_of(objects: Sequence[SceneObject]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
     """Return the named points of a scene's objects.
 
     Args:

@@ -71,12 +71,11 @@ class CropToObjects(nn.Module):
         for name, word, known in (("around", around, get_args(Around)), ("fit", fit, get_args(Fit))):
             if word not in known:
                 raise ValueError(f"{name}={word!r} is not one of {', '.join(map(repr, known))}.")
-        limits = {
-            "margin": (margin, math.inf),
-            "shift": (shift, math.inf),
-            "rotation": (rotation, 180),
-        }
-        for name, (value, most) in limits.items():
+        for name, value, most in (
+            ("margin", margin, math.inf),
+            ("shift", shift, math.inf),
+            ("rotation", rotation, 180),
+        ):
             if not 0 <= value <= most or value == math.inf:
                 raise ValueError(f"{name}={value} must be from 0 to {most}.")
         if len(scale) != 2 or not 0 < scale[0] <= scale[1] < math.inf:

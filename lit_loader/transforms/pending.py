@@ -97,9 +97,8 @@ class LazyImage:
         """Return the whole image at ``size`` (height, width), after its steps."""
         height, width = self.size
         whole = (0, 0, width, height)
-        if (
-            size[0] * size[1] > height * width
-        ):  # the steps cost less before, and give the bits of a decoded image
+        if size[0] * size[1] > height * width:
+            # the steps cost less before, and give the bits of a decoded image
             finished = self._finished(self.source.read_part(zoom=1.0, bottom=height)[0])
             return tv_tensors.Image(_resized_part(finished.as_subclass(Tensor), [*whole], size, fill=0))
         return self._finished(self._part(whole, size, fill=0))

@@ -20,12 +20,7 @@ from torchvision.transforms.v2 import functional
 
 from lit_loader.annotations.cache import cache_key, image_stamp
 from lit_loader.datasets.decoded.layout import FORMAT, INDEX, pixels_start, write_all, write_head
-from lit_loader.datasets.decoded.settings import (
-    CacheSettings,
-    byte_count,
-    byte_words,
-    free_bytes,
-)
+from lit_loader.datasets.decoded.settings import CacheSettings, byte_count, byte_words, free_bytes
 from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError, ImageError
 from lit_loader.resources import count_cores
@@ -41,7 +36,7 @@ _MAX_THREADS: Final = 16
 _AT_ONCE: Final = 4096
 
 
-def _kept_size(width: int, height: int, longest_side: int | None) -> tuple[int, int]:
+def _kept_size(width: int, height: int, *, longest_side: int | None) -> tuple[int, int]:
     """Return (width, height) in which an image is kept: its own, or shrunk to a longest side."""
     longest = max(width, height)
     if longest_side is None or longest <= longest_side:
@@ -53,7 +48,7 @@ def _kept_size(width: int, height: int, longest_side: int | None) -> tuple[int, 
 def shrunk(pixels: Tensor, longest_side: int | None) -> Tensor:
     """Return an image in the size in which it is kept, antialiased; itself, if it is not larger."""
     height, width = pixels.shape[-2:]
-    kept = _kept_size(width, height, longest_side)
+    kept = _kept_size(width, height, longest_side=longest_side)
     if kept == (width, height):
         return pixels
     smaller: Tensor = functional.resize(pixels, [kept[1], kept[0]], antialias=True)
@@ -124,7 +119,7 @@ class CacheRequest:
         """Return what the block takes by the sizes that the annotations give; an image of unknown size counts 0."""
         columns = self.table.widths, self.table.heights
         sizes = zip(*(column[self._rows].tolist() for column in columns), strict=True)
-        kept = [_kept_size(*size, self.settings.size) for size in sizes if all(size)]
+        kept = [_kept_size(*size, longest_side=self.settings.size) for size in sizes if all(size)]
         return pixels_start(self.num_images) + sum(3 * width * height for width, height in kept)
 
     def fill(self, descriptor: int) -> None:
