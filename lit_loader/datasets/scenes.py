@@ -181,7 +181,7 @@ def place_objects(
                     centre=(float(x), float(y)),
                     radius=radius,
                     rotation=math.radians((2 * float(rng.random()) - 1) * max_rotation),
-                    colour=_colour(rng, bold=True),
+                    colour=_colour(rng),
                 )
             )
         placed.append(min(candidates, key=overlap))
@@ -189,7 +189,7 @@ def place_objects(
 
 
 def render_scene(objects: Sequence[SceneObject], *, image_size: int, rng: np.random.Generator) -> Image.Image:
-    """Draw a scene over a textured, noisy background with lines that belong to no class.
+    """Draw a scene over a textured, noisy background.
 
     Args:
         objects: What to draw, the last on top.
@@ -202,11 +202,6 @@ def render_scene(objects: Sequence[SceneObject], *, image_size: int, rng: np.ran
     large = image_size * _SUPERSAMPLING
     coarse = 60 + rng.random((6, 6, 3)) * 130
     image = Image.fromarray(coarse.astype(np.uint8)).resize((large, large), Image.Resampling.BICUBIC)
-    draw = ImageDraw.Draw(image)
-    for _ in range(3 + int(rng.random() * 5)):
-        ends = rng.random(4) * large
-        width = int((1 + rng.random() * 2) * _SUPERSAMPLING)
-        draw.line([float(v) for v in ends], fill=_colour(rng), width=width)
     draw_objects(image, objects, scale=_SUPERSAMPLING)
     small = np.asarray(image.reduce(_SUPERSAMPLING), dtype=np.float64)
     noise = (rng.random(small.shape) - 0.5) * 50
@@ -234,10 +229,9 @@ def draw_objects(canvas: Image.Image, objects: Sequence[SceneObject], *, scale: 
                 draw.circle((x, y), _DOT * scene_object.radius * scale, fill=(contrast,) * 3)
 
 
-def _colour(rng: np.random.Generator, *, bold: bool = False) -> tuple[int, int, int]:
-    """Return a colour; a bold one has a channel that is nearly 0 or 255, as no background's is."""
+def _colour(rng: np.random.Generator) -> tuple[int, int, int]:
+    """Return a colour with a channel that is nearly 0 or 255, as no background's is."""
     channels = (rng.random(3) * 256).astype(int)
-    if bold:
-        channels[int(rng.random() * 3)] = 12 if rng.random() < 0.5 else 243
+    channels[int(rng.random() * 3)] = 12 if rng.random() < 0.5 else 243
     red, green, blue = channels.tolist()
     return red, green, blue

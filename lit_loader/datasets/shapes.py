@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -107,17 +107,13 @@ def draw_shapes(
             return target
         for abandoned in target.parent.glob(f".{target.name}.*.tmp"):
             shutil.rmtree(abandoned)  # safe: whoever holds the lock is the only one drawing
-        folder = Path(mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
-        try:
+        with TemporaryDirectory(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent) as temporary:
+            folder = Path(temporary, "drawn")
             _write_all(folder, settings, progress=progress)
             (folder / _SETTINGS_FILE).write_text(text + "\n")
-            folder.chmod(0o755)  # mkdtemp's is private; a shared data folder must be readable
             if target.exists():  # a folder without the settings file is not one that this function finished
                 shutil.rmtree(target)
             folder.replace(target)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
     return target
 
 
@@ -145,8 +141,8 @@ def _check(settings: Mapping[str, Any]) -> None:
 
 
 def _write_all(folder: Path, settings: Mapping[str, Any], *, progress: bool) -> None:
-    """Draw every split into an existing folder."""
-    (folder / "JPEGImages").mkdir()
+    """Draw every split into a new folder."""
+    (folder / "JPEGImages").mkdir(parents=True)
     size = settings["image_size"]
     with Progress(disable=not progress) as bar:
         task = bar.add_task("Drawing shapes", total=sum(settings["num_images"].values()))

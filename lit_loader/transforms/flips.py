@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import PIL.Image
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
@@ -50,7 +50,7 @@ def check_flip_pairs(flip_pairs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-class _RandomFlip(nn.Module):
+class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
     """Mirror images, boxes, masks and points along one axis, see the two subclasses."""
 
     axis: int
@@ -58,8 +58,8 @@ class _RandomFlip(nn.Module):
     def __init__(self, p: float = 0.5, *, flip_pairs: FlipPairs | None = None) -> None:
         super().__init__()
         check_chances(p=p)
-        self.flip_pairs = None if flip_pairs is None else check_flip_pairs(flip_pairs)
         self.p = p
+        self.flip_pairs = None if flip_pairs is None else check_flip_pairs(flip_pairs)
         self._mirror = partial(_mirror, axis=self.axis)
         # v2.Lambda picks the leaves as every v2 transform does, and draws nothing.
         self._mirror_leaves = v2.Lambda(self._mirror, Tensor, PIL.Image.Image)
@@ -116,10 +116,6 @@ class _RandomFlip(nn.Module):
                 raise ValueError(f"flip_pairs holds ({first}, {second}); the target has {num_points} points.")
             order[first], order[second] = second, first
         return order
-
-    def extra_repr(self) -> str:
-        """Show the arguments."""
-        return f"p={self.p}, flip_pairs={self.flip_pairs}"
 
 
 def _mirror(value: Any, *, axis: int) -> Any:

@@ -121,10 +121,9 @@ class LazyImage:
         pixels, zoom = self._read_part(zoom=wanted, bottom=bottom + _MOST_MOVED)
         if zoom in _WHOLE_SHRINKS:
             height, width = self.size
-            part = (
-                *(_whole(left, zoom, width), _whole(top, zoom, height)),
-                *(_whole(right, zoom, width), _whole(bottom, zoom, height)),
-            )
+            left, right = (_whole(x, zoom, width) for x in (left, right))
+            top, bottom = (_whole(y, zoom, height) for y in (top, bottom))
+            part = (left, top, right, bottom)
         return tv_tensors.Image(_resized_part(pixels, [side * zoom for side in part], size, fill=0)), part
 
     def shown(self, view: View, *, fill: float) -> tv_tensors.Image:

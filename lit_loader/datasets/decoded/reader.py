@@ -65,6 +65,10 @@ class CachedReader:
         reader: Decodes, when the cache is made and where an image could not be decoded then.
         settings: Of the cache.
 
+    Attributes:
+        num_bytes: What the cache takes, once a host.
+        key: Which block it is; readers with the same key share one.
+
     Raises:
         CacheError: The cache does not fit, cannot be written, or its images change while it is made.
     """
@@ -72,18 +76,9 @@ class CachedReader:
     def __init__(self, table: AnnotationTable, reader: ImageReading, settings: CacheSettings) -> None:
         wanted = CacheRequest(table=table, reader=reader, settings=settings)
         self._block: PixelBlock = block_in_memory(wanted) if settings.kind == "ram" else block_on_disk(wanted)
+        self.num_bytes, self.key = self._block.num_bytes, self._block.key
         self._reader, self._longest_side = reader, settings.size
         self._slots: IndexArray | None = wanted.slots
-
-    @property
-    def num_bytes(self) -> int:
-        """What the cache takes, once a host."""
-        return self._block.num_bytes
-
-    @property
-    def key(self) -> str:
-        """Which block it is; readers with the same key share one."""
-        return self._block.key
 
     def read(self, path: Path | str, position: int) -> Tensor:
         """Return one image as it is kept, uint8 ``(3, H, W)``, memory of its own; see `open`."""

@@ -77,9 +77,8 @@ class CacheRequest:
 
     def __post_init__(self) -> None:
         places: dict[str, int] = {}
-        slots = np.array(
-            [places.setdefault(path, len(places)) for path in self.table.image_paths], dtype=np.int64
-        )
+        paths = self.table.image_paths
+        slots = np.array([places.setdefault(path, len(places)) for path in paths], dtype=np.int64)
         self.slots: IndexArray | None = slots if len(places) < len(slots) else None
         self._rows = np.arange(len(slots)) if self.slots is None else np.unique(slots, return_index=True)[1]
         self._names = list(places)
