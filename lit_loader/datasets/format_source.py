@@ -122,7 +122,9 @@ class FormatSource(FileSource):
         tables = {stage: [same[key] for key in keys[stage]] for stage in keys}
         tables |= self._held_out(tables["train"])
         if self.group_pattern is not None:
-            paths = {name: [path for table in tables[name] for path in table.image_paths] for name in _SPLITS}
+            paths: dict[str, list[str]] = {
+                name: [path for table in tables[name] for path in table.image_paths] for name in _SPLITS
+            }
             check_groups(paths, self.group_pattern, root=self.root)
         if self.predict is None:
             tables["predict"] = tables["test"]

@@ -41,7 +41,7 @@ __all__ = ["DEFAULT_NUM_IMAGES", "draw_shapes"]
 DEFAULT_NUM_IMAGES: Mapping[str, int] = {"train": 3000, "val": 300, "test": 1400}
 """Images per split; 1,400 images of four objects on average hold 56 of a class with a share of 1 %."""
 
-_DRAWING = 4  # raised whenever the same settings would be drawn differently
+_DRAWING = 5  # raised whenever the same settings would be drawn differently
 _SETTINGS_FILE = "shapes.json"
 
 

@@ -110,8 +110,8 @@ def _step(transform: Any, sample: Any) -> Any:
     if kind in _RESIZES and not _is_unlike_reading(transform):
         shape = image.placeholder()
         if flat_targets(rest, size=image.size):
-            drawn = kind is v2.RandomShortestSize
-            height, width = transform.make_params([shape])["size"] if drawn else transform(shape).shape[-2:]
+            draws = kind is v2.RandomShortestSize
+            height, width = transform.make_params([shape])["size"] if draws else transform(shape).shape[-2:]
             moved = moved_targets(rest, partial(functional.resize, size=[height, width]))
         else:
             shape, *moved = transform(shape, *rest)

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CacheRequest", "shrunk"]
 
-_READER: Final = "decoded images"
 _MAX_THREADS: Final = 16
 _AT_ONCE: Final = 4096
 
@@ -101,7 +100,7 @@ class CacheRequest:
             "versions": list(versions),
         }
         return cache_key(
-            reader=_READER,
+            reader="decoded images",
             version=FORMAT,
             root=self.table.root,
             settings=settings,
