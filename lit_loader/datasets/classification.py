@@ -55,6 +55,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
 
     Attributes:
         class_names: Names of the labels.
+        cache: The decoded cache, or None if there is none.
         num_left_out: Images (or objects) of the given table that are no sample.
 
     Raises:
@@ -89,20 +90,11 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         self.class_names = self.table.labels_of(label_attribute)[1] if self._has_labels else ()
         self.label_attribute, self.multi_label = label_attribute, multi_label
         self._samples = DetectionDataset(
-            self.table,
-            transforms=transforms,
-            first_label=0,
-            reading=reading,
-            cache=cache,
+            self.table, transforms=transforms, first_label=0, reading=reading, cache=cache
         )
-
+        self.cache: CachedReader | None = self._samples.cache
         if self.table.keypoints is None:  # with points, flips check that they know left from right
             self._samples.skip_targets()
-
-    @property
-    def cache(self) -> CachedReader | None:
-        """The decoded cache, if there is one."""
-        return self._samples.cache
 
     def __len__(self) -> int:
         return self.table.num_images

@@ -100,10 +100,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         reading: ImageReading = ImageReading(),
         cache: CacheSettings | CacheKind | None = None,
     ) -> None:
-        check_dataset_settings(
-            first_label=first_label,
-            extra_fields=extra_fields,
-        )
+        check_dataset_settings(first_label=first_label, extra_fields=extra_fields)
         if not isinstance(reading, ImageReading):
             raise TypeError(
                 f"reading={reading!r} is not an ImageReading, such as ImageReading(decode='fast')."

@@ -149,9 +149,8 @@ class EncodedImage:
         try:
             with Image.open(BytesIO(self._data)) as image:
                 self._orientation = orientation_of(image)
-        except (
-            Exception
-        ):  # also Pillow's warnings of broken EXIF, told to be errors: decode_image judges them
+        except Exception:
+            # also Pillow's warnings of broken EXIF, told to be errors: decode_image judges them
             self._header = None
 
     def _decoded(self) -> Tensor:
@@ -164,24 +163,16 @@ def _decode_rgb(
     """Return ``(h, w, 3)`` at 1/shrink; None: the decoder refuses, or gives another size."""
     expected = (math.ceil(height / shrink), math.ceil(width / shrink), 3)
     try:
-        if decode_jpeg is None:
-            pixels = _decode_by_pillow(data, height, width, shrink)
+        if decode_jpeg is not None:
+            least = dict(zip(("min_height", "min_width"), expected[:2], strict=True)) if shrink > 1 else {}
+            pixels = decode_jpeg(data, colorspace="RGB", strict=False, min_factor=1, **least)
         else:
-            least = (
-                {"min_height": expected[0], "min_width": expected[1], "min_factor": 1} if shrink > 1 else {}
-            )
-            pixels = decode_jpeg(data, colorspace="RGB", strict=False, **least)
+            with Image.open(BytesIO(data), formats=("JPEG",)) as image:
+                if shrink > 1:
+                    image.draft(None, (width // shrink, height // shrink))
+                pixels = np.array(image.convert("RGB"))
     except MemoryError:
         raise
     except Exception:
         return None
     return pixels if pixels.shape == expected else None
-
-
-def _decode_by_pillow(
-    data: bytes, height: int, width: int, shrink: int
-) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    with Image.open(BytesIO(data), formats=("JPEG",)) as image:
-        if shrink > 1:
-            image.draft(None, (width // shrink, height // shrink))
-        return np.array(image.convert("RGB"))

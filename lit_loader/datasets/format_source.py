@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.merge import with_same_names
@@ -20,6 +20,7 @@ from lit_loader.formats.folder import Folder
 __all__ = ["FormatSource", "ShapesSource", "VocSource"]
 
 _logger = logging.getLogger(__name__)
+_SPLITS: Final[tuple[Stage, ...]] = ("train", "val", "test")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,10 +105,9 @@ class FormatSource(FileSource):
 
     def _read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
         found: dict[str, AnnotationTable] = {}
-        keys: dict[Stage, list[str]] = {}
+        keys: dict[Stage, list[str]] = {stage: [] for stage in get_args(Stage)}
         folder = Folder(self.root)  # its folders are listed once for all lists
         for stage in get_args(Stage):
-            keys[stage] = []
             options = {**self.options, **self.stage_options.get(stage, {})}
             for name in listed(getattr(self, stage)):
                 key = json.dumps([name, options], sort_keys=True, default=repr)
@@ -122,10 +122,8 @@ class FormatSource(FileSource):
         tables = {stage: [same[key] for key in keys[stage]] for stage in keys}
         tables |= self._held_out(tables["train"])
         if self.group_pattern is not None:
-            paths = {
-                stage: [path for table in tables[stage] for path in table.image_paths]
-                for stage in get_args(Stage)
-                if stage != "predict"
+            paths: dict[str, list[str]] = {
+                name: [path for table in tables[name] for path in table.image_paths] for name in _SPLITS
             }
             check_groups(paths, self.group_pattern, root=self.root)
         if self.predict is None:
@@ -135,17 +133,8 @@ class FormatSource(FileSource):
     def _read_list(
         self, read: Callable[..., AnnotationTable], folder: Folder, name: str, options: Mapping[str, Any]
     ) -> AnnotationTable:
-        return read(
-            self.format,
-            folder,
-            name,
-            class_names=self.class_names,
-            policy=self.policy,
-            cache_dir=self.cache_dir,
-            num_workers=self.num_workers,
-            progress=self.progress,
-            **options,
-        )
+        own = ("class_names", "policy", "cache_dir", "num_workers", "progress")
+        return read(self.format, folder, name, **{key: getattr(self, key) for key in own}, **options)
 
     def _held_out(self, train: Sequence[AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
         """Return the stages that share the training table, by fractions."""
@@ -255,7 +244,7 @@ class ShapesSource(FileSource):
     progress: bool = True
 
     def __post_init__(self) -> None:
-        unknown = sorted(set(self.num_images) - {"train", "val", "test"})
+        unknown = sorted(set(self.num_images) - set(_SPLITS))
         if unknown:
             raise ValueError(f"num_images names {unknown}; the splits are train, val and test")
 
@@ -264,7 +253,5 @@ class ShapesSource(FileSource):
 
     def _voc(self) -> VocSource:
         root = draw_shapes(**{setting.name: getattr(self, setting.name) for setting in fields(self)})
-        stages: dict[str, Any] = {
-            name: name if name in self.num_images else None for name in ("train", "val", "test")
-        }
+        stages: dict[str, Any] = {name: name if name in self.num_images else None for name in _SPLITS}
         return VocSource(root=str(root), cache_dir=self.cache_dir, progress=self.progress, **stages)

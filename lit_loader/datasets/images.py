@@ -14,12 +14,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from lit_loader.datasets.jpeg import (
-    BYTES_A_PIXEL,
-    SPARE_BYTES,
-    check_jpeg_cost,
-    jpeg_header,
-)
+from lit_loader.datasets.jpeg import BYTES_A_PIXEL, SPARE_BYTES, check_jpeg_cost, jpeg_header
 from lit_loader.errors import AnnotationError, ImageError
 from lit_loader.formats.labelme_file import LABELME_ENDING, embedded_image
 

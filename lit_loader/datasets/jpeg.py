@@ -8,14 +8,7 @@ from typing import Final
 
 from lit_loader.errors import ImageError
 
-__all__ = [
-    "BYTES_A_PIXEL",
-    "JpegHeader",
-    "SPARE_BYTES",
-    "check_jpeg_cost",
-    "jpeg_header",
-    "with_rows",
-]
+__all__ = ["BYTES_A_PIXEL", "JpegHeader", "SPARE_BYTES", "check_jpeg_cost", "jpeg_header", "with_rows"]
 
 # NOTE [What a JPEG may cost]
 # A progressive file goes over all of its pixels once a scan, and a scan of nothing takes a few bytes: a file of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,6 @@ __all__ = [
 
 SampleUnit: TypeAlias = Literal["object", "image"]
 """Whether a sample is one object, cut out of its image, or a whole image."""
-
-_SAMPLE_UNITS: Final = ("object", "image")
 
 
 class SampleTable(NamedTuple):
@@ -132,8 +130,8 @@ def check_sample_unit(sample_unit: str, *, multi_label: bool = False) -> None:
     Raises:
         ValueError: It is outside its choices, or does not go with ``multi_label``.
     """
-    if sample_unit not in _SAMPLE_UNITS:
-        raise ValueError(f"sample_unit={sample_unit!r} is not one of {list(_SAMPLE_UNITS)}.")
+    if sample_unit not in get_args(SampleUnit):
+        raise ValueError(f"sample_unit={sample_unit!r} is not one of {list(get_args(SampleUnit))}.")
     if multi_label and sample_unit == "object":
         raise ValueError(
             "multi_label=True and sample_unit='object': one object has one label; leave one of them out."
@@ -155,19 +153,19 @@ def _can_be_cut(table: AnnotationTable) -> npt.NDArray[np.bool_]:
 
 
 def _one_row_each(table: AnnotationTable, wanted: npt.NDArray[np.bool_], *, needed: str) -> SampleTable:
-    _check_some(table, bool(wanted.any()), table.num_objects, needed=f"object has {needed}")
+    _check_some(table, wanted, needed=f"object has {needed}")
     if wanted.all() and table.num_images == table.num_objects and (np.diff(table.offsets) == 1).all():
         return SampleTable(table, 0)
     return SampleTable(table.per_object(np.flatnonzero(wanted)), int((~wanted).sum()))
 
 
 def _images(table: AnnotationTable, wanted: npt.NDArray[np.bool_], *, needed: str) -> SampleTable:
-    _check_some(table, bool(wanted.any()), table.num_images, needed=f"image has {needed}")
+    _check_some(table, wanted, needed=f"image has {needed}")
     if wanted.all():
         return SampleTable(table, 0)
     return SampleTable(table.select(np.flatnonzero(wanted)), int((~wanted).sum()))
 
 
-def _check_some(table: AnnotationTable, found: bool, given: int, *, needed: str) -> None:
-    if given and not found:
+def _check_some(table: AnnotationTable, wanted: npt.NDArray[np.bool_], *, needed: str) -> None:
+    if wanted.size and not wanted.any():
         raise ValueError(f"no sample is left of {table!r}: no {needed}.")

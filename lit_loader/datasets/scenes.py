@@ -20,7 +20,6 @@ __all__ = [
     "SceneObject",
     "box_of",
     "draw_objects",
-    "hole",
     "outline",
     "place_objects",
     "points_of",
@@ -45,7 +44,7 @@ MAX_ROTATION = 36.0
 """Degrees; from here on another tip of a star would be its top."""
 
 _STAR_INNER_RADIUS = 0.45  # of the outer radius
-_RIM = 0.17  # of the radius: how thick the rim of a hollow object is
+_HOLE = 0.65  # of the radius: the inner outline of a hollow object
 _NUM_CORNERS = {"disc": 40, "square": 4, "star": 10}
 _FIRST_CORNER = {"disc": -90.0, "square": -135.0, "star": -90.0}  # degrees from the x axis, clockwise as seen
 _POINT_CORNERS = {  # which point of `POINTS` each corner of the outline is
@@ -55,10 +54,9 @@ _POINT_CORNERS = {  # which point of `POINTS` each corner of the outline is
 }
 
 _SUPERSAMPLING = 4  # drawn this many times larger, then averaged: smooth edges
-_MAX_IOU = 0.15  # two boxes may overlap this much, so that little is hidden by what is drawn later
-_PLACEMENT_TRIES = 30
-_BOLDNESS = 100  # of 127.5: distance of a channel from grey; the background's keeps below 68
-_DOTS = (0.5, 0.15)  # of the radius: how far from the centre dots lie, and their own radius
+_PLACES_TRIED = 10
+_NEAREST = 0.75  # of the sum of two radii: nearer than that, too much of what is drawn first would be hidden
+_DOT = 0.15  # of the radius: that of a dot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,13 +82,6 @@ class SceneObject:
     colour: tuple[int, int, int]
 
 
-def _directions(scene_object: SceneObject, count: int) -> npt.NDArray[np.float64]:
-    """Return ``count`` unit vectors all around, ``(count, 2)``, that to the object's first corner first."""
-    first = math.radians(_FIRST_CORNER[SHAPE_NAMES[scene_object.class_id]]) + scene_object.rotation
-    angles = first + np.arange(count, dtype=np.float64) * (2 * math.pi / count)
-    return np.stack([np.cos(angles), np.sin(angles)], axis=1)
-
-
 def outline(scene_object: SceneObject, *, scale: float = 1.0) -> npt.NDArray[np.float64]:
     """Return the corners of an object in drawing order, float64 pixels, shape ``(num_corners, 2)``.
 
@@ -99,18 +90,12 @@ def outline(scene_object: SceneObject, *, scale: float = 1.0) -> npt.NDArray[np.
         scale: Multiplies the radius.
     """
     name = SHAPE_NAMES[scene_object.class_id]
-    radii = np.full((_NUM_CORNERS[name], 1), scene_object.radius * scale)
+    first = math.radians(_FIRST_CORNER[name]) + scene_object.rotation
+    angles = first + np.arange(_NUM_CORNERS[name]) * (2 * math.pi / _NUM_CORNERS[name])
+    corners = scene_object.radius * scale * np.stack([np.cos(angles), np.sin(angles)], axis=1)
     if name == "star":
-        radii[1::2] *= _STAR_INNER_RADIUS
-    return np.asarray(scene_object.centre + radii * _directions(scene_object, _NUM_CORNERS[name]))
-
-
-def hole(scene_object: SceneObject) -> npt.NDArray[np.float64]:
-    """Return the inner outline of a rim of even thickness: all edges are equally far from the centre."""
-    first, second = outline(scene_object)[:2] - scene_object.centre
-    edge = second - first
-    distance = abs(first[0] * edge[1] - first[1] * edge[0]) / math.hypot(*edge)
-    return outline(scene_object, scale=1 - _RIM * scene_object.radius / distance)
+        corners[1::2] *= _STAR_INNER_RADIUS
+    return np.asarray(scene_object.centre + corners)
 
 
 def box_of(scene_object: SceneObject) -> tuple[int, int, int, int]:
@@ -120,9 +105,7 @@ def box_of(scene_object: SceneObject) -> tuple[int, int, int, int]:
     return int(low[0]), int(low[1]), int(high[0]), int(high[1])
 
 
-def points_of(
-    objects: Sequence[SceneObject],
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
+def points_of(objects: Sequence[SceneObject]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
     """Return the named points of a scene's objects.
 
     Args:
@@ -146,7 +129,8 @@ def points_of(
 def _covers(scene_object: SceneObject, point: npt.NDArray[np.float64]) -> bool:
     """Whether an object is painted over a point."""
     is_hollow = FINISH_NAMES[scene_object.finish_id] == "hollow"
-    return _inside(outline(scene_object), point) and not (is_hollow and _inside(hole(scene_object), point))
+    in_hole = is_hollow and _inside(outline(scene_object, scale=_HOLE), point)
+    return _inside(outline(scene_object), point) and not in_hole
 
 
 def _inside(corners: npt.NDArray[np.float64], point: npt.NDArray[np.float64]) -> bool:
@@ -178,31 +162,34 @@ def place_objects(
         As many objects as class ids, in the same order.
     """
     placed: list[SceneObject] = []
+
+    def overlap(one: SceneObject) -> float:
+        """How far an object is too near to those placed, in pixels; 0 if it is not."""
+        gaps = [_NEAREST * (one.radius + o.radius) - math.dist(one.centre, o.centre) for o in placed]
+        return max([0.0, *gaps])
+
     for class_id, finish_id in zip(class_ids, finish_ids, strict=True):
-        least = math.inf
-        for _ in range(_PLACEMENT_TRIES):
+        candidates = []
+        for _ in range(_PLACES_TRIED):
             radius = image_size * (0.08 + 0.08 * float(rng.random()))
             margin = radius + 1  # the object lies wholly inside the image
             x, y = margin + rng.random(2) * (image_size - 2 * margin)
-            candidate = SceneObject(
-                class_id=class_id,
-                finish_id=finish_id,
-                centre=(float(x), float(y)),
-                radius=radius,
-                rotation=math.radians((2 * float(rng.random()) - 1) * max_rotation),
-                colour=_bold_colour(rng),
+            candidates.append(
+                SceneObject(
+                    class_id=class_id,
+                    finish_id=finish_id,
+                    centre=(float(x), float(y)),
+                    radius=radius,
+                    rotation=math.radians((2 * float(rng.random()) - 1) * max_rotation),
+                    colour=_colour(rng),
+                )
             )
-            overlap = max((_iou(box_of(candidate), box_of(other)) for other in placed), default=0.0)
-            if overlap < least:
-                least, best = overlap, candidate
-            if overlap <= _MAX_IOU:
-                break
-        placed.append(best)
+        placed.append(min(candidates, key=overlap))
     return placed
 
 
 def render_scene(objects: Sequence[SceneObject], *, image_size: int, rng: np.random.Generator) -> Image.Image:
-    """Draw a scene over a textured, noisy background with lines that belong to no class.
+    """Draw a scene over a textured, noisy background.
 
     Args:
         objects: What to draw, the last on top.
@@ -215,11 +202,6 @@ def render_scene(objects: Sequence[SceneObject], *, image_size: int, rng: np.ran
     large = image_size * _SUPERSAMPLING
     coarse = 60 + rng.random((6, 6, 3)) * 130
     image = Image.fromarray(coarse.astype(np.uint8)).resize((large, large), Image.Resampling.BICUBIC)
-    draw = ImageDraw.Draw(image)
-    for _ in range(3 + int(rng.random() * 5)):
-        ends = rng.random(4) * large
-        width = int((1 + rng.random() * 2) * _SUPERSAMPLING)
-        draw.line([float(v) for v in ends], fill=_random_colour(rng), width=width)
     draw_objects(image, objects, scale=_SUPERSAMPLING)
     small = np.asarray(image.reduce(_SUPERSAMPLING), dtype=np.float64)
     noise = (rng.random(small.shape) - 0.5) * 50
@@ -230,46 +212,26 @@ def draw_objects(canvas: Image.Image, objects: Sequence[SceneObject], *, scale: 
     """Draw objects onto an RGB image that is ``scale`` times as large as the scene, the last on top."""
     draw = ImageDraw.Draw(canvas)
     for scene_object in objects:
-        finish = FINISH_NAMES[scene_object.finish_id]
+        finish, corners = FINISH_NAMES[scene_object.finish_id], outline(scene_object)
+        mask = Image.new("1", canvas.size)
+        pen = ImageDraw.Draw(mask)
         # Pillow cuts points down to the pixels that hold them.
-        corners, inner = (
-            list(map(tuple, (points * scale).tolist()))
-            for points in (outline(scene_object), hole(scene_object))
-        )
+        pen.polygon((corners * scale).ravel().tolist(), fill=1)
         if finish == "hollow":
-            mask = Image.new("L", canvas.size, 0)
-            pen = ImageDraw.Draw(mask)
-            pen.polygon(corners, fill=255)
-            pen.polygon(inner, fill=0)
-            canvas.paste(scene_object.colour, mask=mask)
-            continue
-        draw.polygon(corners, fill=scene_object.colour)
+            pen.polygon((outline(scene_object, scale=_HOLE) * scale).ravel().tolist(), fill=0)
+        canvas.paste(scene_object.colour, mask=mask)
         if finish == "dotted":
-            red, green, blue = scene_object.colour
             # black or white, by brightness (ITU-R BT.601)
-            contrast = 255 if 0.299 * red + 0.587 * green + 0.114 * blue < 128 else 0
-            ring = _directions(scene_object, 4 if SHAPE_NAMES[scene_object.class_id] == "square" else 5)
-            reach = _DOTS[1] * scene_object.radius
-            for dot in [(0.0, 0.0), *(_DOTS[0] * scene_object.radius * ring)]:
-                x, y = np.add(scene_object.centre, dot)
-                box = np.array([x - reach, y - reach, x + reach, y + reach]) * scale
-                draw.ellipse(box.tolist(), fill=(contrast, contrast, contrast))
+            contrast = 255 if np.dot(scene_object.colour, (0.299, 0.587, 0.114)) < 128 else 0
+            tips = corners[:: max(1, len(corners) // 5)]  # four of a square, five of the others
+            # one dot at the centre, the others half-way to the tips
+            for x, y in scale * (np.vstack([scene_object.centre, tips]) + scene_object.centre) / 2:
+                draw.circle((x, y), _DOT * scene_object.radius * scale, fill=(contrast,) * 3)
 
 
-def _bold_colour(rng: np.random.Generator) -> tuple[int, int, int]:
-    """Return a colour with at least one channel that no background has."""
-    while True:
-        colour = _random_colour(rng)
-        if max(abs(channel - 127.5) for channel in colour) >= _BOLDNESS:
-            return colour
-
-
-def _random_colour(rng: np.random.Generator) -> tuple[int, int, int]:
-    red, green, blue = (int(v) for v in rng.random(3) * 256)
+def _colour(rng: np.random.Generator) -> tuple[int, int, int]:
+    """Return a colour with a channel that is nearly 0 or 255, as no background's is."""
+    channels = (rng.random(3) * 256).astype(int)
+    channels[int(rng.random() * 3)] = 12 if rng.random() < 0.5 else 243
+    red, green, blue = channels.tolist()
     return red, green, blue
-
-
-def _iou(a: Sequence[int], b: Sequence[int]) -> float:
-    width, height = (max(0, min(a[2 + axis], b[2 + axis]) - max(a[axis], b[axis])) for axis in (0, 1))
-    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (a, b)]
-    return width * height / (sum(areas) - width * height)

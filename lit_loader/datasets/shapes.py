@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -31,15 +32,16 @@ from lit_loader.datasets.scenes import (
 )
 from lit_loader.file_lock import file_lock
 from lit_loader.formats import write_annotations
+from lit_loader.samplers.class_balanced import class_quotas
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray
 
-__all__ = ["DEFAULT_NUM_IMAGES", "draw_shapes", "share_out"]
+__all__ = ["DEFAULT_NUM_IMAGES", "draw_shapes"]
 
 DEFAULT_NUM_IMAGES: Mapping[str, int] = {"train": 3000, "val": 300, "test": 1400}
 """Images per split; 1,400 images of four objects on average hold 56 of a class with a share of 1 %."""
 
-_DRAWING = 3  # raised whenever the same settings would be drawn differently
+_DRAWING = 5  # raised whenever the same settings would be drawn differently
 _SETTINGS_FILE = "shapes.json"
 
 
@@ -105,42 +107,14 @@ def draw_shapes(
             return target
         for abandoned in target.parent.glob(f".{target.name}.*.tmp"):
             shutil.rmtree(abandoned)  # safe: whoever holds the lock is the only one drawing
-        folder = Path(mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
-        try:
+        with TemporaryDirectory(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent) as temporary:
+            folder = Path(temporary, "drawn")
             _write_all(folder, settings, progress=progress)
             (folder / _SETTINGS_FILE).write_text(text + "\n")
-            folder.chmod(0o755)  # mkdtemp's is private; a shared data folder must be readable
             if target.exists():  # a folder without the settings file is not one that this function finished
                 shutil.rmtree(target)
             folder.replace(target)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
     return target
-
-
-def share_out(num_objects: int, shares: Sequence[float]) -> IndexArray:
-    """Return how many of ``num_objects`` are of each kind: largest remainders, and at least 1 each.
-
-    Args:
-        num_objects: Objects to share out, at least one for each kind.
-        shares: Shares that sum to 1.
-
-    Returns:
-        int64 array, shape ``(num_kinds,)``, that sums to ``num_objects``.
-
-    Raises:
-        ValueError: If there are fewer objects than kinds.
-    """
-    if num_objects < len(shares):
-        raise ValueError(f"{num_objects} objects cannot hold each of {len(shares)} kinds; draw more images")
-    exact = np.asarray(shares, dtype=np.float64) * num_objects
-    quota = np.floor(exact).astype(np.int64)
-    quota[np.argsort(quota - exact, kind="stable")[: num_objects - int(quota.sum())]] += 1
-    while (quota == 0).any():
-        quota[int(quota.argmax())] -= 1
-        quota[int(quota.argmin())] += 1
-    return quota
 
 
 def _check(settings: Mapping[str, Any]) -> None:
@@ -167,8 +141,8 @@ def _check(settings: Mapping[str, Any]) -> None:
 
 
 def _write_all(folder: Path, settings: Mapping[str, Any], *, progress: bool) -> None:
-    """Draw every split into an existing folder."""
-    (folder / "JPEGImages").mkdir()
+    """Draw every split into a new folder."""
+    (folder / "JPEGImages").mkdir(parents=True)
     size = settings["image_size"]
     with Progress(disable=not progress) as bar:
         task = bar.add_task("Drawing shapes", total=sum(settings["num_images"].values()))
@@ -177,21 +151,15 @@ def _write_all(folder: Path, settings: Mapping[str, Any], *, progress: bool) -> 
             for index, (class_ids, finish_ids) in enumerate(_kinds(split, num_images, settings)):
                 paths.append(f"JPEGImages/{split}_{index:05d}.jpg")
                 rng = np.random.default_rng(key64("scene", settings["seed"], split, index))
-                objects = place_objects(
-                    class_ids,
-                    finish_ids,
-                    image_size=size,
-                    max_rotation=settings["max_rotation"],
-                    rng=rng,
-                )
+                leaning = settings["max_rotation"]
+                objects = place_objects(class_ids, finish_ids, image_size=size, max_rotation=leaning, rng=rng)
                 render_scene(objects, image_size=size, rng=rng).save(folder / paths[-1], quality=90)
                 scenes.append(objects)
                 finishes += finish_ids
                 bar.advance(task)
             drawn = [scene_object for objects in scenes for scene_object in objects]
-            points, visibility = zip(
-                *map(points_of, scenes), strict=True
-            )  # what hides a point is in its scene
+            # what hides a point is in its scene
+            points, visibility = zip(*map(points_of, scenes), strict=True)
             table = AnnotationTable(
                 root=folder,
                 image_paths=paths,
@@ -217,16 +185,17 @@ def _kinds(split: str, num_images: int, settings: Mapping[str, Any]) -> Iterator
     rng = np.random.default_rng(key64("classes", settings["seed"], split))
     fewest, most = settings["objects_per_image"]
     counts = fewest + np.floor(rng.random(num_images) * (most - fewest + 1)).astype(np.int64)
-    total = int(counts.sum())
-    classes = _dealt(total, settings["class_shares"], rng)
+    classes = _dealt(int(counts.sum()), settings["class_shares"], rng)
     rng = np.random.default_rng(key64("finishes", settings["seed"], split))
-    finishes = _dealt(total, settings["finish_shares"], rng)
+    finishes = _dealt(int(counts.sum()), settings["finish_shares"], rng)
     ends = np.cumsum(counts)[:-1]
     for class_ids, finish_ids in zip(np.split(classes, ends), np.split(finishes, ends), strict=True):
         yield class_ids.tolist(), finish_ids.tolist()
 
 
 def _dealt(total: int, shares: Sequence[float], rng: np.random.Generator) -> IndexArray:
-    """Return the kind of each of ``total`` objects."""
-    quota = share_out(total, shares)
+    """Return the kind of each of ``total`` objects: the shares by largest remainders, at least one of each kind."""
+    if total < len(shares):
+        raise ValueError(f"{total} objects cannot hold each of {len(shares)} kinds; draw more images")
+    quota = class_quotas([Fraction(str(share)) for share in shares], total)
     return np.repeat(np.arange(len(quota)), quota)[np.argsort(rng.random(total), kind="stable")]

@@ -10,7 +10,7 @@ import torch
 from torchvision import tv_tensors
 
 from lit_loader.seeding import is_duplicate
-from lit_loader.transforms.sanitize import num_rows
+from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, num_rows
 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
@@ -27,19 +27,8 @@ __all__ = [
 OBJECT_FIELDS: Final = ("difficult", "occluded", "truncated")
 """Columns of the table that may be added to a target."""
 
-_STANDARD: Final = (
-    "boxes",
-    "labels",
-    "image_id",
-    "is_duplicate",
-    "area",
-    "iscrowd",
-    "keypoints",
-    "visibility",
-    "masks",
-)
 # Names that a target, a transform or a model of torchvision gives a meaning of its own.
-_RESERVED: Final = frozenset((*_STANDARD, *OBJECT_FIELDS, "crop", "orig_size", "scores", "size"))
+_RESERVED: Final = frozenset((*PER_OBJECT_FIELDS, *PER_IMAGE_FIELDS, "boxes", "is_duplicate"))
 
 
 def attribute_names(table: AnnotationTable, attributes: Sequence[str] | Literal["all"]) -> tuple[str, ...]:
@@ -166,7 +155,7 @@ def check_rows(sample: Any, *, fields: Sequence[str]) -> None:
     if target is None or not isinstance(boxes, torch.Tensor):
         return
     rows = num_rows(boxes)
-    for name in ("labels", "area", "iscrowd", "keypoints", "visibility", "masks", "crop", *fields):
+    for name in (*PER_OBJECT_FIELDS, *fields):
         if name in target and num_rows(target[name]) != rows:
             raise ValueError(
                 f"after the transforms, {name!r} has {num_rows(target[name])} rows for {rows} boxes; drop "

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torchvision import tv_tensors
+from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms.pending import LazyImage
@@ -22,7 +24,7 @@ Around: TypeAlias = Literal["box", "points", "image"]
 Fit: TypeAlias = Literal["crop", "stretch", "letterbox"]
 
 
-class CropToObjects(nn.Module):
+class CropToObjects(v2.Transform):  # type: ignore[misc] # torchvision is untyped
     """Crop a sample of one object to that object, moving its box, points and masks exactly.
 
     The region is the object's box (or that of its points), grown by ``margin``, given the shape of the result
@@ -71,12 +73,11 @@ class CropToObjects(nn.Module):
         for name, word, known in (("around", around, get_args(Around)), ("fit", fit, get_args(Fit))):
             if word not in known:
                 raise ValueError(f"{name}={word!r} is not one of {', '.join(map(repr, known))}.")
-        limits = {
-            "margin": (margin, math.inf),
-            "shift": (shift, math.inf),
-            "rotation": (rotation, 180),
-        }
-        for name, (value, most) in limits.items():
+        for name, value, most in (
+            ("margin", margin, math.inf),
+            ("shift", shift, math.inf),
+            ("rotation", rotation, 180),
+        ):
             if not 0 <= value <= most or value == math.inf:
                 raise ValueError(f"{name}={value} must be from 0 to {most}.")
         if len(scale) != 2 or not 0 < scale[0] <= scale[1] < math.inf:
@@ -108,10 +109,8 @@ class CropToObjects(nn.Module):
             raise TypeError(f"CropToObjects crops image tensors (C, H, W), not a {type(image).__name__}.")
         target = others[0] if others else None
         view, shown = self._view(self._region(image, target))
-        if isinstance(image, LazyImage):
-            pixels = image.shown(view, fill=self.fill)
-        else:
-            pixels = view.pixels(image, fill=self.fill)
+        show = partial(image.shown, view) if isinstance(image, LazyImage) else partial(view.pixels, image)
+        pixels = show(fill=self.fill)
         if not others:
             return (pixels,) if isinstance(sample, tuple | list) else pixels
         moved = self._target(target, view=view, shown=shown) if isinstance(target, Mapping) else target
@@ -189,11 +188,6 @@ class CropToObjects(nn.Module):
             if isinstance(target.get("area"), Tensor):
                 result["area"] = (boxes[:, 2:] - boxes[:, :2]).prod(dim=1).to(target["area"])
         return result
-
-    def extra_repr(self) -> str:
-        """Show the arguments."""
-        names = ("size", "margin", "around", "fit", "shift", "scale", "rotation", "fill")
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
 
 
 def _draw() -> float:

@@ -93,13 +93,14 @@ def detection_transforms(
             f"fill={fill} has no effect without letterbox=True, zoom_out or rotation above 0; leave it out."
         )
     pad = {tv_tensors.Mask: 0, "others": fill}
+    bilinear = v2.InterpolationMode.BILINEAR
     # What enlarges the canvas comes after an update: a point beside the image must not land on the padding.
     parts: list[Any] = [UpdateVisibility()]
     random_parts = (
         (photometric, v2.RandomPhotometricDistort(p=photometric)),
         (zoom_out, v2.RandomZoomOut(fill=pad, p=zoom_out)),
         (iou_crop, v2.Compose([RandomObjectCrop(p=iou_crop), UpdateVisibility()])),
-        (rotation, v2.Compose([_rotation(rotation, pad), UpdateVisibility()])),
+        (rotation, v2.Compose([v2.RandomRotation(rotation, bilinear, fill=pad), UpdateVisibility()])),
         (hflip, RandomHorizontalFlip(p=hflip, flip_pairs=flip_pairs)),
         (vflip, RandomVerticalFlip(p=vflip, flip_pairs=flip_pairs)),
     )
@@ -121,11 +122,6 @@ def detection_transforms(
     )
     parts.append(ToFloat32() if to_float else ToUInt8(planes=False))
     return DecodeAwareCompose(parts)
-
-
-def _rotation(degrees: float, pad: dict[Any, Any]) -> nn.Module:
-    rotation: nn.Module = v2.RandomRotation(degrees, interpolation=v2.InterpolationMode.BILINEAR, fill=pad)
-    return rotation
 
 
 def _drawn_resize(shorter_sides: Sequence[int], *, max_size: int | None, train: bool) -> nn.Module:

@@ -22,25 +22,22 @@ def flat_targets(others: Sequence[Any], *, size: tuple[int, ...]) -> bool:
         others: A sample without its image.
         size: Height and width of the image, in pixels.
     """
-    return all(type(other) is dict and all(map(_is_leaf(size), other.values())) for other in others)
+    return all(
+        type(other) is dict and all(_is_leaf(value, size) for value in other.values()) for other in others
+    )
 
 
 def moved_targets(others: Sequence[Any], move: Callable[[Any], Any]) -> list[Any]:
     """Return flat targets with ``move`` done to boxes, points and masks, as torchvision does it beside an image."""
-    return [
-        {
-            name: move(value) if isinstance(value, tv_tensors.TVTensor) else value
-            for name, value in other.items()
-        }
-        for other in others
-    ]
+
+    def moved(value: Any) -> Any:
+        return move(value) if isinstance(value, tv_tensors.TVTensor) else value
+
+    return [{name: moved(value) for name, value in other.items()} for other in others]
 
 
-def _is_leaf(size: tuple[int, ...]) -> Callable[[Any], bool]:
-    def is_leaf(value: Any) -> bool:
-        kind = type(value)
-        if kind in _MOVE:
-            return bool(value.canvas_size == size)
-        return kind in _STAY or (kind is tv_tensors.Mask and value.shape[-2:] == size)
-
-    return is_leaf
+def _is_leaf(value: Any, size: tuple[int, ...]) -> bool:
+    kind = type(value)
+    if kind in _MOVE:
+        return bool(value.canvas_size == size)
+    return kind in _STAY or (kind is tv_tensors.Mask and value.shape[-2:] == size)

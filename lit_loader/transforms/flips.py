@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import PIL.Image
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
@@ -49,18 +50,19 @@ def check_flip_pairs(flip_pairs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-class _RandomFlip(nn.Module):
+class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
     """Mirror images, boxes, masks and points along one axis, see the two subclasses."""
 
-    mirror_value: Callable[[Any], Any]
+    axis: int
 
     def __init__(self, p: float = 0.5, *, flip_pairs: FlipPairs | None = None) -> None:
         super().__init__()
         check_chances(p=p)
-        self.flip_pairs = None if flip_pairs is None else check_flip_pairs(flip_pairs)
         self.p = p
+        self.flip_pairs = None if flip_pairs is None else check_flip_pairs(flip_pairs)
+        self._mirror = partial(_mirror, axis=self.axis)
         # v2.Lambda picks the leaves as every v2 transform does, and draws nothing.
-        self._mirror = v2.Lambda(type(self).mirror_value, Tensor, PIL.Image.Image)
+        self._mirror_leaves = v2.Lambda(self._mirror, Tensor, PIL.Image.Image)
 
     def forward(self, *inputs: Any) -> Any:
         """Transform ``image, target``, one tuple of them, or an image alone.
@@ -88,20 +90,16 @@ class _RandomFlip(nn.Module):
         return (image, {**target, "keypoints": swapped, "visibility": target["visibility"][:, order]}, *rest)
 
     def _mirrored(self, sample: Any) -> Any:
-        if (
-            isinstance(sample, tuple)
-            and isinstance(sample[0], tv_tensors.Image)
-            and nothing_to_move(sample[1:])
-        ):
-            return (type(self).mirror_value(sample[0]), *sample[1:])
-        if not isinstance(sample, tuple | list) or not sample or not isinstance(sample[0], LazyImage):
-            return self._mirror(sample)
-        image, *rest = sample
+        image, *rest = sample if isinstance(sample, tuple | list) and sample else (None,)
+        if type(sample) is tuple and isinstance(image, tv_tensors.Image) and nothing_to_move(rest):
+            return (self._mirror(image), *rest)
+        if not isinstance(image, LazyImage):
+            return self._mirror_leaves(sample)
         if flat_targets(rest, size=image.size):
-            moved = moved_targets(rest, type(self).mirror_value)
+            moved = moved_targets(rest, self._mirror)
         else:
-            _, *moved = self._mirror((image.placeholder(), *rest))
-        return (image.then(type(self).mirror_value), *moved)
+            _, *moved = self._mirror_leaves((image.placeholder(), *rest))
+        return (image.then(self._mirror), *moved)
 
     def _order(self, num_points: int) -> list[int]:
         """Return which point each column shows after a flip."""
@@ -119,33 +117,17 @@ class _RandomFlip(nn.Module):
             order[first], order[second] = second, first
         return order
 
-    def extra_repr(self) -> str:
-        """Show the arguments."""
-        return f"p={self.p}, flip_pairs={self.flip_pairs}"
 
-
-def _mirror_x(value: Any) -> Any:
+def _mirror(value: Any, *, axis: int) -> Any:
+    """Return one value mirrored along x (axis 0) or y (axis 1)."""
     if isinstance(value, tv_tensors.KeyPoints):
-        return _mirrored(value, 0, value.canvas_size[1])
-    return _flipped(value, -1) if type(value) is tv_tensors.Image else functional.horizontal_flip(value)
-
-
-def _mirror_y(value: Any) -> Any:
-    if isinstance(value, tv_tensors.KeyPoints):
-        return _mirrored(value, 1, value.canvas_size[0])
-    return _flipped(value, -2) if type(value) is tv_tensors.Image else functional.vertical_flip(value)
-
-
-def _flipped(image: tv_tensors.Image, axis: int) -> tv_tensors.Image:
-    """Do what torchvision does to an image, in a third of its time."""
-    return image.as_subclass(Tensor).flip(axis).as_subclass(tv_tensors.Image)
-
-
-def _mirrored(points: tv_tensors.KeyPoints, axis: int, length: int) -> tv_tensors.KeyPoints:
-    """Map x to W - x as boxes go; see NOTE [What torchvision does to points]."""
-    plain = points.as_subclass(Tensor).clone()
-    plain[..., axis] = length - plain[..., axis]
-    return tv_tensors.wrap(plain, like=points)
+        # x goes to W - x as boxes go; see NOTE [What torchvision does to points].
+        plain = value.as_subclass(Tensor).clone()
+        plain[..., axis] = value.canvas_size[1 - axis] - plain[..., axis]
+        return tv_tensors.wrap(plain, like=value)
+    if type(value) is tv_tensors.Image:  # what torchvision does to an image, in a third of its time
+        return value.as_subclass(Tensor).flip(-1 - axis).as_subclass(tv_tensors.Image)
+    return functional.vertical_flip(value) if axis else functional.horizontal_flip(value)
 
 
 class RandomHorizontalFlip(_RandomFlip):
@@ -166,7 +148,7 @@ class RandomHorizontalFlip(_RandomFlip):
         ValueError: ``p`` is outside [0, 1], or the pairs are not disjoint pairs of positions.
     """
 
-    mirror_value = staticmethod(_mirror_x)
+    axis = 0
 
 
 class RandomVerticalFlip(_RandomFlip):
@@ -185,4 +167,4 @@ class RandomVerticalFlip(_RandomFlip):
         ValueError: ``p`` is outside [0, 1], or the pairs are not disjoint pairs of positions.
     """
 
-    mirror_value = staticmethod(_mirror_y)
+    axis = 1

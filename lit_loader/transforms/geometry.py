@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
@@ -43,7 +42,7 @@ def letterbox_geometry(
     return (new_height, new_width), (left, top, right, bottom)
 
 
-class Letterbox(nn.Module):
+class Letterbox(v2.Transform):  # type: ignore[misc] # torchvision is untyped
     """Resize to a fixed canvas, keeping the aspect ratio, and pad what is left on both sides.
 
     Boxes, masks and key points move with the pixels; masks are padded with 0.
@@ -80,12 +79,8 @@ class Letterbox(nn.Module):
             resized = (pending.resized(scaled), *rest)
         return v2.Pad(list(padding), fill=fill)(resized)
 
-    def extra_repr(self) -> str:
-        """Show the arguments."""
-        return f"size={self.size}, fill={self.fill}"
 
-
-class RandomObjectCrop(nn.Module):
+class RandomObjectCrop(v2.Transform):  # type: ignore[misc] # torchvision is untyped
     """torchvision's ``RandomIoUCrop`` with a probability, leaving alone what it cannot crop.
 
     ``RandomIoUCrop`` looks for a window around a box: an image without boxes makes it search in vain, and a
@@ -120,7 +115,3 @@ class RandomObjectCrop(nn.Module):
         wanted = float(torch.rand(())) < self.p
         possible = len(target["boxes"]) > 0 and min(functional.get_size(image)) >= _SMALLEST_CROPPABLE_SIDE
         return self._crop(sample) if wanted and possible else sample
-
-    def extra_repr(self) -> str:
-        """Show the arguments."""
-        return f"p={self.p}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from functools import partial
+from typing import Literal
 
 from torch import nn
 from torchvision.transforms import v2
@@ -79,7 +80,6 @@ def classification_transforms(
     Source:
         torchvision's references/classification: RandomResizedCrop(224) and a flip; Resize(256), CenterCrop(224).
     """
-    jitter: dict[str, Any] = {"shift": shift, "scale": scale, "rotation": rotation}
     is_view = bool(resize or crop or margin or shift or rotation or fill or tuple(scale) != (1.0, 1.0))
     if area is not None and is_view:
         raise ValueError(
@@ -89,24 +89,23 @@ def classification_transforms(
     low, high = _AREA if area is None else area
     if not 0 < low <= high <= 1:
         raise ValueError(f"area={area} is not (smallest, largest) with 0 < smallest <= largest <= 1.")
-    view: dict[str, Any] = {
-        "size": size,
-        "margin": margin,
-        "around": "box" if crop else "image",
-        "fill": fill,
-    }
-    view["fit"] = resize or ("letterbox" if crop else "crop")
-    shown = CropToObjects(**view, scale=(_SHOWN, _SHOWN)) if not is_view else CropToObjects(**view)
-    return _composed(
-        train,
-        plain=shown,
-        moved=v2.RandomResizedCrop(shown.size, scale=(low, high))
-        if not is_view
-        else CropToObjects(**view, **jitter),
-        chances={"hflip": hflip, "vflip": vflip, "photometric": photometric},
-        flip_pairs=flip_pairs,
+    view = partial(
+        CropToObjects,
+        size=size,
+        margin=margin,
+        around="box" if crop else "image",
+        fit=resize or ("letterbox" if crop else "crop"),
         fill=fill,
-        to_float=to_float,
+    )
+    plain = view() if is_view else view(scale=(_SHOWN, _SHOWN))
+    moved = (
+        view(shift=shift, scale=scale, rotation=rotation)
+        if is_view
+        else v2.RandomResizedCrop(plain.size, scale=(low, high))
+    )
+    chances = {"hflip": hflip, "vflip": vflip, "photometric": photometric}
+    return _composed(
+        moved if train else plain, train, flip_pairs=flip_pairs, fill=fill, to_float=to_float, **chances
     )
 
 
@@ -168,36 +167,32 @@ def landmark_transforms(
         )
     if around not in ("box", "points"):
         raise ValueError(f"around={around!r} is not 'box' or 'points'.")
-    view: dict[str, Any] = {"size": size, "margin": margin, "around": around, "fill": fill}
+    view = partial(CropToObjects, size=size, margin=margin, around=around, fill=fill)
+    plain, moved = view(), view(shift=shift, scale=scale, rotation=rotation)
+    chances = {"hflip": hflip, "photometric": photometric}
     return _composed(
-        train,
-        plain=CropToObjects(**view),
-        moved=CropToObjects(**view, shift=shift, scale=scale, rotation=rotation),
-        chances={"hflip": hflip, "vflip": 0.0, "photometric": photometric},
-        flip_pairs=flip_pairs,
-        fill=fill,
-        to_float=to_float,
+        moved if train else plain, train, flip_pairs=flip_pairs, fill=fill, to_float=to_float, **chances
     )
 
 
 def _composed(
+    first: nn.Module,
     train: bool,
     *,
-    plain: nn.Module,
-    moved: nn.Module,
-    chances: Mapping[str, float],
     flip_pairs: FlipPairs | None,
     fill: float,
     to_float: bool,
+    hflip: float,
+    photometric: float,
+    vflip: float = 0.0,
 ) -> nn.Module:
     """Compose a preset; everything is made for either split, so that a wrong argument is found in both."""
-    check_chances(**chances)
+    check_chances(hflip=hflip, vflip=vflip, photometric=photometric)
     check_fill(fill)
-    random_parts = {
-        "hflip": RandomHorizontalFlip(chances["hflip"], flip_pairs=flip_pairs),
-        "vflip": RandomVerticalFlip(chances["vflip"], flip_pairs=flip_pairs),
-        "photometric": v2.RandomPhotometricDistort(p=chances["photometric"]),
-    }
-    parts = [part for name, part in random_parts.items() if train and chances[name] > 0]
-    finish = ToFloat32() if to_float else ToUInt8()
-    return DecodeAwareCompose([moved if train else plain, *parts, finish])
+    random_parts = (
+        (hflip, RandomHorizontalFlip(hflip, flip_pairs=flip_pairs)),
+        (vflip, RandomVerticalFlip(vflip, flip_pairs=flip_pairs)),
+        (photometric, v2.RandomPhotometricDistort(p=photometric)),
+    )
+    parts = [part for chance, part in random_parts if train and chance > 0]
+    return DecodeAwareCompose([first, *parts, ToFloat32() if to_float else ToUInt8()])

@@ -97,9 +97,8 @@ class LazyImage:
         """Return the whole image at ``size`` (height, width), after its steps."""
         height, width = self.size
         whole = (0, 0, width, height)
-        if (
-            size[0] * size[1] > height * width
-        ):  # the steps cost less before, and give the bits of a decoded image
+        if size[0] * size[1] > height * width:
+            # the steps cost less before, and give the bits of a decoded image
             finished = self._finished(self.source.read_part(zoom=1.0, bottom=height)[0])
             return tv_tensors.Image(_resized_part(finished.as_subclass(Tensor), [*whole], size, fill=0))
         return self._finished(self._part(whole, size, fill=0))
@@ -122,10 +121,9 @@ class LazyImage:
         pixels, zoom = self._read_part(zoom=wanted, bottom=bottom + _MOST_MOVED)
         if zoom in _WHOLE_SHRINKS:
             height, width = self.size
-            part = (
-                *(_whole(left, zoom, width), _whole(top, zoom, height)),
-                *(_whole(right, zoom, width), _whole(bottom, zoom, height)),
-            )
+            left, right = (_whole(x, zoom, width) for x in (left, right))
+            top, bottom = (_whole(y, zoom, height) for y in (top, bottom))
+            part = (left, top, right, bottom)
         return tv_tensors.Image(_resized_part(pixels, [side * zoom for side in part], size, fill=0)), part
 
     def shown(self, view: View, *, fill: float) -> tv_tensors.Image:

@@ -31,10 +31,9 @@ _UNDERSTAND: Final = (
     UpdateVisibility,
 )
 _RESIZES: Final = (v2.RandomShortestSize, v2.Resize)
-_COLOURS: Final = (v2.RandomPhotometricDistort,)
 _IMAGE_ALONE: Final = (
     *_RESIZES,
-    *_COLOURS,
+    v2.RandomPhotometricDistort,
     RandomHorizontalFlip,
     RandomVerticalFlip,
     ToUInt8,
@@ -109,11 +108,13 @@ def _step(transform: Any, sample: Any) -> Any:
         return sample
     rest = list(sample[1:])
     if kind in _RESIZES and not _is_unlike_reading(transform):
+        shape = image.placeholder()
         if flat_targets(rest, size=image.size):
-            height, width = _drawn_size(transform, image.placeholder())
+            draws = kind is v2.RandomShortestSize
+            height, width = transform.make_params([shape])["size"] if draws else transform(shape).shape[-2:]
             moved = moved_targets(rest, partial(functional.resize, size=[height, width]))
         else:
-            shape, *moved = transform(image.placeholder(), *rest)
+            shape, *moved = transform(shape, *rest)
             height, width = shape.shape[-2:]
         return (image.resized((height, width)), *moved)
     if kind is v2.RandomResizedCrop and not _is_unlike_reading(transform):
@@ -129,19 +130,10 @@ def _step(transform: Any, sample: Any) -> Any:
             mover.make_params = lambda _: params
             _, *rest = mover(image.placeholder(), *rest)
         return (pixels, *rest)
-    if kind in _COLOURS:
+    if kind is v2.RandomPhotometricDistort:
         params = transform.make_params([image.placeholder(channels=3)])
         return (image.then(partial(transform.transform, params=params)), *rest)
     return transform(image.read(), *rest)
-
-
-def _drawn_size(resize: Any, shape: Any) -> tuple[int, int]:
-    """Return the height and width that a resize gives an image; what it draws is drawn."""
-    if type(resize) is v2.RandomShortestSize:
-        height, width = resize.make_params([shape])["size"]
-    else:
-        height, width = resize(shape).shape[-2:]
-    return height, width
 
 
 def _is_unlike_reading(resize: Any) -> bool:

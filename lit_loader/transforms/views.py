@@ -158,14 +158,12 @@ def cut_pixels(image: Any, region: tuple[int, ...], *, fill: float) -> Any:
     """Cut (left, top, right, bottom) out of an image; beyond the image there is ``fill``."""
     left, top, right, bottom = region
     height, width = image.shape[-2:]
-    inner = (
-        *(min(max(left, 0), width), min(max(top, 0), height)),
-        *(min(max(right, 0), width), min(max(bottom, 0), height)),
-    )
-    if inner[0] >= inner[2] or inner[1] >= inner[3]:
+    x0, x1 = (min(max(x, 0), width) for x in (left, right))
+    y0, y1 = (min(max(y, 0), height) for y in (top, bottom))
+    if x0 >= x1 or y0 >= y1:
         return _filled(image, (bottom - top, right - left), fill=fill)
-    cut = functional.crop(image, inner[1], inner[0], inner[3] - inner[1], inner[2] - inner[0])
-    missing = [inner[0] - left, inner[1] - top, right - inner[2], bottom - inner[3]]
+    cut = functional.crop(image, y0, x0, y1 - y0, x1 - x0)
+    missing = [x0 - left, y0 - top, right - x1, bottom - y1]
     return functional.pad(cut, missing, fill=fill) if any(missing) else cut
 
 

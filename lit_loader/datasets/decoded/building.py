@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from tempfile import mkstemp
+from typing import BinaryIO
 
 from rich.console import Console
 
+from lit_loader.datasets.decoded.layout import PixelBlock
+from lit_loader.errors import CacheError
 from lit_loader.file_lock import file_lock
 
-__all__ = ["building", "remove_leftovers", "temporary_prefix"]
+__all__ = ["building", "found_or_built", "new_file"]
 
 # NOTE [a killed build]
 # What is being built has a temporary name that nobody opens; the system drops the lock when its holder dies. So
@@ -19,7 +24,42 @@ __all__ = ["building", "remove_leftovers", "temporary_prefix"]
 # needs none of that, the memory ends with the process; only its record may stay, which names a process that is
 # no more.
 
-_SUFFIX = ".tmp"
+
+def found_or_built(
+    path: Path,
+    *,
+    find: Callable[[], PixelBlock],
+    build: Callable[[], PixelBlock],
+    progress: bool,
+    failure: str,
+    remedy: str,
+) -> PixelBlock:
+    """Return the block that is there, or build it as the only process of its name that does.
+
+    Args:
+        path: The file of the block, or of the record of it.
+        find: Gives the block; a CacheError if there is none, or it is damaged.
+        build: Makes the block, and the file.
+        progress: As for `building`.
+        failure: What could not be done if the folder cannot be written.
+        remedy: What to do about that.
+
+    Raises:
+        CacheError: ``build`` raises one, or the folder cannot be written.
+    """
+    with suppress(CacheError):
+        return find()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with building(path.parent, path.stem, progress=progress):
+            with suppress(CacheError):  # another process built it while this one waited
+                return find()
+            _remove_leftovers(path.parent, own=path.stem)
+            return build()
+    except CacheError:
+        raise
+    except OSError as error:
+        raise CacheError(f"{failure} {path.parent} ({error.strerror or error}); {remedy}") from error
 
 
 @contextmanager
@@ -43,24 +83,26 @@ def building(folder: Path, name: str, *, progress: bool) -> Iterator[None]:
         yield
 
 
-def temporary_prefix(name: str) -> str:
-    """Return how the names of temporary files of a build begin; they end in ``.tmp``."""
-    return f".{name}."
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Give a file to write that takes the place of ``path`` at the end, and is deleted if there is an error."""
+    descriptor, name = mkstemp(prefix=f".{path.stem}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
-def remove_leftovers(folder: Path, *, own: str) -> None:
-    """Delete temporary files, and locks, of builds that have ended.
-
-    Args:
-        folder: Where they lie.
-        own: The name whose lock the caller holds.
-    """
-    for name in {
-        entry.name[1:].split(".")[0] for kind in (_SUFFIX, ".lock") for entry in folder.glob(f".*{kind}")
-    }:
+def _remove_leftovers(folder: Path, *, own: str) -> None:
+    """Delete temporary files, and locks, of builds that have ended; ``own`` is the name whose lock is held."""
+    found = [*folder.glob(".*.tmp"), *folder.glob(".*.lock")]
+    for name in {entry.name[1:].split(".")[0] for entry in found}:
         own_lock = nullcontext(True) if name == own else file_lock(_lock_path(folder, name), wait=False)
         with suppress(OSError), own_lock as is_free:  # an OSError: another user's
-            for leftover in folder.glob(f"{temporary_prefix(name)}*{_SUFFIX}") if is_free else ():
+            for leftover in folder.glob(f".{name}.*.tmp") if is_free else ():
                 leftover.unlink(missing_ok=True)
 
 

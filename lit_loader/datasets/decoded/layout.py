@@ -7,6 +7,7 @@ import mmap
 import os
 import stat
 import struct
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -36,9 +37,8 @@ of 0: it could not be decoded."""
 
 _PAGE: Final = 4096
 _MAGIC: Final = b"lit_loader.image"
-_HEADER: Final = struct.Struct(
-    "<16sQ32s16sQQ"
-)  # magic, format, key, digest of the index, images, bytes in all
+# Magic, format, key, digest of the index, images, bytes in all.
+_HEADER: Final = struct.Struct("<16sQ32s16sQQ")
 
 
 class PixelBlock:
@@ -59,16 +59,14 @@ class PixelBlock:
     """
 
     def __init__(self, descriptor: int, *, key: str, num_images: int, path: Path | None = None) -> None:
-        self.key, self.num_images, self.path = key, num_images, path
-        self._descriptor = -1
+        self.key, self.num_images, self.path, self._descriptor = key, num_images, path, descriptor
+        weakref.finalize(self, os.close, descriptor).atexit = False
         try:
             self._open(descriptor)
+        except CacheError:
+            raise
         except (OSError, ValueError, OverflowError) as error:
-            os.close(descriptor)
-            if isinstance(error, CacheError):
-                raise
             raise CacheError(f"{self._name} cannot be mapped ({error}); delete it") from None
-        self._descriptor = descriptor
 
     def _open(self, descriptor: int) -> None:
         found = os.fstat(descriptor)
@@ -119,7 +117,7 @@ class PixelBlock:
         Raises:
             CacheError: There is none, or it is not the right one.
         """
-        return cls._from(path, key=key, num_images=num_images, path=path)
+        return cls(_opened(path, os.O_NOFOLLOW), key=key, num_images=num_images, path=path)
 
     @classmethod
     def from_process(
@@ -133,24 +131,18 @@ class PixelBlock:
         pid, start, descriptor = address
         if start == 0 or process_start(pid) != start:
             raise CacheError(f"process {pid}, which held a cache of decoded images, has ended; make it again")
-        place = Path(f"/proc/{pid}/fd/{descriptor}")
-        return cls._from(place, key=key, num_images=num_images, path=path)
-
-    @classmethod
-    def _from(cls, place: Path, *, key: str, num_images: int, path: Path | None) -> PixelBlock:
-        link = 0 if place.parts[1] == "proc" else os.O_NOFOLLOW
-        try:
-            descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | link)
-        except OSError as error:
-            raise CacheError(f"{place} cannot be opened ({error.strerror}); make the cache again") from None
-        return cls(descriptor, key=key, num_images=num_images, path=path)
+        opened = _opened(Path(f"/proc/{pid}/fd/{descriptor}"))
+        return cls(opened, key=key, num_images=num_images, path=path)
 
     def __reduce__(self) -> tuple[Callable[..., PixelBlock], tuple[Any, ...]]:
         return _reopen, (self.address, self.key, self.num_images, self.path)
 
-    def __del__(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
+
+def _opened(place: Path, flags: int = 0) -> int:
+    try:
+        return os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
+    except OSError as error:
+        raise CacheError(f"{place} cannot be opened ({error.strerror}); make the cache again") from None
 
 
 def _reopen(address: tuple[int, int, int], key: str, num_images: int, path: Path | None) -> PixelBlock:
@@ -207,13 +199,11 @@ def _digest(index: npt.NDArray[Any]) -> bytes:
 
 
 def _check_index(index: npt.NDArray[Any], *, start: int, total: int, name: str) -> None:
+    # Of 32-bit numbers: the area does not overflow, and what follows does not once it is bounded by the size.
     width, height = index["width"].astype(np.int64), index["height"].astype(np.int64)
-    area = (
-        width * height
-    )  # of 32-bit numbers: no overflow here, and none below once it is bounded by the size
+    area = width * height
     sized = (width >= 1) & (height >= 1) & (index["true_width"] >= width) & (index["true_height"] >= height)
-    inside = (
-        (area <= total) & (index["start"] >= start) & (index["start"] <= total - 3 * np.minimum(area, total))
-    )
+    last = total - 3 * np.minimum(area, total)
+    inside = (area <= total) & (index["start"] >= start) & (index["start"] <= last)
     if not ((sized & inside) | (width == 0)).all():
         raise CacheError(f"{name} has images beyond its end; delete it")

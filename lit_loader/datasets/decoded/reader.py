@@ -12,11 +12,10 @@ from torch import Tensor
 from torchvision import tv_tensors
 
 from lit_loader.datasets.decoded.disk import block_on_disk
-from lit_loader.datasets.decoded.filling import shrunk
 from lit_loader.datasets.decoded.layout import PixelBlock
 from lit_loader.datasets.decoded.memory import block_in_memory
 from lit_loader.datasets.decoded.settings import CacheSettings
-from lit_loader.datasets.decoded.wanted import CacheRequest
+from lit_loader.datasets.decoded.wanted import CacheRequest, shrunk
 from lit_loader.datasets.reading import ImageReading
 from lit_loader.types import IndexArray
 
@@ -66,6 +65,10 @@ class CachedReader:
         reader: Decodes, when the cache is made and where an image could not be decoded then.
         settings: Of the cache.
 
+    Attributes:
+        num_bytes: What the cache takes, once a host.
+        key: Which block it is; readers with the same key share one.
+
     Raises:
         CacheError: The cache does not fit, cannot be written, or its images change while it is made.
     """
@@ -73,41 +76,24 @@ class CachedReader:
     def __init__(self, table: AnnotationTable, reader: ImageReading, settings: CacheSettings) -> None:
         wanted = CacheRequest(table=table, reader=reader, settings=settings)
         self._block: PixelBlock = block_in_memory(wanted) if settings.kind == "ram" else block_on_disk(wanted)
+        self.num_bytes, self.key = self._block.num_bytes, self._block.key
         self._reader, self._longest_side = reader, settings.size
         self._slots: IndexArray | None = wanted.slots
 
-    @property
-    def num_bytes(self) -> int:
-        """What the cache takes, once a host."""
-        return self._block.num_bytes
-
-    @property
-    def key(self) -> str:
-        """Which block it is; readers with the same key share one."""
-        return self._block.key
-
     def read(self, path: Path | str, position: int) -> Tensor:
-        """Return the image of a row as it is kept; see `read_sized`."""
-        return self.read_sized(path, position)[0]
+        """Return one image as it is kept, uint8 ``(3, H, W)``, memory of its own; see `open`."""
+        return self.open(path, position).read()
 
-    def read_sized(self, path: Path | str, position: int) -> tuple[Tensor, tuple[int, int]]:
-        """Read one image.
+    def open(self, path: Path | str, position: int) -> CachedImage:
+        """Return one image, whose pixels are copied when they are asked for.
 
         Args:
             path: The file, for an image that could not be decoded when the cache was made.
             position: The row of the table.
 
-        Returns:
-            uint8 ``(3, H, W)``, memory of its own; (width, height) of the image as decoded.
-
         Raises:
             ImageError: The image cannot be decoded.
         """
-        image = self.open(path, position)
-        return image.read(), image.true_size
-
-    def open(self, path: Path | str, position: int) -> CachedImage:
-        """Return one image, whose pixels are copied when they are asked for; see `read_sized`."""
         found = self._block.image(position if self._slots is None else int(self._slots[position]))
         if found is None:
             pixels = self._reader.read(path)

@@ -7,7 +7,7 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 from lit_loader.annotations.cache import cache_folder
 from lit_loader.resources import read_resources
@@ -17,11 +17,7 @@ __all__ = ["CacheKind", "CacheSettings", "as_cache_settings", "byte_count", "byt
 CacheKind: TypeAlias = Literal["ram", "disk"]
 """Where decoded images are kept: in the memory of this host, or in the cache folder."""
 
-_KINDS: Final = ("ram", "disk")
-_UNITS: Final = {"": 1, "b": 1, **{f"{p}b": 1000 ** (i + 1) for i, p in enumerate("kmgt")}} | {
-    f"{p}ib": 1024 ** (i + 1) for i, p in enumerate("kmgt")
-}
-_AMOUNT: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([a-z]{0,3})\s*", re.IGNORECASE)
+_AMOUNT: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*(?:(?:([kmgt])(i)?)?b)?\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -61,8 +57,8 @@ class CacheSettings:
     progress: bool = True
 
     def __post_init__(self) -> None:
-        if self.kind not in _KINDS:
-            raise ValueError(f"cache={self.kind!r} is not one of {list(_KINDS)}, nor None.")
+        if self.kind not in get_args(CacheKind):
+            raise ValueError(f"cache={self.kind!r} is not one of {list(get_args(CacheKind))}, nor None.")
         if self.kind == "ram" and not hasattr(os, "memfd_create"):
             raise ValueError('cache="ram" needs memfd_create, which Linux has; give cache="disk".')
         if self.size is not None and (type(self.size) is not int or self.size < 1):
@@ -97,11 +93,10 @@ def byte_count(budget: int | str | None) -> int | None:
     """
     if budget is None:
         return None
-    found = _AMOUNT.fullmatch(budget) if isinstance(budget, str) else None
-    if found is not None and found[2].lower() in _UNITS:
-        count = int(float(found[1]) * _UNITS[found[2].lower()])
-    else:
-        count = budget if type(budget) is int else 0
+    count = budget if type(budget) is int else 0
+    if isinstance(budget, str) and (found := _AMOUNT.fullmatch(budget)):
+        thousand = 1024 if found[3] else 1000
+        count = int(float(found[1]) * thousand ** " kmgt".index((found[2] or " ").lower()))
     if count < 1:
         raise ValueError(
             f'cache_budget={budget!r} is no positive number of bytes; give an int, or words such as "8 GiB".'

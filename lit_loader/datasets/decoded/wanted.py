@@ -1,37 +1,57 @@
-"""Which block a data set wants: the images of its table, their key, and what they will take."""
+"""Which block a data set wants: the images of its table, their key, what they take, and how they get there."""
 
 from __future__ import annotations
 
-import os
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import PIL
 import torch
 import torchvision
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor
+from torchvision.transforms.v2 import functional
 
-from lit_loader.annotations.cache import cache_key
-from lit_loader.datasets.decoded.filling import Filling, kept_size
-from lit_loader.datasets.decoded.layout import FORMAT, pixels_start
-from lit_loader.datasets.decoded.settings import (
-    CacheSettings,
-    byte_count,
-    byte_words,
-    free_bytes,
-)
+from lit_loader.annotations.cache import cache_key, image_stamp
+from lit_loader.datasets.decoded.layout import FORMAT, INDEX, pixels_start, write_all, write_head
+from lit_loader.datasets.decoded.settings import CacheSettings, byte_count, byte_words, free_bytes
 from lit_loader.datasets.reading import ImageReading
-from lit_loader.errors import CacheError
+from lit_loader.errors import CacheError, ImageError
+from lit_loader.resources import count_cores
 from lit_loader.types import IndexArray
 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
 
-__all__ = ["CacheRequest"]
+__all__ = ["CacheRequest", "shrunk"]
 
-_READER = "decoded images"
+_MAX_THREADS: Final = 16
+_AT_ONCE: Final = 4096
+
+
+def _kept_size(width: int, height: int, *, longest_side: int | None) -> tuple[int, int]:
+    """Return (width, height) in which an image is kept: its own, or shrunk to a longest side."""
+    longest = max(width, height)
+    if longest_side is None or longest <= longest_side:
+        return width, height
+    shrink = longest_side / longest
+    return max(1, round(width * shrink)), max(1, round(height * shrink))
+
+
+def shrunk(pixels: Tensor, longest_side: int | None) -> Tensor:
+    """Return an image in the size in which it is kept, antialiased; itself, if it is not larger."""
+    height, width = pixels.shape[-2:]
+    kept = _kept_size(width, height, longest_side=longest_side)
+    if kept == (width, height):
+        return pixels
+    smaller: Tensor = functional.resize(pixels, [kept[1], kept[0]], antialias=True)
+    return smaller
 
 
 @dataclass(kw_only=True)
@@ -56,24 +76,23 @@ class CacheRequest:
 
     def __post_init__(self) -> None:
         places: dict[str, int] = {}
-        slots = np.array(
-            [places.setdefault(path, len(places)) for path in self.table.image_paths], dtype=np.int64
-        )
+        paths = self.table.image_paths
+        slots = np.array([places.setdefault(path, len(places)) for path in paths], dtype=np.int64)
         self.slots: IndexArray | None = slots if len(places) < len(slots) else None
         self._rows = np.arange(len(slots)) if self.slots is None else np.unique(slots, return_index=True)[1]
+        self._names = list(places)
         self.num_images = len(places)
-        self.subject = self._hash([*places], [], versions=())
-        self.key = self._key_of([*places])
+        self.subject = self._hash([], versions=())
+        self.key = self._present_key()
 
-    def _key_of(self, names: list[str]) -> str:
+    def _present_key(self) -> str:
         versions = [PIL.__version__]
         if self.settings.size is not None:
             versions += [torch.__version__, torchvision.__version__]  # they shrink
         root = str(self.table.root)
-        stamps = [number for name in names for number in _stamp(root, name)]
-        return self._hash(names, stamps, versions=versions)
+        return self._hash([image_stamp(root, name) for name in self._names], versions=versions)
 
-    def _hash(self, names: list[str], stamps: list[int], *, versions: Sequence[str]) -> str:
+    def _hash(self, stamps: list[int], *, versions: Sequence[str]) -> str:
         settings = {
             "max_pixels": self.reader.max_pixels,
             "exif_orientation": self.reader.exif_orientation,
@@ -81,16 +100,13 @@ class CacheRequest:
             "versions": list(versions),
         }
         return cache_key(
-            reader=_READER,
+            reader="decoded images",
             version=FORMAT,
             root=self.table.root,
             settings=settings,
-            files=names,
+            files=self._names,
             stamps=stamps,
         )
-
-    def _path(self, slot: int) -> Path:
-        return self.table.image_path(int(self._rows[slot]))
 
     @property
     def name(self) -> str:
@@ -99,58 +115,72 @@ class CacheRequest:
 
     def needed_bytes(self) -> int:
         """Return what the block takes by the sizes that the annotations give; an image of unknown size counts 0."""
-        total = pixels_start(self.num_images)
-        for width, height in zip(
-            self.table.widths[self._rows].tolist(), self.table.heights[self._rows].tolist(), strict=True
-        ):
-            if width and height:
-                kept = kept_size(width, height, self.settings.size)
-                total += 3 * kept[0] * kept[1]
-        return total
+        columns = self.table.widths, self.table.heights
+        sizes = zip(*(column[self._rows].tolist() for column in columns), strict=True)
+        kept = [_kept_size(*size, longest_side=self.settings.size) for size in sizes if all(size)]
+        return pixels_start(self.num_images) + sum(3 * width * height for width, height in kept)
 
-    def filling(self, descriptor: int) -> Filling:
-        """Return what fills an empty file with the block, checked against the budget.
+    def fill(self, descriptor: int) -> None:
+        """Decode every image into an empty file, on threads, within the budget, and write index and header.
 
-        Args:
-            descriptor: The file, see `Filling`.
+        An image that cannot be decoded is noted in the index; whoever asks for it decodes it again and gets its
+        error. Where an image lies depends on which thread was first, its pixels do not.
 
         Raises:
-            CacheError: The block will not fit; nothing was written.
+            CacheError: The block does not fit, or a file differs from what the key was made of.
+            OSError: It cannot be written.
         """
         budget, words = self._budget()
         needed = self.needed_bytes()
         if budget is not None and needed > budget:
             raise self._too_large(f"need {byte_words(needed)} by the sizes in their annotations", words)
+        end, lock = pixels_start(self.num_images), threading.Lock()
+        index: npt.NDArray[Any] = np.zeros(self.num_images, dtype=INDEX)
 
-        def too_large(bytes_so_far: int) -> CacheError:
-            return self._too_large(f"need at least {byte_words(bytes_so_far)}", words)
+        def keep(slot: int) -> None:
+            nonlocal end
+            try:
+                pixels = self.reader.read(self.table.image_path(int(self._rows[slot])))
+            except ImageError:
+                return
+            kept = shrunk(pixels, self.settings.size).permute(1, 2, 0).contiguous()
+            with lock:
+                start, end = end, end + kept.numel()
+            if budget is not None and start + kept.numel() > budget:
+                raise self._too_large(f"need at least {byte_words(start + kept.numel())}", words)
+            index[slot] = (start, kept.shape[1], kept.shape[0], pixels.shape[2], pixels.shape[1])
+            write_all(descriptor, kept.numpy().reshape(-1).data, start)
 
-        return Filling(
-            descriptor=descriptor,
-            reader=self.reader,
-            path_of=self._path,
-            num_images=self.num_images,
-            longest_side=self.settings.size,
-            most_bytes=budget,
-            too_large=too_large,
-            progress=self.settings.progress,
-        )
+        console = Console(stderr=True)
+        bar = Progress(console=console, disable=not (self.settings.progress and console.is_terminal))
+        threads = max(1, min(count_cores(), _MAX_THREADS, self.num_images))
+        with bar, ThreadPoolExecutor(threads, thread_name_prefix="lit_loader_decode") as pool:
+            task = bar.add_task("Decoding images", total=self.num_images)
+            try:
+                # Some at a time: a pool holds an object for each task that it was given.
+                for first in range(0, self.num_images, _AT_ONCE):
+                    for _ in pool.map(keep, range(first, min(first + _AT_ONCE, self.num_images))):
+                        bar.advance(task)
+            finally:
+                pool.shutdown(cancel_futures=True)
+        write_head(descriptor, index, key=self.key, end=end)
+        if self._present_key() != self.key:
+            raise CacheError(
+                f"images under {self.table.root} changed while they were decoded for the cache; nothing was kept: "
+                "run again when nobody writes there"
+            )
 
     def _budget(self) -> tuple[int | None, str]:
-        free = free_bytes(self.settings.kind, self.settings.folder)
-        given, what = (
-            byte_count(self.settings.budget),
-            "memory" if self.settings.kind == "ram" else "disk space",
-        )
+        settings = self.settings
+        free, given = free_bytes(settings.kind, settings.folder), byte_count(settings.budget)
+        what = "memory" if settings.kind == "ram" else "disk space"
         if given is None:
             half = None if free is None else free // 2
             return half, f"cache_budget=None allows half of the free {what}, {byte_words(half or 0)}"
+        named = f"cache_budget={settings.budget!r}"
         if free is not None and free < given:
-            return (
-                free,
-                f"{byte_words(free)} of {what} are free, less than cache_budget={self.settings.budget!r}",
-            )
-        return given, f"cache_budget={self.settings.budget!r} allows {byte_words(given)}"
+            return free, f"{byte_words(free)} of {what} are free, less than {named}"
+        return given, f"{named} allows {byte_words(given)}"
 
     def _too_large(self, need: str, allowed: str) -> CacheError:
         size = "as decoded" if self.settings.size is None else self.settings.size
@@ -158,25 +188,3 @@ class CacheRequest:
             f"{self.num_images} decoded images {need}, and {allowed}; lower cache_size (now {size}), raise "
             "cache_budget if there is room, or give cache=None"
         )
-
-    def check_unchanged(self) -> None:
-        """Refuse what was decoded while images changed.
-
-        Raises:
-            CacheError: A file differs from what the key was made of.
-        """
-        names = [self.table.image_paths[row] for row in self._rows.tolist()]
-        if self._key_of(names) != self.key:
-            raise CacheError(
-                f"images under {self.table.root} changed while they were decoded for the cache; nothing was kept: "
-                "run again when nobody writes there"
-            )
-
-
-def _stamp(root: str, name: str) -> tuple[int, int]:
-    """Return size and time of an image; one that is not there has a stamp too, until it appears."""
-    try:
-        found = os.stat(f"{root}/{name}")  # noqa: PTH116 # a path object costs five times the call
-    except OSError:
-        return -1, -1
-    return found.st_size, found.st_mtime_ns
