@@ -22,19 +22,19 @@ from lit_loader.datamodules.keywords import (
     take_fields,
 )
 from lit_loader.datamodules.resuming import held_loaders, resume_with, saved_states
-from lit_loader.datamodules.workers import AutoWorkers, NumWorkers, WorkerSettings
+from lit_loader.datamodules.workers import NumWorkers, WorkerSettings, auto_num_workers
 from lit_loader.datasets import ImageReading, Stage
 from lit_loader.engine import OnBadSample, Resume
 from lit_loader.loader import DataLoader
 from lit_loader.seeding import key64
 from lit_loader.types import CollateFn
 
-__all__ = ["LoaderDataModule", "SplitData"]
+__all__ = ["STAGES", "LoaderDataModule", "SplitData"]
 
 SplitData: TypeAlias = tuple[Any, Sampler[int] | None]
 """A data set and the sampler over it, or None for its own order."""
 
-_ALL_STAGES: tuple[Stage, ...] = ("train", "val", "test", "predict")
+STAGES: tuple[Stage, ...] = ("train", "val", "test", "predict")
 
 # Lightning hands setup() a TrainerFn, a str enum with these values.
 _STAGES: dict[str, tuple[Stage, ...]] = {
@@ -107,13 +107,12 @@ class LoaderDataModule(LightningDataModule):
         self.resume, self.drop_last, self._seed = resume, drop_last, seed
         self.on_bad_sample, self.max_bad_samples = on_bad_sample, max_bad_samples
         sizes = (train_batch_size, val_batch_size, test_batch_size, predict_batch_size)
-        self._batch_sizes: dict[Stage, int | None] = dict(zip(_ALL_STAGES, sizes, strict=True))
+        self._batch_sizes: dict[Stage, int | None] = dict(zip(STAGES, sizes, strict=True))
         for name, size in self._batch_sizes.items():
-            if size is not None:
-                check_number(f"{name}_batch_size", size, low=1)
+            check_number(f"{name}_batch_size", size, low=1)
+        check_number("batch_size", batch_size, low=1, other=())
         self._batch_size = batch_size
-        check_number("batch_size", batch_size, low=1)
-        self._auto_workers = AutoWorkers()
+        self._auto_workers: dict[Any, int] = {}
         self._data: dict[Stage, list[SplitData]] = {}
         # weakly: one that is used no more ends with its workers
         self._loaders: list[weakref.ref[DataLoader[Any]]] = []
@@ -141,12 +140,11 @@ class LoaderDataModule(LightningDataModule):
 
     @batch_size.setter
     def batch_size(self, batch_size: int) -> None:
-        check_number("batch_size", batch_size, low=1)
+        check_number("batch_size", batch_size, low=1, other=())
         self._batch_size, self._batch_sizes["train"] = batch_size, None
 
     def _batch_size_of(self, stage: Stage) -> int:
-        own = self._batch_sizes[stage]
-        return self._batch_size if own is None else own
+        return self._batch_sizes[stage] or self._batch_size
 
     @property
     def seed(self) -> int:
@@ -163,7 +161,7 @@ class LoaderDataModule(LightningDataModule):
         """Workers of each loader that is made now: ``num_workers``, or what this host decides."""
         if self.workers.num_workers != "auto":
             return self.workers.num_workers
-        return self._auto_workers.decide(self.trainer, self.workers.worker_method)
+        return auto_num_workers(self._auto_workers, self.trainer, self.workers.worker_method)
 
     @property
     def train_dataset(self) -> Any:
@@ -205,7 +203,7 @@ class LoaderDataModule(LightningDataModule):
         key = None if stage is None else str(getattr(stage, "value", stage))
         if key is not None and key not in _STAGES:
             raise ValueError(f"stage={key!r} is not one of {list(_STAGES)}, nor None for all")
-        for name in _ALL_STAGES if key is None else _STAGES[key]:
+        for name in STAGES if key is None else _STAGES[key]:
             self._open(name)
 
     def train_dataloader(self) -> DataLoader[Any]:

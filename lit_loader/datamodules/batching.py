@@ -12,6 +12,7 @@ import numpy.typing as npt
 from torch.utils.data import Sampler
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.datamodules.keywords import check_type
 from lit_loader.datasets import Stage
 from lit_loader.samplers import (
     GroupedSampler,
@@ -98,9 +99,9 @@ class SizeBatching(AspectRatioBatching):
 
 
 def stage_batchings(
-    samplers: Mapping[Stage, Any], *, train_batching: Batching | None, eval_batching: Batching | None
+    samplers: Mapping[Stage, Any], train_batching: Batching | None, eval_batching: Batching | None
 ) -> dict[Stage, Batching | None]:
-    """Return each stage's batching, checked.
+    """Return each stage's batching, checked; None for plain.
 
     Args:
         samplers: What draws each stage's samples: a sampler, a `SamplerConfig`, or None.
@@ -113,15 +114,13 @@ def stage_batchings(
     """
     found: dict[Stage, Batching | None] = {}
     for stage, sampler in samplers.items():
-        name, batching = (
-            ("train_batching", train_batching) if stage == "train" else ("eval_batching", eval_batching)
-        )
-        if batching is not None and not isinstance(batching, Batching):
-            raise TypeError(
-                f"`{name}` must be a lit_loader.datamodules.Batching, such as AspectRatioBatching(num_buckets=8), or "
-                f"None; got {batching!r} of type {type(batching).__name__}"
-            )
-        if _regroups(batching) and isinstance(sampler, Sampler) and not isinstance(sampler, OrderSampler):
+        name, batching = "eval_batching", eval_batching
+        if stage == "train":
+            name, batching = "train_batching", train_batching
+        check_type(name, batching, Batching, remedy="give one such as AspectRatioBatching(num_buckets=8)")
+        if isinstance(batching, PlainBatching):
+            batching = None
+        if batching is not None and isinstance(sampler, Sampler) and not isinstance(sampler, OrderSampler):
             raise ValueError(
                 f"{name}={batching} puts batches together from a whole epoch's order, which {stage}_sampler="
                 f"{type(sampler).__name__} does not tell before it is iterated; give a sampler of "
@@ -137,17 +136,13 @@ def batched(
     """Return a table's sampler as a batching has it.
 
     Args:
-        sampler: One of lit_loader's, or None for the table's own order; with a plain batching any sampler.
+        sampler: One of lit_loader's, or None for the table's own order; without a batching any sampler.
         table: The samples.
-        batching: What puts batches together, or None for plain.
+        batching: What puts batches together, of `stage_batchings`.
     """
-    if batching is None or not _regroups(batching):
+    if batching is None:
         return sampler
     if sampler is None:
         sampler = SequentialSampler(table.num_images)
     assert isinstance(sampler, OrderSampler)  # see stage_batchings
     return batching.batched(sampler, table)
-
-
-def _regroups(batching: Batching | None) -> bool:
-    return not (batching is None or isinstance(batching, PlainBatching))
