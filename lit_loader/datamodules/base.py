@@ -163,25 +163,13 @@ class LoaderDataModule(LightningDataModule):
             return self.workers.num_workers
         return auto_num_workers(self._auto_workers, self.trainer, self.workers.worker_method)
 
-    @property
-    def train_dataset(self) -> Any:
-        """The training data set. Like the next three it is there after `setup`; a list if the stage has several."""
-        return self._dataset_of("train")
-
-    @property
-    def val_dataset(self) -> Any:
-        """The validation data set."""
-        return self._dataset_of("val")
-
-    @property
-    def test_dataset(self) -> Any:
-        """The test data set."""
-        return self._dataset_of("test")
-
-    @property
-    def predict_dataset(self) -> Any:
-        """The data set to predict on."""
-        return self._dataset_of("predict")
+    train_dataset = property(
+        lambda self: self._dataset_of("train"),
+        doc="The training data set. Like the next three it is there after `setup`; a list if the stage has several.",
+    )
+    val_dataset = property(lambda self: self._dataset_of("val"), doc="The validation data set.")
+    test_dataset = property(lambda self: self._dataset_of("test"), doc="The test data set.")
+    predict_dataset = property(lambda self: self._dataset_of("predict"), doc="The data set to predict on.")
 
     def _dataset_of(self, stage: Stage) -> Any:
         if stage not in self._data:

@@ -119,11 +119,11 @@ def expected_class_mix(
         float64 ``(num_classes,)`` that sums to 1 (zeros without labels); or None if the sampler is not lit_loader's or
         has no closed form for it (weighted without replacement).
     """
+    if not isinstance(sampler, OrderSampler):
+        return None
     try:
-        visits = sampler.expected_visits() if isinstance(sampler, OrderSampler) else None
+        visits = sampler.expected_visits()
     except ValueError:
-        visits = None
-    if visits is None:
         return None
     images, labels = _delivered_labels(table, by=by, distinct=distinct)
     delivered = np.bincount(labels, weights=visits[images], minlength=len(table.labels_of(by)[1]))

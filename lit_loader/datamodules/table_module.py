@@ -136,14 +136,11 @@ class TableDataModule(LoaderDataModule):
         self.reading, settings = take_fields(ImageReading, "reading", reading, settings)
         super().__init__(**settings)
         root = str(source) if isinstance(source, (str, Path)) else "FOLDER"
-        check_type(
-            "source",
-            source,
-            TableSource,
-            optional=False,
-            remedy=f"give a source such as FormatSource(format='coco', root={root!r}, train='train.json'), "
-            f"VocSource(root={root!r}) or ShapesSource(), from lit_loader.datasets",
+        remedy = (
+            f"give a source such as FormatSource(format='coco', root={root!r}, train='train.json'), "
+            f"VocSource(root={root!r}) or ShapesSource(), from lit_loader.datasets"
         )
+        check_type("source", source, TableSource, remedy=remedy, optional=False)
         self.source = source
         train_sampler = RandomSamplerConfig() if train_sampler is None else train_sampler
         samplers = (train_sampler, val_sampler, test_sampler, predict_sampler)
