@@ -6,7 +6,7 @@ import os
 import weakref
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, get_args
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -29,12 +29,12 @@ from lit_loader.loader import DataLoader
 from lit_loader.seeding import key64
 from lit_loader.types import CollateFn
 
-__all__ = ["STAGES", "LoaderDataModule", "SplitData"]
+__all__ = ["LoaderDataModule", "SplitData"]
 
 SplitData: TypeAlias = tuple[Any, Sampler[int] | None]
 """A data set and the sampler over it, or None for its own order."""
 
-STAGES: tuple[Stage, ...] = ("train", "val", "test", "predict")
+STAGES: tuple[Stage, ...] = get_args(Stage)
 
 # Lightning hands setup() a TrainerFn, a str enum with these values.
 _STAGES: dict[str, tuple[Stage, ...]] = {
@@ -265,7 +265,8 @@ class LoaderDataModule(LightningDataModule):
         return self._data[stage]
 
     def _make_loaders(self, stage: Stage, *, to_device: bool = True) -> list[DataLoader[Any]]:
-        rank, world_size = self._place()
+        trainer = self.trainer  # without one the loader looks for a process group
+        rank, world_size = (None, None) if trainer is None else (trainer.global_rank, trainer.world_size)
         workers = self.workers.loader_arguments(self.num_workers_of_loaders)
         pin_memory = self.workers.pin_memory
         loaders: list[DataLoader[Any]] = []
@@ -303,14 +304,9 @@ class LoaderDataModule(LightningDataModule):
             return
         raise ValueError(
             f"training has no batch: {samples} samples with batch_size={self.batch_size}, "
-            f"world_size={self._place()[1] or 1} and drop_last={self.drop_last}; lower batch_size, give "
+            f"world_size={loader.world_size or 1} and drop_last={self.drop_last}; lower batch_size, give "
             "drop_last=False, or give more samples"
         )
-
-    def _place(self) -> tuple[int | None, int | None]:
-        """Return the trainer's rank and world size; without a trainer the loader looks for a process group."""
-        trainer = self.trainer
-        return (None, None) if trainer is None else (trainer.global_rank, trainer.world_size)
 
     def _device_of_loaders(self) -> torch.device | None:
         """Return where loaders deliver their batches; or None for where they are made, and Lightning moves them."""

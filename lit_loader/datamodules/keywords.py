@@ -73,10 +73,8 @@ def refuse_unknown(kind: type, keywords: Mapping[str, Any]) -> None:
     for name in keywords:
         own = [each for each in kind.__mro__ if "lit_loader" in each.__module__ or each is kind]
         makers = [vars(each)["__init__"] for each in own if "__init__" in vars(each)]
-        known = {each for maker in makers for each in inspect.signature(maker).parameters} - {
-            "self",
-            "settings",
-        }
+        known = {each for maker in makers for each in inspect.signature(maker).parameters}
+        known -= {"self", "settings"}
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(sorted(known))}"
         raise TypeError(f"{kind.__name__} got an unexpected keyword argument {name!r}; {hint}")
@@ -106,9 +104,8 @@ def check_number(
     """
     if value in other:
         return
-    remedy = ", or ".join(
-        [f"it must be {'an int' if whole else 'a number'} of at least {low}", *map(repr, other)]
-    )
+    rule = f"it must be {'an int' if whole else 'a number'} of at least {low}"
+    remedy = ", or ".join([rule, *map(repr, other)])
     if isinstance(value, bool) or not isinstance(value, (int if whole else int | float, *map(type, other))):
         raise TypeError(f"{name}={value!r} of type {type(value).__name__}; {remedy}")
     if isinstance(value, str) or value < low:  # type: ignore[operator] # a number

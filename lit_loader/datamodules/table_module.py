@@ -17,7 +17,7 @@ from lit_loader.annotations.merge import with_same_names
 from lit_loader.collate import batch_images, batch_targets
 from lit_loader.datamodules.base import STAGES, LoaderDataModule, SplitData
 from lit_loader.datamodules.batch_transforms import apply_to_batch
-from lit_loader.datamodules.batching import Batching, batched, stage_batchings
+from lit_loader.datamodules.batching import Batching, checked_batching
 from lit_loader.datamodules.keywords import check_type, flat_signature, take_fields
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
@@ -26,6 +26,7 @@ from lit_loader.datasets import CacheSettings, ImageReading, SampleTable, Stage,
 from lit_loader.datasets.decoded import CachedReader, CacheKind, byte_count, byte_words
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
+from lit_loader.samplers import SequentialSampler
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -145,9 +146,10 @@ class TableDataModule(LoaderDataModule):
         train_sampler = RandomSamplerConfig() if train_sampler is None else train_sampler
         samplers = (train_sampler, val_sampler, test_sampler, predict_sampler)
         transforms = (train_transforms, val_transforms, test_transforms, predict_transforms)
-        shared = train_transforms if isinstance(train_transforms, Mapping) else None
+        shared = train_transforms if isinstance(train_transforms, Mapping) else {}
         self._samplers: dict[Stage, SamplerConfig | Sampler[int] | None] = {}
-        self._transforms: dict[Stage, Transforms | None] = {}
+        self._transforms: dict[Stage, Transforms] = {}
+        self._batchings: dict[Stage, Batching | None] = {}
         for stage, sampler, given in zip(STAGES, samplers, transforms, strict=True):
             example = (
                 "give one of lit_loader.datamodules, such as ClassBalancedSamplerConfig(), or a torch Sampler"
@@ -155,11 +157,13 @@ class TableDataModule(LoaderDataModule):
             check_type(f"{stage}_sampler", sampler, SamplerConfig, Sampler, remedy=example)
             example = "give transforms of (image, target), or a mapping of the preset's keywords"
             check_type(f"{stage}_transforms", given, Callable, Mapping, remedy=example)
+            given = shared if given is None else given
             if isinstance(given, Mapping):
                 preset(False, **given)  # a wrong keyword is an error here and not in the middle of a run
-            self._samplers[stage], self._transforms[stage] = sampler, shared if given is None else given
+            self._samplers[stage], self._transforms[stage] = sampler, given
+            batching = train_batching if stage == "train" else eval_batching
+            self._batchings[stage] = checked_batching(stage, batching, sampler)
         self._preset = preset
-        self._batchings = stage_batchings(self._samplers, train_batching, eval_batching)
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
         for transform in self._batch_transforms.values():
             check_type("batch_transforms", transform, Callable, remedy="give a function of a batch")
@@ -302,7 +306,11 @@ class TableDataModule(LoaderDataModule):
         for table in self.tables(stage):
             dataset = self.make_dataset(table, self._transforms_of(stage, table))
             self._note_cache(dataset, stage=stage)
-            found.append((dataset, batched(self._sampler(table, stage), table, self._batchings[stage])))
+            sampler: Any = self._sampler(table, stage)
+            if (batching := self._batchings[stage]) is not None:
+                order = SequentialSampler(table.num_images) if sampler is None else sampler
+                sampler = batching.batched(order, table)
+            found.append((dataset, sampler))
         return found
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -368,10 +376,10 @@ class TableDataModule(LoaderDataModule):
 
     def _transforms_of(self, stage: Stage, table: AnnotationTable) -> Callable[..., Any]:
         given = self._transforms[stage]
-        if given is not None and not isinstance(given, Mapping):
+        if not isinstance(given, Mapping):
             return given
-        keywords = {**self.transform_defaults(table), **(given or {})}
-        if "flip_pairs" in (given or {}) and "hflip" not in (given or {}):
+        keywords = {**self.transform_defaults(table), **given}
+        if "flip_pairs" in given and "hflip" not in given:
             keywords.pop("hflip", None)  # the user knows the pairs that the table does not
         transforms: Callable[..., Any] = self._preset(stage == "train", **keywords)
         return transforms
@@ -398,11 +406,8 @@ class TableDataModule(LoaderDataModule):
                     "CacheSettings(size=..., budget=...), or cache as a word"
                 )
             return cache
-        shared = {
-            name: getattr(self.source, name)
-            for name in ("cache_dir", "progress")
-            if hasattr(self.source, name)
-        }
+        names = [name for name in ("cache_dir", "progress") if hasattr(self.source, name)]
+        shared = {name: getattr(self.source, name) for name in names}
         checked = CacheSettings("disk" if cache is None else cache, size=size, budget=budget, **shared)
         return None if cache is None else checked
 
@@ -447,18 +452,10 @@ class TableDataModule(LoaderDataModule):
         for stage in STAGES[:3]:
             sets = self._open_samples(stage)
             for number, samples in enumerate(sets):
-                found += [
-                    SetSummary.of(
-                        stage if len(sets) == 1 else f"{stage}/{number}",
-                        samples.table,
-                        self._sampler(samples.table, stage),
-                        by=by,
-                        distinct=self.counts_images,
-                        num_left_out=samples.num_left_out,
-                        num_crowd=samples.num_crowd,
-                    )
-                    for by in labels
-                ]
+                name, settings = stage if len(sets) == 1 else f"{stage}/{number}", samples._asdict()
+                table = settings.pop("table")
+                settings.update(sampler=self._sampler(table, stage), distinct=self.counts_images)
+                found += [SetSummary.of(name, table, by=by, **settings) for by in labels]
         return found
 
     def summary(self) -> str:

@@ -84,8 +84,11 @@ class WorkerSettings:
             return {"num_workers": 0}
         given = asdict(self)
         del given["pin_memory"], given["prefetch_to_device"]
-        persistent = True if self.persistent_workers is None else self.persistent_workers
-        return {**given, "num_workers": num_workers, "persistent_workers": persistent}
+        return {
+            **given,
+            "num_workers": num_workers,
+            "persistent_workers": self.persistent_workers is not False,
+        }
 
 
 def auto_num_workers(decided: dict[Any, int], trainer: Trainer | None, worker_method: WorkerMethod) -> int:
