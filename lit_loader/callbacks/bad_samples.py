@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import MutableMapping
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from lit_loader.engine.bad_samples import summarize
 from lit_loader.loader import DataLoader
 
 __all__ = ["BadSampleReport"]
+
+_hook: Any = partialmethod  # mypy takes it for no method
 
 
 class BadSampleReport(Callback):
@@ -45,16 +48,15 @@ class BadSampleReport(Callback):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_logs": {}, "_num_reported": {}}  # logs stay with their process
 
-    def _note_logs(self, stage: str, loaders: Any) -> None:
+    def _note_logs(self, trainer: Trainer, *_: Any, stage: str, loaders: str) -> None:
         """Note which logs are written now: a loader that is shorter than others is iterated several times an epoch."""
-        own = [
-            each for each in CombinedLoader(loaders, "sequential").flattened if isinstance(each, DataLoader)
-        ]
-        for number, loader in enumerate(own):
+        given = CombinedLoader(getattr(trainer, loaders), "sequential").flattened
+        for number, loader in enumerate(each for each in given if isinstance(each, DataLoader)):
             if loader._bad_sample_log is not None:
                 self._logs.setdefault(stage, {}).setdefault(loader._bad_sample_log, number)
 
-    def _report(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def _report(self, trainer: Trainer, pl_module: LightningModule, *, stage: str) -> None:
+        """Report the bad samples of the epoch."""
         found: list[tuple[int, BadSample]] = []
         for log, number in self._logs.pop(stage, {}).items():
             # A loader may be validated on in the middle of its training epoch, which reports a part of its log.
@@ -63,9 +65,8 @@ class BadSampleReport(Callback):
             found += [(number, record) for record in records]
         if trainer.sanity_checking:
             return
-        if (
-            dist.is_available() and dist.is_initialized()
-        ):  # a collective: ranks without bad samples call it too
+        # a collective: ranks without bad samples call it too
+        if dist.is_available() and dist.is_initialized():
             gathered: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(gathered, found)
             found = [each for of_rank in gathered for each in of_rank]
@@ -91,34 +92,12 @@ class BadSampleReport(Callback):
         """Forget the epoch in which an earlier run was broken off."""
         self._logs = {}
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Note the logs that are written."""
-        self._note_logs("train", trainer.train_dataloader)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report the bad samples of the epoch."""
-        self._report(trainer, pl_module, "train")
-
-    def on_validation_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Note the logs that are written."""
-        self._note_logs("val", trainer.val_dataloaders)
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report the bad samples of the epoch."""
-        self._report(trainer, pl_module, "val")
-
-    def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Note the logs that are written."""
-        self._note_logs("test", trainer.test_dataloaders)
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report the bad samples of the epoch."""
-        self._report(trainer, pl_module, "test")
-
-    def on_predict_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Note the logs that are written."""
-        self._note_logs("predict", trainer.predict_dataloaders)
-
-    def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report the bad samples of the epoch."""
-        self._report(trainer, pl_module, "predict")
+    # The hooks of a stage note the logs that are written, and report the bad samples of its epoch.
+    on_train_batch_start = _hook(_note_logs, stage="train", loaders="train_dataloader")
+    on_train_epoch_end = _hook(_report, stage="train")
+    on_validation_batch_start = _hook(_note_logs, stage="val", loaders="val_dataloaders")
+    on_validation_epoch_end = _hook(_report, stage="val")
+    on_test_batch_start = _hook(_note_logs, stage="test", loaders="test_dataloaders")
+    on_test_epoch_end = _hook(_report, stage="test")
+    on_predict_batch_start = _hook(_note_logs, stage="predict", loaders="predict_dataloaders")
+    on_predict_epoch_end = _hook(_report, stage="predict")

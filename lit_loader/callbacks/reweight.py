@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,7 +13,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_loader.annotations import AnnotationTable, image_weights
+from lit_loader.arguments import check_choice
 from lit_loader.datamodules import TableDataModule, expected_class_mix
+from lit_loader.datamodules.sampling import Reduce
 from lit_loader.samplers import GroupedSampler, WeightedRandomSampler
 
 __all__ = ["ClassWeights", "ReweightClasses", "recall_weights"]
@@ -67,7 +69,7 @@ class ReweightClasses(Callback):
         class_weights: ClassWeights,
         *,
         balance_by: str | None = None,
-        reduce: Literal["mean", "max", "sum"] = "mean",
+        reduce: Reduce = "mean",
         empty_weight: float | None = None,
     ) -> None:
         if not callable(class_weights):
@@ -75,8 +77,7 @@ class ReweightClasses(Callback):
                 f"`class_weights` must be a function of (trainer, pl_module), got {type(class_weights).__name__}; "
                 "weights that do not change belong to the sampler"
             )
-        if reduce not in ("mean", "max", "sum"):
-            raise ValueError(f"reduce={reduce!r} must be 'mean', 'max' or 'sum'")
+        check_choice("reduce", reduce, Reduce)
         self.class_weights, self.balance_by = class_weights, balance_by
         self.reduce, self.empty_weight = reduce, empty_weight
         self.last_class_weights: list[float] | None = None
@@ -152,21 +153,18 @@ class ReweightClasses(Callback):
         values = None if answer is None else torch.as_tensor(answer, dtype=torch.float64).tolist()
         weights = trainer.strategy.broadcast(values)
         self._last_epoch = trainer.current_epoch
-        if weights is None:
-            return
-        self.last_class_weights = weights
-        self._set_weights()
-        self._log_mix(trainer)
+        if weights is not None:
+            self.last_class_weights = weights
+            self._set_weights()
+            self._log_mix(trainer)
 
     def _set_weights(self) -> None:
         if self._target is None:
             return
         table, sampler, own = self._target
-        weights: torch.Tensor | npt.NDArray[np.float64] = own
-        if self.last_class_weights is not None:
-            options: Any = {"by": self.balance_by, "reduce": self.reduce, "empty_weight": self.empty_weight}
-            weights = image_weights(table, self.last_class_weights, **options)
-        sampler.set_weights(weights)
+        options: Any = {"by": self.balance_by, "reduce": self.reduce, "empty_weight": self.empty_weight}
+        given = self.last_class_weights
+        sampler.set_weights(own if given is None else image_weights(table, given, **options))
         _own_weights[sampler] = own, sampler.revision  # for the next run
 
     def _log_mix(self, trainer: Trainer) -> None:
@@ -239,9 +237,9 @@ def recall_weights(confusion: npt.ArrayLike | torch.Tensor, *, floor: float = 0.
         raise ValueError(
             f"`confusion` must have shape (num_classes, num_classes), got {counts.shape}; leave a background class out"
         )
-    wrong = ~(np.isfinite(counts) & (counts >= 0))
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0].tolist()
+    wrong = np.argwhere(~(np.isfinite(counts) & (counts >= 0)))
+    if len(wrong):
+        row, column = wrong[0].tolist()
         raise ValueError(
             f"`confusion` must be finite and not negative, got confusion[{row}, {column}]={counts[row, column]}; "
             "give counts, or shares of all rows together (a matrix normalised by row has NaN for a class not seen)"
@@ -252,8 +250,5 @@ def recall_weights(confusion: npt.ArrayLike | torch.Tensor, *, floor: float = 0.
         )
     totals = counts.sum(axis=1)
     seen = totals > 0
-    result = np.ones(len(counts))
-    if seen.any():
-        lacking = 1.0 - np.diagonal(counts)[seen] / totals[seen] + floor
-        result[seen] = lacking / lacking.mean()
-    return result
+    lacking = 1.0 - np.diagonal(counts) / np.where(seen, totals, 1.0) + floor
+    return np.where(seen, lacking / lacking.mean(where=seen), 1.0) if seen.any() else np.ones(len(counts))

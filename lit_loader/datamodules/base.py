@@ -6,7 +6,7 @@ import os
 import weakref
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, get_args
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -22,7 +22,7 @@ from lit_loader.datamodules.keywords import (
     take_fields,
 )
 from lit_loader.datamodules.resuming import held_loaders, resume_with, saved_states
-from lit_loader.datamodules.workers import AutoWorkers, NumWorkers, WorkerSettings
+from lit_loader.datamodules.workers import NumWorkers, WorkerSettings, auto_num_workers
 from lit_loader.datasets import ImageReading, Stage
 from lit_loader.engine import OnBadSample, Resume
 from lit_loader.loader import DataLoader
@@ -34,7 +34,7 @@ __all__ = ["LoaderDataModule", "SplitData"]
 SplitData: TypeAlias = tuple[Any, Sampler[int] | None]
 """A data set and the sampler over it, or None for its own order."""
 
-_ALL_STAGES: tuple[Stage, ...] = ("train", "val", "test", "predict")
+STAGES: tuple[Stage, ...] = get_args(Stage)
 
 # Lightning hands setup() a TrainerFn, a str enum with these values.
 _STAGES: dict[str, tuple[Stage, ...]] = {
@@ -107,13 +107,12 @@ class LoaderDataModule(LightningDataModule):
         self.resume, self.drop_last, self._seed = resume, drop_last, seed
         self.on_bad_sample, self.max_bad_samples = on_bad_sample, max_bad_samples
         sizes = (train_batch_size, val_batch_size, test_batch_size, predict_batch_size)
-        self._batch_sizes: dict[Stage, int | None] = dict(zip(_ALL_STAGES, sizes, strict=True))
+        self._batch_sizes: dict[Stage, int | None] = dict(zip(STAGES, sizes, strict=True))
         for name, size in self._batch_sizes.items():
-            if size is not None:
-                check_number(f"{name}_batch_size", size, low=1)
+            check_number(f"{name}_batch_size", size, low=1)
+        check_number("batch_size", batch_size, low=1, other=())
         self._batch_size = batch_size
-        check_number("batch_size", batch_size, low=1)
-        self._auto_workers = AutoWorkers()
+        self._auto_workers: dict[Any, int] = {}
         self._data: dict[Stage, list[SplitData]] = {}
         # weakly: one that is used no more ends with its workers
         self._loaders: list[weakref.ref[DataLoader[Any]]] = []
@@ -141,12 +140,11 @@ class LoaderDataModule(LightningDataModule):
 
     @batch_size.setter
     def batch_size(self, batch_size: int) -> None:
-        check_number("batch_size", batch_size, low=1)
+        check_number("batch_size", batch_size, low=1, other=())
         self._batch_size, self._batch_sizes["train"] = batch_size, None
 
     def _batch_size_of(self, stage: Stage) -> int:
-        own = self._batch_sizes[stage]
-        return self._batch_size if own is None else own
+        return self._batch_sizes[stage] or self._batch_size
 
     @property
     def seed(self) -> int:
@@ -163,27 +161,15 @@ class LoaderDataModule(LightningDataModule):
         """Workers of each loader that is made now: ``num_workers``, or what this host decides."""
         if self.workers.num_workers != "auto":
             return self.workers.num_workers
-        return self._auto_workers.decide(self.trainer, self.workers.worker_method)
+        return auto_num_workers(self._auto_workers, self.trainer, self.workers.worker_method)
 
-    @property
-    def train_dataset(self) -> Any:
-        """The training data set. Like the next three it is there after `setup`; a list if the stage has several."""
-        return self._dataset_of("train")
-
-    @property
-    def val_dataset(self) -> Any:
-        """The validation data set."""
-        return self._dataset_of("val")
-
-    @property
-    def test_dataset(self) -> Any:
-        """The test data set."""
-        return self._dataset_of("test")
-
-    @property
-    def predict_dataset(self) -> Any:
-        """The data set to predict on."""
-        return self._dataset_of("predict")
+    train_dataset = property(
+        lambda self: self._dataset_of("train"),
+        doc="The training data set. Like the next three it is there after `setup`; a list if the stage has several.",
+    )
+    val_dataset = property(lambda self: self._dataset_of("val"), doc="The validation data set.")
+    test_dataset = property(lambda self: self._dataset_of("test"), doc="The test data set.")
+    predict_dataset = property(lambda self: self._dataset_of("predict"), doc="The data set to predict on.")
 
     def _dataset_of(self, stage: Stage) -> Any:
         if stage not in self._data:
@@ -205,7 +191,7 @@ class LoaderDataModule(LightningDataModule):
         key = None if stage is None else str(getattr(stage, "value", stage))
         if key is not None and key not in _STAGES:
             raise ValueError(f"stage={key!r} is not one of {list(_STAGES)}, nor None for all")
-        for name in _ALL_STAGES if key is None else _STAGES[key]:
+        for name in STAGES if key is None else _STAGES[key]:
             self._open(name)
 
     def train_dataloader(self) -> DataLoader[Any]:
@@ -279,7 +265,8 @@ class LoaderDataModule(LightningDataModule):
         return self._data[stage]
 
     def _make_loaders(self, stage: Stage, *, to_device: bool = True) -> list[DataLoader[Any]]:
-        rank, world_size = self._place()
+        trainer = self.trainer  # without one the loader looks for a process group
+        rank, world_size = (None, None) if trainer is None else (trainer.global_rank, trainer.world_size)
         workers = self.workers.loader_arguments(self.num_workers_of_loaders)
         pin_memory = self.workers.pin_memory
         loaders: list[DataLoader[Any]] = []
@@ -317,14 +304,9 @@ class LoaderDataModule(LightningDataModule):
             return
         raise ValueError(
             f"training has no batch: {samples} samples with batch_size={self.batch_size}, "
-            f"world_size={self._place()[1] or 1} and drop_last={self.drop_last}; lower batch_size, give "
+            f"world_size={loader.world_size or 1} and drop_last={self.drop_last}; lower batch_size, give "
             "drop_last=False, or give more samples"
         )
-
-    def _place(self) -> tuple[int | None, int | None]:
-        """Return the trainer's rank and world size; without a trainer the loader looks for a process group."""
-        trainer = self.trainer
-        return (None, None) if trainer is None else (trainer.global_rank, trainer.world_size)
 
     def _device_of_loaders(self) -> torch.device | None:
         """Return where loaders deliver their batches; or None for where they are made, and Lightning moves them."""

@@ -51,10 +51,6 @@ def _next_batch(trainer: Trainer) -> tuple[str, int]:
     """Return the stage, and the number of the batch that its loop is about to give to a step."""
     if trainer.training:
         return "train", trainer.fit_loop.epoch_loop.batch_progress.current.ready
-    if trainer.predicting:
-        return "predict", trainer.predict_loop.batch_progress.current.ready
-    if trainer.testing:
-        return "test", trainer.test_loop.batch_progress.current.ready
-    fitting = trainer.sanity_checking or trainer.state.fn == "fit"
-    loop = trainer.fit_loop.epoch_loop.val_loop if fitting else trainer.validate_loop
-    return "val", loop.batch_progress.current.ready
+    stage = "predict" if trainer.predicting else "test" if trainer.testing else "val"
+    loop: Any = trainer._active_loop  # no public name; a validation's loop is another one in a fit
+    return stage, loop.batch_progress.current.ready

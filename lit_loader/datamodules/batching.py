@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,16 +11,16 @@ import numpy.typing as npt
 from torch.utils.data import Sampler
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.datamodules.keywords import check_type
 from lit_loader.datasets import Stage
 from lit_loader.samplers import (
     GroupedSampler,
     OrderSampler,
-    SequentialSampler,
     aspect_ratio_buckets,
     size_buckets,
 )
 
-__all__ = ["AspectRatioBatching", "Batching", "PlainBatching", "SizeBatching", "batched", "stage_batchings"]
+__all__ = ["AspectRatioBatching", "Batching", "PlainBatching", "SizeBatching", "checked_batching"]
 
 
 class Batching(ABC):
@@ -97,57 +96,25 @@ class SizeBatching(AspectRatioBatching):
         return size_buckets(table.widths, table.heights, self.num_buckets)
 
 
-def stage_batchings(
-    samplers: Mapping[Stage, Any], *, train_batching: Batching | None, eval_batching: Batching | None
-) -> dict[Stage, Batching | None]:
-    """Return each stage's batching, checked.
+def checked_batching(stage: Stage, batching: Batching | None, sampler: Any) -> Batching | None:
+    """Return a stage's batching, which may be None.
 
     Args:
-        samplers: What draws each stage's samples: a sampler, a `SamplerConfig`, or None.
-        train_batching: The batching of training, or None for plain.
-        eval_batching: That of the other stages.
+        stage: Whose it is.
+        batching: What the user gave.
+        sampler: What draws the stage's samples: a sampler, a `SamplerConfig`, or None.
 
     Raises:
-        TypeError: One is no batching.
-        ValueError: One stands beside a sampler that is not lit_loader's.
+        TypeError: It is no batching.
+        ValueError: It stands beside a sampler that is not lit_loader's.
     """
-    found: dict[Stage, Batching | None] = {}
-    for stage, sampler in samplers.items():
-        name, batching = (
-            ("train_batching", train_batching) if stage == "train" else ("eval_batching", eval_batching)
+    name = "train_batching" if stage == "train" else "eval_batching"
+    check_type(name, batching, Batching, remedy="give one such as AspectRatioBatching(num_buckets=8)")
+    regroups = batching is not None and not isinstance(batching, PlainBatching)
+    if regroups and isinstance(sampler, Sampler) and not isinstance(sampler, OrderSampler):
+        raise ValueError(
+            f"{name}={batching} puts batches together from a whole epoch's order, which {stage}_sampler="
+            f"{type(sampler).__name__} does not tell before it is iterated; give a sampler of "
+            f"lit_loader.samplers or a lit_loader.datamodules.SamplerConfig, or leave {name} out"
         )
-        if batching is not None and not isinstance(batching, Batching):
-            raise TypeError(
-                f"`{name}` must be a lit_loader.datamodules.Batching, such as AspectRatioBatching(num_buckets=8), or "
-                f"None; got {batching!r} of type {type(batching).__name__}"
-            )
-        if _regroups(batching) and isinstance(sampler, Sampler) and not isinstance(sampler, OrderSampler):
-            raise ValueError(
-                f"{name}={batching} puts batches together from a whole epoch's order, which {stage}_sampler="
-                f"{type(sampler).__name__} does not tell before it is iterated; give a sampler of "
-                f"lit_loader.samplers or a lit_loader.datamodules.SamplerConfig, or leave {name} out"
-            )
-        found[stage] = batching
-    return found
-
-
-def batched(
-    sampler: Sampler[int] | None, table: AnnotationTable, batching: Batching | None
-) -> Sampler[int] | None:
-    """Return a table's sampler as a batching has it.
-
-    Args:
-        sampler: One of lit_loader's, or None for the table's own order; with a plain batching any sampler.
-        table: The samples.
-        batching: What puts batches together, or None for plain.
-    """
-    if batching is None or not _regroups(batching):
-        return sampler
-    if sampler is None:
-        sampler = SequentialSampler(table.num_images)
-    assert isinstance(sampler, OrderSampler)  # see stage_batchings
-    return batching.batched(sampler, table)
-
-
-def _regroups(batching: Batching | None) -> bool:
-    return not (batching is None or isinstance(batching, PlainBatching))
+    return batching

@@ -63,20 +63,12 @@ class ClassificationDataModule(TableDataModule):
         super().__init__(source, preset=preset, **settings)
         self.label_attribute, self.multi_label, self.sample_unit = label_attribute, multi_label, sample_unit
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the labels, in their order."""
-        table = self.first_table()
-        return () if table is None else self.names(table)["labels"]
-
     def names(self, table: AnnotationTable) -> dict[str, tuple[str, ...]]:
         """Return the names that must be the same in every table, by what they name."""
         # A set to predict on may lack the attribute.
         known = self.label_attribute is None or self.label_attribute in table.attributes
-        return {
-            **super().names(table),
-            "labels": table.labels_of(self.label_attribute)[1] if known else (),
-        }
+        labels = table.labels_of(self.label_attribute)[1] if known else ()
+        return {**super().names(table), "labels": labels}
 
     def select_samples(self, table: AnnotationTable) -> SampleTable:
         """Return the samples that a table gives to any stage but prediction."""
@@ -103,7 +95,6 @@ class ClassificationDataModule(TableDataModule):
         """Return the collate function of a stage."""
         return ClassificationCollate(multi_label=self.multi_label)
 
-    def draw_batch(self, batch: Any, *, max_images: int, title: str) -> Figure:
+    def draw_batch(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch."""
-        texts = label_texts(batch.labels, self.class_names)
-        return draw_labels(batch_images(batch), texts, max_images=max_images, title=title)
+        return draw_labels(batch_images(batch), label_texts(batch.labels, self.class_names), **drawing)

@@ -7,7 +7,7 @@ from typing import Any, Self, TypeAlias
 
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
-from lit_loader.datamodules.base import LoaderDataModule, SplitData
+from lit_loader.datamodules.base import STAGES, LoaderDataModule, SplitData
 from lit_loader.datasets import Stage
 from lit_loader.samplers import RandomSampler
 from lit_loader.types import CollateFn
@@ -48,11 +48,9 @@ class DatasetsDataModule(LoaderDataModule):
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
+        given = (train_dataset, val_dataset, test_dataset, predict_dataset)
         self._datasets: dict[Stage, list[Dataset[Any]]] = {
-            "train": _listed("train_dataset", train_dataset),
-            "val": _listed("val_dataset", val_dataset),
-            "test": _listed("test_dataset", test_dataset),
-            "predict": _listed("predict_dataset", predict_dataset),
+            stage: _listed(f"{stage}_dataset", each) for stage, each in zip(STAGES, given, strict=True)
         }
         self._train_sampler, self._collate = train_sampler, collate_fn
         if train_sampler is not None and any(map(_is_stream, self._datasets["train"])):
@@ -71,8 +69,8 @@ class DatasetsDataModule(LoaderDataModule):
             batch_size: Samples a batch on each rank.
             **settings: As the class takes them.
         """
-        names = ("train_dataset", "val_dataset", "test_dataset", "predict_dataset")
-        return cls(batch_size=batch_size, **dict(zip(names, datasets, strict=False)), **settings)
+        named = {f"{stage}_dataset": each for stage, each in zip(STAGES, datasets, strict=False)}
+        return cls(batch_size=batch_size, **named, **settings)
 
     def stage_data(self, stage: Stage) -> list[SplitData]:
         """Return the data sets of a stage with their samplers."""

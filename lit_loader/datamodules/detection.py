@@ -59,7 +59,7 @@ class DetectionDataModule(TableDataModule):
         **settings: Any,
     ) -> None:
         super().__init__(source, preset=detection_transforms, **settings)
-        check_type("collate_fn", collate_fn, Callable, remedy="give a function of a list of samples")  # type: ignore[arg-type] # isinstance takes it
+        check_type("collate_fn", collate_fn, Callable, remedy="give a function of a list of samples")
         collate = DetectionCollate(images=images, size_divisor=size_divisor)
         if collate_fn is not None and (images != "list" or size_divisor != 1):
             raise ValueError(
@@ -95,6 +95,6 @@ class DetectionDataModule(TableDataModule):
         """Return the collate function of a stage."""
         return self._collate
 
-    def draw_batch(self, batch: Any, *, max_images: int, title: str) -> Figure:
+    def draw_batch(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch."""
-        return self.draw_targets(batch, first_label=self.first_label, max_images=max_images, title=title)
+        return self.draw_targets(batch, first_label=self.first_label, **drawing)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import PurePath
-from typing import Any, Final, TypeVar, get_type_hints
+from typing import Any, Final, TypeVar
 
 from lit_loader.datasets import CacheSettings
 
@@ -16,7 +18,6 @@ __all__ = ["check_number", "check_type", "flat_signature", "plain_arguments", "r
 _Settings = TypeVar("_Settings")
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
-_ABSENT: Final = object()
 _KEYWORD: Final = inspect.Parameter.KEYWORD_ONLY
 
 
@@ -36,9 +37,9 @@ def take_fields(
         ValueError: If a field is out of range.
     """
     check_type(name, given, kind, remedy=f"give {kind.__name__}(...)")
-    names = {field.name for field in fields(kind)}  # type: ignore[arg-type] # a dataclass
-    taken = {key: value for key, value in keywords.items() if key in names}
-    rest = {key: value for key, value in keywords.items() if key not in names}
+    rest = dict(keywords)
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type] # a dataclass
+    taken = {name: rest.pop(name) for name in names if name in rest}
     settings: Any = kind() if given is None else given
     return replace(settings, **taken), rest
 
@@ -55,14 +56,13 @@ def flat_signature(**settings: type[Any]) -> Callable[[_Init], _Init]:
     def decorated(init: _Init) -> _Init:
         signature = inspect.signature(init)
         shown = [each for each in signature.parameters.values() if each.name not in settings]
-        rest = [shown.pop()] if shown[-1].kind is inspect.Parameter.VAR_KEYWORD else []
         for kind in settings.values():
-            hints = get_type_hints(kind)
-            shown += [
-                inspect.Parameter(field.name, _KEYWORD, default=field.default, annotation=hints[field.name])
-                for field in fields(kind)
-            ]
-        init.__signature__ = signature.replace(parameters=[*shown, *rest])  # type: ignore[attr-defined] # inspect's own
+            of_fields = inspect.signature(kind, eval_str=True).parameters.values()
+            shown[-1:] = [
+                *(each.replace(kind=_KEYWORD) for each in of_fields),
+                shown[-1],
+            ]  # the last: **settings
+        init.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined] # inspect's own
         return init
 
     return decorated
@@ -71,47 +71,45 @@ def flat_signature(**settings: type[Any]) -> Callable[[_Init], _Init]:
 def refuse_unknown(kind: type, keywords: Mapping[str, Any]) -> None:
     """Raise TypeError if there are any, with the keyword of ``kind`` that is most like the first."""
     for name in keywords:
-        owners = [owner for owner in kind.__mro__ if "lit_loader" in owner.__module__ or owner is kind]
-        signatures = [
-            inspect.signature(vars(owner)["__init__"]) for owner in owners if "__init__" in vars(owner)
-        ]
-        known = {each for signature in signatures for each in signature.parameters} - {"self", "settings"}
+        own = [each for each in kind.__mro__ if "lit_loader" in each.__module__ or each is kind]
+        makers = [vars(each)["__init__"] for each in own if "__init__" in vars(each)]
+        known = {each for maker in makers for each in inspect.signature(maker).parameters}
+        known -= {"self", "settings"}
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(sorted(known))}"
         raise TypeError(f"{kind.__name__} got an unexpected keyword argument {name!r}; {hint}")
 
 
-def check_type(name: str, value: object, *kinds: type, remedy: str, optional: bool = True) -> None:
+def check_type(name: str, value: object, *kinds: Any, remedy: str, optional: bool = True) -> None:
     """Refuse a value of a wrong type; a bool is no int.
 
     Raises:
         TypeError: If so; the message shows the value and ends with ``remedy``.
     """
-    if (value is None and optional) or (isinstance(value, bool) and bool in kinds):
+    if value is None and optional:
         return
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        wanted = " or ".join([kind.__name__ for kind in kinds] + (["None"] if optional else []))
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        wanted = " or ".join([*(kind.__name__ for kind in kinds), *(["None"] if optional else [])])
         raise TypeError(f"{name}={value!r} of type {type(value).__name__} should be {wanted}; {remedy}")
 
 
 def check_number(
-    name: str, value: object, *, low: float, whole: bool = True, otherwise: str | None = None
+    name: str, value: object, *, low: float, whole: bool = True, other: tuple[str | None, ...] = (None,)
 ) -> None:
-    """Refuse what is no number of at least ``low``, and not ``otherwise``, which is allowed too.
+    """Refuse what is no number of at least ``low``, and none of ``other``, which are allowed too.
 
     Raises:
         TypeError: If it is no number, or no int where one is needed.
         ValueError: If it is below ``low``.
     """
-    if value == otherwise:
+    if value in other:
         return
-    remedy = f"it must be {'an int' if whole else 'a number'} of at least {low}, or {otherwise!r}"
-    if isinstance(value, str) and isinstance(otherwise, str):
-        raise ValueError(f"{name}={value!r}; {remedy}")
-    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+    rule = f"it must be {'an int' if whole else 'a number'} of at least {low}"
+    remedy = ", or ".join([rule, *map(repr, other)])
+    if isinstance(value, bool) or not isinstance(value, (int if whole else int | float, *map(type, other))):
         raise TypeError(f"{name}={value!r} of type {type(value).__name__}; {remedy}")
-    if value < low:
-        raise ValueError(f"{name}={value}; {remedy}")
+    if isinstance(value, str) or value < low:  # type: ignore[operator] # a number
+        raise ValueError(f"{name}={value!r}; {remedy}")
 
 
 def plain_arguments(instance: object, *settings: type) -> dict[str, Any]:
@@ -125,35 +123,30 @@ def plain_arguments(instance: object, *settings: type) -> dict[str, Any]:
         instance: What is being constructed.
         *settings: Dataclasses of which not the whole is kept, but every field.
     """
-    frame, outermost = inspect.currentframe(), None
-    while frame is not None and (frame := frame.f_back) is not None:
-        code = frame.f_code
-        if code.co_name != "__init__" or frame.f_locals.get(code.co_varnames[0]) is not instance:
+    given: dict[str, Any] = {}
+    frame: Any = inspect.currentframe()
+    while (frame := frame.f_back).f_code.co_name == "__init__":
+        names, _, rest, values = inspect.getargvalues(frame)
+        if not names or values[names[0]] is not instance:
             break
-        outermost = frame
-    if outermost is None:
-        return {}
-    names, _, rest, values = inspect.getargvalues(outermost)
-    given = {**{name: values[name] for name in names[1:]}, **(values[rest] if rest else {})}
+        given = {name: values[name] for name in names[1:]} | (values[rest] if rest else {})
     flat: dict[str, Any] = {}
     for name, value in list(given.items()):
         if isinstance(value, settings):
             flat.update(asdict(given.pop(name)))
         elif name == "cache" and isinstance(value, CacheSettings):
             given.update(cache=value.kind, cache_size=value.size, cache_budget=value.budget)
-    found = {name: _plain(value) for name, value in {**flat, **given}.items()}
-    return {name: value for name, value in found.items() if value is not _ABSENT}
+    kept = {}
+    for name, value in {**flat, **given}.items():
+        with contextlib.suppress(TypeError, ValueError):  # what is not plain
+            kept[name] = json.loads(json.dumps(value, default=_as_plain))
+    return kept
 
 
-def _plain(value: Any) -> Any:
-    if value is None or type(value) in (bool, int, float, str):
-        return value
+def _as_plain(value: Any) -> Any:
+    """Return what json does not know, such as a path or a mapping of its own class, as what it knows."""
     if isinstance(value, PurePath):
         return str(value)
-    if isinstance(value, Mapping):
-        parts = {str(key): _plain(part) for key, part in value.items()}
-        return _ABSENT if any(part is _ABSENT for part in parts.values()) else parts
-    if isinstance(value, Sequence):
-        listed = [_plain(part) for part in value]
-        return _ABSENT if any(part is _ABSENT for part in listed) else listed
-    return _ABSENT
+    if isinstance(value, Mapping | Sequence):
+        return dict(value) if isinstance(value, Mapping) else list(value)
+    raise TypeError(f"{type(value).__name__} is not plain")

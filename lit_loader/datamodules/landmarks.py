@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from lit_loader.annotations import AnnotationTable, KeypointSchema
+from lit_loader.annotations import AnnotationTable
 from lit_loader.collate import (
     LandmarkBatch,
     LandmarkCollate,
     MultiTaskCollate,
-    batch_images,
 )
 from lit_loader.datamodules.pictures import draw_points, label_texts
 from lit_loader.datamodules.table_module import DEFAULT_SIZE, TableDataModule
@@ -67,12 +66,10 @@ class LandmarkDataModule(TableDataModule):
         **settings: Any,
     ) -> None:
         check_sample_unit(sample_unit)
-        preset = (
-            partial(landmark_transforms, size=DEFAULT_SIZE)
-            if sample_unit == "object"
-            else detection_transforms
+        crops = partial(landmark_transforms, size=DEFAULT_SIZE)
+        super().__init__(
+            source, preset=crops if sample_unit == "object" else detection_transforms, **settings
         )
-        super().__init__(source, preset=preset, **settings)
         if sample_unit == "object" and size_divisor != 1:
             raise ValueError(
                 f"size_divisor={size_divisor} has no effect with sample_unit='object', whose size the transforms give; "
@@ -84,20 +81,16 @@ class LandmarkDataModule(TableDataModule):
         self.min_points, self.sample_unit = min_points, sample_unit
         self._size_divisor, self.wanted_attributes, self.keypoints = size_divisor, attributes, True
 
-    @property
-    def keypoint_schema(self) -> KeypointSchema | None:
-        """What the points of a batch are, or None without any table."""
-        table = self.first_table()
-        return None if table is None else table.keypoint_schema
-
     def select_samples(self, table: AnnotationTable) -> SampleTable:
         """Return the samples that a table gives to any stage but prediction."""
         return landmark_samples(table, sample_unit=self.sample_unit, min_points=self.min_points)
 
     def transform_defaults(self, table: AnnotationTable) -> dict[str, Any]:
         """Return the keywords of the preset that follow from the table."""
-        fields = {} if self.sample_unit == "object" else {"per_object": tuple(self.attributes)}
-        return {**fields, **super().transform_defaults(table)}
+        defaults = super().transform_defaults(table)
+        return (
+            defaults if self.sample_unit == "object" else {"per_object": tuple(self.attributes), **defaults}
+        )
 
     def make_dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
         """Return the data set of a table of samples."""
@@ -110,25 +103,15 @@ class LandmarkDataModule(TableDataModule):
 
     def collate_fn(self, stage: Stage) -> CollateFn:
         """Return the collate function of a stage."""
-        fields: dict[str, Any] = {
-            "keypoints": self.has_keypoints(stage),
-            "attributes": tuple(self.attributes),
-        }
+        keypoints, attributes = self.has_keypoints(stage), tuple(self.attributes)
         if self.sample_unit == "object":
-            return LandmarkCollate(**fields)
-        return MultiTaskCollate(**fields, size_divisor=self._size_divisor)
+            return LandmarkCollate(keypoints=keypoints, attributes=attributes)
+        return MultiTaskCollate(keypoints=keypoints, attributes=attributes, size_divisor=self._size_divisor)
 
-    def draw_batch(self, batch: Any, *, max_images: int, title: str) -> Figure:
+    def draw_batch(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch."""
-        if isinstance(batch, LandmarkBatch):
-            values = {name: (batch.attributes[name], names) for name, names in self.attributes.items()}
-            texts = label_texts(batch.labels, self.class_names, attributes=values)
-            return draw_points(
-                batch_images(batch),
-                batch.keypoints,
-                batch.visibility,
-                texts=texts,
-                max_images=max_images,
-                title=title,
-            )
-        return self.draw_targets(batch, first_label=FIRST_LABEL, max_images=max_images, title=title)
+        if not isinstance(batch, LandmarkBatch):
+            return self.draw_targets(batch, first_label=FIRST_LABEL, **drawing)
+        values = {name: (batch.attributes[name], names) for name, names in self.attributes.items()}
+        texts = label_texts(batch.labels, self.class_names, attributes=values)
+        return draw_points(batch.images, batch.keypoints, batch.visibility, texts=texts, **drawing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from lit_loader.annotations import AnnotationTable, KeypointSchema
+from lit_loader.annotations import AnnotationTable
 from lit_loader.collate import MultiTaskCollate
 from lit_loader.datamodules.table_module import TableDataModule
 from lit_loader.datasets import DetectionDataset, SampleTable, Stage, TableSource
@@ -58,12 +58,6 @@ class MultiTaskDataModule(TableDataModule):
         self.wanted_attributes, self.keypoints = attributes, keypoints
         self._padding: dict[str, Any] = {"size_divisor": size_divisor, "pad_value": pad_value}
 
-    @property
-    def keypoint_schema(self) -> KeypointSchema | None:
-        """What the points of a batch are, or None where it has none."""
-        table = self.first_table()
-        return table.keypoint_schema if table is not None and self.keypoints else None
-
     def select_samples(self, table: AnnotationTable) -> SampleTable:
         """Return the samples that a table gives to any stage but prediction."""
         if self.keypoints:
@@ -91,6 +85,6 @@ class MultiTaskDataModule(TableDataModule):
             keypoints=self.has_keypoints(stage), attributes=tuple(self.attributes), **self._padding
         )
 
-    def draw_batch(self, batch: Any, *, max_images: int, title: str) -> Figure:
+    def draw_batch(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch."""
-        return self.draw_targets(batch, first_label=self.first_label, max_images=max_images, title=title)
+        return self.draw_targets(batch, first_label=self.first_label, **drawing)

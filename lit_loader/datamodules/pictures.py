@@ -52,28 +52,25 @@ def draw_boxes(
     Raises:
         ImportError: If matplotlib is not installed.
     """
-    drawn = []
+    drawn, names = [], attributes or {}
     for image, found in zip(list(images)[:max_images], targets, strict=False):
         canvas, zoom = _canvas(image)
-        known = {name: names for name, names in (attributes or {}).items() if name in found}
-        fields = ("boxes", "labels", "scores", "keypoints", "visibility", "masks", *known)
-        target = {name: found[name].detach().cpu() for name in fields if name in found}
-        if "scores" in target:
-            keep = target["scores"] >= min_score
-            target = {name: rows[keep] for name, rows in target.items()}
+        keep = found["scores"] >= min_score if "scores" in found else slice(None)
+        fields = ("boxes", "labels", "scores", "keypoints", "visibility", "masks", *names)
+        target = {name: found[name][keep].detach().cpu() for name in fields if name in found}
         labels = target["labels"] - first_label
-        texts = label_texts(labels, class_names, attributes={n: (target[n], v) for n, v in known.items()})
+        known = {name: (target[name], values) for name, values in names.items() if name in target}
+        texts = label_texts(labels, class_names, attributes=known)
         if "scores" in target:
-            texts = [
-                f"{text} {score:.2f}" for text, score in zip(texts, target["scores"].tolist(), strict=True)
-            ]
+            scores = target["scores"].tolist()
+            texts = [f"{text} {score:.2f}" for text, score in zip(texts, scores, strict=True)]
         colours = [_COLOURS[label % len(_COLOURS)] for label in labels.tolist()]
         if texts and "masks" in target:
             masks = _enlarged(target["masks"] > 0, zoom)
             canvas = draw_segmentation_masks(canvas, masks, alpha=0.4, colors=colours)
         if texts:
             canvas = draw_bounding_boxes(canvas, target["boxes"] * zoom, texts, colors=colours, width=2)
-        if texts and "keypoints" in target:
+        if "keypoints" in target:
             canvas = _with_points(canvas, target["keypoints"] * zoom, target.get("visibility"))
         drawn.append(canvas)
     return _figure(drawn, title)
@@ -116,9 +113,8 @@ def draw_points(
         if predicted is not None and len(points):
             found = predicted[i].detach().cpu() * zoom
             both = (seen > 0)[:, None].expand(-1, 2)
-            canvas = draw_keypoints(
-                canvas, torch.stack([points, found], 1), [(0, 1)], width=1, visibility=both
-            )
+            pairs = torch.stack([points, found], 1)
+            canvas = draw_keypoints(canvas, pairs, [(0, 1)], width=1, visibility=both)
             canvas = draw_keypoints(canvas, found[None], colors="red")
         drawn.append(_with_points(canvas, points[None], seen[None]))
     return _figure(drawn, title, texts, truths)
@@ -162,14 +158,12 @@ def label_texts(
         attributes: For each attribute ids ``(N,)``, -1 for none, and the names of its values.
     """
     if labels.ndim == 2:
-        return [
-            ", ".join(class_names[c] for c in row.nonzero().flatten().tolist()) or "none" for row in labels
-        ]
+        held = [row.nonzero().flatten().tolist() for row in labels]
+        return [", ".join(class_names[c] for c in row) or "none" for row in held]
     texts = [class_names[c] if 0 <= c < len(class_names) else f"label {c}" for c in labels.tolist()]
     for ids, names in (attributes or {}).values():
-        texts = [
-            f"{text}, {names[i]}" if i >= 0 else text for text, i in zip(texts, ids.tolist(), strict=True)
-        ]
+        values = [f", {names[i]}" if i >= 0 else "" for i in ids.tolist()]
+        texts = [text + value for text, value in zip(texts, values, strict=True)]
     return texts
 
 
@@ -202,9 +196,8 @@ def _figure(
 ) -> Figure:
     columns = max(1, math.ceil(math.sqrt(len(canvases))))
     rows = max(1, math.ceil(len(canvases) / columns))
-    figure: Figure = require("matplotlib.figure", "plot").Figure(
-        figsize=(3 * columns, 3 * rows + 0.4), layout="constrained"
-    )
+    size = (3 * columns, 3 * rows + 0.4)
+    figure: Figure = require("matplotlib.figure", "plot").Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for axis in axes:
         axis.axis("off")

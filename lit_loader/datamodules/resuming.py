@@ -18,7 +18,7 @@ NOTE [What Lightning leaves out]
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -40,18 +40,16 @@ __all__ = [
 _LOOPS = ("fit_loop", "fit_loop.epoch_loop.val_loop", "validate_loop", "test_loop", "predict_loop")
 
 
-def held_loaders(trainer: Trainer | None) -> Iterator[DataLoader[Any]]:
-    """Yield the loaders that a trainer's loops hold: it makes its own copy for a prediction."""
-    for path in _LOOPS:
-        loop = operator.attrgetter(path)(trainer) if trainer is not None else None
-        held = getattr(loop, "_combined_loader", None)
+def held_loaders(trainer: Trainer | None, loops: Sequence[str] = _LOOPS) -> Iterator[DataLoader[Any]]:
+    """Yield the loaders of lit_loader that a trainer's loops hold: it makes its own copy for a prediction."""
+    for path in () if trainer is None else loops:
+        held = operator.attrgetter(path)(trainer)._combined_loader
         yield from (loader for loader in getattr(held, "flattened", ()) if isinstance(loader, DataLoader))
 
 
 def train_loaders(trainer: Trainer | None) -> list[DataLoader[Any]]:
     """Return the training loaders of lit_loader that a trainer's fit loop holds, in its order."""
-    held = None if trainer is None else trainer.fit_loop._combined_loader
-    return [loader for loader in getattr(held, "flattened", ()) if isinstance(loader, DataLoader)]
+    return list(held_loaders(trainer, _LOOPS[:1]))
 
 
 def num_unused_batches(trainer: Trainer) -> int:
@@ -79,10 +77,10 @@ def saved_states(trainer: Trainer | None, num_unused: int | None = None) -> list
     if trainer is None:
         return []
     unused = num_unused_batches(trainer) if num_unused is None else num_unused
-    ended = _ended(trainer.fit_loop._combined_loader)
-    return [
-        loader.state_dict(num_held=0 if id(loader) in ended else unused) for loader in train_loaders(trainer)
-    ]
+    going, iterators = _going_on(trainer.fit_loop._combined_loader)
+    pairs = zip(going, iterators, strict=False)
+    ended = {id(loader) for loader, iterator in pairs if getattr(iterator, "_ended", True)}
+    return [each.state_dict(num_held=0 if id(each) in ended else unused) for each in train_loaders(trainer)]
 
 
 class ResumeStates(Callback):
@@ -123,7 +121,13 @@ class ResumeStates(Callback):
             assert fit_loop._data_fetcher is not None
             iter(fit_loop._data_fetcher)  # it may hold a batch from before
         if batches.current.processed > 0 and not batches.is_last_batch:
-            _end_again(fit_loop._combined_loader, dict(zip(map(id, loaders), states, strict=True)))
+            going, iterators = _going_on(fit_loop._combined_loader)
+            ended = [
+                loader for loader, state in zip(loaders, states, strict=True) if state.get("position") == 0
+            ]
+            for number, loader in enumerate(going):
+                if any(loader is each for each in ended):
+                    iterators[number] = iter(())  # it had ended before the others
         _begin_whole_epoch(trainer)
 
 
@@ -137,21 +141,11 @@ def resume_with(trainer: Trainer, states: list[dict[str, Any]]) -> None:
     resume.states = states
 
 
-def _ended(combined: CombinedLoader | None) -> set[int]:
-    """Return the loaders, by id, that ended before the others, which go on."""
+def _going_on(combined: CombinedLoader | None) -> tuple[list[Any], list[Any]]:
+    """Return loaders that go on after others have ended, and their iterators in the list that Lightning uses."""
     if combined is None or combined._mode != "max_size" or combined._iterator is None:
-        return set()
-    iterators = zip(combined.flattened, combined._iterator.iterators, strict=False)
-    return {id(loader) for loader, iterator in iterators if getattr(iterator, "_ended", True)}
-
-
-def _end_again(combined: CombinedLoader | None, states: dict[int, dict[str, Any]]) -> None:
-    """Let loaders give nothing that had ended before the others."""
-    if combined is None or combined._mode != "max_size" or combined._iterator is None:
-        return
-    for number, loader in enumerate(combined.flattened):
-        if isinstance(loader, DataLoader) and states[id(loader)].get("position") == 0:
-            combined._iterator.iterators[number] = iter(())
+        return [], []
+    return combined.flattened, combined._iterator.iterators
 
 
 def _go_on_with_epoch(trainer: Trainer) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from lit_loader.annotations import AnnotationTable, class_weights, image_labels, image_weights, label_counts
+from lit_loader.arguments import check_choice
 from lit_loader.samplers import (
     ClassAwareSampler,
     ClassBalancedSampler,
@@ -18,6 +20,7 @@ from lit_loader.samplers import (
     effective_number_image_weights,
     repeat_factors,
 )
+from lit_loader.samplers.checks import checked_num_samples, checked_number
 
 __all__ = [
     "ClassAwareSamplerConfig",
@@ -29,6 +32,16 @@ __all__ = [
     "SequentialSamplerConfig",
     "WeightedSamplerConfig",
 ]
+
+Reduce: TypeAlias = Literal["mean", "max", "sum"]
+"""How the weights of an image's objects become the image's."""
+
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "exponent": (lambda value: 0 <= value <= 1, "lie in [0, 1]"),
+    "empty_share": (lambda value: 0 <= value <= 1, "lie in [0, 1]"),
+    "repeat_thresh": (lambda value: 0 < value <= 1, "lie in (0, 1]"),
+    "beta": (lambda value: 0 <= value < 1, "lie in [0, 1)"),
+}
 
 
 class SamplerConfig(ABC):
@@ -65,9 +78,11 @@ class _BalancedSamplerConfig(SamplerConfig):
     balance_by: str | None = None
 
     def __post_init__(self) -> None:
-        num_samples = getattr(self, "num_samples", None)
-        if num_samples is not None and num_samples < 1:
-            raise ValueError(f"num_samples={num_samples} must be at least 1, or None for the table's images")
+        # the samplers check too, but only when there is a table
+        checked_num_samples(getattr(self, "num_samples", None), 1)
+        for name, (valid, rule) in _RANGES.items():
+            if getattr(self, name, None) is not None:
+                checked_number(name, getattr(self, name), valid, rule=rule)
 
     def _labels(self, table: AnnotationTable) -> Any:
         """Return the labels of each image; an attribute that no object has would give all images the same weight."""
@@ -93,15 +108,13 @@ class WeightedSamplerConfig(_BalancedSamplerConfig):
     """
 
     exponent: float = 1.0
-    reduce: Literal["mean", "max", "sum"] = "mean"
+    reduce: Reduce = "mean"
     num_samples: int | None = None
     replacement: bool = True
 
     def __post_init__(self) -> None:
-        _check_fraction("exponent", self.exponent)
         super().__post_init__()
-        if self.reduce not in ("mean", "max", "sum"):
-            raise ValueError(f"reduce={self.reduce!r} must be 'mean', 'max' or 'sum'")
+        check_choice("reduce", self.reduce, Reduce)
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
@@ -125,12 +138,6 @@ class ClassBalancedSamplerConfig(_BalancedSamplerConfig):
     exponent: float = 1.0
     num_samples: int | None = None
     empty_share: float | None = None
-
-    def __post_init__(self) -> None:
-        _check_fraction("exponent", self.exponent)
-        super().__post_init__()
-        if self.empty_share is not None:
-            _check_fraction("empty_share", self.empty_share)
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
@@ -157,11 +164,8 @@ class ClassAwareSamplerConfig(_BalancedSamplerConfig):
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
-        return ClassAwareSampler(
-            self._labels(table),
-            num_samples=self.num_samples,
-            empty_as_class=self.empty_as_class,
-        )
+        labels = self._labels(table)
+        return ClassAwareSampler(labels, num_samples=self.num_samples, empty_as_class=self.empty_as_class)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,10 +179,6 @@ class RepeatFactorSamplerConfig(_BalancedSamplerConfig):
     """
 
     repeat_thresh: float = 0.001
-
-    def __post_init__(self) -> None:
-        if not 0 < self.repeat_thresh <= 1:
-            raise ValueError(f"repeat_thresh={self.repeat_thresh} must lie in (0, 1]")
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
@@ -200,17 +200,7 @@ class EffectiveNumberSamplerConfig(_BalancedSamplerConfig):
     num_samples: int | None = None
     replacement: bool = True
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.beta < 1:
-            raise ValueError(f"beta={self.beta} must lie in [0, 1)")
-        super().__post_init__()
-
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
         weights = effective_number_image_weights(self._labels(table), beta=self.beta)
         return WeightedRandomSampler(weights, self.num_samples, self.replacement)
-
-
-def _check_fraction(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ValueError(f"{name}={value} must lie in [0, 1]")

@@ -59,8 +59,7 @@ class SetSummary:
         *,
         by: str | None = None,
         distinct: bool = False,
-        num_left_out: int = 0,
-        num_crowd: int = 0,
+        **left_out: int,
     ) -> SetSummary:
         """Summarise a table under a sampler.
 
@@ -70,8 +69,7 @@ class SetSummary:
             sampler: Over them, or None for in order. Of another one than lit_loader's the mix is not known.
             by: The attribute to count, or None for the class.
             distinct: Count a class once an image, as classification of whole images delivers it.
-            num_left_out: What is no sample.
-            num_crowd: Crowd regions that were left out.
+            **left_out: ``num_left_out`` and ``num_crowd``, 0 where not given.
         """
         class_names = table.labels_of(by)[1]
         _, labels = _delivered_labels(table, by=by, distinct=distinct)
@@ -84,17 +82,12 @@ class SetSummary:
             sampler=type(sampler).__name__,
             num_images=table.num_images,
             num_empty=int((np.diff(held.offsets) == 0).sum()),
-            num_left_out=num_left_out,
-            num_crowd=num_crowd,
             class_names=class_names,
             class_counts=np.bincount(labels, minlength=len(class_names)),
             image_counts=np.bincount(held.classes, minlength=len(class_names)),
-            expected_mix=(
-                expected_class_mix(table, sampler, by=by, distinct=distinct)
-                if isinstance(sampler, OrderSampler)
-                else None
-            ),
+            expected_mix=expected_class_mix(table, sampler, by=by, distinct=distinct),
             problems=len(table.report),
+            **left_out,
         )
 
     @property
@@ -110,7 +103,7 @@ class SetSummary:
 
 
 def expected_class_mix(
-    table: AnnotationTable, sampler: OrderSampler, *, by: str | None = None, distinct: bool = False
+    table: AnnotationTable, sampler: Sampler[int], *, by: str | None = None, distinct: bool = False
 ) -> npt.NDArray[np.float64] | None:
     """Return the share of each class among the labels delivered in an epoch, in the mean.
 
@@ -123,18 +116,18 @@ def expected_class_mix(
         distinct: Count a class once an image.
 
     Returns:
-        float64 ``(num_classes,)`` that sums to 1 (zeros without labels); or None if the sampler has no closed
-        form for it (weighted without replacement).
+        float64 ``(num_classes,)`` that sums to 1 (zeros without labels); or None if the sampler is not lit_loader's or
+        has no closed form for it (weighted without replacement).
     """
+    if not isinstance(sampler, OrderSampler):
+        return None
     try:
         visits = sampler.expected_visits()
     except ValueError:
         return None
     images, labels = _delivered_labels(table, by=by, distinct=distinct)
-    num_names = len(table.labels_of(by)[1])
-    delivered = np.bincount(labels, weights=visits[images], minlength=num_names).astype(np.float64)
-    total = float(delivered.sum())
-    return delivered / total if total else delivered
+    delivered = np.bincount(labels, weights=visits[images], minlength=len(table.labels_of(by)[1]))
+    return delivered / (delivered.sum() or 1.0)
 
 
 def _delivered_labels(
@@ -157,14 +150,8 @@ def summary_table(summaries: list[SetSummary]) -> str:
     for summary in summaries:
         empty = f" ({summary.num_empty} empty)" if summary.num_empty else ""
         what = "all" if summary.label == "class" else summary.label
-        table.add_row(
-            summary.name,
-            f"{what}, {summary.imbalance:.0f} : 1",
-            f"{summary.num_images}{empty}",
-            str(int(summary.class_counts.sum())),
-            "",
-            summary.sampler,
-        )
+        what, images = f"{what}, {summary.imbalance:.0f} : 1", f"{summary.num_images}{empty}"
+        table.add_row(summary.name, what, images, str(summary.class_counts.sum()), "", summary.sampler)
         for c, name in enumerate(summary.class_names):
             mix = "n/a" if summary.expected_mix is None else f"{summary.expected_mix[c]:.1%}"
             images, objects = str(summary.image_counts[c]), str(summary.class_counts[c])

@@ -12,12 +12,12 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
 from torch.utils.data import Dataset, Sampler
 
-from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations import AnnotationTable, KeypointSchema
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.collate import batch_images, batch_targets
-from lit_loader.datamodules.base import LoaderDataModule, SplitData
+from lit_loader.datamodules.base import STAGES, LoaderDataModule, SplitData
 from lit_loader.datamodules.batch_transforms import apply_to_batch
-from lit_loader.datamodules.batching import Batching, batched, stage_batchings
+from lit_loader.datamodules.batching import Batching, checked_batching
 from lit_loader.datamodules.keywords import check_type, flat_signature, take_fields
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
@@ -26,6 +26,7 @@ from lit_loader.datasets import CacheSettings, ImageReading, SampleTable, Stage,
 from lit_loader.datasets.decoded import CachedReader, CacheKind, byte_count, byte_words
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
+from lit_loader.samplers import SequentialSampler
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,8 +38,6 @@ DEFAULT_SIZE: Final = 96
 
 Transforms: TypeAlias = Callable[..., Any] | Mapping[str, Any]
 """A transform of ``(image, target)``, or keywords of the data module's own preset."""
-
-_STAGES: tuple[Stage, ...] = ("train", "val", "test", "predict")
 
 
 class _Samples(NamedTuple):
@@ -138,42 +137,36 @@ class TableDataModule(LoaderDataModule):
         self.reading, settings = take_fields(ImageReading, "reading", reading, settings)
         super().__init__(**settings)
         root = str(source) if isinstance(source, (str, Path)) else "FOLDER"
-        check_type(
-            "source",
-            source,
-            TableSource,
-            optional=False,
-            remedy=f"give a source such as FormatSource(format='coco', root={root!r}, train='train.json'), "
-            f"VocSource(root={root!r}) or ShapesSource(), from lit_loader.datasets",
+        remedy = (
+            f"give a source such as FormatSource(format='coco', root={root!r}, train='train.json'), "
+            f"VocSource(root={root!r}) or ShapesSource(), from lit_loader.datasets"
         )
+        check_type("source", source, TableSource, remedy=remedy, optional=False)
         self.source = source
         train_sampler = RandomSamplerConfig() if train_sampler is None else train_sampler
         samplers = (train_sampler, val_sampler, test_sampler, predict_sampler)
-        self._samplers: dict[Stage, SamplerConfig | Sampler[int] | None] = dict(
-            zip(_STAGES, samplers, strict=True)
-        )
-        example = (
-            "give one of lit_loader.datamodules, such as ClassBalancedSamplerConfig(), or a torch Sampler"
-        )
-        for stage, sampler in self._samplers.items():
+        transforms = (train_transforms, val_transforms, test_transforms, predict_transforms)
+        shared = train_transforms if isinstance(train_transforms, Mapping) else {}
+        self._samplers: dict[Stage, SamplerConfig | Sampler[int] | None] = {}
+        self._transforms: dict[Stage, Transforms] = {}
+        self._batchings: dict[Stage, Batching | None] = {}
+        for stage, sampler, given in zip(STAGES, samplers, transforms, strict=True):
+            example = (
+                "give one of lit_loader.datamodules, such as ClassBalancedSamplerConfig(), or a torch Sampler"
+            )
             check_type(f"{stage}_sampler", sampler, SamplerConfig, Sampler, remedy=example)
-        self._batchings = stage_batchings(
-            self._samplers, train_batching=train_batching, eval_batching=eval_batching
-        )
-        shared = train_transforms if isinstance(train_transforms, Mapping) else None
+            example = "give transforms of (image, target), or a mapping of the preset's keywords"
+            check_type(f"{stage}_transforms", given, Callable, Mapping, remedy=example)
+            given = shared if given is None else given
+            if isinstance(given, Mapping):
+                preset(False, **given)  # a wrong keyword is an error here and not in the middle of a run
+            self._samplers[stage], self._transforms[stage] = sampler, given
+            batching = train_batching if stage == "train" else eval_batching
+            self._batchings[stage] = checked_batching(stage, batching, sampler)
         self._preset = preset
-        own = (train_transforms, val_transforms, test_transforms, predict_transforms)
-        self._transforms: dict[Stage, Transforms | None] = {
-            stage: shared if given is None else given for stage, given in zip(_STAGES, own, strict=True)
-        }
-        example = "give transforms of (image, target), or a mapping of the preset's keywords"
-        for stage, transforms in self._transforms.items():
-            check_type(f"{stage}_transforms", transforms, Callable, Mapping, remedy=example)  # type: ignore[arg-type] # isinstance takes it
-            if isinstance(transforms, Mapping):
-                preset(False, **transforms)  # a wrong keyword is an error here and not in the middle of a run
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
         for transform in self._batch_transforms.values():
-            check_type("batch_transforms", transform, Callable, remedy="give a function of a batch")  # type: ignore[arg-type] # as above
+            check_type("batch_transforms", transform, Callable, remedy="give a function of a batch")
         self._samples: dict[Stage, list[_Samples]] = {}
         self._cache = self._cache_settings(cache, cache_size, cache_budget)
         self._cached_bytes: dict[str, int] = {}
@@ -208,7 +201,10 @@ class TableDataModule(LoaderDataModule):
         return {"flip_pairs": table.flip_pairs} if table.flip_pairs else {"hflip": 0.0}
 
     def names(self, table: AnnotationTable) -> dict[str, tuple[str, ...]]:
-        """Return the names that must be the same in every table, by what they name."""
+        """Return the names that must be the same in every table, by what they name.
+
+        Where something else than the class labels samples, its values are ``"labels"``.
+        """
         names = {"class_names": table.class_names}
         if self.keypoints:
             names["keypoint_names"] = table.keypoint_names
@@ -233,8 +229,7 @@ class TableDataModule(LoaderDataModule):
     def reading_arguments(self) -> dict[str, Any]:
         """``reading`` and ``cache`` of a data set that is made now; the cache has what is left of the budget."""
         cache = self._cache
-        budget = None if cache is None else byte_count(cache.budget)
-        if cache is not None and budget is not None:
+        if cache is not None and (budget := byte_count(cache.budget)) is not None:
             cache = replace(cache, budget=max(1, budget - sum(self._cached_bytes.values())))
         return {"reading": self.reading, "cache": cache}
 
@@ -242,17 +237,10 @@ class TableDataModule(LoaderDataModule):
         """Return whether batches of a stage hold points."""
         return self.keypoints and any(table.keypoints is not None for table in self.tables(stage))
 
-    def draw_targets(self, batch: Any, *, first_label: int, max_images: int, title: str) -> Figure:
-        """Return a picture of a batch of whole images with their targets, see `draw_boxes`."""
-        return draw_boxes(
-            batch_images(batch),
-            batch_targets(batch),
-            class_names=self.class_names,
-            first_label=first_label,
-            attributes=self.attributes,
-            max_images=max_images,
-            title=title,
-        )
+    def draw_targets(self, batch: Any, **drawing: Any) -> Figure:
+        """Return a picture of a batch of whole images with their targets, with ``drawing`` as `draw_boxes` takes it."""
+        names: dict[str, Any] = {"class_names": self.class_names, "attributes": self.attributes}
+        return draw_boxes(batch_images(batch), batch_targets(batch), **names, **drawing)
 
     # -- data -----------------------------------------------------------------------------------------------
 
@@ -266,9 +254,15 @@ class TableDataModule(LoaderDataModule):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of their labels."""
+        """Names of the classes, or of what else labels samples, in the order of their labels."""
         table = self.first_table()
-        return () if table is None else table.class_names
+        return () if table is None else self.names(table).get("labels", table.class_names)
+
+    @property
+    def keypoint_schema(self) -> KeypointSchema | None:
+        """What the points of a batch are, or None where it has none."""
+        table = self.first_table()
+        return table.keypoint_schema if table is not None and self.keypoints else None
 
     @property
     def attributes(self) -> dict[str, tuple[str, ...]]:
@@ -277,7 +271,7 @@ class TableDataModule(LoaderDataModule):
         names = () if table is None else attribute_names(table, self.wanted_attributes)
         return {name: table.attributes[name].names for name in names} if table is not None else {}
 
-    def first_table(self, stages: Sequence[Stage] = _STAGES) -> AnnotationTable | None:
+    def first_table(self, stages: Sequence[Stage] = STAGES) -> AnnotationTable | None:
         """Return the first table of these stages, or None without any."""
         return next((table for stage in stages for table in self.tables(stage)), None)
 
@@ -312,7 +306,11 @@ class TableDataModule(LoaderDataModule):
         for table in self.tables(stage):
             dataset = self.make_dataset(table, self._transforms_of(stage, table))
             self._note_cache(dataset, stage=stage)
-            found.append((dataset, batched(self._sampler(table, stage), table, self._batchings[stage])))
+            sampler: Any = self._sampler(table, stage)
+            if (batching := self._batchings[stage]) is not None:
+                order = SequentialSampler(table.num_images) if sampler is None else sampler
+                sampler = batching.batched(order, table)
+            found.append((dataset, sampler))
         return found
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -358,7 +356,7 @@ class TableDataModule(LoaderDataModule):
 
     def _to_predict(self, tables: list[AnnotationTable]) -> list[SampleTable]:
         """Return every image, or object, of tables, with the names and points of another stage's."""
-        trained = self.first_table(_STAGES[:3])
+        trained = self.first_table(STAGES[:3])
         first = [] if trained is None else [trained.select([])]
         named = with_same_names([*first, *tables])[len(first) :]
         empty = sum(int((np.diff(table.offsets) == 0).sum()) for table in named)
@@ -378,10 +376,10 @@ class TableDataModule(LoaderDataModule):
 
     def _transforms_of(self, stage: Stage, table: AnnotationTable) -> Callable[..., Any]:
         given = self._transforms[stage]
-        if given is not None and not isinstance(given, Mapping):
+        if not isinstance(given, Mapping):
             return given
-        keywords = {**self.transform_defaults(table), **(given or {})}
-        if "flip_pairs" in (given or {}) and "hflip" not in (given or {}):
+        keywords = {**self.transform_defaults(table), **given}
+        if "flip_pairs" in given and "hflip" not in given:
             keywords.pop("hflip", None)  # the user knows the pairs that the table does not
         transforms: Callable[..., Any] = self._preset(stage == "train", **keywords)
         return transforms
@@ -408,13 +406,9 @@ class TableDataModule(LoaderDataModule):
                     "CacheSettings(size=..., budget=...), or cache as a word"
                 )
             return cache
-        checked = CacheSettings(
-            "disk" if cache is None else cache,
-            size=size,
-            budget=budget,
-            cache_dir=getattr(self.source, "cache_dir", None),
-            progress=getattr(self.source, "progress", True),
-        )
+        names = [name for name in ("cache_dir", "progress") if hasattr(self.source, name)]
+        shared = {name: getattr(self.source, name) for name in names}
+        checked = CacheSettings("disk" if cache is None else cache, size=size, budget=budget, **shared)
         return None if cache is None else checked
 
     def _note_cache(self, dataset: Dataset[Any], *, stage: str) -> None:
@@ -455,21 +449,13 @@ class TableDataModule(LoaderDataModule):
         others = () if self.counts_images or self.label_attribute else self.attributes
         labels = dict.fromkeys([self.label_attribute, *others, *(by for by in balanced if by is not None)])
         found = []
-        for stage in _STAGES[:3]:
+        for stage in STAGES[:3]:
             sets = self._open_samples(stage)
             for number, samples in enumerate(sets):
-                found += [
-                    SetSummary.of(
-                        stage if len(sets) == 1 else f"{stage}/{number}",
-                        samples.table,
-                        self._sampler(samples.table, stage),
-                        by=by,
-                        distinct=self.counts_images,
-                        num_left_out=samples.num_left_out,
-                        num_crowd=samples.num_crowd,
-                    )
-                    for by in labels
-                ]
+                name, settings = stage if len(sets) == 1 else f"{stage}/{number}", samples._asdict()
+                table = settings.pop("table")
+                settings.update(sampler=self._sampler(table, stage), distinct=self.counts_images)
+                found += [SetSummary.of(name, table, by=by, **settings) for by in labels]
         return found
 
     def summary(self) -> str:

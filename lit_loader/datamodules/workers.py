@@ -15,7 +15,7 @@ from lit_loader.datamodules.keywords import check_number, check_type
 from lit_loader.engine import WorkerMethod
 from lit_loader.resources import PROCESS_BYTES, THREAD_BYTES, decide_num_workers, read_resources
 
-__all__ = ["AutoWorkers", "NumWorkers", "WorkerSettings"]
+__all__ = ["NumWorkers", "WorkerSettings", "auto_num_workers"]
 
 NumWorkers: TypeAlias = int | Literal["auto"]
 """How many workers a loader has, or that this host decides."""
@@ -59,7 +59,7 @@ class WorkerSettings:
     timeout: float = 0.0
 
     def __post_init__(self) -> None:
-        check_number("num_workers", self.num_workers, low=0, otherwise="auto")
+        check_number("num_workers", self.num_workers, low=0, other=("auto",))
         check_number("prefetch_factor", self.prefetch_factor, low=1)
         check_number("timeout", self.timeout, low=0, whole=False)
         for name in ("persistent_workers", "pin_memory", "prefetch_to_device"):
@@ -84,33 +84,28 @@ class WorkerSettings:
             return {"num_workers": 0}
         given = asdict(self)
         del given["pin_memory"], given["prefetch_to_device"]
-        persistent = True if self.persistent_workers is None else self.persistent_workers
-        return {**given, "num_workers": num_workers, "persistent_workers": persistent}
+        return {
+            **given,
+            "num_workers": num_workers,
+            "persistent_workers": self.persistent_workers is not False,
+        }
 
 
-class AutoWorkers:
-    """Decides ``num_workers="auto"``, once for each number of ranks, kind of worker and device, and logs why.
+def auto_num_workers(decided: dict[Any, int], trainer: Trainer | None, worker_method: WorkerMethod) -> int:
+    """Return what ``num_workers="auto"`` is, and log why when it is decided.
 
-    The trainer may come later: a data module may be looked at before a trainer has it.
+    Args:
+        decided: What was decided before, for each number of ranks and device: a data module may be looked at before a
+            trainer has it.
+        trainer: Whose devices share this host, or None for what the launcher's variables and the host show.
+        worker_method: Whether workers are processes or threads, which take less memory.
     """
-
-    def __init__(self) -> None:
-        self._decided: dict[tuple[int | None, bool, str], int] = {}
-
-    def decide(self, trainer: Trainer | None, worker_method: WorkerMethod) -> int:
-        """Return the number of workers of each loader.
-
-        Args:
-            trainer: Whose devices share this host, or None for what the launcher's variables and the host show.
-            worker_method: Whether workers are processes or threads, which take less memory.
-        """
-        ranks, accelerated = None, torch.accelerator.is_available()
-        if trainer is not None:
-            ranks, accelerated = trainer.num_devices, trainer.strategy.root_device.type != "cpu"
-        key = (ranks, accelerated, worker_method)
-        if key not in self._decided:
-            resources = read_resources(ranks_on_host=ranks, has_accelerator=accelerated)
-            worker_bytes = THREAD_BYTES if worker_method == "thread" else PROCESS_BYTES
-            self._decided[key], why = decide_num_workers(resources, worker_bytes=worker_bytes)
-            rank_zero_info(why)
-        return self._decided[key]
+    ranks, accelerated = None, torch.accelerator.is_available()
+    if trainer is not None:
+        ranks, accelerated = trainer.num_devices, trainer.strategy.root_device.type != "cpu"
+    if (ranks, accelerated) not in decided:
+        resources = read_resources(ranks_on_host=ranks, has_accelerator=accelerated)
+        worker_bytes = THREAD_BYTES if worker_method == "thread" else PROCESS_BYTES
+        decided[ranks, accelerated], why = decide_num_workers(resources, worker_bytes=worker_bytes)
+        rank_zero_info(why)
+    return decided[ranks, accelerated]
