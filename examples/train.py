@@ -3,7 +3,7 @@
     python examples/train.py                                   # detection on the embedded data set
     python examples/train.py experiment=landmarks              # or shapes_finish, or unified
     python examples/train.py dataset=coco dataset.root=PATH    # or yolo, voc, csv
-    python examples/train.py sampler=random trainer.max_epochs=1 datamodule.batch_size=8 workers.num_workers=0
+    python examples/train.py sampler=class_balanced trainer.max_epochs=1 datamodule.batch_size=8 workers.num_workers=0
 
 `--help` lists the config groups and experiments, `--cfg job` prints the config. Prints the sets with their class
 mix, and at the end the test's scores, the class mix as it arrived, and the time spent waiting for data; saves

@@ -112,7 +112,7 @@ class LoaderDataModule(LightningDataModule):
             if size is not None:
                 check_number(f"{name}_batch_size", size, low=1)
         self._batch_size = batch_size
-        check_number("batch_size", batch_size, low=1)
+        check_number("batch_size", batch_size, low=1, otherwise=...)
         self._auto_workers = AutoWorkers()
         self._data: dict[Stage, list[SplitData]] = {}
         # weakly: one that is used no more ends with its workers
@@ -141,7 +141,7 @@ class LoaderDataModule(LightningDataModule):
 
     @batch_size.setter
     def batch_size(self, batch_size: int) -> None:
-        check_number("batch_size", batch_size, low=1)
+        check_number("batch_size", batch_size, low=1, otherwise=...)
         self._batch_size, self._batch_sizes["train"] = batch_size, None
 
     def _batch_size_of(self, stage: Stage) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self, TypeAlias
 
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from lit_loader.datamodules.base import LoaderDataModule, SplitData
+from lit_loader.datamodules.keywords import check_type
 from lit_loader.datasets import Stage
 from lit_loader.samplers import RandomSampler
 from lit_loader.types import CollateFn
@@ -54,6 +55,8 @@ class DatasetsDataModule(LoaderDataModule):
             "test": _listed("test_dataset", test_dataset),
             "predict": _listed("predict_dataset", predict_dataset),
         }
+        check_type("train_sampler", train_sampler, Sampler, remedy="give one of lit_loader.samplers")
+        check_type("collate_fn", collate_fn, Callable, remedy="give a function of a list of samples")  # type: ignore[arg-type] # isinstance takes it
         self._train_sampler, self._collate = train_sampler, collate_fn
         if train_sampler is not None and any(map(_is_stream, self._datasets["train"])):
             raise ValueError(

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from numbers import Integral, Real
 from pathlib import PurePath
-from typing import Any, Final, TypeVar, get_type_hints
+from types import EllipsisType, FrameType, UnionType
+from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lit_loader.datasets import CacheSettings
 
-__all__ = ["check_number", "check_type", "flat_signature", "plain_arguments", "refuse_unknown", "take_fields"]
+__all__ = [
+    "check_number",
+    "check_own_arguments",
+    "check_type",
+    "flat_signature",
+    "plain_arguments",
+    "refuse_unknown",
+    "take_fields",
+]
 
 _Settings = TypeVar("_Settings")
 _Init = TypeVar("_Init", bound=Callable[..., None])
@@ -95,9 +106,9 @@ def check_type(name: str, value: object, *kinds: type, remedy: str, optional: bo
 
 
 def check_number(
-    name: str, value: object, *, low: float, whole: bool = True, otherwise: str | None = None
+    name: str, value: object, *, low: float, whole: bool = True, otherwise: str | EllipsisType | None = None
 ) -> None:
-    """Refuse what is no number of at least ``low``, and not ``otherwise``, which is allowed too.
+    """Refuse what is no number of at least ``low``, and not ``otherwise``, which is allowed too (``...``: nothing is).
 
     Raises:
         TypeError: If it is no number, or no int where one is needed.
@@ -105,7 +116,8 @@ def check_number(
     """
     if value == otherwise:
         return
-    remedy = f"it must be {'an int' if whole else 'a number'} of at least {low}, or {otherwise!r}"
+    allowed = "" if otherwise is ... else f", or {otherwise!r}"
+    remedy = f"it must be {'an int' if whole else 'a number'} of at least {low}{allowed}"
     if isinstance(value, str) and isinstance(otherwise, str):
         raise ValueError(f"{name}={value!r}; {remedy}")
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
@@ -125,16 +137,7 @@ def plain_arguments(instance: object, *settings: type) -> dict[str, Any]:
         instance: What is being constructed.
         *settings: Dataclasses of which not the whole is kept, but every field.
     """
-    frame, outermost = inspect.currentframe(), None
-    while frame is not None and (frame := frame.f_back) is not None:
-        code = frame.f_code
-        if code.co_name != "__init__" or frame.f_locals.get(code.co_varnames[0]) is not instance:
-            break
-        outermost = frame
-    if outermost is None:
-        return {}
-    names, _, rest, values = inspect.getargvalues(outermost)
-    given = {**{name: values[name] for name in names[1:]}, **(values[rest] if rest else {})}
+    given = _arguments(instance, inspect.currentframe())
     flat: dict[str, Any] = {}
     for name, value in list(given.items()):
         if isinstance(value, settings):
@@ -143,6 +146,57 @@ def plain_arguments(instance: object, *settings: type) -> dict[str, Any]:
             given.update(cache=value.kind, cache_size=value.size, cache_budget=value.budget)
     found = {name: _plain(value) for name, value in {**flat, **given}.items()}
     return {name: value for name, value in found.items() if value is not _ABSENT}
+
+
+def check_own_arguments(instance: object, base: type) -> None:
+    """Refuse arguments of the running constructor that are not of the type that this package's classes annotate.
+
+    Args:
+        instance: What is being constructed.
+        base: The class whose subclasses' arguments are checked; it checks its own.
+
+    Raises:
+        TypeError: If so; the message shows the value and the type.
+    """
+    own = inspect.signature(base).parameters
+    given = {k: v for k, v in _arguments(instance, inspect.currentframe()).items() if k not in own}
+    for owner in type(instance).__mro__[: type(instance).__mro__.index(base)]:
+        is_ours = owner.__module__.startswith("lit_loader.") and "__init__" in vars(owner)
+        for name, hint in get_type_hints(vars(owner)["__init__"]).items() if is_ours else ():
+            if name in given and not _is_of(given[name], hint):
+                text = re.sub(r"\b(\w+\.)+|<class '|'>", "", str(hint))
+                kind = type(given[name]).__name__
+                raise TypeError(f"{name}={given[name]!r} of type {kind} should be {text}")
+
+
+def _is_of(value: object, hint: Any) -> bool:
+    """Return whether a value is of a type; choices and what a sequence holds are checked where they are used."""
+    kind = get_origin(hint) or hint
+    if kind in (Union, UnionType):
+        words = [word for each in get_args(hint) if get_origin(each) is Literal for word in get_args(each)]
+        others = [each for each in get_args(hint) if get_origin(each) is not Literal]
+        return value in words or any(_is_of(value, each) for each in others)
+    if kind is Literal:
+        return True
+    if kind is Sequence and isinstance(value, str):
+        return False
+    if kind in (int, float):
+        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+def _arguments(instance: object, frame: FrameType | None) -> dict[str, Any]:
+    """Return the arguments of the outermost constructor of an instance that a frame was called from."""
+    outermost = None
+    while frame is not None and (frame := frame.f_back) is not None:
+        code = frame.f_code
+        if code.co_name != "__init__" or frame.f_locals.get(code.co_varnames[0]) is not instance:
+            break
+        outermost = frame
+    if outermost is None:
+        return {}
+    names, _, rest, values = inspect.getargvalues(outermost)
+    return {**{name: values[name] for name in names[1:]}, **(values[rest] if rest else {})}
 
 
 def _plain(value: Any) -> Any:

@@ -18,7 +18,7 @@ from lit_loader.collate import batch_images, batch_targets
 from lit_loader.datamodules.base import LoaderDataModule, SplitData
 from lit_loader.datamodules.batch_transforms import apply_to_batch
 from lit_loader.datamodules.batching import Batching, batched, stage_batchings
-from lit_loader.datamodules.keywords import check_type, flat_signature, take_fields
+from lit_loader.datamodules.keywords import check_own_arguments, check_type, flat_signature, take_fields
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.summary import SetSummary, summary_table
@@ -135,6 +135,7 @@ class TableDataModule(LoaderDataModule):
         cache_budget: int | str | None = None,
         **settings: Any,
     ) -> None:
+        check_own_arguments(self, TableDataModule)
         self.reading, settings = take_fields(ImageReading, "reading", reading, settings)
         super().__init__(**settings)
         root = str(source) if isinstance(source, (str, Path)) else "FOLDER"
@@ -172,8 +173,9 @@ class TableDataModule(LoaderDataModule):
             if isinstance(transforms, Mapping):
                 preset(False, **transforms)  # a wrong keyword is an error here and not in the middle of a run
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
-        for transform in self._batch_transforms.values():
-            check_type("batch_transforms", transform, Callable, remedy="give a function of a batch")  # type: ignore[arg-type] # as above
+        for is_training, transform in self._batch_transforms.items():
+            name = "batch_transforms" if is_training else "eval_batch_transforms"
+            check_type(name, transform, Callable, remedy="give a function of a batch")  # type: ignore[arg-type] # as above
         self._samples: dict[Stage, list[_Samples]] = {}
         self._cache = self._cache_settings(cache, cache_size, cache_budget)
         self._cached_bytes: dict[str, int] = {}

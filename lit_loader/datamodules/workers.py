@@ -61,7 +61,7 @@ class WorkerSettings:
     def __post_init__(self) -> None:
         check_number("num_workers", self.num_workers, low=0, otherwise="auto")
         check_number("prefetch_factor", self.prefetch_factor, low=1)
-        check_number("timeout", self.timeout, low=0, whole=False)
+        check_number("timeout", self.timeout, low=0, whole=False, otherwise=...)
         for name in ("persistent_workers", "pin_memory", "prefetch_to_device"):
             check_type(name, getattr(self, name), bool, remedy="give True, False or None")
         check_choice("worker_method", self.worker_method, WorkerMethod)
