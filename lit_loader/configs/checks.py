@@ -92,7 +92,7 @@ def _own_misfits(path: str, node: DictConfig, signature: Signature | None) -> It
 
 def unknown_key(path: str, name: str, known: list[str]) -> str:
     """Return what to say of a key that a node of a config does not have, with the closest that it has."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, known, n=1)
     meant = f"did you mean {_joined(path, close[0])}? " if close else ""
     return f"{path} has no key {name!r}; {meant}Its keys: {', '.join(known) or 'none'}"
 

@@ -139,6 +139,8 @@ def _hint(key: str) -> str | None:
             signatures = [accepted(path, node, parents.get(option, {})) for option, node in inner.items()]
             if any(name in each.types for each in signatures if each is not None):
                 return f"{key} is not in this config; +{key}=VALUE adds another of its arguments"
+            if name == "_target_":
+                return f"{path} has keywords; put something else in their place by ~{path} '+{path}={{_target_: ...}}'"
             keys = [name for node in inner.values() for name in node if not name.startswith("_")]
             return unknown_key(path, name, list(dict.fromkeys(keys)))
         nodes, parents, path = found, nodes, f"{path}.{name}"
