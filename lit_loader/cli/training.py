@@ -50,9 +50,8 @@ def training_command(
     nested = _flat({"format": format, **wanted, "options": common, "stage_options": own})
     for name in (format, *sorted(path.stem for path in _CONFIGS.glob("*.yaml")), "files"):
         config = _read_config(name)
-        values = (
-            nested if "format" in config else _flat({**wanted, **common, "stage_options": own})
-        )  # else options are keys themselves
+        # a config without a format is that of one, whose options are keys themselves
+        values = nested if "format" in config else _flat({**wanted, **common, "stage_options": own})
         if config.get("format", name) == format or name == "files":
             has_keys = {key.partition(".")[0] for key in values} <= config.keys() | {"format"}
             if has_keys and {key for key in _flat(config) if "options." in key} <= values.keys():

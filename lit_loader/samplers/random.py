@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,10 @@ class RandomSampler(_DatasetSampler, torch.utils.data.RandomSampler):
         return shuffled(key64(seed, "shuffle", epoch), len(self.data_source))
 
 
+def _take(indices: IndexArray, places: Order, start: int, stop: int) -> IndexArray:
+    return indices[places[start:stop]]
+
+
 class SubsetRandomSampler(SizedSampler, torch.utils.data.SubsetRandomSampler):
     """The given indices, each once an epoch; one that is given twice comes twice.
 
@@ -134,7 +139,7 @@ class SubsetRandomSampler(SizedSampler, torch.utils.data.SubsetRandomSampler):
         if not self.shuffle:
             return array_order(self.indices)
         places = shuffled(key64(seed, "shuffle", epoch), len(self.indices))
-        return SliceableOrder(len(places), lambda start, stop: self.indices[places[start:stop]])
+        return SliceableOrder(len(places), partial(_take, self.indices, places))
 
     def _identity(self) -> tuple[Any, ...]:
         return self._num_indices, self.shuffle, self.indices

@@ -65,7 +65,7 @@ def test_a_real_run_measures_both_methods_and_its_words_compose(command, folder)
     best = Candidate(**told["best"])
     datamodule = build_datamodule(compose_config(overrides=[*SMALL, *shlex.split(told["overrides"])]))
     wanted = {**best.settings(), "multiprocessing_context": None}  # fork is what this platform does unasked
-    assert {name: getattr(datamodule, name) for name in best.settings()} == {
+    assert {name: getattr(datamodule.workers, name) for name in best.settings()} == {
         name: wanted[name] for name in best.settings()
     }
     assert told["verdicts"]
@@ -126,7 +126,7 @@ def test_threads_take_a_start_method_back(command, folder, by_formula):
     told = json.loads(command("tune", *SMALL, "workers.multiprocessing_context=spawn", "--json"))
     assert "workers.multiprocessing_context=null" in told["overrides"]
     given = [*SMALL, "workers.multiprocessing_context=spawn", *shlex.split(told["overrides"])]
-    assert build_datamodule(compose_config(overrides=given)).worker_method == "thread"
+    assert build_datamodule(compose_config(overrides=given)).workers.worker_method == "thread"
 
 
 @pytest.mark.parametrize("step", [[], ["--simulate-step", "40"]])
@@ -191,9 +191,7 @@ def test_a_config_of_ones_own_and_its_module_are_found(command, folder, by_formu
         (["--max-workers", "0"], "--max-workers 0 must be at least 1"),
         (["--simulate-step", "-1"], "--simulate-step -1 must be at least 0 milliseconds"),
         (["--simulate-step", "nan"], "--simulate-step nan must be at least 0 milliseconds"),
-        (["--method", "threads"], "--method 'threads' is not one of thread, fork"),
-        (["--plot", "a.txt"], "--plot a.txt must end in one of .png, .pdf, .svg"),
-        (["--plot", "no/a.png"], "there is no folder no; make it"),
+        (["--method", "threads"], "argument --method: invalid choice: 'threads'"),
         (["--config-dir", "no"], "config_dir='no' is not a folder"),
         (["--config-name", "no"], "Cannot find primary config 'no'"),
         (["sampler=no"], "class_balanced"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 
 import pytest
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.trainer.connectors import data_connector
 
 from lit_loader import DetectionDataModule
 from lit_loader.datamodules import (
@@ -113,7 +115,9 @@ class Nothing(LightningModule):
         return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 
 
-def test_a_set_smaller_than_a_batch_is_refused_by_fit_with_the_remedy(tmp_path):
+def test_a_set_smaller_than_a_batch_is_refused_by_fit_with_the_remedy(tmp_path, monkeypatch):
+    # Lightning leaves torch's classes patched if a hook that makes loaders raises
+    monkeypatch.setattr(data_connector, "_replace_dunder_methods", lambda *_: nullcontext())
     drawn = draw_set(tmp_path, num_images=5)
     source = DrawnSource(train=drawn, val=drawn)
     datamodule = DetectionDataModule(source, batch_size=16, drop_last=True)

@@ -25,10 +25,10 @@ FIRST, SECOND = 3, 7  # batches before a checkpoint, both in the middle of an ep
 
 
 class NumbersModule(LoaderDataModule):
-    def _split_data(self, stage):
+    def stage_data(self, stage):
         return [(Numbers(), RandomSampler(SIZE))]
 
-    def _collate_fn(self, stage):
+    def collate_fn(self, stage):
         return None
 
 

@@ -160,10 +160,10 @@ def test_other_modes_of_combined_loaders():
 class Module(LoaderDataModule):
     """The smallest data module."""
 
-    def _split_data(self, stage):
+    def stage_data(self, stage):
         return [(range(LENGTH), samplers.RandomSampler(LENGTH))]
 
-    def _collate_fn(self, stage):
+    def collate_fn(self, stage):
         return None
 
 
