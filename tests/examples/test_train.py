@@ -64,7 +64,7 @@ def test_it_runs_on_a_real_voc_set(train, shared_data):
     [
         pytest.param("sampler=nope", "class_balanced", marks=pytest.mark.soak),
         pytest.param(
-            "workers.num_workers=two", "workers.num_workers='two' should be of type", marks=pytest.mark.soak
+            "workers.num_workers=two", "workers.num_workers='two' should be int or 'auto'", marks=pytest.mark.soak
         ),
         ("datamodule.batchsize=8", "did you mean datamodule.batch_size?"),
     ],
