@@ -59,7 +59,10 @@ def told_of(main, capsys):
         ("datamodule.source.image_size=64", "set dataset.image_size"),
         ("trainer.fast_dev_run=true", "+trainer.fast_dev_run=VALUE adds another of its arguments"),
         ("datamodule.train_transforms.flip_pairs=[]", "+datamodule.train_transforms.flip_pairs=VALUE adds"),
-        ("datamodule.train_transforms={_target_: a.B}", "by ~datamodule.train_transforms '+datamodule.train_tra"),
+        (
+            "datamodule.train_transforms={_target_: a.B}",
+            "by ~datamodule.train_transforms '+datamodule.train_tra",
+        ),
         ("datamodule.train_transforms={hflipp: 1}", "did you mean datamodule.train_transforms.hflip?"),
     ],
 )

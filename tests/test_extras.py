@@ -52,6 +52,8 @@ found = importlib.metadata.Distribution.from_name
 importlib.metadata.Distribution.from_name = from_name
 """
 BASE_INSTALL = """
+from importlib import import_module
+
 import torch
 
 import lit_loader
@@ -79,10 +81,12 @@ assert len(list(batches)) == 3
 root = draw_shapes(FOLDER + "/set", num_images={"train": 3}, image_size=32, progress=False)
 assert lit_loader.read_annotations("voc", root, "train", progress=False).num_images == 3
 assert main(["index", "voc", str(root), "train"]) in (None, 0)
+assert main(["tune"]) == 1  # with a line that names the extra
 for extra, feature in (
     ("plot", lambda: datamodule.plot_batch()),
     ("plot", lambda: lit_loader.draw_labels([torch.zeros(3, 4, 4)], ["a"])),
     ("recipes", lambda: lit_loader.recipes.DetectionModule(class_names=["a"])),
+    ("hydra", lambda: import_module("lit_loader.configs")),
 ):
     try:
         feature()
@@ -97,3 +101,7 @@ def test_the_base_install_reads_loads_and_indexes_and_other_features_name_their_
     code = f"{WITHOUT_EXTRAS}\nFOLDER = {str(tmp_path)!r}\n"
     done = subprocess.run([sys.executable, "-c", code + BASE_INSTALL], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert (
+        "lit-loader: error: hydra is not installed; install it with `pip install 'lit-loader[hydra]'`"
+        in done.stderr
+    )

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the output left: lit-loader index ... | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 1
-    except (UsageError, LitLoaderError, OSError, ValueError) as error:
+    except (UsageError, LitLoaderError, ImportError, OSError, ValueError) as error:
         message = str(error).replace("pass allow_loss=True", "pass --allow-loss")
         _report("error", re.sub(r"\bReadPolicy\((\w+)=[^)]*\)", r"--policy \1=ACTION", message))
         return 2 if isinstance(error, UsageError) else 1

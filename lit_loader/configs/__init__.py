@@ -7,9 +7,13 @@ without one composes by `compose_config`. Checks import what the config names; i
 
 from __future__ import annotations
 
-from lit_loader.configs.checks import ConfigError, validate
-from lit_loader.configs.compose import build_datamodule, compose_config, worker_override
-from lit_loader.configs.hints import run_with_hints
+from lit_loader.extras import require
+
+require("hydra", "hydra")  # before what needs it is imported
+
+from lit_loader.configs.checks import ConfigError, validate  # noqa: E402 - see above
+from lit_loader.configs.compose import build_datamodule, compose_config, worker_override  # noqa: E402 - see above
+from lit_loader.configs.hints import run_with_hints  # noqa: E402 - see above
 
 __all__ = [
     "ConfigError",

@@ -42,7 +42,7 @@ def test_a_data_set_is_one_yaml_of_six_lines(orchard):
 
 
 def test_a_sampler_is_a_class_of_twenty_lines_and_a_yaml_of_two(orchard):
-    table, composed = orchard
+    _, composed = orchard
     for words, counts in (([], [3, 2, 1, 1]), (["sampler.descending=false"], [0, 0, 1, 1])):
         cfg = composed("datamodule.batch_size=4", *words)
         datamodule = instantiate(cfg.datamodule, _convert_="all")
