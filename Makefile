@@ -26,7 +26,7 @@ $(READY): pyproject.toml
 	@touch $@
 
 demo: $(READY) ## draw the embedded data set, fit and test a detector on it
-	$(PY) examples/train.py
+	$(PY) examples/train.py sampler=class_balanced
 
 test: $(READY) ## the whole suite, four parts at once, about 7 minutes on two cores
 	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; code=0; parts=; \

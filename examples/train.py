@@ -3,7 +3,7 @@
     python examples/train.py                                   # detection on the embedded data set
     python examples/train.py experiment=landmarks              # or shapes_finish, or unified
     python examples/train.py dataset=coco dataset.root=PATH    # or yolo, voc, csv
-    python examples/train.py sampler=random trainer.max_epochs=1 datamodule.batch_size=8 workers.num_workers=0
+    python examples/train.py sampler=class_balanced trainer.max_epochs=1 datamodule.batch_size=8 workers.num_workers=0
 
 `--help` lists the config groups and experiments, `--cfg job` prints the config. Prints the sets with their class
 mix, and at the end the test's scores, the class mix as it arrived, and the time spent waiting for data; saves
@@ -59,14 +59,17 @@ def main(cfg: DictConfig) -> None:
         cfg.trainer, callbacks=callbacks, default_root_dir=folder, **quiet, _convert_="all"
     )
     trainer.fit(model, datamodule=datamodule)
-    best = checkpoint.best_model_path or None
-    trainer.test(model, datamodule=datamodule, ckpt_path=best, verbose=False)
+    best, is_tested = checkpoint.best_model_path or None, bool(datamodule.tables("test"))
+    if is_tested:
+        trainer.test(model, datamodule=datamodule, ckpt_path=best, verbose=False)
 
     if trainer.is_global_zero:
-        console.print(f"tested: {f'best checkpoint {best}' if best else 'last weights: no validation ran'}")
-        report(model, wait, mixes)
+        weights = f"best checkpoint {best}" if best else "last weights: no validation ran"
+        console.print(f"tested: {weights if is_tested else 'nothing, there is no test split'}")
+        report(model.test_report() if is_tested else [], wait, mixes)
         datamodule.plot_batch("train", path=folder / "batch.png")
-        found = draw_predictions(model, datamodule, datamodule.first_batch("test"))
+        batch = datamodule.first_batch("test" if is_tested else "train")
+        found = draw_predictions(model, datamodule, batch)
         found.savefig(folder / "predictions.png", dpi=120)
         console.print(f"finished in {time.monotonic() - start:.0f} s; pictures and checkpoint in {folder}")
 
@@ -79,11 +82,13 @@ def mix_monitors(datamodule: TableDataModule) -> list[tuple[SetSummary, ClassMix
 
 
 def report(
-    model: RecipeModule, wait: DataWaitMonitor, mixes: Sequence[tuple[SetSummary, ClassMixMonitor]]
+    results: Sequence[tuple[str, dict[str, float]]],
+    wait: DataWaitMonitor,
+    mixes: Sequence[tuple[SetSummary, ClassMixMonitor]],
 ) -> None:
     """Print the test's scores, the mixes and the waiting time."""
     tables: dict[tuple[str, ...], dict[str, dict[str, float]]] = {}  # scores of the same names side by side
-    for title, scores in model.test_report():
+    for title, scores in results:
         tables.setdefault(tuple(scores), {})[title] = scores
     for names, columns in tables.items():
         table = Table("", *columns)

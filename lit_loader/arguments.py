@@ -79,7 +79,7 @@ def check_replacement(
         )
     if hang_timeout_s is None:
         return
-    if isinstance(hang_timeout_s, bool) or not 0 < hang_timeout_s < float("inf"):
+    if isinstance(hang_timeout_s, bool | str) or not 0 < hang_timeout_s < float("inf"):
         raise ValueError(f"hang_timeout_s={hang_timeout_s!r} must be a number of seconds above 0, or None")
     if not processes:
         raise ValueError(

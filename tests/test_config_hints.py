@@ -59,6 +59,10 @@ def told_of(main, capsys):
         ("datamodule.source.image_size=64", "set dataset.image_size"),
         ("trainer.fast_dev_run=true", "+trainer.fast_dev_run=VALUE adds another of its arguments"),
         ("datamodule.train_transforms.flip_pairs=[]", "+datamodule.train_transforms.flip_pairs=VALUE adds"),
+        (
+            "datamodule.train_transforms={_target_: a.B}",
+            "by ~datamodule.train_transforms '+datamodule.train_tra",
+        ),
         ("datamodule.train_transforms={hflipp: 1}", "did you mean datamodule.train_transforms.hflip?"),
     ],
 )
@@ -135,7 +139,7 @@ def test_shipped_keys_are_set_without_a_plus(override):
 )
 def test_what_a_constructor_refuses_is_told_with_its_node(node, override, told, capsys, monkeypatch):
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    cfg = composed(override)
+    cfg = composed("sampler=class_balanced", override)
     message = told_of(lambda: instantiate(cfg[node], _convert_="all"), capsys)
     assert message.startswith(f"error in the config: {told}".replace("5.0", "5"))
     assert len(message.splitlines()) == 1

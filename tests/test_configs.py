@@ -11,8 +11,8 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lit_loader.configs import ConfigError, build_datamodule, validate
-from lit_loader.configs.signatures import signature_of
 from lit_loader.samplers import GroupedSampler
+from lit_loader.signatures import signature_of
 from tests.drawn_set import draw_set
 
 CONF = Path(__file__).parents[1] / "conf"

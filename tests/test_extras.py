@@ -93,6 +93,7 @@ for extra, feature in (
     ("plot", lambda: datamodule.plot_batch()),
     ("plot", lambda: lit_loader.draw_labels([torch.zeros(3, 4, 4)], ["a"])),
     ("recipes", lambda: lit_loader.recipes.DetectionModule(class_names=["a"])),
+    ("hydra", lambda: importlib.import_module("lit_loader.configs")),
 ):
     try:
         feature()
@@ -107,3 +108,7 @@ def test_the_base_install_reads_loads_and_indexes_and_other_features_name_their_
     code = f"{WITHOUT_EXTRAS}\nFOLDER = {str(tmp_path)!r}\n"
     done = subprocess.run([sys.executable, "-c", code + BASE_INSTALL], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert (
+        "lit-loader: error: hydra is not installed; install it with `pip install 'lit-loader[hydra]'`"
+        in done.stderr
+    )

@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parents[1] / "lit_loader"
 
 LAYERS = [
     ["extras"],
-    ["batch_memory", "errors", "types", "file_lock", "forkserver", "configs", "resources"],
+    ["batch_memory", "errors", "types", "signatures", "file_lock", "forkserver", "resources"],
+    ["configs"],
     ["seeding"],
     ["annotations"],
     ["formats"],

@@ -43,8 +43,8 @@ def training_command(
     train, val = "train" if "train" in names else next(iter(names)), "val" if "val" in names else None
     splits = {"train": train, "val": val, "test": "test" if "test" in names else val or train}
     wanted = {"root": root, **{key: value for key, value in shared.items() if value}}
-    wanted |= {stage: names.get(split or "") for stage, split in splits.items()}
-    given = {stage: options.get(split, {}) for stage, split in splits.items() if split}
+    wanted |= {stage: None if split is None else names[split] for stage, split in splits.items()}
+    given = {stage: options.get(split, {}) for stage, split in splits.items() if split is not None}
     common = {k: v for k, v in given["train"].items() if all(each.get(k) == v for each in given.values())}
     own = {stage: {k: v for k, v in each.items() if k not in common} for stage, each in given.items()}
     nested = _flat({"format": format, **wanted, "options": common, "stage_options": own})

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from lit_loader.configs.signatures import Signature, fits, signature_of, type_text
+from lit_loader.signatures import Signature, fits, signature_of, type_text
 
 __all__ = ["ConfigError", "unknown_key", "validate"]
 
@@ -92,7 +92,7 @@ def _own_misfits(path: str, node: DictConfig, signature: Signature | None) -> It
 
 def unknown_key(path: str, name: str, known: list[str]) -> str:
     """Return what to say of a key that a node of a config does not have, with the closest that it has."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, known, n=1)
     meant = f"did you mean {_joined(path, close[0])}? " if close else ""
     return f"{path} has no key {name!r}; {meant}Its keys: {', '.join(known) or 'none'}"
 

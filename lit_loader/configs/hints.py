@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lit_loader.configs.checks import ConfigError, accepted, unknown_key
-from lit_loader.configs.signatures import signature_of
+from lit_loader.signatures import signature_of
 
 __all__ = ["SHIPPED", "run_with_hints", "what_is_wrong", "with_free_keys"]
 
@@ -139,6 +139,8 @@ def _hint(key: str) -> str | None:
             signatures = [accepted(path, node, parents.get(option, {})) for option, node in inner.items()]
             if any(name in each.types for each in signatures if each is not None):
                 return f"{key} is not in this config; +{key}=VALUE adds another of its arguments"
+            if name == "_target_":
+                return f"{path} has keywords; put something else in their place by ~{path} '+{path}={{_target_: ...}}'"
             keys = [name for node in inner.values() for name in node if not name.startswith("_")]
             return unknown_key(path, name, list(dict.fromkeys(keys)))
         nodes, parents, path = found, nodes, f"{path}.{name}"

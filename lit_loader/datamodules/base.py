@@ -14,11 +14,11 @@ from torch.utils.data import Sampler
 
 from lit_loader.arguments import check_choice, check_policy
 from lit_loader.datamodules.keywords import (
-    check_number,
-    check_type,
+    check_arguments,
+    check_at_least,
     flat_signature,
+    given_arguments,
     plain_arguments,
-    refuse_unknown,
     take_fields,
 )
 from lit_loader.datamodules.resuming import held_loaders, resume_with, saved_states
@@ -97,20 +97,19 @@ class LoaderDataModule(LightningDataModule):
         **settings: Any,
     ) -> None:
         super().__init__()
-        self.hparams.update(plain_arguments(self, WorkerSettings, ImageReading))
-        self.workers, unknown = take_fields(WorkerSettings, "workers", workers, settings)
-        refuse_unknown(type(self), unknown)
+        given = given_arguments(self)
+        check_arguments(type(self), given)
+        self.hparams.update(plain_arguments(given, WorkerSettings, ImageReading))
+        self.workers, unknown = take_fields(WorkerSettings, workers, settings)
+        check_arguments(LoaderDataModule, unknown)
         check_policy(on_bad_sample, max_bad_samples)
         check_choice("resume", resume, Resume)
-        check_type("drop_last", drop_last, bool, remedy="give True or False", optional=False)
-        check_type("seed", seed, int, remedy="give an int")
         self.resume, self.drop_last, self._seed = resume, drop_last, seed
         self.on_bad_sample, self.max_bad_samples = on_bad_sample, max_bad_samples
         sizes = (train_batch_size, val_batch_size, test_batch_size, predict_batch_size)
         self._batch_sizes: dict[Stage, int | None] = dict(zip(STAGES, sizes, strict=True))
-        for name, size in self._batch_sizes.items():
-            check_number(f"{name}_batch_size", size, low=1)
-        check_number("batch_size", batch_size, low=1, other=())
+        named_sizes = {f"{stage}_batch_size": size for stage, size in self._batch_sizes.items()}
+        check_at_least(1, batch_size=batch_size, **named_sizes)
         self._batch_size = batch_size
         self._auto_workers: dict[Any, int] = {}
         self._data: dict[Stage, list[SplitData]] = {}
@@ -140,7 +139,8 @@ class LoaderDataModule(LightningDataModule):
 
     @batch_size.setter
     def batch_size(self, batch_size: int) -> None:
-        check_number("batch_size", batch_size, low=1, other=())
+        check_arguments(LoaderDataModule, {"batch_size": batch_size})
+        check_at_least(1, batch_size=batch_size)
         self._batch_size, self._batch_sizes["train"] = batch_size, None
 
     def _batch_size_of(self, stage: Stage) -> int:

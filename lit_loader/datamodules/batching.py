@@ -11,7 +11,6 @@ import numpy.typing as npt
 from torch.utils.data import Sampler
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.datamodules.keywords import check_type
 from lit_loader.datasets import Stage
 from lit_loader.samplers import (
     GroupedSampler,
@@ -105,11 +104,9 @@ def checked_batching(stage: Stage, batching: Batching | None, sampler: Any) -> B
         sampler: What draws the stage's samples: a sampler, a `SamplerConfig`, or None.
 
     Raises:
-        TypeError: It is no batching.
         ValueError: It stands beside a sampler that is not lit_loader's.
     """
     name = "train_batching" if stage == "train" else "eval_batching"
-    check_type(name, batching, Batching, remedy="give one such as AspectRatioBatching(num_buckets=8)")
     regroups = batching is not None and not isinstance(batching, PlainBatching)
     if regroups and isinstance(sampler, Sampler) and not isinstance(sampler, OrderSampler):
         raise ValueError(

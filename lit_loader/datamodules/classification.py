@@ -44,7 +44,7 @@ class ClassificationDataModule(TableDataModule):
 
     Raises:
         ValueError: If a setting is outside its choices, or would have no effect beside another.
-        TypeError: If a setting is not known.
+        TypeError: If a setting is not known, or of a wrong type.
     """
 
     counts_images = True

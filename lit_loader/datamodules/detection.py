@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.collate import DetectionCollate
-from lit_loader.datamodules.keywords import check_type
 from lit_loader.datamodules.table_module import TableDataModule
 from lit_loader.datasets import DetectionDataset, SampleTable, Stage, TableSource
 from lit_loader.datasets.detection import check_dataset_settings
@@ -38,7 +37,7 @@ class DetectionDataModule(TableDataModule):
 
     Raises:
         ValueError: If a setting is outside its choices, or would have no effect beside another.
-        TypeError: If a setting is not known.
+        TypeError: If a setting is not known, or of a wrong type.
 
     Example:
         >>> from lit_loader import DetectionDataModule
@@ -59,7 +58,6 @@ class DetectionDataModule(TableDataModule):
         **settings: Any,
     ) -> None:
         super().__init__(source, preset=detection_transforms, **settings)
-        check_type("collate_fn", collate_fn, Callable, remedy="give a function of a list of samples")
         collate = DetectionCollate(images=images, size_divisor=size_divisor)
         if collate_fn is not None and (images != "list" or size_divisor != 1):
             raise ValueError(

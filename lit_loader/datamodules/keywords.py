@@ -12,31 +12,46 @@ from pathlib import PurePath
 from typing import Any, Final, TypeVar
 
 from lit_loader.datasets import CacheSettings
+from lit_loader.signatures import fits, signature_of, type_text
 
-__all__ = ["check_number", "check_type", "flat_signature", "plain_arguments", "refuse_unknown", "take_fields"]
+__all__ = [
+    "check_arguments",
+    "check_at_least",
+    "flat_signature",
+    "given_arguments",
+    "plain_arguments",
+    "take_fields",
+]
 
 _Settings = TypeVar("_Settings")
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
+_REMEDIES: Final = {
+    "source": "give one of lit_loader.datasets, such as VocSource(root=FOLDER)",
+    "_sampler": "give one of lit_loader.datamodules, such as ClassBalancedSamplerConfig(), or a torch Sampler",
+    "_batching": "give one such as AspectRatioBatching(num_buckets=8)",
+    "_transforms": "give transforms of (image, target), or a mapping of the preset's keywords",
+}
+_WHOLE_SETTINGS: Final = ("workers", "reading")  # not in a flat signature; `take_fields` checks them
 _KEYWORD: Final = inspect.Parameter.KEYWORD_ONLY
 
 
 def take_fields(
-    kind: type[_Settings], name: str, given: _Settings | None, keywords: Mapping[str, Any]
+    kind: type[_Settings], given: _Settings | None, keywords: Mapping[str, Any]
 ) -> tuple[_Settings, dict[str, Any]]:
     """Return settings whose fields may stand among other keywords, and the keywords that are left.
 
     Args:
         kind: The class of the settings.
-        name: The argument that takes them as a whole.
         given: What it was given, or None for the defaults; a field among ``keywords`` has precedence.
         keywords: Fields of the settings, and others.
 
     Raises:
-        TypeError: If ``given`` is something else.
+        TypeError: If the settings or a field are of a wrong type.
         ValueError: If a field is out of range.
     """
-    check_type(name, given, kind, remedy=f"give {kind.__name__}(...)")
+    if given is not None and not isinstance(given, kind):
+        raise TypeError(f"{given!r} of type {type(given).__name__} should be {kind.__name__}(...) or None")
     rest = dict(keywords)
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type] # a dataclass
     taken = {name: rest.pop(name) for name in names if name in rest}
@@ -68,61 +83,38 @@ def flat_signature(**settings: type[Any]) -> Callable[[_Init], _Init]:
     return decorated
 
 
-def refuse_unknown(kind: type, keywords: Mapping[str, Any]) -> None:
-    """Raise TypeError if there are any, with the keyword of ``kind`` that is most like the first."""
-    for name in keywords:
-        own = [each for each in kind.__mro__ if "lit_loader" in each.__module__ or each is kind]
-        makers = [vars(each)["__init__"] for each in own if "__init__" in vars(each)]
-        known = {each for maker in makers for each in inspect.signature(maker).parameters}
-        known -= {"self", "settings"}
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(sorted(known))}"
-        raise TypeError(f"{kind.__name__} got an unexpected keyword argument {name!r}; {hint}")
-
-
-def check_type(name: str, value: object, *kinds: Any, remedy: str, optional: bool = True) -> None:
-    """Refuse a value of a wrong type; a bool is no int.
+def check_arguments(owner: type, given: Mapping[str, Any]) -> None:
+    """Refuse arguments that a class does not take, or not in this type.
 
     Raises:
-        TypeError: If so; the message shows the value and ends with ``remedy``.
+        TypeError: For the first that is unknown, with the nearest that is known, or is of a wrong type.
+        ValueError: If a word is none of the choices.
     """
-    if value is None and optional:
-        return
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        wanted = " or ".join([*(kind.__name__ for kind in kinds), *(["None"] if optional else [])])
-        raise TypeError(f"{name}={value!r} of type {type(value).__name__} should be {wanted}; {remedy}")
+    signature = signature_of(owner)
+    assert signature is not None  # a class
+    for name, value in given.items():
+        if name in _WHOLE_SETTINGS:
+            continue
+        if name not in signature.types:
+            near = difflib.get_close_matches(name, signature.types, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(sorted(signature.types))}"
+            raise TypeError(f"{owner.__name__} got an unexpected keyword argument {name!r}; {hint}")
+        if not fits(value, signature.types[name]):
+            wanted = type_text(signature.types[name]).replace("null", "None")
+            remedy = next((f"; {text}" for end, text in _REMEDIES.items() if name.endswith(end)), "")
+            error = ValueError if isinstance(value, str) and "'" in wanted else TypeError
+            raise error(f"{name}={value!r} of type {type(value).__name__} should be {wanted}{remedy}")
 
 
-def check_number(
-    name: str, value: object, *, low: float, whole: bool = True, other: tuple[str | None, ...] = (None,)
-) -> None:
-    """Refuse what is no number of at least ``low``, and none of ``other``, which are allowed too.
-
-    Raises:
-        TypeError: If it is no number, or no int where one is needed.
-        ValueError: If it is below ``low``.
-    """
-    if value in other:
-        return
-    rule = f"it must be {'an int' if whole else 'a number'} of at least {low}"
-    remedy = ", or ".join([rule, *map(repr, other)])
-    if isinstance(value, bool) or not isinstance(value, (int if whole else int | float, *map(type, other))):
-        raise TypeError(f"{name}={value!r} of type {type(value).__name__}; {remedy}")
-    if isinstance(value, str) or value < low:  # type: ignore[operator] # a number
-        raise ValueError(f"{name}={value!r}; {remedy}")
+def check_at_least(low: float, **given: Any) -> None:
+    """Raise ValueError for the first number that is below ``low``; other values are let through."""
+    for name, value in given.items():
+        if isinstance(value, int | float) and value < low:
+            raise ValueError(f"{name}={value} must be at least {low}")
 
 
-def plain_arguments(instance: object, *settings: type) -> dict[str, Any]:
-    """Return the arguments that the running constructor of an instance was called with, if a checkpoint can keep them.
-
-    They are those of the outermost ``__init__``, a subclass's own included: None, bools, numbers, strings, paths (as
-    strings), and lists and mappings of these. All else is left out, so that a checkpoint loads under
-    ``weights_only=True``.
-
-    Args:
-        instance: What is being constructed.
-        *settings: Dataclasses of which not the whole is kept, but every field.
-    """
+def given_arguments(instance: object) -> dict[str, Any]:
+    """Return the arguments of the outermost running ``__init__`` of an instance, a subclass's own included."""
     given: dict[str, Any] = {}
     frame: Any = inspect.currentframe()
     while (frame := frame.f_back).f_code.co_name == "__init__":
@@ -130,6 +122,19 @@ def plain_arguments(instance: object, *settings: type) -> dict[str, Any]:
         if not names or values[names[0]] is not instance:
             break
         given = {name: values[name] for name in names[1:]} | (values[rest] if rest else {})
+    return given
+
+
+def plain_arguments(arguments: Mapping[str, Any], *settings: type) -> dict[str, Any]:
+    """Return the arguments that a checkpoint can keep, so that it loads under ``weights_only=True``.
+
+    They are None, bools, numbers, strings, paths (as strings), and lists and mappings of these.
+
+    Args:
+        arguments: Of a constructor.
+        *settings: Dataclasses of which not the whole is kept, but every field.
+    """
+    given = dict(arguments)
     flat: dict[str, Any] = {}
     for name, value in list(given.items()):
         if isinstance(value, settings):

@@ -52,7 +52,7 @@ class LandmarkDataModule(TableDataModule):
 
     Raises:
         ValueError: If a setting is outside its choices, or would have no effect beside another.
-        TypeError: If a setting is not known.
+        TypeError: If a setting is not known, or of a wrong type.
     """
 
     def __init__(

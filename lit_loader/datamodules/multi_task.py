@@ -37,7 +37,7 @@ class MultiTaskDataModule(TableDataModule):
 
     Raises:
         ValueError: If a setting is outside its choices.
-        TypeError: If a setting is not known.
+        TypeError: If a setting is not known, or of a wrong type.
     """
 
     def __init__(

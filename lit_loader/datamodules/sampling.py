@@ -131,7 +131,7 @@ class ClassBalancedSamplerConfig(_BalancedSamplerConfig):
     Args:
         balance_by: The attribute whose values are balanced, or None for the class.
         exponent: 0: classes come as often as they are; 1: all classes come equally often.
-        num_samples: Images an epoch, or None for as many as the table has.
+        num_samples: Images an epoch, or None for as many as the table has, or classes if these are more.
         empty_share: Share of images without objects that count, or None for their share of the table.
     """
 
@@ -155,7 +155,7 @@ class ClassAwareSamplerConfig(_BalancedSamplerConfig):
 
     Args:
         balance_by: The attribute whose values take turns, or None for the class.
-        num_samples: Images an epoch, or None for as many as the table has.
+        num_samples: Images an epoch, or None for as many as the table has, or classes if these are more.
         empty_as_class: Whether images without objects that count are one more class; if not, they never come.
     """
 

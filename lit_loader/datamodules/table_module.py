@@ -18,7 +18,7 @@ from lit_loader.collate import batch_images, batch_targets
 from lit_loader.datamodules.base import STAGES, LoaderDataModule, SplitData
 from lit_loader.datamodules.batch_transforms import apply_to_batch
 from lit_loader.datamodules.batching import Batching, checked_batching
-from lit_loader.datamodules.keywords import check_type, flat_signature, take_fields
+from lit_loader.datamodules.keywords import check_arguments, flat_signature, given_arguments, take_fields
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.summary import SetSummary, summary_table
@@ -134,14 +134,9 @@ class TableDataModule(LoaderDataModule):
         cache_budget: int | str | None = None,
         **settings: Any,
     ) -> None:
-        self.reading, settings = take_fields(ImageReading, "reading", reading, settings)
+        check_arguments(type(self), given_arguments(self))
+        self.reading, settings = take_fields(ImageReading, reading, settings)
         super().__init__(**settings)
-        root = str(source) if isinstance(source, (str, Path)) else "FOLDER"
-        remedy = (
-            f"give a source such as FormatSource(format='coco', root={root!r}, train='train.json'), "
-            f"VocSource(root={root!r}) or ShapesSource(), from lit_loader.datasets"
-        )
-        check_type("source", source, TableSource, remedy=remedy, optional=False)
         self.source = source
         train_sampler = RandomSamplerConfig() if train_sampler is None else train_sampler
         samplers = (train_sampler, val_sampler, test_sampler, predict_sampler)
@@ -151,12 +146,6 @@ class TableDataModule(LoaderDataModule):
         self._transforms: dict[Stage, Transforms] = {}
         self._batchings: dict[Stage, Batching | None] = {}
         for stage, sampler, given in zip(STAGES, samplers, transforms, strict=True):
-            example = (
-                "give one of lit_loader.datamodules, such as ClassBalancedSamplerConfig(), or a torch Sampler"
-            )
-            check_type(f"{stage}_sampler", sampler, SamplerConfig, Sampler, remedy=example)
-            example = "give transforms of (image, target), or a mapping of the preset's keywords"
-            check_type(f"{stage}_transforms", given, Callable, Mapping, remedy=example)
             given = shared if given is None else given
             if isinstance(given, Mapping):
                 preset(False, **given)  # a wrong keyword is an error here and not in the middle of a run
@@ -165,8 +154,6 @@ class TableDataModule(LoaderDataModule):
             self._batchings[stage] = checked_batching(stage, batching, sampler)
         self._preset = preset
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
-        for transform in self._batch_transforms.values():
-            check_type("batch_transforms", transform, Callable, remedy="give a function of a batch")
         self._samples: dict[Stage, list[_Samples]] = {}
         self._cache = self._cache_settings(cache, cache_size, cache_budget)
         self._cached_bytes: dict[str, int] = {}
@@ -347,10 +334,8 @@ class TableDataModule(LoaderDataModule):
         for samples in found:
             self._check_names(known[0] if known else found[0].table, samples.table, stage)
             if samples.num_left_out or samples.num_crowd:
-                rank_zero_info(
-                    f"{stage}: {samples.num_left_out} left out, {samples.num_crowd} crowd regions left out, "
-                    f"{samples.table.num_images} samples stay"
-                )
+                left_out = f"{samples.num_left_out} samples and {samples.num_crowd} crowd regions"
+                rank_zero_info(f"{stage}: {left_out} left out, {samples.table.num_images} samples stay")
         self._samples[stage] = found
         return found
 

@@ -10,8 +10,8 @@ import torch.multiprocessing
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
-from lit_loader.arguments import check_choice, check_replacement
-from lit_loader.datamodules.keywords import check_number, check_type
+from lit_loader.arguments import check_replacement
+from lit_loader.datamodules.keywords import check_arguments, check_at_least
 from lit_loader.engine import WorkerMethod
 from lit_loader.resources import PROCESS_BYTES, THREAD_BYTES, decide_num_workers, read_resources
 
@@ -59,12 +59,9 @@ class WorkerSettings:
     timeout: float = 0.0
 
     def __post_init__(self) -> None:
-        check_number("num_workers", self.num_workers, low=0, other=("auto",))
-        check_number("prefetch_factor", self.prefetch_factor, low=1)
-        check_number("timeout", self.timeout, low=0, whole=False)
-        for name in ("persistent_workers", "pin_memory", "prefetch_to_device"):
-            check_type(name, getattr(self, name), bool, remedy="give True, False or None")
-        check_choice("worker_method", self.worker_method, WorkerMethod)
+        check_arguments(type(self), vars(self))
+        check_at_least(0, num_workers=self.num_workers, timeout=self.timeout)
+        check_at_least(1, prefetch_factor=self.prefetch_factor)
         start_methods = torch.multiprocessing.get_all_start_methods()
         if self.multiprocessing_context not in (None, *start_methods):
             raise ValueError(

@@ -152,6 +152,9 @@ class ClassListReader(Reader):
         if not first:
             return _Columns(False)
         (_, path, names), below = first[0], first[1:]
+        apart = re.search(r"[,;\t]", path)
+        if self.separator is None and not names and apart and not is_image_name(path):
+            refuse(f"{shorten(path)!r} is not an image's path; pass separator={apart[0]!r}")
         every = range(len(names))
         listed = shorten(", ".join(map(repr, names)))
         is_table = len(names) > 1 and all(len(line.cells) == len(names) for line in below)

@@ -30,7 +30,7 @@ class ClassAwareSampler(ClassSampler):
     Args:
         labels: As `ClassBalancedSampler` takes them: one class id an image (-1 for none); or
             ``(offsets, classes)``; or one sequence of ids an image. What an image names twice counts once.
-        num_samples: Positions in an epoch, or None for the number of images.
+        num_samples: Positions in an epoch, or None for the number of images, or of classes if these are more.
         empty_as_class: Whether images without a class are one more class; if not, they are never visited,
             as in the paper.
         seed: Seed of ``__iter__``; see `OrderSampler`.

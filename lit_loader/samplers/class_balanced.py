@@ -41,7 +41,8 @@ class ClassSampler(SizedSampler):
         super().__init__(seed=seed)
         self._members = class_members(labels)
         self._num_indices = self._members.num_images
-        self._length = checked_num_samples(num_samples, self._num_indices)
+        num_classes = int(np.count_nonzero(self._members.counts))
+        self._length = checked_num_samples(num_samples, max(self._num_indices, num_classes))
 
     def _identity(self) -> tuple[Any, ...]:
         return len(self), self.num_indices, self._visits, self._members.counts, self._members.members
@@ -76,7 +77,7 @@ class ClassBalancedSampler(ClassSampler):
             ``(offsets[-1],)``, as `AnnotationTable` has them; or one sequence of ids an image. A class that an image
             has twice counts once.
         exponent: In [0, 1]; 0 is the natural share of a class, 1 the same share for all.
-        num_samples: Positions in an epoch, or None for the number of images.
+        num_samples: Positions in an epoch, or None for the number of images, or of classes if these are more.
         empty_share: Share of the positions for images without a class, in [0, 1], or None for their natural share
             of the images. At 0 they are never visited.
         seed: Seed of ``__iter__``; see `OrderSampler`.
@@ -269,8 +270,7 @@ def class_quotas(shares: Sequence[Fraction], num_samples: int) -> IndexArray:
     if sum(wanted) > num_samples:
         raise ValueError(
             f"num_samples={num_samples} is less than the {sum(wanted)} classes that have a share, "
-            f"and some would never be visited; give num_samples={sum(wanted)} or more (without it, num_samples is "
-            "the number of images)"
+            f"and some would never be visited; give num_samples={sum(wanted)} or more, or none"
         )
     exact = [share * num_samples for share in shares]
     quotas = np.array([int(value) for value in exact], dtype=np.int64)

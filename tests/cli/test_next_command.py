@@ -137,13 +137,19 @@ def test_the_command_after_an_index_has_its_options_of_each_split(command, faces
     assert datamodule.class_names == ("angry", "calm")
 
 
-@pytest.mark.parametrize("to", ["index", "voc"])
-def test_images_without_boxes_are_classified(command, tmp_path, monkeypatch, to):
+@pytest.mark.parametrize(
+    ("to", "words"),
+    [
+        ("index", ["image_folder", "set", "train"]),
+        ("index", ["image_folder", "set/train", "."]),
+        ("voc", ["image_folder", "set", "train"]),
+    ],
+)
+def test_images_without_boxes_are_classified(command, tmp_path, monkeypatch, to, words):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for number, name in enumerate(("cat", "dog") * 3):
         write_image(tmp_path / f"set/train/{name}/{number}.png")
-    words = ["image_folder", "set", "train"]
     out = (
         command("index", *words) if to == "index" else command("convert", *words, "--to", to, "--out", "new")
     )

@@ -208,7 +208,7 @@ def test_a_wrong_command_or_config_ends_with_two_and_the_remedy(command, folder,
 
 
 def test_data_that_cannot_be_used_ends_with_one(command, folder):
-    command("tune", *SMALL, "datamodule.batch_size=64", "--no-progress", code=1)
+    command("tune", *SMALL, "datamodule.batch_size=64", "datamodule.drop_last=true", "--no-progress", code=1)
     assert "training has no batch: 40 samples" in command.err
 
 

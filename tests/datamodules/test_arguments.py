@@ -11,7 +11,13 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.connectors import data_connector
 
 from lit_loader import DetectionDataModule
-from lit_loader.datamodules import LandmarkDataModule, WorkerSettings
+from lit_loader.datamodules import (
+    ClassificationDataModule,
+    DatasetsDataModule,
+    LandmarkDataModule,
+    MultiTaskDataModule,
+    WorkerSettings,
+)
 from lit_loader.datasets import ImageReading, VocSource
 from tests.drawn_set import DrawnSource, draw_set
 from tests.lightning.ranks import trainer
@@ -28,20 +34,22 @@ pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not hav
         ),
         (
             {"val_sampler": [0, 1]},
-            r"val_sampler=\[0, 1\] of type list should be SamplerConfig or Sampler or None",
+            r"val_sampler=\[0, 1\] of type list should be SamplerConfig or Sampler\[int\] or None",
         ),
         ({"train_transforms": 3}, "train_transforms=3 of type int .*give transforms of"),
         ({"batch_transforms": "flip"}, "batch_transforms='flip'"),
         ({"collate_fn": "stack"}, "collate_fn='stack'"),
-        ({"batch_size": "8"}, "batch_size='8' of type str; it must be an int of at least 1"),
+        ({"eval_batch_transforms": "flip"}, "eval_batch_transforms='flip'"),
+        ({"batch_size": "8"}, "batch_size='8' of type str should be int"),
+        ({"batch_size": None}, "batch_size=None of type NoneType should be int$"),
         ({"val_batch_size": 2.0}, "val_batch_size=2.0 of type float"),
-        ({"num_workers": 2.5}, "num_workers=2.5 of type float; it must be an int of at least 0, or 'auto'"),
+        ({"num_workers": 2.5}, "num_workers=2.5 of type float should be int or 'auto'"),
         ({"timeout": "5"}, "timeout='5' of type str"),
         ({"pin_memory": "yes"}, "pin_memory='yes' of type str should be bool or None"),
         ({"drop_last": 1}, "drop_last=1 of type int should be bool"),
         ({"seed": True}, "seed=True of type bool should be int or None"),
-        ({"workers": 4}, r"workers=4 of type int.*give WorkerSettings\(\.\.\.\)"),
-        ({"reading": "fast"}, r"reading='fast' of type str.*ImageReading"),
+        ({"workers": 4}, r"4 of type int should be WorkerSettings\(\.\.\.\)"),
+        ({"reading": "fast"}, r"'fast' of type str should be ImageReading"),
         ({"num_worker": 2}, "unexpected keyword argument 'num_worker'; did you mean 'num_workers'?"),
         ({"decod": "fast"}, "unexpected keyword argument 'decod'; did you mean 'decode'?"),
         ({"qqq": 1}, "unexpected keyword argument 'qqq'; it takes batch_size, batch_transforms"),
@@ -53,8 +61,34 @@ def test_a_wrong_argument_is_refused_where_it_is_given(shapes, settings, message
         DetectionDataModule(shapes, **settings)
 
 
+@pytest.mark.parametrize(
+    ("kind", "given", "wanted"),
+    [
+        (DetectionDataModule, {"first_label": "1"}, "of type str should be int"),
+        (DetectionDataModule, {"size_divisor": True}, "of type bool should be int"),
+        (DetectionDataModule, {"masks": "yes"}, "of type str should be bool"),
+        (LandmarkDataModule, {"min_points": 1.5}, "of type float should be int"),
+        (LandmarkDataModule, {"attributes": "finish"}, r"should be .*Sequence\[str\]"),
+        (ClassificationDataModule, {"label_attribute": 3}, "of type int should be .*str"),
+        (ClassificationDataModule, {"multi_label": 1}, "of type int should be bool"),
+        (MultiTaskDataModule, {"pad_value": "0"}, "of type str should be float"),
+    ],
+)
+def test_a_wrong_argument_of_a_task_is_refused_too(shapes, kind, given, wanted):
+    (name,) = given
+    with pytest.raises((TypeError, ValueError), match=f"{name}=.*{wanted}"):
+        kind(shapes, **given)
+
+
+@pytest.mark.parametrize("given", [{"train_sampler": "random"}, {"collate_fn": "stack"}], ids=str)
+def test_data_sets_of_ones_own_come_with_arguments_of_the_right_type(given):
+    (name,) = given
+    with pytest.raises(TypeError, match=f"{name}='.*' of type str should be"):
+        DatasetsDataModule(train_dataset=range(4), **given)
+
+
 def test_a_path_is_no_source_and_the_error_makes_one_of_it():
-    with pytest.raises(TypeError, match=r"source='data/voc' of type str.*VocSource\(root='data/voc'\)"):
+    with pytest.raises(TypeError, match=r"source='data/voc' of type str.*VocSource\(root=FOLDER\)"):
         DetectionDataModule("data/voc")
 
 

@@ -92,7 +92,7 @@ def test_what_makes_no_sense_is_refused():
         ValueError, match="train_sampler=WeightedRandomSampler has no meaning for an iterable"
     ):
         DatasetsDataModule(train_dataset=Stream(6), train_sampler=WeightedRandomSampler([1.0]))
-    with pytest.raises(TypeError, match="val_dataset holds a int, which is no data set"):
+    with pytest.raises(TypeError, match=r"val_dataset=\[3\] of type list should be Dataset"):
         DatasetsDataModule(val_dataset=[3])
     with pytest.raises(TypeError, match="test_dataset is a dict"):
         DatasetsDataModule(test_dataset={"one": Drawing(3)})

@@ -170,8 +170,11 @@ def test_settings_reach_the_loader(shapes, settings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_workers": "many"}, "num_workers='many'; it must be an int of at least 0, or 'auto'"),
-        ({"worker_method": "threads"}, "worker_method='threads' is unknown; it is one of"),
+        ({"num_workers": "many"}, "num_workers='many' of type str should be int or 'auto'"),
+        (
+            {"worker_method": "threads"},
+            "worker_method='threads' of type str should be 'multiprocessing' or 'thread'",
+        ),
         (
             {"worker_method": "thread", "multiprocessing_context": "fork"},
             "multiprocessing_context='fork' is about worker processes and worker_method='thread' has none",

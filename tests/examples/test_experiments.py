@@ -90,6 +90,12 @@ def test_without_validation_the_last_weights_are_tested(train):
     assert "last weights: no validation ran" in printed
 
 
+def test_without_a_test_split_a_run_ends_with_its_pictures(train, tmp_path):
+    printed = train("experiment=landmarks", *SMALL_SET, "~dataset.num_images.test", *QUICK)
+    assert "tested: nothing, there is no test split" in printed
+    assert (tmp_path / "run/predictions.png").stat().st_size > 5000
+
+
 def commands_of_the_readme(holding):
     """Return the README's block of commands that holds a word, each as a list of words."""
     (block,) = (b for b in re.findall(r"```bash\n(.*?)```", README, re.DOTALL) if holding in b)

@@ -1,16 +1,16 @@
-"""What the ``_target_`` of a config takes, read from its signature, and whether a value is of an annotated type."""
+"""What a function or a class takes, read from its signature, and whether a value is of an annotated type."""
 
 from __future__ import annotations
 
 import inspect
+import pydoc
 import re
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
+from numbers import Integral, Real
+from pathlib import PurePath
 from typing import Any, Literal, NamedTuple, Optional, Union, get_args, get_origin, get_type_hints
-
-from hydra.utils import get_object
 
 __all__ = ["Signature", "fits", "signature_of", "type_text"]
 
@@ -28,17 +28,17 @@ class Signature(NamedTuple):
 
 
 @cache
-def signature_of(target: str) -> Signature | None:
-    """Return what a target takes, or None if it cannot be imported or says nothing of it.
+def signature_of(target: str | Callable[..., Any]) -> Signature | None:
+    """Return what a function or class, or one of a dotted name, takes; None if it cannot be imported or says nothing.
 
     A class whose ``__init__`` takes ``**keywords`` takes what its parents take.
     """
     try:
-        target_object = get_object(target)
+        target_object: Any = pydoc.locate(target) if isinstance(target, str) else target
         signatures = [_evaluated(target_object)]
         if inspect.isclass(target_object):
             signatures = list(_init_signatures(target_object)) or signatures
-    except (ImportError, ValueError, TypeError):
+    except (pydoc.ErrorDuringImport, ValueError, TypeError):
         return None
     found: dict[str, Any] = {}
     for signature in signatures:
@@ -83,7 +83,7 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Return whether a value of a config, in plain containers, is of an annotated type.
+    """Return whether a value is of an annotated type.
 
     A whole number is a float, and text is a path. What is built later (``_target_``, ``${...}``) and types other than
     text, numbers, literals, lists, mappings and classes are not looked at.
@@ -99,14 +99,15 @@ def fits(value: Any, hint: Any) -> bool:
     if unchecked or not isinstance(kind, type):
         return True
     if kind in (int, float):
-        return isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
+        return isinstance(value, Real if kind is float else Integral) and not isinstance(value, bool)
     if isinstance(value, list):
         items = () if kind is tuple else arguments[:1]
-        is_list = issubclass(kind, Iterable) and not issubclass(kind, str | Mapping)
-        return is_list and all(fits(item, hint) for hint in items for item in value)
-    if isinstance(value, Mapping):
-        return kind not in (str, bool, types.NoneType)
-    return isinstance(value, str if issubclass(kind, Path) else kind)
+        return (kind is tuple or issubclass(list, kind)) and all(
+            fits(item, hint) for hint in items for item in value
+        )
+    if isinstance(value, str):
+        return issubclass(kind, str | PurePath)
+    return isinstance(value, kind)
 
 
 def type_text(hint: Any) -> str:
