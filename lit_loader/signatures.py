@@ -100,14 +100,16 @@ def fits(value: Any, hint: Any) -> bool:
         return True
     if kind in (int, float):
         return isinstance(value, Real if kind is float else Integral) and not isinstance(value, bool)
-    if isinstance(value, list):
-        items = () if kind is tuple else arguments[:1]
-        return (kind is tuple or issubclass(list, kind)) and all(
-            fits(item, hint) for hint in items for item in value
-        )
     if isinstance(value, str):
         return issubclass(kind, str | PurePath)
-    return isinstance(value, kind)
+    if kind is tuple:
+        return isinstance(value, list | tuple)
+    parts = (value.keys(), value.values()) if isinstance(value, Mapping) else (value,)
+    is_container = isinstance(value, list | tuple | Mapping) and isinstance(value, kind)
+    return isinstance(value, kind) and (
+        not is_container
+        or all(fits(part, of_part) for of_part, each in zip(arguments, parts, strict=False) for part in each)
+    )
 
 
 def type_text(hint: Any) -> str:

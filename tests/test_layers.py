@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "lit_loader"
 
 LAYERS = [
     ["extras"],
-    ["batch_memory", "errors", "types", "signatures", "file_lock", "forkserver", "resources"],
+    ["batch_memory", "errors", "types", "signatures", "files", "forkserver", "resources"],
     ["configs"],
     ["seeding"],
     ["annotations"],

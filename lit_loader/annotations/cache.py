@@ -14,6 +14,7 @@ import numpy as np
 
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import CacheError
+from lit_loader.files import new_file
 
 __all__ = [
     "cache_file",
@@ -171,9 +172,8 @@ def _set_last(folder: Path, request: str, key: str | None) -> None:
             return
         path.unlink(missing_ok=True)
         if key is not None:
-            draft = path.with_suffix(f".{os.getpid()}.tmp")
-            draft.write_text(key, "ascii")
-            draft.replace(path)
+            with new_file(path) as file:
+                file.write(key.encode())
 
 
 def image_stamp(root: Path | str, path: str) -> int:

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from lit_loader.annotations.cache import cache_folder
 from lit_loader.annotations.table import COLUMNS, AnnotationTable
 from lit_loader.errors import AnnotationError
+from lit_loader.files import new_file
 from lit_loader.types import IndexArray
 
 __all__ = ["check_groups", "find_copies", "group_names", "hold_out", "shared_names", "stratified_split"]
@@ -93,11 +94,9 @@ def find_copies(table: AnnotationTable, cache_dir: Path | str | None = None) -> 
     copies = [list(range(table.num_images))]
     for trait in (os.path.getsize, _tail, _digest):
         copies = [equal for group in copies for equal in _equal_images(table, group, trait)]
-    draft = path.with_suffix(f".{os.getpid()}.tmp")
-    with suppress(OSError):  # without a cache to write they are compared each time
-        draft.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(copies))
-        draft.replace(path)
+    # without a cache to write they are compared each time
+    with suppress(OSError), new_file(path) as file:
+        file.write(json.dumps(copies).encode())
     return copies, True
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +14,7 @@ import pyarrow as pa
 from lit_loader.annotations.columns import Attribute, ColumnSpec
 from lit_loader.annotations.report import ReadReport
 from lit_loader.errors import CacheError
+from lit_loader.files import new_file
 
 __all__ = ["read_table", "write_table"]
 
@@ -97,19 +96,12 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]], header: Map
         fields.append(pa.field(name, cells[-1].type))
     metadata = {b"magic": _MAGIC, b"header": encoded, b"checksum": _checksum(encoded, arrays)}
     batch = pa.record_batch(cells, schema=pa.schema(fields, metadata=metadata))
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".tmp", dir=path.parent)
-    try:
-        with (
-            os.fdopen(descriptor, "wb") as file,
-            pa.PythonFile(file, mode="w") as sink,
-            pa.ipc.new_file(sink, batch.schema) as writer,
-        ):
-            writer.write_batch(batch)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with (
+        new_file(path) as file,
+        pa.PythonFile(file, mode="w") as sink,
+        pa.ipc.new_file(sink, batch.schema) as writer,
+    ):
+        writer.write_batch(batch)
 
 
 def read_arrays(path: Path, *, key: str) -> tuple[_Arrays, dict[str, Any]]:

@@ -43,7 +43,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
 
     Args:
         table: The annotations; `table` of the data set has one image row for each sample.
-        label_attribute: The attribute that labels; None: the class.
+        label_attribute: The attribute that labels, or None for the class.
         multi_label: An image may have several labels or, without any object, none.
         sample_unit: ``"image"``: one sample an image; ``"object"``: one sample an object, which ``transforms`` must
             cut out, such as ``classification_transforms(crop=True)`` does.

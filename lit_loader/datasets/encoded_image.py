@@ -150,7 +150,7 @@ class EncodedImage:
             with Image.open(BytesIO(self._data)) as image:
                 self._orientation = orientation_of(image)
         except Exception:
-            # also Pillow's warnings of broken EXIF, told to be errors: decode_image judges them
+            # also Pillow's warnings of broken EXIF, made errors: decode_image judges them
             self._header = None
 
     def _decoded(self) -> Tensor:
@@ -160,7 +160,7 @@ class EncodedImage:
 def _decode_rgb(
     data: bytes, height: int, width: int, shrink: int
 ) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
-    """Return ``(h, w, 3)`` at 1/shrink; None: the decoder refuses, or gives another size."""
+    """Return ``(h, w, 3)`` at 1/shrink, or None if the decoder refuses or gives another size."""
     expected = (math.ceil(height / shrink), math.ceil(width / shrink), 3)
     try:
         if decode_jpeg is not None:

@@ -130,7 +130,7 @@ def decode_bytes(data: bytes, path: Path | str, *, max_pixels: int, exif_orienta
         try:
             return _decode(data, max_pixels=max_pixels, exif_orientation=exif_orientation)
         except Warning:
-            # Python was told to raise warnings, and Pillow warns of broken EXIF in images that decode well.
+            # Warnings may be errors, and Pillow warns of broken EXIF in images that decode well.
             # The filters are process-wide, so they are touched in this case alone.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -95,7 +95,7 @@ def labelled_samples(
 
     Args:
         table: The annotations; with what this function gave, the result is that again.
-        label_attribute: The attribute that labels; None: the class.
+        label_attribute: The attribute that labels, or None for the class.
         multi_label: An image may have several labels or, without any object, none.
         sample_unit: ``"image"``: one sample an image, ``"object"``: one sample an object that has an area inside its
             image.

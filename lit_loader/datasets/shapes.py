@@ -30,7 +30,7 @@ from lit_loader.datasets.scenes import (
     points_of,
     render_scene,
 )
-from lit_loader.file_lock import file_lock
+from lit_loader.files import file_lock
 from lit_loader.formats import write_annotations
 from lit_loader.samplers.class_balanced import class_quotas
 from lit_loader.seeding import key64

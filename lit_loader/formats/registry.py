@@ -28,10 +28,10 @@ from typing import Any, Final, TypeVar, get_type_hints
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.report import shorten
 from lit_loader.formats.folder import Folder
-from lit_loader.formats.option_types import fits, type_text
 from lit_loader.formats.policy import ReadPolicy
 from lit_loader.formats.reader import Reader, ReadOptions
 from lit_loader.formats.writer import Writer
+from lit_loader.signatures import fits, type_text
 
 __all__ = [
     "find_reader",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any, ClassVar, Final, TypeVar
 import numpy as np
 
 from lit_loader.annotations.table import AnnotationTable
+from lit_loader.files import new_file
 from lit_loader.formats.parallel import iter_chunks
 
 __all__ = ["Writer", "in_chunks", "lost", "write_file"]
@@ -84,13 +84,8 @@ def in_chunks(
 def write_file(path: Path, parts: Iterable[bytes]) -> None:
     """Write a file that is complete or not there: beside its place, and then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("wb") as file:
-            file.writelines(parts)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with new_file(path, mode=0o666) as file:
+        file.writelines(parts)
 
 
 def lost(table: AnnotationTable, *kinds: str) -> list[str]:

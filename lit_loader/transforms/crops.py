@@ -99,7 +99,7 @@ class CropToObjects(v2.Transform):  # type: ignore[misc] # torchvision is untype
             The sample with a new image and target; those given are not changed.
 
         Raises:
-            TypeError: The image is no tensor, the target has no ``tv_tensors.BoundingBoxes``, or its points
+            TypeError: The image is not a tensor, the target has no ``tv_tensors.BoundingBoxes``, or its points
                 are no ``tv_tensors.KeyPoints``.
             ValueError: The target does not have exactly one object, or its points have no visibility.
         """

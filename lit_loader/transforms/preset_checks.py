@@ -15,4 +15,4 @@ def check_chances(**chances: float) -> None:
 def check_fill(fill: float) -> None:
     """Raise ValueError unless ``fill`` is a value of 8-bit images, which is what data sets give."""
     if not 0 <= fill <= 255 or fill != int(fill):
-        raise ValueError(f"fill={fill} is no value of a pixel; give a whole number from 0 to 255.")
+        raise ValueError(f"fill={fill} is not a pixel's value; give a whole number from 0 to 255.")

@@ -179,7 +179,7 @@ def _resize(image: Any, size: tuple[int, int]) -> Any:
 def _warp(image: Any, matrix: Matrix, size: tuple[int, int], *, fill: float | None) -> Any:
     """Return pixels at ``matrix`` times the result's coordinates; torchvision warps within one canvas.
 
-    What lies beyond the image is ``fill``; None: nothing beyond it is shown.
+    What lies beyond the image is ``fill``, or is not shown if ``fill`` is None.
     """
     height, width = size
     missing = [0, 0, max(0, width - image.shape[-1]), max(0, height - image.shape[-2])]

@@ -261,7 +261,7 @@ def test_a_data_module_passes_the_policy_on_and_the_file_is_known(shapes, kind, 
 
 
 def test_a_data_module_refuses_at_once_what_no_loader_takes(shapes):
-    with pytest.raises(ValueError, match="on_bad_sample='ignore' is unknown"):
+    with pytest.raises(ValueError, match="on_bad_sample='ignore' of type str should be 'raise' or 'skip'"):
         DetectionDataModule(shapes, on_bad_sample="ignore")
     with pytest.raises(ValueError, match="max_bad_samples=3 would have no effect"):
         DetectionDataModule(shapes, max_bad_samples=3)

@@ -142,7 +142,7 @@ def test_a_collate_function_that_raises_it_is_an_error(dataset, workers):
 
 @EACH
 def test_an_iterable_dataset_that_cannot_be_iterated_is_an_error(workers):
-    with pytest.raises(RuntimeError, match="__iter__ of StopsAtOnce raised StopIteration"):
+    with pytest.raises(RuntimeError, match="__iter__ of dataset StopsAtOnce raised StopIteration"):
         next(iter(DataLoader(StopsAtOnce(), 2, seed=0, **workers)))
 
 

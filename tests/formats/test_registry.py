@@ -154,16 +154,16 @@ def test_errors_of_the_data_pass_through(tmp_path):
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("image_dir", 3, "option image_dir=3 of format 'keypoints_txt' must be text"),
-        ("normalized", "maybe", "normalized='maybe' of format 'keypoints_txt' must be true or false"),
-        ("header", "x", "must be true or false or a whole number"),
-        ("columns", 3, "must be a list of text or text"),
-        ("columns", ["path", 3], "must be a list of text or text"),
+        ("image_dir", 3, "option image_dir=3 of format 'keypoints_txt' must be str"),
+        ("normalized", "maybe", "normalized='maybe' of format 'keypoints_txt' must be bool"),
+        ("header", "x", "must be bool or int"),
+        ("columns", 3, "must be Sequence[str] or str"),
+        ("columns", ["path", 3], "must be Sequence[str] or str"),
         ("box_format", "yxyx", "must be 'xyxy' or 'xywh' or 'cxcywh'"),
-        ("attribute_values", {"0": False}, "must be a mapping of text to text or null"),
-        ("attribute_values", {0: "no"}, "must be a mapping of text to text or null"),
-        ("class_name", True, "must be text or null"),
-        ("visibility_values", [0], "must be a mapping of a number to a whole number or null"),
+        ("attribute_values", {"0": False}, "must be Mapping[str, str] or null"),
+        ("attribute_values", {0: "no"}, "must be Mapping[str, str] or null"),
+        ("class_name", True, "must be str or null"),
+        ("visibility_values", [0], "must be Mapping[float, int] or null"),
     ],
 )
 def test_a_value_of_another_type_is_refused(tmp_path, option, value, words):

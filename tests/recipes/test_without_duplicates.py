@@ -158,7 +158,7 @@ def test_what_is_not_of_samples_is_refused(values: Any, error: Any, message: str
 
 
 def test_something_else_is_no_metric() -> None:
-    with pytest.raises(TypeError, match="is no metric; give one of torchmetrics"):
+    with pytest.raises(TypeError, match="is not a metric; give one of torchmetrics"):
         WithoutDuplicates(torch.nn.Linear(1, 1))
 
 

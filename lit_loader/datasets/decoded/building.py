@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from tempfile import mkstemp
-from typing import BinaryIO
 
 from rich.console import Console
 
 from lit_loader.datasets.decoded.layout import PixelBlock
 from lit_loader.errors import CacheError
-from lit_loader.file_lock import file_lock
+from lit_loader.files import file_lock
 
-__all__ = ["building", "found_or_built", "new_file"]
+__all__ = ["building", "found_or_built"]
 
 # NOTE [a killed build]
 # What is being built has a temporary name that nobody opens; the system drops the lock when its holder dies. So
@@ -81,19 +78,6 @@ def building(folder: Path, name: str, *, progress: bool) -> Iterator[None]:
 
     with file_lock(_lock_path(folder, name), on_wait=tell):
         yield
-
-
-@contextmanager
-def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Give a file to write that takes the place of ``path`` at the end, and is deleted if there is an error."""
-    descriptor, name = mkstemp(prefix=f".{path.stem}.", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _remove_leftovers(folder: Path, *, own: str) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from lit_loader.datasets.decoded.building import found_or_built, new_file
+from lit_loader.datasets.decoded.building import found_or_built
 from lit_loader.datasets.decoded.layout import PixelBlock
 from lit_loader.datasets.decoded.wanted import CacheRequest
+from lit_loader.files import new_file
 
 __all__ = ["block_on_disk"]
 

@@ -52,7 +52,7 @@ class PixelBlock:
         descriptor: An open file; the block closes it, also when it is refused.
         key: The key that it must have.
         num_images: The images that it must have.
-        path: Where it lies, None: in memory.
+        path: Where it lies, or None if in memory.
 
     Raises:
         CacheError: It is not such a block.
@@ -71,7 +71,7 @@ class PixelBlock:
     def _open(self, descriptor: int) -> None:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size < _PAGE:
-            raise CacheError(f"{self._name} is no block of images ({found.st_size} bytes); delete it")
+            raise CacheError(f"{self._name} is not a block of images ({found.st_size} bytes); delete it")
         magic, version, key, digest, count, total = _HEADER.unpack(os.pread(descriptor, _HEADER.size, 0))
         if (magic, version, key) != (_MAGIC, FORMAT, self.key.encode()) or count != self.num_images:
             raise CacheError(f"{self._name} was made by another version or of other files; delete it")
@@ -96,7 +96,7 @@ class PixelBlock:
         return os.getpid(), process_start(os.getpid()) or 0, self._descriptor
 
     def image(self, slot: int) -> tuple[npt.NDArray[np.uint8], tuple[int, int]] | None:
-        """Return an image's pixels and its true size; None: it could not be decoded.
+        """Return an image's pixels and its true size, or None if it could not be decoded.
 
         Args:
             slot: Its place among the images.
@@ -186,7 +186,7 @@ def write_all(descriptor: int, data: memoryview, start: int) -> None:
 
 
 def process_start(pid: int) -> int | None:
-    """Return when a process began, in ticks since the host did; None: there is none of that number."""
+    """Return when a process began, in ticks since the host did, or None if there is no such process."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

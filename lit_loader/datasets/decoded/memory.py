@@ -10,10 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from lit_loader.datasets.decoded.building import found_or_built, new_file
+from lit_loader.datasets.decoded.building import found_or_built
 from lit_loader.datasets.decoded.layout import PixelBlock, process_start
 from lit_loader.datasets.decoded.wanted import CacheRequest
 from lit_loader.errors import CacheError
+from lit_loader.files import new_file
 
 __all__ = ["block_in_memory"]
 
@@ -86,7 +87,7 @@ def _filled(wanted: CacheRequest) -> int:
 
 
 def _read_record(record: Path) -> _Address:
-    """Return process, its start, and descriptor; all 0, which is no process, where there is no such record."""
+    """Return process, its start, and descriptor; all 0 where there is no such record."""
     with suppress(OSError), record.open("rb") as file:
         if found := _RECORD.fullmatch(file.read(64)):
             return int(found[1]), int(found[2]), int(found[3])
@@ -101,8 +102,8 @@ def _forget(record: Path, address: _Address) -> None:
 
 def _host() -> str:
     """Return what tells this boot of this host, and its process numbers, from others; 16 characters."""
-    told = []
+    names = []
     with suppress(OSError):
-        told.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-        told.append(str(Path("/proc/self/ns/pid").stat().st_ino))
-    return hashlib.blake2b("\0".join(told).encode(), digest_size=8).hexdigest()
+        names.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        names.append(str(Path("/proc/self/ns/pid").stat().st_ino))
+    return hashlib.blake2b("\0".join(names).encode(), digest_size=8).hexdigest()

@@ -38,11 +38,11 @@ class CacheSettings:
         kind: ``"ram"``: anonymous memory, gone with the last process that maps it, independent of ``/dev/shm``;
             ``"disk"``: a file in the cache folder, mapped into memory, which stays for the next run.
         size: Longest side in pixels that is kept; larger images are shrunk once, with antialiasing, and their
-            targets with them. None: as decoded, which gives the same samples bit for bit as no cache.
+            targets with them. None keeps them as decoded, which gives the same samples bit for bit as no cache.
         budget: Most bytes that the cache may take, as a number or in words such as ``"8 GiB"``. None: half of the
             memory, or half of the disk space, that is free when it is made. A cache that is there already is
             used whatever it takes.
-        cache_dir: The cache folder; None: the user's, as annotations have it. With ``"ram"`` it holds a small
+        cache_dir: The cache folder, or None for the user's, as annotations have it. With ``"ram"`` it holds a small
             record by which the other ranks of the host find the memory.
         progress: Draw a progress bar on a terminal, and tell of waiting for another process.
 
@@ -99,7 +99,7 @@ def byte_count(budget: int | str | None) -> int | None:
         count = int(float(found[1]) * thousand ** " kmgt".index((found[2] or " ").lower()))
     if count < 1:
         raise ValueError(
-            f'cache_budget={budget!r} is no positive number of bytes; give an int, or words such as "8 GiB".'
+            f'cache_budget={budget!r} is not a positive number of bytes; give an int, or words such as "8 GiB".'
         )
     return count
 
@@ -113,5 +113,5 @@ def byte_words(count: int) -> str:
 
 
 def free_bytes(kind: CacheKind, folder: Path) -> int | None:
-    """Return the memory, or the disk space of a folder that exists, that may still be taken; None: not known."""
+    """Return the memory, or the disk space of a folder that exists, that may still be taken, or None if unknown."""
     return shutil.disk_usage(folder).free if kind == "disk" else read_resources().available_bytes

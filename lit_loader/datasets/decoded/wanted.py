@@ -66,7 +66,7 @@ class CacheRequest:
     Attributes:
         subject: Hash of which files in which form, 32 characters: blocks of one subject replace each other.
         key: The same with the files' sizes and times, and versions.
-        slots: The image of each row of the table, int64; None: row by row.
+        slots: The image of each row of the table, int64, or None if each row has its own.
 
     """
 

@@ -8,7 +8,7 @@ import signal
 import threading
 from pathlib import Path
 
-from lit_loader.file_lock import file_lock
+from lit_loader.files import file_lock
 
 FORK = multiprocessing.get_context("fork")
 

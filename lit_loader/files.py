@@ -1,4 +1,4 @@
-"""A lock between the processes of a host, held on a file."""
+"""Files that several processes write: complete or not there, and a lock between the processes of a host."""
 
 from __future__ import annotations
 
@@ -6,13 +6,36 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_hex
+from typing import BinaryIO
 
-__all__ = ["file_lock"]
+__all__ = ["file_lock", "new_file"]
 
 try:
     import fcntl
 except ImportError:  # Windows: nothing is locked there, so the first run should be one process
     fcntl = None  # type: ignore[assignment] # a module elsewhere
+
+
+@contextmanager
+def new_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
+    """Give a file to write that takes the place of ``path`` at the end, and is deleted if there is an error.
+
+    A missing folder is made. Both are the user's own unless ``mode`` gives others rights. Several writers at once
+    leave the complete file of one of them.
+
+    Raises:
+        OSError: If the folder or the file cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_name(f".{path.stem}.{token_hex(8)}.tmp")
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            yield file
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager
