@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.installed
 TEST := $(PY) -m pytest -m 'not soak'
-# `make test` runs four parts at once, these and the rest: tests of workers wait more than they compute. They fork from
+# `make test` runs five parts at once, these and the rest: tests of workers wait more than they compute. They fork from
 # processes without torchvision and lightning, which would double the time of each fork; what imports these is apart.
 IMPORTS := $(addprefix tests/,device/test_nesting.py device/test_pinning.py faults/test_bad_sample_report.py \
 	loader/test_iterator_as_torchs.py loader/test_thread_transforms.py parity/test_collation.py \
@@ -14,7 +14,8 @@ IMPORTS := $(addprefix tests/,device/test_nesting.py device/test_pinning.py faul
 LOADER := $(addprefix tests/,device engine faults loader shared_memory) $(addprefix --ignore=,$(IMPORTS))
 STATE := $(addprefix tests/,parity portability resume samplers seeding) $(addprefix --ignore=,$(IMPORTS))
 TRAINING := $(addprefix tests/,callbacks datamodules examples lightning recipes transforms) $(IMPORTS)
-REST := $(addprefix --ignore=,$(filter-out --ignore=% %.py,$(LOADER) $(STATE) $(TRAINING)))
+FILES := $(addprefix tests/,annotations formats)
+REST := $(addprefix --ignore=,$(filter-out --ignore=% %.py,$(LOADER) $(STATE) $(TRAINING) $(FILES)))
 
 .PHONY: demo test soak lint bench clean
 .DELETE_ON_ERROR:
@@ -28,9 +29,9 @@ $(READY): pyproject.toml
 demo: $(READY) ## draw the embedded data set, fit and test a detector on it
 	$(PY) examples/train.py sampler=class_balanced
 
-test: $(READY) ## the whole suite, four parts at once, about 7 minutes on two cores
+test: $(READY) ## the whole suite, five parts at once, about 7 minutes on two cores
 	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; code=0; parts=; \
-	$(foreach part,LOADER STATE TRAINING,$(TEST) -o cache_dir=.pytest_cache/$(part) $($(part)) > "$$out/$(part)" 2>&1 & parts="$$parts $$!";) \
+	$(foreach part,LOADER STATE TRAINING FILES,$(TEST) -o cache_dir=.pytest_cache/$(part) $($(part)) > "$$out/$(part)" 2>&1 & parts="$$parts $$!";) \
 	$(TEST) $(REST) || code=$$?; \
 	for part in $$parts; do wait $$part || code=$$?; done; cat "$$out"/*; exit $$code
 

@@ -104,11 +104,13 @@ def fits(value: Any, hint: Any) -> bool:
         return issubclass(kind, str | PurePath)
     if kind is tuple:
         return isinstance(value, list | tuple)
-    parts = (value.keys(), value.values()) if isinstance(value, Mapping) else (value,)
-    is_container = isinstance(value, list | tuple | Mapping) and isinstance(value, kind)
-    return isinstance(value, kind) and (
-        not is_container
-        or all(fits(part, of_part) for of_part, each in zip(arguments, parts, strict=False) for part in each)
+    if not isinstance(value, kind):
+        return False
+    if isinstance(value, Mapping):  # a command's keys and values are text that an option may make a number of
+        parts = zip(arguments, (value.keys(), value.values()), strict=False)
+        return all(fits(part, hint) for hint, each in parts if hint is str for part in each)
+    return not isinstance(value, list | tuple) or all(
+        fits(part, hint) for hint in arguments[:1] for part in value
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from lit_loader.annotations import AnnotationTable
 from lit_loader.collate import ClassificationCollate, batch_images
 from lit_loader.datamodules.pictures import draw_labels, label_texts
-from lit_loader.datamodules.table_module import DEFAULT_SIZE, TableDataModule
+from lit_loader.datamodules.table_module import TableDataModule
 from lit_loader.datasets import (
     ClassificationDataset,
     SampleTable,
@@ -39,7 +39,7 @@ class ClassificationDataModule(TableDataModule):
         multi_label: An image may have several labels or, without any object, none; labels are multi-hot.
         sample_unit: ``"image"``: a sample is an image; ``"object"``: it is an object, cut out of its image.
         **settings: Samplers, transforms and reading of images, as `TableDataModule` takes them (its preset is
-            `classification_transforms` with ``size=96``); batch sizes, workers and seed, as `LoaderDataModule`
+            `classification_transforms`); batch sizes, workers and seed, as `LoaderDataModule`
             takes them.
 
     Raises:
@@ -59,7 +59,7 @@ class ClassificationDataModule(TableDataModule):
         **settings: Any,
     ) -> None:
         check_sample_unit(sample_unit, multi_label=multi_label)
-        preset = partial(classification_transforms, size=DEFAULT_SIZE, crop=sample_unit == "object")
+        preset = partial(classification_transforms, crop=sample_unit == "object")
         super().__init__(source, preset=preset, **settings)
         self.label_attribute, self.multi_label, self.sample_unit = label_attribute, multi_label, sample_unit
 

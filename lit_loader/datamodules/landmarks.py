@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from lit_loader.annotations import AnnotationTable
@@ -13,7 +12,7 @@ from lit_loader.collate import (
     MultiTaskCollate,
 )
 from lit_loader.datamodules.pictures import draw_points, label_texts
-from lit_loader.datamodules.table_module import DEFAULT_SIZE, TableDataModule
+from lit_loader.datamodules.table_module import TableDataModule
 from lit_loader.datasets import (
     DetectionDataset,
     LandmarkDataset,
@@ -46,7 +45,7 @@ class LandmarkDataModule(TableDataModule):
         attributes: Names of the attributes that batches hold, or ``"all"`` that the tables have.
         size_divisor: Height and width of a batch of whole images are rounded up to a multiple of it.
         **settings: Samplers, transforms and reading of images, as `TableDataModule` takes them (its preset is
-            `landmark_transforms` with ``size=96``, or `detection_transforms` for whole images, with the tables'
+            `landmark_transforms`, or `detection_transforms` for whole images, with the tables'
             flip pairs; where there are none it does not flip unless told to); batch sizes, workers and seed, as
             `LoaderDataModule` takes them.
 
@@ -66,10 +65,8 @@ class LandmarkDataModule(TableDataModule):
         **settings: Any,
     ) -> None:
         check_sample_unit(sample_unit)
-        crops = partial(landmark_transforms, size=DEFAULT_SIZE)
-        super().__init__(
-            source, preset=crops if sample_unit == "object" else detection_transforms, **settings
-        )
+        preset = landmark_transforms if sample_unit == "object" else detection_transforms
+        super().__init__(source, preset=preset, **settings)
         if sample_unit == "object" and size_divisor != 1:
             raise ValueError(
                 f"size_divisor={size_divisor} has no effect with sample_unit='object', whose size the transforms give; "

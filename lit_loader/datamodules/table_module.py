@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
@@ -31,10 +31,7 @@ from lit_loader.samplers import SequentialSampler
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["DEFAULT_SIZE", "TableDataModule", "Transforms"]
-
-DEFAULT_SIZE: Final = 96
-"""Height and width of crops and classified images, in pixels, where transforms say nothing."""
+__all__ = ["TableDataModule", "Transforms"]
 
 Transforms: TypeAlias = Callable[..., Any] | Mapping[str, Any]
 """A transform of ``(image, target)``, or keywords of the data module's own preset."""

@@ -51,7 +51,7 @@ class WithoutDuplicates(WrapperMetric, Generic[M]):
         super().__init__()
         if not (isinstance(metric, nn.Module) and hasattr(metric, "update") and hasattr(metric, "reset")):
             raise TypeError(
-                f"metric={metric!r} is not a metric; give one of torchmetrics, such as MulticlassAccuracy(num_classes=3)"
+                f"metric={metric!r} is not a metric; give one of torchmetrics, as MulticlassAccuracy(num_classes=3)"
             )
         self.metric: M = metric
 

@@ -88,7 +88,7 @@ def test_an_option_that_yaml_takes_for_no_text_is_text_where_text_is_asked(comma
     command(*words, "--option", "image_dir=2007", code=1)
     assert "there is no image '2007/2007/" in command.err
     command(*words, "--option", "normalized=maybe", code=2)
-    assert "option normalized='maybe' of format 'keypoints_txt' must be true or false" in command.err
+    assert "option normalized='maybe' of format 'keypoints_txt' must be bool" in command.err
 
 
 def commands(out):

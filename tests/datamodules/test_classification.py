@@ -34,7 +34,7 @@ def test_a_batch_holds_images_and_ids(single):
     assert (batch.images.shape, batch.images.dtype) == ((6, 3, 32, 40), torch.float32)
     assert (batch.labels.shape, batch.labels.dtype) == ((6,), torch.int64)
     assert datamodule.class_names == CLASSES
-    assert first(ClassificationDataModule(single).train_dataloader()).images.shape[2:] == (96, 96)
+    assert first(ClassificationDataModule(single).train_dataloader()).images.shape[2:] == (224, 224)
 
 
 def test_object_crops_of_a_detection_set(source):
@@ -127,5 +127,5 @@ def test_crops_of_a_real_detection_set(shared_data, tmp_path):
         source, sample_unit="object", batch_size=16, train_sampler=ClassBalancedSamplerConfig(num_samples=16)
     )
     batch = first(datamodule.train_dataloader())
-    assert batch.images.shape == (16, 3, 96, 96)
+    assert batch.images.shape == (16, 3, 224, 224)
     assert torch.bincount(batch.labels, minlength=3).tolist() == pytest.approx([16 / 3] * 3, abs=1)

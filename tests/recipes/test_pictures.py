@@ -61,7 +61,7 @@ def titles(figure):
 
 
 def test_predicted_points_are_joined_to_the_true_ones_that_are_there(table):
-    datamodule, batch = batch_of(LandmarkDataModule, table)
+    datamodule, batch = batch_of(LandmarkDataModule, table, train_transforms={"size": 96})
     found = {"keypoints": batch.keypoints + 2}
     model = Saying(found)
     figure = draw_predictions(model, datamodule, batch, max_images=4)
@@ -75,7 +75,7 @@ def test_predicted_points_are_joined_to_the_true_ones_that_are_there(table):
 
 
 def test_a_wrong_class_of_a_crop_is_red_with_the_true_one_behind_it(table):
-    datamodule, batch = batch_of(LandmarkDataModule, table)
+    datamodule, batch = batch_of(LandmarkDataModule, table, train_transforms={"size": 96})
     logits = torch.zeros(len(batch.labels), 3)
     logits[:, 0] = 1
     figure = draw_predictions(
@@ -158,7 +158,7 @@ def test_every_recipe_is_drawn_on_its_own_data_labelled_or_not(
 def test_points_found_where_none_are_known_are_drawn_alone(tmp_path):
     names = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
     bare = draw_set(tmp_path / "bare", num_images=2, objects=1, **names)
-    datamodule = LandmarkDataModule(DrawnSource(predict=bare))
+    datamodule = LandmarkDataModule(DrawnSource(predict=bare), train_transforms={"size": 96})
     figure = draw_predictions(
         Saying({"keypoints": torch.ones(2, 5, 2)}), datamodule, datamodule.first_batch("predict")
     )
