@@ -13,8 +13,8 @@ IMPORTS := $(addprefix tests/,device/test_nesting.py device/test_pinning.py faul
 	shared_memory/test_random_batches.py shared_memory/test_serialization.py)
 LOADER := $(addprefix tests/,device engine faults loader shared_memory) $(addprefix --ignore=,$(IMPORTS))
 STATE := $(addprefix tests/,parity portability resume samplers seeding) $(addprefix --ignore=,$(IMPORTS))
-TRAINING := $(addprefix tests/,callbacks datamodules examples lightning recipes transforms) $(IMPORTS)
-FILES := $(addprefix tests/,annotations formats)
+TRAINING := $(addprefix tests/,callbacks datamodules examples lightning transforms) $(IMPORTS)
+FILES := $(addprefix tests/,annotations formats recipes)
 REST := $(addprefix --ignore=,$(filter-out --ignore=% %.py,$(LOADER) $(STATE) $(TRAINING) $(FILES)))
 
 .PHONY: demo test soak lint bench clean

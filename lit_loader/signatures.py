@@ -107,7 +107,7 @@ def fits(value: Any, hint: Any) -> bool:
     if not isinstance(value, kind):
         return False
     if isinstance(value, Mapping):  # a command's keys and values are text that an option may make a number of
-        parts = zip(arguments, (value.keys(), value.values()), strict=False)
+        parts = zip(arguments, (list(value), list(value.values())), strict=False)
         return all(fits(part, hint) for hint, each in parts if hint is str for part in each)
     return not isinstance(value, list | tuple) or all(
         fits(part, hint) for hint in arguments[:1] for part in value
