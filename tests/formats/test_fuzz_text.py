@@ -6,7 +6,7 @@ from tests.formats.fuzzing import fuzz
 from tests.formats.text_sets import TEXT_SETS
 
 
-@pytest.mark.parametrize("rounds", [100, pytest.param(640, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [160, pytest.param(640, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("name", TEXT_SETS)
 def test_damaged_files_give_a_table_or_an_error_and_nothing_else(name, rounds):
     result = fuzz(*TEXT_SETS[name], rounds=rounds, seed=1)
