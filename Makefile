@@ -11,10 +11,10 @@ IMPORTS := $(addprefix tests/,device/test_nesting.py device/test_pinning.py faul
 	loader/test_iterator_as_torchs.py loader/test_thread_transforms.py parity/test_collation.py \
 	parity/test_deviations.py parity/test_spawn.py seeding/test_draws.py seeding/test_thread_scope.py \
 	shared_memory/test_random_batches.py shared_memory/test_serialization.py)
-LOADER := $(addprefix tests/,device engine faults loader shared_memory) $(addprefix --ignore=,$(IMPORTS))
-STATE := $(addprefix tests/,parity portability resume samplers seeding) $(addprefix --ignore=,$(IMPORTS))
-TRAINING := $(addprefix tests/,callbacks datamodules examples lightning transforms) $(IMPORTS)
-FILES := $(addprefix tests/,annotations formats recipes)
+LOADER := $(addprefix tests/,device engine faults loader) $(addprefix --ignore=,$(IMPORTS))
+STATE := $(addprefix tests/,parity portability resume samplers seeding shared_memory) $(addprefix --ignore=,$(IMPORTS))
+TRAINING := $(addprefix tests/,datamodules examples lightning transforms) $(IMPORTS)
+FILES := $(addprefix tests/,annotations callbacks formats recipes)
 REST := $(addprefix --ignore=,$(filter-out --ignore=% %.py,$(LOADER) $(STATE) $(TRAINING) $(FILES)))
 
 .PHONY: demo test soak lint bench clean

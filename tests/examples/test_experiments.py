@@ -119,6 +119,7 @@ def test_the_three_commands_of_the_readme_lead_from_txt_lists_to_a_trained_model
     assert "hollow" in printed
 
 
+@pytest.mark.soak
 def test_the_same_on_real_points(run, train, tmp_path, shared_data):
     convert, fit = commands_of_the_readme("path/to/udacity_faces")
     words = [str(shared_data / "udacity_faces") if "udacity" in word else word for word in convert[1:]]
