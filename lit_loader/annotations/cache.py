@@ -96,7 +96,8 @@ def was_read(*, folder: Path, request: str) -> bool:
 def load_unchanged(*, folder: Path, key: str, request: str, root: Path) -> AnnotationTable | None:
     """Return the table of ``key`` from the cache, or None if it must be made.
 
-    It must be if it is not there, is damaged, is of another root, or depends on an image that has changed.
+    A table is made again if none is there, if it is damaged or of another root, or if an image that it depends on has
+    changed.
 
     Args:
         folder: The cache folder.
@@ -140,7 +141,7 @@ def load_last(*, folder: Path, request: str, root: Path) -> AnnotationTable | No
     """Return the table that was kept or opened last for a request, with no look at the files that it is made of.
 
     Returns:
-        None if there is none, or if the cache cannot be written, because then the last read was not noted in it.
+        None without such a table, or if the cache cannot be written: the last read may be missing in it.
     """
     path = _last_file(folder, request)
     if not os.access(path.parent, os.W_OK):

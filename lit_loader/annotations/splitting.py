@@ -5,7 +5,7 @@ NOTE [Copies]
     trained on. Files are compared by size, then those of equal size by their last bytes, then the rest by a hash of
     all of them, so that few files are read whole. The copies found are kept in the cache folder under a key of the
     table and its image paths: only the first split of a table looks at its images. Images that are replaced later while
-    the annotations stay as they are, and stamped images excepted (see `AnnotationTable`), are not compared again.
+    the annotations stay the same are not compared again, unless the table keeps their stamps (see `AnnotationTable`).
 """
 
 from __future__ import annotations

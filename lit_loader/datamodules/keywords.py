@@ -30,6 +30,7 @@ _REMEDIES: Final = {
     "source": "give one of lit_loader.datasets, such as VocSource(root=FOLDER)",
     "_sampler": "give one of lit_loader.datamodules, such as ClassBalancedSamplerConfig(), or a torch Sampler",
     "_batching": "give one such as AspectRatioBatching(num_buckets=8)",
+    "batch_transforms": "give a function of a batch",
     "_transforms": "give transforms of (image, target), or a mapping of the preset's keywords",
 }
 _WHOLE_SETTINGS: Final = ("workers", "reading")  # not in a flat signature; `take_fields` checks them
