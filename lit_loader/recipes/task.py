@@ -1,0 +1,235 @@
+"""What all tasks share: the model's parameters and optimizer, metrics and their report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Final, Literal, TypeAlias, cast
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
+
+from lit_loader.recipes.metrics import Report
+from lit_loader.recipes.parameters import freeze_parameters, parameter_groups
+from lit_loader.recipes.without_duplicates import WithoutDuplicates
+
+__all__ = ["LRSchedulerCallable", "OptimizerCallable", "Task", "WarmupCosineLR"]
+
+Metric: TypeAlias = WithoutDuplicates[Any]
+OptimizerCallable: TypeAlias = Callable[[Iterable[Any]], Optimizer]
+LRSchedulerCallable: TypeAlias = Callable[[Optimizer], LRScheduler | ReduceLROnPlateau]
+
+CALLABLES: Final = ("model", "optimizer", "scheduler")
+"""Arguments that no checkpoint keeps, unless they are text: a callable can't be loaded under ``weights_only=True``."""
+
+
+class WarmupCosineLR(LambdaLR):
+    """A linear warm-up, then half a cosine down to 0 at the last step; steps are optimizer steps.
+
+    The factor of step s is ``(s + 1) / (warmup_steps + 1)`` in the warm-up, then
+    ``0.5 * (1 + cos(pi * (s - warmup_steps) / (total_steps - warmup_steps)))``; 1 while the total is not known.
+
+    Args:
+        optimizer: Whose learning rates are multiplied.
+        warmup_steps: Steps of the warm-up, 0 for none.
+        total_steps: Steps of the whole fit, or None for those of the trainer of the task that it is given to.
+
+    Raises:
+        ValueError: If ``warmup_steps`` is negative.
+
+    Source:
+        Loshchilov and Hutter 2017, "SGDR", without restarts; Goyal et al. 2017 for the warm-up.
+    """
+
+    interval: ClassVar[str] = "step"
+
+    def __init__(
+        self, optimizer: Optimizer, *, warmup_steps: int = 50, total_steps: int | None = None
+    ) -> None:
+        if warmup_steps < 0:
+            raise ValueError(f"warmup_steps={warmup_steps} must be 0 or more")
+        self.warmup_steps = warmup_steps
+        self.find_total: Callable[[], float] = lambda: math.inf if total_steps is None else total_steps
+        self.is_open = total_steps is None
+        super().__init__(optimizer, self.factor)
+
+    def factor(self, step: int) -> float:
+        """Return the learning rate of a step as a share of its peak."""
+        if step < self.warmup_steps:
+            return (step + 1) / (self.warmup_steps + 1)
+        total = self.find_total() if step else math.inf
+        if not self.warmup_steps < total < math.inf:
+            return 1.0
+        done = min(1.0, (step - self.warmup_steps) / (total - self.warmup_steps))
+        return 0.5 * (1.0 + math.cos(math.pi * done))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in the schedule, without functions: it loads under ``weights_only=True``."""
+        left_out = ("optimizer", "lr_lambdas", "find_total", "is_open")
+        return {name: value for name, value in vars(self).items() if name not in left_out}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a position."""
+        vars(self).update(state_dict)
+
+
+class Task(LightningModule):
+    """A LightningModule around a model, that an app can fit, test and report on without knowing its task.
+
+    A subclass gives ``monitor`` and ``monitor_mode``, calls `set_model` and `set_metric` in its constructor, and has
+    ``training_step``, ``predict_step`` and `collect`. Several validation or test sets are scored as one.
+
+    Args:
+        optimizer: Called with groups of parameters, such as ``partial(torch.optim.SGD, lr=0.01)``, or None for AdamW at
+            0.001. Biases and normalisation have no weight decay.
+        scheduler: Called with the optimizer, or None for a constant learning rate.
+        scheduler_interval: When the scheduler steps, or None for its own: ``"step"`` of `WarmupCosineLR`, ``"epoch"`` of
+            all others. `ReduceLROnPlateau` watches ``monitor``.
+        lr_scales: Factors of the learning rate by patterns of parameter names, as ``fnmatch`` has them, such as
+            ``{"backbone.*": 0.1}``; the first that fits counts. Names are those of ``model.named_parameters()``.
+        freeze: Patterns of the names of parameters that are not trained; a module of which nothing is trained stays
+            in evaluation mode, so that its batch normalisation keeps its statistics.
+        compile: Compile the model by ``torch.compile``; a mapping holds its arguments.
+
+    Attributes:
+        model: The model.
+        monitor: Name of the validation metric that picks the best checkpoint.
+        monitor_mode: Whether the best is its smallest or its largest value.
+        test_scores: The scores of the last test, or None before a test.
+        val_scores: The scores of the last validation, or None before one.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    monitor: ClassVar[str]
+    monitor_mode: ClassVar[Literal["min", "max"]]
+    model: nn.Module
+
+    def __init__(
+        self,
+        *,
+        optimizer: OptimizerCallable | None = None,
+        scheduler: LRSchedulerCallable | None = WarmupCosineLR,
+        scheduler_interval: Literal["step", "epoch"] | None = None,
+        lr_scales: Mapping[str, float] | None = None,
+        freeze: Sequence[str] = (),
+        compile: bool | Mapping[str, Any] = False,
+    ) -> None:
+        super().__init__()
+        self.make_optimizer: OptimizerCallable = optimizer or torch.optim.AdamW
+        self.make_scheduler, self.scheduler_interval = scheduler, scheduler_interval
+        self.lr_scales, self.freeze_patterns = dict(lr_scales or {}), list(freeze)
+        self.compile_settings = compile
+        self.val_scores: Any = None
+        self.test_scores: Any = None
+
+    def set_model(self, model: nn.Module) -> None:
+        """Take the model, freeze what is to be frozen, and check the patterns of names.
+
+        Raises:
+            ValueError: If a pattern fits no parameter.
+        """
+        self.model = model
+        freeze_parameters(model, self.freeze_patterns)
+        parameter_groups(model, self.lr_scales)
+        self.train()
+
+    def set_metric(self, make: Callable[[], nn.Module]) -> None:
+        """Give validation and tests a metric each.
+
+        Args:
+            make: Makes a metric whose ``compute_scores`` returns an object with ``logged``, the scores to log by name,
+                and ``report()``, see `Report`.
+        """
+        self.val_metric, self.test_metric = WithoutDuplicates(make()), WithoutDuplicates(make())
+
+    def setup(self, stage: str) -> None:
+        """Compile the model if asked to; state dicts keep their names."""
+        if self.compile_settings is not False and self.model._compiled_call_impl is None:
+            self.model.compile(**(self.compile_settings if isinstance(self.compile_settings, Mapping) else {}))
+
+    def train(self, mode: bool = True) -> Task:
+        """Set the mode of all modules but those that are frozen as a whole, which stay in evaluation mode."""
+        super().train(mode)
+        for module in self.model.modules() if mode and self.freeze_patterns else ():
+            parameters = list(module.parameters())
+            if parameters and not any(each.requires_grad for each in parameters):
+                module.eval()
+        return self
+
+    def collect(self, batch: Any, metric: Metric) -> None:
+        """Predict on a batch of validation or test and update its metric."""
+        raise NotImplementedError
+
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Update the metric of validation."""
+        self.collect(batch, self.val_metric)
+
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Update the metric of tests."""
+        self.collect(batch, self.test_metric)
+
+    def on_validation_epoch_end(self) -> None:
+        """Compute and log the scores of the validation."""
+        self.val_scores = self._score("val", self.val_metric)
+
+    def on_test_epoch_end(self) -> None:
+        """Compute and log the scores of the test."""
+        self.test_scores = self._score("test", self.test_metric)
+
+    def _score(self, stage: str, metric: Metric) -> Any:
+        scores = metric.metric.compute_scores()
+        metric.reset()
+        # Every rank has the scores of all ranks; their mean changes nothing and spares Lightning's warning.
+        values = {f"{stage}/{name}": value for name, value in scores.logged.items()}
+        self.log_dict(values, prog_bar=stage == "val", sync_dist=True)
+        return scores
+
+    def test_report(self) -> Report:
+        """Return the scores of the last test as titled sections of named numbers, see `Report`.
+
+        Raises:
+            RuntimeError: If no test has run.
+        """
+        if self.test_scores is None:
+            raise RuntimeError(
+                "there is nothing to report before a test; call trainer.test(model, ...) first"
+            )
+        return cast(Report, self.test_scores.report())
+
+    def log_sum(self, losses: Mapping[str, Tensor], *, batch_size: int) -> Tensor:
+        """Return the sum of losses, and log it as ``train/loss`` and each under its name."""
+        total = torch.stack(list(losses.values())).sum()
+        values = {f"train/{name}": loss.detach() for name, loss in losses.items()}
+        self.log_dict({"train/loss": total.detach(), **values}, batch_size=batch_size)
+        return total
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Return the optimizer, and its scheduler."""
+        groups = parameter_groups(self.model, self.lr_scales)
+        scales = [group.pop("lr_scale") for group in groups]
+        optimizer = self.make_optimizer(groups)
+        for group, scale in zip(optimizer.param_groups, scales, strict=True):
+            group["lr"] *= scale
+        if self.make_scheduler is None:
+            return optimizer
+        scheduler = self.make_scheduler(optimizer)
+        if isinstance(scheduler, WarmupCosineLR) and scheduler.is_open:
+            scheduler.find_total = self._total_steps
+        interval = self.scheduler_interval or getattr(scheduler, "interval", "epoch")
+        schedule = {"scheduler": scheduler, "interval": interval, "monitor": self.monitor}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}  # type: ignore[return-value] # a TypedDict's dict
+
+    def _total_steps(self) -> float:
+        """Return the optimizer steps of the fit, infinite where it has no end.
+
+        NOTE Asked for at a step, never in ``configure_optimizers``: there the trainer would set the loaders up before a
+        checkpoint is loaded, and their state would then never be loaded.
+        """
+        total = self.trainer.estimated_stepping_batches
+        return total if total > 0 else math.inf

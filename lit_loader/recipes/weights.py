@@ -1,0 +1,173 @@
+"""Models by name or by callable, with weights by name or from a file."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.error import URLError
+
+import torch
+from torch import Tensor, nn
+from torchvision import models
+
+from lit_loader.extras import require
+
+__all__ = ["ModelBuilder", "build_model", "load_weights", "model_builder"]
+
+_log = logging.getLogger(__name__)
+
+ModelBuilder: TypeAlias = Callable[..., nn.Module]
+"""Called with ``num_classes=`` and, where it has them, ``weights=`` and ``weights_backbone=``, as torchvision's are."""
+
+
+def model_builder(model: str | ModelBuilder, own: Mapping[str, ModelBuilder]) -> ModelBuilder:
+    """Return the builder of a model.
+
+    Args:
+        model: A builder, which is returned as it is; a name of torchvision's, as ``torchvision.models.list_models()``
+            has it; ``timm/NAME``; or a name among ``own``.
+        own: This package's builders by name.
+
+    Raises:
+        ValueError: If there is no model of that name.
+        ImportError: If timm is not installed.
+    """
+    if not isinstance(model, str):
+        return model
+    if model in own:
+        return own[model]
+    if model.startswith("timm/"):
+        require("timm", "timm")
+        return partial(_timm_model, model.removeprefix("timm/"))
+    known = [*own, *models.list_models()]
+    if model not in known:
+        close = difflib.get_close_matches(model, known, n=3)
+        meant = f"did you mean {' or '.join(close)}? " if close else ""
+        raise ValueError(
+            f"model={model!r} is not known; {meant}give a name of torchvision.models.list_models(), timm/NAME, or one of "
+            f"{', '.join(own)}"
+        )
+    return models.get_model_builder(model)
+
+
+def build_model(
+    builder: ModelBuilder,
+    *,
+    num_classes: int,
+    weights: str | None,
+    replace_heads: Callable[[nn.Module, int], None],
+) -> nn.Module:
+    """Return a model for a number of classes.
+
+    Args:
+        builder: See `ModelBuilder`.
+        num_classes: Classes, with the background where the builder counts it.
+        weights: A name of the builder's weights, such as ``DEFAULT`` or ``COCO_V1``, which may have another number of
+            classes; a file of a state dict; or None for random ones, when nothing is downloaded.
+        replace_heads: Puts heads for a number of classes in the place of a model's own.
+
+    Raises:
+        ValueError: If the builder has no such weights, or the file's do not fit.
+        OSError: If the weights cannot be downloaded, or the file not be read.
+    """
+    if weights is None or _is_path(weights):
+        absent = {name: None for name in ("weights", "weights_backbone") if _takes(builder, name)}
+        model = builder(num_classes=num_classes, **absent)
+        if weights is not None:
+            load_weights(model, weights)
+        return model
+    if not _takes(builder, "weights"):
+        name = getattr(builder, "__name__", repr(builder))
+        raise ValueError(f"weights={weights!r}: {name} has no weights by name; give a file, or null")
+    try:
+        model = builder(weights=weights)
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"weights={weights!r} is not one of {_names_of_weights(builder)}, nor a file") from error
+    except (URLError, OSError, RuntimeError) as error:  # torch.hub raises RuntimeError for a damaged download
+        raise OSError(
+            f"weights={weights!r} could not be downloaded: {error}; download them where there is a network, into "
+            f"{Path(torch.hub.get_dir()) / 'checkpoints'}, or give their file, weights=PATH, or null for random weights"
+        ) from error
+    replace_heads(model, num_classes)
+    return model
+
+
+def load_weights(model: nn.Module, path: str | Path) -> None:
+    """Load a state dict from a file into a model.
+
+    A tensor that differs in its first size alone, the number of outputs, is a head for other classes: it is left out and
+    named in a warning of the log. A Lightning checkpoint of a `Task` is taken for its model.
+
+    Args:
+        model: The model.
+        path: A file of ``torch.save`` or, with safetensors installed, ``.safetensors``. Never unpickled.
+
+    Raises:
+        ValueError: If the file holds no state dict, or one of another model.
+        OSError: If it cannot be read.
+    """
+    state = _read_state(Path(path))
+    own = model.state_dict()
+    missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+    other = [name for name in own.keys() & state.keys() if own[name].shape != state[name].shape]
+    wrong = [name for name in other if own[name].shape[1:] != state[name].shape[1:] or not own[name].ndim]
+    if missing or unknown or wrong:
+        found = {"missing": missing, "unknown": unknown, "of another shape": sorted(wrong)}
+        counts = "; ".join(f"{len(names)} {kind}, such as {names[0]}" for kind, names in found.items() if names)
+        raise ValueError(f"weights={str(path)!r} are not those of a {type(model).__name__}: {counts}")
+    model.load_state_dict({name: own[name] if name in other else value for name, value in state.items()})
+    if other:
+        _log.warning("weights=%s: heads for other classes were left out: %s", path, ", ".join(sorted(other)))
+
+
+def _read_state(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".safetensors":
+        return dict(require("safetensors.torch", "timm").load_file(path))
+    try:
+        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # pickle, zip and torch have a dozen types for a damaged or hostile file
+        raise ValueError(f"weights={str(path)!r} is not a file of tensors that torch.save wrote: {error}") from error
+    if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):  # a checkpoint of a Task
+        found = {k.removeprefix("model."): v for k, v in found["state_dict"].items() if k.startswith("model.")}
+    elif isinstance(found, Mapping) and isinstance(found.get("model"), Mapping):  # of torchvision's training script
+        found = found["model"]
+    if not isinstance(found, Mapping) or not found or not all(isinstance(v, Tensor) for v in found.values()):
+        raise ValueError(f"weights={str(path)!r} holds no state dict: expected tensors by name")
+    return dict(found)
+
+
+def _timm_model(name: str, *, num_classes: int = 1000, weights: str | None = None, **kwargs: Any) -> nn.Module:
+    """Return a model of timm's; ``weights`` DEFAULT are those of its name."""
+    if weights not in (None, "DEFAULT"):
+        raise ValueError(f"weights={weights!r}: timm names weights in the model's name, timm/NAME.TAG; give DEFAULT")
+    timm = require("timm", "timm")
+    if not timm.list_models(name.partition(".")[0]):
+        close = difflib.get_close_matches(name, timm.list_models(), n=3)
+        raise ValueError(f"timm has no model {name!r}; close are {', '.join(close) or 'none'}")
+    model: nn.Module = timm.create_model(name, pretrained=weights is not None, num_classes=num_classes, **kwargs)
+    return model
+
+
+def _is_path(weights: str) -> bool:
+    return "/" in weights or Path(weights).suffix in (".pt", ".pth", ".ckpt", ".safetensors")
+
+
+def _takes(builder: ModelBuilder, name: str) -> bool:
+    """Return whether a builder takes an argument that it was not given yet."""
+    given = builder.keywords if isinstance(builder, partial) else {}
+    return name in inspect.signature(builder).parameters and name not in given
+
+
+def _names_of_weights(builder: ModelBuilder) -> str:
+    function: Any = builder.func if isinstance(builder, partial) else builder
+    try:
+        return ", ".join(member.name for member in models.get_model_weights(function))
+    except ValueError:
+        return "DEFAULT"
