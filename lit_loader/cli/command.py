@@ -109,7 +109,7 @@ def _tune(arguments: argparse.Namespace) -> None:
     """Measure which worker settings are fastest for a config, and why.
 
     Examples:
-      lit-loader tune
+      lit-loader tune experiment=shapes
       lit-loader tune --budget 120 datamodule=landmarks dataset=voc dataset.root=faces-xml
       lit-loader tune --config-dir conf --config-name app --method thread --method spawn --simulate-step 40
 

@@ -107,15 +107,17 @@ def _shipped_groups() -> dict[str, _Nodes]:
 
     groups: dict[str, _Nodes] = {}
     for path in sorted(SHIPPED.glob("*/*.yaml")):
-        if path.stem != "base" and not path.read_text().startswith("# @package _global_"):
+        is_global = path.read_text().startswith("# @package _global_")
+        if path.stem != "base" and path.parent.name != "hydra" and not is_global:
             options = groups.setdefault(path.parent.name, {})
             options[path.stem] = OmegaConf.to_container(read(path), resolve=False)
     return groups
 
 
 def _root_keys() -> list[str]:
+    groups = {path.parent.name for path in SHIPPED.glob("*/*.yaml")}
     keys = [str(key) for key in OmegaConf.load(SHIPPED / "train.yaml") if key != "defaults"]
-    return [*_shipped_groups(), "experiment", *keys]
+    return [*_shipped_groups(), *sorted(groups - _shipped_groups().keys()), *keys]
 
 
 def _hint(key: str) -> str | None:
@@ -145,10 +147,21 @@ def _hint(key: str) -> str | None:
             return unknown_key(path, name, list(dict.fromkeys(keys)))
         nodes, parents, path = found, nodes, f"{path}.{name}"
     if path == key and len(nodes) < len(options):
-        return f"{key} belongs to {' or '.join(f'{group}={option}' for option in nodes)}; choose one of these"
+        belongs = f"{key} belongs to {' or '.join(f'{group}={option}' for option in nodes)}; choose one of these"
+        return belongs + _how_to_choose_several(group, next(iter(nodes)))
     node, _, name = key.rpartition(".")
     whole = f"; where {node} is null, {node}='{{{name}: VALUE}}'" if "." in node else ""
     return f"{key} is not in this config; add it with +{key}=VALUE{whole}" if node else None
+
+
+def _how_to_choose_several(group: str, option: str) -> str:
+    """Return how an option is chosen beside others, in a group whose options are nodes by name."""
+    options = _shipped_groups()[group]
+    nodes = [node for each in options.values() for node in each.values()]
+    if not all(isinstance(node, dict) and "_target_" in node for node in nodes):
+        return ""
+    first = "default" if "default" in options else next(iter(options))
+    return f", several by {group}=[{first},{option}]"
 
 
 def _unknown_at_the_root(parts: list[str]) -> str:
