@@ -24,8 +24,8 @@ NEEDS = {  # what a config cannot know
 
 def composed(*overrides: str, hydra: bool = False) -> DictConfig:
     """Return the config of a run, on the embedded set unless an override names another."""
-    named = any(word.startswith(("dataset=", "experiment=")) for word in overrides)
-    words = [*([] if named else ["experiment=shapes"]), *overrides]
+    is_named = any(word.startswith(("dataset=", "experiment=")) for word in overrides)
+    words = [*([] if is_named else ["dataset=shapes"]), *overrides]
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         return compose("train", overrides=words, return_hydra_config=hydra)
 

@@ -91,20 +91,18 @@ def in_a_run(tmp_path, monkeypatch):
 
 
 def test_paths_are_those_of_the_current_folder_and_of_the_run(in_a_run):
-    paths = OmegaConf.to_container(option_configs()["paths", "default"], resolve=False)["paths"]
-    assert paths.keys() == {"root_dir", "data_dir", "log_dir", "output_dir", "work_dir"}
-    cfg = composed_once()
-    found = [cfg.paths.root_dir, cfg.paths.data_dir, cfg.paths.log_dir, cfg.paths.output_dir, cfg.paths.work_dir]
-    wanted = [in_a_run, in_a_run / "data", in_a_run / "logs", in_a_run / "run", in_a_run]
-    assert found == list(map(str, wanted))
+    paths = OmegaConf.to_container(composed_once(), resolve=True)["paths"]
+    here, run = str(in_a_run), str(in_a_run / "run")
+    below = {"root_dir": ".", "data_dir": "./data", "log_dir": "./logs"}
+    assert paths == {**below, "output_dir": run, "work_dir": here}
 
 
 def test_runs_and_sweeps_have_folders_by_the_name_of_the_task(in_a_run):
     from hydra.core.hydra_config import HydraConfig
 
     hydra = HydraConfig.get()
-    assert Path(hydra.run.dir).parent == in_a_run / "logs/train/runs"
-    assert Path(hydra.sweep.dir).parent == in_a_run / "logs/train/multiruns"
+    assert Path(hydra.run.dir).parent == Path("logs/train/runs")
+    assert Path(hydra.sweep.dir).parent == Path("logs/train/multiruns")
     assert hydra.job_logging.handlers.file.filename == str(in_a_run / "run/train.log")
 
 

@@ -148,7 +148,7 @@ def _hint(key: str) -> str | None:
         nodes, parents, path = found, nodes, f"{path}.{name}"
     if path == key and len(nodes) < len(options):
         belongs = f"{key} belongs to {' or '.join(f'{group}={option}' for option in nodes)}; choose one of these"
-        return belongs + _how_to_choose_several(group, next(iter(nodes)))
+        return belongs + _how_to_choose_several(group, rest[0])
     node, _, name = key.rpartition(".")
     whole = f"; where {node} is null, {node}='{{{name}: VALUE}}'" if "." in node else ""
     return f"{key} is not in this config; add it with +{key}=VALUE{whole}" if node else None
@@ -158,7 +158,7 @@ def _how_to_choose_several(group: str, option: str) -> str:
     """Return how an option is chosen beside others, in a group whose options are nodes by name."""
     options = _shipped_groups()[group]
     nodes = [node for each in options.values() for node in each.values()]
-    if not all(isinstance(node, dict) and "_target_" in node for node in nodes):
+    if option not in options or not all(isinstance(node, dict) and "_target_" in node for node in nodes):
         return ""
     first = "default" if "default" in options else next(iter(options))
     return f", several by {group}=[{first},{option}]"
