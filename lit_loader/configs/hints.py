@@ -17,33 +17,47 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lit_loader.configs.checks import ConfigError, accepted, unknown_key
+from lit_loader.errors import LitLoaderError
 from lit_loader.signatures import signature_of
 
-__all__ = ["SHIPPED", "run_with_hints", "what_is_wrong", "with_free_keys"]
+__all__ = ["SHIPPED", "extra_of", "run_with_hints", "what_is_wrong", "with_free_keys"]
 
 SHIPPED = Path(__file__).parents[1] / "conf"  # in a wheel a folder, in an editable install a link
+
+_EXTRAS = {  # what an extra of lit-loader installs, by the name in an error
+    "faster_coco_eval": "recipes",
+    "matplotlib": "plot",
+    "optuna": "optuna",
+    "safetensors": "timm",
+    "tensorboard": "tensorboard",
+    "timm": "timm",
+    "torchmetrics": "recipes",
+    "wandb": "wandb",
+}
 
 _Nodes = dict[str, Any]  # what options of a group have at a key, by option
 
 
 def run_with_hints(main: Callable[[], Any]) -> None:
-    """Run a ``@hydra.main`` function; an error in the config ends it with a message and no traceback.
+    """Run a ``@hydra.main`` function; an error in the config or in the data ends it with a message and no traceback.
 
     Hydra lists the options of a group that does not have the one asked for; this adds what is meant by a
-    key that does not exist, and which node of the config gave a constructor what it refuses. With
-    ``HYDRA_FULL_ERROR=1`` in the environment errors are raised as they are. A reader of the output that
-    leaves early (``--help | head``) ends the run quietly. Words of the command are changed as `with_free_keys` does.
+    key that does not exist, which node of the config gave a constructor what it refuses, and which extra installs what
+    is not there. With ``HYDRA_FULL_ERROR=1`` in the environment errors are raised as they are. A reader of the output
+    that leaves early (``--help | head``) ends the run quietly. Words of the command are changed as `with_free_keys`
+    does; ``--help`` needs no choice in groups without a default.
     """
     sys.argv[1:] = with_free_keys(sys.argv[1:])
     before = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints and exits by itself
     try:
-        main()
+        _with_choices_for_help(main)
         sys.stdout.flush()
-    except (HydraException, OmegaConfBaseException, ConfigError) as error:
-        if before == "1":
+    except (HydraException, OmegaConfBaseException, ConfigError, LitLoaderError, ImportError) as error:
+        is_config = not isinstance(error, LitLoaderError | ImportError)
+        if before == "1" or (isinstance(error, ImportError) and extra_of(error) is None):
             raise
-        sys.stderr.write(f"error in the config: {what_is_wrong(error)}\n")
+        sys.stderr.write(f"error{' in the config' if is_config else ''}: {what_is_wrong(error)}\n")
         sys.exit(1)
     except BrokenPipeError:
         if not _reader_left():  # some other pipe
@@ -55,6 +69,34 @@ def run_with_hints(main: Callable[[], Any]) -> None:
             os.environ.pop("HYDRA_FULL_ERROR", None)
         else:
             os.environ["HYDRA_FULL_ERROR"] = before
+
+
+def _with_choices_for_help(main: Callable[[], Any]) -> None:
+    """Run a function; where help lacks a choice in a group without a default, with its first option."""
+    while True:
+        try:
+            main()
+            return
+        except HydraException as error:
+            choice = re.search(r"You must specify '([\w/]+)'.*?\n\s*(\w+)$", str(error), re.DOTALL | re.MULTILINE)
+            if choice is None or not {"--help", "-h"} & {*sys.argv[1:]}:
+                raise
+            sys.argv.append(f"{choice[1]}={choice[2]}")
+
+
+def extra_of(error: BaseException | None) -> str | None:
+    """Return the extra of lit-loader that installs what an error, or what led to it, did not find."""
+    while error is not None:
+        found: list[str] = []
+        if isinstance(error, ImportError):
+            found = re.findall(r"\w+", f"{error.name} {error}")
+        elif isinstance(error, HydraException):
+            found = re.findall(r"hydra/\w+/(\w+)", str(error))
+        for name in found:
+            if name in _EXTRAS:
+                return _EXTRAS[name]
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _reader_left() -> bool:
@@ -75,6 +117,10 @@ def with_free_keys(words: Sequence[str]) -> list[str]:
 
 def what_is_wrong(error: Exception) -> str:
     """Return what an error of Hydra's, of OmegaConf's or of the checks says, with the remedy where one is known."""
+    if (extra := extra_of(error)) is not None:
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]
+        install = f"pip install 'lit-loader[{extra}]'"
+        return reason if install in reason else f"{reason.rstrip('.')}; install what it needs: {install}"
     refused = re.search(r"Could not override '([\w.]+)'", str(error))
     full_key = re.search(r"^ *full_key: (\S+)", f"{error}\n{error.__cause__}", re.MULTILINE)
     if refused is not None:
