@@ -1,63 +1,76 @@
-"""Detection: torchvision's FCOS on a small backbone, from scratch, on any device."""
+"""Detection: any model with the signature of torchvision's detectors, with heads for the classes of the data."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.detection.fcos import FCOS
+from torchvision.models.detection import FCOS, FasterRCNN, RetinaNet
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
+from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
+from torchvision.models.detection.ssd import SSD
 
 from lit_loader.collate import batch_duplicates, batch_images, batch_targets
 from lit_loader.recipes.metrics import AveragePrecision
-from lit_loader.recipes.module import Metric, RecipeModule
 from lit_loader.recipes.network import (
     check_labels,
     check_names,
+    check_unit_range,
+    fcos_small,
     plain,
-    small_fcos,
     unit_range,
 )
+from lit_loader.recipes.task import Metric, Task
+from lit_loader.recipes.weights import ModelBuilder, build_model, freeze_batch_norm, model_builder
 from lit_loader.types import FIRST_LABEL
 
-__all__ = ["DetectionModule", "plain_targets", "training_targets"]
+__all__ = ["DetectionTask", "plain_targets", "replace_detection_heads", "training_targets"]
 
 Batch: TypeAlias = tuple[Sequence[Tensor] | Tensor, Sequence[Mapping[str, Any]]]
 
+DETECTORS: Final[dict[str, ModelBuilder]] = {"fcos_small": fcos_small}
+"""This package's builders of detectors by name."""
 
-class DetectionModule(RecipeModule):
-    """FCOS with a convolutional feature pyramid small enough to learn on two CPU cores.
 
-    A batch is ``(images, targets)``, or a `PaddedBatch`, whose padding the model does not see: images a list
-    of tensors of shape ``(3, H, W)`` (or one tensor of shape ``(N, 3, H, W)``), float in [0, 1] or uint8 in
-    [0, 255]; targets a list of dicts with ``boxes`` (float32 xyxy pixels) and ``labels`` (int64 from 1; 0 is
-    background); in validation and tests also ``is_duplicate``, see `WithoutDuplicates`. Objects marked by ``iscrowd``
-    are not trained on, and detections on them count neither for nor against. An image may have no boxes.
+class DetectionTask(Task):
+    """Boxes, and masks on request, by any model with the signature of torchvision's detectors.
 
-    Logs ``train/loss`` and its parts, ``val/map``, ``val/map_50``, ``test/map``, ``test/map_50``.
+    In training the model is called as ``model(images, targets)`` and returns a dict of losses; in evaluation as
+    ``model(images)`` and returns a dict an image: ``boxes`` float ``(n, 4)``, xyxy in pixels of the image, ``labels``
+    int64 ``(n,)`` from 1, ``scores`` float ``(n,)`` and, of a model with masks, ``masks`` ``(n, 1, H, W)`` or
+    ``(n, H, W)``, probabilities or bool. Images are a list of float ``(3, H, W)`` in [0, 1]: the model normalises and
+    resizes by itself. An image may have no boxes.
+
+    A batch is ``(images, targets)``, or a `PaddedBatch`, whose padding the model does not see: images a list of tensors
+    ``(3, H, W)``, or one tensor ``(B, 3, H, W)``, float in [0, 1] or uint8 in [0, 255]; targets a list of dicts with
+    ``boxes`` (float32 xyxy pixels), ``labels`` (int64 from 1; 0 is background) and, with ``masks=True``, ``masks``
+    (uint8 ``(n, H, W)``); in validation and tests also ``is_duplicate``, see `WithoutDuplicates`. Objects marked by
+    ``iscrowd`` are not trained on, and detections on them count neither for nor against.
+
+    Logs ``train/loss`` and its parts, ``val/map``, ``val/map_50``, with masks ``val/mask_map`` and ``val/mask_map_50``;
+    the same under ``test/``.
 
     Args:
+        model: Name of a detector, such as ``fcos_small`` or ``fasterrcnn_resnet50_fpn_v2``, or a builder that is called
+            with ``num_classes=``, the classes and the background. See `model_builder`.
         class_names: Names of the classes; label ``i + 1`` is ``class_names[i]``.
-        channels: Width of the backbone, a positive multiple of 8.
-        head_channels: Width of pyramid and head, a multiple of 32 (groups of its normalisation).
-        strides: Strides of the pyramid's maps, a run of neighbours from (4, 8, 16, 32).
-        min_size: Images are resized so that the shorter side has this many pixels...
-        max_size: ... unless the longer side would exceed this many.
-        learning_rate: Peak learning rate of AdamW.
-        weight_decay: Weight decay of AdamW.
-        warmup_steps: Optimizer steps of linear warm-up; after it the rate falls along a cosine to 0 at the
-            trainer's last step.
-        score_thresh: Detections below this score are dropped.
-        nms_thresh: Of two boxes of one class that overlap by more than this IoU the weaker is dropped.
-        detections_per_img: Most detections of one image, at most 100 (what the metric counts).
+        weights: Name of weights, such as ``DEFAULT``, or a file, or None for random ones. See `build_model`. Heads for
+            other classes are replaced, see `replace_detection_heads`.
+        masks: Train on the masks of objects, and score them.
+        max_detections: Detections of an image that the metric counts, the surest; 100 is COCO's number. More need a
+            model that gives more, such as one with ``detections_per_img=300``.
+        **training: Arguments of `Task`.
 
     Attributes:
         test_scores: mAP, mAP@50 and AP@50 of every class in the last test, or None before a test.
         val_scores: The same of the last validation.
 
     Raises:
-        ValueError: If an argument is out of range.
+        ValueError: If an argument is out of range, or the model needs targets that it would not get.
+        OSError: If weights cannot be downloaded or read.
     """
 
     monitor = "val/map_50"
@@ -65,47 +78,65 @@ class DetectionModule(RecipeModule):
 
     def __init__(
         self,
+        model: str | ModelBuilder,
         *,
         class_names: Sequence[str],
-        channels: int = 48,
-        head_channels: int = 64,
-        strides: Sequence[int] = (8,),
-        min_size: int = 96,
-        max_size: int = 192,
-        learning_rate: float = 1e-2,
-        weight_decay: float = 1e-2,
-        warmup_steps: int = 50,
-        score_thresh: float = 0.05,
-        nms_thresh: float = 0.6,
-        detections_per_img: int = 100,
+        weights: str | None = None,
+        masks: bool = False,
+        max_detections: int = 100,
+        **training: Any,
     ) -> None:
-        super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, warmup_steps=warmup_steps)
-        class_names = check_names("class_names", class_names)
-        strides = [int(stride) for stride in strides]
-        self.save_hyperparameters()  # plain values: a checkpoint loads under weights_only=True
-        self.class_names = tuple(class_names)
-        self.model = self.make_model()
+        super().__init__(**training)
+        self.keep_arguments()
+        self.class_names = tuple(check_names("class_names", class_names))
+        self.masks, self.max_detections = masks, max_detections
+        detector = build_model(
+            model_builder(model, DETECTORS),
+            num_classes=len(self.class_names) + FIRST_LABEL,
+            weights=weights,
+            replace_heads=replace_detection_heads,
+        )
+        _check_targets_of(detector, masks=masks)
+        self.set_model(detector)
         self.set_metric(self.make_metric)
-
-    def make_model(self) -> FCOS:
-        """Return the detector that the hyperparameters describe."""
-        return small_fcos(len(self.class_names), self.hparams)
 
     def make_metric(self) -> nn.Module:
         """Return the metric of validation and tests."""
-        return AveragePrecision(self.class_names)
+        return AveragePrecision(self.class_names, masks=self.masks, max_detections=self.max_detections)
 
     def read_targets(self, batch: Any) -> list[dict[str, Tensor]]:
         """Return the targets of a batch as one dict of plain tensors an image, checked against the names."""
-        targets = plain_targets(batch_targets(batch))
+        targets = plain_targets(batch_targets(batch), masks=self.masks)
         labels = torch.cat([target["labels"] for target in targets])
         check_labels(labels, self.class_names, argument="class_names", first=FIRST_LABEL)
         return targets
 
     def forward(self, images: Sequence[Tensor] | Tensor) -> list[dict[str, Tensor]]:
-        """Return ``boxes``, ``labels`` and ``scores`` of every image, best first; needs ``eval()``."""
-        detections: list[dict[str, Tensor]] = self.model([unit_range(image) for image in images])
-        return [{**found, "labels": found["labels"] + FIRST_LABEL} for found in detections]
+        """Return ``boxes``, ``labels`` and ``scores`` of every image; needs ``eval()``.
+
+        Of a model with masks also ``masks``, bool ``(n, H, W)``, where their probability is above one half.
+        """
+        return [_as_detections(found) for found in self.model([unit_range(image) for image in images])]
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Refuse images that were normalised already, in the first batch."""
+        self._check_images(batch, batch_idx)
+
+    def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Refuse images that were normalised already, in the first batch."""
+        self._check_images(batch, batch_idx)
+
+    def on_test_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Refuse images that were normalised already, in the first batch."""
+        self._check_images(batch, batch_idx)
+
+    def on_predict_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Refuse images that were normalised already, in the first batch."""
+        self._check_images(batch, batch_idx)
+
+    def _check_images(self, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 0:
+            check_unit_range(batch_images(batch))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the sum of the losses."""
@@ -122,6 +153,11 @@ class DetectionModule(RecipeModule):
     def collect(self, batch: Batch, metric: Metric) -> None:
         """Update a metric with all that is found in a batch."""
         found, wanted = self.forward(batch_images(batch)), self.read_targets(batch)
+        if self.masks and any("masks" not in one for one in found):
+            name = type(self.model).__name__
+            raise ValueError(
+                f"masks=True, and {name} gives no masks; give a model that does, such as maskrcnn_resnet50_fpn_v2"
+            )
         metric.update(found, wanted, is_duplicate=batch_duplicates(batch))
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> list[dict[str, Tensor]]:
@@ -132,15 +168,29 @@ class DetectionModule(RecipeModule):
             for each, target in zip(found, targets, strict=True)
         ]
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Freeze batch normalisation that was frozen when the checkpoint was written."""
+        freeze_batch_norm(self, checkpoint["state_dict"])
 
-def plain_targets(targets: Sequence[Mapping[str, Any]]) -> list[dict[str, Tensor]]:
-    """Return the fields of targets that the detector and the metric read, as plain tensors."""
-    kept = ("boxes", "labels", "iscrowd")
+
+def plain_targets(targets: Sequence[Mapping[str, Any]], *, masks: bool = False) -> list[dict[str, Tensor]]:
+    """Return the fields of targets that a detector and the metric read, as plain tensors.
+
+    Args:
+        targets: One dict an image.
+        masks: Take the masks of objects too.
+
+    Raises:
+        ValueError: If masks are wanted and a target has none.
+    """
+    if masks and any("masks" not in target for target in targets):
+        raise ValueError("masks=True, and the targets have no masks; give the data module masks=True as well")
+    kept = ("boxes", "labels", "iscrowd", *(["masks"] if masks else []))
     return [{key: plain(target[key]) for key in kept if key in target} for target in targets]
 
 
 def training_targets(targets: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
-    """Return targets without crowd regions, with labels from 0, as torchvision's FCOS counts them.
+    """Return targets without crowd regions.
 
     Args:
         targets: One dict an image, whose tensors have a row for each object; ``iscrowd`` may be absent.
@@ -148,6 +198,85 @@ def training_targets(targets: Sequence[Mapping[str, Tensor]]) -> list[dict[str, 
     found = []
     for target in targets:
         single = target["iscrowd"] == 0 if "iscrowd" in target else slice(None)
-        rows = {name: values[single] for name, values in target.items()}
-        found.append({**rows, "labels": rows["labels"] - FIRST_LABEL})
+        found.append({name: values[single] for name, values in target.items()})
     return found
+
+
+def replace_detection_heads(model: nn.Module, num_classes: int) -> None:
+    """Put layers for a number of classes in the place of those of a detector of torchvision that depend on it.
+
+    New layers start as torchvision's do; all others keep their weights. Of Faster R-CNN the box predictor is new, of
+    Mask R-CNN also the last layer of the mask predictor, of RetinaNet, FCOS, SSD and SSDlite the last layers of the
+    classification head.
+
+    Args:
+        model: The detector, which is changed.
+        num_classes: Classes and background.
+
+    Raises:
+        ValueError: If it is of another architecture.
+    """
+    if isinstance(model, FasterRCNN):
+        heads = model.roi_heads
+        if type(heads.box_predictor) is FastRCNNPredictor:
+            heads.box_predictor = FastRCNNPredictor(heads.box_predictor.cls_score.in_features, num_classes)
+            if heads.has_mask():
+                old = heads.mask_predictor.mask_fcn_logits
+                new = MaskRCNNPredictor(old.in_channels, old.in_channels, num_classes)
+                heads.mask_predictor.mask_fcn_logits = new.mask_fcn_logits
+            return
+    elif isinstance(model, RetinaNet | FCOS):
+        head = model.head.classification_head
+        head.cls_logits = _with_classes(head.cls_logits, head.num_classes, num_classes)
+        nn.init.normal_(head.cls_logits.weight, std=0.01)
+        # Source: Lin et al. 2017, "Focal Loss", section 4.1: at the start every class has a probability of 0.01.
+        nn.init.constant_(head.cls_logits.bias, -math.log(99))
+        head.num_classes = num_classes
+        return
+    elif isinstance(model, SSD):
+        head = model.head.classification_head
+        for level, block in enumerate(head.module_list):
+            is_lite = isinstance(block, nn.Sequential)  # a depthwise convolution, then the one of the classes
+            new = _with_classes(block[-1] if is_lite else block, head.num_columns, num_classes)
+            nn.init.normal_(new.weight, std=0.03) if is_lite else nn.init.xavier_uniform_(new.weight)
+            nn.init.zeros_(new.bias)
+            head.module_list[level] = nn.Sequential(*block[:-1], new) if is_lite else new
+        head.num_columns = num_classes
+        return
+    raise ValueError(
+        f"the heads of a {type(model).__name__} can't be replaced for {num_classes} classes: only those of torchvision's "
+        "Faster R-CNN, Mask R-CNN, RetinaNet, FCOS, SSD and SSDlite are known; give a builder that takes num_classes and "
+        "loads the weights itself, with weights=null"
+    )
+
+
+def _with_classes(conv: nn.Conv2d, before: int, num_classes: int) -> nn.Conv2d:
+    """Return a new convolution like one that has ``before`` outputs an anchor."""
+    outputs = conv.out_channels // before * num_classes
+    padding: Any = conv.padding
+    return nn.Conv2d(conv.in_channels, outputs, conv.kernel_size, padding=padding)  # type: ignore[arg-type]
+
+
+def _as_detections(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    # FCOS and RetinaNet have an output for the background, which is never trained to be right.
+    kept = found["labels"] >= FIRST_LABEL
+    rows = {name: values[kept] for name, values in found.items()}
+    if "masks" in rows:
+        masks = rows["masks"][:, 0] if rows["masks"].ndim == 4 else rows["masks"]
+        rows["masks"] = masks > 0.5 if masks.is_floating_point() else masks.bool()
+    # Lower precision is that of the model's layers; scores are compared, and boxes measured, in single precision.
+    return {name: each.float() if each.is_floating_point() else each for name, each in rows.items()}
+
+
+def _check_targets_of(model: nn.Module, *, masks: bool) -> None:
+    """Refuse a model that trains on fields of targets that it would not get."""
+    heads = getattr(model, "roi_heads", None) if isinstance(model, FasterRCNN) else None
+    if heads is not None and heads.has_keypoint():
+        raise ValueError(
+            f"{type(model).__name__} trains on keypoints, which DetectionTask does not give; take MultiTask, whose "
+            "model is a detector of boxes"
+        )
+    if heads is not None and heads.has_mask() != masks:
+        remedy = "give masks=True, also to the data module" if heads.has_mask() else "take maskrcnn_resnet50_fpn_v2"
+        has = "trains on masks" if heads.has_mask() else "gives no masks"
+        raise ValueError(f"masks={masks}, and {type(model).__name__} {has}; {remedy}")

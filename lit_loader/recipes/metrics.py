@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -49,32 +49,44 @@ class JointMetric(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionScores:
-    """Scores of boxes.
+    """Scores of boxes or of masks.
 
     Args:
         map: Mean over classes and IoU thresholds 0.50 to 0.95; 0 where no object was to be found.
         map_50: Mean over classes at IoU 0.5; 0 where no object was to be found.
         ap_50: AP at IoU 0.5 of every class by name; NaN for a class without objects to be found.
+        masks: The scores of masks, beside those of boxes, or None of a model without them.
     """
 
     map: float
     map_50: float
     ap_50: Mapping[str, float]
+    masks: DetectionScores | None = None
 
     @property
     def logged(self) -> dict[str, float]:
-        """MAP and mAP@50."""
-        return {"map": self.map, "map_50": self.map_50}
+        """MAP and mAP@50, of masks as ``mask_map`` and ``mask_map_50``."""
+        masks = {} if self.masks is None else self.masks.logged
+        return {"map": self.map, "map_50": self.map_50, **{f"mask_{name}": masks[name] for name in masks}}
 
     def report(self) -> Report:
         """Return mAP and mAP@50, and AP@50 by class."""
-        return [("test", {"mAP@50": self.map_50, "mAP": self.map}), ("AP@50", dict(self.ap_50))]
+        figures = {"mAP@50": self.map_50, "mAP": self.map}
+        if self.masks is None:
+            return [("test", figures), ("AP@50", dict(self.ap_50))]
+        of_masks = {"mask mAP@50": self.masks.map_50, "mask mAP": self.masks.map}
+        return [
+            ("test", figures | of_masks),
+            ("AP@50", dict(self.ap_50)),
+            ("mask AP@50", dict(self.masks.ap_50)),
+        ]
 
 
 class AveragePrecision(MeanAveragePrecision):
-    """torchmetrics' mean average precision of boxes, with AP of each class by name.
+    """torchmetrics' mean average precision of boxes, and of masks, with AP of each class by name.
 
-    A detection on a crowd region, marked by ``iscrowd`` in the targets, counts neither for nor against.
+    A detection on a crowd region, marked by ``iscrowd`` in the targets, counts neither for nor against. Masks are bool
+    or uint8 ``(n, H, W)``, in detections and targets.
 
     NOTE AP of a class. ``class_metrics=True`` evaluates once more for every class and averages over ten IoU
     thresholds. The precision table of the one evaluation (``extended_summary=True``) already holds every
@@ -82,27 +94,55 @@ class AveragePrecision(MeanAveragePrecision):
 
     Args:
         class_names: Names of the classes; label ``i + 1`` is ``class_names[i]``.
+        masks: Score masks too.
+        max_detections: Detections of an image that count, those of the highest scores; COCO counts 100.
 
     Raises:
         ImportError: If faster-coco-eval is not installed.
+        ValueError: If ``max_detections`` is below 1.
     """
 
-    def __init__(self, class_names: Sequence[str]) -> None:
+    def __init__(
+        self, class_names: Sequence[str], *, masks: bool = False, max_detections: int = 100
+    ) -> None:
         require("faster_coco_eval", "recipes")
-        super().__init__(backend="faster_coco_eval", iou_type="bbox", extended_summary=True)
-        self.class_names = tuple(class_names)
+        if max_detections < 1:
+            raise ValueError(f"max_detections={max_detections} must be 1 or more; COCO counts 100")
+        super().__init__(
+            backend="faster_coco_eval",
+            iou_type=("bbox", "segm") if masks else "bbox",
+            extended_summary=True,
+            max_detection_thresholds=[1, min(10, max_detections), max_detections],
+        )
+        self.warn_on_many_detections = False  # a detector of COCO may give more than count
+        self.class_names, self.masks = tuple(class_names), masks
+
+    def update(self, preds: list[dict[str, Tensor]], target: list[dict[str, Tensor]]) -> None:
+        """Collect the detections and the targets of images."""
+        if self.masks:  # the encoder of masks takes uint8 only
+            preds, target = (
+                [{**one, "masks": one["masks"].to(torch.uint8)} for one in each] for each in (preds, target)
+            )
+        super().update(preds, target)
 
     def compute_scores(self) -> DetectionScores:
         """Return the scores of everything collected since the last reset, over all ranks."""
-        ap_50 = dict.fromkeys(self.class_names, float("nan"))
         found: dict[str, Any] = self.compute()
+        if not self.masks:
+            return self._scores(found["precision"], found["classes"])
+        masks = self._scores(found["segm_precision"], found["classes"])
+        return replace(self._scores(found["bbox_precision"], found["classes"]), masks=masks)
+
+    def _scores(self, precision: Tensor, classes: Tensor) -> DetectionScores:
         # Axes: IoU threshold, recall threshold, class, area, number of detections; -1 is undefined.
-        at_50 = found["precision"][0, :, :, 0, -1]
-        for label, precision in zip(found["classes"].reshape(-1).tolist(), at_50.unbind(1), strict=True):
-            if (precision > -1).all():
-                ap_50[self.class_names[label - FIRST_LABEL]] = float(torch.mean(precision))
-        means = {name: max(0.0, float(found[name])) for name in ("map", "map_50")}
-        return DetectionScores(**means, ap_50=ap_50)
+        table = precision[:, :, :, 0, -1]
+        ap_50 = dict.fromkeys(self.class_names, float("nan"))
+        for label, row in zip(classes.reshape(-1).tolist(), table[0].unbind(1), strict=True):
+            if (row > -1).all():
+                ap_50[self.class_names[label - FIRST_LABEL]] = float(row.mean())
+        # torchmetrics' own means are those of 100 detections only.
+        means = [float(each[each > -1].mean()) if (each > -1).any() else 0.0 for each in (table, table[0])]
+        return DetectionScores(map=means[0], map_50=means[1], ap_50=ap_50)
 
 
 # -- classification --------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -20,13 +20,14 @@ __all__ = [
     "check_labels",
     "check_names",
     "check_range",
+    "check_unit_range",
+    "fcos_small",
     "finest_map",
     "heatmap_loss",
     "masked_mean",
     "network_input",
     "plain",
     "point_loss",
-    "small_fcos",
     "soft_argmax",
     "unit_range",
 ]
@@ -50,6 +51,27 @@ def unit_range(image: Tensor) -> Tensor:
     """
     image = plain(image)
     return image if image.is_floating_point() else image.float() / 255
+
+
+def check_unit_range(images: Sequence[Tensor]) -> None:
+    """Refuse float images that were normalised already, or are in [0, 255].
+
+    A little outside of [0, 1] is let pass: interpolation and noise overshoot.
+
+    Args:
+        images: Of any shapes and dtypes; integers are not looked at.
+
+    Raises:
+        ValueError: If a value is outside of [-0.25, 1.25].
+    """
+    for image in images:
+        if image.is_floating_point() and image.numel():
+            low, high = (float(each) for each in plain(image).aminmax())
+            if not (low >= -0.25 and high <= 1.25):
+                raise ValueError(
+                    f"images have values from {low:.3g} to {high:.3g}, and the model expects [0, 1], or uint8, and "
+                    "normalises by itself; leave normalisation out of the transforms and of the data module"
+                )
 
 
 def network_input(images: Tensor) -> Tensor:
@@ -139,35 +161,52 @@ class PyramidBackbone(nn.Module):
         return OrderedDict((str(stride), output(level)) for stride, output, level in outputs)
 
 
-def small_fcos(num_classes: int, settings: Mapping[str, Any], kind: Callable[..., FCOS] = FCOS) -> FCOS:
-    """Return torchvision's FCOS on a `PyramidBackbone`.
+def fcos_small(
+    *,
+    num_classes: int,
+    channels: int = 48,
+    head_channels: int = 64,
+    strides: Sequence[int] = (8,),
+    min_size: int = 96,
+    max_size: int = 192,
+    score_thresh: float = 0.05,
+    nms_thresh: float = 0.6,
+    detections_per_img: int = 100,
+) -> FCOS:
+    """Return torchvision's FCOS on a `PyramidBackbone`, small enough to learn from scratch on two CPU cores.
 
     Args:
-        num_classes: Classes without background: one sigmoid for each.
-        settings: The hyperparameters of a recipe that detects, see `DetectionModule`: ``channels``, ``head_channels``,
-            ``strides``, ``min_size``, ``max_size``, ``score_thresh``, ``nms_thresh``,
-            ``detections_per_img``.
-        kind: FCOS or a subclass.
+        num_classes: Classes and the background; labels count from 1, and the output for 0 is not used.
+        channels: Width of the backbone, a positive multiple of 8.
+        head_channels: Width of pyramid and head, a multiple of 32, the groups of its normalisation.
+        strides: Strides of the pyramid's maps, a run of neighbours from (4, 8, 16, 32).
+        min_size: Images are resized so that the shorter side has this many pixels...
+        max_size: ... unless the longer side would exceed this many.
+        score_thresh: Detections below this score are dropped.
+        nms_thresh: Of two boxes of one class that overlap by more than this IoU the weaker is dropped.
+        detections_per_img: Most detections of one image.
 
     Raises:
-        ValueError: If one of them is out of range.
+        ValueError: If an argument is out of range.
     """
-    head_channels, strides = settings["head_channels"], settings["strides"]
     if head_channels <= 0 or head_channels % 32:
         raise ValueError(
             f"head_channels={head_channels} must be a multiple of 32, the groups of its normalisation; give 64"
         )
-    check_range(1, 101, detections_per_img=settings["detections_per_img"])  # the metric counts 100
-    passed = ("min_size", "max_size", "score_thresh", "nms_thresh", "detections_per_img")
-    return kind(
-        PyramidBackbone(channels=settings["channels"], out_channels=head_channels, strides=tuple(strides)),
+    strides = tuple(int(stride) for stride in strides)
+    return FCOS(
+        PyramidBackbone(channels=channels, out_channels=head_channels, strides=strides),
         num_classes=num_classes,
+        min_size=min_size,
+        max_size=max_size,
         image_mean=[IMAGE_MEAN] * 3,
         image_std=[IMAGE_STD] * 3,
         anchor_generator=AnchorGenerator(tuple((s,) for s in strides), ((1.0,),) * len(strides)),
         head=FCOSHead(head_channels, 1, num_classes, 1),
-        topk_candidates=300,
-        **{name: settings[name] for name in passed},
+        score_thresh=score_thresh,
+        nms_thresh=nms_thresh,
+        detections_per_img=detections_per_img,
+        topk_candidates=max(300, detections_per_img),
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Literal, TypeAlias, cast
+from types import FrameType
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import torch
 from lightning.pytorch import LightningModule
@@ -23,9 +25,6 @@ Metric: TypeAlias = WithoutDuplicates[Any]
 OptimizerCallable: TypeAlias = Callable[[Iterable[Any]], Optimizer]
 LRSchedulerCallable: TypeAlias = Callable[[Optimizer], LRScheduler | ReduceLROnPlateau]
 
-CALLABLES: Final = ("model", "optimizer", "scheduler")
-"""Arguments that no checkpoint keeps, unless they are text: a callable can't be loaded under ``weights_only=True``."""
-
 
 class WarmupCosineLR(LambdaLR):
     """A linear warm-up, then half a cosine down to 0 at the last step; steps are optimizer steps.
@@ -39,7 +38,7 @@ class WarmupCosineLR(LambdaLR):
         total_steps: Steps of the whole fit, or None for those of the trainer of the task that it is given to.
 
     Raises:
-        ValueError: If ``warmup_steps`` is negative.
+        ValueError: If ``warmup_steps`` is negative, or ``total_steps`` not above it.
 
     Source:
         Loshchilov and Hutter 2017, "SGDR", without restarts; Goyal et al. 2017 for the warm-up.
@@ -52,6 +51,8 @@ class WarmupCosineLR(LambdaLR):
     ) -> None:
         if warmup_steps < 0:
             raise ValueError(f"warmup_steps={warmup_steps} must be 0 or more")
+        if total_steps is not None and total_steps <= warmup_steps:
+            raise ValueError(f"total_steps={total_steps} must be above warmup_steps={warmup_steps}")
         self.warmup_steps = warmup_steps
         self.find_total: Callable[[], float] = lambda: math.inf if total_steps is None else total_steps
         self.is_open = total_steps is None
@@ -127,6 +128,19 @@ class Task(LightningModule):
         self.compile_settings = compile
         self.val_scores: Any = None
         self.test_scores: Any = None
+
+    def keep_arguments(self) -> None:
+        """Keep the arguments of the constructor that calls this as hyperparameters, in plain values.
+
+        Left out are callables, which no checkpoint could hold, and ``weights``, which a checkpoint has: so
+        ``load_from_checkpoint(path)``, or ``load_from_checkpoint(path, model=builder)``, needs no weights.
+        """
+        frame = cast(FrameType, cast(FrameType, inspect.currentframe()).f_back)
+        self.save_hyperparameters(ignore=["optimizer", "scheduler", "weights"], frame=frame, logger=False)
+        if not isinstance(self.hparams.get("model"), str):
+            self.hparams.pop("model", None)
+        for name, value in self.hparams.items():
+            self.hparams[name] = _plain(value)
 
     def set_model(self, model: nn.Module) -> None:
         """Take the model, freeze what is to be frozen, and check the patterns of names.
@@ -233,3 +247,12 @@ class Task(LightningModule):
         """
         total = self.trainer.estimated_stepping_batches
         return total if total > 0 else math.inf
+
+
+def _plain(value: Any) -> Any:
+    """Return containers, such as Hydra's, as dicts and lists."""
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(each) for each in value]
+    return value

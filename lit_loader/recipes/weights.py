@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import inspect
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
-from urllib.error import URLError
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torchvision import models
+from torchvision.models.detection import FCOS, FasterRCNN, RetinaNet
+from torchvision.ops.misc import FrozenBatchNorm2d
 
 from lit_loader.extras import require
 
-__all__ = ["ModelBuilder", "build_model", "load_weights", "model_builder"]
+__all__ = ["ModelBuilder", "build_model", "freeze_batch_norm", "load_weights", "model_builder"]
 
 _log = logging.getLogger(__name__)
+
+_COUNT: Final = ".num_batches_tracked"
 
 ModelBuilder: TypeAlias = Callable[..., nn.Module]
 """Called with ``num_classes=`` and, where it has them, ``weights=`` and ``weights_backbone=``, as torchvision's are."""
@@ -68,7 +72,8 @@ def build_model(
         builder: See `ModelBuilder`.
         num_classes: Classes, with the background where the builder counts it.
         weights: A name of the builder's weights, such as ``DEFAULT`` or ``COCO_V1``, which may have another number of
-            classes; a file of a state dict; or None for random ones, when nothing is downloaded.
+            classes; a file, see `load_weights`; or None for random ones, when nothing is downloaded unless the builder
+            was given weights of its own.
         replace_heads: Puts heads for a number of classes in the place of a model's own.
 
     Raises:
@@ -77,22 +82,17 @@ def build_model(
     """
     if weights is None or _is_path(weights):
         absent = {name: None for name in ("weights", "weights_backbone") if _takes(builder, name)}
-        model = builder(num_classes=num_classes, **absent)
+        model = _call(builder, num_classes=num_classes, **absent)
         if weights is not None:
             load_weights(model, weights)
         return model
     if not _takes(builder, "weights"):
         name = getattr(builder, "__name__", repr(builder))
         raise ValueError(f"weights={weights!r}: {name} has no weights by name; give a file, or null")
-    try:
-        model = builder(weights=weights)
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"weights={weights!r} is not one of {_names_of_weights(builder)}, nor a file") from error
-    except (URLError, OSError, RuntimeError) as error:  # torch.hub raises RuntimeError for a damaged download
-        raise OSError(
-            f"weights={weights!r} could not be downloaded: {error}; download them where there is a network, into "
-            f"{Path(torch.hub.get_dir()) / 'checkpoints'}, or give their file, weights=PATH, or null for random weights"
-        ) from error
+    names = _weight_names(builder)
+    if names is not None and weights not in names:
+        raise ValueError(f"weights={weights!r} is none of {', '.join(names)}, nor a file")
+    model = _call(builder, weights=weights)
     replace_heads(model, num_classes)
     return model
 
@@ -101,46 +101,93 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     """Load a state dict from a file into a model.
 
     A tensor that differs in its first size alone, the number of outputs, is a head for other classes: it is left out and
-    named in a warning of the log. A Lightning checkpoint of a `Task` is taken for its model.
+    named in a warning of the log. See `freeze_batch_norm` for files of torchvision's detectors.
 
     Args:
         model: The model.
-        path: A file of ``torch.save`` or, with safetensors installed, ``.safetensors``. Never unpickled.
+        path: A file of ``torch.save`` or ``.safetensors``; a Lightning checkpoint of a `Task`, of which the model is
+            taken; or a checkpoint of torchvision's training scripts. Nothing in it is executed.
 
     Raises:
         ValueError: If the file holds no state dict, or one of another model.
         OSError: If it cannot be read.
     """
     state = _read_state(Path(path))
+    freeze_batch_norm(model, state)
     own = model.state_dict()
+    counts = {name for name in own.keys() - state.keys() if name.endswith(_COUNT)}  # not counted before torch 0.4.1
+    state = {**state, **{name: own[name] for name in counts}}
     missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     other = [name for name in own.keys() & state.keys() if own[name].shape != state[name].shape]
     wrong = [name for name in other if own[name].shape[1:] != state[name].shape[1:] or not own[name].ndim]
     if missing or unknown or wrong:
         found = {"missing": missing, "unknown": unknown, "of another shape": sorted(wrong)}
-        counts = "; ".join(f"{len(names)} {kind}, such as {names[0]}" for kind, names in found.items() if names)
-        raise ValueError(f"weights={str(path)!r} are not those of a {type(model).__name__}: {counts}")
+        parts = "; ".join(f"{len(names)} {kind}, such as {names[0]}" for kind, names in found.items() if names)
+        raise ValueError(f"weights={str(path)!r} are not those of a {type(model).__name__}: {parts}")
     model.load_state_dict({name: own[name] if name in other else value for name, value in state.items()})
     if other:
         _log.warning("weights=%s: heads for other classes were left out: %s", path, ", ".join(sorted(other)))
 
 
-def _read_state(path: Path) -> dict[str, Tensor]:
-    if path.suffix == ".safetensors":
-        return dict(require("safetensors.torch", "timm").load_file(path))
+def freeze_batch_norm(model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Freeze batch normalisation in a torchvision detector's backbone where a state dict has it frozen.
+
+    torchvision builds some detectors, such as ``fasterrcnn_resnet50_fpn``, with frozen batch normalisation if it loads
+    weights, and with a trained one if not. The state of a frozen one has no count of batches.
+
+    Args:
+        model: The model, which is changed.
+        state: A state dict of it.
+    """
+    for detector, module in list(model.named_modules()):
+        if not isinstance(module, FasterRCNN | FCOS | RetinaNet):
+            continue
+        for name, norm in list(module.backbone.named_modules()):
+            key = ".".join(filter(None, (detector, "backbone", name)))
+            if isinstance(norm, nn.BatchNorm2d) and f"{key}.running_mean" in state and key + _COUNT not in state:
+                frozen = FrozenBatchNorm2d(norm.num_features, norm.eps)
+                frozen.load_state_dict(norm.state_dict())
+                module.backbone.set_submodule(name, frozen)
+
+
+def _call(builder: ModelBuilder, **arguments: Any) -> nn.Module:
     try:
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
+        return builder(**arguments)
+    except (OSError, RuntimeError) as error:
+        # torch.hub has a RuntimeError for a damaged download, the loading of a state dict another one.
+        if isinstance(error, RuntimeError) and "hash" not in str(error):
+            raise
+        given = arguments.get("weights") or "the builder's own"
+        raise OSError(
+            f"weights={given!r} could not be downloaded: {error}; download them where there is a network, into "
+            f"{Path(torch.hub.get_dir()) / 'checkpoints'}, or give their file, weights=PATH, or null for random weights"
+        ) from error
+
+
+def _read_state(path: Path) -> dict[str, Tensor]:
+    try:
+        found: Any = _read_file(path)
+    except (OSError, ImportError):
         raise
-    except Exception as error:  # pickle, zip and torch have a dozen types for a damaged or hostile file
-        raise ValueError(f"weights={str(path)!r} is not a file of tensors that torch.save wrote: {error}") from error
+    except Exception as error:  # pickle, zip, safetensors and torch have a dozen types for a damaged or hostile file
+        raise ValueError(f"weights={str(path)!r} is not a file of tensors: {error}") from error
     if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):  # a checkpoint of a Task
         found = {k.removeprefix("model."): v for k, v in found["state_dict"].items() if k.startswith("model.")}
-    elif isinstance(found, Mapping) and isinstance(found.get("model"), Mapping):  # of torchvision's training script
+    elif isinstance(found, Mapping) and isinstance(found.get("model"), Mapping):  # of torchvision's training scripts
         found = found["model"]
     if not isinstance(found, Mapping) or not found or not all(isinstance(v, Tensor) for v in found.values()):
         raise ValueError(f"weights={str(path)!r} holds no state dict: expected tensors by name")
     return dict(found)
+
+
+def _read_file(path: Path) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(f"weights={str(path)!r} is no file; give a file, a name of weights, or null")
+    if path.suffix == ".safetensors":
+        return require("safetensors.torch", "timm").load_file(path)
+    # torchvision's training scripts keep their arguments beside the model; a Namespace holds values only.
+    with torch.serialization.safe_globals([argparse.Namespace]):
+        return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _timm_model(name: str, *, num_classes: int = 1000, weights: str | None = None, **kwargs: Any) -> nn.Module:
@@ -165,9 +212,11 @@ def _takes(builder: ModelBuilder, name: str) -> bool:
     return name in inspect.signature(builder).parameters and name not in given
 
 
-def _names_of_weights(builder: ModelBuilder) -> str:
+def _weight_names(builder: ModelBuilder) -> list[str] | None:
+    """Return the names of a builder's weights, None if torchvision does not know them."""
     function: Any = builder.func if isinstance(builder, partial) else builder
     try:
-        return ", ".join(member.name for member in models.get_model_weights(function))
+        enum = models.get_model_weights(function)
     except ValueError:
-        return "DEFAULT"
+        return None
+    return list(enum.__members__)
