@@ -5,17 +5,45 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import numpy as np
 import yaml
 
+from lit_loader.annotations.keypoints import keypoint_schema
 from lit_loader.formats import write_annotations
 from tests.drawn_set import SIZE, draw_set
 
 
+WITHOUT_POINTS = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
+
+
 def split_in_two(tmp_path):
     """Return a drawn table without points, cut into training and validation."""
-    without = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
-    table = draw_set(tmp_path / "drawn", num_images=8, objects=1, **without)
+    table = draw_set(tmp_path / "drawn", num_images=8, objects=1, **WITHOUT_POINTS)
     return {"train": table.select(range(6)), "val": table.select(range(6, 8))}
+
+
+def split_in_three(tmp_path, draw=draw_set, **columns):
+    """Return a drawn table of an object or more an image, cut into training, validation and test."""
+    table = draw(tmp_path / "drawn", num_images=18, **columns)
+    table = table.select(np.flatnonzero(np.diff(table.offsets)))
+    return {"train": table.select(range(6)), "val": table.select(range(6, 9)), "test": table.select(range(9, 12))}
+
+
+def face_columns(num_faces):
+    """Return columns of 68 points for so many faces, an object an image, for `draw_set`."""
+    schema = keypoint_schema("face_68")
+    grid = np.stack(np.meshgrid(np.arange(10), np.arange(7)), axis=-1).reshape(-1, 2)[:68]
+    points = np.tile(grid * np.float32([4, 5]) + 8, (num_faces, 1, 1))
+    points += np.random.default_rng(0).uniform(0, 4, (num_faces, 1, 2)).astype(np.float32)
+    return {
+        "keypoints": points,
+        "visibility": np.full((num_faces, 68), 2, dtype=np.uint8),
+        "keypoint_names": schema.names,
+        "flip_pairs": schema.flip_pairs,
+        "class_names": ("face",),
+        "labels": [0] * num_faces,
+        "attributes": {},
+    }
 
 
 def make_coco(root, tables):
