@@ -55,7 +55,7 @@ class MultiTask(DetectionTask):
 
     def __init__(
         self,
-        model: ModelBuilder | str,
+        model: str | ModelBuilder,
         *,
         class_names: Sequence[str],
         keypoint_names: Sequence[str] = (),
