@@ -28,6 +28,7 @@ from lit_loader.recipes import model_kwargs_from_datamodule
 __all__ = ["Run", "build_run", "checkpoint_path", "console"]
 
 _LIGHTNINGS_PATHS = ("last", "best", "hpc")
+_EXAMPLE = "logs/train/runs/DATE_TIME/checkpoints/last.ckpt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,19 +102,22 @@ def build_run(
     return run
 
 
-def checkpoint_path(cfg: DictConfig) -> str | None:
+def checkpoint_path(cfg: DictConfig, *, is_needed: bool = False) -> str | None:
     """Return the checkpoint of a config.
 
+    Args:
+        cfg: The config.
+        is_needed: Whether there must be one.
+
     Raises:
-        ConfigError: If there is no such file.
+        ConfigError: If there is no such file, or none is given and one is needed.
     """
     path: str | None = cfg.get("ckpt_path")
+    if path is None and is_needed:
+        raise ConfigError("ckpt_path is missing; pass ckpt_path=FILE, a checkpoint of a run such as " + _EXAMPLE)
     if path is None or path in _LIGHTNINGS_PATHS or "://" in path or Path(path).exists():
         return path
-    raise ConfigError(
-        f"ckpt_path={path!r} is no file in {Path.cwd()}; runs keep theirs in FOLDER/checkpoints, such as "
-        "logs/train/runs/DATE_TIME/checkpoints/last.ckpt"
-    )
+    raise ConfigError(f"ckpt_path={path!r} is no file in {Path.cwd()}; a run has its checkpoints as " + _EXAMPLE)
 
 
 def _hyperparameters(path: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def evaluate(cfg: DictConfig) -> float | None:
     """
     start = time.monotonic()
     with one_job():
-        path = checkpoint_path(cfg)
+        path = checkpoint_path(cfg, is_needed=True)
         run = build_run(cfg, checkpoint=path)
         if not has_stage(run.datamodule, "test"):
             raise ConfigError("there is no test split; name what to test on by dataset.test=NAME")

@@ -28,7 +28,7 @@ def predict(cfg: DictConfig) -> None:
         LitLoaderError: If the data cannot be used.
     """
     with one_job():
-        path = checkpoint_path(cfg)
+        path = checkpoint_path(cfg, is_needed=True)
         with config_errors(cfg):
             writer = instantiate(cfg.predict, _convert_="all")
         run = build_run(cfg, checkpoint=path, callbacks=(writer,), needs_names=False)

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, read_write
 
 from lit_loader.configs import ConfigError, run_with_hints
 from lit_loader.configs.checks import accepted
@@ -62,10 +62,8 @@ def one_job() -> Iterator[None]:
     had_group = torch.distributed.is_available() and torch.distributed.is_initialized()
     if is_of_sweep:
         sys.argv[1:] = _words_of_job()
-        hydra: Any = HydraConfig.instance().cfg
-        OmegaConf.set_readonly(hydra, False)
-        hydra.hydra.run.dir = hydra.hydra.runtime.output_dir
-        OmegaConf.set_readonly(hydra, True)
+        with read_write(HydraConfig.get()) as hydra:
+            hydra.run.dir = hydra.runtime.output_dir
     try:
         yield
     finally:

@@ -7,7 +7,8 @@ import os
 import re
 import select
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,12 +51,15 @@ def run_with_hints(main: Callable[[], Any]) -> None:
     sys.argv[1:] = with_free_keys(sys.argv[1:])
     before = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints and exits by itself
+    held: list[str] = []
     try:
-        _with_choices_for_help(main)
-        sys.stdout.flush()
+        with _held_back(held):
+            _with_choices_for_help(main)
+            sys.stdout.flush()
     except (HydraException, OmegaConfBaseException, ConfigError, LitLoaderError, ImportError) as error:
         is_config = not isinstance(error, LitLoaderError | ImportError)
         if before == "1" or (isinstance(error, ImportError) and extra_of(error) is None):
+            sys.stderr.writelines(held)
             raise
         sys.stderr.write(f"error{' in the config' if is_config else ''}: {what_is_wrong(error)}\n")
         sys.exit(1)
@@ -64,11 +68,33 @@ def run_with_hints(main: Callable[[], Any]) -> None:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         sys.exit(1)
+    except Exception:
+        sys.stderr.writelines(held)
+        raise
     finally:
         if before is None:
             os.environ.pop("HYDRA_FULL_ERROR", None)
         else:
             os.environ["HYDRA_FULL_ERROR"] = before
+
+
+@contextmanager
+def _held_back(held: list[str]) -> Iterator[None]:
+    """Collect what Hydra writes of a job that failed: all of its overrides, before the error itself."""
+    stream = sys.stderr
+    write = stream.write
+
+    def hold(text: str) -> int:
+        if not text.startswith("Error executing job with overrides"):
+            return write(text)
+        held.append(text)
+        return len(text)
+
+    stream.write = hold  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        stream.write = write  # type: ignore[method-assign]
 
 
 def _with_choices_for_help(main: Callable[[], Any]) -> None:
