@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import tempfile
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -26,15 +27,12 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lit_loader import DetectionDataModule
 from lit_loader.datamodules import ClassBalancedSamplerConfig
 from lit_loader.datasets import ShapesSource
-from lit_loader.recipes import DetectionModule
+from lit_loader.recipes import DetectionTask, fcos_small
 
-KILL_AT, LAST = (
-    17,
-    15,
-)  # the step, of 36, at which it is killed; its last checkpoint, one is saved every 5 steps
+KILL_AT, LAST = 8, 7  # of ten steps; checkpoints are saved every 7 steps
 
 
-class Recorded(DetectionModule):
+class Recorded(DetectionTask):
     """Writes down each batch that it is trained on, and may be killed at one."""
 
     record: Path
@@ -55,16 +53,16 @@ def train(record: Path, *, kill_at: int | None = None, ckpt_path: Path | None = 
     """Train, from the beginning or from a checkpoint, and return the final weights."""
     torch.set_num_threads(1)
     torch.manual_seed(0)  # the first weights; batches do not depend on it
-    source = ShapesSource(num_images={"train": 96, "val": 8, "test": 8}, image_size=64, progress=False)
+    source = ShapesSource(num_images={"train": 20, "val": 4, "test": 4}, image_size=64, progress=False)
     sampler = ClassBalancedSamplerConfig()
-    datamodule = DetectionDataModule(source, batch_size=8, train_sampler=sampler, seed=1, **workers)
+    datamodule = DetectionDataModule(source, batch_size=4, train_sampler=sampler, seed=1, **workers)
     datamodule.prepare_data()
-    small: Any = {"channels": 8, "head_channels": 32, "warmup_steps": 3}
-    model = Recorded(class_names=datamodule.class_names, **small)
+    small = partial(fcos_small, channels=8, head_channels=32, min_size=64)
+    model = Recorded(small, class_names=datamodule.class_names)
     model.record, model.kill_at = record, kill_at
-    saves = ModelCheckpoint(record.with_suffix(""), every_n_train_steps=5, save_top_k=-1, filename="{step}")
+    saves = ModelCheckpoint(record.with_suffix(""), every_n_train_steps=LAST, save_top_k=-1, filename="{step}")
     quiet: Any = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = Trainer(accelerator="cpu", max_epochs=3, callbacks=[saves], limit_val_batches=0, **quiet)
+    trainer = Trainer(accelerator="cpu", max_epochs=2, callbacks=[saves], limit_val_batches=0, **quiet)
     trainer.fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
     return model.state_dict()
 

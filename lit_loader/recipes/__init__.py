@@ -11,9 +11,17 @@ from lit_loader.recipes.metrics import (
     LandmarkScores,
     NormalizedMeanError,
 )
+from lit_loader.recipes.multi_task import MultiTask
+from lit_loader.recipes.multi_task_metric import MultiTaskScores
+from lit_loader.recipes.multi_task_model import MultiTaskModel
 from lit_loader.recipes.network import PyramidBackbone, fcos_small
 from lit_loader.recipes.task import Task, WarmupCosineLR
-from lit_loader.recipes.with_datamodule import draw_predictions, model_kwargs_from_datamodule
+from lit_loader.recipes.with_datamodule import (
+    check_model_fits,
+    draw_predictions,
+    model_kwargs_from_datamodule,
+    task_of,
+)
 from lit_loader.recipes.without_duplicates import WithoutDuplicates
 
 __all__ = [
@@ -23,13 +31,18 @@ __all__ = [
     "DetectionScores",
     "DetectionTask",
     "LandmarkScores",
+    "MultiTask",
+    "MultiTaskModel",
+    "MultiTaskScores",
     "NormalizedMeanError",
     "PyramidBackbone",
     "Task",
     "WarmupCosineLR",
     "WithoutDuplicates",
+    "check_model_fits",
     "draw_predictions",
     "fcos_small",
     "model_kwargs_from_datamodule",
     "replace_detection_heads",
+    "task_of",
 ]

@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
-from torch import Tensor
-from torchvision.models.detection.fcos import FCOS
+from torch import Tensor, nn
 
 from lit_loader.collate.multi_task import MultiTaskBatch
-from lit_loader.recipes.detection import DetectionModule
-from lit_loader.recipes.metrics import AveragePrecision, NormalizeBy, landmark_metric
+from lit_loader.recipes.detection import DetectionTask
+from lit_loader.recipes.metrics import NormalizeBy, landmark_metric
 from lit_loader.recipes.multi_task_metric import MultiTaskMetric
-from lit_loader.recipes.multi_task_net import MultiTaskNet
-from lit_loader.recipes.network import (
-    check_keypoints,
-    check_labels,
-    check_names,
-    plain,
-    small_fcos,
-)
+from lit_loader.recipes.multi_task_model import MultiTaskModel
+from lit_loader.recipes.network import check_keypoints, check_labels, check_names, plain
+from lit_loader.recipes.weights import ModelBuilder
 
-__all__ = ["MultiTaskModule"]
+__all__ = ["MultiTask"]
 
 _TAKEN: Final = ("boxes", "labels", "scores", "keypoints", "keypoint_scores", "keypoint_mask", "iscrowd")
 
 
-class MultiTaskModule(DetectionModule):
-    """FCOS whose backbone also serves points and attributes of its objects, looked at through RoIAlign.
+class MultiTask(DetectionTask):
+    """Any detector of torchvision's whose backbone also serves points and attributes of its objects.
 
-    A batch is a `MultiTaskBatch`, whose padding the model does not see: boxes in pixels, labels from 1 (0 is
-    background), points with a mask, attributes with -1 for none. The heads of points and attributes learn
-    on annotated boxes, moved a little, and answer on detected ones; the backbone runs once a batch. Objects marked by
-    ``iscrowd`` are not trained on.
+    A batch is a `MultiTaskBatch`, whose padding the model does not see. The model is a `MultiTaskModel`, with parameters
+    ``detector.*``, such as ``detector.backbone.*``, and ``heads.*``. Objects marked by ``iscrowd`` are not trained on.
 
     `forward` returns, besides ``boxes`` (n, 4), ``labels`` (n,) from 1 and ``scores`` (n,) of the n detections of an
     image, with points ``keypoints`` (n, K, 2), in pixels of the image, and ``keypoint_scores`` (n, K); for every
@@ -44,6 +35,7 @@ class MultiTaskModule(DetectionModule):
     ``val/<attribute>/macro_f1``; the same under ``test/``.
 
     Args:
+        model: The detector, as `DetectionTask` takes it: Faster R-CNN, RetinaNet, FCOS or `fcos_small`.
         class_names: Names of the classes; label ``i + 1`` is ``class_names[i]``.
         keypoint_names: Names of the K points of an object; may be none.
         attributes: Names of the values of every attribute by its name; may be none.
@@ -51,12 +43,8 @@ class MultiTaskModule(DetectionModule):
             ``"pair"`` where ``normalization_pair`` is given and ``"box"`` where it is not.
         normalization_pair: Positions of the two points whose distance normalises the error.
         failure_threshold: Error above which an object's points count as failed.
-        strides: Strides of the pyramid's maps, a run of neighbours from (4, 8, 16, 32).
-        **detection: The other arguments of `DetectionModule`.
-
-    Attributes:
-        test_scores: The scores of the last test, or None before a test.
-        val_scores: The same of the last validation.
+        weights: Of the detector, see `DetectionTask`; the heads begin at random.
+        **training: The arguments of `Task`.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -67,6 +55,7 @@ class MultiTaskModule(DetectionModule):
 
     def __init__(
         self,
+        model: str | ModelBuilder,
         *,
         class_names: Sequence[str],
         keypoint_names: Sequence[str] = (),
@@ -74,39 +63,37 @@ class MultiTaskModule(DetectionModule):
         normalize_by: NormalizeBy | None = None,
         normalization_pair: Sequence[int] | None = None,
         failure_threshold: float = 0.10,
-        strides: Sequence[int] = (4, 8),
-        **detection: Any,
+        weights: str | None = None,
+        **training: Any,
     ) -> None:
-        class_names = check_names("class_names", class_names)
         keypoint_names = check_names("keypoint_names", keypoint_names) if len(keypoint_names) else []
         attributes = _check_attributes(attributes or {})
         if not keypoint_names and not attributes:
-            raise ValueError("keypoint_names and attributes are both empty; give one, or use DetectionModule")
+            raise ValueError("keypoint_names and attributes are both empty; give one, or use DetectionTask")
         if not keypoint_names and normalization_pair is not None:
             raise ValueError(
                 f"normalization_pair={tuple(normalization_pair)} has no effect without keypoint_names; leave it out"
             )
         normalization_pair = None if normalization_pair is None else list(normalization_pair)
-        strides = [int(stride) for stride in strides]
-        super().__init__(class_names=class_names, strides=strides, **detection)  # saves the values of both
+        super().__init__(model, class_names=class_names, weights=weights, **training)  # saves the values of both
         self.keypoint_names = tuple(keypoint_names)
         self.attributes = {name: tuple(values) for name, values in attributes.items()}
 
-    def make_model(self) -> FCOS:
-        """Return the detector with its heads."""
-        kind = partial(MultiTaskNet, settings=self.hparams)
-        return small_fcos(len(self.class_names), self.hparams, kind)
+    def set_model(self, model: nn.Module) -> None:
+        """Take the detector, with heads on it."""
+        names, attributes = self.hparams["keypoint_names"], self.hparams["attributes"]
+        super().set_model(MultiTaskModel(model, num_keypoints=len(names), attributes=attributes))
 
-    def make_metric(self) -> MultiTaskMetric:
+    def make_metric(self) -> nn.Module:
         """Return the metric of validation and tests."""
         return MultiTaskMetric(
-            boxes=AveragePrecision(self.class_names),
+            boxes=super().make_metric(),
             points=landmark_metric(self.hparams) if self.hparams["keypoint_names"] else None,
             attributes=self.hparams["attributes"],
         )
 
     def read_targets(self, batch: Any) -> list[dict[str, Tensor]]:
-        """Return the targets of a `MultiTaskBatch` as `DetectionModule` does, with points and attributes."""
+        """Return the targets of a `MultiTaskBatch` as `DetectionTask` does, with points and attributes."""
         if not isinstance(batch, MultiTaskBatch):
             raise TypeError(
                 f"expected a MultiTaskBatch, got a {type(batch).__name__}; give the batches of MultiTaskDataModule"

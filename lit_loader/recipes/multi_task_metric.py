@@ -77,8 +77,8 @@ class MultiTaskScores:
 class MultiTaskMetric(JointMetric):
     """The metrics of detection, points and attributes, fed together.
 
-    A detection stands for the object that `match_detections` gives it, whatever its class; crowds are left
-    out. Points and attributes are measured on what is matched, and how much is not is counted.
+    Points and attributes are measured on objects that `match_detections` finds a detection for, whatever its class.
+    Crowds are left out.
 
     Args:
         boxes: Of the detections.
@@ -110,21 +110,17 @@ class MultiTaskMetric(JointMetric):
                 for none) and ``iscrowd``.
         """
         self.precision.update([dict(one) for one in detections], plain_targets(targets))
-        for one, target in zip(detections, targets, strict=True):
-            objects = (target["iscrowd"] == 0).nonzero()[:, 0]
-            rows, columns = match_detections(one["boxes"], one["scores"], target["boxes"][objects])
-            columns = objects[columns]
+        for found, target in zip(detections, targets, strict=True):
+            single = target["iscrowd"] == 0
+            wanted = {name: rows[single] for name, rows in target.items()}
+            rows, columns = match_detections(found["boxes"], found["scores"], wanted["boxes"])
             self.matched.update(float(len(rows)))
-            self.missed.update(float(len(objects) - len(rows)))
+            self.missed.update(float(len(wanted["boxes"]) - len(rows)))
             if self.points is not None:
-                self.points.update(
-                    one["keypoints"][rows],
-                    target["keypoints"][columns],
-                    target["keypoint_mask"][columns],
-                    target["boxes"][columns],
-                )
+                points = [wanted[name][columns] for name in ("keypoints", "keypoint_mask", "boxes")]
+                self.points.update(found["keypoints"][rows], *points)
             for name, metric in self._by_attribute().items():
-                metric.update(one[name][rows], target[name][columns])
+                metric.update(found[name][rows], wanted[name][columns])
 
     def compute_scores(self) -> MultiTaskScores:
         """Return the scores of everything collected since the last reset, over all ranks."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from lightning.pytorch import LightningModule
@@ -12,6 +12,7 @@ from torch import Tensor
 from lit_loader.collate import ClassificationBatch, LandmarkBatch, batch_images
 from lit_loader.datamodules import (
     ClassificationDataModule,
+    DetectionDataModule,
     LandmarkDataModule,
     MultiTaskDataModule,
     TableDataModule,
@@ -20,25 +21,76 @@ from lit_loader.datamodules import (
     draw_points,
     label_texts,
 )
+from lit_loader.recipes.detection import DetectionTask
+from lit_loader.recipes.multi_task import MultiTask
+from lit_loader.recipes.task import Task
 
 if TYPE_CHECKING:  # matplotlib is an extra
     from matplotlib.figure import Figure
 
-__all__ = ["draw_predictions", "model_kwargs_from_datamodule"]
+__all__ = ["check_model_fits", "draw_predictions", "model_kwargs_from_datamodule", "task_of"]
+
+
+_TASKS: Final[Mapping[type[TableDataModule], type[Task]]] = {
+    DetectionDataModule: DetectionTask,
+    MultiTaskDataModule: MultiTask,
+}
+
+
+def task_of(datamodule: object) -> type[Task]:
+    """Return the task that a data module's batches are for.
+
+    Args:
+        datamodule: The class of a data module, or whatever else builds one.
+
+    Returns:
+        The task of this package's data module that the class is or derives from, else `Task`.
+    """
+    kinds = datamodule.__mro__ if isinstance(datamodule, type) else ()
+    return next((_TASKS[kind] for kind in kinds if kind in _TASKS), Task)
+
+
+def check_model_fits(datamodule: object, model: object, options: Mapping[str, object] | None = None) -> None:
+    """Check that a data module and a model are for one task, before either is built.
+
+    A data module or a model that does not derive from one of this package's fits everything.
+
+    Args:
+        datamodule: The class of the data module, or whatever else builds it.
+        model: The class of the task, or whatever else builds it.
+        options: What ``model=`` may be by name, for the message.
+
+    Raises:
+        ValueError: If they are for different tasks.
+    """
+    expected, given = task_of(datamodule), _known_task(model)
+    if expected is Task or given in (expected, None):
+        return
+    names = [f"model={name}" for name, kind in (options or {}).items() if _known_task(kind) is expected]
+    (other,) = (kind.__name__ for kind, task in _TASKS.items() if task is given)
+    raise ValueError(
+        f"a {getattr(datamodule, '__name__', datamodule)} gives batches for a {expected.__name__}, and the model is a "
+        f"{getattr(model, '__name__', model)}; choose {' or '.join(names) or f'a {expected.__name__}'}, or a {other}"
+    )
+
+
+def _known_task(model: object) -> type[Task] | None:
+    kinds = model.__mro__ if isinstance(model, type) else ()
+    return next((kind for kind in kinds if kind in _TASKS.values()), None)
 
 
 def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
-    """Return the keywords of the task's recipe that follow from the data.
+    """Return the keywords of the data module's task that follow from the data.
 
-    A landmark recipe gets a head for the class where the data has more than one.
+    A landmark task gets a head for the class where the data has more than one.
 
     Args:
         datamodule: One whose data is prepared.
 
     Returns:
-        For `DetectionModule` ``class_names``; for `ClassificationModule` ``multi_label`` too; for
-        `LandmarkModule` and `MultiTaskModule` also ``keypoint_names`` and ``normalization_pair``, for the latter
-        ``attributes``. Plain lists, so that a checkpoint can keep them.
+        For `DetectionTask` ``class_names``, and ``masks`` where the data module gives some; for `ClassificationTask`
+        ``multi_label`` too; for `LandmarkTask` and `MultiTask` also ``keypoint_names`` and ``normalization_pair``, for
+        the latter ``attributes``. Plain lists, so that a checkpoint can keep them.
 
     Raises:
         ValueError: If the data has no classes, or a landmark set no points.
@@ -51,6 +103,8 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
         )
     if isinstance(datamodule, ClassificationDataModule):
         return {"class_names": classes, "multi_label": datamodule.multi_label}
+    if isinstance(datamodule, DetectionDataModule) and datamodule.masks:
+        return {"class_names": classes, "masks": True}
     if not isinstance(datamodule, LandmarkDataModule | MultiTaskDataModule):
         return {"class_names": classes}
     schema = datamodule.keypoint_schema

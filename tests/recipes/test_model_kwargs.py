@@ -1,4 +1,4 @@
-"""What a recipe is told of its data: plain values that build it, one kind for each data module."""
+"""What a task gets from its data: plain values that build it; and which task goes with which data module."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ import pytest
 
 from lit_loader.datamodules import (
     ClassificationDataModule,
+    DatasetsDataModule,
     DetectionDataModule,
     LandmarkDataModule,
     MultiTaskDataModule,
 )
 from lit_loader.recipes import (
-    ClassificationModule,
-    DetectionModule,
-    LandmarkModule,
-    MultiTaskModule,
+    ClassificationTask,
+    DetectionTask,
+    LandmarkTask,
+    MultiTask,
+    check_model_fits,
     model_kwargs_from_datamodule,
+    task_of,
 )
+from lit_loader.recipes.task import Task
 from tests.drawn_set import CLASSES, FINISHES, POINTS, DrawnSource, draw_set
 
 BARE = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
-SMALL = {"channels": 8, "head_channels": 32}
+MODELS = {ClassificationTask: "classifier_small", LandmarkTask: "heatmaps_small"}
 
 
 @pytest.fixture
@@ -35,26 +39,26 @@ EYES = {"keypoint_names": list(POINTS), "normalization_pair": [0, 1]}
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "recipe", "names"),
+    ("kind", "settings", "task", "names"),
     [
-        (DetectionDataModule, {}, DetectionModule, {}),
-        (ClassificationDataModule, {"multi_label": True}, ClassificationModule, {"multi_label": True}),
-        (ClassificationDataModule, {"sample_unit": "object"}, ClassificationModule, {"multi_label": False}),
-        (LandmarkDataModule, {}, LandmarkModule, EYES),
-        (MultiTaskDataModule, {}, MultiTaskModule, {**EYES, "attributes": FINISH}),
+        (DetectionDataModule, {}, DetectionTask, {}),
+        (ClassificationDataModule, {"multi_label": True}, ClassificationTask, {"multi_label": True}),
+        (ClassificationDataModule, {"sample_unit": "object"}, ClassificationTask, {"multi_label": False}),
+        (LandmarkDataModule, {}, LandmarkTask, EYES),
+        (MultiTaskDataModule, {}, MultiTask, {**EYES, "attributes": FINISH}),
         (
             MultiTaskDataModule,
             {"keypoints": False, "attributes": ["finish"]},
-            MultiTaskModule,
+            MultiTask,
             {"keypoint_names": [], "normalization_pair": None, "attributes": FINISH},
         ),
     ],
 )
-def test_the_names_are_plain_and_build_the_recipe(source, kind, settings, recipe, names):
+def test_the_names_are_plain_and_build_the_task(source, kind, settings, task, names):
     found = model_kwargs_from_datamodule(kind(source, **settings))
     assert found == {"class_names": list(CLASSES), **names}
     assert json.loads(json.dumps(found)) == found
-    assert recipe(**found, **SMALL).class_names == CLASSES
+    assert task(MODELS.get(task, "fcos_small"), **found).class_names == CLASSES
 
 
 def test_a_label_by_an_attribute_names_its_values(source):
@@ -78,3 +82,69 @@ def test_data_without_classes_or_points_is_refused_with_a_remedy(tmp_path):
     bare = draw_set(tmp_path, num_images=2, objects=1, **BARE)
     with pytest.raises(ValueError, match="no points; read it with a keypoint schema"):
         model_kwargs_from_datamodule(LandmarkDataModule(DrawnSource(predict=bare)))
+
+
+def test_masks_of_the_data_module_are_those_of_the_task(source):
+    found = model_kwargs_from_datamodule(DetectionDataModule(source, masks=True))
+    assert found == {"class_names": list(CLASSES), "masks": True}
+
+
+class OwnDataModule(LandmarkDataModule):
+    """One that derives from a data module of the package."""
+
+
+class OwnTask(MultiTask):
+    """One that derives from a task of the package."""
+
+
+class OtherTask(Task):
+    """One of its own."""
+
+
+@pytest.mark.parametrize(
+    ("datamodule", "task"),
+    [
+        (ClassificationDataModule, ClassificationTask),
+        (DetectionDataModule, DetectionTask),
+        (LandmarkDataModule, LandmarkTask),
+        (OwnDataModule, LandmarkTask),
+        (MultiTaskDataModule, MultiTask),
+        (DatasetsDataModule, Task),
+        (print, Task),
+    ],
+)
+def test_the_task_of_a_data_module(datamodule, task):
+    assert task_of(datamodule) is task
+
+
+@pytest.mark.parametrize(
+    ("datamodule", "model"),
+    [
+        (DetectionDataModule, DetectionTask),
+        (MultiTaskDataModule, OwnTask),
+        (OwnDataModule, LandmarkTask),
+        (DatasetsDataModule, LandmarkTask),
+        (LandmarkDataModule, OtherTask),
+        (LandmarkDataModule, print),
+        (print, MultiTask),
+    ],
+)
+def test_what_is_for_one_task_fits_and_own_classes_fit_everything(datamodule, model):
+    check_model_fits(datamodule, model)
+
+
+OPTIONS = {"fcos_small": DetectionTask, "heatmaps_small": LandmarkTask, "heatmaps_resnet18": LandmarkTask}
+
+
+@pytest.mark.parametrize(
+    ("datamodule", "model", "told"),
+    [
+        (LandmarkDataModule, DetectionTask, "choose model=heatmaps_small or model=heatmaps_resnet18, or a Detection"),
+        (DetectionDataModule, LandmarkTask, "choose model=fcos_small, or a LandmarkDataModule"),
+        (DetectionDataModule, MultiTask, "batches for a DetectionTask, and the model is a MultiTask; choose"),
+        (MultiTaskDataModule, DetectionTask, "choose a MultiTask, or a DetectionDataModule"),
+    ],
+)
+def test_what_is_for_two_tasks_is_refused_with_the_options_that_fit(datamodule, model, told):
+    with pytest.raises(ValueError, match=told):
+        check_model_fits(datamodule, model, OPTIONS)

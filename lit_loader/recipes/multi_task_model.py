@@ -1,4 +1,4 @@
-"""FCOS and heads for its objects' points and attributes on one backbone, which runs once a batch."""
+"""A detector and heads for its objects' points and attributes on one backbone, which runs once a batch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torchvision.models.detection.fcos import FCOS
 from torchvision.ops import Conv2dNormActivation, MultiScaleRoIAlign
 
 from lit_loader.recipes.network import heatmap_loss, masked_mean, point_loss, soft_argmax
 
-__all__ = ["MultiTaskNet", "ObjectHeads", "ObjectOutputs", "jitter_boxes", "scale_boxes"]
+__all__ = ["MultiTaskModel", "ObjectHeads", "jitter_boxes", "scale_boxes"]
 
 _ROI_SIZE: Final = 8
 """Cells of an object's region along either side; heatmaps have twice as many."""
@@ -23,67 +22,90 @@ _ROI_SIZE: Final = 8
 _BOX_JITTER: Final = 0.1
 """Largest move of an annotated box's edge in training, as a share of the box's side."""
 
+_EXTRA_MAPS: Final = ("pool", "p6", "p7")
+"""Maps that torchvision's pyramids add for large anchors; they are too coarse to look at an object."""
+
 ObjectOutputs: TypeAlias = tuple[Tensor, Tensor | None, dict[str, Tensor]]
 """Of R objects: the regions that were looked at, float ``(R, 4)``, xyxy in pixels of the network's input; the heatmaps'
 logits over them, float ``(R, K, h, w)``, or None without points; logits float ``(R, num_values)`` by attribute."""
 
 
-class MultiTaskNet(FCOS):  # type: ignore[misc] # torchvision has no types
-    """FCOS and `ObjectHeads` over the same maps.
+class MultiTaskModel(nn.Module):
+    """A detector, and `ObjectHeads` over the maps of its backbone.
 
-    NOTE one backbone. FCOS keeps its backbone's maps to itself, so a hook takes them for the heads, which answer where
-    FCOS computes its losses or its detections.
+    In training it takes images and targets and returns the losses of both; the heads look at annotated boxes, moved a
+    little. In evaluation it takes images and returns the detections with the heads' answers, in pixels of the images.
 
     Args:
-        *args: What FCOS takes.
-        settings: The hyperparameters of `MultiTaskModule`.
-        **kwargs: What FCOS takes by name.
+        detector: One with torchvision's ``transform`` and ``backbone``, such as Faster R-CNN, RetinaNet or FCOS.
+        num_keypoints: Points K of an object; 0 for no such head.
+        attributes: Values of every attribute by its name.
+
+    Raises:
+        ValueError: If the detector is of another kind, or learns masks or points by itself.
     """
 
-    def __init__(self, *args: Any, settings: Mapping[str, Any], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.heads = ObjectHeads(
-            in_channels=settings["head_channels"],
-            strides=settings["strides"],
-            num_keypoints=len(settings["keypoint_names"]),
-            attributes=settings["attributes"],
-        )
-        self._maps: dict[str, Tensor] = {}
-        self.backbone.register_forward_hook(self._keep_maps)
+    def __init__(
+        self, detector: nn.Module, *, num_keypoints: int, attributes: Mapping[str, Sequence[str]]
+    ) -> None:
+        super().__init__()
+        channels = getattr(getattr(detector, "backbone", None), "out_channels", None)
+        roi_heads: Any = getattr(detector, "roi_heads", None)
+        if not isinstance(channels, int) or not hasattr(detector, "transform"):
+            raise ValueError(
+                f"expected a detector with transform, backbone and backbone.out_channels, got a {type(detector).__name__}; "
+                "give Faster R-CNN, RetinaNet or FCOS"
+            )
+        if roi_heads is not None and (roi_heads.has_mask() or roi_heads.has_keypoint()):
+            raise ValueError(
+                f"a {type(detector).__name__} has a head for masks or points already; give Faster R-CNN, RetinaNet or FCOS"
+            )
+        self.detector = detector
+        self.heads = ObjectHeads(channels, num_keypoints=num_keypoints, attributes=attributes)
 
-    def _keep_maps(self, backbone: nn.Module, images: Any, maps: dict[str, Tensor]) -> None:
-        self._maps = maps
+    def forward(self, images: list[Tensor], targets: list[dict[str, Tensor]] | None = None) -> Any:
+        """Return losses by name in training, one dict of detections an image in evaluation.
 
-    def _look_at(self, boxes: Sequence[Tensor]) -> ObjectOutputs:
-        maps, self._maps = self._maps, {}  # a kept map would keep the graph of the step
-        outputs: ObjectOutputs = self.heads(maps, boxes)
-        return outputs
-
-    def compute_loss(self, targets: list[dict[str, Tensor]], *outputs: Any) -> dict[str, Tensor]:
-        """Return FCOS's losses and those of the heads, which see annotated boxes, moved a little."""
-        losses: dict[str, Tensor] = super().compute_loss(targets, *outputs)
-        seen = self._look_at([jitter_boxes(target["boxes"], _BOX_JITTER) for target in targets])
-        return losses | self.heads.losses(seen, targets)
-
-    def postprocess_detections(self, *outputs: Any) -> list[dict[str, Tensor]]:
-        """Return FCOS's detections with the heads' answers on them, in pixels of the network's input."""
-        found: list[dict[str, Tensor]] = super().postprocess_detections(*outputs)
+        Args:
+            images: float in [0, 1], ``(3, H, W)`` each.
+            targets: In training; what the detector takes, and what `ObjectHeads.losses` does.
+        """
+        seen: dict[str, Any] = {}
+        hooks = [
+            getattr(self.detector, name).register_forward_hook(partial(_keep, seen, name))
+            for name in ("transform", "backbone")
+        ]
+        try:
+            found = self.detector(images, targets)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        inputs, resized = seen["transform"]
+        maps = seen["backbone"]
+        look = partial(self.heads, {"0": maps} if isinstance(maps, Tensor) else maps, inputs.tensors.shape[-2:])
+        if self.training:
+            losses = self.heads.losses(look([jitter_boxes(one["boxes"], _BOX_JITTER) for one in resized]), resized)
+            return (found if self.detector.training else {}) | losses  # one that is frozen as a whole gives detections
         boxes = [one["boxes"] for one in found]
-        for name, values in self.heads.predictions(self._look_at(boxes)).items():
-            for one, rows in zip(found, torch.split(values, list(map(len, boxes))), strict=True):
-                one[name] = rows
+        scales = [
+            rows.new_tensor([width / image.shape[-1], height / image.shape[-2]])
+            for rows, (height, width), image in zip(boxes, inputs.image_sizes, images, strict=True)
+        ]
+        outputs = look([rows * scale.repeat(2) for rows, scale in zip(boxes, scales, strict=True)])
+        for name, values in self.heads.predictions(outputs).items():
+            for one, rows, scale in zip(found, values.split([len(rows) for rows in boxes]), scales, strict=True):
+                one[name] = rows / scale if name == "keypoints" else rows
         return found
 
 
 class ObjectHeads(nn.Module):
     """Points by heatmaps over an object's region, and one linear classifier an attribute.
 
-    An object's region is its box made larger by ``box_scale``, so that points on the box's edge lie inside;
-    `MultiScaleRoIAlign` samples it from the maps. Two convolutions serve both heads.
+    An object's region is its box made larger by ``box_scale``, so that points on the box's edge lie inside. It is sampled
+    from the map on which it has about as many cells as are sampled. Two convolutions serve both heads.
 
     Args:
-        in_channels: Channels of the maps, a multiple of 8 (groups of the heads' normalisation).
-        strides: Strides of the maps, finest first.
+        in_channels: Channels of the maps.
         num_keypoints: Points K of an object; 0 for no such head.
         attributes: Values of every attribute by its name.
         box_scale: Sides of the region over those of the box.
@@ -91,47 +113,35 @@ class ObjectHeads(nn.Module):
 
     def __init__(
         self,
-        *,
         in_channels: int,
-        strides: Sequence[int],
+        *,
         num_keypoints: int,
         attributes: Mapping[str, Sequence[str]],
         box_scale: float = 1.3,
     ) -> None:
         super().__init__()
         self.box_scale, self.attribute_names = box_scale, tuple(attributes)
-        # An object whose region has about as many cells on a map as are sampled belongs to that map.
-        self.pool = MultiScaleRoIAlign(
-            [str(stride) for stride in strides],
-            output_size=_ROI_SIZE,
-            sampling_ratio=2,
-            canonical_scale=_ROI_SIZE * strides[0],
-            canonical_level=int(math.log2(strides[0])),
-        )
-        block = partial(Conv2dNormActivation, in_channels, in_channels, norm_layer=partial(nn.GroupNorm, 8))
+        norm = partial(nn.GroupNorm, math.gcd(8, in_channels))
+        block = partial(Conv2dNormActivation, in_channels, in_channels, norm_layer=norm)
         self.trunk = nn.Sequential(block(), block())
         upsample = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False)
-        self.points = (
-            nn.Sequential(upsample, block(), nn.Conv2d(in_channels, num_keypoints, 1))
-            if num_keypoints
-            else None
-        )
+        points = nn.Sequential(upsample, block(), nn.Conv2d(in_channels, num_keypoints, 1)) if num_keypoints else None
+        self.points = points
         self.values = nn.ModuleList(nn.Linear(in_channels, len(names)) for names in attributes.values())
 
-    def forward(self, features: Mapping[str, Tensor], boxes: Sequence[Tensor]) -> ObjectOutputs:
+    def forward(self, maps: Mapping[str, Tensor], size: Sequence[int], boxes: Sequence[Tensor]) -> ObjectOutputs:
         """Return what is seen in all boxes of a batch, see `ObjectOutputs`.
 
         Args:
-            features: The backbone's maps by stride.
+            maps: The backbone's maps by name, finest first; strides are powers of 2.
+            size: Height and width of the network's input, padding included.
             boxes: float ``(N_i, 4)`` an image, xyxy in pixels of the network's input.
         """
+        names = [name for name in maps if name not in _EXTRA_MAPS]
+        # The level at which a region of side s has 8 cells is log2(s / 8).
+        pool = MultiScaleRoIAlign(names, _ROI_SIZE, sampling_ratio=2, canonical_scale=_ROI_SIZE, canonical_level=0)
         rois = [scale_boxes(rows, self.box_scale) for rows in boxes]
-        stride, finest = next(iter(features.items()))
-        size = (
-            finest.shape[-2] * int(stride),
-            finest.shape[-1] * int(stride),
-        )  # of the input, padding included
-        pooled = self.trunk(self.pool(dict(features), rois, [size] * len(rois)))
+        pooled = self.trunk(pool(dict(maps), rois, [(size[0], size[1])] * len(rois)))
         averaged = pooled.mean(dim=(-2, -1))
         logits = {name: head(averaged) for name, head in zip(self.attribute_names, self.values, strict=True)}
         return torch.cat(rois), None if self.points is None else self.points(pooled), logits
@@ -156,8 +166,7 @@ class ObjectHeads(nn.Module):
             inside = ((wanted >= 0) & (wanted <= 1)).all(dim=-1)
             mask = torch.cat([target["keypoint_mask"] for target in targets]) & inside
             points, _ = soft_argmax(heatmaps)
-            divergence = heatmap_loss(heatmaps, wanted, mask)
-            found["keypoints"] = 10 * point_loss(points, wanted, mask) + divergence
+            found["keypoints"] = 10 * point_loss(points, wanted, mask) + heatmap_loss(heatmaps, wanted, mask)
         for name, each in logits.items():
             ids = torch.cat([target[name] for target in targets])
             losses = functional.cross_entropy(each.float(), ids.clamp(min=0), reduction="none")
@@ -192,3 +201,7 @@ def jitter_boxes(boxes: Tensor, amount: float) -> Tensor:
     """
     sides = (boxes[:, 2:] - boxes[:, :2]).repeat(1, 2)
     return boxes + (torch.rand_like(boxes) * 2 - 1) * amount * sides
+
+
+def _keep(seen: dict[str, Any], name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+    seen[name] = output

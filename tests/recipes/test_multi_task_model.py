@@ -1,0 +1,230 @@
+"""A detector with heads on its objects: which pixels they look at, and that points come back in the image's pixels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torchvision.models.detection import (
+    FCOS,
+    FasterRCNN,
+    MaskRCNN,
+    RetinaNet,
+    fasterrcnn_mobilenet_v3_large_320_fpn,
+    ssdlite320_mobilenet_v3_large,
+)
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.ops import MultiScaleRoIAlign
+
+from lit_loader.recipes import PyramidBackbone
+from lit_loader.recipes import multi_task_model as module
+from lit_loader.recipes.multi_task_model import MultiTaskModel, ObjectHeads, jitter_boxes, scale_boxes
+
+BOXES = torch.tensor([[10.0, 20.0, 30.0, 60.0], [0.0, 0.0, 4.0, 2.0]])
+ATTRIBUTES = {"finish": ("a", "b")}
+
+
+def heads(**changes: Any) -> ObjectHeads:
+    torch.manual_seed(0)
+    settings: dict[str, Any] = {"in_channels": 32, "num_keypoints": 3, "attributes": ATTRIBUTES}
+    return ObjectHeads(**settings | changes)
+
+
+def detector(kind: Any = FasterRCNN, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    backbone = PyramidBackbone(channels=16, out_channels=32, strides=(4, 8))
+    anchors = AnchorGenerator(((16,), (32,)), (((0.5, 1.0, 2.0) if kind is RetinaNet else (1.0,)),) * 2)
+    if issubclass(kind, FasterRCNN):
+        settings |= {"box_detections_per_img": 5, "box_score_thresh": 0.0, "rpn_anchor_generator": anchors}
+        settings |= {"box_roi_pool": MultiScaleRoIAlign(["4", "8"], 7, 2)}
+    else:
+        settings |= {"detections_per_img": 5, "score_thresh": 0.0, "anchor_generator": anchors}
+    return kind(backbone, num_classes=3, **{"min_size": 64, "max_size": 192} | settings)
+
+
+def model(kind: Any = FasterRCNN, **settings: Any) -> MultiTaskModel:
+    return MultiTaskModel(detector(kind, **settings), num_keypoints=3, attributes=ATTRIBUTES)
+
+
+def images_and_targets() -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+    generator = torch.Generator().manual_seed(0)
+    images = [torch.rand(3, 48, 64, generator=generator), torch.rand(3, 64, 40, generator=generator)]
+    target = {
+        "boxes": torch.tensor([[4.0, 6.0, 34.0, 36.0]]),
+        "labels": torch.tensor([1]),
+        "keypoints": torch.tensor([[[9.0, 11.0], [30.0, 12.0], [20.0, 33.0]]]),
+        "keypoint_mask": torch.ones(1, 3, dtype=torch.bool),
+        "finish": torch.tensor([1]),
+    }
+    return images, [target, target]
+
+
+def answering_middles(model: MultiTaskModel) -> MultiTaskModel:
+    """Make every heatmap flat: each point lies in the middle of its region."""
+    assert model.heads.points is not None
+    torch.nn.init.zeros_(model.heads.points[-1].weight)
+    torch.nn.init.zeros_(model.heads.points[-1].bias)
+    return model
+
+
+@pytest.mark.parametrize("kind", [FasterRCNN, RetinaNet, FCOS])
+def test_every_detector_gives_losses_in_training_and_answers_in_evaluation(kind: Any) -> None:
+    net, (images, targets) = model(kind), images_and_targets()
+    losses = net(images, targets)
+    assert {"keypoints", "attributes/finish"} < set(losses)
+    torch.stack(list(losses.values())).sum().backward()
+    assert all(each.grad is not None for each in net.heads.parameters())
+    assert net.detector.backbone.stem[0].weight.grad is not None  # type: ignore[union-attr, index]
+    with torch.no_grad():
+        found = net.eval()(images)[0]
+    assert {name: tuple(rows.shape) for name, rows in found.items()} == {
+        "boxes": (5, 4),
+        "labels": (5,),
+        "scores": (5,),
+        "keypoints": (5, 3, 2),
+        "keypoint_scores": (5, 3),
+        "finish": (5,),
+        "finish_probabilities": (5, 2),
+    }
+
+
+def test_a_pyramid_of_torchvisions_with_a_pooled_map_is_read_without_it() -> None:
+    net = fasterrcnn_mobilenet_v3_large_320_fpn(
+        weights=None, weights_backbone=None, num_classes=3, min_size=64, max_size=96
+    )
+    whole, (images, targets) = MultiTaskModel(net, num_keypoints=3, attributes={}), images_and_targets()
+    seen: list[Tensor] = []
+    whole.heads.trunk.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    whole(images, targets)
+    assert seen[0].shape == (2, 256, 8, 8)
+    assert {name for name, _ in whole.named_children()} == {"detector", "heads"}
+
+
+@pytest.mark.parametrize("min_size", [48, 96])
+def test_points_come_back_in_pixels_of_the_image_whatever_the_networks_input(min_size: int) -> None:
+    net = answering_middles(model(min_size=min_size)).eval()
+    with torch.no_grad():
+        found = net([torch.rand(3, 48, 64)])[0]
+    middles = (found["boxes"][:, :2] + found["boxes"][:, 2:]) / 2
+    torch.testing.assert_close(found["keypoints"], middles[:, None].expand(-1, 3, 2), rtol=1e-4, atol=1e-3)
+
+
+def test_points_are_learned_in_the_networks_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "jitter_boxes", lambda boxes, amount: boxes)
+    images, targets = images_and_targets()
+    losses = [
+        answering_middles(model(min_size=size))(images[:1], targets[:1])["keypoints"].item() for size in (48, 96)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    moved = [targets[0] | {"keypoints": targets[0]["keypoints"] * 1.1}]
+    assert answering_middles(model(min_size=48))(images[:1], moved)["keypoints"].item() != losses[0]
+
+
+def test_the_backbone_runs_once_a_batch_and_nothing_of_it_is_kept() -> None:
+    net, (images, targets), runs = model(), images_and_targets(), []
+    net.detector.backbone.register_forward_hook(lambda *_: runs.append(1))  # type: ignore[union-attr]
+    before = set(vars(net))
+    net(images, targets)
+    with torch.no_grad():
+        net.eval()(images)
+    assert len(runs) == 2
+    assert len(net.detector.transform._forward_hooks) == 0  # type: ignore[union-attr, arg-type]
+    assert set(vars(net)) == before
+
+
+def test_heads_are_trained_on_a_detector_that_is_frozen_as_a_whole() -> None:
+    net, (images, targets) = model(), images_and_targets()
+    net.detector.requires_grad_(False).eval()
+    losses = net(images, targets)
+    assert set(losses) == {"keypoints", "attributes/finish"}
+    torch.stack(list(losses.values())).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("net", "match"),
+    [
+        (lambda: ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None), "got a SSD; give Faster R-CNN"),
+        (lambda: nn.Linear(1, 1), "got a Linear"),
+        (lambda: detector(MaskRCNN), "a MaskRCNN has a head for masks or points already"),
+    ],
+)
+def test_other_models_are_refused_with_those_that_fit(net: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        MultiTaskModel(net(), num_keypoints=3, attributes={})
+
+
+# -- heads -----------------------------------------------------------------------------------------------
+
+
+def test_scaled_boxes_keep_their_middles() -> None:
+    assert scale_boxes(BOXES, 1.5).tolist() == [[5.0, 10.0, 35.0, 70.0], [-1.0, -0.5, 5.0, 2.5]]
+
+
+def test_moved_edges_stay_within_their_share_and_no_box_turns_inside_out() -> None:
+    torch.manual_seed(0)
+    boxes = BOXES.repeat(200, 1)
+    moved = jitter_boxes(boxes, 0.49)
+    sides = (boxes[:, 2:] - boxes[:, :2]).repeat(1, 2)
+    share = (moved - boxes).abs() / sides
+    assert 0.4 < float(share.max()) <= 0.49
+    assert bool((moved[:, 2:] > moved[:, :2]).all())
+    torch.testing.assert_close(jitter_boxes(boxes, 0.0), boxes)
+
+
+@pytest.mark.parametrize("side", [33, 64, 100])
+def test_a_region_shows_the_same_pixels_whatever_the_size_of_the_images(side: int) -> None:
+    """RoIAlign guesses a map's stride from the input's size, which must be the padded one."""
+    padded = -(-side // 32) * 32
+    model = heads(box_scale=1.0)
+    columns = torch.arange(padded, dtype=torch.float32).expand(1, 32, padded, padded)
+    maps = {name: columns[..., s // 2 :: s, s // 2 :: s] for name, s in (("0", 4), ("1", 8), ("pool", 16))}
+    seen = []
+    model.trunk.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model(maps, (padded, padded), [torch.tensor([[8.0, 8.0, 24.0, 24.0], [0.0, 0.0, 32.0, 32.0]])])
+    middles = seen[0].mean(dim=(1, 2, 3))
+    # half a cell more than the box's middle, 16: torchvision's regions are not aligned by default
+    assert 14 < float(middles[0]) < 22
+    assert 14 < float(middles[1]) < 22
+
+
+@pytest.mark.parametrize(("side", "level"), [(8.0, 0), (40.0, 0), (70.0, 1), (600.0, 1)])
+def test_an_object_is_looked_at_on_the_map_where_it_has_eight_cells(side: float, level: int) -> None:
+    model, seen = heads(box_scale=1.0), []
+    maps = {str(i): torch.full((1, 32, 128 // 2**i, 128 // 2**i), float(i)) for i in range(2)}
+    model.trunk.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model(maps, (512, 512), [torch.tensor([[0.0, 0.0, side, side]])])
+    assert float(seen[0].max()) == level
+
+
+def test_no_boxes_give_no_rows_and_a_loss_of_nothing() -> None:
+    model = heads()
+    none = torch.zeros(0, 4)
+    outputs = model({"8": torch.rand(2, 32, 8, 8, requires_grad=True)}, (64, 64), [none, none])
+    target = {
+        "keypoints": torch.zeros(0, 3, 2),
+        "keypoint_mask": torch.zeros(0, 3, dtype=torch.bool),
+        "finish": torch.zeros(0, dtype=torch.int64),
+    }
+    losses = model.losses(outputs, [target, target])
+    assert {name: float(loss.detach()) for name, loss in losses.items()} == {
+        "keypoints": 0.0,
+        "attributes/finish": 0.0,
+    }
+    torch.stack(list(losses.values())).sum().backward()
+    assert len(model.predictions(outputs)["keypoints"]) == 0
+
+
+def test_a_point_outside_of_the_region_teaches_nothing() -> None:
+    model = heads(box_scale=1.0)
+    outputs = model({"8": torch.rand(1, 32, 8, 8)}, (64, 64), [torch.tensor([[16.0, 16.0, 32.0, 32.0]])])
+    losses = []
+    for x, mask in ((33.0, True), (25.0, False), (25.0, True)):
+        target = {
+            "keypoints": torch.tensor([[[20.0, 20.0], [x, 20.0], [30.0, 30.0]]]),
+            "keypoint_mask": torch.tensor([[True, mask, True]]),
+            "finish": torch.tensor([0]),
+        }
+        losses.append(float(model.losses(outputs, [target])["keypoints"].detach()))
+    assert losses[0] == losses[1] != losses[2]
