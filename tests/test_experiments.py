@@ -22,7 +22,7 @@ QUICK = [
     *("trainer=cpu", "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "trainer.limit_train_batches=2"),
     *("trainer.limit_val_batches=2", "trainer.limit_test_batches=2", "trainer.limit_predict_batches=2"),
     *("workers=inline", "datamodule.batch_size=2", "num_threads=1", "dataset.progress=false"),
-    *("~callbacks.rich_progress", "~callbacks.model_summary", "trainer.enable_progress_bar=false"),
+    *("~callbacks.class_mix", "~callbacks.rich_progress", "trainer.enable_progress_bar=false", "trainer.log_every_n_steps=1"),
 ]
 PLAIN = partial(split_in_three, objects=1, **WITHOUT_POINTS)
 POINTS = partial(split_in_three, objects=1)
@@ -67,7 +67,7 @@ def words_of(name, tmp_path):
     "name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in EXPERIMENTS]
 )
 def test_every_experiment_fits_validates_tests_and_predicts(name, tmp_path):
-    folders = [f"dataset.cache_dir={tmp_path / 'cache'}", f"paths.output_dir={tmp_path / 'run'}"]
+    folders = [f"dataset.cache_dir={tmp_path / 'cache'}", f"paths.output_dir={tmp_path / 'run'}", f"paths.work_dir={tmp_path}"]
     run = build_run(composed(f"experiment={name}", *words_of(name, tmp_path), *folders, *QUICK))
     run.trainer.fit(run.model, datamodule=run.datamodule)
     assert run.trainer.global_step == 2
