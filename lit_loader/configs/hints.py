@@ -21,7 +21,7 @@ from lit_loader.configs.checks import ConfigError, accepted, unknown_key
 from lit_loader.errors import LitLoaderError
 from lit_loader.signatures import signature_of
 
-__all__ = ["SHIPPED", "extra_of", "run_with_hints", "what_is_wrong", "with_free_keys"]
+__all__ = ["SHIPPED", "extra_of", "run_with_hints", "shipped_targets", "what_is_wrong", "with_free_keys"]
 
 SHIPPED = Path(__file__).parents[1] / "conf"  # in a wheel a folder, in an editable install a link
 
@@ -136,9 +136,11 @@ def _reader_left() -> bool:
 def with_free_keys(words: Sequence[str]) -> list[str]:
     """Return the words of a command with ``++`` before the keys of a data set whose parts no YAML file can list.
 
-    Which options there are depends on the format; Hydra refuses ``dataset.options.columns=...`` without it.
+    Which options there are depends on the format; Hydra refuses ``dataset.options.columns=...`` without it. And
+    ``+ckpt_path=``, which adds the key to other apps, sets the one that is here.
     """
-    return [re.sub(r"^(?=dataset\.(options|stage_options|policy)\b)", "++", word) for word in words]
+    added = [re.sub(r"^\+(?=ckpt_path=)", "", word) for word in words]
+    return [re.sub(r"^(?=dataset\.(options|stage_options|policy)\b)", "++", word) for word in added]
 
 
 def what_is_wrong(error: Exception) -> str:
@@ -184,6 +186,12 @@ def _shipped_groups() -> dict[str, _Nodes]:
             options = groups.setdefault(path.parent.name, {})
             options[path.stem] = OmegaConf.to_container(read(path), resolve=False)
     return groups
+
+
+def shipped_targets(group: str) -> dict[str, str]:
+    """Return the ``_target_`` of each option of a group."""
+    found = {option: node.get("_target_") for option, node in _shipped_groups().get(group, {}).items()}
+    return {option: str(target) for option, target in found.items() if target}
 
 
 def _root_keys() -> list[str]:
