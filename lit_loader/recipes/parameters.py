@@ -17,7 +17,10 @@ def freeze_parameters(model: nn.Module, patterns: Sequence[str]) -> None:
 
     Raises:
         ValueError: If a pattern fits no parameter, or nothing is left to train.
+        TypeError: If ``patterns`` is one text, whose letters would be taken for patterns.
     """
+    if isinstance(patterns, str):
+        raise TypeError(f"freeze={patterns!r} is one text; give a list of patterns")
     names = dict(model.named_parameters())
     _check(patterns, names, "freeze")
     for name, parameter in names.items():
@@ -60,8 +63,9 @@ def _check(patterns: Iterable[str], names: Iterable[str], argument: str) -> None
     known = list(names)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in known):
-            prefixes = {".".join(name.split(".")[:depth]) for name in known for depth in range(1, name.count(".") + 2)}
-            close = difflib.get_close_matches(pattern.rstrip(".*"), sorted(prefixes), n=1)
-            meant = f"did you mean {close[0]}.*? " if close else ""
-            tops = list(dict.fromkeys(name.split(".")[0] for name in known))
-            raise ValueError(f"{argument}: no parameter is called {pattern!r}; {meant}Names begin with {', '.join(tops)}")
+            parts = [name.split(".") for name in known]
+            modules = {".".join(each[:depth]) + ".*" for each in parts for depth in range(1, len(each))}
+            close = difflib.get_close_matches(pattern, sorted({*known, *modules}), n=1)
+            meant = f"did you mean {close[0]}? " if close else ""
+            tops = ", ".join(dict.fromkeys(each[0] for each in parts))
+            raise ValueError(f"{argument}: no parameter is called {pattern!r}; {meant}names begin with {tops}")

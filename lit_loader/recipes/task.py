@@ -92,8 +92,9 @@ class Task(LightningModule):
             all others. `ReduceLROnPlateau` watches ``monitor``.
         lr_scales: Factors of the learning rate by patterns of parameter names, as ``fnmatch`` has them, such as
             ``{"backbone.*": 0.1}``; the first that fits counts. Names are those of ``model.named_parameters()``.
-        freeze: Patterns of the names of parameters that are not trained; a module of which nothing is trained stays
-            in evaluation mode, so that its batch normalisation keeps its statistics.
+        freeze: Patterns of the names of parameters that are not trained; the layers of
+            a module of which nothing is trained stay in evaluation mode, so that batch normalisation keeps its
+            statistics.
         compile: Compile the model by ``torch.compile``; a mapping holds its arguments.
 
     Attributes:
@@ -124,7 +125,7 @@ class Task(LightningModule):
         super().__init__()
         self.make_optimizer: OptimizerCallable = optimizer or torch.optim.AdamW
         self.make_scheduler, self.scheduler_interval = scheduler, scheduler_interval
-        self.lr_scales, self.freeze_patterns = dict(lr_scales or {}), list(freeze)
+        self.lr_scales, self.freeze_patterns = dict(lr_scales or {}), freeze
         self.compile_settings = compile
         self.val_scores: Any = None
         self.test_scores: Any = None
@@ -132,11 +133,12 @@ class Task(LightningModule):
     def keep_arguments(self) -> None:
         """Keep the arguments of the constructor that calls this as hyperparameters, in plain values.
 
-        Left out are callables, which no checkpoint could hold, and ``weights``, which a checkpoint has: so
-        ``load_from_checkpoint(path)``, or ``load_from_checkpoint(path, model=builder)``, needs no weights.
+        Left out are callables, which no checkpoint could hold, ``weights``, which a checkpoint has, and ``compile``, which
+        is of a machine: so ``load_from_checkpoint(path)``, or ``load_from_checkpoint(path, model=builder)``, needs no
+        weights.
         """
         frame = cast(FrameType, cast(FrameType, inspect.currentframe()).f_back)
-        self.save_hyperparameters(ignore=["optimizer", "scheduler", "weights"], frame=frame, logger=False)
+        self.save_hyperparameters(ignore=["compile", "optimizer", "scheduler", "weights"], frame=frame, logger=False)
         if not isinstance(self.hparams.get("model"), str):
             self.hparams.pop("model", None)
         for name, value in self.hparams.items():
@@ -151,7 +153,6 @@ class Task(LightningModule):
         self.model = model
         freeze_parameters(model, self.freeze_patterns)
         parameter_groups(model, self.lr_scales)
-        self.train()
 
     def set_metric(self, make: Callable[[], nn.Module]) -> None:
         """Give validation and tests a metric each.
@@ -168,13 +169,25 @@ class Task(LightningModule):
             self.model.compile(**(self.compile_settings if isinstance(self.compile_settings, Mapping) else {}))
 
     def train(self, mode: bool = True) -> Task:
-        """Set the mode of all modules but those that are frozen as a whole, which stay in evaluation mode."""
+        """Set the mode of all modules but the layers of those that are frozen as a whole, which are not trained."""
         super().train(mode)
-        for module in self.model.modules() if mode and self.freeze_patterns else ():
+        self._keep_frozen()
+        return self
+
+    def on_train_start(self) -> None:
+        """Keep frozen layers in evaluation mode; before, Lightning would warn of modules in it."""
+        self._keep_frozen()
+
+    def _keep_frozen(self) -> None:
+        """Set layers of modules that are frozen as a whole, such as normalisation and dropout, to evaluation mode.
+
+        Layers only: the mode of larger modules may decide what they compute, as the losses of torchvision's detectors.
+        """
+        for module in self.model.modules() if self.freeze_patterns else ():
             parameters = list(module.parameters())
             if parameters and not any(each.requires_grad for each in parameters):
-                module.eval()
-        return self
+                for layer in module.modules():
+                    layer.training = layer.training and any(True for _ in layer.children())
 
     def collect(self, batch: Any, metric: Metric) -> None:
         """Predict on a batch of validation or test and update its metric."""
@@ -224,7 +237,11 @@ class Task(LightningModule):
         return total
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """Return the optimizer, and its scheduler."""
+        """Return the optimizer, and its scheduler.
+
+        Raises:
+            ValueError: If the scheduler contradicts ``monitor_mode``, ``lr_scales`` or ``scheduler_interval``.
+        """
         groups = parameter_groups(self.model, self.lr_scales)
         scales = [group.pop("lr_scale") for group in groups]
         optimizer = self.make_optimizer(groups)
@@ -235,7 +252,23 @@ class Task(LightningModule):
         scheduler = self.make_scheduler(optimizer)
         if isinstance(scheduler, WarmupCosineLR) and scheduler.is_open:
             scheduler.find_total = self._total_steps
-        interval = self.scheduler_interval or getattr(scheduler, "interval", "epoch")
+        name, own_interval = type(scheduler).__name__, getattr(scheduler, "interval", None)
+        if isinstance(scheduler, ReduceLROnPlateau) and scheduler.mode != self.monitor_mode:
+            raise ValueError(
+                f"{name}(mode={scheduler.mode!r}) watches {self.monitor}, whose best value is its {self.monitor_mode}imum; "
+                f"give mode={self.monitor_mode!r}"
+            )
+        if own_interval is not None and self.scheduler_interval not in (None, own_interval):
+            raise ValueError(
+                f"scheduler_interval={self.scheduler_interval!r}: {name} steps by {own_interval}; leave it out"
+            )
+        bases = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
+        if not all(math.isclose(base, bases[0] * scale / scales[0]) for base, scale in zip(bases, scales, strict=True)):
+            raise ValueError(
+                f"{name} sets learning rates of its own, {bases}, against lr_scales={self.lr_scales}; take a scheduler "
+                "that multiplies those of the optimizer, such as WarmupCosineLR"
+            )
+        interval = self.scheduler_interval or own_interval or "epoch"
         schedule = {"scheduler": scheduler, "interval": interval, "monitor": self.monitor}
         return {"optimizer": optimizer, "lr_scheduler": schedule}  # type: ignore[return-value] # a TypedDict's dict
 
