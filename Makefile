@@ -27,7 +27,7 @@ $(READY): pyproject.toml
 	@touch $@
 
 demo: $(READY) ## draw the embedded data set, fit and test a detector on it
-	$(PY) examples/train.py sampler=class_balanced
+	$(PY) examples/train.py experiment=shapes sampler=class_balanced
 
 test: $(READY) ## the whole suite, five parts at once, about 7 minutes on two cores
 	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; code=0; parts=; \
@@ -47,4 +47,4 @@ bench: $(READY) ## ours beside torch's loader, printed as ratios
 	$(PY) -m benchmarks
 
 clean:
-	rm -rf $(VENV) outputs .pytest_cache .mypy_cache .ruff_cache dist
+	rm -rf $(VENV) logs outputs .pytest_cache .mypy_cache .ruff_cache dist

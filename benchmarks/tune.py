@@ -2,6 +2,8 @@
 
     python -m benchmarks.tune [SECONDS] [KEY=VALUE ...]
 
+on the embedded set unless `dataset` or `experiment` names another.
+
 Every setting of the grid is measured `ROUNDS` times, in turns; medians. The pick is measured again among them, so that
 it gains nothing by a lucky measurement of the search's. About two minutes beyond the search on two cores.
 """
@@ -34,7 +36,9 @@ def main(words: list[str] | None = None) -> None:
     """Tune, measure the grid, print the ratio."""
     given = sys.argv[1:] if words is None else words
     budget_s = float(given[0]) if given and given[0].isdigit() else 60.0
-    cfg = compose_config(overrides=[word for word in given if "=" in word])
+    overrides = [word for word in given if "=" in word]
+    is_named = any(word.startswith(("dataset=", "experiment=")) for word in overrides)
+    cfg = compose_config(overrides=overrides if is_named else ["experiment=shapes", *overrides])
     torch.set_num_threads(cfg.num_threads)
     datamodule = build_datamodule(cfg)
     datamodule.prepare_data()

@@ -10,7 +10,8 @@ from hydra import compose, initialize_config_dir
 from lit_loader.configs import ConfigError, build_datamodule, compose_config, worker_override
 
 CONF = Path(__file__).parents[1] / "conf"
-OVERRIDES = ["experiment=landmarks", "workers=threads", "datamodule.batch_size=3"]
+SHAPES = ["dataset=shapes"]
+OVERRIDES = ["experiment=shapes_landmarks", "workers=threads", "datamodule.batch_size=3"]
 
 
 def test_it_is_what_hydra_composes():
@@ -31,30 +32,31 @@ def test_a_folder_relative_to_the_current_one(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (["sampler=no"], "class_balanced"),
-        (["workers.num_worker=1"], "did you mean workers.num_workers?"),
-        (["workers.worker_method=x"], "should be 'multiprocessing' or 'thread'"),
+        ([], "You must specify 'dataset', e.g, dataset=<OPTION>"),
+        ([*SHAPES, "sampler=no"], "class_balanced"),
+        ([*SHAPES, "workers.num_worker=1"], "did you mean workers.num_workers?"),
+        ([*SHAPES, "workers.worker_method=x"], "should be 'multiprocessing' or 'thread'"),
         (["dataset=voc"], "pass dataset.root=VALUE"),
-        (["seed=${nope:"], "mismatched input"),
+        ([*SHAPES, "seed=${nope:"], "mismatched input"),
     ],
 )
 def test_what_does_not_compose_or_fit_is_one_kind_of_error(given, told):
     with pytest.raises(ConfigError, match=r".") as caught:
         compose_config(overrides=given)
     assert told in str(caught.value)
-    compose_config()  # nothing of the failed one is left
+    compose_config(overrides=SHAPES)  # nothing of the failed one is left
 
 
 def test_what_a_constructor_refuses_is_told_with_its_node():
     with pytest.raises(ConfigError, match=r"datamodule: batch_size=0"):
-        build_datamodule(compose_config(overrides=["datamodule.batch_size=0"]))
+        build_datamodule(compose_config(overrides=[*SHAPES, "datamodule.batch_size=0"]))
 
 
 def test_one_config_is_composed_after_the_other():
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         with pytest.raises(ConfigError, match="one after the other"):
-            compose_config()
-        compose("train")  # and the first one is unharmed
+            compose_config(overrides=SHAPES)
+        compose("train", overrides=SHAPES)  # and the first one is unharmed
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,6 @@ def test_one_config_is_composed_after_the_other():
     ],
 )
 def test_a_setting_is_set_where_the_config_keeps_it(overrides, name, value, word):
-    cfg = compose_config(overrides=overrides)
+    cfg = compose_config(overrides=[*SHAPES, *overrides])
     assert worker_override(cfg, name, value) == word
-    assert compose_config(overrides=[*overrides, word]).datamodule[name] == value
+    assert compose_config(overrides=[*SHAPES, *overrides, word]).datamodule[name] == value

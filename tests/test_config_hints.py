@@ -5,22 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException, MissingConfigException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from lit_loader.configs import compose_config, run_with_hints
-
-CONF = Path(__file__).parents[1] / "conf"
-
-
-def composed(*overrides):
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        return compose("train", overrides=list(overrides))
+from tests.shipped_configs import composed
 
 
 def told_of(main, capsys):
@@ -57,7 +49,16 @@ def told_of(main, capsys):
         ("datamodule.train_transform.hflip=1", "did you mean datamodule.train_transforms?"),
         ("datamodule.val_transforms.size=64", "datamodule.val_transforms='{size: VALUE}'"),
         ("datamodule.source.image_size=64", "set dataset.image_size"),
-        ("trainer.fast_dev_run=true", "+trainer.fast_dev_run=VALUE adds another of its arguments"),
+        ("trainer.min_epochs=3", "+trainer.min_epochs=VALUE adds another of its arguments"),
+        (
+            "callbacks.early_stopping.patience=3",
+            "belongs to callbacks=early_stopping; choose one of these, several by callbacks=[default,early_stopping]",
+        ),
+        ("logger.tensorboard.name=a", "choose one of these, several by logger=[csv,tensorboard]"),
+        ("callbacks.model_checkpoint.monitr=a", "did you mean callbacks.model_checkpoint.monitor?"),
+        ("early_stopping.patience=3", "did you mean callbacks.early_stopping.patience?"),
+        ("hparam_search=grid", "did you mean hparams_search?"),
+        ("debugs=fdr", "did you mean debug?"),
         ("datamodule.train_transforms.flip_pairs=[]", "+datamodule.train_transforms.flip_pairs=VALUE adds"),
         (
             "datamodule.train_transforms={_target_: a.B}",
@@ -112,7 +113,7 @@ def test_policy_and_options_are_set_as_users_write_them(override, key, value, mo
 
 def test_a_model_of_another_task_is_refused_with_those_that_fit(capsys):
     cfg = composed("datamodule=landmarks")
-    told = told_of(lambda: instantiate(cfg.model, class_names=["a"], keypoint_names=["p"]), capsys)
+    told = told_of(lambda: instantiate(cfg.model, class_names=["a"], keypoint_names=["p"], weights=None), capsys)
     assert "model=heatmaps_small or model=multi_task_small takes it" in told
 
 
@@ -139,7 +140,7 @@ def test_shipped_keys_are_set_without_a_plus(override):
 )
 def test_what_a_constructor_refuses_is_told_with_its_node(node, override, told, capsys, monkeypatch):
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
-    cfg = composed("sampler=class_balanced", override)
+    cfg = composed("sampler=class_balanced", "trainer.default_root_dir=.", override)
     message = told_of(lambda: instantiate(cfg[node], _convert_="all"), capsys)
     assert message.startswith(f"error in the config: {told}".replace("5.0", "5"))
     assert len(message.splitlines()) == 1

@@ -1,4 +1,7 @@
-"""The command ``lit-loader``: convert annotations of any format, and list what they hold. Needs no torch."""
+"""The command ``lit-loader``: convert annotations of any format, list what they hold, train on them.
+
+Converting and listing need no torch.
+"""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.metadata import version
 from types import FrameType
 from typing import Any, Final
@@ -26,6 +27,11 @@ from lit_loader.errors import LitLoaderError
 
 __all__ = ["main"]
 
+_APP: Final = {
+    "train": ("lit_loader.app.training", "fit a model, test its best checkpoint, report on both"),
+    "eval": ("lit_loader.app.evaluation", "test a checkpoint"),
+    "predict": ("lit_loader.app.prediction", "write predictions of a checkpoint"),
+}
 _REPEATED: Final[dict[str, Any]] = {"metavar": "KEY=VALUE", "action": "append", "default": []}
 
 
@@ -39,8 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         0; 1 if something is wrong with the data, or an extra is not installed; 2 if the command is wrong; 130 after
         Ctrl-C, 143 after a request to end (SIGTERM): both remove what is half written.
     """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words and words[0] in _APP:
+        return _run_app(words[0], words[1:])
     try:
-        arguments = _parser().parse_args(argv)
+        arguments = _parser().parse_args(words)
     except SystemExit as stop:
         return int(stop.code or 0)
     try:
@@ -52,12 +61,43 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 1
     except (UsageError, LitLoaderError, OSError, ValueError, ImportError) as error:
-        message = str(error).replace("pass allow_loss=True", "pass --allow-loss")
-        _report("error", re.sub(r"\bReadPolicy\((\w+)=[^)]*\)", r"--policy \1=ACTION", message))
+        _report("error", _with_options(str(error)))
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt as stop:
         _report("error", "stopped; nothing was left behind")
         return 143 if isinstance(stop, _Ended) else 130
+    return 0
+
+
+def _with_options(message: str) -> str:
+    """Return a message with the command's options in the place of Python's arguments."""
+    message = re.sub(r"\bReadPolicy\((\w+)=[^)]*\)", r"--policy \1=ACTION", message)
+    message = message.replace("pass allow_loss=True", "pass --allow-loss")
+    message = re.sub(r"\bgive class_names=\[\.\.\.\]", "give --class-names NAME,NAME", message)
+
+    def option(found: re.Match[str]) -> str:
+        value = {"True": "true", "False": "false", "None": "null"}.get(found[3], found[3])
+        return f"{found[1]}--option {found[2]}={value}"
+
+    return re.sub(r"(\bpass |\bpass --option .*?(?: or|,) )(\w+)=('[^']*'|\w+)", option, message)
+
+
+def _run_app(name: str, words: Sequence[str]) -> int:
+    """Run ``train``, ``eval`` or ``predict``, whose words are Hydra's."""
+    try:
+        app = import_module("lit_loader.app")
+        main = import_module(_APP[name][0]).main
+    except ImportError as error:
+        if "lit-loader[" not in str(error):
+            raise
+        _report("error", str(error))
+        return 1
+    try:
+        app.run(main, words)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except KeyboardInterrupt:
+        return 130
     return 0
 
 
@@ -109,14 +149,14 @@ def _tune(arguments: argparse.Namespace) -> None:
     """Measure which worker settings are fastest for a config, and why.
 
     Examples:
-      lit-loader tune
+      lit-loader tune experiment=shapes
       lit-loader tune --budget 120 datamodule=landmarks dataset=voc dataset.root=faces-xml
       lit-loader tune --config-dir conf --config-name app --method thread --method spawn --simulate-step 40
 
     --simulate-step computes for MS milliseconds after each batch, as a training step on the CPU does. --method may be
     repeated.
 
-    Composes the config as examples/train.py does, reads training batches under many worker settings, the promising ones
+    Composes the config as lit-loader train does, reads training batches under many worker settings, the promising ones
     again and again in turns, and prints what it measured, what limits the rate, and the overrides for the best
     settings, beside what num_workers=auto would take. The settings of the config do not matter, those of its data do.
     Modules that the config names are looked for in the current folder too.
@@ -175,7 +215,8 @@ def _report(kind: str, message: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="lit-loader", description="Annotations of any format: convert, index. Workers: tune."
+        prog="lit-loader",
+        description="Annotations of any format: convert, index. Training: train, eval, predict. Workers: tune.",
     )
     parser.add_argument("--version", action="version", version=f"lit-loader {version('lit-loader')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
@@ -205,6 +246,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_reading(index)
     index.add_argument("--json", action="store_true", help="print JSON")
 
+    for name, (_, text) in _APP.items():  # main() runs them: their words are Hydra's
+        commands.add_parser(name, help=text, add_help=False)
     add = command(_tune).add_argument
     add("overrides", metavar="KEY=VALUE", nargs="*", help="overrides of the config, as Hydra takes them")
     add("--config-dir", metavar="DIR", help="folder of the config (default: the one that is shipped)")

@@ -7,7 +7,8 @@ import os
 import re
 import select
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,44 +18,111 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lit_loader.configs.checks import ConfigError, accepted, unknown_key
+from lit_loader.errors import LitLoaderError
 from lit_loader.signatures import signature_of
 
-__all__ = ["SHIPPED", "run_with_hints", "what_is_wrong", "with_free_keys"]
+__all__ = ["SHIPPED", "extra_of", "run_with_hints", "what_is_wrong", "with_free_keys"]
 
 SHIPPED = Path(__file__).parents[1] / "conf"  # in a wheel a folder, in an editable install a link
+
+_EXTRAS = {  # what an extra of lit-loader installs, by the name in an error
+    "faster_coco_eval": "recipes",
+    "matplotlib": "plot",
+    "optuna": "optuna",
+    "safetensors": "timm",
+    "tensorboard": "tensorboard",
+    "timm": "timm",
+    "torchmetrics": "recipes",
+    "wandb": "wandb",
+}
 
 _Nodes = dict[str, Any]  # what options of a group have at a key, by option
 
 
 def run_with_hints(main: Callable[[], Any]) -> None:
-    """Run a ``@hydra.main`` function; an error in the config ends it with a message and no traceback.
+    """Run a ``@hydra.main`` function; an error in the config or in the data ends it with a message and no traceback.
 
     Hydra lists the options of a group that does not have the one asked for; this adds what is meant by a
-    key that does not exist, and which node of the config gave a constructor what it refuses. With
-    ``HYDRA_FULL_ERROR=1`` in the environment errors are raised as they are. A reader of the output that
-    leaves early (``--help | head``) ends the run quietly. Words of the command are changed as `with_free_keys` does.
+    key that does not exist, which node of the config gave a constructor what it refuses, and which extra installs what
+    is not there. With ``HYDRA_FULL_ERROR=1`` in the environment errors are raised as they are. A reader of the output
+    that leaves early (``--help | head``) ends the run quietly. Words of the command are changed as `with_free_keys`
+    does; ``--help`` needs no choice in groups without a default.
     """
     sys.argv[1:] = with_free_keys(sys.argv[1:])
     before = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints and exits by itself
+    held: list[str] = []
     try:
-        main()
-        sys.stdout.flush()
-    except (HydraException, OmegaConfBaseException, ConfigError) as error:
-        if before == "1":
+        with _held_back(held):
+            _with_choices_for_help(main)
+            sys.stdout.flush()
+    except (HydraException, OmegaConfBaseException, ConfigError, LitLoaderError, ImportError) as error:
+        is_config = not isinstance(error, LitLoaderError | ImportError)
+        if before == "1" or (isinstance(error, ImportError) and extra_of(error) is None):
+            sys.stderr.writelines(held)
             raise
-        sys.stderr.write(f"error in the config: {what_is_wrong(error)}\n")
+        sys.stderr.write(f"error{' in the config' if is_config else ''}: {what_is_wrong(error)}\n")
         sys.exit(1)
     except BrokenPipeError:
         if not _reader_left():  # some other pipe
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         sys.exit(1)
+    except Exception:
+        sys.stderr.writelines(held)
+        raise
     finally:
         if before is None:
             os.environ.pop("HYDRA_FULL_ERROR", None)
         else:
             os.environ["HYDRA_FULL_ERROR"] = before
+
+
+@contextmanager
+def _held_back(held: list[str]) -> Iterator[None]:
+    """Collect what Hydra writes of a job that failed: all of its overrides, before the error itself."""
+    stream = sys.stderr
+    write = stream.write
+
+    def hold(text: str) -> int:
+        if not text.startswith("Error executing job with overrides"):
+            return write(text)
+        held.append(text)
+        return len(text)
+
+    stream.write = hold  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        stream.write = write  # type: ignore[method-assign]
+
+
+def _with_choices_for_help(main: Callable[[], Any]) -> None:
+    """Run a function; where help lacks a choice in a group without a default, with its first option."""
+    while True:
+        try:
+            main()
+            return
+        except HydraException as error:
+            choice = re.search(r"You must specify '([\w/]+)'.*?\n\s*(\w+)$", str(error), re.DOTALL | re.MULTILINE)
+            if choice is None or not {"--help", "-h"} & {*sys.argv[1:]}:
+                raise
+            sys.argv.append(f"{choice[1]}={choice[2]}")
+
+
+def extra_of(error: BaseException | None) -> str | None:
+    """Return the extra of lit-loader that installs what an error, or what led to it, did not find."""
+    while error is not None:
+        found: list[str] = []
+        if isinstance(error, ImportError):
+            found = re.findall(r"\w+", f"{error.name} {error}")
+        elif isinstance(error, HydraException):
+            found = re.findall(r"hydra/\w+/(\w+)", str(error))
+        for name in found:
+            if name in _EXTRAS:
+                return _EXTRAS[name]
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _reader_left() -> bool:
@@ -75,6 +143,10 @@ def with_free_keys(words: Sequence[str]) -> list[str]:
 
 def what_is_wrong(error: Exception) -> str:
     """Return what an error of Hydra's, of OmegaConf's or of the checks says, with the remedy where one is known."""
+    if (extra := extra_of(error)) is not None:
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]
+        install = f"pip install 'lit-loader[{extra}]'"
+        return reason if install in reason else f"{reason.rstrip('.')}; install what it needs: {install}"
     refused = re.search(r"Could not override '([\w.]+)'", str(error))
     full_key = re.search(r"^ *full_key: (\S+)", f"{error}\n{error.__cause__}", re.MULTILINE)
     if refused is not None:
@@ -107,15 +179,17 @@ def _shipped_groups() -> dict[str, _Nodes]:
 
     groups: dict[str, _Nodes] = {}
     for path in sorted(SHIPPED.glob("*/*.yaml")):
-        if path.stem != "base" and not path.read_text().startswith("# @package _global_"):
+        is_global = path.read_text().startswith("# @package _global_")
+        if path.stem != "base" and path.parent.name != "hydra" and not is_global:
             options = groups.setdefault(path.parent.name, {})
             options[path.stem] = OmegaConf.to_container(read(path), resolve=False)
     return groups
 
 
 def _root_keys() -> list[str]:
+    groups = {path.parent.name for path in SHIPPED.glob("*/*.yaml")}
     keys = [str(key) for key in OmegaConf.load(SHIPPED / "train.yaml") if key != "defaults"]
-    return [*_shipped_groups(), "experiment", *keys]
+    return [*_shipped_groups(), *sorted(groups - _shipped_groups().keys()), *keys]
 
 
 def _hint(key: str) -> str | None:
@@ -145,10 +219,21 @@ def _hint(key: str) -> str | None:
             return unknown_key(path, name, list(dict.fromkeys(keys)))
         nodes, parents, path = found, nodes, f"{path}.{name}"
     if path == key and len(nodes) < len(options):
-        return f"{key} belongs to {' or '.join(f'{group}={option}' for option in nodes)}; choose one of these"
+        belongs = f"{key} belongs to {' or '.join(f'{group}={option}' for option in nodes)}; choose one of these"
+        return belongs + _how_to_choose_several(group, rest[0])
     node, _, name = key.rpartition(".")
     whole = f"; where {node} is null, {node}='{{{name}: VALUE}}'" if "." in node else ""
     return f"{key} is not in this config; add it with +{key}=VALUE{whole}" if node else None
+
+
+def _how_to_choose_several(group: str, option: str) -> str:
+    """Return how an option is chosen beside others, in a group whose options are nodes by name."""
+    options = _shipped_groups()[group]
+    nodes = [node for each in options.values() for node in each.values()]
+    if option not in options or not all(isinstance(node, dict) and "_target_" in node for node in nodes):
+        return ""
+    first = "default" if "default" in options else next(iter(options))
+    return f", several by {group}=[{first},{option}]"
 
 
 def _unknown_at_the_root(parts: list[str]) -> str:

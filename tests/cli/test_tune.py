@@ -19,6 +19,7 @@ from lit_loader.tuning import INLINE, Candidate, LoaderMeter
 from tests.tuning.surfaces import figures
 
 SMALL = [
+    "dataset=shapes",
     "dataset.num_images={train: 40, val: 12, test: 12}",
     "dataset.class_shares=[0.6,0.3,0.1]",
     "dataset.image_size=48",
@@ -197,12 +198,12 @@ def test_a_config_of_ones_own_and_its_module_are_found(command, folder, by_formu
         (["workers.num_workers=two"], "should be int or 'auto'"),
         (["datamodule.batch_size=0"], "datamodule: batch_size=0"),
         (["datamodule={_target_: builtins.dict}"], "datamodule is a dict"),
-        (["~datamodule"], "the config has no key 'datamodule'; its keys: seed"),
+        (["~datamodule"], "the config has no key 'datamodule'; its keys: task_name"),
     ],
     ids=str,
 )
 def test_a_wrong_command_or_config_ends_with_two_and_the_remedy(command, folder, words, told):
-    command("tune", *words, code=2)
+    command("tune", "dataset=shapes", *words, code=2)
     assert told in command.err
     assert list(folder.iterdir()) == []
 

@@ -222,12 +222,12 @@ def test_batches_do_not_depend_on_the_worker_method(shapes, settings):
     ],
 )
 def test_the_groups_options_arrive(option, settings):
-    datamodule = build_datamodule(compose_config(overrides=[f"workers={option}"]))
+    datamodule = build_datamodule(compose_config(overrides=["dataset=shapes", f"workers={option}"]))
     assert {name: getattr(datamodule.workers, name) for name in settings} == settings
 
 
 def test_auto_is_a_word_of_the_command_line():
     for kind in ("detection", "landmarks", "classification", "multi_task"):
-        words = [f"datamodule={kind}", "workers.num_workers=auto"]
+        words = ["dataset=shapes", f"datamodule={kind}", "workers.num_workers=auto"]
         datamodule = build_datamodule(compose_config(overrides=words))
         assert datamodule.num_workers == "auto"

@@ -274,6 +274,7 @@ def test_the_bound_ends_a_fit():
 
 @pytest.mark.parametrize("kind", ["detection", "landmarks", "classification", "multi_task"])
 def test_the_groups_keys_arrive(kind):
-    words = [f"datamodule={kind}", "datamodule.on_bad_sample=skip", "datamodule.max_bad_samples=7"]
+    words = ["dataset=shapes", f"datamodule={kind}"]
+    words += ["datamodule.on_bad_sample=skip", "datamodule.max_bad_samples=7"]
     datamodule = build_datamodule(compose_config(overrides=words))
     assert (datamodule.on_bad_sample, datamodule.max_bad_samples) == ("skip", 7)

@@ -1,0 +1,23 @@
+"""Test a checkpoint, in an app of one's own.
+
+    python examples/eval.py experiment=shapes ckpt_path=logs/train/runs/DATE_TIME/checkpoints/best.ckpt
+
+`lit-loader eval` is the same app with the configs of the package.
+"""
+
+from __future__ import annotations
+
+import hydra
+from omegaconf import DictConfig
+
+from lit_loader.app import evaluate, run
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="eval")
+def main(cfg: DictConfig) -> float | None:
+    """Test one checkpoint."""
+    return evaluate(cfg)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,220 @@
+"""The parts of a run, built from its config in the order in which they need each other."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.utils import get_class, instantiate
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
+from lightning.pytorch.callbacks import LearningRateMonitor
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.syntax import Syntax
+
+from lit_loader.app.running import config_errors
+from lit_loader.configs import ConfigError, validate
+from lit_loader.datamodules import TableDataModule
+from lit_loader.recipes import model_kwargs_from_datamodule
+
+__all__ = ["Run", "build_run", "checkpoint_path", "console"]
+
+_LIGHTNINGS_PATHS = ("last", "best", "hpc")
+_EXAMPLE = "logs/train/runs/DATE_TIME/checkpoints/last.ckpt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a config describes.
+
+    Attributes:
+        cfg: The config.
+        folder: Where the run writes.
+        datamodule: Its data, prepared.
+        model: The task, or any LightningModule.
+        trainer: With the callbacks and loggers of the config's groups.
+    """
+
+    cfg: DictConfig
+    folder: Path
+    datamodule: LightningDataModule
+    model: LightningModule
+    trainer: Trainer
+
+
+def console() -> Console:
+    """Return where rank 0 prints."""
+    return Console(width=100, quiet=rank_zero_only.rank != 0)
+
+
+def build_run(
+    cfg: DictConfig, *, checkpoint: str | None = None, callbacks: tuple[Callback, ...] = (), needs_names: bool = True
+) -> Run:
+    """Seed, prepare the data, and build the model and the trainer.
+
+    Args:
+        cfg: A config as ``conf/train.yaml`` composes it.
+        checkpoint: One that is tested or predicts: the model is built with the names that it holds and without
+            ``weights``, or None for a model to train, whose names follow from the data.
+        callbacks: Further callbacks.
+        needs_names: Whether the data must have the names of the checkpoint.
+
+    Raises:
+        ConfigError: If a setting is refused.
+        LitLoaderError: If the data cannot be used.
+    """
+    validate(cfg)
+    logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)
+    extras = cfg.get("extras") or {}
+    if extras.get("ignore_warnings"):
+        warnings.simplefilter("ignore")
+    if extras.get("print_config"):
+        text = OmegaConf.to_yaml(cfg, resolve=True)
+        console().print(Syntax(text, "yaml", background_color="default"))
+    if cfg.get("seed") is not None:
+        seed_everything(cfg.seed, verbose=False)
+    if cfg.get("num_threads"):
+        torch.set_num_threads(cfg.num_threads)
+    with config_errors(cfg):
+        _check_task(cfg)
+        datamodule: LightningDataModule = instantiate(cfg.datamodule, _convert_="all")
+        datamodule.prepare_data()
+        held = {} if checkpoint is None else _hyperparameters(checkpoint)
+        names = {**held, "weights": None} if held else {}
+        if isinstance(datamodule, TableDataModule):
+            console().print(datamodule.summary(), markup=False, highlight=False)
+            if needs_names or not held:
+                found = model_kwargs_from_datamodule(datamodule)
+                _check_names(held, found)
+                names = {**found, **names}
+        model: LightningModule = instantiate(cfg.model, **_taken(cfg, names), _convert_="all")
+        trainer = _trainer(cfg, model, callbacks)
+    run = Run(cfg=cfg, folder=Path(cfg.paths.output_dir), datamodule=datamodule, model=model, trainer=trainer)
+    _log_hyperparameters(run)
+    return run
+
+
+def checkpoint_path(cfg: DictConfig, *, is_needed: bool = False) -> str | None:
+    """Return the checkpoint of a config.
+
+    Args:
+        cfg: The config.
+        is_needed: Whether there must be one.
+
+    Raises:
+        ConfigError: If there is no such file, or none is given and one is needed.
+    """
+    path: str | None = cfg.get("ckpt_path")
+    if path is None and is_needed:
+        raise ConfigError("ckpt_path is missing; pass ckpt_path=FILE, a checkpoint of a run such as " + _EXAMPLE)
+    if path is None or path in _LIGHTNINGS_PATHS or "://" in path or Path(path).exists():
+        return path
+    raise ConfigError(f"ckpt_path={path!r} is no file in {Path.cwd()}; a run has its checkpoints as " + _EXAMPLE)
+
+
+def _hyperparameters(path: str) -> dict[str, Any]:
+    """Return the arguments of its model that a checkpoint holds; none of one that Lightning finds by a word.
+
+    Raises:
+        ConfigError: If the file is no checkpoint.
+    """
+    if not Path(path).is_file():
+        return {}
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return dict(found.get("hyper_parameters", {}))
+    except Exception as error:  # pickle, zip and torch have a dozen types for a damaged or hostile file
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"ckpt_path={path!r} cannot be read as a checkpoint of tensors and plain values: {reason}") from error
+
+
+def _check_names(held: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Refuse data whose labels mean other things than those that a checkpoint was trained on."""
+    for key in ("class_names", "keypoint_names", "attributes"):
+        if held.get(key) is not None and key in found and found[key] != held[key]:
+            remedy = "; give dataset.class_names=[...] in the checkpoint's order" if key == "class_names" else ""
+            raise ConfigError(
+                f"{key} of the checkpoint are {held[key]}, and of the data {found[key]}: its labels would mean something "
+                f"else{remedy}"
+            )
+
+
+def _check_task(cfg: DictConfig) -> None:
+    """Refuse a data module and a model of different tasks before the data is read."""
+
+
+def _taken(cfg: DictConfig, names: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that the model's constructor takes and the config does not set; ``weights`` wins over it."""
+    parameters = signature(get_class(cfg.model._target_)).parameters.values()
+    is_open = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
+    taken = {each.name for each in parameters}
+    return {
+        name: value
+        for name, value in names.items()
+        if (name in taken or is_open) and (name not in cfg.model or name == "weights")
+    }
+
+
+def _trainer(cfg: DictConfig, model: LightningModule, further: tuple[Callback, ...]) -> Trainer:
+    """Return the trainer with what its groups hold; keys of ``trainer`` itself come first."""
+    own = cfg.trainer
+    loggers: list[Logger] | Any = [instantiate(each, _convert_="all") for each in _targets(cfg.get("logger"))]
+    given: dict[str, Any] = {} if "logger" in own else {"logger": loggers or False}
+    has_logger = bool(loggers) if "logger" not in own else own.logger not in (None, False)
+    callbacks = [
+        instantiate(each, **_monitored(each, model), _convert_="all") for each in _targets(cfg.get("callbacks"))
+    ]
+    if not has_logger or own.get("fast_dev_run"):
+        callbacks = [each for each in callbacks if not isinstance(each, LearningRateMonitor)]
+    listed = instantiate(own.callbacks, _convert_="all") if own.get("callbacks") else []
+    trainer: Trainer = instantiate(
+        own, callbacks=[*listed, *callbacks, *further], **given, _convert_="all", _recursive_=False
+    )
+    return trainer
+
+
+def _targets(group: DictConfig | None) -> Iterator[DictConfig]:
+    """Yield what a group's mapping holds; a value of null was switched off."""
+    for value in (group or {}).values():
+        if isinstance(value, DictConfig) and "_target_" in value:
+            yield value
+
+
+def _monitored(callback: DictConfig, model: LightningModule) -> dict[str, Any]:
+    """Return what ``monitor: auto`` and ``mode: auto`` of a callback stand for: the task's metric.
+
+    Raises:
+        ConfigError: If the model names none.
+    """
+    names = {"monitor": "monitor", "mode": "monitor_mode"}
+    wanted = [name for name in names if callback.get(name) == "auto"]
+    if wanted and not isinstance(getattr(model, "monitor", None), str):
+        raise ConfigError(
+            f"{callback._target_} has monitor=auto, and a {type(model).__name__} has no attribute `monitor`; name a "
+            "metric that it logs"
+        )
+    return {name: getattr(model, names[name]) for name in wanted}
+
+
+@rank_zero_only
+def _log_hyperparameters(run: Run) -> None:
+    """Give the config and the sizes of the model to every logger."""
+    if not run.trainer.loggers:
+        return
+    sizes = {"total": 0, "trainable": 0}
+    for parameter in run.model.parameters():
+        sizes["total"] += parameter.numel()
+        sizes["trainable"] += parameter.numel() * parameter.requires_grad
+    config: Any = OmegaConf.to_container(run.cfg, resolve=True, throw_on_missing=False)
+    names = getattr(run.datamodule, "class_names", None)
+    found = {**config, "num_parameters": sizes, **({} if names is None else {"class_names": list(names)})}
+    for logger in run.trainer.loggers:
+        logger.log_hyperparams(found)

@@ -1,0 +1,155 @@
+"""Running the app: its words, its ranks, and errors in one line that name the config's keys."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, read_write
+
+from lit_loader.configs import ConfigError, run_with_hints
+from lit_loader.configs.checks import accepted
+from lit_loader.errors import LitLoaderError
+from lit_loader.formats import ReadPolicy, readers
+from lit_loader.formats.registry import format_options
+from lit_loader.signatures import signature_of
+
+__all__ = ["config_errors", "one_job", "run", "with_config_keys"]
+
+_RANK_VARIABLES = ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "WORLD_SIZE")
+
+
+def run(main: Callable[[], Any], words: Sequence[str] | None = None) -> None:
+    """Run a ``@hydra.main`` function as a program; a mistake ends it with one line and exit code 1.
+
+    Modules that the config names are looked for in the current folder too.
+
+    Args:
+        main: The function; the file that it is in runs it when it is started, as Lightning does for further ranks.
+        words: The words of the command line, or None for those of this process.
+    """
+    before, path = list(sys.argv), list(sys.path)
+    if words is not None:
+        sys.argv = [str(inspect.getsourcefile(inspect.unwrap(main))), *words]
+    if sys.path[0] == str(Path(__file__).parent):  # a file of this package was started
+        del sys.path[0]
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        run_with_hints(main)
+    finally:
+        sys.argv, sys.path[:] = before, path
+
+
+@contextmanager
+def one_job() -> Iterator[None]:
+    """Run one job of Hydra's: further ranks run this job and not its sweep, and the next job starts its own.
+
+    NOTE Lightning starts further ranks by ``sys.argv`` and ``hydra.run.dir``. In a sweep these are the sweep's: each rank
+    would run all of its jobs. And its variables, which name a process as a rank, would outlive the job: the next one
+    would wait for ranks that nobody starts.
+    """
+    is_of_sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+    words, variables = list(sys.argv), {name: os.environ.get(name) for name in _RANK_VARIABLES}
+    had_group = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if is_of_sweep:
+        sys.argv[1:] = _words_of_job()
+        with read_write(HydraConfig.get()) as hydra:
+            hydra.run.dir = hydra.runtime.output_dir
+    try:
+        yield
+    finally:
+        sys.argv[:] = words
+        if torch.distributed.is_available() and torch.distributed.is_initialized() and not had_group:
+            torch.distributed.destroy_process_group()
+        for name, value in variables.items():
+            if value is None:
+                os.environ.pop(name, None)
+
+
+def _words_of_job() -> list[str]:
+    """Return the words that run this job of a sweep by itself."""
+    hydra = HydraConfig.get()
+    words = [f"--config-name={hydra.job.config_name}"]
+    for source in hydra.runtime.config_sources:
+        if source.provider in ("main", "command-line"):
+            option = "--config-path" if source.provider == "main" else "--config-dir"
+            at = source.path if source.schema == "file" else f"{source.schema}://{source.path}"
+            words.append(f"{option}={at}")
+    of_sweep = re.compile(r"[+~]*hydra[./](mode|sweep|sweeper|launcher)\b")
+    own = [word for word in hydra.overrides.hydra if not of_sweep.match(word)]
+    return [*words, *hydra.overrides.task, *own, "hydra.mode=RUN"]
+
+
+@contextmanager
+def config_errors(cfg: DictConfig, *, data_only: bool = False) -> Iterator[None]:
+    """Raise what refuses a setting or the data as an error that names the config's keys.
+
+    Args:
+        cfg: The config.
+        data_only: Leave errors of other kinds as they are: while a model runs they may be defects of it.
+
+    Raises:
+        ConfigError: For a ValueError, TypeError, OSError or ImportError.
+        LitLoaderError: For an error in the data.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except LitLoaderError as error:
+        raise LitLoaderError(with_config_keys(str(error), cfg)) from error
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        if data_only:
+            raise
+        raise ConfigError(with_config_keys(str(error), cfg)) from error
+
+
+def with_config_keys(text: str, cfg: DictConfig) -> str:
+    """Return a message with the keys of a config in the place of Python's arguments.
+
+    ``ReadPolicy(missing_image=...)`` becomes ``dataset.policy.missing_image=drop``, ``pass header=True`` becomes
+    ``pass dataset.options.header=true``, ``give sample_unit='image'`` becomes ``give datamodule.sample_unit=image``.
+    """
+    text = re.sub(r"\bReadPolicy\((\w+)=[^)]*\)", lambda found: _policy_key(found[1]), text)
+
+    def named(found: re.Match[str]) -> str:
+        key = _key_of(found[2], cfg)
+        return found[0] if key is None else f"{found[1]}{key}={_hydra_value(found[3])}"
+
+    value = r"\[.*?\](?!\])|'[^']*'|\"[^\"]*\"|[\w.]+"
+    return re.sub(rf"((?:\b(?:pass|give|or|and|name|choose)|,) )(\w+)=({value})", named, text)
+
+
+def _policy_key(name: str) -> str:
+    actions = [each for each in get_args(signature_of(ReadPolicy).types.get(name)) if each != "raise"]  # type: ignore[union-attr]
+    return f"dataset.policy.{name}={' or '.join(actions) or 'ACTION'}"
+
+
+def _key_of(name: str, cfg: DictConfig) -> str | None:
+    """Return where a config has a setting of this name, or can have it, or None if it has none."""
+    dataset = cfg.get("dataset") or {}
+    format = dataset.get("format") or ("voc" if str(dataset.get("_target_")).endswith(".VocSource") else None)
+    options = format_options(readers()[format]) if format in readers() else {}
+    for path in ("dataset", "workers", "datamodule", "datamodule.train_transforms", "model", "model.model", "sampler"):
+        node, parent = OmegaConf.select(cfg, path), OmegaConf.select(cfg, path.rpartition(".")[0] or path)
+        if isinstance(node, DictConfig) and name in node:
+            return f"{path}.{name}"
+        if path == "dataset" and name in options:
+            return f"dataset.options.{name}"
+        signature = accepted(path, node, parent) if isinstance(node, DictConfig) else None
+        if signature is not None and name in signature.types:
+            return f"+{path}.{name}"
+    return None
+
+
+def _hydra_value(text: str) -> str:
+    return {"True": "true", "False": "false", "None": "null"}.get(text, text.strip("'\""))

@@ -1,0 +1,80 @@
+"""Every experiment fits, validates, tests and predicts on a small set of its layout, from random weights."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from lit_loader.app.building import build_run
+from tests.datasets.test_masks import draw_polygons
+from tests.drawn_set import draw_set
+from tests.made_sets import WITHOUT_POINTS, face_columns, make_coco, make_image_folder, make_voc, split_in_three
+from tests.shipped_configs import EXPERIMENTS, composed
+
+SHAPES = ["dataset.num_images={train: 8, val: 4, test: 4}", "dataset.image_size=48"]
+SHAPES += ["dataset.class_shares=[0.4,0.3,0.3]", "dataset.finish_shares=[0.4,0.3,0.3]"]
+NET = ["model.model.channels=8", "model.model.head_channels=32"]
+SIZES = ["model.model.min_size=64", "model.model.max_size=96"]
+DETECTOR = ["model.weights=null", *SIZES]
+CROPS = ["model.weights=null", "datamodule.train_transforms.size=64"]
+QUICK = [
+    *("trainer=cpu", "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "trainer.limit_train_batches=2"),
+    *("trainer.limit_val_batches=2", "trainer.limit_test_batches=2", "trainer.limit_predict_batches=2"),
+    *("workers=inline", "datamodule.batch_size=2", "num_threads=1", "dataset.progress=false"),
+    *("~callbacks.rich_progress", "~callbacks.model_summary", "trainer.enable_progress_bar=false"),
+]
+PLAIN = partial(split_in_three, objects=1, **WITHOUT_POINTS)
+POINTS = partial(split_in_three, objects=1)
+FACES = partial(split_in_three, objects=1, **face_columns(18))
+MASKS = partial(split_in_three, draw=draw_polygons)
+
+
+def make_sign_digits(root, tables):
+    make_image_folder(root, {"Dataset": tables["train"]})
+
+
+LAYOUTS = {  # what writes a set of an experiment, what is drawn for it, and further words
+    "bccd": (make_voc, PLAIN, [*NET, *SIZES]),
+    "bccd_cells": (make_image_folder, PLAIN, NET),
+    "classification": (make_image_folder, PLAIN, ["dataset=image_folder", *CROPS]),
+    "coco_fasterrcnn": (make_coco, PLAIN, DETECTOR),
+    "coco_maskrcnn": (make_coco, MASKS, DETECTOR),
+    "coco_retinanet": (make_coco, PLAIN, DETECTOR),
+    "faces": (make_voc, FACES, [*NET, "datamodule.train_transforms.size=32"]),
+    "landmarks": (make_voc, POINTS, ["dataset=voc", *CROPS]),
+    "sign_digits": (make_sign_digits, PLAIN, NET),
+    "unified": (make_voc, POINTS, ["dataset=voc", *DETECTOR]),
+    "voc_fasterrcnn": (make_voc, PLAIN, DETECTOR),
+    "voc_retinanet": (make_voc, PLAIN, DETECTOR),
+}
+LONG = ("coco_fasterrcnn", "coco_maskrcnn", "coco_retinanet", "unified", "voc_fasterrcnn", "voc_retinanet")
+
+
+def words_of(name, tmp_path):
+    if name not in LAYOUTS:
+        sizes = [] if name in ("shapes_finish", "shapes_landmarks") else ["model.model.min_size=48"]
+        return [*SHAPES, *NET, *sizes]
+    make, draw, words = LAYOUTS[name]
+    root = tmp_path / "set"
+    root.mkdir()
+    make(root, draw(tmp_path))
+    return [f"dataset.root={root}", *words]
+
+
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in EXPERIMENTS]
+)
+def test_every_experiment_fits_validates_tests_and_predicts(name, tmp_path):
+    folders = [f"dataset.cache_dir={tmp_path / 'cache'}", f"paths.output_dir={tmp_path / 'run'}"]
+    run = build_run(composed(f"experiment={name}", *words_of(name, tmp_path), *folders, *QUICK))
+    run.trainer.fit(run.model, datamodule=run.datamodule)
+    assert run.trainer.global_step == 2
+    assert run.model.monitor in run.trainer.callback_metrics
+    run.trainer.validate(run.model, datamodule=run.datamodule, verbose=False)
+    run.trainer.test(run.model, datamodule=run.datamodule, verbose=False)
+    assert run.model.test_report()
+    assert len(run.trainer.predict(run.model, datamodule=run.datamodule)) == 2
+    assert {path.name for path in (tmp_path / "run/checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+    assert (tmp_path / "run/csv/version_0/metrics.csv").exists()
