@@ -8,8 +8,14 @@ import pytest
 
 from lit_loader.app.building import build_run
 from tests.datasets.test_masks import draw_polygons
-from tests.drawn_set import draw_set
-from tests.made_sets import WITHOUT_POINTS, face_columns, make_coco, make_image_folder, make_voc, split_in_three
+from tests.made_sets import (
+    WITHOUT_POINTS,
+    face_columns,
+    make_coco,
+    make_image_folder,
+    make_voc,
+    split_in_three,
+)
 from tests.shipped_configs import EXPERIMENTS, composed
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
@@ -21,10 +27,15 @@ SIZES = ["model.model.min_size=64", "model.model.max_size=96"]
 DETECTOR = ["model.weights=null", *SIZES]
 CROPS = ["model.weights=null", "datamodule.train_transforms.size=64"]
 QUICK = [
-    *("trainer=cpu", "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "trainer.limit_train_batches=2"),
-    *("trainer.limit_val_batches=2", "trainer.limit_test_batches=2", "trainer.limit_predict_batches=2"),
+    *(
+        "trainer=cpu",
+        "trainer.max_epochs=1",
+        "trainer.check_val_every_n_epoch=1",
+        "trainer.log_every_n_steps=1",
+    ),
+    *(f"trainer.limit_{stage}_batches=2" for stage in ("train", "val", "test", "predict")),
     *("workers=inline", "datamodule.batch_size=2", "num_threads=1", "dataset.progress=false"),
-    *("~callbacks.class_mix", "~callbacks.rich_progress", "trainer.enable_progress_bar=false", "trainer.log_every_n_steps=1"),
+    *("~callbacks.class_mix", "~callbacks.rich_progress", "trainer.enable_progress_bar=false"),
 ]
 PLAIN = partial(split_in_three, objects=1, **WITHOUT_POINTS)
 POINTS = partial(split_in_three, objects=1)
