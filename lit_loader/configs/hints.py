@@ -108,7 +108,9 @@ def _with_choices_for_help(main: Callable[[], Any]) -> None:
             main()
             return
         except HydraException as error:
-            choice = re.search(r"You must specify '([\w/]+)'.*?\n\s*(\w+)$", str(error), re.DOTALL | re.MULTILINE)
+            choice = re.search(
+                r"You must specify '([\w/]+)'.*?\n\s*(\w+)$", str(error), re.DOTALL | re.MULTILINE
+            )
             if choice is None or not {"--help", "-h"} & {*sys.argv[1:]}:
                 raise
             sys.argv.append(f"{choice[1]}={choice[2]}")
@@ -231,7 +233,9 @@ def _hint(key: str) -> str | None:
             return unknown_key(path, name, list(dict.fromkeys(keys)))
         nodes, parents, path = found, nodes, f"{path}.{name}"
     if path == key and len(nodes) < len(options):
-        belongs = f"{key} belongs to {' or '.join(f'{group}={option}' for option in nodes)}; choose one of these"
+        belongs = (
+            f"{key} belongs to {' or '.join(f'{group}={option}' for option in nodes)}; choose one of these"
+        )
         return belongs + _how_to_choose_several(group, rest[0])
     node, _, name = key.rpartition(".")
     whole = f"; where {node} is null, {node}='{{{name}: VALUE}}'" if "." in node else ""
