@@ -159,8 +159,9 @@ def _call(builder: ModelBuilder, **arguments: Any) -> nn.Module:
             raise
         given = arguments.get("weights") or "the builder's own"
         raise OSError(
-            f"weights={given!r} could not be downloaded: {error}; download them where there is a network, into "
-            f"{Path(torch.hub.get_dir()) / 'checkpoints'}, or give their file, weights=PATH, or null for random weights"
+            f"weights={given!r} could not be downloaded: {error}; copy them from a machine with a network into "
+            f"{Path(torch.hub.get_dir()) / 'checkpoints'} (those of timm: Hugging Face's cache), or give their file, "
+            "weights=PATH, or null for random weights"
         ) from error
 
 

@@ -150,7 +150,7 @@ def test_masks_of_another_size_than_the_image_are_cut_as_boxes_are(tmp_path, tab
         np.testing.assert_array_equal(mask, table.masks.rasterize(row, HEIGHT, WIDTH)[:30, :40])
 
 
-def mask_rcnn():
+def mask_rcnn(num_classes=3, **settings):
     """torchvision's Mask R-CNN with a small backbone and small heads: its own have 44 million weights."""
     channels = (16, 32, 64)
     layers = [
@@ -162,9 +162,9 @@ def mask_rcnn():
     return MaskRCNN(
         backbone,
         box_head=TwoMLPHead(64 * 5**2, 128),
-        box_predictor=FastRCNNPredictor(128, 3),
+        box_predictor=FastRCNNPredictor(128, num_classes),
         mask_head=MaskRCNNHeads(64, (32, 32), 1),
-        mask_predictor=MaskRCNNPredictor(32, 32, 3),
+        mask_predictor=MaskRCNNPredictor(32, 32, num_classes),
         rpn_anchor_generator=AnchorGenerator(sizes=((16, 24, 32),), aspect_ratios=((1.0,),)),
         box_roi_pool=MultiScaleRoIAlign(["0"], output_size=5, sampling_ratio=2),
         mask_roi_pool=MultiScaleRoIAlign(["0"], output_size=10, sampling_ratio=2),
@@ -172,6 +172,7 @@ def mask_rcnn():
         max_size=WIDTH,
         box_batch_size_per_image=64,
         rpn_post_nms_top_n_train=100,
+        **settings,
     )
 
 

@@ -72,3 +72,37 @@ def test_a_detection_on_a_crowd_region_counts_neither_for_nor_against() -> None:
     without = AveragePrecision(["disc"])
     without.update([on_both], [boxes(A, labels=[1])])
     assert without.compute_scores().ap_50["disc"] == pytest.approx(0.5)
+
+
+def many(count: int) -> dict[str, Tensor]:
+    rows = [(10.0 * i, 0.0, 10.0 * i + 8, 8.0) for i in range(count)]
+    return {"boxes": torch.tensor(rows), "labels": torch.ones(count, dtype=torch.int64)}
+
+
+@pytest.mark.parametrize(("given", "recall"), [({}, 100), ({"max_detections": 150}, 150), ({"max_detections": 5}, 5)])
+def test_the_surest_detections_of_an_image_count_a_hundred_unless_asked_otherwise(
+    given: dict[str, int], recall: int
+) -> None:
+    metric = AveragePrecision(["disc"], **given)
+    wanted = many(200)
+    metric.update([{**wanted, "scores": torch.linspace(0.9, 0.1, 200)}], [wanted])
+    scores = metric.compute_scores()
+    assert scores.map_50 == scores.map == pytest.approx(recall / 200, abs=0.01)
+
+
+def test_no_detections_to_count_are_refused() -> None:
+    with pytest.raises(ValueError, match="max_detections=0 must be 1 or more"):
+        AveragePrecision(["disc"], max_detections=0)
+
+
+def test_the_means_are_torchmetrics_own() -> None:
+    generator = torch.Generator().manual_seed(0)
+    metric = AveragePrecision(["disc", "square", "star"])
+    for _ in range(8):
+        corners = torch.rand(6, 2, generator=generator) * 80
+        wanted = {"boxes": torch.cat([corners, corners + 15], dim=1), "labels": torch.randint(1, 4, (6,), generator=generator)}
+        moved = wanted["boxes"] + torch.rand(6, 4, generator=generator) * 6
+        metric.update([{**wanted, "boxes": moved, "scores": torch.rand(6, generator=generator)}], [wanted])
+    scores, found = metric.compute_scores(), metric.compute()
+    assert 0 < scores.map < scores.map_50 < 1
+    assert (scores.map, scores.map_50) == (pytest.approx(float(found["map"])), pytest.approx(float(found["map_50"])))
