@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import lightning
 import numpy as np
@@ -14,24 +15,21 @@ from lit_loader import DetectionDataModule
 from lit_loader.configs import build_datamodule, compose_config
 from lit_loader.datasets import FormatSource
 from lit_loader.formats import write_annotations
+from lit_loader.recipes import DetectionTask
 from tests.datasets.test_masks import HEIGHT, WIDTH, draw_polygons, mask_rcnn
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 
 
-class Learner(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
+class Learner(DetectionTask):
+    def __init__(self, **arguments):
         torch.manual_seed(0)
-        self.model, self.losses = mask_rcnn(), []
+        super().__init__(mask_rcnn, masks=True, optimizer=partial(torch.optim.AdamW, lr=2e-3), scheduler=None, **arguments)
+        self.losses = []
 
-    def training_step(self, batch, batch_idx):
-        losses = self.model(*batch)
+    def log_sum(self, losses, *, batch_size):
         self.losses.append(losses["loss_mask"].item())
-        return sum(losses.values())
-
-    def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=2e-3)
+        return super().log_sum(losses, batch_size=batch_size)
 
 
 @pytest.fixture
@@ -44,11 +42,11 @@ def root(tmp_path):
     return tmp_path / "set"
 
 
-@pytest.mark.filterwarnings("ignore:You passed in a `val_dataloader` but have no `validation_step`")
 def test_mask_rcnn_trains_on_the_batches_of_a_composed_data_module(root, tmp_path):
     config = compose_config(
         overrides=[
             *("dataset=files", "dataset.format=coco", f"dataset.root={root}", "dataset.train=train.json"),
+            "dataset.val=train.json",
             *(f"dataset.cache_dir={tmp_path / 'cache'}", "datamodule.masks=true", "datamodule.batch_size=4"),
             *("datamodule.train_transforms.photometric=0", "workers.num_workers=0", "seed=0"),
         ]
@@ -61,7 +59,7 @@ def test_mask_rcnn_trains_on_the_batches_of_a_composed_data_module(root, tmp_pat
         shown = image[0] > 0.6
         mask = target["masks"].as_subclass(torch.Tensor).bool().any(dim=0)
         assert (mask & shown).sum() > 0.95 * (mask | shown).sum()
-    learner = Learner()
+    learner = Learner(class_names=datamodule.class_names)
     trainer = lightning.Trainer(
         accelerator="cpu",
         max_steps=16,
@@ -73,6 +71,8 @@ def test_mask_rcnn_trains_on_the_batches_of_a_composed_data_module(root, tmp_pat
     trainer.fit(learner, datamodule=datamodule)
     assert len(learner.losses) == 16
     assert np.mean(learner.losses[-4:]) < np.mean(learner.losses[:4])
+    (scores,) = trainer.validate(learner, datamodule=datamodule, verbose=False)
+    assert set(scores) == {"val/map", "val/map_50", "val/mask_map", "val/mask_map_50"}
 
 
 def source(root, tmp_path, **stages):
