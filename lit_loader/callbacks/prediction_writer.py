@@ -230,7 +230,6 @@ class PredictionWriter(BasePredictionWriter):
                 path = write_predictions(self.format, self.folder, of.name, _by_image(rows, of), **settings)
                 self.paths.append(path)
                 rank_zero_info(f"predictions of {len(rows)} samples: {path}")
-        trainer.strategy.barrier("predictions written")
 
     # -- what predict_step returns --------------------------------------------------------------------------
 
