@@ -38,7 +38,7 @@ MAY_NAME = {
     "lightning": {"datamodules", "callbacks", "recipes"},
     "hydra": {"configs"},
     "omegaconf": {"configs"},
-    "matplotlib": {"datamodules", "recipes", "tuning"},
+    "matplotlib": {"callbacks", "datamodules", "recipes", "tuning"},
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
