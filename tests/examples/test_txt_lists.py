@@ -32,7 +32,7 @@ TRAIN = [
     "trainer.log_every_n_steps=1",
     "workers.num_workers=0",
     "hydra.run.dir=run",
-    "~callbacks.class_mix",
+    "callbacks=[default,pictures]",
 ]
 
 
@@ -62,7 +62,7 @@ def test_the_xml_set_holds_what_the_lists_hold(lists, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
-def test_the_xml_set_trains_all_tasks_at_once_on_torchvisions_backbone(lists, tmp_path, capsys):
+def test_the_xml_set_trains_all_tasks_on_torchvisions_backbone_and_draws_its_classes(lists, tmp_path, capsys):
     assert main(lists) == 0
     capsys.readouterr()
     assert main(["train", *TRAIN]) == 0
@@ -70,4 +70,5 @@ def test_the_xml_set_trains_all_tasks_at_once_on_torchvisions_backbone(lists, tm
     for told in ("mAP@50", "NME", "finish macro-F1", "finish: recall", "objects missed", "star", "hollow"):
         assert told in printed
     assert list((tmp_path / "run").rglob("*.ckpt"))
-    assert (tmp_path / "run" / "predictions.png").stat().st_size > 5000
+    (report,) = (tmp_path / "run").rglob("class_report.png")
+    assert report.stat().st_size > 5000
