@@ -1,4 +1,4 @@
-"""Own lists of text become one XML set, which trains boxes, points, classes and attributes on a backbone of torchvision's.
+"""Own lists of text become one XML set, which trains boxes, points, classes and attributes on a torchvision backbone.
 
 The three steps are those of a user: the script that writes the lists, ``lit-loader convert``, ``lit-loader train``.
 """
@@ -11,6 +11,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lit_loader.annotations import KeypointSchema
 from lit_loader.cli.command import main
@@ -50,7 +51,7 @@ def lists(tmp_path, monkeypatch, capsys):
 def test_the_xml_set_holds_what_the_lists_hold(lists, tmp_path):
     assert main(lists) == 0
     option = dict(word.split("=", 1) for word in lists if word.startswith(("columns=", "schema=")))
-    schema = KeypointSchema(**read_yaml(option["schema"]))
+    schema = KeypointSchema(**yaml.safe_load(option["schema"]))
     settings = {"columns": option["columns"], "image_dir": "images", "schema": schema}
     before = read_annotations("keypoints_txt", tmp_path / "shapes-txt", "train.txt", **settings)
     after = read_annotations("voc", tmp_path / "shapes-xml", "train")
@@ -58,12 +59,6 @@ def test_the_xml_set_holds_what_the_lists_hold(lists, tmp_path):
     assert after.keypoint_names == before.keypoint_names
     assert set(after.class_names) == set(before.class_names)
     assert set(after.attributes) == {"finish"}
-
-
-def read_yaml(text):
-    import yaml
-
-    return yaml.safe_load(text)
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")

@@ -136,14 +136,6 @@ def test_the_backbone_runs_once_a_batch_and_nothing_of_it_is_kept() -> None:
     assert set(vars(net)) == before
 
 
-def test_heads_are_trained_on_a_detector_that_is_frozen_as_a_whole() -> None:
-    net, (images, targets) = model(), images_and_targets()
-    net.detector.requires_grad_(False).eval()
-    losses = net(images, targets)
-    assert set(losses) == {"keypoints", "attributes/finish"}
-    torch.stack(list(losses.values())).sum().backward()
-
-
 @pytest.mark.parametrize(
     ("net", "match"),
     [
