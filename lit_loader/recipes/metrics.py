@@ -102,9 +102,7 @@ class AveragePrecision(MeanAveragePrecision):
         ValueError: If ``max_detections`` is below 1.
     """
 
-    def __init__(
-        self, class_names: Sequence[str], *, masks: bool = False, max_detections: int = 100
-    ) -> None:
+    def __init__(self, class_names: Sequence[str], *, masks: bool = False, max_detections: int = 100) -> None:
         require("faster_coco_eval", "recipes")
         if max_detections < 1:
             raise ValueError(f"max_detections={max_detections} must be 1 or more; COCO counts 100")
