@@ -60,7 +60,9 @@ def train(record: Path, *, kill_at: int | None = None, ckpt_path: Path | None = 
     small = partial(fcos_small, channels=8, head_channels=32, min_size=64)
     model = Recorded(small, class_names=datamodule.class_names)
     model.record, model.kill_at = record, kill_at
-    saves = ModelCheckpoint(record.with_suffix(""), every_n_train_steps=LAST, save_top_k=-1, filename="{step}")
+    saves = ModelCheckpoint(
+        record.with_suffix(""), every_n_train_steps=LAST, save_top_k=-1, filename="{step}"
+    )
     quiet: Any = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = Trainer(accelerator="cpu", max_epochs=2, callbacks=[saves], limit_val_batches=0, **quiet)
     trainer.fit(model, datamodule=datamodule, ckpt_path=ckpt_path)

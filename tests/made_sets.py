@@ -12,7 +12,6 @@ from lit_loader.annotations.keypoints import keypoint_schema
 from lit_loader.formats import write_annotations
 from tests.drawn_set import SIZE, draw_set
 
-
 WITHOUT_POINTS = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
 
 
@@ -26,7 +25,11 @@ def split_in_three(tmp_path, draw=draw_set, **columns):
     """Return a drawn table of an object or more an image, cut into training, validation and test."""
     table = draw(tmp_path / "drawn", num_images=18, **columns)
     table = table.select(np.flatnonzero(np.diff(table.offsets)))
-    return {"train": table.select(range(6)), "val": table.select(range(6, 9)), "test": table.select(range(9, 12))}
+    return {
+        "train": table.select(range(6)),
+        "val": table.select(range(6, 9)),
+        "test": table.select(range(9, 12)),
+    }
 
 
 def face_columns(num_faces):

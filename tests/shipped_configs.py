@@ -12,7 +12,8 @@ CONF = Path(__file__).parents[1] / "conf"
 OPTIONS = {  # of each group that is a node of the config
     folder.name: sorted(path.stem for path in folder.glob("*.yaml") if path.stem != "base")
     for folder in sorted(CONF.iterdir())
-    if folder.is_dir() and folder.name not in ("__pycache__", "debug", "experiment", "hparams_search", "hydra")
+    if folder.is_dir()
+    and folder.name not in ("__pycache__", "debug", "experiment", "hparams_search", "hydra")
 }
 EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
 ON_SHAPES = [name for name in EXPERIMENTS if name.startswith("shapes")]
@@ -42,7 +43,7 @@ def option_configs() -> dict[tuple[str, str], DictConfig]:
         chosen = {group: names[number % len(names)] for group, names in OPTIONS.items()}
         words = [f"{group}={name}" for group, name in chosen.items()]
         cfg = composed(*words, *NEEDS.get(chosen["dataset"], []))
-        found |= {(group, name): cfg for group, name in chosen.items()}
+        found |= dict.fromkeys(chosen.items(), cfg)
     return found
 
 

@@ -113,7 +113,9 @@ def test_policy_and_options_are_set_as_users_write_them(override, key, value, mo
 
 def test_a_model_of_another_task_is_refused_with_those_that_fit(capsys):
     cfg = composed("datamodule=landmarks")
-    told = told_of(lambda: instantiate(cfg.model, class_names=["a"], keypoint_names=["p"], weights=None), capsys)
+    told = told_of(
+        lambda: instantiate(cfg.model, class_names=["a"], keypoint_names=["p"], weights=None), capsys
+    )
     assert "model=heatmaps_small or model=multi_task_small takes it" in told
 
 

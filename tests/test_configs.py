@@ -17,7 +17,15 @@ from lit_loader.datasets import MAX_PIXELS
 from lit_loader.samplers import GroupedSampler
 from lit_loader.signatures import signature_of
 from tests.drawn_set import draw_set
-from tests.shipped_configs import CONF, EXPERIMENTS, ON_SHAPES, OPTIONS, composed_once, option_configs, with_nodes
+from tests.shipped_configs import (
+    CONF,
+    EXPERIMENTS,
+    ON_SHAPES,
+    OPTIONS,
+    composed_once,
+    option_configs,
+    with_nodes,
+)
 
 EVERY_OPTION = [(group, option) for group, options in OPTIONS.items() for option in options]
 NODES_BY_NAME = ("callbacks", "logger")
@@ -54,15 +62,15 @@ def test_every_option_composes_and_fits_what_it_names(group, option):
 )
 def test_every_option_builds_what_it_names(group, option, in_a_run):
     for node in targets_of(group, option):
-        asks_the_task = node.get("monitor") == "auto"
-        built = instantiate(node, **({"monitor": "val/map", "mode": "max"} if asks_the_task else {}), _convert_="all")
+        of_the_task = {"monitor": "val/map", "mode": "max"} if node.get("monitor") == "auto" else {}
+        built = instantiate(node, **of_the_task, _convert_="all")
         assert type(built).__name__ == node._target_.rpartition(".")[2]
 
 
 @pytest.mark.parametrize("option", OPTIONS["trainer"])
 def test_every_trainer_is_built(option, in_a_run):
-    there_need_not_be_one = {} if option in ("default", "cpu") else {"accelerator": "cpu", "precision": "32-true"}
-    trainer = instantiate(node_of("trainer", option), **there_need_not_be_one, devices=1, logger=False)
+    has_none = {} if option in ("default", "cpu") else {"accelerator": "cpu", "precision": "32-true"}
+    trainer = instantiate(node_of("trainer", option), **has_none, devices=1, logger=False)
     assert isinstance(trainer, Trainer)
     assert trainer.default_root_dir == str(in_a_run / "run")
 

@@ -8,9 +8,17 @@ import pytest
 
 from lit_loader.app.building import build_run
 from tests.datasets.test_masks import draw_polygons
-from tests.drawn_set import draw_set
-from tests.made_sets import WITHOUT_POINTS, face_columns, make_coco, make_image_folder, make_voc, split_in_three
+from tests.made_sets import (
+    WITHOUT_POINTS,
+    face_columns,
+    make_coco,
+    make_image_folder,
+    make_voc,
+    split_in_three,
+)
 from tests.shipped_configs import EXPERIMENTS, composed
+
+pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 
 SHAPES = ["dataset.num_images={train: 8, val: 4, test: 4}", "dataset.image_size=48"]
 SHAPES += ["dataset.class_shares=[0.4,0.3,0.3]", "dataset.finish_shares=[0.4,0.3,0.3]"]
@@ -19,10 +27,15 @@ SIZES = ["model.model.min_size=64", "model.model.max_size=96"]
 DETECTOR = ["model.weights=null", *SIZES]
 CROPS = ["model.weights=null", "datamodule.train_transforms.size=64"]
 QUICK = [
-    *("trainer=cpu", "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "trainer.limit_train_batches=2"),
-    *("trainer.limit_val_batches=2", "trainer.limit_test_batches=2", "trainer.limit_predict_batches=2"),
+    *(
+        "trainer=cpu",
+        "trainer.max_epochs=1",
+        "trainer.check_val_every_n_epoch=1",
+        "trainer.log_every_n_steps=1",
+    ),
+    *(f"trainer.limit_{stage}_batches=2" for stage in ("train", "val", "test", "predict")),
     *("workers=inline", "datamodule.batch_size=2", "num_threads=1", "dataset.progress=false"),
-    *("~callbacks.rich_progress", "~callbacks.model_summary", "trainer.enable_progress_bar=false"),
+    *("~callbacks.class_mix", "~callbacks.rich_progress", "trainer.enable_progress_bar=false"),
 ]
 PLAIN = partial(split_in_three, objects=1, **WITHOUT_POINTS)
 POINTS = partial(split_in_three, objects=1)
@@ -48,7 +61,14 @@ LAYOUTS = {  # what writes a set of an experiment, what is drawn for it, and fur
     "voc_fasterrcnn": (make_voc, PLAIN, DETECTOR),
     "voc_retinanet": (make_voc, PLAIN, DETECTOR),
 }
-LONG = ("coco_fasterrcnn", "coco_maskrcnn", "coco_retinanet", "unified", "voc_fasterrcnn", "voc_retinanet")
+LONG = {  # of minutes on two cores, and a model that learns from the same data in seconds
+    "coco_fasterrcnn": ["model=fcos_small"],
+    "coco_maskrcnn": ["model=fcos_small", "datamodule.masks=false"],
+    "coco_retinanet": ["model=fcos_small"],
+    "unified": ["model=multi_task_small"],
+    "voc_fasterrcnn": ["model=fcos_small"],
+    "voc_retinanet": ["model=fcos_small"],
+}
 
 
 def words_of(name, tmp_path):
@@ -62,13 +82,22 @@ def words_of(name, tmp_path):
     return [f"dataset.root={root}", *words]
 
 
-@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in EXPERIMENTS]
 )
 def test_every_experiment_fits_validates_tests_and_predicts(name, tmp_path):
+    fit_validate_test_and_predict(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_the_data_of_long_experiments_train_a_small_model(name, tmp_path):
+    fit_validate_test_and_predict(name, tmp_path, *LONG[name], *NET)
+
+
+def fit_validate_test_and_predict(name, tmp_path, *words):
     folders = [f"dataset.cache_dir={tmp_path / 'cache'}", f"paths.output_dir={tmp_path / 'run'}"]
-    run = build_run(composed(f"experiment={name}", *words_of(name, tmp_path), *folders, *QUICK))
+    folders += [f"paths.work_dir={tmp_path}"]
+    run = build_run(composed(f"experiment={name}", *words_of(name, tmp_path), *folders, *QUICK, *words))
     run.trainer.fit(run.model, datamodule=run.datamodule)
     assert run.trainer.global_step == 2
     assert run.model.monitor in run.trainer.callback_metrics

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 import torch
-from hydra.utils import get_class, instantiate
+from hydra.utils import get_object, instantiate
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import LearningRateMonitor
 from lightning.pytorch.loggers import Logger
@@ -22,8 +23,9 @@ from rich.syntax import Syntax
 
 from lit_loader.app.running import config_errors
 from lit_loader.configs import ConfigError, validate
+from lit_loader.configs.hints import shipped_targets
 from lit_loader.datamodules import TableDataModule
-from lit_loader.recipes import model_kwargs_from_datamodule
+from lit_loader.recipes import check_model_fits, model_kwargs_from_datamodule
 
 __all__ = ["Run", "build_run", "checkpoint_path", "console"]
 
@@ -71,6 +73,8 @@ def build_run(
         ConfigError: If a setting is refused.
         LitLoaderError: If the data cannot be used.
     """
+    with config_errors(cfg):
+        _check_task(cfg)
     validate(cfg)
     logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)
     extras = cfg.get("extras") or {}
@@ -84,7 +88,6 @@ def build_run(
     if cfg.get("num_threads"):
         torch.set_num_threads(cfg.num_threads)
     with config_errors(cfg):
-        _check_task(cfg)
         datamodule: LightningDataModule = instantiate(cfg.datamodule, _convert_="all")
         datamodule.prepare_data()
         held = {} if checkpoint is None else _hyperparameters(checkpoint)
@@ -149,11 +152,13 @@ def _check_names(held: Mapping[str, Any], found: Mapping[str, Any]) -> None:
 
 def _check_task(cfg: DictConfig) -> None:
     """Refuse a data module and a model of different tasks before the data is read."""
+    known = {name: locate(target) for name, target in shipped_targets("model").items()}
+    check_model_fits(locate(cfg.datamodule._target_), locate(cfg.model._target_), known)
 
 
 def _taken(cfg: DictConfig, names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that the model's constructor takes and the config does not set; ``weights`` wins over it."""
-    parameters = signature(get_class(cfg.model._target_)).parameters.values()
+    parameters = signature(get_object(cfg.model._target_)).parameters.values()
     is_open = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
     taken = {each.name for each in parameters}
     return {

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from lit_loader.app.building import build_run, checkpoint_path
 from lit_loader.app.running import one_job, run
-from lit_loader.app.training import finish, has_stage, numbers, optimized, test
+from lit_loader.app.training import finish, has_stage, numbers, test
 from lit_loader.configs import ConfigError
 
 __all__ = ["evaluate", "main"]
@@ -37,9 +37,7 @@ def evaluate(cfg: DictConfig) -> float | None:
         if not has_stage(run.datamodule, "test"):
             raise ConfigError("there is no test split; name what to test on by dataset.test=NAME")
         tested = test(run, path)
-        metrics = numbers(run)
-        finish(run, metrics, tested, start)
-        return optimized(run, metrics)
+        return finish(run, numbers(run), tested, start)
 
 
 @hydra.main(version_base="1.3", config_path="pkg://lit_loader.conf", config_name="eval")

@@ -46,6 +46,7 @@ def save_pictures(run: Run) -> None:
     if not isinstance(datamodule, TableDataModule):
         return
     has_test = bool(datamodule.tables("test"))
+    run.folder.mkdir(parents=True, exist_ok=True)
     if run.trainer.global_step:
         datamodule.plot_batch("train", path=run.folder / "batch.png")
     batch = datamodule.first_batch("test" if has_test else "train")

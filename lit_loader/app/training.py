@@ -17,7 +17,7 @@ from lit_loader.app.running import config_errors, one_job, run
 from lit_loader.configs import ConfigError
 from lit_loader.datamodules import TableDataModule
 
-__all__ = ["finish", "has_stage", "main", "numbers", "optimized", "test", "train"]
+__all__ = ["finish", "has_stage", "main", "numbers", "test", "train"]
 
 
 def train(cfg: DictConfig) -> float | None:
@@ -52,12 +52,15 @@ def train(cfg: DictConfig) -> float | None:
             if has_stage(run.datamodule, "test"):
                 tested = test(run, path)
                 metrics |= numbers(run)
-        finish(run, metrics, tested, start)
-        return optimized(run, metrics)
+        return finish(run, metrics, tested, start)
 
 
-def finish(run: Run, metrics: Mapping[str, float], tested: str, start: float) -> None:
-    """Print and draw what a run has to tell, on rank 0."""
+def finish(run: Run, metrics: Mapping[str, float], tested: str, start: float) -> float | None:
+    """Print and draw what a run has to tell, on rank 0, and return what a sweep optimises.
+
+    Raises:
+        ConfigError: If ``optimized_metric`` is no metric of the run.
+    """
     if run.trainer.is_global_zero:
         out = console()
         out.print(f"tested: {tested}", soft_wrap=True)
@@ -65,6 +68,7 @@ def finish(run: Run, metrics: Mapping[str, float], tested: str, start: float) ->
         save_pictures(run)
         seconds = time.monotonic() - start
         out.print(f"finished in {seconds:.0f} s; pictures, logs and checkpoints in {run.folder}", soft_wrap=True)
+    return _optimized(run, metrics)
 
 
 def has_stage(datamodule: LightningDataModule, stage: Any) -> bool:
@@ -90,7 +94,7 @@ def numbers(run: Run) -> dict[str, float]:
     return {name: float(value) for name, value in run.trainer.callback_metrics.items()}
 
 
-def optimized(run: Run, metrics: dict[str, float]) -> float | None:
+def _optimized(run: Run, metrics: dict[str, float]) -> float | None:
     """Return what a sweep optimises.
 
     Raises:

@@ -16,7 +16,7 @@ from lit_loader.annotations import AnnotationTable
 
 __all__ = ["training_command"]
 
-_CONFIGS: Final = Path(__file__).parents[1] / "conf" / "dataset"
+_CONFIGS: Final = Path(__file__).parents[1] / "conf"
 _HYDRA_WORDS: Final = ("null", "true", "false", "nan", "inf")
 
 
@@ -48,7 +48,7 @@ def training_command(
     common = {k: v for k, v in given["train"].items() if all(each.get(k) == v for each in given.values())}
     own = {stage: {k: v for k, v in each.items() if k not in common} for stage, each in given.items()}
     nested = _flat({"format": format, **wanted, "options": common, "stage_options": own})
-    for name in (format, *sorted(path.stem for path in _CONFIGS.glob("*.yaml")), "files"):
+    for name in (format, *sorted(path.stem for path in (_CONFIGS / "dataset").glob("*.yaml")), "files"):
         config = _read_config(name)
         # a config without a format is that of one, whose options are keys themselves
         values = nested if "format" in config else _flat({**wanted, **common, "stage_options": own})
@@ -61,12 +61,12 @@ def training_command(
         for key, value in values.items()
         if key not in _flat(config) or _flat(config)[key] != value
     ]
-    return shlex.join(["python", "examples/train.py", *_task(table), f"dataset={name}", *words])
+    return shlex.join(["lit-loader", "train", *_task(table), f"dataset={name}", *words])
 
 
 def _read_config(name: str) -> dict[str, Any]:
     """Return a shipped config of a data set, with the keys of the one that it is based on; empty if there is none."""
-    path = _CONFIGS / f"{name}.yaml"
+    path = _CONFIGS / "dataset" / f"{name}.yaml"
     config: dict[str, Any] = yaml.safe_load(path.read_text()) if path.is_file() else {}
     return _read_config("files") | config if "defaults" in config else config
 
@@ -80,15 +80,19 @@ def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def _task(table: AnnotationTable) -> list[str]:
-    """Return the overrides that choose what is trained."""
-    if table.keypoint_schema is not None:
-        return ["experiment=unified" if table.attributes else "experiment=landmarks"]
+    """Return the overrides that choose what is trained: every sample once an epoch, whatever an experiment balances."""
     sizes = np.stack([table.widths, table.heights], axis=1)[table.image_of_object()]
-    if table.num_objects and np.array_equal(
+    if table.keypoint_schema is not None:
+        name = "unified" if table.attributes else "landmarks"
+    elif table.num_objects and np.array_equal(
         table.boxes, np.concatenate([np.zeros_like(sizes), sizes], axis=1)
     ):
-        return ["datamodule=classification", "model=classifier_small"]
-    return []
+        name = "classification"
+    else:
+        return []
+    choices = yaml.safe_load((_CONFIGS / "experiment" / f"{name}.yaml").read_text()).get("defaults", [])
+    sampler = next((each["override /sampler"] for each in choices if "override /sampler" in each), "random")
+    return [f"experiment={name}", *(["sampler=random"] if sampler != "random" else [])]
 
 
 def _hydra_value(value: Any) -> str:

@@ -21,7 +21,7 @@ from lit_loader.configs.checks import ConfigError, accepted, unknown_key
 from lit_loader.errors import LitLoaderError
 from lit_loader.signatures import signature_of
 
-__all__ = ["SHIPPED", "extra_of", "run_with_hints", "what_is_wrong", "with_free_keys"]
+__all__ = ["SHIPPED", "extra_of", "run_with_hints", "shipped_targets", "what_is_wrong", "with_free_keys"]
 
 SHIPPED = Path(__file__).parents[1] / "conf"  # in a wheel a folder, in an editable install a link
 
@@ -46,9 +46,9 @@ def run_with_hints(main: Callable[[], Any]) -> None:
     key that does not exist, which node of the config gave a constructor what it refuses, and which extra installs what
     is not there. With ``HYDRA_FULL_ERROR=1`` in the environment errors are raised as they are. A reader of the output
     that leaves early (``--help | head``) ends the run quietly. Words of the command are changed as `with_free_keys`
-    does; ``--help`` needs no choice in groups without a default.
+    does; flags such as ``-m`` may stand between overrides; ``--help`` needs no choice in groups without a default.
     """
-    sys.argv[1:] = with_free_keys(sys.argv[1:])
+    sys.argv[1:] = sorted(with_free_keys(sys.argv[1:]), key=_is_override)
     before = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints and exits by itself
     held: list[str] = []
@@ -78,6 +78,10 @@ def run_with_hints(main: Callable[[], Any]) -> None:
             os.environ["HYDRA_FULL_ERROR"] = before
 
 
+def _is_override(word: str) -> bool:
+    return not word.startswith("-") and ("=" in word or word.startswith("~"))
+
+
 @contextmanager
 def _held_back(held: list[str]) -> Iterator[None]:
     """Collect what Hydra writes of a job that failed: all of its overrides, before the error itself."""
@@ -104,7 +108,9 @@ def _with_choices_for_help(main: Callable[[], Any]) -> None:
             main()
             return
         except HydraException as error:
-            choice = re.search(r"You must specify '([\w/]+)'.*?\n\s*(\w+)$", str(error), re.DOTALL | re.MULTILINE)
+            choice = re.search(
+                r"You must specify '([\w/]+)'.*?\n\s*(\w+)$", str(error), re.DOTALL | re.MULTILINE
+            )
             if choice is None or not {"--help", "-h"} & {*sys.argv[1:]}:
                 raise
             sys.argv.append(f"{choice[1]}={choice[2]}")
@@ -136,9 +142,11 @@ def _reader_left() -> bool:
 def with_free_keys(words: Sequence[str]) -> list[str]:
     """Return the words of a command with ``++`` before the keys of a data set whose parts no YAML file can list.
 
-    Which options there are depends on the format; Hydra refuses ``dataset.options.columns=...`` without it.
+    Which options there are depends on the format; Hydra refuses ``dataset.options.columns=...`` without it. And
+    ``+ckpt_path=``, which adds the key to other apps, sets the one that is here.
     """
-    return [re.sub(r"^(?=dataset\.(options|stage_options|policy)\b)", "++", word) for word in words]
+    added = [re.sub(r"^\+(?=ckpt_path=)", "", word) for word in words]
+    return [re.sub(r"^(?=dataset\.(options|stage_options|policy)\b)", "++", word) for word in added]
 
 
 def what_is_wrong(error: Exception) -> str:
@@ -186,6 +194,12 @@ def _shipped_groups() -> dict[str, _Nodes]:
     return groups
 
 
+def shipped_targets(group: str) -> dict[str, str]:
+    """Return the ``_target_`` of each option of a group."""
+    found = {option: node.get("_target_") for option, node in _shipped_groups().get(group, {}).items()}
+    return {option: str(target) for option, target in found.items() if target}
+
+
 def _root_keys() -> list[str]:
     groups = {path.parent.name for path in SHIPPED.glob("*/*.yaml")}
     keys = [str(key) for key in OmegaConf.load(SHIPPED / "train.yaml") if key != "defaults"]
@@ -219,7 +233,9 @@ def _hint(key: str) -> str | None:
             return unknown_key(path, name, list(dict.fromkeys(keys)))
         nodes, parents, path = found, nodes, f"{path}.{name}"
     if path == key and len(nodes) < len(options):
-        belongs = f"{key} belongs to {' or '.join(f'{group}={option}' for option in nodes)}; choose one of these"
+        belongs = (
+            f"{key} belongs to {' or '.join(f'{group}={option}' for option in nodes)}; choose one of these"
+        )
         return belongs + _how_to_choose_several(group, rest[0])
     node, _, name = key.rpartition(".")
     whole = f"; where {node} is null, {node}='{{{name}: VALUE}}'" if "." in node else ""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lit_loader.collate.multi_task import MultiTaskBatch
 from lit_loader.recipes.detection import DetectionTask
-from lit_loader.recipes.metrics import NormalizeBy, landmark_metric
+from lit_loader.recipes.metrics import AveragePrecision, NormalizeBy, landmark_metric
 from lit_loader.recipes.multi_task_metric import MultiTaskMetric
 from lit_loader.recipes.multi_task_model import MultiTaskModel
 from lit_loader.recipes.network import check_keypoints, check_labels, check_names, plain
@@ -23,8 +23,9 @@ _TAKEN: Final = ("boxes", "labels", "scores", "keypoints", "keypoint_scores", "k
 class MultiTask(DetectionTask):
     """Any detector of torchvision's whose backbone also serves points and attributes of its objects.
 
-    A batch is a `MultiTaskBatch`, whose padding the model does not see. The model is a `MultiTaskModel`, with parameters
-    ``detector.*``, such as ``detector.backbone.*``, and ``heads.*``. Objects marked by ``iscrowd`` are not trained on.
+    A batch is a `MultiTaskBatch`, whose padding the model does not see. The model is a `MultiTaskModel`, with
+    parameters ``detector.*``, such as ``detector.backbone.*``, and ``heads.*``. Objects marked by ``iscrowd`` are not
+    trained on.
 
     `forward` returns, besides ``boxes`` (n, 4), ``labels`` (n,) from 1 and ``scores`` (n,) of the n detections of an
     image, with points ``keypoints`` (n, K, 2), in pixels of the image, and ``keypoint_scores`` (n, K); for every
@@ -75,7 +76,7 @@ class MultiTask(DetectionTask):
                 f"normalization_pair={tuple(normalization_pair)} has no effect without keypoint_names; leave it out"
             )
         normalization_pair = None if normalization_pair is None else list(normalization_pair)
-        super().__init__(model, class_names=class_names, weights=weights, **training)  # saves the values of both
+        super().__init__(model, class_names=class_names, weights=weights, **training)
         self.keypoint_names = tuple(keypoint_names)
         self.attributes = {name: tuple(values) for name, values in attributes.items()}
 
@@ -87,7 +88,7 @@ class MultiTask(DetectionTask):
     def make_metric(self) -> nn.Module:
         """Return the metric of validation and tests."""
         return MultiTaskMetric(
-            boxes=super().make_metric(),
+            boxes=AveragePrecision(self.class_names, max_detections=self.max_detections),
             points=landmark_metric(self.hparams) if self.hparams["keypoint_names"] else None,
             attributes=self.hparams["attributes"],
         )

@@ -42,7 +42,7 @@ class MultiTaskModel(nn.Module):
         attributes: Values of every attribute by its name.
 
     Raises:
-        ValueError: If the detector is of another kind, or learns masks or points by itself.
+        ValueError: If the detector is of another kind, such as SSD, or has a head for masks or points.
     """
 
     def __init__(
@@ -51,14 +51,11 @@ class MultiTaskModel(nn.Module):
         super().__init__()
         channels = getattr(getattr(detector, "backbone", None), "out_channels", None)
         roi_heads: Any = getattr(detector, "roi_heads", None)
-        if not isinstance(channels, int) or not hasattr(detector, "transform"):
+        has_more = roi_heads is not None and (roi_heads.has_mask() or roi_heads.has_keypoint())
+        if channels is None or not hasattr(detector, "transform") or has_more:
             raise ValueError(
-                f"expected a detector with transform, backbone and backbone.out_channels, got a {type(detector).__name__}; "
-                "give Faster R-CNN, RetinaNet or FCOS"
-            )
-        if roi_heads is not None and (roi_heads.has_mask() or roi_heads.has_keypoint()):
-            raise ValueError(
-                f"a {type(detector).__name__} has a head for masks or points already; give Faster R-CNN, RetinaNet or FCOS"
+                "expected a detector of boxes with transform, backbone and backbone.out_channels, got a "
+                f"{type(detector).__name__}; give Faster R-CNN, RetinaNet or FCOS"
             )
         self.detector = detector
         self.heads = ObjectHeads(channels, num_keypoints=num_keypoints, attributes=attributes)
@@ -80,29 +77,30 @@ class MultiTaskModel(nn.Module):
         finally:
             for hook in hooks:
                 hook.remove()
-        inputs, resized = seen["transform"]
-        maps = seen["backbone"]
-        look = partial(self.heads, {"0": maps} if isinstance(maps, Tensor) else maps, inputs.tensors.shape[-2:])
+        (inputs, resized), maps = seen["transform"], seen["backbone"]
+        maps = {"0": maps} if isinstance(maps, Tensor) else maps
+        look = partial(self.heads, maps, inputs.tensors.shape[-2:])
         if self.training:
-            losses = self.heads.losses(look([jitter_boxes(one["boxes"], _BOX_JITTER) for one in resized]), resized)
-            return (found if self.detector.training else {}) | losses  # one that is frozen as a whole gives detections
-        boxes = [one["boxes"] for one in found]
-        scales = [
-            rows.new_tensor([width / image.shape[-1], height / image.shape[-2]])
-            for rows, (height, width), image in zip(boxes, inputs.image_sizes, images, strict=True)
+            outputs = look([jitter_boxes(one["boxes"], _BOX_JITTER) for one in resized])
+            own = found if self.detector.training else {}  # frozen as a whole, it is in evaluation mode
+            return own | self.heads.losses(outputs, resized)
+        scales = [  # of the input over the image, x and y
+            one["boxes"].new_tensor([width / image.shape[-1], height / image.shape[-2]])
+            for one, (height, width), image in zip(found, inputs.image_sizes, images, strict=True)
         ]
-        outputs = look([rows * scale.repeat(2) for rows, scale in zip(boxes, scales, strict=True)])
-        for name, values in self.heads.predictions(outputs).items():
-            for one, rows, scale in zip(found, values.split([len(rows) for rows in boxes]), scales, strict=True):
-                one[name] = rows / scale if name == "keypoints" else rows
+        boxes = [one["boxes"] * scale.repeat(2) for one, scale in zip(found, scales, strict=True)]
+        for name, values in self.heads.predictions(look(boxes)).items():
+            rows = torch.split(values, list(map(len, boxes)))
+            for one, mine, scale in zip(found, rows, scales, strict=True):
+                one[name] = mine / scale if name == "keypoints" else mine
         return found
 
 
 class ObjectHeads(nn.Module):
     """Points by heatmaps over an object's region, and one linear classifier an attribute.
 
-    An object's region is its box made larger by ``box_scale``, so that points on the box's edge lie inside. It is sampled
-    from the map on which it has about as many cells as are sampled. Two convolutions serve both heads.
+    An object's region is its box made larger by ``box_scale``, so that points on the box's edge lie inside. It is
+    sampled from the map on which it has about as many cells as are sampled. Two convolutions serve both heads.
 
     Args:
         in_channels: Channels of the maps.
@@ -125,11 +123,13 @@ class ObjectHeads(nn.Module):
         block = partial(Conv2dNormActivation, in_channels, in_channels, norm_layer=norm)
         self.trunk = nn.Sequential(block(), block())
         upsample = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False)
-        points = nn.Sequential(upsample, block(), nn.Conv2d(in_channels, num_keypoints, 1)) if num_keypoints else None
-        self.points = points
+        points = (upsample, block(), nn.Conv2d(in_channels, num_keypoints, 1)) if num_keypoints else ()
+        self.points = nn.Sequential(*points) if points else None
         self.values = nn.ModuleList(nn.Linear(in_channels, len(names)) for names in attributes.values())
 
-    def forward(self, maps: Mapping[str, Tensor], size: Sequence[int], boxes: Sequence[Tensor]) -> ObjectOutputs:
+    def forward(
+        self, maps: Mapping[str, Tensor], size: Sequence[int], boxes: Sequence[Tensor]
+    ) -> ObjectOutputs:
         """Return what is seen in all boxes of a batch, see `ObjectOutputs`.
 
         Args:
@@ -139,7 +139,7 @@ class ObjectHeads(nn.Module):
         """
         names = [name for name in maps if name not in _EXTRA_MAPS]
         # The level at which a region of side s has 8 cells is log2(s / 8).
-        pool = MultiScaleRoIAlign(names, _ROI_SIZE, sampling_ratio=2, canonical_scale=_ROI_SIZE, canonical_level=0)
+        pool = MultiScaleRoIAlign(names, _ROI_SIZE, 2, canonical_scale=_ROI_SIZE, canonical_level=0)
         rois = [scale_boxes(rows, self.box_scale) for rows in boxes]
         pooled = self.trunk(pool(dict(maps), rois, [(size[0], size[1])] * len(rois)))
         averaged = pooled.mean(dim=(-2, -1))

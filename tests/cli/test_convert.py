@@ -59,7 +59,7 @@ def test_lists_become_a_voc_folder_that_says_the_same(command, faces, read, tmp_
             assert converted.image_path(i).samefile(original.image_path(i))  # linked
     assert "images: 26 linked" in out
     command_line = (
-        "python examples/train.py experiment=landmarks dataset=voc dataset.root=new dataset.test=val"
+        "lit-loader train experiment=landmarks dataset=voc dataset.root=new dataset.test=val"
     )
     assert f"  {command_line}\n" in out
     assert "there is no split test; --hold-out test=0.1 takes images of train for it" in out
@@ -167,7 +167,7 @@ def test_lists_come_back_from_a_voc_folder(command, faces, read, tmp_path):
     same_objects(list_of(tmp_path / "lists", "val.txt"), list_of(faces, "val.txt"))
     told = out.strip().splitlines()[-2].strip()
     assert told == (
-        "python examples/train.py experiment=landmarks dataset=files dataset.format=keypoints_txt dataset.root=lists "
+        "lit-loader train experiment=landmarks dataset=files dataset.format=keypoints_txt dataset.root=lists "
         "dataset.train=train.txt dataset.val=val.txt dataset.test=val.txt "
         "'++dataset.options.columns='\"'\"'path points class'\"'\"'' ++dataset.options.schema=face_5"
     )

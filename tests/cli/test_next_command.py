@@ -64,9 +64,9 @@ def test_the_folder_and_the_splits_arrive(command, tmp_path, monkeypatch, name):
         *("--option", "columns=path points class", "--option", "schema=face_5"),
         *("--writer-option", "image_dir=my images"),
     )
-    (line,) = (line for line in told.splitlines() if "examples/train.py" in line)
-    python, script, *words = shlex.split(line)
-    assert (python, script) == ("python", "examples/train.py")
+    (line,) = (line for line in told.splitlines() if "lit-loader train" in line)
+    program, command_name, *words = shlex.split(line)
+    assert (program, command_name) == ("lit-loader", "train")
     assert overrides(words) == {
         "experiment": "landmarks",
         "dataset": "voc",
@@ -92,9 +92,7 @@ def test_an_option_that_yaml_takes_for_no_text_is_text_where_text_is_asked(comma
 
 
 def commands(out):
-    return [
-        shlex.split(line)[2:] for line in out.splitlines() if line.startswith("  python examples/train.py")
-    ]
+    return [shlex.split(line)[2:] for line in out.splitlines() if line.startswith("  lit-loader train ")]
 
 
 def first_batch(words):
@@ -157,3 +155,4 @@ def test_images_without_boxes_are_classified(command, tmp_path, monkeypatch, to,
     datamodule, batch = first_batch(found)
     assert type(datamodule) is ClassificationDataModule
     assert len(batch.images) == 2
+    assert {summary.sampler for summary in datamodule.summaries()} == {"RandomSampler"}

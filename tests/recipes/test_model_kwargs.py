@@ -139,7 +139,11 @@ OPTIONS = {"fcos_small": DetectionTask, "heatmaps_small": LandmarkTask, "heatmap
 @pytest.mark.parametrize(
     ("datamodule", "model", "told"),
     [
-        (LandmarkDataModule, DetectionTask, "choose model=heatmaps_small or model=heatmaps_resnet18, or a Detection"),
+        (
+            LandmarkDataModule,
+            DetectionTask,
+            "choose model=heatmaps_small or model=heatmaps_resnet18, or a Detection",
+        ),
         (DetectionDataModule, LandmarkTask, "choose model=fcos_small, or a LandmarkDataModule"),
         (DetectionDataModule, MultiTask, "batches for a DetectionTask, and the model is a MultiTask; choose"),
         (MultiTaskDataModule, DetectionTask, "choose a MultiTask, or a DetectionDataModule"),

@@ -189,7 +189,9 @@ def test_a_step_of_faster_rcnn_with_frozen_and_slow_layers_by_name(tmp_path: Any
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", ["fasterrcnn_resnet50_fpn_v2", "retinanet_resnet50_fpn_v2", "fcos_resnet50_fpn"])
+@pytest.mark.parametrize(
+    "name", ["fasterrcnn_resnet50_fpn_v2", "retinanet_resnet50_fpn_v2", "fcos_resnet50_fpn"]
+)
 def test_a_step_of_the_detectors_of_a_resnet(name: str, tmp_path: Any) -> None:
     builder = partial(get_model_builder(name), min_size=64, max_size=96)
     model = MultiTask(builder, class_names=CLASSES, keypoint_names=CORNERS, attributes={"finish": FINISH})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -115,7 +116,8 @@ def test_points_are_learned_in_the_networks_input(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "jitter_boxes", lambda boxes, amount: boxes)
     images, targets = images_and_targets()
     losses = [
-        answering_middles(model(min_size=size))(images[:1], targets[:1])["keypoints"].item() for size in (48, 96)
+        answering_middles(model(min_size=size))(images[:1], targets[:1])["keypoints"].item()
+        for size in (48, 96)
     ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     moved = [targets[0] | {"keypoints": targets[0]["keypoints"] * 1.1}]
@@ -145,9 +147,9 @@ def test_heads_are_trained_on_a_detector_that_is_frozen_as_a_whole() -> None:
 @pytest.mark.parametrize(
     ("net", "match"),
     [
-        (lambda: ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None), "got a SSD; give Faster R-CNN"),
-        (lambda: nn.Linear(1, 1), "got a Linear"),
-        (lambda: detector(MaskRCNN), "a MaskRCNN has a head for masks or points already"),
+        (partial(ssdlite320_mobilenet_v3_large, weights=None, weights_backbone=None), "got a SSD; give"),
+        (partial(nn.Linear, 1, 1), "got a Linear; give Faster R-CNN"),
+        (partial(detector, MaskRCNN), "expected a detector of boxes .* got a MaskRCNN"),
     ],
 )
 def test_other_models_are_refused_with_those_that_fit(net: Any, match: str) -> None:

@@ -1,0 +1,53 @@
+"""What the jobs of a sweep returned, beside each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
+from hydra.utils import get_object
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["SweepTable"]
+
+
+class SweepTable(Callback):
+    """A callback of Hydra's that prints the overrides and the returned value of each job when a sweep ends.
+
+    The best one is marked where the value is the task's own metric, whose direction is known. Jobs that a launcher runs
+    in other processes are not seen.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: list[JobReturn] = []
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        """Keep what a job returned."""
+        if job_return.status == JobStatus.COMPLETED and job_return.return_value is not None:
+            self._jobs.append(job_return)
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Print the table, with those overrides in which the jobs differ."""
+        if not self._jobs:
+            return
+        values = [float(job.return_value) for job in self._jobs]
+        name, best = _metric(self._jobs[0].cfg or DictConfig({}), values)
+        words = [set(job.overrides or ()) for job in self._jobs]
+        shared = set.intersection(*words) if len(words) > 1 else set()
+        table = Table("job", "overrides", name, title="what the jobs returned", title_justify="left")
+        for number, (job, value) in enumerate(zip(self._jobs, values, strict=True)):
+            own = " ".join(word for word in job.overrides or () if word not in shared)
+            table.add_row(str(number), own, f"{value:.4g}{' (best)' if value == best else ''}")
+        Console(width=100).print(table)
+
+
+def _metric(cfg: DictConfig, values: list[float]) -> tuple[str, float | None]:
+    """Return the name of what was optimised, and its best value where the direction is known."""
+    if cfg.get("optimized_metric"):
+        return str(cfg.optimized_metric), None
+    task = get_object(cfg.model._target_)
+    name, mode = getattr(task, "monitor", "value"), getattr(task, "monitor_mode", None)
+    return str(name), {"min": min, "max": max}[mode](values) if mode in ("min", "max") else None

@@ -1,0 +1,122 @@
+"""``lit-loader train``: what a run does, keeps and returns."""
+
+from __future__ import annotations
+
+import csv
+from contextlib import redirect_stdout
+from io import StringIO
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+
+from lit_loader.app import train
+from lit_loader.configs import ConfigError, compose_config
+from tests.app import recorder
+from tests.small_app import SMALL
+
+RECORDED = "+callbacks.recorder._target_=tests.app.recorder.Recorder"
+
+
+@pytest.fixture
+def recorded(app):
+    """Runs the app and returns what its callback saw of each fit."""
+
+    def run(*words):
+        recorder.seen.clear()
+        app("train", *words, "test=false", RECORDED)
+        (found,) = recorder.seen
+        return found
+
+    return run
+
+
+def test_a_run_fits_tests_reports_and_logs(app):
+    done = app("train", "sampler=class_balanced", "tags=[a,b]")
+    for part in ("disc", "AP@50", "arrived", "expected", "ClassBalancedSampler", "waited", "finished in"):
+        assert part in done.out
+    assert "tested: checkpoint" in done.out
+    folder = done.folder
+    for picture in ("batch.png", "predictions.png"):
+        assert (folder / picture).stat().st_size > 5000
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+    with (folder / "csv/version_0/metrics.csv").open() as file:
+        logged = {name for row in csv.DictReader(file) for name, value in row.items() if value}
+    assert {"train/loss", "val/map_50", "test/map", "data/wait_fraction"} <= logged
+    kept = yaml.safe_load((folder / "csv/version_0/hparams.yaml").read_text())
+    assert kept["tags"] == ["a", "b"]
+    assert kept["sampler"]["_target_"].endswith("ClassBalancedSamplerConfig")
+    assert kept["class_names"] == ["disc", "square", "star"]
+    assert kept["num_parameters"]["total"] == kept["num_parameters"]["trainable"] > 1000
+    assert kept["paths"]["output_dir"] == str(folder)
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")  # the resumed run writes into a folder of its own
+@pytest.mark.parametrize("plus", ["", "+"])
+def test_a_checkpoint_is_resumed_with_the_same_data_and_ends_in_the_same_weights(recorded, plus):
+    whole = recorded("trainer.max_epochs=2")
+    checkpoint = recorded().trainer.checkpoint_callback.last_model_path
+    resumed = recorded("trainer.max_epochs=2", f"{plus}ckpt_path={checkpoint}")
+    assert whole.start == (0, 0)
+    assert resumed.start == (1, 4)
+    assert resumed.batches == whole.batches[4:]
+    for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_callbacks_and_loggers_are_those_of_their_groups(recorded):
+    default = recorded()
+    assert [type(logger) for logger in default.trainer.loggers] == [CSVLogger]
+    kinds = {type(callback) for callback in default.trainer.callbacks}
+    assert {ModelCheckpoint, LearningRateMonitor} <= kinds
+    assert EarlyStopping not in kinds
+    words = ["callbacks=[default,early_stopping]", "logger=none", "callbacks.model_checkpoint=null"]
+    other = recorded(*words, "+trainer.enable_checkpointing=false")
+    assert other.trainer.loggers == []
+    (stopping,) = (each for each in other.trainer.callbacks if isinstance(each, EarlyStopping))
+    assert (stopping.monitor, stopping.mode) == ("val/map_50", "max")
+    assert not {ModelCheckpoint, LearningRateMonitor} & {type(callback) for callback in other.trainer.callbacks}
+
+
+def test_a_logger_that_the_trainer_is_given_wins(recorded):
+    found = recorded("+trainer.logger=false")
+    assert found.trainer.loggers == []
+
+
+def test_without_a_test_split_a_run_ends_with_its_pictures(app):
+    done = app("train", "~dataset.num_images.test", "trainer.limit_train_batches=1")
+    assert "tested: nothing, there is no test split" in done.out
+    assert (done.folder / "predictions.png").stat().st_size > 5000
+
+
+@pytest.mark.filterwarnings("ignore:.*could not find the monitored key", "ignore:Total length of `list`")
+def test_without_validation_the_last_weights_are_tested(app):
+    done = app("train", "~dataset.num_images.val", "trainer.limit_train_batches=1")
+    assert "tested: the last weights" in done.out
+
+
+def returned(folder, *words):
+    """Return what `train` returns of a run that writes into a folder."""
+    paths = [f"paths.output_dir={folder}", f"paths.work_dir={folder}"]
+    cfg = compose_config(overrides=[*SMALL, "logger=none", "trainer.limit_train_batches=1", *paths, *words])
+    with redirect_stdout(StringIO()):
+        return train(cfg)
+
+
+def test_a_run_returns_the_metric_to_optimise(tmp_path):
+    best = returned(tmp_path / "a", "test=false")
+    checkpoint = torch.load(tmp_path / "a/checkpoints/best.ckpt", weights_only=True)
+    (state,) = (each for name, each in checkpoint["callbacks"].items() if name.startswith("ModelCheckpoint"))
+    assert best == pytest.approx(float(state["best_model_score"]))
+    assert returned(tmp_path / "b", "test=false", "optimized_metric=train/loss") > 1
+    assert returned(tmp_path / "c", "train=false", "test=false") is None
+    with pytest.raises(ConfigError, match="optimized_metric='nope' is no metric .* train/loss, val/map, val/map_50"):
+        returned(tmp_path / "d", "test=false", "optimized_metric=nope")
+
+
+def test_warnings_are_ignored_and_the_config_printed_on_request(app):
+    words = ["extras.ignore_warnings=true", "extras.print_config=true", "train=false", "test=false"]
+    done = app("train", *words)
+    assert "num_images:" in done.out

@@ -1,0 +1,78 @@
+"""Own lists of text become one XML set, which trains boxes, points, classes and attributes on a backbone of torchvision's.
+
+The three steps are those of a user: the script that writes the lists, ``lit-loader convert``, ``lit-loader train``.
+"""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+from pathlib import Path
+
+import pytest
+
+from lit_loader.annotations import KeypointSchema
+from lit_loader.cli.command import main
+from lit_loader.formats import read_annotations
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "txt_lists.py"
+TRAIN = [
+    "experiment=unified",
+    "dataset=voc",
+    "dataset.root=shapes-xml",
+    "model.model._target_=torchvision.models.detection.fasterrcnn_mobilenet_v3_large_320_fpn",
+    "model.model.min_size=64",
+    "model.model.max_size=96",
+    "model.model.box_detections_per_img=10",
+    "model.weights=null",
+    "trainer=cpu",
+    "trainer.max_epochs=1",
+    "trainer.log_every_n_steps=1",
+    "workers.num_workers=0",
+    "hydra.run.dir=run",
+    "~callbacks.class_mix",
+]
+
+
+@pytest.fixture
+def lists(tmp_path, monkeypatch, capsys):
+    """A folder of lists, and the command that the script tells to convert them."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    counts = ["--train", "8", "--val", "4", "--test", "4"]
+    monkeypatch.setattr("sys.argv", [str(SCRIPT), "shapes-txt", *counts])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    (command,) = re.findall(r"^next: lit-loader (.*)$", capsys.readouterr().out, re.MULTILINE)
+    return shlex.split(command)
+
+
+def test_the_xml_set_holds_what_the_lists_hold(lists, tmp_path):
+    assert main(lists) == 0
+    option = dict(word.split("=", 1) for word in lists if word.startswith(("columns=", "schema=")))
+    schema = KeypointSchema(**read_yaml(option["schema"]))
+    settings = {"columns": option["columns"], "image_dir": "images", "schema": schema}
+    before = read_annotations("keypoints_txt", tmp_path / "shapes-txt", "train.txt", **settings)
+    after = read_annotations("voc", tmp_path / "shapes-xml", "train")
+    assert (after.num_images, after.num_objects) == (8, before.num_objects)
+    assert after.keypoint_names == before.keypoint_names
+    assert set(after.class_names) == set(before.class_names)
+    assert set(after.attributes) == {"finish"}
+
+
+def read_yaml(text):
+    import yaml
+
+    return yaml.safe_load(text)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_the_xml_set_trains_all_tasks_at_once_on_torchvisions_backbone(lists, tmp_path, capsys):
+    assert main(lists) == 0
+    capsys.readouterr()
+    assert main(["train", *TRAIN]) == 0
+    printed = capsys.readouterr().out
+    for told in ("mAP@50", "NME", "finish macro-F1", "finish: recall", "objects missed", "star", "hollow"):
+        assert told in printed
+    assert list((tmp_path / "run").rglob("*.ckpt"))
+    assert (tmp_path / "run" / "predictions.png").stat().st_size > 5000

@@ -1,0 +1,53 @@
+"""The app in this process on a few small drawn scenes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+from lit_loader.cli import main
+
+SMALL = [
+    "experiment=shapes",
+    "dataset.num_images={train: 16, val: 8, test: 8}",
+    "dataset.image_size=48",
+    "dataset.class_shares=[0.5,0.3,0.2]",
+    "datamodule.batch_size=4",
+    "workers=inline",
+    "model.model.channels=8",
+    "model.model.head_channels=32",
+    "model.model.min_size=48",
+    "model.model.max_size=64",
+    "model.scheduler=null",
+    "trainer=cpu",
+    "trainer.max_epochs=1",
+    "trainer.log_every_n_steps=1",
+    "trainer.enable_progress_bar=false",
+    "~callbacks.rich_progress",
+    "~callbacks.model_summary",
+]
+
+
+def run_app(folder, *words):
+    """Run ``lit-loader`` with these words in a folder; return its exit code, its output and its errors."""
+    before, handlers, level = Path.cwd(), list(logging.root.handlers), logging.root.level
+    seed = os.environ.pop("PL_GLOBAL_SEED", None)
+    out, err = io.StringIO(), io.StringIO()
+    os.chdir(folder)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main([str(word) for word in words])
+    finally:
+        os.chdir(before)
+        for handler in logging.root.handlers:
+            if handler not in handlers:
+                handler.close()
+        logging.root.handlers[:], logging.root.level = handlers, level
+        os.environ.pop("PL_GLOBAL_SEED", None)
+        if seed is not None:
+            os.environ["PL_GLOBAL_SEED"] = seed
+    return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
