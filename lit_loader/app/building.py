@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from pathlib import Path
+from pydoc import locate
 from typing import Any
 
 import torch
@@ -151,8 +152,8 @@ def _check_names(held: Mapping[str, Any], found: Mapping[str, Any]) -> None:
 
 def _check_task(cfg: DictConfig) -> None:
     """Refuse a data module and a model of different tasks before the data is read."""
-    known = {name: get_object(target) for name, target in shipped_targets("model").items()}
-    check_model_fits(get_object(cfg.datamodule._target_), get_object(cfg.model._target_), known)
+    known = {name: locate(target) for name, target in shipped_targets("model").items()}
+    check_model_fits(locate(cfg.datamodule._target_), locate(cfg.model._target_), known)
 
 
 def _taken(cfg: DictConfig, names: Mapping[str, Any]) -> dict[str, Any]:

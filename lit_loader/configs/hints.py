@@ -46,9 +46,9 @@ def run_with_hints(main: Callable[[], Any]) -> None:
     key that does not exist, which node of the config gave a constructor what it refuses, and which extra installs what
     is not there. With ``HYDRA_FULL_ERROR=1`` in the environment errors are raised as they are. A reader of the output
     that leaves early (``--help | head``) ends the run quietly. Words of the command are changed as `with_free_keys`
-    does; ``--help`` needs no choice in groups without a default.
+    does; flags such as ``-m`` may stand between overrides; ``--help`` needs no choice in groups without a default.
     """
-    sys.argv[1:] = with_free_keys(sys.argv[1:])
+    sys.argv[1:] = sorted(with_free_keys(sys.argv[1:]), key=_is_override)
     before = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints and exits by itself
     held: list[str] = []
@@ -76,6 +76,10 @@ def run_with_hints(main: Callable[[], Any]) -> None:
             os.environ.pop("HYDRA_FULL_ERROR", None)
         else:
             os.environ["HYDRA_FULL_ERROR"] = before
+
+
+def _is_override(word: str) -> bool:
+    return not word.startswith("-") and ("=" in word or word.startswith("~"))
 
 
 @contextmanager

@@ -1,0 +1,67 @@
+"""Sweeps: a grid and Optuna find the better value; each job is one that ranks could join."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.app import recorder
+from tests.small_app import SMALL
+
+QUICK = ["test=false", "logger=none", "optimized_metric=train/loss", "trainer.limit_val_batches=0"]
+NO_VALIDATION = pytest.mark.filterwarnings("ignore:.*could not find the monitored key")
+
+
+@NO_VALIDATION
+def test_a_grid_finds_the_better_of_two_learning_rates(app):
+    recorder.seen.clear()
+    words = ["+callbacks.recorder._target_=tests.app.recorder.Recorder", "trainer.max_epochs=2"]
+    done = app("train", "-m", *QUICK, *words, "model.optimizer.lr=1e-7,0.01")
+    rows = re.findall(r"model\.optimizer\.lr=(\S+) +│ (\S+)", done.out)
+    losses = {float(rate): float(loss) for rate, loss in rows}
+    assert losses[0.01] < losses[1e-7]
+    for number, seen in enumerate(recorder.seen):  # what Lightning starts further ranks with
+        assert not {"-m", "--multirun"} & {*seen.words}
+        assert seen.words[0].endswith("lit_loader/app/training.py")
+        assert "hydra.mode=RUN" in seen.words
+        assert f"model.optimizer.lr={(1e-07, 0.01)[number]}" in seen.words
+    assert {path.name for path in done.folder.iterdir()} >= {"0", "1"}
+
+
+@NO_VALIDATION
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:optuna", "ignore::FutureWarning:optuna")
+def test_a_seeded_search_runs_four_trials_and_returns_its_best(app):
+    words = ["hparams_search=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.direction=minimize"]
+    done = app("train", *words, *QUICK)
+    result = yaml.safe_load((done.folder / "optimization_results.yaml").read_text())
+    values = [float(value) for value in re.findall(r"model\.optimizer\.lr=\S+ +│ (\S+)", done.out)]
+    assert len(values) == 4
+    assert result["best_value"] == pytest.approx(min(values), rel=1e-3)
+    assert 1e-4 <= result["best_params"]["model.optimizer.lr"] <= 0.1
+
+
+RANKS = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("sweep", [False, True])
+@pytest.mark.parametrize(
+    ("sampler", "batching"), [("weighted", "aspect_ratio"), ("class_balanced", "size"), ("repeat_factor", "plain")]
+)
+def test_two_ranks_fit_and_test_once_each_job(tmp_path, sampler, batching, sweep):
+    small = [word for word in SMALL if word != "trainer=cpu"]
+    words = [*small, *RANKS, "trainer.sync_batchnorm=false", f"sampler={sampler}", f"batching={batching}"]
+    words += ["-m", "seed=1,2"] if sweep else []
+    program = [sys.executable, "-c", "import sys; from lit_loader.cli import main; sys.exit(main())"]
+    done = subprocess.run([*program, "train", *words], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    jobs = 2 if sweep else 1
+    assert (done.stdout + done.stderr).count("GLOBAL_RANK: 1, MEMBER: 2/2") == jobs
+    assert done.stdout.count("finished in") == jobs
+    assert done.stdout.count("mAP@50") == jobs
+    runs = list(tmp_path.glob("logs/train/*/*/checkpoints" if not sweep else "logs/train/*/*/*/checkpoints"))
+    assert len(runs) == jobs == len(list(tmp_path.rglob("checkpoints")))
