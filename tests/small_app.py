@@ -27,6 +27,7 @@ SMALL = [
     "trainer.max_epochs=1",
     "trainer.log_every_n_steps=1",
     "trainer.enable_progress_bar=false",
+    "+trainer.enable_model_summary=false",
     "~callbacks.rich_progress",
     "~callbacks.model_summary",
 ]

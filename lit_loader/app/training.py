@@ -11,7 +11,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from omegaconf import DictConfig
 
-from lit_loader.app.building import Run, build_run, checkpoint_path, console
+from lit_loader.app.building import Run, build_run, checkpoint_path, console, loading
 from lit_loader.app.report import print_report, save_pictures
 from lit_loader.app.running import config_errors, one_job, run
 from lit_loader.configs import ConfigError
@@ -82,10 +82,8 @@ def test(run: Run, path: str | None) -> str:
     """Test the best checkpoint of the fit, or the one given, and return what was tested."""
     if path is None:
         path = getattr(run.trainer.checkpoint_callback, "best_model_path", None) or None
-    with config_errors(run.cfg, data_only=True):
-        run.trainer.test(
-            run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True, verbose=False
-        )
+    with loading(run.cfg):
+        run.trainer.test(run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True, verbose=False)
     return f"checkpoint {path}" if path else "the last weights: there is no checkpoint"
 
 
