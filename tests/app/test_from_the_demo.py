@@ -1,0 +1,159 @@
+"""The README's ways from the demo to one's own data, model, logger, sweep and checkpoint run as they are written."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.examples.forked_scripts import EXAMPLES_IMPORT, ForkedScripts
+from tests.made_sets import make_coco, split_in_two
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+SECTION = README.split("## From the demo to your own")[1].split("\n## ")[0]
+WAYS = re.split(r"^(?=\*\*)", SECTION, flags=re.MULTILINE)[1:]
+QUICK = [
+    *("trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_steps=2", "trainer.limit_val_batches=1"),
+    *("trainer.limit_test_batches=1", "trainer.limit_predict_batches=1", "trainer.enable_progress_bar=false"),
+    *("~callbacks.rich_progress", "workers.num_workers=0", "datamodule.batch_size=4"),
+]
+SHAPES = [
+    *("dataset.num_images={train: 24, val: 4, test: 4}", "dataset.image_size=48", "dataset.class_shares=[0.6,0.3,0.1]"),
+    *("model.model.channels=8", "model.model.head_channels=32"),
+]
+BIG = ["dataset.progress=false", "model.weights=null", "model.model.min_size=64", "model.model.max_size=96"]
+
+
+def blocks(way, language):
+    return re.findall(rf"```{language}\n(.*?)```", way, re.DOTALL)
+
+
+def way(title):
+    (found,) = (each for each in WAYS if each.startswith(f"**{title}"))
+    return found
+
+
+def commands(title):
+    """Return the words of each command below a title, without its program."""
+    text = "".join(blocks(way(title), "bash")).replace("\\\n", " ")
+    found = [shlex.split(line) for line in text.strip().splitlines()]
+    assert {words[0] for words in found} == {"lit-loader"}
+    return [words[1:] for words in found]
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    found = ForkedScripts("lit_loader.app", "lit_loader.cli.command", *EXAMPLES_IMPORT)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def run(scripts, tmp_path):
+    def run(words, *more):
+        program = Path(sys.executable).parent / "lit-loader"
+        env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "WANDB_SILENT": "true", "WANDB_DIR": str(tmp_path)}
+        done = scripts.run(program, *words, *QUICK, *more, cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def coco(tmp_path):
+    """A set in COCO's layout at the place that the README names."""
+    root = tmp_path / "path" / "to" / "coco"
+    root.mkdir(parents=True)
+    make_coco(root, split_in_two(tmp_path))
+    return root
+
+
+def run_folder(tmp_path):
+    (found,) = (tmp_path / "logs" / "train" / "runs").iterdir()
+    return found
+
+
+@pytest.mark.parametrize("title", [each.split("**")[1] for each in WAYS])
+def test_every_way_is_short(title):
+    written = [block for language in ("bash", "python", "yaml") for block in blocks(way(title), language)]
+    assert written
+    assert all(len(block.strip().splitlines()) < 10 for block in written)
+
+
+def test_coco_with_a_pretrained_detector(run, coco):
+    first, _ = commands("COCO")
+    assert "tested: checkpoint" in run(first, *BIG)
+
+
+def test_a_set_of_ones_own_in_cocos_format(run, coco):
+    _, second = commands("COCO")
+    mine = coco.parent / "mine"
+    mine.mkdir()
+    for name in ("train", "val"):
+        (mine / f"{name}.json").write_bytes((coco / f"annotations/instances_{name}2017.json").read_bytes())
+        for path in (coco / f"{name}2017").iterdir():
+            (mine / "images").mkdir(exist_ok=True)
+            path.rename(mine / "images" / path.name)
+    printed = run(second, *BIG)
+    assert "RepeatFactorSampler" in printed
+    assert "tested: checkpoint" in printed
+
+
+def test_a_model_of_ones_own(run, coco, tmp_path):
+    title = "A model of your own"
+    (python,), (yaml,) = blocks(way(title), "python"), blocks(way(title), "yaml")
+    (tmp_path / "my_models.py").write_text(python)
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "mine.yaml").write_text(yaml)
+    (words,) = commands(title)
+    assert "tested: checkpoint" in run(words, "model.model.min_size=64", "dataset.progress=false")
+
+
+def test_tensorboard_with_pictures(run, tmp_path):
+    pytest.importorskip("tensorboard")
+    words, _ = commands("A logger")
+    run(words, *SHAPES)
+    assert list(run_folder(tmp_path).glob("tensorboard/**/events.out.tfevents.*"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_wandb_offline(run, tmp_path):
+    pytest.importorskip("wandb")
+    _, words = commands("A logger")
+    run(words, *SHAPES)
+    assert list(run_folder(tmp_path).glob("wandb/offline-run-*"))
+
+
+def test_a_sweep_of_two_learning_rates(run, tmp_path):
+    words, _ = commands("A sweep")
+    run(words, *SHAPES)
+    (folder,) = (tmp_path / "logs" / "train" / "multiruns").iterdir()
+    assert {each.name for each in folder.iterdir() if each.is_dir()} == {"0", "1"}
+
+
+@pytest.mark.soak
+def test_a_sweep_by_optuna(run, tmp_path):
+    pytest.importorskip("optuna")
+    _, words = commands("A sweep")
+    run(words, *SHAPES)
+    (folder,) = (tmp_path / "logs" / "train" / "multiruns").iterdir()
+    assert "best_value" in (folder / "optimization_results.yaml").read_text()
+
+
+def test_resume_test_and_predict(run, tmp_path):
+    train, *others = commands("Resume")
+    first = [word for word in train if not word.startswith("ckpt_path=")]
+    run(first, *SHAPES)
+    folder = run_folder(tmp_path)
+    given = [[word.replace("logs/train/runs/DATE_TIME", str(folder)) for word in words] for words in (train, *others)]
+    assert "tested: checkpoint" in run(given[0], *SHAPES, "trainer.max_steps=4")
+    assert "tested: checkpoint" in run(given[1], *SHAPES)
+    run(given[2], *SHAPES)
+    (results,) = (tmp_path / "logs" / "predict" / "runs").glob("*/predictions/**/*.json")
+    assert isinstance(json.loads(results.read_text()), list)
