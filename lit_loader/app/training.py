@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from omegaconf import DictConfig
 
 from lit_loader.app.building import Run, build_run, checkpoint_path, console, loading
-from lit_loader.app.report import print_report, save_pictures
+from lit_loader.app.report import print_report
 from lit_loader.app.running import config_errors, one_job, run
 from lit_loader.configs import ConfigError
 from lit_loader.datamodules import TableDataModule
@@ -56,7 +56,7 @@ def train(cfg: DictConfig) -> float | None:
 
 
 def finish(run: Run, metrics: Mapping[str, float], tested: str, start: float) -> float | None:
-    """Print and draw what a run has to tell, on rank 0, and return what a sweep optimises.
+    """Print what a run has to tell, on rank 0, and return what a sweep optimises.
 
     Raises:
         ConfigError: If ``optimized_metric`` is no metric of the run.
@@ -64,8 +64,7 @@ def finish(run: Run, metrics: Mapping[str, float], tested: str, start: float) ->
     if run.trainer.is_global_zero:
         out = console()
         out.print(f"tested: {tested}", soft_wrap=True)
-        print_report(run, metrics, out)
-        save_pictures(run)
+        print_report(run.model, run.trainer, metrics, out)
         seconds = time.monotonic() - start
         out.print(f"finished in {seconds:.0f} s; pictures, logs and checkpoints in {run.folder}", soft_wrap=True)
     return _optimized(run, metrics)

@@ -29,7 +29,6 @@ def test_eval_repeats_the_test_of_the_run(app, run):
     done = app("eval", f"ckpt_path={folder}/checkpoints/best.ckpt")
     assert scores(done.out) == scores(printed)
     assert len(scores(printed)) == 5
-    assert (done.folder / "predictions.png").is_file()
     assert not (done.folder / "checkpoints").exists()
 
 
