@@ -21,7 +21,9 @@ from lit_loader.datamodules import (
     draw_points,
     label_texts,
 )
+from lit_loader.recipes.classification import ClassificationTask
 from lit_loader.recipes.detection import DetectionTask
+from lit_loader.recipes.landmarks import LandmarkTask
 from lit_loader.recipes.multi_task import MultiTask
 from lit_loader.recipes.task import Task
 
@@ -32,7 +34,9 @@ __all__ = ["check_model_fits", "draw_predictions", "model_kwargs_from_datamodule
 
 
 _TASKS: Final[Mapping[type[TableDataModule], type[Task]]] = {
+    ClassificationDataModule: ClassificationTask,
     DetectionDataModule: DetectionTask,
+    LandmarkDataModule: LandmarkTask,
     MultiTaskDataModule: MultiTask,
 }
 
