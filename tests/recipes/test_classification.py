@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from lit_loader.recipes import ClassificationTask, classifier_small
 from tests.recipes.drawn import CLASSES, classification_batch, fit, overfit
+from tests.recipes.toy_task import trainer
 
 NAMES = ("bright", "hollow", "never")
 
@@ -71,7 +73,9 @@ def test_a_checkpoint_restores_the_task_from_plain_values_and_a_builder(tmp_path
     fit(model, [classification_batch(2, multi_label=True)], tmp_path).save_checkpoint(tmp_path / "m.ckpt")
     torch.load(tmp_path / "m.ckpt", weights_only=True)
     builder = partial(classifier_small, channels=16, head_channels=16, stride=16)
-    again = ClassificationTask.load_from_checkpoint(tmp_path / "m.ckpt", model=builder, weights_only=True).eval()
+    again = ClassificationTask.load_from_checkpoint(
+        tmp_path / "m.ckpt", model=builder, weights_only=True
+    ).eval()
     images = classification_batch(2).images
     with torch.no_grad():
         torch.testing.assert_close(again(images), model.eval()(images))
@@ -107,6 +111,14 @@ def test_labels_of_the_other_kind_are_refused_with_the_remedy() -> None:
         task(multi_label=True).training_step(classification_batch(1), 0)
     with pytest.raises(ValueError, match=r"float labels \(B, 2\)"):
         task(multi_label=True).training_step(classification_batch(1, multi_label=True), 0)
+
+
+@pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])
+def test_images_that_were_normalised_already_are_refused(tmp_path: Any, stage: str) -> None:
+    batch = classification_batch(2)
+    loader = torch.utils.data.DataLoader([replace(batch, images=batch.images * 4 - 2)], batch_size=None)
+    with pytest.raises(ValueError, match="leave normalisation out"):
+        getattr(trainer(tmp_path), stage)(task(), *[loader] * (2 if stage == "fit" else 1))
 
 
 def test_a_report_before_a_test_is_refused() -> None:

@@ -11,6 +11,7 @@ import torch
 
 from lit_loader.recipes import LandmarkTask, heatmaps_small
 from tests.recipes.drawn import CLASSES, CORNERS, fit, landmark_batch, multi_task_batch, overfit
+from tests.recipes.toy_task import trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
@@ -53,6 +54,7 @@ def test_fit_and_test_report_points_and_classes(tmp_path: Any) -> None:
     assert (model.test_scores.num_faces, model.test_scores.num_excluded) == (14, 0)  # two loaders, as one
     assert model.test_scores.classes is not None
     logged = trainer.callback_metrics
+    assert float(logged["test/auc"]) == pytest.approx(model.test_scores.auc)
     assert float(logged["test/nme"]) == pytest.approx(model.test_scores.nme)
     assert float(logged["test/macro_f1"]) == pytest.approx(model.test_scores.classes.macro_f1)
     sections = dict(model.test_report())
@@ -147,6 +149,14 @@ def test_a_batch_of_something_else_is_refused_with_the_remedy() -> None:
         task(keypoint_names=CORNERS[:3]).training_step(landmark_batch(1), 0)
     with pytest.raises(ValueError, match=r"\(B, 3, H, W\)"):
         task()(torch.rand(3, 64, 64))
+
+
+@pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])
+def test_images_that_were_normalised_already_are_refused(tmp_path: Any, stage: str) -> None:
+    batch = landmark_batch(2)
+    loader = torch.utils.data.DataLoader([batch._replace(images=batch.images * 4 - 2)], batch_size=None)
+    with pytest.raises(ValueError, match="leave normalisation out"):
+        getattr(trainer(tmp_path), stage)(task(), *[loader] * (2 if stage == "fit" else 1))
 
 
 def test_a_report_before_a_test_is_refused() -> None:
