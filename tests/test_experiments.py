@@ -63,7 +63,8 @@ LAYOUTS = {  # what writes a set of an experiment, what is drawn for it, and fur
     "voc_fasterrcnn": (make_voc, PLAIN, DETECTOR),
     "voc_retinanet": (make_voc, PLAIN, DETECTOR),
 }
-LONG = {  # of minutes on two cores, and a model that learns from the same data in seconds
+LONG = {  # models of millions of weights, and ones that learn from the same data in seconds
+    "classification": ["model=classifier_small"],
     "coco_fasterrcnn": ["model=fcos_small"],
     "coco_maskrcnn": ["model=fcos_small", "datamodule.masks=false"],
     "coco_retinanet": ["model=fcos_small"],
