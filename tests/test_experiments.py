@@ -37,7 +37,7 @@ QUICK = [
     *(f"trainer.limit_{stage}_batches=2" for stage in ("train", "val", "test", "predict")),
     *("workers=inline", "datamodule.batch_size=2", "num_threads=1", "dataset.progress=false"),
     "callbacks.model_checkpoint.save_weights_only=true",  # the state of an optimizer is twice as much again
-    *("~callbacks.class_mix", "~callbacks.rich_progress", "trainer.enable_progress_bar=false"),
+    *("callbacks=[default,pictures]", "~callbacks.rich_progress", "trainer.enable_progress_bar=false"),
 ]
 PLAIN = partial(split_in_three, objects=1, **WITHOUT_POINTS)
 POINTS = partial(split_in_three, objects=1)
@@ -110,3 +110,4 @@ def fit_validate_test_and_predict(name, tmp_path, *words):
     assert len(run.trainer.predict(run.model, datamodule=run.datamodule)) == 2
     assert {path.name for path in (tmp_path / "run/checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     assert (tmp_path / "run/csv/version_0/metrics.csv").exists()
+    assert len(list((tmp_path / "run/pictures").glob("*.png"))) == 3
