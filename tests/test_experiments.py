@@ -68,6 +68,7 @@ LONG = {  # models of millions of weights, and ones that learn from the same dat
     "coco_fasterrcnn": ["model=fcos_small"],
     "coco_maskrcnn": ["model=fcos_small", "datamodule.masks=false"],
     "coco_retinanet": ["model=fcos_small"],
+    "landmarks": ["model=heatmaps_small"],
     "unified": ["model=multi_task_small"],
     "voc_fasterrcnn": ["model=fcos_small"],
     "voc_retinanet": ["model=fcos_small"],
