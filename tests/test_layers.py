@@ -39,7 +39,7 @@ MAY_NAME = {
     "lightning": {"app", "datamodules", "callbacks", "recipes"},
     "hydra": {"app", "configs"},
     "omegaconf": {"app", "configs"},
-    "matplotlib": {"datamodules", "recipes", "tuning"},
+    "matplotlib": {"callbacks", "datamodules", "recipes", "tuning"},
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
