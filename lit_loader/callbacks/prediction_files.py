@@ -22,16 +22,16 @@ from lit_loader.formats.rows import Declared
 from lit_loader.formats.voc_writer import voc_image_paths, write_image_xml
 from lit_loader.formats.writer import write_file
 
-__all__ = ["SCORE", "Found", "PredictionFormat", "check_can_be_written", "write_predictions"]
+__all__ = ["Found", "PredictionFormat", "check_can_be_written", "write_predictions"]
 
 PredictionFormat: TypeAlias = Literal["coco", "voc", "keypoints_txt", "csv"]
 
-SCORE: Final = "score"
+_SCORE: Final = "score"
 """Name of the attribute, or column, that holds the score of an object."""
 
 
 _BOX_COLUMNS: Final = ("xmin", "ymin", "xmax", "ymax")
-_CSV_COLUMNS: Final = ("path", "label", SCORE, *_BOX_COLUMNS)
+_CSV_COLUMNS: Final = ("path", "label", _SCORE, *_BOX_COLUMNS)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,7 +89,7 @@ def check_can_be_written(
                 f"{folder / name} exists, and XML files of other images in it would stay; delete it, or give another "
                 "folder"
             )
-    taken = {"coco": (), "csv": _CSV_COLUMNS}.get(kind, (SCORE,))
+    taken = {"coco": (), "csv": _CSV_COLUMNS}.get(kind, (_SCORE,))
     for attribute in attributes:
         if attribute in taken:
             raise ValueError(
@@ -183,7 +183,7 @@ def _csv_parts(
     points = () if schema is None else schema.names
     head = [*(_CSV_COLUMNS if has_boxes else _CSV_COLUMNS[:3]), *attributes]
     for name in points:
-        head += [f"{name}_x", f"{name}_y", f"{name}_{SCORE}"]
+        head += [f"{name}_x", f"{name}_y", f"{name}_{_SCORE}"]
     yield _csv_line(head)
     for row, one in found.items():
         for i, (label, score) in enumerate(zip(one.labels.tolist(), one.scores, strict=True)):
@@ -222,7 +222,7 @@ def _as_table(
     count = sum(len(one.labels) for one in held)
     texts = [str(score) for one in held for score in one.scores]
     scores, places = np.unique(np.array(texts, dtype=object), return_inverse=True)
-    columns: dict[str, Any] = {SCORE: Attribute(ids=places.reshape(-1), names=tuple(scores.tolist()))}
+    columns: dict[str, Any] = {_SCORE: Attribute(ids=places.reshape(-1), names=tuple(scores.tolist()))}
     for name, values in attributes.items():
         none = [np.full(len(one.labels), -1) for one in held]
         ids = [one.attributes.get(name, empty) for one, empty in zip(held, none, strict=True)]
