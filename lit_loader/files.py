@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
 
-__all__ = ["file_lock", "new_file"]
+__all__ = ["file_lock", "new_file", "new_folder"]
 
 try:
     import fcntl
@@ -35,6 +36,24 @@ def new_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Give a folder to write into that becomes ``path`` at the end, and is deleted if there is an error.
+
+    Raises:
+        OSError: If it cannot be written, or ``path`` is there already and is not an empty folder.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{token_hex(8)}.tmp")
+    temporary.mkdir()
+    try:
+        yield temporary
+        temporary.rename(path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 

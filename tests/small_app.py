@@ -27,6 +27,8 @@ SMALL = [
     "trainer.max_epochs=1",
     "trainer.log_every_n_steps=1",
     "trainer.enable_progress_bar=false",
+    "+trainer.enable_model_summary=false",
+    "~callbacks.pictures",
     "~callbacks.rich_progress",
     "~callbacks.model_summary",
 ]
@@ -34,13 +36,20 @@ SMALL = [
 
 def run_app(folder, *words):
     """Run ``lit-loader`` with these words in a folder; return its exit code, its output and its errors."""
+    return in_folder(folder, lambda: main([str(word) for word in words]))
+
+
+def in_folder(folder, run):
+    """Call a function in a folder as a program of its own would run; return its value or exit code, and its output."""
     before, handlers, level = Path.cwd(), list(logging.root.handlers), logging.root.level
-    seed = os.environ.pop("PL_GLOBAL_SEED", None)
+    seed, code = os.environ.pop("PL_GLOBAL_SEED", None), None
     out, err = io.StringIO(), io.StringIO()
     os.chdir(folder)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main([str(word) for word in words])
+            code = run()
+    except SystemExit as stop:
+        code = stop.code
     finally:
         os.chdir(before)
         for handler in logging.root.handlers:
@@ -50,4 +59,5 @@ def run_app(folder, *words):
         os.environ.pop("PL_GLOBAL_SEED", None)
         if seed is not None:
             os.environ["PL_GLOBAL_SEED"] = seed
-    return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
+    found = None if isinstance(code, dict) else code  # runpy gives a module's names
+    return SimpleNamespace(code=found, out=out.getvalue(), err=err.getvalue())

@@ -27,6 +27,7 @@ LAYERS = [
     ["datasets"],
     ["datamodules", "callbacks"],
     ["recipes", "tuning"],
+    ["app"],
     ["cli"],
 ]
 # Within a layer only these may import each other, from left to right.
@@ -35,10 +36,10 @@ ORDERED_WITHIN = [
     ["datamodules", "callbacks"],
 ]
 MAY_NAME = {
-    "lightning": {"datamodules", "callbacks", "recipes"},
-    "hydra": {"configs"},
-    "omegaconf": {"configs"},
-    "matplotlib": {"datamodules", "recipes", "tuning"},
+    "lightning": {"app", "datamodules", "callbacks", "recipes"},
+    "hydra": {"app", "configs"},
+    "omegaconf": {"app", "configs"},
+    "matplotlib": {"callbacks", "datamodules", "recipes", "tuning"},
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from pathlib import Path
@@ -27,7 +28,7 @@ from lit_loader.configs.hints import shipped_targets
 from lit_loader.datamodules import TableDataModule
 from lit_loader.recipes import check_model_fits, model_kwargs_from_datamodule
 
-__all__ = ["Run", "build_run", "checkpoint_path", "console"]
+__all__ = ["Run", "build_run", "checkpoint_path", "console", "loading"]
 
 _LIGHTNINGS_PATHS = ("last", "best", "hpc")
 _EXAMPLE = "logs/train/runs/DATE_TIME/checkpoints/last.ckpt"
@@ -58,14 +59,18 @@ def console() -> Console:
 
 
 def build_run(
-    cfg: DictConfig, *, checkpoint: str | None = None, callbacks: tuple[Callback, ...] = (), needs_names: bool = True
+    cfg: DictConfig,
+    *,
+    checkpoint: str | None = None,
+    callbacks: tuple[Callback, ...] = (),
+    needs_names: bool = True,
 ) -> Run:
     """Seed, prepare the data, and build the model and the trainer.
 
     Args:
         cfg: A config as ``conf/train.yaml`` composes it.
         checkpoint: One that is tested or predicts: the model is built with the names that it holds and without
-            ``weights``, or None for a model to train, whose names follow from the data.
+            ``weights``, or None for a model whose names follow from the data.
         callbacks: Further callbacks.
         needs_names: Whether the data must have the names of the checkpoint.
 
@@ -123,6 +128,14 @@ def checkpoint_path(cfg: DictConfig, *, is_needed: bool = False) -> str | None:
     raise ConfigError(f"ckpt_path={path!r} is no file in {Path.cwd()}; a run has its checkpoints as " + _EXAMPLE)
 
 
+@contextmanager
+def loading(cfg: DictConfig) -> Iterator[None]:
+    """Run a test or a prediction: errors in the data as `config_errors`, and no warning of what only a fit would do."""
+    with config_errors(cfg, data_only=True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The dirpath has changed")  # of a checkpoint callback, which keeps none now
+        yield
+
+
 def _hyperparameters(path: str) -> dict[str, Any]:
     """Return the arguments of its model that a checkpoint holds; none of one that Lightning finds by a word.
 
@@ -177,7 +190,7 @@ def _trainer(cfg: DictConfig, model: LightningModule, further: tuple[Callback, .
     callbacks = [
         instantiate(each, **_monitored(each, model), _convert_="all") for each in _targets(cfg.get("callbacks"))
     ]
-    if not has_logger or own.get("fast_dev_run"):
+    if not has_logger or own.get("fast_dev_run"):  # the monitor refuses a trainer without a logger
         callbacks = [each for each in callbacks if not isinstance(each, LearningRateMonitor)]
     listed = instantiate(own.callbacks, _convert_="all") if own.get("callbacks") else []
     trainer: Trainer = instantiate(

@@ -6,7 +6,7 @@ import hydra
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from lit_loader.app.building import build_run, checkpoint_path, console
+from lit_loader.app.building import build_run, checkpoint_path, console, loading
 from lit_loader.app.running import config_errors, one_job, run
 from lit_loader.app.training import has_stage
 from lit_loader.configs import ConfigError
@@ -34,7 +34,7 @@ def predict(cfg: DictConfig) -> None:
         run = build_run(cfg, checkpoint=path, callbacks=(writer,), needs_names=False)
         if not has_stage(run.datamodule, "predict"):
             raise ConfigError("there is nothing to predict on; name it by dataset.predict=NAME")
-        with config_errors(cfg, data_only=True):
+        with config_errors(cfg), loading(cfg):
             run.trainer.predict(
                 run.model,
                 datamodule=run.datamodule,
@@ -42,7 +42,7 @@ def predict(cfg: DictConfig) -> None:
                 weights_only=True,
                 return_predictions=False,
             )
-        console().print(f"predictions of checkpoint {path} in {run.folder}", soft_wrap=True)
+        console().print(f"predictions of checkpoint {path}:", *writer.paths, soft_wrap=True)
 
 
 @hydra.main(version_base="1.3", config_path="pkg://lit_loader.conf", config_name="predict")

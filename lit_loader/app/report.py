@@ -1,28 +1,30 @@
-"""What a run tells at its end: scores, the classes that batches brought, waiting time, pictures."""
+"""What a run tells at its end: scores, the classes that batches brought, waiting time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from lightning.pytorch import LightningModule, Trainer
 from rich.console import Console
 from rich.table import Table
 
-from lit_loader.app.building import Run
-from lit_loader.callbacks import ClassMixMonitor, DataWaitMonitor
-from lit_loader.datamodules import TableDataModule
-from lit_loader.recipes import Task, draw_predictions
+from lit_loader.callbacks import ClassMix, ClassMixMonitor, DataWaitMonitor
+from lit_loader.recipes import Task
 
-__all__ = ["print_report", "save_pictures"]
+__all__ = ["print_report"]
 
 
-def print_report(run: Run, metrics: Mapping[str, float], out: Console) -> None:
-    """Print the scores of the test, or the metrics of another model, the classes in the batches and the waiting time."""
-    if isinstance(run.model, Task):
-        _print_scores(run.model.test_report() if run.model.test_scores is not None else [], out)
+def print_report(model: LightningModule, trainer: Trainer, metrics: Mapping[str, float], out: Console) -> None:
+    """Print the scores of the test, or the metrics of a model that is no `Task`, and what the monitors measured."""
+    if isinstance(model, Task):
+        _print_scores(model.test_report() if model.test_scores is not None else [], out)
     else:
         _print_scores([("", metrics)] if metrics else [], out)
-    for callback in run.trainer.callbacks:  # type: ignore[attr-defined]
-        if isinstance(callback, DataWaitMonitor) and callback.num_batches:
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, ClassMixMonitor):
+            for mix in callback.mixes.values():
+                _print_mix(mix, out)
+        elif isinstance(callback, DataWaitMonitor) and callback.num_batches:
             share = f"{callback.wait_fraction:.1%} of the training loop"
             out.print(f"waited {callback.wait_s:.1f} s for data in {callback.num_batches} batches ({share})")
 
@@ -40,15 +42,12 @@ def _print_scores(results: Sequence[tuple[str, Mapping[str, float]]], out: Conso
         out.print(table)
 
 
-def save_pictures(run: Run) -> None:
-    """Save a training batch, if the run trained, and predictions into the run's folder."""
-    datamodule = run.datamodule
-    if not isinstance(datamodule, TableDataModule):
+def _print_mix(mix: ClassMix, out: Console) -> None:
+    """Print how often each class was in the set, was expected, and came in batches."""
+    if not mix.counts.any():
         return
-    has_test = bool(datamodule.tables("test"))
-    run.folder.mkdir(parents=True, exist_ok=True)
-    if run.trainer.global_step:
-        datamodule.plot_batch("train", path=run.folder / "batch.png")
-    batch = datamodule.first_batch("test" if has_test else "train")
-    if isinstance(run.model, Task):
-        draw_predictions(run.model, datamodule, batch).savefig(run.folder / "predictions.png", dpi=120)
+    table = Table(mix.label, "in the set", "expected", "arrived", title="mix", title_justify="left")
+    for i, name in enumerate(mix.class_names):
+        shares = ("n/a" if each is None else f"{each[i]:.1%}" for each in (mix.natural, mix.expected))
+        table.add_row(name, *shares, f"{mix.arrived[i]:.1%}")
+    out.print(table)

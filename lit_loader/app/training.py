@@ -11,8 +11,8 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from omegaconf import DictConfig
 
-from lit_loader.app.building import Run, build_run, checkpoint_path, console
-from lit_loader.app.report import print_report, save_pictures
+from lit_loader.app.building import Run, build_run, checkpoint_path, console, loading
+from lit_loader.app.report import print_report
 from lit_loader.app.running import config_errors, one_job, run
 from lit_loader.configs import ConfigError
 from lit_loader.datamodules import TableDataModule
@@ -56,7 +56,7 @@ def train(cfg: DictConfig) -> float | None:
 
 
 def finish(run: Run, metrics: Mapping[str, float], tested: str, start: float) -> float | None:
-    """Print and draw what a run has to tell, on rank 0, and return what a sweep optimises.
+    """Print what a run has to tell, on rank 0, and return what a sweep optimises.
 
     Raises:
         ConfigError: If ``optimized_metric`` is no metric of the run.
@@ -64,8 +64,7 @@ def finish(run: Run, metrics: Mapping[str, float], tested: str, start: float) ->
     if run.trainer.is_global_zero:
         out = console()
         out.print(f"tested: {tested}", soft_wrap=True)
-        print_report(run, metrics, out)
-        save_pictures(run)
+        print_report(run.model, run.trainer, metrics, out)
         seconds = time.monotonic() - start
         out.print(f"finished in {seconds:.0f} s; pictures, logs and checkpoints in {run.folder}", soft_wrap=True)
     return _optimized(run, metrics)
@@ -82,10 +81,8 @@ def test(run: Run, path: str | None) -> str:
     """Test the best checkpoint of the fit, or the one given, and return what was tested."""
     if path is None:
         path = getattr(run.trainer.checkpoint_callback, "best_model_path", None) or None
-    with config_errors(run.cfg, data_only=True):
-        run.trainer.test(
-            run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True, verbose=False
-        )
+    with loading(run.cfg):
+        run.trainer.test(run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True, verbose=False)
     return f"checkpoint {path}" if path else "the last weights: there is no checkpoint"
 
 

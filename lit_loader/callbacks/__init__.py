@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from lit_loader.callbacks.bad_samples import BadSampleReport
-from lit_loader.callbacks.monitors import ClassMixMonitor, DataWaitMonitor
+from lit_loader.callbacks.monitors import ClassMix, ClassMixMonitor, DataWaitMonitor
+from lit_loader.callbacks.pictures import PictureLogger, class_reports
+from lit_loader.callbacks.prediction_writer import PredictionWriter
 from lit_loader.callbacks.resume_loaders import ResumeLoaders
 from lit_loader.callbacks.reweight import ReweightClasses, recall_weights
 
 __all__ = [
     "BadSampleReport",
+    "ClassMix",
     "ClassMixMonitor",
     "DataWaitMonitor",
+    "PictureLogger",
+    "PredictionWriter",
     "ResumeLoaders",
     "ReweightClasses",
+    "class_reports",
     "recall_weights",
 ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,39 +12,131 @@ import numpy.typing as npt
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lit_loader.collate import batch_labels
+from lit_loader.collate import ClassificationBatch, batch_labels
+from lit_loader.datamodules import TableDataModule
 from lit_loader.types import FIRST_LABEL
 
-__all__ = ["ClassMixMonitor", "DataWaitMonitor"]
+__all__ = ["ClassMix", "ClassMixMonitor", "DataWaitMonitor"]
+
+Shares = npt.NDArray[np.float64]
+
+
+@dataclass(eq=False)
+class ClassMix:
+    """How often each class, or each value of an attribute, came in training.
+
+    Attributes:
+        label: ``"class"``, or the attribute's name.
+        class_names: Names of the classes, or of the attribute's values.
+        natural: float64 ``(num_classes,)``, the share of each in the training set, or None if it is not known.
+        expected: float64 ``(num_classes,)``, the share that the sampler delivers in the mean, with the weights that it
+            has at the start of training; or None if it is not known.
+        counts: int64 ``(num_classes,)``, how often each came: of all ranks in the epochs that have ended, and of this
+            rank in the current one.
+    """
+
+    label: str
+    class_names: tuple[str, ...]
+    natural: Shares | None = None
+    expected: Shares | None = None
+    counts: npt.NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counts = np.zeros(len(self.class_names), dtype=np.int64)
+
+    @property
+    def arrived(self) -> Shares:
+        """float64 ``(num_classes,)``, the share of each among the labels counted; zeros before the first."""
+        return _shares(self.counts)
 
 
 class ClassMixMonitor(Callback):
     """Counts the labels of each class in the training batches of all ranks, whatever kind of batch they are.
 
-    Batches are ``(images, targets)``, `LandmarkBatch`, `ClassificationBatch` or `MultiTaskBatch`. Ranks add their
-    counts when an epoch ends; until then each has its own of that epoch.
+    Without arguments it counts what the trainer's data module has: its classes (or the attribute that labels samples),
+    and the values of every attribute that batches hold. Batches are ``(images, targets)``, `LandmarkBatch`,
+    `ClassificationBatch` or `MultiTaskBatch`. Ranks add their counts when an epoch ends.
+
+    Gives the loggers, at the end of each training epoch, the shares of this epoch: ``data/mix/NAME`` for classes and
+    ``data/mix/ATTRIBUTE/VALUE`` for attributes.
 
     Args:
-        num_classes: Number of classes, or of the attribute's values.
-        first_label: Label of the first class in batches of detection and of several tasks; attributes and the
-            other batches count from 0.
-        label: The attribute to count, or None for the class, or for what a `ClassificationBatch` is labelled by.
+        class_names: For loaders without a data module of lit_loader: names of the classes, or of the values of
+            ``label``. None for those of the data module.
+        first_label: Label of the first class in batches of detection and of several tasks, where ``class_names`` is
+            given; attributes and the other batches count from 0.
+        label: The attribute to count where ``class_names`` is given, or None for the class, or for what a
+            `ClassificationBatch` is labelled by.
+
+    Attributes:
+        mixes: What was counted, by ``"class"`` or the attribute's name; empty until training starts if it follows the
+            data module.
+
+    Raises:
+        ValueError: If ``label`` is given without ``class_names``; at the start of training, if there is no data module
+            of lit_loader and no ``class_names``.
     """
 
-    def __init__(self, num_classes: int, *, first_label: int = FIRST_LABEL, label: str | None = None) -> None:
-        # Of all ranks in the epochs that ended, and of this rank in the current one.
-        self._of_all, self._own = np.zeros((2, num_classes), dtype=np.int64)
-        self._first_label, self._label = first_label, label
+    def __init__(
+        self,
+        class_names: Sequence[str] | None = None,
+        *,
+        first_label: int = FIRST_LABEL,
+        label: str | None = None,
+    ) -> None:
+        if class_names is None and (label is not None or first_label != FIRST_LABEL):
+            raise ValueError(
+                f"label={label!r} and first_label={first_label} have no effect without class_names; give them too, or "
+                "leave all out to count what the data module has"
+            )
+        if isinstance(class_names, str):
+            raise TypeError(f"class_names={class_names!r} must be a list of names")
+        self._follows_datamodule, self._first_label = class_names is None, first_label
+        self.mixes: dict[str, ClassMix] = {}
+        self._labels: dict[str, str | None] = {}  # of each mix the argument of `batch_labels`
+        if class_names is not None:
+            self._set([ClassMix(label or "class", tuple(class_names))], {label or "class": label})
 
-    @property
-    def counts(self) -> npt.NDArray[np.int64]:
-        """int64 ``(num_classes,)``, labels seen so far."""
-        return self._of_all + self._own
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Find out what there is to count.
 
-    @property
-    def mix(self) -> npt.NDArray[np.float64]:
-        """Share of each class among the labels seen; zeros before the first."""
-        return self.counts / max(1, int(self.counts.sum()))
+        Raises:
+            ValueError: If the trainer has no data module of lit_loader, and no ``class_names`` were given.
+        """
+        if stage != "fit" or not self._follows_datamodule:
+            return
+        datamodule: Any = getattr(trainer, "datamodule", None)
+        if not isinstance(datamodule, TableDataModule):
+            found = "no data module" if datamodule is None else f"a {type(datamodule).__name__}"
+            raise ValueError(
+                f"ClassMixMonitor takes the names of classes from a data module of lit_loader, and the trainer has "
+                f"{found}; give class_names=[...], or leave the callback out"
+            )
+        self._first_label = getattr(datamodule, "first_label", FIRST_LABEL)
+        labelled, *others = datamodule.summaries(["train"])
+        held = [each for each in others if each.label in datamodule.attributes]
+        mixes = [
+            ClassMix(each.label, each.class_names, each.natural_mix, each.expected_mix)
+            for each in (labelled, *held)
+        ]
+        # a second fit on the same data goes on counting
+        if [(mix.label, mix.class_names) for mix in mixes] != [
+            (m.label, m.class_names) for m in self.mixes.values()
+        ]:
+            self._set(mixes, {labelled.label: None} | {each.label: each.label for each in held})
+
+    def _set(self, mixes: Sequence[ClassMix], labels: Mapping[str, str | None]) -> None:
+        self.mixes, self._labels = {mix.label: mix for mix in mixes}, dict(labels)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._own = {
+            name: np.zeros_like(mix.counts) for name, mix in self.mixes.items()
+        }  # this rank's, of this epoch
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin an epoch; what an epoch that was broken off has counted stays this rank's."""
+        self._begin()
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -51,21 +145,42 @@ class ClassMixMonitor(Callback):
 
         Raises:
             TypeError: If targets come as columns, or the batch has no attributes.
-            ValueError: If there is no such attribute, or a label lies outside ``num_classes``.
+            ValueError: If there is no such attribute, or a label lies outside ``class_names``.
         """
-        labels = batch_labels(batch, label=self._label, first_label=self._first_label).cpu().numpy()
-        if labels.size and labels.max() >= len(self._own):
-            raise ValueError(
-                f"a batch holds class {labels.max()}, counted from 0, and num_classes={len(self._own)}; "
-                "give the number of classes, and first_label as the data module has it"
+        for name, mix in self.mixes.items():
+            labels = (
+                batch_labels(batch, label=self._labels[name], first_label=self._first_label).cpu().numpy()
             )
-        self._own += np.bincount(labels, minlength=len(self._own))
+            if labels.size and labels.max() >= len(mix.class_names):
+                raise ValueError(
+                    f"a batch holds class {labels.max()}, counted from 0, and there are {len(mix.class_names)} "
+                    "class_names; give all names, and first_label as the data module has it"
+                )
+            counts = np.bincount(labels, minlength=len(mix.class_names))
+            self._own[name] += counts
+            mix.counts += counts
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Add the epoch's counts of all ranks."""
-        own = torch.tensor(self._own, device=pl_module.device)
-        self._of_all += trainer.strategy.reduce(own, reduce_op="sum").cpu().numpy()
-        self._own[:] = 0
+        """Add the epoch's counts of all ranks, and give its shares to the loggers."""
+        own = torch.tensor(np.concatenate(list(self._own.values())), device=pl_module.device)
+        total = trainer.strategy.reduce(own, reduce_op="sum").cpu().numpy()
+        shares: dict[str, float] = {}
+        for name, mix in self.mixes.items():
+            of_all, total = np.split(total, [len(mix.counts)])
+            mix.counts += of_all - self._own[name]
+            prefix = "data/mix" if self._labels[name] is None else f"data/mix/{name}"
+            values = _shares(of_all).tolist()
+            shares |= {
+                f"{prefix}/{value}": share for value, share in zip(mix.class_names, values, strict=True)
+            }
+        self._begin()
+        for logger in trainer.loggers:
+            logger.log_metrics(shares, step=trainer.global_step)
+
+
+def _shares(counts: npt.NDArray[np.int64]) -> Shares:
+    shares: Shares = counts / max(1, int(counts.sum()))
+    return shares
 
 
 class DataWaitMonitor(Callback):
@@ -77,16 +192,18 @@ class DataWaitMonitor(Callback):
         wait_s: Seconds waited so far.
         step_s: Seconds spent in training steps so far.
         num_batches: Training batches so far.
+        num_images: Images in them, or crops; 0 for batches of another kind than lit_loader's.
 
-    Logs ``data/wait_fraction``, the share of the epoch's loop time that was spent waiting, at the epoch's end:
-    the mean of all ranks, while the attributes are this rank's.
+    Logs at the epoch's end ``data/wait_fraction``, the share of the epoch's loop time that was spent waiting, the mean
+    of all ranks, and ``data/images_per_s``, images a second of loop time, of all ranks together. The attributes are
+    this rank's.
     """
 
     def __init__(self) -> None:
         self.wait_s = self.step_s = 0.0
-        self.num_batches = 0
+        self.num_batches = self.num_images = 0
         self._mark = 0.0
-        self._epoch_start = (0.0, 0.0)
+        self._epoch_start = (0.0, 0.0, 0)
 
     @property
     def wait_fraction(self) -> float:
@@ -95,14 +212,16 @@ class DataWaitMonitor(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin the wait for the first batch."""
-        self._epoch_start = (self.wait_s, self.step_s)
+        self._epoch_start = (self.wait_s, self.step_s, self.num_images)
         self._mark = time.perf_counter()
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         """End the wait for the batch."""
         now = time.perf_counter()
         self.wait_s += now - self._mark
         self._mark = now
+        if isinstance(batch, tuple | ClassificationBatch):
+            self.num_images += len(batch[0] if isinstance(batch, tuple) else batch.images)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """End the step and begin the wait for the next batch."""
@@ -118,4 +237,7 @@ class DataWaitMonitor(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the epoch's share."""
         wait, step = self.wait_s - self._epoch_start[0], self.step_s - self._epoch_start[1]
-        pl_module.log("data/wait_fraction", wait / max(wait + step, 1e-9), sync_dist=True)
+        images, seconds = self.num_images - self._epoch_start[2], max(wait + step, 1e-9)
+        pl_module.log("data/wait_fraction", wait / seconds, sync_dist=True)
+        if images:
+            pl_module.log("data/images_per_s", images / seconds, sync_dist=True, reduce_fx="sum")

@@ -9,7 +9,15 @@ from lit_loader.datamodules.datasets_module import DatasetsDataModule
 from lit_loader.datamodules.detection import DetectionDataModule
 from lit_loader.datamodules.landmarks import LandmarkDataModule
 from lit_loader.datamodules.multi_task import MultiTaskDataModule
-from lit_loader.datamodules.pictures import draw_boxes, draw_labels, draw_points, label_texts
+from lit_loader.datamodules.pictures import (
+    ClassReport,
+    draw_boxes,
+    draw_class_report,
+    draw_labels,
+    draw_points,
+    label_texts,
+)
+from lit_loader.datamodules.predictions import draw_found
 from lit_loader.datamodules.sampling import (
     ClassAwareSamplerConfig,
     ClassBalancedSamplerConfig,
@@ -29,6 +37,7 @@ __all__ = [
     "Batching",
     "ClassAwareSamplerConfig",
     "ClassBalancedSamplerConfig",
+    "ClassReport",
     "ClassificationDataModule",
     "DatasetsDataModule",
     "DetectionDataModule",
@@ -47,6 +56,8 @@ __all__ = [
     "WeightedSamplerConfig",
     "WorkerSettings",
     "draw_boxes",
+    "draw_class_report",
+    "draw_found",
     "draw_labels",
     "draw_points",
     "expected_class_mix",

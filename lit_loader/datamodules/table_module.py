@@ -422,8 +422,8 @@ class TableDataModule(LoaderDataModule):
 
     # -- looking at it --------------------------------------------------------------------------------------
 
-    def summaries(self) -> list[SetSummary]:
-        """Return counts, imbalance and the expected mix of every set, with no image opened.
+    def summaries(self, stages: Sequence[Stage] = STAGES[:3]) -> list[SetSummary]:
+        """Return counts, imbalance and the expected mix of every set of some stages, with no image opened.
 
         For each set the label first, then every attribute that batches hold or a sampler balances.
         """
@@ -431,7 +431,7 @@ class TableDataModule(LoaderDataModule):
         others = () if self.counts_images or self.label_attribute else self.attributes
         labels = dict.fromkeys([self.label_attribute, *others, *(by for by in balanced if by is not None)])
         found = []
-        for stage in STAGES[:3]:
+        for stage in stages:
             sets = self._open_samples(stage)
             for number, samples in enumerate(sets):
                 name, settings = stage if len(sets) == 1 else f"{stage}/{number}", samples._asdict()

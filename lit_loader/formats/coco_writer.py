@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lit_loader.annotations.masks import encode_counts, run_lengths
+from lit_loader.annotations.masks import RunLengths, encode_counts, run_lengths
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.report import shorten
 from lit_loader.annotations.table import AnnotationTable
@@ -121,14 +121,16 @@ def coco_results(
         table: The images that were predicted on.
         predictions: For each image a mapping with ``image_id`` (that of its target), ``boxes`` ``(N, 4)`` xyxy in
             pixels of the original image, ``labels`` ``(N,)``, ``scores`` ``(N,)``, and where there are some ``masks``
-            ``(N, H, W)`` or ``(N, 1, H, W)``, of which 0.5 and more is inside, and ``keypoints`` ``(N, K, 2 or 3)``;
-            tensors on the CPU or arrays. An image that comes again, as on a rank whose last batch is filled up, is
+            ``(N, H, W)`` or ``(N, 1, H, W)``, of which 0.5 and more is inside, or N `RunLengths`; ``keypoints``
+            ``(N, K, 2 or 3)`` with ``keypoint_scores`` ``(N, K)``; tensors on the CPU or arrays; and ``attributes``,
+            for each name N texts or None. An image that comes again, as on a rank whose last batch is filled up, is
             left out.
         first_label: Label of the first class, as the data module has it.
 
     Returns:
         A dict for each object that ``json.dump`` takes: ``image_id``, ``category_id``, ``bbox`` (x, y, width, height),
-        ``score``, and ``segmentation`` (run lengths as text) and ``keypoints`` where there are some.
+        ``score``, and where there are some ``segmentation`` (run lengths as text), ``keypoints`` (x, y and the point's
+        score, or 1 without scores, of each) and ``attributes``, a key that COCO's evaluation ignores.
 
     Raises:
         ValueError: If an image or a label is not in the table.
@@ -146,12 +148,18 @@ def coco_results(
             result: dict[str, Any] = {"image_id": number, "category_id": categories[label]}
             result |= {"bbox": [x, y, right - x, bottom - y], "score": float(found["scores"][row])}
             if "masks" in found:
-                mask = np.asarray(found["masks"][row])
-                counts, *size = run_lengths(mask.reshape(mask.shape[-2:]) >= 0.5)
-                result["segmentation"] = {"size": size, "counts": encode_counts(counts)}
+                mask = found["masks"][row]
+                if not isinstance(mask, RunLengths):
+                    mask = run_lengths(np.asarray(mask).reshape(np.shape(mask)[-2:]) >= 0.5)
+                size = [mask.height, mask.width]
+                result["segmentation"] = {"size": size, "counts": encode_counts(mask.counts)}
             if "keypoints" in found:
                 points = np.asarray(found["keypoints"][row], dtype=np.float64)[:, :2]
-                result["keypoints"] = np.insert(points, 2, 1, axis=1).ravel().tolist()
+                sure = np.asarray(found["keypoint_scores"][row]) if "keypoint_scores" in found else 1
+                result["keypoints"] = np.insert(points, 2, sure, axis=1).ravel().tolist()
+            values = {name: texts[row] for name, texts in found.get("attributes", {}).items()}
+            if any(value is not None for value in values.values()):
+                result["attributes"] = {name: value for name, value in values.items() if value is not None}
             results.append(result)
     return results
 

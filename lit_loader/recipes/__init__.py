@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from lit_loader.recipes.classification import ClassificationTask, replace_classifier
 from lit_loader.recipes.detection import DetectionTask, replace_detection_heads
+from lit_loader.recipes.heatmap_model import HeatmapModel, heatmap_model, heatmaps_small
+from lit_loader.recipes.landmarks import LandmarkTask
 from lit_loader.recipes.metrics import (
     AveragePrecision,
     ClassificationScores,
@@ -14,7 +17,7 @@ from lit_loader.recipes.metrics import (
 from lit_loader.recipes.multi_task import MultiTask
 from lit_loader.recipes.multi_task_metric import MultiTaskScores
 from lit_loader.recipes.multi_task_model import MultiTaskModel
-from lit_loader.recipes.network import PyramidBackbone, fcos_small
+from lit_loader.recipes.network import PyramidBackbone, classifier_small, fcos_small
 from lit_loader.recipes.task import Task, WarmupCosineLR
 from lit_loader.recipes.with_datamodule import (
     check_model_fits,
@@ -28,9 +31,12 @@ __all__ = [
     "AveragePrecision",
     "ClassMetric",
     "ClassificationScores",
+    "ClassificationTask",
     "DetectionScores",
     "DetectionTask",
+    "HeatmapModel",
     "LandmarkScores",
+    "LandmarkTask",
     "MultiTask",
     "MultiTaskModel",
     "MultiTaskScores",
@@ -40,9 +46,13 @@ __all__ = [
     "WarmupCosineLR",
     "WithoutDuplicates",
     "check_model_fits",
+    "classifier_small",
     "draw_predictions",
     "fcos_small",
+    "heatmap_model",
+    "heatmaps_small",
     "model_kwargs_from_datamodule",
+    "replace_classifier",
     "replace_detection_heads",
     "task_of",
 ]

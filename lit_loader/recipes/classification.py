@@ -1,49 +1,50 @@
-"""Classification of images, with one label each or several, from scratch, on any device."""
+"""Classification of images, with one label each or several, by any model of torchvision's, timm's or one's own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Final
 
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lit_loader.collate.classification import ClassificationBatch
 from lit_loader.recipes.metrics import ClassMetric
-from lit_loader.recipes.module import Metric, RecipeModule
-from lit_loader.recipes.network import (
-    PyramidBackbone,
-    check_labels,
-    check_names,
-    finest_map,
-)
+from lit_loader.recipes.network import NormalizeImages, check_labels, check_names, classifier_small
+from lit_loader.recipes.task import Metric, Task
+from lit_loader.recipes.weights import ModelBuilder, build_model, image_mean_std, model_builder
 
-__all__ = ["ClassificationModule"]
+__all__ = ["ClassificationTask", "replace_classifier"]
+
+CLASSIFIERS: Final[dict[str, ModelBuilder]] = {"classifier_small": classifier_small}
+"""This package's builders of classifiers by name."""
 
 
-class ClassificationModule(RecipeModule):
-    """A small convolutional pyramid whose finest map is averaged and classified.
+class ClassificationTask(Task):
+    """The class of an image, or several labels, by any model that returns one logit a class.
 
-    A batch is a `ClassificationBatch`: images of one size, any size (padded inside to multiples of 32);
-    labels int64 from 0, or with ``multi_label`` a float vector of 0 and 1 an image.
+    A batch is a `ClassificationBatch`: images of one size, float in [0, 1] or uint8; labels int64 from 0, or with
+    ``multi_label`` a float vector of 0 and 1 an image. The task normalises the images, see `image_mean_std`; the model
+    is called with float ``(B, 3, H, W)`` and returns float ``(B, num_classes)``.
 
     Logs ``train/loss``, ``val/loss``, ``val/accuracy``, ``val/macro_f1``, and the same under ``test/``.
 
     Args:
+        model: Name of a classifier, such as ``classifier_small``, ``resnet50`` or ``timm/resnet50``, or a builder that
+            is called with ``num_classes=``. See `model_builder`.
         class_names: Names of the classes; label ``i`` is ``class_names[i]``.
         multi_label: An image has any number of the classes: one sigmoid each in the place of a softmax.
-        channels: Width of the backbone, a positive multiple of 8.
-        head_channels: Width of the map that is averaged.
-        stride: Stride of that map, 4, 8, 16 or 32.
-        learning_rate: Peak learning rate of AdamW.
-        weight_decay: Weight decay of AdamW.
-        warmup_steps: Optimizer steps of linear warm-up, see `RecipeModule`.
+        weights: Name of weights, such as ``DEFAULT``, or a file, or None for random ones. See `build_model`. The last
+            layer is replaced where it is for other classes, see `replace_classifier`.
+        **training: Arguments of `Task`.
 
     Attributes:
         test_scores: Accuracy, macro-F1, F1 and recall by class of the last test, or None before a test.
         val_scores: The same of the last validation.
 
     Raises:
-        ValueError: If an argument is out of range.
+        ValueError: If an argument is out of range, or the model has auxiliary outputs.
+        OSError: If weights cannot be downloaded or read.
     """
 
     monitor = "val/macro_f1"
@@ -51,23 +52,31 @@ class ClassificationModule(RecipeModule):
 
     def __init__(
         self,
+        model: str | ModelBuilder,
         *,
         class_names: Sequence[str],
         multi_label: bool = False,
-        channels: int = 48,
-        head_channels: int = 64,
-        stride: int = 8,
-        learning_rate: float = 3e-3,
-        weight_decay: float = 1e-2,
-        warmup_steps: int = 50,
+        weights: str | None = None,
+        **training: Any,
     ) -> None:
-        super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, warmup_steps=warmup_steps)
-        class_names = check_names("class_names", class_names)
-        self.save_hyperparameters()  # plain values: a checkpoint loads under weights_only=True
-        self.class_names, self.multi_label = tuple(class_names), multi_label
-        self.backbone = PyramidBackbone(channels=channels, out_channels=head_channels, strides=(stride,))
-        self.classify = nn.Sequential(nn.Dropout(0.1), nn.Linear(head_channels, len(class_names)))
-        self.set_metric(lambda: ClassMetric(class_names, multi_label=multi_label))
+        super().__init__(**training)
+        self.keep_arguments()
+        self.class_names, self.multi_label = tuple(check_names("class_names", class_names)), multi_label
+        builder = model_builder(model, CLASSIFIERS)
+        classifier = build_model(
+            builder,
+            num_classes=len(self.class_names),
+            weights=weights,
+            replace_heads=replace_classifier,
+        )
+        if hasattr(classifier, "aux_logits"):
+            raise ValueError(
+                f"{type(classifier).__name__} has auxiliary outputs, which the loss does not take; give another model, "
+                "such as timm/inception_v3"
+            )
+        self.normalize = NormalizeImages(*image_mean_std(classifier, builder, weights))
+        self.set_model(classifier)
+        self.set_metric(lambda: ClassMetric(self.class_names, multi_label=multi_label))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the classes' logits.
@@ -77,8 +86,18 @@ class ClassificationModule(RecipeModule):
 
         Returns:
             float ``(B, num_classes)``; probabilities are its softmax, with ``multi_label`` its sigmoid.
+
+        Raises:
+            ValueError: If the model returns something else.
         """
-        logits: Tensor = self.classify(finest_map(self.backbone, images).mean(dim=(-2, -1)))
+        logits = self.model(self.normalize(images))
+        wanted = (len(images), len(self.class_names))
+        if not isinstance(logits, Tensor) or logits.shape != wanted:
+            found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(
+                f"expected logits {wanted} of a {type(self.model).__name__}, got {found}; give a model that returns "
+                "one logit a class"
+            )
         return logits
 
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
@@ -95,8 +114,8 @@ class ClassificationModule(RecipeModule):
         metric.update(answers, labels.long(), self._losses(logits, labels), is_duplicate=batch.is_duplicate)
 
     def predict_step(self, batch: ClassificationBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
-        """Return the probabilities of a batch, ``(B, num_classes)``."""
-        logits = self.forward(batch.images)
+        """Return the probabilities of a batch, float32 ``(B, num_classes)``."""
+        logits = self.forward(batch.images).float()
         return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
 
     def _labels(self, batch: ClassificationBatch) -> Tensor:
@@ -107,14 +126,49 @@ class ClassificationModule(RecipeModule):
         if not (is_vectors if self.multi_label else is_ids):
             raise ValueError(
                 f"multi_label={self.multi_label} needs {wanted}, got {labels.dtype} {tuple(labels.shape)}; give "
-                "multi_label=True to the module and to ClassificationDataModule, or to none of them"
+                "multi_label=True to the task and to ClassificationDataModule, or to none of them"
             )
         if is_ids:
             check_labels(labels, self.class_names, argument="class_names", first=0)
         return labels
 
     def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of each image, ``(B,)``."""
+        """Return the loss of each image, float32 ``(B,)``."""
+        logits = logits.float()
         if not self.multi_label:
             return functional.cross_entropy(logits, labels, reduction="none")
-        return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(dim=1)
+        return functional.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none").mean(
+            dim=1
+        )
+
+
+def replace_classifier(model: nn.Module, num_classes: int) -> None:
+    """Put a layer for a number of classes in the place of the one that a classifier ends with.
+
+    The layer is the last linear one, of SqueezeNet the last convolution; the new one starts as torch's do. timm's
+    models do it by themselves.
+
+    Args:
+        model: The model, which is changed.
+        num_classes: Classes.
+
+    Raises:
+        ValueError: If the model does not end with such a layer.
+    """
+    if callable(getattr(model, "reset_classifier", None)):  # timm's
+        model.reset_classifier(num_classes)  # type: ignore[operator]
+        return
+    layers = [(name, each) for name, each in model.named_modules() if isinstance(each, nn.Linear | nn.Conv2d)]
+    name, last = layers[-1] if layers else ("", model)
+    has_bias = getattr(last, "bias", None) is not None
+    new: nn.Module
+    if name and isinstance(last, nn.Linear):
+        new = nn.Linear(last.in_features, num_classes, bias=has_bias)
+    elif name and isinstance(last, nn.Conv2d) and last.kernel_size == (1, 1):
+        new = nn.Conv2d(last.in_channels, num_classes, 1, bias=has_bias)
+    else:
+        raise ValueError(
+            f"a {type(model).__name__} does not end with a layer of its classes; give a builder that takes num_classes "
+            "and loads the weights itself, with weights=null"
+        )
+    model.set_submodule(name, new)

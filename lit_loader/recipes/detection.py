@@ -18,7 +18,6 @@ from lit_loader.recipes.metrics import AveragePrecision
 from lit_loader.recipes.network import (
     check_labels,
     check_names,
-    check_unit_range,
     fcos_small,
     plain,
     unit_range,
@@ -117,26 +116,6 @@ class DetectionTask(Task):
         Of a model with masks also ``masks``, bool ``(n, H, W)``, where their probability is above one half.
         """
         return [_as_detections(found) for found in self.model([unit_range(image) for image in images])]
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Refuse images that were normalised already, in the first batch."""
-        self._check_images(batch, batch_idx)
-
-    def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Refuse images that were normalised already, in the first batch."""
-        self._check_images(batch, batch_idx)
-
-    def on_test_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Refuse images that were normalised already, in the first batch."""
-        self._check_images(batch, batch_idx)
-
-    def on_predict_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Refuse images that were normalised already, in the first batch."""
-        self._check_images(batch, batch_idx)
-
-    def _check_images(self, batch: Any, batch_idx: int) -> None:
-        if batch_idx == 0:
-            check_unit_range(batch_images(batch))
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the sum of the losses."""

@@ -1,39 +1,49 @@
-"""Landmarks of an object's crop by heatmaps, and its class if asked to, from scratch, on any device."""
+"""Landmarks of an object's crop by heatmaps, and its class if asked to."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Final, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
-from torchvision.ops import Conv2dNormActivation
 
 from lit_loader.collate.landmarks import LandmarkBatch
+from lit_loader.recipes.heatmap_model import heatmap_model, heatmaps_small
 from lit_loader.recipes.metrics import ClassMetric, JointMetric, LandmarkScores, NormalizeBy, landmark_metric
-from lit_loader.recipes.module import Metric, RecipeModule
 from lit_loader.recipes.network import (
-    PyramidBackbone,
+    NormalizeImages,
     check_keypoints,
     check_labels,
     check_names,
-    finest_map,
     heatmap_loss,
     plain,
     point_loss,
     soft_argmax,
 )
+from lit_loader.recipes.task import Metric, Task
+from lit_loader.recipes.weights import (
+    ModelBuilder,
+    image_mean_std,
+    load_weights,
+    model_builder,
+    takes_argument,
+)
 
-__all__ = ["LandmarkMetric", "LandmarkModule"]
+__all__ = ["LandmarkMetric", "LandmarkTask"]
+
+HEATMAP_MODELS: Final[dict[str, ModelBuilder]] = {"heatmaps_small": heatmaps_small}
+"""This package's models of heatmaps by name."""
 
 
 class LandmarkMetric(JointMetric):
     """The metrics of points and of classes, updated together.
 
     Args:
-        settings: The hyperparameters of `LandmarkModule`.
+        settings: The hyperparameters of `LandmarkTask`.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -55,18 +65,24 @@ class LandmarkMetric(JointMetric):
         return replace(self.points.compute_scores(), classes=classes)
 
 
-class LandmarkModule(RecipeModule):
-    """A small convolutional pyramid with one heatmap a point, whose expectation is the point.
+class LandmarkTask(Task):
+    """One heatmap a point by any model that returns some; the point is the heatmap's expectation.
 
-    A batch is a `LandmarkBatch`: object crops of one size, any size (padded inside to multiples of 32), with
-    points in pixels of the crop and a mask of those that are present. Absent points teach nothing and are
-    not measured. The loss is the mean absolute error of the points as shares of the crop, times 100, plus
-    the divergence of the heatmaps from a Gaussian, plus the cross-entropy of the class.
+    A batch is a `LandmarkBatch`: object crops of one size, float in [0, 1] or uint8, with points in pixels of the crop
+    and a mask of those that are present. Absent points teach nothing and are not measured. The task normalises the
+    images, see `image_mean_std`; the model is called with float ``(B, 3, H, W)`` and returns a dict: ``heatmaps``,
+    logits ``(B, K, h, w)``, and with classes ``class_logits`` ``(B, num_classes)``. The cells of a heatmap are squares
+    of ``model.stride`` pixels from the upper left corner; heatmaps of a model without that attribute cover the crop.
 
-    Logs ``train/loss`` and its parts, ``val/nme``, ``val/failure_rate``, with a class head ``val/accuracy``
-    and ``val/macro_f1``, and the same under ``test/``.
+    The loss is the mean absolute error of the points as shares of the crop, times 100, plus the divergence of the
+    heatmaps from a Gaussian, plus the cross-entropy of the class.
+
+    Logs ``train/loss`` and its parts, ``val/nme``, ``val/failure_rate``, ``val/auc``, with classes ``val/accuracy`` and
+    ``val/macro_f1``, and the same under ``test/``.
 
     Args:
+        model: ``heatmaps_small``; the name of a classifier, such as ``resnet18`` or ``timm/resnet50``, for
+            `heatmap_model` on it; or a builder that is called with ``num_keypoints=`` and ``num_classes=``, 0 for none.
         keypoint_names: Names of the K points.
         class_names: Names for a head that tells the crop's class, id ``i`` being ``class_names[i]``, or None
             for no such head.
@@ -75,20 +91,19 @@ class LandmarkModule(RecipeModule):
         normalization_pair: Positions of the two points whose distance may normalise the error, where the data has
             such points.
         failure_threshold: Error above which a face counts as failed.
-        channels: Width of the backbone, a positive multiple of 8.
-        head_channels: Width of pyramid and head.
-        stride: Pixels between the cells of a heatmap, 4, 8, 16 or 32.
-        learning_rate: Peak learning rate of AdamW.
-        weight_decay: Weight decay of AdamW.
-        warmup_steps: Optimizer steps of linear warm-up, see `RecipeModule`.
+        weights: Given to a builder that takes ``weights``, as `heatmap_model` does for its backbone: a name, such as
+            ``DEFAULT``, or a file. Of other builders, and those that have their weights already, a file of the whole
+            model, see `load_weights`. None for random ones.
+        **training: Arguments of `Task`.
 
     Attributes:
-        test_scores: Error and failure rate of the last test, with a class head also accuracy and macro-F1; or None
+        test_scores: Error, failure rate and AUC of the last test, with classes also accuracy and macro-F1; or None
             before a test.
         val_scores: The same of the last validation.
 
     Raises:
         ValueError: If an argument is out of range.
+        OSError: If weights cannot be downloaded or read.
     """
 
     monitor = "val/nme"
@@ -96,34 +111,31 @@ class LandmarkModule(RecipeModule):
 
     def __init__(
         self,
+        model: str | ModelBuilder,
         *,
         keypoint_names: Sequence[str],
         class_names: Sequence[str] | None = None,
         normalize_by: NormalizeBy | None = None,
         normalization_pair: Sequence[int] | None = None,
         failure_threshold: float = 0.10,
-        channels: int = 48,
-        head_channels: int = 64,
-        stride: int = 4,
-        learning_rate: float = 3e-3,
-        weight_decay: float = 1e-2,
-        warmup_steps: int = 50,
+        weights: str | None = None,
+        **training: Any,
     ) -> None:
-        super().__init__(learning_rate=learning_rate, weight_decay=weight_decay, warmup_steps=warmup_steps)
-        keypoint_names = check_names("keypoint_names", keypoint_names)
-        class_names = None if class_names is None else check_names("class_names", class_names)
-        normalization_pair = None if normalization_pair is None else list(normalization_pair)
-        self.save_hyperparameters()  # plain values: a checkpoint loads under weights_only=True
-        self.keypoint_names = tuple(keypoint_names)
-        self.class_names = None if class_names is None else tuple(class_names)
-        self.stride = stride
-        self.backbone = PyramidBackbone(channels=channels, out_channels=head_channels, strides=(stride,))
-        self.heatmaps = nn.Sequential(
-            Conv2dNormActivation(head_channels, head_channels),
-            nn.Conv2d(head_channels, len(keypoint_names), 1),
-        )
-        self.classify = None if class_names is None else nn.Linear(head_channels, len(class_names))
+        super().__init__(**training)
+        self.keep_arguments()
+        self.keypoint_names = tuple(check_names("keypoint_names", keypoint_names))
+        self.class_names = None if class_names is None else tuple(check_names("class_names", class_names))
         self.set_metric(lambda: LandmarkMetric(self.hparams))
+        counts = {"num_keypoints": len(self.keypoint_names), "num_classes": len(self.class_names or ())}
+        builder = partial(_heatmap_builder(model), **counts)
+        if takes_argument(builder, "weights"):
+            network = builder(weights=weights)
+        else:
+            network = builder()
+            if weights is not None:
+                load_weights(network, weights)
+        self.normalize = NormalizeImages(*image_mean_std(network, builder, None))
+        self.set_model(network)
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
         """Return the points of every crop.
@@ -133,24 +145,30 @@ class LandmarkModule(RecipeModule):
 
         Returns:
             ``keypoints`` float32 ``(B, K, 2)``, x and y in pixels of the crop; ``scores`` float32 ``(B, K)``, how
-            sure each is, in [0, 1]; with a class head ``class_logits`` ``(B, num_classes)``.
+            sure each is, in [0, 1]; with a class head ``class_logits`` float32 ``(B, num_classes)``.
+
+        Raises:
+            ValueError: If the model returns something else than heatmaps of the points.
         """
-        logits, class_logits = self._network(images)
-        points, scores = soft_argmax(logits)
-        found = {"keypoints": points * self._map_size(logits), "scores": scores}
-        return found if class_logits is None else {**found, "class_logits": class_logits}
+        outputs = self._outputs(images)
+        points, scores = soft_argmax(outputs["heatmaps"])
+        found = {"keypoints": points * self._map_size(outputs["heatmaps"], images), "scores": scores}
+        if self.class_names is not None:
+            found["class_logits"] = outputs["class_logits"].float()
+        return found
 
     def training_step(self, batch: LandmarkBatch, batch_idx: int) -> Tensor:
         """Return the sum of the losses."""
         batch = self._checked(batch)
-        logits, class_logits = self._network(batch.images)
-        size = self._map_size(logits)
+        outputs = self._outputs(batch.images)
+        logits = outputs["heatmaps"]
+        size = self._map_size(logits, batch.images)
         crop = size.new_tensor([batch.images.shape[-1], batch.images.shape[-2]])
         points, _ = soft_argmax(logits)
         losses = {"points": 100 * point_loss(points * (size / crop), batch.keypoints / crop, batch.mask)}
         losses["heatmaps"] = heatmap_loss(logits, batch.keypoints / size, batch.mask)
-        if class_logits is not None:
-            losses["classes"] = functional.cross_entropy(class_logits, batch.labels)
+        if self.class_names is not None:
+            losses["classes"] = functional.cross_entropy(outputs["class_logits"].float(), batch.labels)
         return self.log_sum(losses, batch_size=len(batch.images))
 
     def collect(self, batch: LandmarkBatch, metric: Metric) -> None:
@@ -169,15 +187,25 @@ class LandmarkModule(RecipeModule):
         """Return the points of a batch, see `forward`, and its ``image_ids``."""
         return {**self.forward(batch.images), "image_ids": batch.image_ids}
 
-    def _network(self, images: Tensor) -> tuple[Tensor, Tensor | None]:
-        features = finest_map(self.backbone, images)
-        logits: Tensor = self.heatmaps(features)
-        return logits, None if self.classify is None else self.classify(features.mean(dim=(-2, -1)))
+    def _outputs(self, images: Tensor) -> Mapping[str, Tensor]:
+        outputs = self.model(self.normalize(images))
+        maps = outputs.get("heatmaps") if isinstance(outputs, Mapping) else None
+        wanted = (len(images), len(self.keypoint_names))
+        if maps is None or maps.ndim != 4 or maps.shape[:2] != wanted:
+            found = type(outputs).__name__ if maps is None else f"heatmaps {tuple(maps.shape)}"
+            raise ValueError(
+                f"expected a dict with heatmaps {(*wanted, 'h', 'w')} of a {type(self.model).__name__}, got {found}; "
+                "give a model of heatmaps, such as heatmap_model"
+            )
+        return cast(Mapping[str, Tensor], outputs)
 
-    def _map_size(self, logits: Tensor) -> Tensor:
+    def _map_size(self, heatmaps: Tensor, images: Tensor) -> Tensor:
         """Return width and height of the maps in pixels of the crop."""
-        height, width = logits.shape[-2:]
-        return self.stride * torch.tensor([width, height], dtype=torch.float32, device=logits.device)
+        stride = getattr(self.model, "stride", None)
+        height, width = (
+            images.shape[-2:] if stride is None else (stride * side for side in heatmaps.shape[-2:])
+        )
+        return heatmaps.new_tensor([width, height], dtype=torch.float32)
 
     def _checked(self, batch: LandmarkBatch) -> LandmarkBatch:
         if not isinstance(batch, LandmarkBatch):
@@ -189,3 +217,13 @@ class LandmarkModule(RecipeModule):
         if self.class_names is not None:
             check_labels(batch.labels, self.class_names, argument="class_names", first=0)
         return batch
+
+
+def _heatmap_builder(model: str | ModelBuilder) -> ModelBuilder:
+    """Return the builder of a model of heatmaps; the name of another model is that of a backbone."""
+    builder = model_builder(model, HEATMAP_MODELS)
+    return (
+        partial(heatmap_model, backbone=model)
+        if isinstance(model, str) and model not in HEATMAP_MODELS
+        else builder
+    )

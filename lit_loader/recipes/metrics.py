@@ -253,6 +253,8 @@ class LandmarkScores:
     Args:
         nme: Mean over faces of the normalised mean error; 0.05 is 5 % of the normaliser. NaN without faces.
         failure_rate: Share of faces whose error is above the threshold; NaN without faces.
+        auc: Area under the cumulative distribution of errors up to the threshold, over the threshold: 1 where all
+            errors are 0, 0 where all faces fail. NaN without faces.
         num_faces: Faces (or other objects) that were measured.
         num_excluded: Faces that could not be: no point present, or nothing to divide by.
         failure_threshold: Error above which a face fails.
@@ -261,6 +263,7 @@ class LandmarkScores:
 
     nme: float
     failure_rate: float
+    auc: float
     num_faces: int
     num_excluded: int
     failure_threshold: float
@@ -268,15 +271,16 @@ class LandmarkScores:
 
     @property
     def logged(self) -> dict[str, float]:
-        """Error and failure rate, and the scores of the classes."""
+        """Error, failure rate and AUC, and the scores of the classes."""
         classes = {} if self.classes is None else self.classes.logged
-        return {"nme": self.nme, "failure_rate": self.failure_rate, **classes}
+        return {"nme": self.nme, "failure_rate": self.failure_rate, "auc": self.auc, **classes}
 
     def report(self) -> Report:
-        """Return error and failure rate; with classes also accuracy, and recall and F1 by class."""
+        """Return error, failure rate and AUC; with classes also accuracy, and recall and F1 by class."""
         figures: dict[str, float] = {
             "NME": self.nme,
             f"failures above {self.failure_threshold:g}": self.failure_rate,
+            f"AUC up to {self.failure_threshold:g}": self.auc,
             "objects measured": self.num_faces,
             "objects not measured": self.num_excluded,
         }
@@ -291,18 +295,22 @@ class NormalizedMeanError(Metric):
     A face fails where its error is above ``failure_threshold`` or is NaN. A face without a present point, or
     whose d is 0 or not computable (an eye's point is absent), is left out and counted in ``num_excluded``.
 
+    AUC is the area under the share of faces whose error is at most e, for e from 0 to t = ``failure_threshold``, over
+    t: ``mean over faces of max(0, 1 - error(face) / t)``, without a histogram.
+
     Args:
         normalize_by: What d is: ``"pair"``, the distance of two points (of outer eye corners in 300-W
             and WFLW); ``"box"``, the square root of the box's area; ``"diagonal"``, of the box.
         normalization_pair: Positions of those two points; needed for ``"pair"`` and refused otherwise.
-        failure_threshold: Error above which a face fails: 0.10 is WFLW's, 0.08 is 300-W's.
+        failure_threshold: Error above which a face fails, and that AUC goes up to: 0.10 is WFLW's, 0.08 is 300-W's.
 
     Raises:
         ValueError: If an argument is out of range, missing, or without effect.
 
     Source:
         Interocular distance, and failure rate at 0.08: Sagonas et al. 2016, "300 Faces In-The-Wild Challenge".
-        Failure rate at 0.10: Wu et al. 2018, "Look at Boundary" (WFLW).
+        Failure rate and AUC at 0.10: Wu et al. 2018, "Look at Boundary" (WFLW).
+        AUC: Yang et al. 2015, "An Empirical Study of Recent Face Alignment Methods".
         Square root of the box's area: Bulat and Tzimiropoulos 2017, "How far are we from solving the 2D & 3D
         Face Alignment problem?".
     """
@@ -332,8 +340,8 @@ class NormalizedMeanError(Metric):
             raise ValueError(f"failure_threshold={failure_threshold} must be above 0; WFLW's is 0.10")
         self.normalize_by, self.normalization_pair = normalize_by, pair
         self.failure_threshold = failure_threshold
-        # Of the errors; numbers of failures, of faces measured, of faces left out.
-        self.add_state("sums", torch.zeros(4), dist_reduce_fx="sum")
+        # Of the errors; numbers of failures, of faces measured, of faces left out; of their areas.
+        self.add_state("sums", torch.zeros(5), dist_reduce_fx="sum")
 
     def update(self, predicted: Tensor, wanted: Tensor, mask: Tensor, boxes: Tensor) -> None:
         """Collect faces.
@@ -366,12 +374,17 @@ class NormalizedMeanError(Metric):
         distances = (predicted.float() - wanted.float()).norm(dim=-1).masked_fill(~mask, 0.0)
         errors = (distances.sum(dim=1) / mask.sum(dim=1).clamp(min=1) / scale)[counted]
         failed = ~(errors <= self.failure_threshold)  # NaN fails
-        self.sums += torch.stack([errors.sum(), failed.sum(), counted.sum(), (~counted).sum()])
+        areas = (1 - errors / self.failure_threshold).masked_fill(failed, 0.0)
+        self.sums += torch.stack([errors.sum(), failed.sum(), counted.sum(), (~counted).sum(), areas.sum()])
 
     def compute(self) -> dict[str, Tensor]:
         """Return the numbers of `LandmarkScores` for everything collected since the last reset, over all ranks."""
-        error_sum, num_failures, num_faces, num_excluded = self.sums.unbind()
-        shares = {"nme": error_sum / num_faces, "failure_rate": num_failures / num_faces}
+        error_sum, num_failures, num_faces, num_excluded, areas = self.sums.unbind()
+        shares = {
+            "nme": error_sum / num_faces,
+            "failure_rate": num_failures / num_faces,
+            "auc": areas / num_faces,
+        }
         return {**shares, "num_faces": num_faces.long(), "num_excluded": num_excluded.long()}
 
     def compute_scores(self) -> LandmarkScores:

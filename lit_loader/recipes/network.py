@@ -1,9 +1,9 @@
-"""The recipes' networks: images as they take them, a small feature pyramid, FCOS, heatmaps; checks of settings."""
+"""Parts of models: images as they take them, a small feature pyramid and models on it, heatmaps; checks of settings."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -15,17 +15,18 @@ from torchvision.models.resnet import BasicBlock
 from torchvision.ops import Conv2dNormActivation
 
 __all__ = [
+    "NormalizeImages",
     "PyramidBackbone",
+    "PyramidClassifier",
     "check_keypoints",
     "check_labels",
     "check_names",
-    "check_range",
     "check_unit_range",
+    "classifier_small",
     "fcos_small",
-    "finest_map",
+    "feature_map",
     "heatmap_loss",
     "masked_mean",
-    "network_input",
     "plain",
     "point_loss",
     "soft_argmax",
@@ -74,32 +75,59 @@ def check_unit_range(images: Sequence[Tensor]) -> None:
                 )
 
 
-def network_input(images: Tensor) -> Tensor:
-    """Return a batch of images normalised, and padded right and below to sides that 32, the largest stride, divides.
+class NormalizeImages(nn.Module):
+    """Images as a model takes them: floats, normalised by channel.
 
     Args:
-        images: float in [0, 1] or uint8, shape ``(B, 3, H, W)``.
+        mean: Of the channels red, green and blue, of values in [0, 1].
+        std: Their standard deviations.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        # Kept in the checkpoint: a task is restored without the weights that it began with.
+        self.register_buffer("mean", torch.tensor(mean).reshape(3, 1, 1))
+        self.register_buffer("std", torch.tensor(std).reshape(3, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return images normalised.
+
+        Args:
+            images: float in [0, 1] or uint8, shape ``(B, 3, H, W)``.
+
+        Returns:
+            float, the same shape, channels last in memory, in which convolutions run faster.
+
+        Raises:
+            ValueError: If the shape is another.
+        """
+        if images.ndim != 4 or images.shape[1] != 3:
+            raise ValueError(f"expected RGB images of shape (B, 3, H, W), got {tuple(images.shape)}")
+        normalised = (unit_range(images).to(self.mean.dtype) - self.mean) / self.std
+        return normalised.contiguous(memory_format=torch.channels_last)
+
+
+def feature_map(backbone: nn.Module, images: Tensor, *, stride: int) -> Tensor:
+    """Return a backbone's map of images of any size: they are padded, and what shows padding alone is cut off.
+
+    Args:
+        backbone: Returns a map ``(B, C, H / stride, W / stride)`` of images whose sides 32 divides, or several by
+            name, of which the first is taken. Of timm's models ``forward_features`` is called.
+        images: Normalised images, float, shape ``(B, 3, H, W)``; padding is 0, the mean colour.
+        stride: Pixels between the map's cells.
 
     Returns:
-        float, shape ``(B, 3, H', W')``, channels last in memory, in which convolutions run faster; padding is
-        0, the mean colour.
-
-    Raises:
-        ValueError: If the shape is another.
+        float ``(B, C, ceil(H / stride), ceil(W / stride))``.
     """
-    if images.ndim != 4 or images.shape[1] != 3:
-        raise ValueError(f"expected RGB images of shape (B, 3, H, W), got {tuple(images.shape)}")
-    normalised = (unit_range(images) - IMAGE_MEAN) / IMAGE_STD
     height, width = images.shape[-2:]
-    padded = functional.pad(normalised, (0, -width % 32, 0, -height % 32))
-    return padded.contiguous(memory_format=torch.channels_last)
-
-
-def finest_map(backbone: PyramidBackbone, images: Tensor) -> Tensor:
-    """Return a backbone's finest map of images, as `network_input` takes them, without the padding."""
-    stride = backbone.strides[0]
-    features: Tensor = backbone(network_input(images))[str(stride)]
-    return features[..., : -(-images.shape[-2] // stride), : -(-images.shape[-1] // stride)]
+    side = max(32, stride)
+    padded = functional.pad(images, (0, -width % side, 0, -height % side))
+    found = getattr(backbone, "forward_features", backbone)(padded)
+    features: Tensor = next(iter(found.values())) if isinstance(found, Mapping) else found
+    return features[..., : -(-height // stride), : -(-width // stride)]
 
 
 class PyramidBackbone(nn.Module):
@@ -159,6 +187,39 @@ class PyramidBackbone(nn.Module):
             merged.append(lateral(column) + above)
         outputs = zip(self.strides, self.outputs, reversed(merged), strict=False)  # coarser ones only helped
         return OrderedDict((str(stride), output(level)) for stride, output, level in outputs)
+
+
+class PyramidClassifier(nn.Module):
+    """A `PyramidBackbone` whose finest map is averaged and classified; see `classifier_small`."""
+
+    def __init__(self, backbone: PyramidBackbone, *, num_classes: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.classify = nn.Sequential(nn.Dropout(0.1), nn.Linear(backbone.out_channels, num_classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits ``(B, num_classes)`` of normalised images ``(B, 3, H, W)``."""
+        features = feature_map(self.backbone, images, stride=self.backbone.strides[0])
+        logits: Tensor = self.classify(features.mean(dim=(-2, -1)))
+        return logits
+
+
+def classifier_small(
+    *, num_classes: int, channels: int = 48, head_channels: int = 64, stride: int = 8
+) -> PyramidClassifier:
+    """Return a classifier on a `PyramidBackbone`, small enough to learn from scratch on two CPU cores.
+
+    Args:
+        num_classes: Classes.
+        channels: Width of the backbone, a positive multiple of 8.
+        head_channels: Width of the map that is averaged.
+        stride: Stride of that map, 4, 8, 16 or 32.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+    backbone = PyramidBackbone(channels=channels, out_channels=head_channels, strides=(stride,))
+    return PyramidClassifier(backbone, num_classes=num_classes)
 
 
 def fcos_small(
@@ -340,10 +401,3 @@ def check_keypoints(points: Tensor, names: Sequence[str]) -> None:
             f"objects have {points.shape[-2]} points, keypoint_names has {len(names)}; "
             "give the data set's own keypoint names"
         )
-
-
-def check_range(low: float, high: float, **values: float) -> None:
-    """Refuse values outside [low, high), by the names of their arguments."""
-    for name, value in values.items():
-        if not low <= value < high:
-            raise ValueError(f"{name}={value} must lie in [{low}, {high})")

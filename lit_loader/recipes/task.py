@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
+from lit_loader.collate import batch_images
 from lit_loader.recipes.metrics import Report
+from lit_loader.recipes.network import check_unit_range
 from lit_loader.recipes.parameters import freeze_parameters, parameter_groups
 from lit_loader.recipes.without_duplicates import WithoutDuplicates
 
@@ -192,6 +194,26 @@ class Task(LightningModule):
             if parameters and not any(each.requires_grad for each in parameters):
                 for layer in module.modules():
                     layer.training = layer.training and any(True for _ in layer.children())
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Refuse images that were normalised already, in the first batch."""
+        self._check_images(batch, batch_idx)
+
+    def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Refuse images that were normalised already, in the first batch."""
+        self._check_images(batch, batch_idx)
+
+    def on_test_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Refuse images that were normalised already, in the first batch."""
+        self._check_images(batch, batch_idx)
+
+    def on_predict_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Refuse images that were normalised already, in the first batch."""
+        self._check_images(batch, batch_idx)
+
+    def _check_images(self, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 0:
+            check_unit_range(batch_images(batch))
 
     def collect(self, batch: Any, metric: Metric) -> None:
         """Predict on a batch of validation or test and update its metric."""

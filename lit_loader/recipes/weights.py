@@ -6,7 +6,7 @@ import argparse
 import difflib
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -19,10 +19,20 @@ from torchvision.ops.misc import FrozenBatchNorm2d
 
 from lit_loader.extras import require
 
-__all__ = ["ModelBuilder", "build_model", "freeze_batch_norm", "load_weights", "model_builder"]
+__all__ = [
+    "ModelBuilder",
+    "build_model",
+    "freeze_batch_norm",
+    "image_mean_std",
+    "load_weights",
+    "model_builder",
+    "takes_argument",
+]
 
 _log = logging.getLogger(__name__)
 
+IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
+IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 _COUNT: Final = ".num_batches_tracked"
 
 ModelBuilder: TypeAlias = Callable[..., nn.Module]
@@ -82,12 +92,12 @@ def build_model(
         OSError: If the weights cannot be downloaded, or the file not be read.
     """
     if weights is None or _is_path(weights):
-        absent = {name: None for name in ("weights", "weights_backbone") if _takes(builder, name)}
+        absent = {name: None for name in ("weights", "weights_backbone") if takes_argument(builder, name)}
         model = _call(builder, num_classes=num_classes, **absent)
         if weights is not None:
             load_weights(model, weights)
         return model
-    if not _takes(builder, "weights"):
+    if not takes_argument(builder, "weights"):
         name = getattr(builder, "__name__", repr(builder))
         raise ValueError(f"weights={weights!r}: {name} has no weights by name; give a file, or null")
     names = _weight_names(builder)
@@ -96,6 +106,32 @@ def build_model(
     model = _call(builder, weights=weights)
     replace_heads(model, num_classes)
     return model
+
+
+def image_mean_std(
+    model: nn.Module, builder: ModelBuilder, weights: str | None
+) -> tuple[Sequence[float], Sequence[float]]:
+    """Return mean and standard deviation of the colours that a model expects.
+
+    They are those of the model's ``pretrained_cfg``, as timm's models have it, or of the transforms of torchvision's
+    weights, else ImageNet's.
+
+    Args:
+        model: What the builder returned.
+        builder: See `ModelBuilder`.
+        weights: As `build_model` took them.
+    """
+    config = getattr(model, "pretrained_cfg", None) or {}
+    if "mean" in config and "std" in config:
+        return config["mean"], config["std"]
+    given = builder.keywords.get("weights", weights) if isinstance(builder, partial) else weights
+    preset: Any = None
+    if given is not None and not _is_path(str(given)) and _weight_names(builder) is not None:
+        function: Any = builder.func if isinstance(builder, partial) else builder
+        preset = models.get_model_weights(function).verify(given).transforms()
+    if hasattr(preset, "mean") and hasattr(preset, "std"):
+        return preset.mean, preset.std
+    return IMAGENET_MEAN, IMAGENET_STD
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
@@ -228,7 +264,7 @@ def _is_path(weights: str) -> bool:
     return "/" in weights or Path(weights).suffix in (".pt", ".pth", ".ckpt", ".safetensors")
 
 
-def _takes(builder: ModelBuilder, name: str) -> bool:
+def takes_argument(builder: ModelBuilder, name: str) -> bool:
     """Return whether a builder takes an argument that it was not given yet."""
     given = builder.keywords if isinstance(builder, partial) else {}
     return name in inspect.signature(builder).parameters and name not in given

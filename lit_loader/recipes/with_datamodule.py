@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from lightning.pytorch import LightningModule
-from torch import Tensor
 
-from lit_loader.collate import ClassificationBatch, LandmarkBatch, batch_images
 from lit_loader.datamodules import (
     ClassificationDataModule,
     DetectionDataModule,
     LandmarkDataModule,
     MultiTaskDataModule,
     TableDataModule,
-    draw_boxes,
-    draw_labels,
-    draw_points,
-    label_texts,
+    draw_found,
 )
+from lit_loader.recipes.classification import ClassificationTask
 from lit_loader.recipes.detection import DetectionTask
+from lit_loader.recipes.landmarks import LandmarkTask
 from lit_loader.recipes.multi_task import MultiTask
 from lit_loader.recipes.task import Task
 
@@ -32,7 +29,9 @@ __all__ = ["check_model_fits", "draw_predictions", "model_kwargs_from_datamodule
 
 
 _TASKS: Final[Mapping[type[TableDataModule], type[Task]]] = {
+    ClassificationDataModule: ClassificationTask,
     DetectionDataModule: DetectionTask,
+    LandmarkDataModule: LandmarkTask,
     MultiTaskDataModule: MultiTask,
 }
 
@@ -128,51 +127,18 @@ def draw_predictions(
     min_score: float = 0.5,
     max_images: int = 16,
 ) -> Figure:
-    """Return a picture of a batch with a recipe's predictions.
-
-    Boxes are the predicted ones, with their points and attributes. Of a batch of crops, points are drawn as
-    crosses, joined to the true ones where there are some; of it, and of a classified batch, a wrong label is red,
-    with the true one in brackets where that is known.
+    """Return a picture of a batch with a task's predictions, see `draw_found`.
 
     Args:
-        model: A recipe; put into evaluation mode.
+        model: A task; put into evaluation mode.
         datamodule: The data module that gave the batch.
         batch: A batch as the model gets it.
         min_score: Detections below it are left out.
         max_images: Images drawn at most.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
     """
     with torch.inference_mode():
         found = model.eval().predict_step(batch, 0)
-    drawing: dict[str, Any] = {"max_images": max_images, "title": "predictions"}
-    names = datamodule.class_names
-    if isinstance(batch, LandmarkBatch):
-        if "class_logits" in found:
-            drawing["texts"] = label_texts(found["class_logits"].argmax(dim=1), names)
-            drawing["truths"] = _truths(batch.labels, names)
-        points, seen = found["keypoints"], batch.visibility
-        if batch.keypoints.shape[1] == points.shape[1]:
-            return draw_points(batch.images, batch.keypoints, seen, predicted=points, **drawing)
-        nowhere = torch.zeros(points.shape[:2], dtype=torch.uint8)  # a set to predict on may have no points
-        return draw_points(batch.images, points, nowhere, predicted=points, **drawing)
-    if isinstance(batch, ClassificationBatch):
-        labels = found > 0.5 if batch.labels.ndim == 2 else found.argmax(dim=1)
-        return draw_labels(
-            batch.images, label_texts(labels, names), truths=_truths(batch.labels, names), **drawing
-        )
-    held = found[0] if found else {}
-    return draw_boxes(
-        batch_images(batch),
-        found,
-        class_names=names,
-        attributes={name: values for name, values in datamodule.attributes.items() if name in held},
-        min_score=min_score,
-        **drawing,
-    )
-
-
-def _truths(labels: Tensor, names: Sequence[str]) -> list[str | None]:
-    """Return the true labels' texts, None where a label is -1: not known."""
-    known = [True] * len(labels) if labels.ndim == 2 else (labels >= 0).tolist()
-    return [
-        text if is_known else None for text, is_known in zip(label_texts(labels, names), known, strict=True)
-    ]
+    return draw_found(datamodule, batch, found, min_score=min_score, max_images=max_images)

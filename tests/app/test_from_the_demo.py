@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.examples.forked_scripts import EXAMPLES_IMPORT, ForkedScripts
 from tests.made_sets import make_coco, split_in_two
+from tests.small_app import run_app
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 SECTION = README.split("## From the demo to your own")[1].split("\n## ")[0]
 WAYS = re.split(r"^(?=\*\*)", SECTION, flags=re.MULTILINE)[1:]
 QUICK = [
-    *("trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_steps=2", "trainer.limit_val_batches=1"),
-    *("trainer.limit_test_batches=1", "trainer.limit_predict_batches=1", "trainer.enable_progress_bar=false"),
+    *("trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_epochs=1", "trainer.limit_train_batches=2"),
+    *("trainer.limit_val_batches=1", "trainer.limit_test_batches=1", "trainer.log_every_n_steps=1"),
+    *("trainer.limit_predict_batches=1", "trainer.enable_progress_bar=false"),
     *("~callbacks.rich_progress", "workers.num_workers=0", "datamodule.batch_size=4"),
 ]
 SHAPES = [
@@ -46,21 +46,15 @@ def commands(title):
     return [words[1:] for words in found]
 
 
-@pytest.fixture(scope="module")
-def scripts():
-    found = ForkedScripts("lit_loader.app", "lit_loader.cli.command", *EXAMPLES_IMPORT)
-    yield found
-    found.close()
-
-
 @pytest.fixture
-def run(scripts, tmp_path):
+def run(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+
     def run(words, *more):
-        program = Path(sys.executable).parent / "lit-loader"
-        env = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "WANDB_SILENT": "true", "WANDB_DIR": str(tmp_path)}
-        done = scripts.run(program, *words, *QUICK, *more, cwd=tmp_path, env=env)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        done = run_app(tmp_path, *words, *QUICK, *more)
+        assert done.code == 0, done.out + done.err
+        return done.out
 
     return run
 
@@ -86,6 +80,7 @@ def test_every_way_is_short(title):
     assert all(len(block.strip().splitlines()) < 10 for block in written)
 
 
+@pytest.mark.soak
 def test_coco_with_a_pretrained_detector(run, coco):
     first, _ = commands("COCO")
     assert "tested: checkpoint" in run(first, *BIG)
@@ -124,9 +119,12 @@ def test_tensorboard_with_pictures(run, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_wandb_offline(run, tmp_path):
-    pytest.importorskip("wandb")
+    wandb = pytest.importorskip("wandb")
     _, words = commands("A logger")
-    run(words, *SHAPES)
+    try:
+        run(words, *SHAPES)
+    finally:
+        wandb.teardown()  # its service is a process
     assert list(run_folder(tmp_path).glob("wandb/offline-run-*"))
 
 
@@ -146,13 +144,14 @@ def test_a_sweep_by_optuna(run, tmp_path):
     assert "best_value" in (folder / "optimization_results.yaml").read_text()
 
 
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")  # the resumed run writes into a folder of its own
 def test_resume_test_and_predict(run, tmp_path):
     train, *others = commands("Resume")
     first = [word for word in train if not word.startswith("ckpt_path=")]
     run(first, *SHAPES)
     folder = run_folder(tmp_path)
     given = [[word.replace("logs/train/runs/DATE_TIME", str(folder)) for word in words] for words in (train, *others)]
-    assert "tested: checkpoint" in run(given[0], *SHAPES, "trainer.max_steps=4")
+    assert "tested: checkpoint" in run(given[0], *SHAPES, "trainer.max_epochs=2")
     assert "tested: checkpoint" in run(given[1], *SHAPES)
     run(given[2], *SHAPES)
     (results,) = (tmp_path / "logs" / "predict" / "runs").glob("*/predictions/**/*.json")

@@ -7,6 +7,7 @@ from hydra.core.config_store import ConfigStore
 
 from lit_loader.app.running import with_config_keys
 from lit_loader.configs import compose_config
+from lit_loader.errors import LitLoaderError
 from tests.formats.text_sets import write_image
 from tests.voc_set import VocSet
 
@@ -31,14 +32,14 @@ def test_an_error_in_the_data_names_the_key_that_settles_it(app, voc):
     words = ["dataset=voc", f"dataset.root={voc.root}", "workers=inline"]
     line = one_line(app("train", *words, code=1, small=False))
     assert line.startswith("error: ")
-    assert "JPEGImages/b.jpg" in line
+    assert "Annotations/b.xml: there is no image" in line
     assert "choose dataset.policy.missing_image=drop or keep" in line
     assert "ReadPolicy" not in line
 
 
 def test_a_traceback_comes_on_request(app, voc, monkeypatch):
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    with pytest.raises(ValueError, match="missing_image"):
+    with pytest.raises(LitLoaderError, match="missing_image"):
         app("train", "dataset=voc", f"dataset.root={voc.root}", small=False)
 
 
@@ -46,7 +47,7 @@ def test_options_of_a_format_are_named_as_keys_of_the_config(app, tmp_path):
     write_image(tmp_path / "a.jpg")
     (tmp_path / "train.csv").write_text("path,label,fold\na.jpg,cat,1\n")
     words = ["dataset=files", "dataset.format=class_list", f"dataset.root={tmp_path}", "dataset.train=train.csv"]
-    words += ["experiment=classification", "workers=inline"]
+    words += ["workers=inline", "dataset.options.image_dir=."]
     line = one_line(app("train", *words, "dataset.options.separator=','", code=1, small=False))
     assert "pass dataset.options.header=true, and label_columns" in line
 

@@ -80,6 +80,8 @@ def test_waiting_for_data_is_told_from_training():
     assert slow_step.step_s >= 8 * 0.04
     assert slow_step.wait_fraction < 0.4
     assert 0.5 < float(trainer.callback_metrics["data/wait_fraction"]) <= 1
+    assert slow_data.num_images == 16
+    assert 0 < float(trainer.callback_metrics["data/images_per_s"]) < 1 / 0.02
 
 
 def test_validation_is_no_wait():
@@ -93,13 +95,15 @@ def test_nothing_measured_is_no_wait():
 
 
 def test_the_classes_of_training_batches_are_counted():
-    monitor, shifted = ClassMixMonitor(3), ClassMixMonitor(4, first_label=0)
-    assert monitor.mix.tolist() == [0, 0, 0]
+    monitor, shifted = ClassMixMonitor(list("abc")), ClassMixMonitor(list("wxyz"), first_label=0)
+    mix = monitor.mixes["class"]
+    assert mix.arrived.tolist() == [0, 0, 0]
     fit(monitor)
     fit(shifted)
-    assert monitor.counts.tolist() == [48, 16, 0]
-    assert monitor.mix.tolist() == [0.75, 0.25, 0]
-    assert shifted.counts.tolist() == [0, 48, 16, 0]
+    assert mix.counts.tolist() == [48, 16, 0]
+    assert mix.arrived.tolist() == [0.75, 0.25, 0]
+    assert (mix.natural, mix.expected) == (None, None)
+    assert shifted.mixes["class"].counts.tolist() == [0, 48, 16, 0]
 
 
 BOXES = tv_tensors.BoundingBoxes(torch.ones(3, 4), format="XYXY", canvas_size=(4, 4))
@@ -130,33 +134,33 @@ BATCHES = {
 
 @pytest.mark.parametrize("kind", BATCHES)
 def test_every_kind_of_batch_is_counted_by_class_and_by_attribute(kind):
-    by_class, by_finish = ClassMixMonitor(3), ClassMixMonitor(3, label="finish")
+    by_class, by_finish = ClassMixMonitor(list("abc")), ClassMixMonitor(list("xyz"), label="finish")
     for monitor in (by_class, by_finish):
         for _ in range(2):
             monitor.on_train_batch_start(None, None, BATCHES[kind], 0)
-    assert by_class.counts.tolist() == [4, 2, 0]
-    assert by_finish.counts.tolist() == [2, 0, 2]
-    assert by_finish.mix.tolist() == [0.5, 0, 0.5]
+    assert by_class.mixes["class"].counts.tolist() == [4, 2, 0]
+    assert by_finish.mixes["finish"].counts.tolist() == [2, 0, 2]
+    assert by_finish.mixes["finish"].arrived.tolist() == [0.5, 0, 0.5]
     with pytest.raises(ValueError, match="label='colour' should be an attribute"):
-        ClassMixMonitor(3, label="colour").on_train_batch_start(None, None, BATCHES[kind], 0)
+        ClassMixMonitor(list("abc"), label="colour").on_train_batch_start(None, None, BATCHES[kind], 0)
 
 
 @pytest.mark.parametrize("multi_label", [False, True])
 def test_batches_of_classification_are_counted(multi_label):
     labels = [torch.tensor([0.0, 1, 1]), torch.tensor([0.0, 0, 1])] if multi_label else [1, 2]
     batch = ClassificationCollate(multi_label=multi_label)([(IMAGE, label, 0, False) for label in labels])
-    monitor = ClassMixMonitor(3)
+    monitor = ClassMixMonitor(list("abc"))
     monitor.on_train_batch_start(None, None, batch, 0)
-    assert monitor.counts.tolist() == ([0, 1, 2] if multi_label else [0, 1, 1])
+    assert monitor.mixes["class"].counts.tolist() == ([0, 1, 2] if multi_label else [0, 1, 1])
     with pytest.raises(TypeError, match="leave label out"):
-        ClassMixMonitor(3, label="finish").on_train_batch_start(None, None, batch, 0)
+        ClassMixMonitor(list("abc"), label="finish").on_train_batch_start(None, None, batch, 0)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_classes": 1}, "holds class 1, counted from 0, and num_classes=1"),
-        ({"num_classes": 3, "first_label": 2}, "label 1, below first_label=2"),
+        ({"class_names": ["a"]}, "holds class 1, counted from 0, and there are 1 class_names"),
+        ({"class_names": list("abc"), "first_label": 2}, "label 1, below first_label=2"),
     ],
 )
 def test_a_count_of_classes_that_does_not_fit_is_told(settings, message):
@@ -166,19 +170,23 @@ def test_a_count_of_classes_that_does_not_fit_is_told(settings, message):
 
 def test_targets_in_columns_are_refused():
     with pytest.raises(TypeError, match="one dict per image"):
-        ClassMixMonitor(3).on_train_batch_start(None, None, ([], {"labels": torch.ones(2, 3)}), 0)
+        ClassMixMonitor(list("abc")).on_train_batch_start(None, None, ([], {"labels": torch.ones(2, 3)}), 0)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-def test_two_ranks_log_their_mean_wait_without_a_warning_and_count_the_classes_of_both(tmp_path):
+def test_two_ranks_log_mean_wait_and_summed_speed_without_a_warning_and_count_the_classes_of_both(tmp_path):
     class Recording(DataWaitMonitor):
         def on_train_end(self, trainer, pl_module):
-            logged = float(trainer.callback_metrics["data/wait_fraction"])
-            values = [logged, self.wait_fraction, *mix.counts.tolist()]
+            logged = [
+                float(trainer.callback_metrics[f"data/{name}"]) for name in ("wait_fraction", "images_per_s")
+            ]
+            speed = self.num_images / (self.wait_s + self.step_s)
+            values = [*logged, self.wait_fraction, speed, *mix.mixes["class"].counts.tolist()]
             (tmp_path / f"{trainer.global_rank}.txt").write_text(" ".join(map(str, values)))
 
-    mix = ClassMixMonitor(2)
+    mix = ClassMixMonitor(list("ab"))
     fit(Recording(), mix, sample_s=0.01, max_epochs=1, devices=2, strategy="ddp_fork")
     ranks = [[float(part) for part in (tmp_path / f"{r}.txt").read_text().split()] for r in range(2)]
-    assert ranks[0][0] == ranks[1][0] == pytest.approx((ranks[0][1] + ranks[1][1]) / 2, abs=1e-6)
-    assert ranks[0][2:] == ranks[1][2:] == [24, 8]  # of 8 images, half of them a rank's
+    assert ranks[0][0] == ranks[1][0] == pytest.approx((ranks[0][2] + ranks[1][2]) / 2, abs=1e-6)
+    assert ranks[0][1] == ranks[1][1] == pytest.approx(ranks[0][3] + ranks[1][3], rel=1e-3)
+    assert ranks[0][4:] == ranks[1][4:] == [24, 8]  # of 8 images, half of them a rank's

@@ -111,7 +111,7 @@ def ten_times(batch):
 @every_task
 def test_lightning_fits_tests_and_predicts(source, task):
     datamodule, model = make(source, task, num_workers=1, batch_transforms=ten_times), Watching()
-    monitor = ClassMixMonitor(len(datamodule.class_names))
+    monitor = ClassMixMonitor()
     trainer = Trainer(
         accelerator="cpu",
         logger=False,
@@ -134,7 +134,10 @@ def test_lightning_fits_tests_and_predicts(source, task):
         "predict": sizes["predict"],
     }
     assert max(model.scales) > 2  # batch_transforms ran on training batches
-    assert monitor.counts.sum() > 0
+    labelled, *others = monitor.mixes.values()
+    assert labelled.class_names == datamodule.class_names
+    assert {mix.label for mix in others} == datamodule.attributes.keys()
+    assert all(mix.counts.sum() > 0 for mix in monitor.mixes.values())
     assert datamodule._loaders == []
 
 

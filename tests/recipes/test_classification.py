@@ -1,35 +1,40 @@
-"""The classification recipe: what it accepts, that it learns, and what it reports."""
+"""The classification task: what it accepts, that it learns, and what it reports."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from lit_loader.recipes import ClassificationModule
+from lit_loader.recipes import ClassificationTask, classifier_small
 from tests.recipes.drawn import CLASSES, classification_batch, fit, overfit
+from tests.recipes.toy_task import trainer
 
 NAMES = ("bright", "hollow", "never")
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
 
-def module(**changes: Any) -> ClassificationModule:
+def task(*, class_names: Any = CLASSES, multi_label: bool = False, **changes: Any) -> ClassificationTask:
+    """A task on the small net; changes are those of the net."""
     torch.manual_seed(0)
-    return ClassificationModule(**{"class_names": CLASSES, "channels": 16, "head_channels": 16} | changes)
+    model = partial(classifier_small, **{"channels": 16, "head_channels": 16} | changes)
+    return ClassificationTask(model, class_names=class_names, multi_label=multi_label)
 
 
 def test_it_learns_drawn_squares() -> None:
-    model, batch = module(), classification_batch(8)
+    model, batch = task(), classification_batch(8)
     overfit(model, batch, steps=30, learning_rate=1e-2)
     with torch.no_grad():
         assert model(batch.images).argmax(dim=1).tolist() == batch.labels.tolist()
 
 
 def test_it_learns_several_labels_of_drawn_squares() -> None:
-    model, batch = module(class_names=NAMES, multi_label=True), classification_batch(8, multi_label=True)
+    model, batch = task(class_names=NAMES, multi_label=True), classification_batch(8, multi_label=True)
     overfit(model, batch, steps=60, learning_rate=1e-2)
     with torch.no_grad():
         torch.testing.assert_close((model.predict_step(batch, 0) > 0.5).float(), batch.labels)
@@ -38,7 +43,7 @@ def test_it_learns_several_labels_of_drawn_squares() -> None:
 @pytest.mark.parametrize("multi_label", [False, True])
 def test_fit_and_test_report_every_class_by_name(tmp_path: Any, multi_label: bool) -> None:
     names = NAMES if multi_label else CLASSES
-    model = module(class_names=names, multi_label=multi_label)
+    model = task(class_names=names, multi_label=multi_label)
     batches = [classification_batch(4, multi_label=multi_label, seed=seed) for seed in range(2)]
     trainer = fit(model, batches, tmp_path)
     assert model.test_scores is not None
@@ -56,18 +61,21 @@ def test_fit_and_test_report_every_class_by_name(tmp_path: Any, multi_label: boo
 
 
 def test_the_checkpoint_is_chosen_by_a_metric_that_validation_logs(tmp_path: Any) -> None:
-    model = module()
+    model = task()
     trainer = fit(model, [classification_batch(2)], tmp_path)
     assert model.val_scores is not None
     assert model.monitor_mode == "max"
     assert model.monitor.split("/")[1] in {name.split("/")[1] for name in trainer.callback_metrics}
 
 
-def test_a_checkpoint_restores_the_module_from_plain_values(tmp_path: Any) -> None:
-    model = module(class_names=NAMES, multi_label=True, stride=16)
+def test_a_checkpoint_restores_the_task_from_plain_values_and_a_builder(tmp_path: Any) -> None:
+    model = task(class_names=NAMES, multi_label=True, stride=16)
     fit(model, [classification_batch(2, multi_label=True)], tmp_path).save_checkpoint(tmp_path / "m.ckpt")
     torch.load(tmp_path / "m.ckpt", weights_only=True)
-    again = ClassificationModule.load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True).eval()
+    builder = partial(classifier_small, channels=16, head_channels=16, stride=16)
+    again = ClassificationTask.load_from_checkpoint(
+        tmp_path / "m.ckpt", model=builder, weights_only=True
+    ).eval()
     images = classification_batch(2).images
     with torch.no_grad():
         torch.testing.assert_close(again(images), model.eval()(images))
@@ -77,14 +85,14 @@ def test_a_checkpoint_restores_the_module_from_plain_values(tmp_path: Any) -> No
 def test_probabilities_sum_to_one_or_stand_alone() -> None:
     batch = classification_batch(3)
     with torch.no_grad():
-        torch.testing.assert_close(module().eval().predict_step(batch, 0).sum(dim=1), torch.ones(3))
-        alone = module(multi_label=True).eval().predict_step(batch, 0)
+        torch.testing.assert_close(task().eval().predict_step(batch, 0).sum(dim=1), torch.ones(3))
+        alone = task(multi_label=True).eval().predict_step(batch, 0)
     assert bool(((alone > 0) & (alone < 1)).all())
 
 
 def test_sizes_are_free_and_uint8_images_are_scaled_to_the_unit_range() -> None:
     images = torch.randint(0, 256, (2, 3, 50, 70), dtype=torch.uint8)
-    model = module().eval()
+    model = task().eval()
     with torch.no_grad():
         torch.testing.assert_close(model(images), model(images.float() / 255))
 
@@ -93,21 +101,39 @@ def test_sizes_are_free_and_uint8_images_are_scaled_to_the_unit_range() -> None:
 def test_a_label_outside_the_class_names_is_refused(label: int) -> None:
     batch = classification_batch(1, labels=torch.tensor([label]))
     with pytest.raises(ValueError, match="must lie in 0 to 1"):
-        module().training_step(batch, 0)
+        task().training_step(batch, 0)
 
 
 def test_labels_of_the_other_kind_are_refused_with_the_remedy() -> None:
     with pytest.raises(ValueError, match="multi_label=True"):
-        module().training_step(classification_batch(1, multi_label=True), 0)
+        task().training_step(classification_batch(1, multi_label=True), 0)
     with pytest.raises(ValueError, match="multi_label=True"):
-        module(multi_label=True).training_step(classification_batch(1), 0)
+        task(multi_label=True).training_step(classification_batch(1), 0)
     with pytest.raises(ValueError, match=r"float labels \(B, 2\)"):
-        module(multi_label=True).training_step(classification_batch(1, multi_label=True), 0)
+        task(multi_label=True).training_step(classification_batch(1, multi_label=True), 0)
+
+
+@pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])
+def test_images_that_were_normalised_already_are_refused(tmp_path: Any, stage: str) -> None:
+    batch = classification_batch(2)
+    loader = torch.utils.data.DataLoader([replace(batch, images=batch.images * 4 - 2)], batch_size=None)
+    with pytest.raises(ValueError, match="leave normalisation out"):
+        getattr(trainer(tmp_path), stage)(task(), *[loader] * (2 if stage == "fit" else 1))
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_lower_precision_trains_and_predicts_in_single_precision(tmp_path: Any, precision: Any) -> None:
+    model, batch = task(), classification_batch(2)
+    running = fit(model, [batch], tmp_path, precision=precision)
+    assert model.test_scores is not None
+    assert math.isfinite(model.test_scores.loss)
+    (found,) = running.predict(model, torch.utils.data.DataLoader([batch], batch_size=None))  # type: ignore[misc]
+    assert found.dtype == torch.float32
 
 
 def test_a_report_before_a_test_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"trainer\.test"):
-        module().test_report()
+        task().test_report()
 
 
 @pytest.mark.parametrize(
@@ -117,14 +143,13 @@ def test_a_report_before_a_test_is_refused() -> None:
         ({"class_names": ("a", "a")}, "class_names"),
         ({"stride": 6}, "run of neighbours"),
         ({"channels": 12}, "multiple of 8"),
-        ({"warmup_steps": -1}, "warmup_steps"),
     ],
 )
 def test_arguments_out_of_range_are_refused(changes: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        module(**changes)
+        task(**changes)
 
 
 def test_one_string_is_no_list_of_names() -> None:
     with pytest.raises(TypeError, match="one string"):
-        module(class_names="ab")
+        task(class_names="ab")

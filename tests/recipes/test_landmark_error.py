@@ -57,6 +57,23 @@ def test_the_failure_rate_is_the_share_of_faces_above_the_threshold(threshold: f
     assert scores(face(), one_point, failure_threshold=threshold).failure_rate == share
 
 
+@pytest.mark.parametrize(("threshold", "share"), [(0.05, 0.0), (0.10, (1 - 1 / 12 / 0.1) / 2), (0.25, None)])
+def test_auc_is_the_area_under_the_cumulative_errors(threshold: float, share: float | None) -> None:
+    one_point = face(mask=torch.tensor([[True, False, False, False]]))
+    errors = torch.tensor([1 / 12, 8 / 3 / 12], dtype=torch.float64)
+    steps = torch.linspace(0, threshold, 20001, dtype=torch.float64)
+    curve = (errors[:, None] <= steps).double().mean(dim=0)
+    found = scores(face(), one_point, failure_threshold=threshold)
+    assert found.auc == pytest.approx(float(torch.trapezoid(curve, steps)) / threshold, abs=1e-4)
+    if share is not None:
+        assert found.auc == pytest.approx(share, abs=1e-6)
+    assert (found.logged["auc"], dict(found.report())["test"][f"AUC up to {threshold:g}"]) == (found.auc,) * 2
+
+
+def test_points_without_error_have_the_whole_area() -> None:
+    assert scores(face(predicted=face()["wanted"])).auc == 1.0
+
+
 def test_what_is_masked_changes_nothing() -> None:
     other = face()
     other["wanted"][0, 3] = float("nan")
@@ -83,7 +100,7 @@ def test_eyes_at_one_place_give_no_size() -> None:
 
 def test_a_point_that_is_no_number_fails() -> None:
     found = scores(face(predicted=torch.full((1, 4, 2), float("nan"))))
-    assert found.failure_rate == 1.0
+    assert (found.failure_rate, found.auc) == (1.0, 0.0)
     assert math.isnan(found.nme)
 
 
@@ -95,6 +112,7 @@ def test_no_face_scores_no_number_and_reset_forgets() -> None:
     found = metric.compute_scores()
     assert math.isnan(found.nme)
     assert math.isnan(found.failure_rate)
+    assert math.isnan(found.auc)
     assert (found.num_faces, found.num_excluded) == (0, 0)
 
 

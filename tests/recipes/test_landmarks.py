@@ -1,26 +1,29 @@
-"""The landmark recipe: what it accepts, that it learns, and what it reports."""
+"""The landmark task: what it accepts, that it learns, and what it reports."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from lit_loader.recipes import LandmarkModule
+from lit_loader.recipes import LandmarkTask, heatmaps_small
 from tests.recipes.drawn import CLASSES, CORNERS, fit, landmark_batch, multi_task_batch, overfit
+from tests.recipes.toy_task import trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
 
-def module(**changes: Any) -> LandmarkModule:
+def task(*, stride: int = 4, **changes: Any) -> LandmarkTask:
     torch.manual_seed(0)
-    return LandmarkModule(**{"keypoint_names": CORNERS, "channels": 16, "head_channels": 16} | changes)
+    model = partial(heatmaps_small, channels=16, head_channels=16, stride=stride)
+    return LandmarkTask(model, **{"keypoint_names": CORNERS} | changes)
 
 
 def test_it_learns_drawn_squares_to_a_pixel_and_their_class() -> None:
-    model = module(class_names=CLASSES)
+    model = task(class_names=CLASSES)
     batch = landmark_batch(8)
     overfit(model, batch, steps=60, learning_rate=1e-2)
     with torch.no_grad():
@@ -34,23 +37,24 @@ def test_it_learns_drawn_squares_to_a_pixel_and_their_class() -> None:
 def test_masked_points_teach_nothing() -> None:
     batch = landmark_batch(4)
     other = batch._replace(keypoints=torch.where(batch.mask[..., None], batch.keypoints, 50.0))
-    losses = [overfit(module(), one, steps=2) for one in (batch, other)]
+    losses = [overfit(task(), one, steps=2) for one in (batch, other)]
     assert losses[0] == losses[1]
-    assert overfit(module(), batch._replace(mask=~batch.mask), steps=1) != losses[0][:1]
+    assert overfit(task(), batch._replace(mask=~batch.mask), steps=1) != losses[0][:1]
 
 
 def test_a_batch_without_points_can_be_stepped_on() -> None:
     batch = landmark_batch(2)
-    assert overfit(module(), batch._replace(mask=torch.zeros_like(batch.mask)), steps=2) == [0.0, 0.0]
+    assert overfit(task(), batch._replace(mask=torch.zeros_like(batch.mask)), steps=2) == [0.0, 0.0]
 
 
 def test_fit_and_test_report_points_and_classes(tmp_path: Any) -> None:
-    model = module(class_names=CLASSES, failure_threshold=0.5)
+    model = task(class_names=CLASSES, failure_threshold=0.5)
     trainer = fit(model, [landmark_batch(4), landmark_batch(3, seed=1)], tmp_path)
     assert model.test_scores is not None
     assert (model.test_scores.num_faces, model.test_scores.num_excluded) == (14, 0)  # two loaders, as one
     assert model.test_scores.classes is not None
     logged = trainer.callback_metrics
+    assert float(logged["test/auc"]) == pytest.approx(model.test_scores.auc)
     assert float(logged["test/nme"]) == pytest.approx(model.test_scores.nme)
     assert float(logged["test/macro_f1"]) == pytest.approx(model.test_scores.classes.macro_f1)
     sections = dict(model.test_report())
@@ -60,7 +64,7 @@ def test_fit_and_test_report_points_and_classes(tmp_path: Any) -> None:
 
 
 def test_the_checkpoint_is_chosen_by_a_metric_that_validation_logs(tmp_path: Any) -> None:
-    model = module()
+    model = task()
     trainer = fit(model, [landmark_batch(2)], tmp_path, num_sanity_val_steps=0)
     assert model.val_scores is not None
     assert model.monitor_mode == "min"
@@ -70,11 +74,12 @@ def test_the_checkpoint_is_chosen_by_a_metric_that_validation_logs(tmp_path: Any
     assert [title for title, _ in model.test_report()] == ["test"]
 
 
-def test_a_checkpoint_restores_the_module_from_plain_values(tmp_path: Any) -> None:
-    model = module(class_names=CLASSES, normalization_pair=(0, 1), stride=8)
+def test_a_checkpoint_restores_the_task_from_plain_values_and_a_builder(tmp_path: Any) -> None:
+    model = task(class_names=CLASSES, normalization_pair=(0, 1), stride=8)
     fit(model, [landmark_batch(2)], tmp_path).save_checkpoint(tmp_path / "m.ckpt")
     torch.load(tmp_path / "m.ckpt", weights_only=True)
-    again = LandmarkModule.load_from_checkpoint(tmp_path / "m.ckpt", weights_only=True).eval()
+    builder = partial(heatmaps_small, channels=16, head_channels=16, stride=8)
+    again = LandmarkTask.load_from_checkpoint(tmp_path / "m.ckpt", model=builder, weights_only=True).eval()
     images = landmark_batch(2).images
     with torch.no_grad():
         torch.testing.assert_close(again(images), model.eval()(images))
@@ -84,9 +89,9 @@ def test_a_checkpoint_restores_the_module_from_plain_values(tmp_path: Any) -> No
 @pytest.mark.parametrize("size", [64, 80, 100])
 @pytest.mark.parametrize("stride", [4, 8])
 def test_points_are_pixels_of_the_crop_whatever_its_size(size: int, stride: int) -> None:
-    model = module(stride=stride).eval()
-    torch.nn.init.zeros_(model.heatmaps[-1].weight)
-    torch.nn.init.zeros_(model.heatmaps[-1].bias)
+    model = task(stride=stride).eval()
+    torch.nn.init.zeros_(model.model.heatmaps.weight)
+    torch.nn.init.zeros_(model.model.heatmaps.bias)
     with torch.no_grad():
         points = model(torch.rand(2, 3, size, size))["keypoints"]
     middle = math.ceil(size / stride) * stride / 2
@@ -95,13 +100,13 @@ def test_points_are_pixels_of_the_crop_whatever_its_size(size: int, stride: int)
 
 def test_uint8_images_are_scaled_to_the_unit_range() -> None:
     images = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
-    model = module().eval()
+    model = task().eval()
     with torch.no_grad():
         torch.testing.assert_close(model(images), model(images.float() / 255))
 
 
 def test_prediction_gives_points_scores_and_logits() -> None:
-    model = module(class_names=CLASSES).eval()
+    model = task(class_names=CLASSES).eval()
     with torch.no_grad():
         found = model.predict_step(landmark_batch(3), 0)
     assert {name: tuple(value.shape) for name, value in found.items()} == {
@@ -124,7 +129,7 @@ def test_prediction_gives_points_scores_and_logits() -> None:
 def test_the_error_is_normalised_as_asked_or_by_what_is_known(
     changes: dict[str, Any], normalize_by: str
 ) -> None:
-    model = module(**changes)
+    model = task(**changes)
     metrics = (model.val_metric.metric.points, model.test_metric.metric.points)
     assert [metric.normalize_by for metric in metrics] == [normalize_by] * 2
 
@@ -133,22 +138,40 @@ def test_the_error_is_normalised_as_asked_or_by_what_is_known(
 def test_a_label_outside_the_class_names_is_refused(label: int) -> None:
     batch = landmark_batch(1)._replace(labels=torch.tensor([label]))
     with pytest.raises(ValueError, match="must lie in 0 to 1"):
-        module(class_names=CLASSES).training_step(batch, 0)
-    overfit(module(), batch, steps=1)  # without a class head nobody asks
+        task(class_names=CLASSES).training_step(batch, 0)
+    overfit(task(), batch, steps=1)  # without a class head nobody asks
 
 
 def test_a_batch_of_something_else_is_refused_with_the_remedy() -> None:
     with pytest.raises(TypeError, match="LandmarkDataModule"):
-        module().training_step(multi_task_batch(1), 0)
+        task().training_step(multi_task_batch(1), 0)
     with pytest.raises(ValueError, match="objects have 4 points"):
-        module(keypoint_names=CORNERS[:3]).training_step(landmark_batch(1), 0)
+        task(keypoint_names=CORNERS[:3]).training_step(landmark_batch(1), 0)
     with pytest.raises(ValueError, match=r"\(B, 3, H, W\)"):
-        module()(torch.rand(3, 64, 64))
+        task()(torch.rand(3, 64, 64))
+
+
+@pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])
+def test_images_that_were_normalised_already_are_refused(tmp_path: Any, stage: str) -> None:
+    batch = landmark_batch(2)
+    loader = torch.utils.data.DataLoader([batch._replace(images=batch.images * 4 - 2)], batch_size=None)
+    with pytest.raises(ValueError, match="leave normalisation out"):
+        getattr(trainer(tmp_path), stage)(task(), *[loader] * (2 if stage == "fit" else 1))
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_lower_precision_trains_and_predicts_in_single_precision(tmp_path: Any, precision: Any) -> None:
+    model, batch = task(class_names=CLASSES), landmark_batch(2)
+    running = fit(model, [batch], tmp_path, precision=precision)
+    assert model.test_scores is not None
+    assert math.isfinite(model.test_scores.nme)
+    (found,) = running.predict(model, torch.utils.data.DataLoader([batch], batch_size=None))  # type: ignore[misc]
+    assert {found[name].dtype for name in ("keypoints", "scores", "class_logits")} == {torch.float32}
 
 
 def test_a_report_before_a_test_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"trainer\.test"):
-        module().test_report()
+        task().test_report()
 
 
 @pytest.mark.parametrize(
@@ -163,9 +186,8 @@ def test_a_report_before_a_test_is_refused() -> None:
         ({"normalize_by": "pupils"}, "must be 'pair'"),
         ({"failure_threshold": -1.0}, "failure_threshold"),
         ({"stride": 5}, "run of neighbours"),
-        ({"warmup_steps": -1}, "warmup_steps"),
     ],
 )
 def test_arguments_out_of_range_are_refused(changes: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        module(**changes)
+        task(**changes)

@@ -1,0 +1,201 @@
+"""Models of heatmaps: a small one from scratch, and one on any backbone of torchvision's or timm's."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from torchvision.ops import Conv2dNormActivation
+
+from lit_loader.recipes.network import PyramidBackbone, feature_map
+from lit_loader.recipes.weights import build_model, image_mean_std, model_builder
+
+__all__ = ["HeatmapModel", "heatmap_model", "heatmaps_small"]
+
+_DECONV_CHANNELS: Final = 256
+_STRIDE: Final = 4
+
+
+class HeatmapModel(nn.Module):
+    """A backbone's map, made finer, with one heatmap a point; and classes of the averaged map.
+
+    Args:
+        backbone: See `feature_map`.
+        refine: From the backbone's map to the one that the heatmaps are made of.
+        backbone_channels: Channels of the backbone's map.
+        backbone_stride: Pixels between its cells.
+        head_channels: Channels of what ``refine`` returns.
+        stride: Pixels between its cells.
+        num_keypoints: Points K.
+        num_classes: Classes, 0 for none.
+
+    Attributes:
+        stride: Pixels between the cells of a heatmap.
+        pretrained_cfg: ``mean`` and ``std`` of the colours that the backbone expects, by name; may be empty.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        refine: nn.Module,
+        *,
+        backbone_channels: int,
+        backbone_stride: int,
+        head_channels: int,
+        stride: int,
+        num_keypoints: int,
+        num_classes: int,
+    ) -> None:
+        super().__init__()
+        self.backbone, self.backbone_stride = backbone, backbone_stride
+        self.refine, self.stride = refine, stride
+        self.heatmaps = nn.Conv2d(head_channels, num_keypoints, 1)
+        self.classify = nn.Linear(backbone_channels, num_classes) if num_classes else None
+        self.pretrained_cfg: dict[str, Sequence[float]] = {}
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """Return the heatmaps' logits, and the classes'.
+
+        Args:
+            images: Normalised images, float, shape ``(B, 3, H, W)``.
+
+        Returns:
+            ``heatmaps`` float ``(B, K, ceil(H / stride), ceil(W / stride))``, and with classes ``class_logits`` float
+            ``(B, num_classes)``.
+        """
+        features = feature_map(self.backbone, images, stride=self.backbone_stride)
+        height, width = (-(-side // self.stride) for side in images.shape[-2:])
+        found = {"heatmaps": self.heatmaps(self.refine(features))[..., :height, :width]}
+        if self.classify is not None:
+            found["class_logits"] = self.classify(features.mean(dim=(-2, -1)))
+        return found
+
+
+def heatmaps_small(
+    *, num_keypoints: int, num_classes: int = 0, channels: int = 48, head_channels: int = 64, stride: int = 4
+) -> HeatmapModel:
+    """Return heatmaps on a `PyramidBackbone`, small enough to learn from scratch on two CPU cores.
+
+    Args:
+        num_keypoints: Points.
+        num_classes: Classes, 0 for none.
+        channels: Width of the backbone, a positive multiple of 8.
+        head_channels: Width of pyramid and head.
+        stride: Pixels between the cells of a heatmap, 4, 8, 16 or 32.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+    return HeatmapModel(
+        PyramidBackbone(channels=channels, out_channels=head_channels, strides=(stride,)),
+        Conv2dNormActivation(head_channels, head_channels),
+        backbone_channels=head_channels,
+        backbone_stride=stride,
+        head_channels=head_channels,
+        stride=stride,
+        num_keypoints=num_keypoints,
+        num_classes=num_classes,
+    )
+
+
+def heatmap_model(
+    *, num_keypoints: int, num_classes: int = 0, backbone: str = "resnet18", weights: str | None = None
+) -> HeatmapModel:
+    """Return heatmaps at stride 4 on the last map of a classifier: deconvolutions, then a convolution of one cell.
+
+    Args:
+        num_keypoints: Points.
+        num_classes: Classes, 0 for none.
+        backbone: Name of the classifier, such as ``resnet18``, ``convnext_tiny`` or ``timm/resnet50``.
+        weights: Of the classifier: a name such as ``DEFAULT``, a file, or None for random ones. See `build_model`.
+
+    Raises:
+        ValueError: If the classifier is not known, or has no map; or the weights do not fit.
+        OSError: If weights cannot be downloaded or read.
+
+    Source:
+        Xiao et al. 2018, "Simple Baselines for Human Pose Estimation and Tracking": three deconvolutions of 256
+        channels after stride 32, and their first weights.
+    """
+    builder = model_builder(backbone, {})
+    classifier = build_model(builder, num_classes=1000, weights=weights, replace_heads=_leave)
+    trunk = _without_classifier(classifier)
+    channels, stride = _map_of(trunk, backbone)
+    steps = (stride // _STRIDE).bit_length() - 1
+    blocks = [_deconvolution(channels if step == 0 else _DECONV_CHANNELS) for step in range(steps)]
+    model = HeatmapModel(
+        trunk,
+        nn.Sequential(*blocks),
+        backbone_channels=channels,
+        backbone_stride=stride,
+        head_channels=_DECONV_CHANNELS if steps else channels,
+        stride=_STRIDE,
+        num_keypoints=num_keypoints,
+        num_classes=num_classes,
+    )
+    for part in (*model.refine.modules(), model.heatmaps):
+        if isinstance(part, nn.Conv2d | nn.ConvTranspose2d):
+            nn.init.normal_(part.weight, std=0.001)
+    nn.init.zeros_(model.heatmaps.bias)  # type: ignore[arg-type] # it has one
+    mean, std = image_mean_std(classifier, builder, weights)
+    model.pretrained_cfg = {"mean": mean, "std": std}
+    return model
+
+
+def _leave(model: nn.Module, num_classes: int) -> None:
+    """Keep a classifier's head, which is not used."""
+
+
+def _without_classifier(model: nn.Module) -> nn.Module:
+    """Return the part of a classifier before its average pool."""
+    if hasattr(model, "forward_features"):  # timm's
+        model.reset_classifier(0)  # type: ignore[operator]
+        return model
+    ends = ("avgpool", "classifier", "fc", "head", "heads")
+    parts: OrderedDict[str, nn.Module] = OrderedDict()
+    for name, part in model.named_children():
+        if name in ends:
+            break
+        parts[name] = part
+    return nn.Sequential(parts)
+
+
+def _map_of(trunk: nn.Module, name: str) -> tuple[int, int]:
+    """Return channels and stride of a backbone's map; parameters that it does not need are not trained.
+
+    Raises:
+        ValueError: If there is no map whose cells are squares of 4, 8, 16 or 32 pixels.
+    """
+    height, width = 64, 96
+    trunk.eval()
+    try:
+        found = getattr(trunk, "forward_features", trunk)(torch.zeros(1, 3, height, width))
+        shape: tuple[int, ...] = tuple(found.shape)
+    except Exception as error:  # whatever a layer raises that expects another input
+        raise ValueError(_no_map(name, f"{type(error).__name__}: {error}")) from error
+    strides = [s for s in (4, 8, 16, 32) if shape[2:] == (height // s, width // s)]
+    if not strides:
+        raise ValueError(_no_map(name, f"{shape} for images of {height} x {width}"))
+    found.sum().backward()  # random numbers are not drawn, and gradients are dropped again
+    for parameter in trunk.parameters():
+        parameter.requires_grad_(parameter.grad is not None)  # a rest of timm's heads; DDP would wait for it
+        parameter.grad = None
+    trunk.train()
+    return shape[1], strides[0]
+
+
+def _no_map(name: str, found: str) -> str:
+    return (
+        f"backbone={name!r} has no map before its classifier, (1, C, 64 / s, 96 / s) for a stride s: {found}; give a "
+        "convolutional one, such as resnet50, convnext_tiny, mobilenet_v3_large or timm/resnet50"
+    )
+
+
+def _deconvolution(in_channels: int) -> nn.Sequential:
+    """Return a block that doubles the sides of a map."""
+    deconv = partial(nn.ConvTranspose2d, kernel_size=4, stride=2, padding=1, bias=False)
+    return nn.Sequential(deconv(in_channels, _DECONV_CHANNELS), nn.BatchNorm2d(_DECONV_CHANNELS), nn.ReLU())

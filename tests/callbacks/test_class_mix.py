@@ -1,0 +1,124 @@
+"""The class mix without arguments: what the data module has, what it promises, and what arrives."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+from lightning.pytorch.loggers import CSVLogger
+from torch.utils.data import DataLoader
+
+from lit_loader import (
+    ClassAwareSamplerConfig,
+    ClassificationDataModule,
+    DetectionDataModule,
+    MultiTaskDataModule,
+)
+from lit_loader.callbacks import ClassMixMonitor, class_reports
+from lit_loader.datamodules import DatasetsDataModule
+from tests.callbacks.tiny import Tiny, trainer_of
+from tests.drawn_set import CLASSES, FINISHES, DrawnSource, draw_set, drawn_source
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
+    pytest.mark.filterwarnings("ignore:Trying to infer the `batch_size`"),
+]
+
+
+@pytest.fixture
+def source(tmp_path):
+    return drawn_source(tmp_path)
+
+
+def test_classes_and_attributes_are_counted_under_their_names_with_what_was_promised(source, tmp_path):
+    monitor = ClassMixMonitor()
+    sampler = ClassAwareSamplerConfig(num_samples=240)
+    datamodule = MultiTaskDataModule(source, train_sampler=sampler, train_transforms={"hflip": 0.0})
+    trainer_of(tmp_path, monitor).fit(Tiny(), datamodule=datamodule)
+    mix, finish = monitor.mixes["class"], monitor.mixes["finish"]
+    summaries = {each.label: each for each in datamodule.summaries(["train"])}
+    assert (mix.class_names, finish.class_names) == (CLASSES, FINISHES)
+    for found, summary in ((mix, summaries["class"]), (finish, summaries["finish"])):
+        assert np.array_equal(found.natural, summary.natural_mix)
+        assert np.array_equal(found.expected, summary.expected_mix)
+        assert abs(found.arrived - found.expected).max() < 0.05
+    assert abs(mix.arrived - mix.natural).max() > 0.1
+
+
+def test_loggers_get_the_shares_of_each_epoch(source, tmp_path):
+    monitor, logger = ClassMixMonitor(), CSVLogger(tmp_path, name="", version="")
+    datamodule = MultiTaskDataModule(source, train_transforms={"hflip": 0.0})
+    trainer_of(tmp_path, monitor, logger=logger, max_epochs=2).fit(Tiny(), datamodule=datamodule)
+    logger.save()
+    with (tmp_path / "metrics.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["data/mix/common"]]
+    assert len(rows) == 2
+    for row in rows:  # every image once, so the shares of an epoch are those of the set
+        for name, share in zip(CLASSES, monitor.mixes["class"].natural, strict=True):
+            assert float(row[f"data/mix/{name}"]) == pytest.approx(share)
+        for name, share in zip(FINISHES, monitor.mixes["finish"].natural, strict=True):
+            assert float(row[f"data/mix/finish/{name}"]) == pytest.approx(share)
+    assert monitor.mixes["class"].counts.sum() == 2 * source.given["train"].num_objects
+
+
+def test_a_second_fit_counts_on_and_other_data_begins_anew(source, tmp_path):
+    monitor, objects = ClassMixMonitor(), source.given["train"].num_objects
+    for count in (1, 2):
+        trainer_of(tmp_path, monitor).fit(Tiny(), datamodule=DetectionDataModule(source))
+        assert monitor.mixes["class"].counts.sum() == count * objects
+    other = draw_set(tmp_path / "other", num_images=4, objects=1, class_names=("a", "b", "c"))
+    trainer_of(tmp_path, monitor).fit(Tiny(), datamodule=DetectionDataModule(DrawnSource(train=other)))
+    assert monitor.mixes["class"].class_names == ("a", "b", "c")
+    assert monitor.mixes["class"].counts.sum() == 4
+
+
+def test_labels_count_from_where_the_data_module_counts(source, tmp_path):
+    monitor = ClassMixMonitor()
+    trainer_of(tmp_path, monitor).fit(Tiny(), datamodule=DetectionDataModule(source, first_label=0))
+    assert np.array_equal(monitor.mixes["class"].counts, source.given["train"].class_counts())
+
+
+def test_the_attribute_that_labels_images_is_counted_under_its_name(source, tmp_path):
+    monitor = ClassMixMonitor()
+    datamodule = ClassificationDataModule(
+        source, label_attribute="finish", sample_unit="object", train_transforms={"size": 16}
+    )
+    trainer_of(tmp_path, monitor).fit(Tiny(), datamodule=datamodule)
+    assert list(monitor.mixes) == ["finish"]
+    ids = source.given["train"].attributes["finish"].ids
+    assert monitor.mixes["finish"].counts.tolist() == np.bincount(ids[ids >= 0]).tolist()
+
+
+@pytest.mark.parametrize("given", ["no data module", "a DatasetsDataModule"])
+def test_without_a_data_module_of_tables_the_names_are_asked_for(tmp_path, given):
+    data = {"train_dataloaders": DataLoader([0])}
+    if given != "no data module":
+        data = {"datamodule": DatasetsDataModule(train_dataset=[0])}
+    with pytest.raises(ValueError, match=f"the trainer has {given}; give class_names"):
+        trainer_of(tmp_path, ClassMixMonitor()).fit(Tiny(), **data)
+
+
+def test_arguments_without_effect_are_refused():
+    with pytest.raises(
+        ValueError, match="label='finish' and first_label=1 have no effect without class_names"
+    ):
+        ClassMixMonitor(label="finish")
+    with pytest.raises(TypeError, match="class_names='cat' must be a list"):
+        ClassMixMonitor("cat")
+
+
+def test_metrics_go_to_the_classes_or_the_attribute_that_they_are_of():
+    monitor = ClassMixMonitor(["cat", "dog"])
+    mixes = {**monitor.mixes, **ClassMixMonitor(["cat", "dog"], label="kind").mixes}
+    of_class, of_kind = {"cat": 0.5, "dog": 0.1}, {"dog": 0.3, "cat": 0.2}
+    sections = [
+        ("test", {"mAP": 1.0}),
+        ("AP@50", of_class),
+        ("kind: recall", of_kind),
+        ("hue: recall", of_kind),
+    ]
+    first, second = class_reports(mixes, sections)
+    assert (first.label, first.metrics) == ("class", {"AP@50": of_class})
+    assert (second.label, second.metrics) == ("kind", {"recall": of_kind})
+    assert first.arrived is None
