@@ -170,7 +170,7 @@ class PredictionWriter(BasePredictionWriter):
             others = [name for name in images.class_names if name not in names]
             images = images.with_class_names((*names, *others))
             name = self.name if len(datasets) == 1 else f"{self.name}-{number}"
-            texts = {"names": (*names, *points), "attributes": self._attributes}
+            texts: dict[str, Any] = {"names": (*names, *points), "attributes": self._attributes}
             check_can_be_written(self.format, self.folder, name, images, **texts)
             row_of = dict(zip(samples.image_numbers.tolist(), range(len(samples)), strict=True))
             placements = Placements(dataset, samples)

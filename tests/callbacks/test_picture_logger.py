@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from types import SimpleNamespace
 
@@ -61,7 +62,10 @@ def test_a_run_leaves_its_pictures_and_gives_them_to_loggers_with_their_step(dat
         ("class_report", 12),
         ("class_report", 12),
     ]
-    files = {path.stem: Image.open(path).size for path in (tmp_path / "pictures").iterdir()}
+    files = {
+        path.stem: Image.open(io.BytesIO(path.read_bytes())).size
+        for path in (tmp_path / "pictures").iterdir()
+    }
     assert files == {name: sizes[0] for name, _, sizes in told.given}
 
 
