@@ -75,4 +75,4 @@ def test_the_xml_set_trains_all_tasks_at_once_on_torchvisions_backbone(lists, tm
     for told in ("mAP@50", "NME", "finish macro-F1", "finish: recall", "objects missed", "star", "hollow"):
         assert told in printed
     assert list((tmp_path / "run").rglob("*.ckpt"))
-    assert (tmp_path / "run" / "predictions.png").stat().st_size > 5000
+    assert (tmp_path / "run" / "pictures" / "predictions.png").stat().st_size > 5000
