@@ -130,7 +130,9 @@ def test_every_debug_config_is_for_one_process_without_callbacks_and_loggers(nam
     assert cfg.task_name == "debug"
     assert (cfg.trainer.accelerator, cfg.trainer.devices) == ("cpu", 1)
     assert cfg.workers.num_workers == (2 if name == "profiler" else 0)
-    default, own_trainer = (OmegaConf.to_container(each.trainer, resolve=False) for each in (composed_once(), cfg))
+    default, own_trainer = (
+        OmegaConf.to_container(each.trainer, resolve=False) for each in (composed_once(), cfg)
+    )
     changed = {key for key, value in own_trainer.items() if value != default[key]}
     own = {"fdr": {"fast_dev_run"}, "overfit": {"overfit_batches"}, "profiler": {"profiler"}}
     own["limit"] = {f"limit_{stage}_batches" for stage in ("train", "val", "test")}

@@ -8,6 +8,7 @@ import pytest
 
 from lit_loader.app.building import build_run
 from tests.datasets.test_masks import draw_polygons
+from tests.drawn_set import draw_set
 from tests.made_sets import (
     WITHOUT_POINTS,
     face_columns,
@@ -25,7 +26,7 @@ SHAPES += ["dataset.class_shares=[0.4,0.3,0.3]", "dataset.finish_shares=[0.4,0.3
 NET = ["model.model.channels=8", "model.model.head_channels=32"]
 SIZES = ["model.model.min_size=64", "model.model.max_size=96"]
 DETECTOR = ["model.weights=null", *SIZES]
-CROPS = ["model.weights=null", "datamodule.train_transforms.size=64"]
+CROPS = ["model.weights=null", "datamodule.train_transforms.size=32"]
 QUICK = [
     *(
         "trainer=cpu",
@@ -35,7 +36,8 @@ QUICK = [
     ),
     *(f"trainer.limit_{stage}_batches=2" for stage in ("train", "val", "test", "predict")),
     *("workers=inline", "datamodule.batch_size=2", "num_threads=1", "dataset.progress=false"),
-    *("~callbacks.class_mix", "~callbacks.rich_progress", "trainer.enable_progress_bar=false"),
+    "callbacks.model_checkpoint.save_weights_only=true",  # the state of an optimizer is twice as much again
+    *("callbacks=[default,pictures]", "~callbacks.rich_progress", "trainer.enable_progress_bar=false"),
 ]
 PLAIN = partial(split_in_three, objects=1, **WITHOUT_POINTS)
 POINTS = partial(split_in_three, objects=1)
@@ -43,8 +45,8 @@ FACES = partial(split_in_three, objects=1, **face_columns(18))
 MASKS = partial(split_in_three, draw=draw_polygons)
 
 
-def make_sign_digits(root, tables):
-    make_image_folder(root, {"Dataset": tables["train"]})
+def one_folder(tmp_path):
+    return {"Dataset": draw_set(tmp_path / "drawn", num_images=18, objects=1, **WITHOUT_POINTS)}
 
 
 LAYOUTS = {  # what writes a set of an experiment, what is drawn for it, and further words
@@ -56,15 +58,17 @@ LAYOUTS = {  # what writes a set of an experiment, what is drawn for it, and fur
     "coco_retinanet": (make_coco, PLAIN, DETECTOR),
     "faces": (make_voc, FACES, [*NET, "datamodule.train_transforms.size=32"]),
     "landmarks": (make_voc, POINTS, ["dataset=voc", *CROPS]),
-    "sign_digits": (make_sign_digits, PLAIN, NET),
+    "sign_digits": (make_image_folder, one_folder, NET),
     "unified": (make_voc, POINTS, ["dataset=voc", *DETECTOR]),
     "voc_fasterrcnn": (make_voc, PLAIN, DETECTOR),
     "voc_retinanet": (make_voc, PLAIN, DETECTOR),
 }
-LONG = {  # of minutes on two cores, and a model that learns from the same data in seconds
+LONG = {  # models of millions of weights, and ones that learn from the same data in seconds
+    "classification": ["model=classifier_small"],
     "coco_fasterrcnn": ["model=fcos_small"],
     "coco_maskrcnn": ["model=fcos_small", "datamodule.masks=false"],
     "coco_retinanet": ["model=fcos_small"],
+    "landmarks": ["model=heatmaps_small"],
     "unified": ["model=multi_task_small"],
     "voc_fasterrcnn": ["model=fcos_small"],
     "voc_retinanet": ["model=fcos_small"],
@@ -107,3 +111,4 @@ def fit_validate_test_and_predict(name, tmp_path, *words):
     assert len(run.trainer.predict(run.model, datamodule=run.datamodule)) == 2
     assert {path.name for path in (tmp_path / "run/checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     assert (tmp_path / "run/csv/version_0/metrics.csv").exists()
+    assert len(list((tmp_path / "run/pictures").glob("*.png"))) == 3

@@ -155,7 +155,8 @@ def test_settings_are_checked_at_once(settings):
 
 def test_a_config_names_the_kinds():
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        validate(compose("train", overrides=["dataset=shapes", "datamodule.cache=ram", "datamodule.cache_budget=8 GiB"]))
+        words = ["dataset=shapes", "datamodule.cache=ram", "datamodule.cache_budget=8 GiB"]
+        validate(compose("train", overrides=words))
         wrong = compose("train", overrides=["dataset=shapes", "datamodule.cache=tape"])
     with pytest.raises(ConfigError, match=r"cache='tape' should be CacheSettings or 'ram' or 'disk' or null"):
         validate(wrong)
