@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -218,14 +218,14 @@ def replace_detection_heads(model: nn.Module, num_classes: int) -> None:
             is_lite = isinstance(block, nn.Sequential)  # a depthwise convolution, then the one of the classes
             new = _with_classes(block[-1] if is_lite else block, head.num_columns, num_classes)
             nn.init.normal_(new.weight, std=0.03) if is_lite else nn.init.xavier_uniform_(new.weight)
-            nn.init.zeros_(new.bias)
+            nn.init.zeros_(cast(Tensor, new.bias))
             head.module_list[level] = nn.Sequential(*block[:-1], new) if is_lite else new
         head.num_columns = num_classes
         return
     raise ValueError(
-        f"the heads of a {type(model).__name__} can't be replaced for {num_classes} classes: only those of torchvision's "
-        "Faster R-CNN, Mask R-CNN, RetinaNet, FCOS, SSD and SSDlite are known; give a builder that takes num_classes and "
-        "loads the weights itself, with weights=null"
+        f"the heads of a {type(model).__name__} can't be replaced for {num_classes} classes: only those of "
+        "torchvision's Faster R-CNN, Mask R-CNN, RetinaNet, FCOS, SSD and SSDlite are known; give a builder that takes "
+        "num_classes and loads the weights itself, with weights=null"
     )
 
 
@@ -256,6 +256,10 @@ def _check_targets_of(model: nn.Module, *, masks: bool) -> None:
             "model is a detector of boxes"
         )
     if heads is not None and heads.has_mask() != masks:
-        remedy = "give masks=True, also to the data module" if heads.has_mask() else "take maskrcnn_resnet50_fpn_v2"
+        remedy = (
+            "give masks=True, also to the data module"
+            if heads.has_mask()
+            else "take maskrcnn_resnet50_fpn_v2"
+        )
         has = "trains on masks" if heads.has_mask() else "gives no masks"
         raise ValueError(f"masks={masks}, and {type(model).__name__} {has}; {remedy}")

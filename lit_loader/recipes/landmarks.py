@@ -145,7 +145,7 @@ class LandmarkTask(Task):
 
         Returns:
             ``keypoints`` float32 ``(B, K, 2)``, x and y in pixels of the crop; ``scores`` float32 ``(B, K)``, how
-            sure each is, in [0, 1]; with a class head ``class_logits`` ``(B, num_classes)``.
+            sure each is, in [0, 1]; with a class head ``class_logits`` float32 ``(B, num_classes)``.
 
         Raises:
             ValueError: If the model returns something else than heatmaps of the points.
@@ -154,7 +154,7 @@ class LandmarkTask(Task):
         points, scores = soft_argmax(outputs["heatmaps"])
         found = {"keypoints": points * self._map_size(outputs["heatmaps"], images), "scores": scores}
         if self.class_names is not None:
-            found["class_logits"] = outputs["class_logits"]
+            found["class_logits"] = outputs["class_logits"].float()
         return found
 
     def training_step(self, batch: LandmarkBatch, batch_idx: int) -> Tensor:

@@ -82,8 +82,7 @@ class MultiTaskModel(nn.Module):
         look = partial(self.heads, maps, inputs.tensors.shape[-2:])
         if self.training:
             outputs = look([jitter_boxes(one["boxes"], _BOX_JITTER) for one in resized])
-            own = found if self.detector.training else {}  # frozen as a whole, it is in evaluation mode
-            return own | self.heads.losses(outputs, resized)
+            return found | self.heads.losses(outputs, resized)
         scales = [  # of the input over the image, x and y
             one["boxes"].new_tensor([width / image.shape[-1], height / image.shape[-2]])
             for one, (height, width), image in zip(found, inputs.image_sizes, images, strict=True)

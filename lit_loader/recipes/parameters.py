@@ -48,7 +48,9 @@ def parameter_groups(model: nn.Module, lr_scales: Mapping[str, float]) -> list[d
     _check(lr_scales, [name for name, _ in model.named_parameters()], "lr_scales")
     for pattern, scale in lr_scales.items():
         if not scale > 0:
-            raise ValueError(f"lr_scales={{{pattern!r}: {scale}}} must be above 0; use freeze for what stays as it is")
+            raise ValueError(
+                f"lr_scales={{{pattern!r}: {scale}}} must be above 0; use freeze for what stays as it is"
+            )
     groups: dict[tuple[float, bool], dict[str, Any]] = {}
     for name, each in names:
         fitting = (scale for pattern, scale in lr_scales.items() if fnmatchcase(name, pattern))
@@ -68,4 +70,6 @@ def _check(patterns: Iterable[str], names: Iterable[str], argument: str) -> None
             close = difflib.get_close_matches(pattern, sorted({*known, *modules}), n=1)
             meant = f"did you mean {close[0]}? " if close else ""
             tops = ", ".join(dict.fromkeys(each[0] for each in parts))
-            raise ValueError(f"{argument}: no parameter is called {pattern!r}; {meant}names begin with {tops}")
+            raise ValueError(
+                f"{argument}: no parameter is called {pattern!r}; {meant}names begin with {tops}"
+            )

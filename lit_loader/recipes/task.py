@@ -90,8 +90,8 @@ class Task(LightningModule):
         optimizer: Called with groups of parameters, such as ``partial(torch.optim.SGD, lr=0.01)``, or None for AdamW at
             0.001. Biases and normalisation have no weight decay.
         scheduler: Called with the optimizer, or None for a constant learning rate.
-        scheduler_interval: When the scheduler steps, or None for its own: ``"step"`` of `WarmupCosineLR`, ``"epoch"`` of
-            all others. `ReduceLROnPlateau` watches ``monitor``.
+        scheduler_interval: When the scheduler steps, or None for its own: ``"step"`` of `WarmupCosineLR`, ``"epoch"``
+            of all others. `ReduceLROnPlateau` watches ``monitor``.
         lr_scales: Factors of the learning rate by patterns of parameter names, as ``fnmatch`` has them, such as
             ``{"backbone.*": 0.1}``; the first that fits counts. Names are those of ``model.named_parameters()``.
         freeze: Patterns of the names of parameters that are not trained; the layers of
@@ -135,12 +135,14 @@ class Task(LightningModule):
     def keep_arguments(self) -> None:
         """Keep the arguments of the constructor that calls this as hyperparameters, in plain values.
 
-        Left out are callables, which no checkpoint could hold, ``weights``, which a checkpoint has, and ``compile``, which
-        is of a machine: so ``load_from_checkpoint(path)``, or ``load_from_checkpoint(path, model=builder)``, needs no
-        weights.
+        Left out are callables, which no checkpoint could hold, ``weights``, which a checkpoint has, and ``compile``,
+        which is of a machine: so ``load_from_checkpoint(path)`` needs no weights, and
+        ``load_from_checkpoint(path, model=builder)`` where the model is a callable.
         """
         frame = cast(FrameType, cast(FrameType, inspect.currentframe()).f_back)
-        self.save_hyperparameters(ignore=["compile", "optimizer", "scheduler", "weights"], frame=frame, logger=False)
+        self.save_hyperparameters(
+            ignore=["compile", "optimizer", "scheduler", "weights"], frame=frame, logger=False
+        )
         if not isinstance(self.hparams.get("model"), str):
             self.hparams.pop("model", None)
         for name, value in self.hparams.items():
@@ -168,7 +170,9 @@ class Task(LightningModule):
     def setup(self, stage: str) -> None:
         """Compile the model if asked to; state dicts keep their names."""
         if self.compile_settings is not False and self.model._compiled_call_impl is None:
-            self.model.compile(**(self.compile_settings if isinstance(self.compile_settings, Mapping) else {}))
+            self.model.compile(
+                **(self.compile_settings if isinstance(self.compile_settings, Mapping) else {})
+            )
 
     def train(self, mode: bool = True) -> Task:
         """Set the mode of all modules but the layers of those that are frozen as a whole, which are not trained."""
@@ -277,15 +281,18 @@ class Task(LightningModule):
         name, own_interval = type(scheduler).__name__, getattr(scheduler, "interval", None)
         if isinstance(scheduler, ReduceLROnPlateau) and scheduler.mode != self.monitor_mode:
             raise ValueError(
-                f"{name}(mode={scheduler.mode!r}) watches {self.monitor}, whose best value is its {self.monitor_mode}imum; "
-                f"give mode={self.monitor_mode!r}"
+                f"{name}(mode={scheduler.mode!r}) watches {self.monitor}, whose best value is its "
+                f"{self.monitor_mode}imum; give mode={self.monitor_mode!r}"
             )
         if own_interval is not None and self.scheduler_interval not in (None, own_interval):
             raise ValueError(
                 f"scheduler_interval={self.scheduler_interval!r}: {name} steps by {own_interval}; leave it out"
             )
         bases = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
-        if not all(math.isclose(base, bases[0] * scale / scales[0]) for base, scale in zip(bases, scales, strict=True)):
+        if not all(
+            math.isclose(base, bases[0] * scale / scales[0])
+            for base, scale in zip(bases, scales, strict=True)
+        ):
             raise ValueError(
                 f"{name} sets learning rates of its own, {bases}, against lr_scales={self.lr_scales}; take a scheduler "
                 "that multiplies those of the optimizer, such as WarmupCosineLR"

@@ -63,10 +63,11 @@ def model_builder(model: str | ModelBuilder, own: Mapping[str, ModelBuilder]) ->
         close = difflib.get_close_matches(model, known, n=3)
         meant = f"did you mean {' or '.join(close)}? " if close else ""
         raise ValueError(
-            f"model={model!r} is not known; {meant}give a name of torchvision.models.list_models(), timm/NAME, or one of "
-            f"{', '.join(own)}"
+            f"model={model!r} is not known; {meant}give a name of torchvision.models.list_models(), timm/NAME, or one "
+            f"of {', '.join(own)}"
         )
-    return models.get_model_builder(model)
+    builder: ModelBuilder = models.get_model_builder(model)
+    return builder
 
 
 def build_model(
@@ -136,8 +137,8 @@ def image_mean_std(
 def load_weights(model: nn.Module, path: str | Path) -> None:
     """Load a state dict from a file into a model.
 
-    A tensor that differs in its first size alone, the number of outputs, is a head for other classes: it is left out and
-    named in a warning of the log. See `freeze_batch_norm` for files of torchvision's detectors.
+    A tensor that differs in its first size alone, the number of outputs, is a head for other classes: it is left out
+    and named in a warning of the log. See `freeze_batch_norm` for files of torchvision's detectors.
 
     Args:
         model: The model.
@@ -151,14 +152,18 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     state = _read_state(Path(path))
     freeze_batch_norm(model, state)
     own = model.state_dict()
-    counts = {name for name in own.keys() - state.keys() if name.endswith(_COUNT)}  # not counted before torch 0.4.1
+    counts = {
+        name for name in own.keys() - state.keys() if name.endswith(_COUNT)
+    }  # not counted before torch 0.4.1
     state = {**state, **{name: own[name] for name in counts}}
     missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     other = [name for name in own.keys() & state.keys() if own[name].shape != state[name].shape]
     wrong = [name for name in other if own[name].shape[1:] != state[name].shape[1:] or not own[name].ndim]
     if missing or unknown or wrong:
         found = {"missing": missing, "unknown": unknown, "of another shape": sorted(wrong)}
-        parts = "; ".join(f"{len(names)} {kind}, such as {names[0]}" for kind, names in found.items() if names)
+        parts = "; ".join(
+            f"{len(names)} {kind}, such as {names[0]}" for kind, names in found.items() if names
+        )
         raise ValueError(f"weights={str(path)!r} are not those of a {type(model).__name__}: {parts}")
     model.load_state_dict({name: own[name] if name in other else value for name, value in state.items()})
     if other:
@@ -180,7 +185,11 @@ def freeze_batch_norm(model: nn.Module, state: Mapping[str, Any]) -> None:
             continue
         for name, norm in list(module.backbone.named_modules()):
             key = ".".join(filter(None, (detector, "backbone", name)))
-            if isinstance(norm, nn.BatchNorm2d) and f"{key}.running_mean" in state and key + _COUNT not in state:
+            if (
+                isinstance(norm, nn.BatchNorm2d)
+                and f"{key}.running_mean" in state
+                and key + _COUNT not in state
+            ):
                 frozen = FrozenBatchNorm2d(norm.num_features, norm.eps)
                 frozen.load_state_dict(norm.state_dict())
                 module.backbone.set_submodule(name, frozen)
@@ -206,11 +215,17 @@ def _read_state(path: Path) -> dict[str, Tensor]:
         found: Any = _read_file(path)
     except (OSError, ImportError):
         raise
-    except Exception as error:  # pickle, zip, safetensors and torch have a dozen types for a damaged or hostile file
+    except (
+        Exception
+    ) as error:  # pickle, zip, safetensors and torch have a dozen types for a damaged or hostile file
         raise ValueError(f"weights={str(path)!r} is not a file of tensors: {error}") from error
     if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):  # a checkpoint of a Task
-        found = {k.removeprefix("model."): v for k, v in found["state_dict"].items() if k.startswith("model.")}
-    elif isinstance(found, Mapping) and isinstance(found.get("model"), Mapping):  # of torchvision's training scripts
+        found = {
+            k.removeprefix("model."): v for k, v in found["state_dict"].items() if k.startswith("model.")
+        }
+    elif isinstance(found, Mapping) and isinstance(
+        found.get("model"), Mapping
+    ):  # of torchvision's training scripts
         found = found["model"]
     if not isinstance(found, Mapping) or not found or not all(isinstance(v, Tensor) for v in found.values()):
         raise ValueError(f"weights={str(path)!r} holds no state dict: expected tensors by name")
@@ -227,15 +242,21 @@ def _read_file(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def _timm_model(name: str, *, num_classes: int = 1000, weights: str | None = None, **kwargs: Any) -> nn.Module:
+def _timm_model(
+    name: str, *, num_classes: int = 1000, weights: str | None = None, **kwargs: Any
+) -> nn.Module:
     """Return a model of timm's; ``weights`` DEFAULT are those of its name."""
     if weights not in (None, "DEFAULT"):
-        raise ValueError(f"weights={weights!r}: timm names weights in the model's name, timm/NAME.TAG; give DEFAULT")
+        raise ValueError(
+            f"weights={weights!r}: timm names weights in the model's name, timm/NAME.TAG; give DEFAULT"
+        )
     timm = require("timm", "timm")
     if not timm.list_models(name.partition(".")[0]):
         close = difflib.get_close_matches(name, timm.list_models(), n=3)
         raise ValueError(f"timm has no model {name!r}; close are {', '.join(close) or 'none'}")
-    model: nn.Module = timm.create_model(name, pretrained=weights is not None, num_classes=num_classes, **kwargs)
+    model: nn.Module = timm.create_model(
+        name, pretrained=weights is not None, num_classes=num_classes, **kwargs
+    )
     return model
 
 

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not hav
 class Learner(DetectionTask):
     def __init__(self, **arguments):
         torch.manual_seed(0)
-        super().__init__(mask_rcnn, masks=True, optimizer=partial(torch.optim.AdamW, lr=2e-3), scheduler=None, **arguments)
+        super().__init__(
+            mask_rcnn, masks=True, optimizer=partial(torch.optim.AdamW, lr=2e-3), scheduler=None, **arguments
+        )
         self.losses = []
 
     def log_sum(self, losses, *, batch_size):

@@ -1,4 +1,4 @@
-"""Own lists of text become one XML set, which trains boxes, points, classes and attributes on a backbone of torchvision's.
+"""Own lists of text become one XML set, which trains boxes, points, classes and attributes on a torchvision backbone.
 
 The three steps are those of a user: the script that writes the lists, ``lit-loader convert``, ``lit-loader train``.
 """
@@ -11,6 +11,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lit_loader.annotations import KeypointSchema
 from lit_loader.cli.command import main
@@ -31,7 +32,7 @@ TRAIN = [
     "trainer.log_every_n_steps=1",
     "workers.num_workers=0",
     "hydra.run.dir=run",
-    "~callbacks.class_mix",
+    "callbacks=[default,pictures]",
 ]
 
 
@@ -50,7 +51,7 @@ def lists(tmp_path, monkeypatch, capsys):
 def test_the_xml_set_holds_what_the_lists_hold(lists, tmp_path):
     assert main(lists) == 0
     option = dict(word.split("=", 1) for word in lists if word.startswith(("columns=", "schema=")))
-    schema = KeypointSchema(**read_yaml(option["schema"]))
+    schema = KeypointSchema(**yaml.safe_load(option["schema"]))
     settings = {"columns": option["columns"], "image_dir": "images", "schema": schema}
     before = read_annotations("keypoints_txt", tmp_path / "shapes-txt", "train.txt", **settings)
     after = read_annotations("voc", tmp_path / "shapes-xml", "train")
@@ -60,14 +61,8 @@ def test_the_xml_set_holds_what_the_lists_hold(lists, tmp_path):
     assert set(after.attributes) == {"finish"}
 
 
-def read_yaml(text):
-    import yaml
-
-    return yaml.safe_load(text)
-
-
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
-def test_the_xml_set_trains_all_tasks_at_once_on_torchvisions_backbone(lists, tmp_path, capsys):
+def test_the_xml_set_trains_all_tasks_on_torchvisions_backbone_and_draws_its_classes(lists, tmp_path, capsys):
     assert main(lists) == 0
     capsys.readouterr()
     assert main(["train", *TRAIN]) == 0
@@ -75,4 +70,5 @@ def test_the_xml_set_trains_all_tasks_at_once_on_torchvisions_backbone(lists, tm
     for told in ("mAP@50", "NME", "finish macro-F1", "finish: recall", "objects missed", "star", "hollow"):
         assert told in printed
     assert list((tmp_path / "run").rglob("*.ckpt"))
-    assert (tmp_path / "run" / "pictures" / "predictions.png").stat().st_size > 5000
+    (report,) = (tmp_path / "run").rglob("class_report.png")
+    assert report.stat().st_size > 5000

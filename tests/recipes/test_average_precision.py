@@ -79,7 +79,9 @@ def many(count: int) -> dict[str, Tensor]:
     return {"boxes": torch.tensor(rows), "labels": torch.ones(count, dtype=torch.int64)}
 
 
-@pytest.mark.parametrize(("given", "recall"), [({}, 100), ({"max_detections": 150}, 150), ({"max_detections": 5}, 5)])
+@pytest.mark.parametrize(
+    ("given", "recall"), [({}, 100), ({"max_detections": 150}, 150), ({"max_detections": 5}, 5)]
+)
 def test_the_surest_detections_of_an_image_count_a_hundred_unless_asked_otherwise(
     given: dict[str, int], recall: int
 ) -> None:
@@ -100,9 +102,15 @@ def test_the_means_are_torchmetrics_own() -> None:
     metric = AveragePrecision(["disc", "square", "star"])
     for _ in range(8):
         corners = torch.rand(6, 2, generator=generator) * 80
-        wanted = {"boxes": torch.cat([corners, corners + 15], dim=1), "labels": torch.randint(1, 4, (6,), generator=generator)}
+        wanted = {
+            "boxes": torch.cat([corners, corners + 15], dim=1),
+            "labels": torch.randint(1, 4, (6,), generator=generator),
+        }
         moved = wanted["boxes"] + torch.rand(6, 4, generator=generator) * 6
         metric.update([{**wanted, "boxes": moved, "scores": torch.rand(6, generator=generator)}], [wanted])
     scores, found = metric.compute_scores(), metric.compute()
     assert 0 < scores.map < scores.map_50 < 1
-    assert (scores.map, scores.map_50) == (pytest.approx(float(found["map"])), pytest.approx(float(found["map_50"])))
+    assert (scores.map, scores.map_50) == (
+        pytest.approx(float(found["map"])),
+        pytest.approx(float(found["map_50"])),
+    )

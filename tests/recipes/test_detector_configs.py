@@ -16,11 +16,18 @@ from tests.recipes.drawn import fit
 from tests.recipes.test_detectors import NAMES, batch
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
-LARGE = ("fasterrcnn_resnet50_fpn_v2", "fcos_resnet50_fpn", "maskrcnn_resnet50_fpn_v2", "retinanet_resnet50_fpn_v2")
+LARGE = (
+    "fasterrcnn_resnet50_fpn_v2",
+    "fcos_resnet50_fpn",
+    "maskrcnn_resnet50_fpn_v2",
+    "retinanet_resnet50_fpn_v2",
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning"),  # Lightning 2.6.6 over torch 2.15
+    pytest.mark.filterwarnings(
+        "ignore:.*treespec, LeafSpec:FutureWarning"
+    ),  # Lightning 2.6.6 over torch 2.15
 ]
 
 

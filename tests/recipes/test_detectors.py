@@ -22,7 +22,9 @@ NAMES = ("dark", "bright")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning"),  # Lightning 2.6.6 over torch 2.15
+    pytest.mark.filterwarnings(
+        "ignore:.*treespec, LeafSpec:FutureWarning"
+    ),  # Lightning 2.6.6 over torch 2.15
 ]
 
 
@@ -89,7 +91,9 @@ ARCHITECTURES = [fcos, retinanet, ssdlite, ssd, faster_rcnn, mask_rcnn]
 
 
 @pytest.mark.parametrize("build", ARCHITECTURES)
-def test_heads_are_replaced_as_the_builder_makes_them_and_all_else_is_kept(build: Callable[..., nn.Module]) -> None:
+def test_heads_are_replaced_as_the_builder_makes_them_and_all_else_is_kept(
+    build: Callable[..., nn.Module],
+) -> None:
     torch.manual_seed(0)
     model, expected = build(91), build(4)
     before = {name: each.clone() for name, each in model.state_dict().items()}
@@ -105,7 +109,9 @@ def test_heads_are_replaced_as_the_builder_makes_them_and_all_else_is_kept(build
 
 
 @pytest.mark.parametrize("build", ARCHITECTURES)
-def test_a_model_with_new_heads_trains_and_answers_in_the_new_classes(build: Callable[..., nn.Module]) -> None:
+def test_a_model_with_new_heads_trains_and_answers_in_the_new_classes(
+    build: Callable[..., nn.Module],
+) -> None:
     model = build(91)
     replace_detection_heads(model, 3)
     images, targets = batch(masks=True)
@@ -119,7 +125,9 @@ def test_a_model_with_new_heads_trains_and_answers_in_the_new_classes(build: Cal
 
 
 def test_heads_of_another_architecture_are_refused_with_the_remedy() -> None:
-    with pytest.raises(ValueError, match=r"heads of a Linear can't be replaced .* give a builder that takes num_classes"):
+    with pytest.raises(
+        ValueError, match=r"heads of a Linear can't be replaced .* give a builder that takes num_classes"
+    ):
         replace_detection_heads(nn.Linear(1, 1), 3)
     model = faster_rcnn(3)
     model.roi_heads.box_predictor = nn.Linear(32, 3)
@@ -164,17 +172,26 @@ def test_crowds_are_left_out_of_masks_as_well() -> None:
     model.log_dict = lambda *_, **__: None  # type: ignore[method-assign] # there is no trainer
     model.model.register_forward_pre_hook(lambda _, inputs: seen.extend(inputs[1]))
     images, (target, *_) = batch(1, masks=True)
-    crowd = {name: each.repeat(2, *[1] * (each.ndim - 1)) for name, each in target.items() if name != "is_duplicate"}
+    crowd = {
+        name: each.repeat(2, *[1] * (each.ndim - 1))
+        for name, each in target.items()
+        if name != "is_duplicate"
+    }
     model.training_step((images, [{**crowd, "iscrowd": torch.tensor([0, 1])}]), 0)
     assert [len(each["masks"]) for each in seen] == [1]
 
 
 def test_masks_that_are_absent_are_asked_for() -> None:
     model = DetectionTask(mask_rcnn, class_names=NAMES, masks=True)
-    with pytest.raises(ValueError, match=r"masks=True, and the targets have no masks; give the data module masks=True"):
+    with pytest.raises(
+        ValueError, match=r"masks=True, and the targets have no masks; give the data module masks=True"
+    ):
         model.training_step(batch(), 0)
     model = DetectionTask(fcos, class_names=NAMES, masks=True).eval()
-    with torch.no_grad(), pytest.raises(ValueError, match=r"masks=True, and FCOS gives no masks; give a model that"):
+    with (
+        torch.no_grad(),
+        pytest.raises(ValueError, match=r"masks=True, and FCOS gives no masks; give a model that"),
+    ):
         model.validation_step(batch(masks=True), 0)
 
 
@@ -197,7 +214,9 @@ def test_a_model_of_keypoints_is_refused() -> None:
         heads.keypoint_roi_pool = heads.keypoint_head = heads.keypoint_predictor = nn.Identity()
         return model
 
-    with pytest.raises(ValueError, match="trains on keypoints, which DetectionTask does not give; take MultiTask"):
+    with pytest.raises(
+        ValueError, match="trains on keypoints, which DetectionTask does not give; take MultiTask"
+    ):
         DetectionTask(build, class_names=NAMES)
 
 
@@ -212,8 +231,12 @@ def test_images_outside_of_the_unit_range_are_refused_in_the_first_batch(
     images, targets = batch()
     images = [(image - 0.5) / 0.2 if scale == "normalised" else image * 255 for image in images]
     loader = torch.utils.data.DataLoader([(images, targets)], batch_size=None, num_workers=0)
-    trainer = Trainer(accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, num_sanity_val_steps=0)
-    with pytest.raises(ValueError, match=r"and the model expects \[0, 1\], or uint8, and normalises by itself; leave"):
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, num_sanity_val_steps=0
+    )
+    with pytest.raises(
+        ValueError, match=r"and the model expects \[0, 1\], or uint8, and normalises by itself; leave"
+    ):
         loaders = (loader, loader) if stage == "fit" else (loader,)
         getattr(trainer, stage)(DetectionTask(fcos, class_names=NAMES), *loaders)
 
@@ -248,7 +271,14 @@ def test_a_checkpoint_of_a_frozen_backbone_is_loaded_into_a_frozen_one(tmp_path:
     source = DetectionTask(fcos, class_names=NAMES)
     frozen = {name: each for name, each in source.state_dict().items() if "num_batches" not in name}
     path = tmp_path / "task.ckpt"
-    torch.save({"state_dict": frozen, "hyper_parameters": dict(source.hparams), "pytorch-lightning_version": "2.6.6"}, path)
+    torch.save(
+        {
+            "state_dict": frozen,
+            "hyper_parameters": dict(source.hparams),
+            "pytorch-lightning_version": "2.6.6",
+        },
+        path,
+    )
     again = DetectionTask.load_from_checkpoint(path, model=fcos, weights_only=True)
     assert any(isinstance(each, FrozenBatchNorm2d) for each in again.modules())
     assert not any(isinstance(each, nn.BatchNorm2d) for each in again.modules())

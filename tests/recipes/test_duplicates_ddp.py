@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,14 @@ from lit_loader import (
 from lit_loader.collate import batch_duplicates
 from lit_loader.datasets import ShapesSource
 from lit_loader.recipes import (
-    ClassificationModule,
-    DetectionModule,
-    LandmarkModule,
-    MultiTaskModule,
+    ClassificationTask,
+    DetectionTask,
+    LandmarkTask,
+    MultiTask,
     WithoutDuplicates,
+    classifier_small,
+    fcos_small,
+    heatmaps_small,
     model_kwargs_from_datamodule,
 )
 
@@ -43,14 +47,7 @@ NUM_IMAGES = {"train": 6, "val": 6, "test": 17}
 BATCH_SIZE = 4
 SMALL: dict[str, Any] = {"channels": 16, "head_channels": 32}
 CROPS: dict[str, Any] = {"sample_unit": "object", "train_transforms": {"size": 32}}
-DETECTOR: dict[str, Any] = {
-    **SMALL,
-    "strides": [8],
-    "min_size": 48,
-    "max_size": 48,
-    "score_thresh": 0.0,
-    "detections_per_img": 60,
-}
+DETECTOR = partial(fcos_small, **SMALL, min_size=48, max_size=48, score_thresh=0.0, detections_per_img=60)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
@@ -82,12 +79,16 @@ class Own(LightningModule):
         return []
 
 
-CASES: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
-    "detection": (DetectionModule, DetectionDataModule, DETECTOR, {}),
-    "landmarks": (LandmarkModule, LandmarkDataModule, SMALL, CROPS),
-    "classification": (ClassificationModule, ClassificationDataModule, SMALL, CROPS),
-    "several tasks": (MultiTaskModule, MultiTaskDataModule, DETECTOR, {"attributes": ["finish"]}),
-    "a user's own": (Own, ClassificationDataModule, {}, CROPS),
+CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "detection": (partial(DetectionTask, DETECTOR), DetectionDataModule, {}),
+    "landmarks": (partial(LandmarkTask, partial(heatmaps_small, **SMALL)), LandmarkDataModule, CROPS),
+    "classification": (
+        partial(ClassificationTask, partial(classifier_small, **SMALL)),
+        ClassificationDataModule,
+        CROPS,
+    ),
+    "several tasks": (partial(MultiTask, DETECTOR), MultiTaskDataModule, {"attributes": ["finish"]}),
+    "a user's own": (Own, ClassificationDataModule, CROPS),
 }
 TOLD = ("detection", "classification")  # the others' metrics are of the same kinds
 
@@ -128,12 +129,12 @@ def numbers_of(predicted: Any, row: int) -> list[float]:
 
 def evaluate(case: str, source: ShapesSource, *, devices: int = 1) -> dict[str, Any]:
     """Test a case; its figures, as they are logged and as the report has them, and its predictions."""
-    module, datamodule, model_settings, data_settings = CASES[case]
+    task, datamodule, data_settings = CASES[case]
     data = datamodule(source, batch_size=BATCH_SIZE, num_workers=0, seed=1, **data_settings)
     data.prepare_data()
     torch.manual_seed(0)
-    names = {"class_names": data.class_names} if module is Own else model_kwargs_from_datamodule(data)
-    model = module(**model_settings, **names)
+    names = {"class_names": data.class_names} if task is Own else model_kwargs_from_datamodule(data)
+    model = task(**names)
     for name, parameter in model.named_parameters():
         if name.endswith("bbox_reg.bias"):  # untrained boxes as large as objects are: some hit
             torch.nn.init.constant_(parameter, 1.2)

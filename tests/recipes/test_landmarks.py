@@ -159,6 +159,16 @@ def test_images_that_were_normalised_already_are_refused(tmp_path: Any, stage: s
         getattr(trainer(tmp_path), stage)(task(), *[loader] * (2 if stage == "fit" else 1))
 
 
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_lower_precision_trains_and_predicts_in_single_precision(tmp_path: Any, precision: Any) -> None:
+    model, batch = task(class_names=CLASSES), landmark_batch(2)
+    running = fit(model, [batch], tmp_path, precision=precision)
+    assert model.test_scores is not None
+    assert math.isfinite(model.test_scores.nme)
+    (found,) = running.predict(model, torch.utils.data.DataLoader([batch], batch_size=None))  # type: ignore[misc]
+    assert {found[name].dtype for name in ("keypoints", "scores", "class_logits")} == {torch.float32}
+
+
 def test_a_report_before_a_test_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"trainer\.test"):
         task().test_report()

@@ -84,8 +84,9 @@ def test_data_without_classes_or_points_is_refused_with_a_remedy(tmp_path):
         model_kwargs_from_datamodule(LandmarkDataModule(DrawnSource(predict=bare)))
 
 
-def test_masks_of_the_data_module_are_those_of_the_task(source):
-    found = model_kwargs_from_datamodule(DetectionDataModule(source, masks=True))
+def test_masks_of_the_data_module_are_those_of_the_task(tmp_path):
+    datamodule = DetectionDataModule(DrawnSource(predict=draw_set(tmp_path)), masks=True)
+    found = model_kwargs_from_datamodule(datamodule)
     assert found == {"class_names": list(CLASSES), "masks": True}
 
 

@@ -17,7 +17,6 @@ from tests.recipes.drawn import CLASSES, CORNERS, FINISH, fit, landmark_batch, m
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
 
-FREEZING = pytest.mark.filterwarnings("ignore:Found .* in eval mode")
 ALL = {"score_thresh": 0.0}
 SMALL = {"channels": 16, "head_channels": 32, "strides": (4, 8), "min_size": 64}
 
@@ -172,7 +171,6 @@ def test_a_checkpoint_of_a_model_by_name_loads_by_itself(tmp_path: Any) -> None:
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
 
 
-@FREEZING
 def test_a_step_of_faster_rcnn_with_frozen_and_slow_layers_by_name(tmp_path: Any) -> None:
     builder = partial(fasterrcnn_mobilenet_v3_large_320_fpn, min_size=64, max_size=96)
     names = {"class_names": CLASSES, "keypoint_names": CORNERS, "attributes": {"finish": FINISH}}
@@ -199,7 +197,6 @@ def test_a_step_of_the_detectors_of_a_resnet(name: str, tmp_path: Any) -> None:
     assert model.test_scores is not None
 
 
-@FREEZING
 def test_the_heads_alone_are_trained_on_a_frozen_detector(tmp_path: Any) -> None:
     model = task(freeze=["detector.*"])
     before = {name: value.clone() for name, value in model.model.state_dict().items()}

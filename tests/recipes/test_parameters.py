@@ -50,7 +50,10 @@ def test_frozen_parameters_have_no_gradient_and_are_in_no_group() -> None:
     ("pattern", "match"),
     [
         ("bodi.*", r"no parameter is called 'bodi\.\*'; did you mean body\.\*\? names begin with body, head"),
-        ("body.1.wieght", r"no parameter is called 'body\.1\.wieght'; did you mean body\.1\.weight\? names begin"),
+        (
+            "body.1.wieght",
+            r"no parameter is called 'body\.1\.wieght'; did you mean body\.1\.weight\? names begin",
+        ),
         ("model.layers.*", r"no parameter is called 'model\.layers\.\*'; names begin with body, head"),
     ],
 )
@@ -73,5 +76,5 @@ def test_a_factor_that_is_not_positive_is_refused(scale: Any) -> None:
 
 
 def test_a_pattern_given_as_one_text_is_refused() -> None:
-    with pytest.raises(TypeError, match="freeze='body.*' is one text; give a list"):
+    with pytest.raises(TypeError, match=r"freeze='body\.\*' is one text; give a list"):
         freeze_parameters(Net(), "body.*")

@@ -19,7 +19,9 @@ from tests.recipes.toy_task import Net, ToyTask, loader, trainer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning"),  # Lightning 2.6.6 over torch 2.15
+    pytest.mark.filterwarnings(
+        "ignore:.*treespec, LeafSpec:FutureWarning"
+    ),  # Lightning 2.6.6 over torch 2.15
     pytest.mark.filterwarnings("ignore:.*number of training batches .* is smaller than the logging interval"),
 ]
 
@@ -161,17 +163,24 @@ def test_a_scheduler_against_other_settings_is_refused(
 # -- optimizers ------------------------------------------------------------------------------------------
 
 
-def test_the_optimizer_is_adamw_without_decay_of_biases_and_norms_or_that_which_is_given(tmp_path: Any) -> None:
+def test_the_optimizer_is_adamw_without_decay_of_biases_and_norms_or_that_which_is_given(
+    tmp_path: Any,
+) -> None:
     optimizer = run(ToyTask(scheduler=None), tmp_path).optimizers[0]
     assert type(optimizer) is AdamW
-    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(1e-3, 1e-2), (1e-3, 0)]
+    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [
+        (1e-3, 1e-2),
+        (1e-3, 0),
+    ]
     optimizer = run(ToyTask(optimizer=partial(SGD, lr=0.5, momentum=0.9)), tmp_path).optimizers[0]
     assert (type(optimizer), optimizer.param_groups[0]["momentum"]) == (SGD, 0.9)
 
 
 def test_rates_of_groups_are_scaled_through_the_whole_schedule(tmp_path: Any) -> None:
     model = ToyTask(
-        optimizer=sgd, scheduler=partial(WarmupCosineLR, warmup_steps=3), lr_scales={"body.*": 0.1, "head.bias": 2.0}
+        optimizer=sgd,
+        scheduler=partial(WarmupCosineLR, warmup_steps=3),
+        lr_scales={"body.*": 0.1, "head.bias": 2.0},
     )
     scales = {}
     optimizer = run(model, tmp_path).optimizers[0]
@@ -194,7 +203,10 @@ def test_what_is_frozen_stays_with_its_statistics_and_the_rest_learns(tmp_path: 
     model.model.body[2].register_forward_hook(lambda module, *_: modes.append(module.training))
     running = run(model, tmp_path)
     after = model.model.state_dict()
-    assert {name for name in before if not torch.equal(before[name], after[name])} == {"head.weight", "head.bias"}
+    assert {name for name in before if not torch.equal(before[name], after[name])} == {
+        "head.weight",
+        "head.bias",
+    }
     assert not any(modes)
     assert sum(len(group["params"]) for group in running.optimizers[0].param_groups) == 2
 
@@ -220,12 +232,6 @@ def test_a_compiled_model_is_called_and_keeps_the_names_of_its_state(tmp_path: A
     run(model, tmp_path)
     assert graphs
     assert set(model.state_dict()) == names
-
-
-def test_a_model_is_not_compiled_unless_asked(tmp_path: Any) -> None:
-    model = ToyTask()
-    run(model, tmp_path)
-    assert model.model._compiled_call_impl is None
 
 
 def test_bfloat16_trains_and_validates(tmp_path: Any) -> None:

@@ -49,7 +49,9 @@ def same(model: nn.Module, state: dict[str, Any]) -> bool:
 def test_models_are_found_by_name_here_in_torchvision_and_in_timm() -> None:
     assert model_builder("fcos_small", OWN) is fcos_small
     assert model_builder("mobilenet_v3_small", OWN) is mobilenet_v3_small
-    assert build(model_builder("timm/test_vit", OWN), None, heads=no_heads)(torch.rand(1, 3, 160, 160)).shape == (1, 5)
+    assert build(model_builder("timm/test_vit", OWN), None, heads=no_heads)(
+        torch.rand(1, 3, 160, 160)
+    ).shape == (1, 5)
     builder = partial(fcos_small, channels=16)
     assert model_builder(builder, OWN) is builder
 
@@ -108,7 +110,9 @@ def test_an_unknown_name_of_weights_is_refused_with_those_there_are(builder: Any
 
 
 def test_a_builder_without_weights_refuses_names() -> None:
-    with pytest.raises(ValueError, match=r"weights='DEFAULT': fcos_small has no weights by name; give a file"):
+    with pytest.raises(
+        ValueError, match=r"weights='DEFAULT': fcos_small has no weights by name; give a file"
+    ):
         build(fcos_small, "DEFAULT")
 
 
@@ -118,7 +122,9 @@ def test_timm_has_one_name_of_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [URLError("no network"), RuntimeError('invalid hash value (expected "a", got "b")')], ids=["url", "hash"]
+    "error",
+    [URLError("no network"), RuntimeError('invalid hash value (expected "a", got "b")')],
+    ids=["url", "hash"],
 )
 @pytest.mark.parametrize("builder", [mobilenet_v3_small, partial(mobilenet_v3_small, weights="DEFAULT")])
 def test_a_failed_download_names_the_folder_for_weights_and_what_else_to_give(
@@ -130,7 +136,9 @@ def test_a_failed_download_names_the_folder_for_weights_and_what_else_to_give(
     monkeypatch.setattr(models._api, "load_state_dict_from_url", download)
     folder = re.escape(str(Path(torch.hub.get_dir()) / "checkpoints"))
     weights, classes = ("DEFAULT", 5) if builder is mobilenet_v3_small else (None, 1000)
-    with pytest.raises(OSError, match=rf"could not be downloaded: .*{folder} .*, or give their file, weights=PATH"):
+    with pytest.raises(
+        OSError, match=rf"could not be downloaded: .*{folder} .*, or give their file, weights=PATH"
+    ):
         build(builder, weights, num_classes=classes)
 
 
@@ -181,7 +189,9 @@ FILES = [write_pth, write_safetensors, write_reference, write_checkpoint]
 @pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning")
 @pytest.mark.filterwarnings("ignore:.*number of training batches .* is smaller than the logging interval")
 @pytest.mark.parametrize("write", FILES)
-def test_every_kind_of_file_gives_its_weights(tmp_path: Path, write: Callable[[nn.Module, Path], Path]) -> None:
+def test_every_kind_of_file_gives_its_weights(
+    tmp_path: Path, write: Callable[[nn.Module, Path], Path]
+) -> None:
     source = Net()
     nn.init.uniform_(source.head.weight)
     path = write(source, tmp_path / "weights")
@@ -219,13 +229,17 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, suffix: str, conten
 
 
 def test_an_absent_file_is_refused_with_what_else_to_give(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"nowhere\.pth' is no file; give a file, a name of weights, or null"):
+    with pytest.raises(
+        FileNotFoundError, match=r"nowhere\.pth' is no file; give a file, a name of weights, or null"
+    ):
         build(fcos_small, str(tmp_path / "nowhere.pth"))
 
 
 def test_weights_of_another_architecture_are_refused_with_the_names_that_differ(tmp_path: Path) -> None:
     path = write_pth(nn.Sequential(nn.Linear(3, 8)), tmp_path / "other")
-    with pytest.raises(ValueError, match=r"are not those of a Net: 8 missing, such as .*; 2 unknown, such as 0\.bias"):
+    with pytest.raises(
+        ValueError, match=r"are not those of a Net: 8 missing, such as .*; 2 unknown, such as 0\.bias"
+    ):
         load_weights(Net(), path)
     wide = Net()
     wide.head = nn.Linear(9, 2)
@@ -233,7 +247,9 @@ def test_weights_of_another_architecture_are_refused_with_the_names_that_differ(
         load_weights(Net(), write_pth(wide, tmp_path / "wide"))
 
 
-def test_heads_for_other_classes_are_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_heads_for_other_classes_are_left_out_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     source, model = Net(), Net()
     source.head = nn.Linear(8, 7)
     nn.init.uniform_(source.body[0].weight)
