@@ -72,4 +72,3 @@ def test_the_xml_set_trains_all_tasks_on_torchvisions_backbone_and_draws_its_cla
     assert list((tmp_path / "run").rglob("*.ckpt"))
     (report,) = (tmp_path / "run").rglob("class_report.png")
     assert report.stat().st_size > 5000
-    assert (tmp_path / "run" / "pictures" / "predictions.png").stat().st_size > 5000
