@@ -90,6 +90,11 @@ def test_keypoints_and_masks_of_a_model_are_written_as_coco_has_them(tmp_path):
     assert result["segmentation"]["size"] == [HEIGHT, WIDTH]
     (again,) = coco_results(table, [found | {"labels": torch.tensor([1])}], first_label=0)
     assert again == result
+    encoded = [run_lengths(masks[0, 0] >= 0.5)]
+    assert coco_results(table, [found | {"masks": encoded}]) == [result]
+    more = {"keypoint_scores": torch.tensor([[0.5]]), "attributes": {"finish": ["plain"], "hue": [None]}}
+    (scored,) = coco_results(table, [found | more])
+    assert scored == result | {"keypoints": [2, 3, 0.5], "attributes": {"finish": "plain"}}
 
 
 def test_tables_without_numbers_get_those_that_the_writer_gives(tmp_path, table):
