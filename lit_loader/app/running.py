@@ -135,7 +135,9 @@ def _policy_key(name: str) -> str:
 
 
 def _key_of(name: str, cfg: DictConfig) -> str | None:
-    """Return where a config has a setting of this name, or can have it, or None if it has none."""
+    """Return where a config has a setting of this name below its groups, or can have it, or None if it has none."""
+    if name in cfg:
+        return None
     dataset = cfg.get("dataset") or {}
     format = dataset.get("format") or ("voc" if str(dataset.get("_target_")).endswith(".VocSource") else None)
     options = format_options(readers()[format]) if format in readers() else {}

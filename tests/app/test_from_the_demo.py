@@ -49,6 +49,7 @@ def commands(title):
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_CONSOLE", "off")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
 
     def run(words, *more):

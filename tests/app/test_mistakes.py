@@ -67,6 +67,7 @@ CSV = ["dataset=csv", "dataset.root=x"]
         ("give pin_memory=False", "give workers.pin_memory=false"),
         ("hflip=2 must be in [0, 1]", "hflip=2 must be in [0, 1]"),
         ("give nothing=1", "give nothing=1"),
+        ("choose model=fcos_small", "choose model=fcos_small"),
     ],
 )
 def test_arguments_become_keys(text, told):
