@@ -34,7 +34,8 @@ def recorded(app):
 
 
 def test_a_run_fits_tests_reports_and_logs(app):
-    done = app("train", "sampler=class_balanced", "tags=[a,b]", "+callbacks.pictures._target_=lit_loader.callbacks.PictureLogger")
+    pictures = "+callbacks.pictures._target_=lit_loader.callbacks.PictureLogger"
+    done = app("train", "sampler=class_balanced", "tags=[a,b]", pictures)
     for part in ("disc", "AP@50", "arrived", "expected", "ClassBalancedSampler", "waited", "finished in"):
         assert part in done.out
     assert "tested: checkpoint" in done.out
@@ -53,7 +54,9 @@ def test_a_run_fits_tests_reports_and_logs(app):
     assert kept["paths"]["output_dir"] == str(folder)
 
 
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")  # the resumed run writes into a folder of its own
+@pytest.mark.filterwarnings(
+    "ignore:The dirpath has changed"
+)  # the resumed run writes into a folder of its own
 @pytest.mark.parametrize("plus", ["", "+"])
 def test_a_checkpoint_is_resumed_with_the_same_data_and_ends_in_the_same_weights(recorded, plus):
     whole = recorded("trainer.max_epochs=2")
@@ -77,7 +80,9 @@ def test_callbacks_and_loggers_are_those_of_their_groups(recorded):
     assert other.trainer.loggers == []
     (stopping,) = (each for each in other.trainer.callbacks if isinstance(each, EarlyStopping))
     assert (stopping.monitor, stopping.mode) == ("val/map_50", "max")
-    assert not {ModelCheckpoint, LearningRateMonitor} & {type(callback) for callback in other.trainer.callbacks}
+    assert not {ModelCheckpoint, LearningRateMonitor} & {
+        type(callback) for callback in other.trainer.callbacks
+    }
 
 
 def test_a_logger_that_the_trainer_is_given_wins(recorded):
@@ -111,7 +116,9 @@ def test_a_run_returns_the_metric_to_optimise(tmp_path):
     assert best == pytest.approx(float(state["best_model_score"]))
     assert returned(tmp_path / "b", "test=false", "optimized_metric=train/loss") > 1
     assert returned(tmp_path / "c", "train=false", "test=false") is None
-    with pytest.raises(ConfigError, match="optimized_metric='nope' is no metric .* train/loss, val/map, val/map_50"):
+    with pytest.raises(
+        ConfigError, match=r"optimized_metric='nope' is no metric .* train/loss, val/map, val/map_50"
+    ):
         returned(tmp_path / "d", "test=false", "optimized_metric=nope")
 
 
