@@ -4,9 +4,9 @@
     python examples/own_detector.py 30  # epochs instead of 10
 
 `DetectionTask` takes any builder of a module with two modes: ``model(images, targets)`` returns losses by name in
-training, ``model(images)`` a dict of boxes, labels and scores an image in evaluation. Images are float in [0, 1] and
-of any size; labels count from 1. In a config: ``_target_: lit_loader.recipes.DetectionTask``, ``model: {_target_:
-PACKAGE.SmallDETR, _partial_: true}``. Prints the progress, and the mAP@50 on the test set.
+training, ``model(images)`` a dict of boxes, labels and scores an image in evaluation. Images are float in [0, 1] and of
+any size; labels count from 1. In a config: ``_target_: lit_loader.recipes.DetectionTask``, ``model: {_target_:
+PACKAGE.SmallDETR, _partial_: true}``. Prints the progress, and after 10 epochs ``mAP@50 after 1880 steps: 0.231``.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SmallDETR(nn.Module):
     def losses(self, logits: Tensor, boxes: Tensor, targets: Any, scales: list[Tensor]) -> dict[str, Tensor]:
         """Return the losses of queries, each matched with at most one object."""
         wanted = torch.zeros(logits.shape[:2], dtype=torch.int64, device=logits.device)
-        found, objects = [], []
+        found, objects = list[Tensor](), list[Tensor]()
         for i, (target, scale) in enumerate(zip(targets, scales, strict=True)):
             shares = target["boxes"] / scale
             with torch.no_grad():

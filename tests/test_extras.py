@@ -92,7 +92,7 @@ for extra, feature in (
     ("hydra", lambda: importlib.import_module("lit_loader.configs")),
     ("plot", lambda: datamodule.plot_batch()),
     ("plot", lambda: lit_loader.draw_labels([torch.zeros(3, 4, 4)], ["a"])),
-    ("recipes", lambda: lit_loader.recipes.DetectionModule(class_names=["a"])),
+    ("recipes", lambda: lit_loader.recipes.DetectionTask("fcos_small", class_names=["a"])),
     ("hydra", lambda: importlib.import_module("lit_loader.configs")),
 ):
     try:

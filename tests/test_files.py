@@ -1,4 +1,4 @@
-"""A file lock: one holder at a time, gone with its holder, no file left."""
+"""A file lock: one holder at a time, gone with its holder, no file left. New folders: complete or not there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import signal
 import threading
 from pathlib import Path
 
-from lit_loader.files import file_lock
+import pytest
+
+from lit_loader.files import file_lock, new_folder
 
 FORK = multiprocessing.get_context("fork")
 
@@ -51,3 +53,17 @@ def test_threads_that_delete_and_make_the_file_again_are_never_two_in_it(tmp_pat
         thread.join()
     assert (max(most), len(most)) == (1, 200)
     assert list(Path(tmp_path).iterdir()) == []
+
+
+def test_a_new_folder_is_there_when_it_is_complete_and_replaces_none(tmp_path):
+    path = tmp_path / "a" / "b"
+    with pytest.raises(RuntimeError), new_folder(path) as folder:
+        (folder / "file").write_text("1")
+        raise RuntimeError
+    assert list(path.parent.iterdir()) == []
+    with new_folder(path) as folder:
+        (folder / "file").write_text("2")
+        assert not path.exists()
+    with pytest.raises(OSError, match="not empty"), new_folder(path) as folder:
+        (folder / "file").write_text("3")
+    assert [each.read_text() for each in path.parent.rglob("*") if each.is_file()] == ["2"]

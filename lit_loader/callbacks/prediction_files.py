@@ -22,12 +22,16 @@ from lit_loader.formats.rows import Declared
 from lit_loader.formats.voc_writer import voc_image_paths, write_image_xml
 from lit_loader.formats.writer import write_file
 
-__all__ = ["SCORE", "Found", "PredictionFormat", "check_can_be_written", "write_predictions"]
+__all__ = ["Found", "PredictionFormat", "check_can_be_written", "write_predictions"]
 
 PredictionFormat: TypeAlias = Literal["coco", "voc", "keypoints_txt", "csv"]
 
-SCORE: Final = "score"
+_SCORE: Final = "score"
 """Name of the attribute, or column, that holds the score of an object."""
+
+
+_BOX_COLUMNS: Final = ("xmin", "ymin", "xmax", "ymax")
+_CSV_COLUMNS: Final = ("path", "label", _SCORE, *_BOX_COLUMNS)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,7 +60,13 @@ class Found:
 
 
 def check_can_be_written(
-    kind: PredictionFormat, folder: Path, name: str, table: AnnotationTable, *, names: Sequence[str]
+    kind: PredictionFormat,
+    folder: Path,
+    name: str,
+    table: AnnotationTable,
+    *,
+    names: Sequence[str],
+    attributes: Mapping[str, Sequence[str]],
 ) -> None:
     """Refuse what would fail when the predictions are there.
 
@@ -65,7 +75,8 @@ def check_can_be_written(
         folder: Where files go.
         name: Of the file, without its ending.
         table: The images.
-        names: All names of classes, points, attributes and values.
+        names: Names of classes and points.
+        attributes: Names of the values of each attribute.
 
     Raises:
         ValueError: If a path or a name cannot be in such a file.
@@ -78,11 +89,14 @@ def check_can_be_written(
                 f"{folder / name} exists, and XML files of other images in it would stay; delete it, or give another "
                 "folder"
             )
-    if kind in ("voc", "keypoints_txt") and SCORE in names:
-        raise ValueError(
-            f"format={kind!r} writes scores as the attribute {SCORE!r}, and the data has that name; rename it"
-        )
-    for text in (*names, *table.image_paths) if kind == "keypoints_txt" else ():
+    taken = {"coco": (), "csv": _CSV_COLUMNS}.get(kind, (_SCORE,))
+    for attribute in attributes:
+        if attribute in taken:
+            raise ValueError(
+                f"format={kind!r} writes {attribute!r} itself; rename the attribute of that name in the data"
+            )
+    values = [value for each in attributes.values() for value in each]
+    for text in (*names, *attributes, *values, *table.image_paths) if kind == "keypoints_txt" else ():
         if text != text.strip() or text.startswith("#") or any(mark in text for mark in "\t\n\r"):
             raise ValueError(f"{text!r} cannot be in a list with tabs between columns; give format='csv'")
 
@@ -108,6 +122,11 @@ def write_predictions(
         attributes: Names of the values of each attribute.
         schema: The points of the predictions, or None without points.
     """
+    held = list(found.values())
+    attributes = {
+        name: values for name, values in attributes.items() if any(name in one.attributes for one in held)
+    }
+    schema = schema if any(one.keypoints is not None for one in held) else None
     if kind == "coco":
         path = folder / f"{name}.json"
         write_file(path, _coco_parts(found, table, attributes))
@@ -162,9 +181,9 @@ def _csv_parts(
     held = list(found.values())
     has_boxes = any(one.boxes is not None for one in held)
     points = () if schema is None else schema.names
-    head = ["path", "label", SCORE, *(("xmin", "ymin", "xmax", "ymax") if has_boxes else ()), *attributes]
+    head = [*(_CSV_COLUMNS if has_boxes else _CSV_COLUMNS[:3]), *attributes]
     for name in points:
-        head += [f"{name}_x", f"{name}_y", f"{name}_{SCORE}"]
+        head += [f"{name}_x", f"{name}_y", f"{name}_{_SCORE}"]
     yield _csv_line(head)
     for row, one in found.items():
         for i, (label, score) in enumerate(zip(one.labels.tolist(), one.scores, strict=True)):
@@ -203,7 +222,7 @@ def _as_table(
     count = sum(len(one.labels) for one in held)
     texts = [str(score) for one in held for score in one.scores]
     scores, places = np.unique(np.array(texts, dtype=object), return_inverse=True)
-    columns: dict[str, Any] = {SCORE: Attribute(ids=places.reshape(-1), names=tuple(scores.tolist()))}
+    columns: dict[str, Any] = {_SCORE: Attribute(ids=places.reshape(-1), names=tuple(scores.tolist()))}
     for name, values in attributes.items():
         none = [np.full(len(one.labels), -1) for one in held]
         ids = [one.attributes.get(name, empty) for one, empty in zip(held, none, strict=True)]

@@ -170,9 +170,8 @@ class PredictionWriter(BasePredictionWriter):
             others = [name for name in images.class_names if name not in names]
             images = images.with_class_names((*names, *others))
             name = self.name if len(datasets) == 1 else f"{self.name}-{number}"
-            texts = [*names, *points, *self._attributes]
-            texts += [value for values in self._attributes.values() for value in values]
-            check_can_be_written(self.format, self.folder, name, images, names=texts)
+            texts = {"names": (*names, *points), "attributes": self._attributes}
+            check_can_be_written(self.format, self.folder, name, images, **texts)
             row_of = dict(zip(samples.image_numbers.tolist(), range(len(samples)), strict=True))
             placements = Placements(dataset, samples)
             self._sets.append(_PredictSet(name, samples, images, is_object, row_of, placements))
@@ -200,8 +199,14 @@ class PredictionWriter(BasePredictionWriter):
                 continue
             if one.masks is not None and self.format != "coco":
                 raise ValueError(f"format={self.format!r} cannot hold masks; give format='coco'")
-            if one.keypoint_scores is not None and self.format in ("voc", "keypoints_txt") and not self._found:
-                rank_zero_info(f"format={self.format!r} cannot hold the scores of points; 'coco' and 'csv' can")
+            if (
+                one.keypoint_scores is not None
+                and self.format in ("voc", "keypoints_txt")
+                and not self._found
+            ):
+                rank_zero_info(
+                    f"format={self.format!r} cannot hold the scores of points; 'coco' and 'csv' can"
+                )
             self._found.setdefault((dataloader_idx, row), one)
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -225,7 +230,6 @@ class PredictionWriter(BasePredictionWriter):
                 path = write_predictions(self.format, self.folder, of.name, _by_image(rows, of), **settings)
                 self.paths.append(path)
                 rank_zero_info(f"predictions of {len(rows)} samples: {path}")
-        trainer.strategy.barrier("predictions written")
 
     # -- what predict_step returns --------------------------------------------------------------------------
 

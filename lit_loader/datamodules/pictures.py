@@ -203,18 +203,22 @@ def draw_class_report(
     for row, report, order in zip(axes, reports, orders, strict=True):
         names = [report.class_names[i] for i in order]
         charts: list[tuple[str, dict[str, npt.NDArray[np.float64] | None], str]] = [
-            ("share in the set", {"in the set": report.natural}, "{:.1%}"),
-            ("share in training", {"expected": report.expected, "arrived": report.arrived}, "{:.1%}"),
+            ("share in the set", {"share in the set": report.natural}, "{:.1%}"),
+            (
+                "share in training",
+                {"expected share": report.expected, "arrived share": report.arrived},
+                "{:.1%}",
+            ),
         ]
         metrics = {
             name: np.array([values.get(c, math.nan) for c in report.class_names])
             for name, values in report.metrics.items()
         }
-        charts.append((", ".join(metrics) or "metric", dict(metrics), "{:.3f}"))
+        charts.append(("metrics", dict(metrics), "{:.3f}"))
         for axis, (name, bars, form) in zip(row, charts, strict=True):
             held = {key: values[order] for key, values in bars.items() if values is not None}
+            axis.set_title(name if len(held) != 1 else next(iter(held)), fontsize=9, loc="left")
             _draw_bars(axis, held, form)
-            axis.set_title(name, fontsize=9)
         left_out = len(report.class_names) - len(order)
         note = (
             f"\n{left_out} of {len(report.class_names)}, between these in frequency, are left out"
@@ -255,7 +259,8 @@ def _draw_bars(axis: Any, bars: Mapping[str, npt.NDArray[np.float64]], form: str
     axis.margins(x=0.2)
     axis.set_xlim(left=0)
     if len(bars) > 1:
-        axis.legend(fontsize=7, loc="lower right")
+        place = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
+        axis.legend(fontsize=7, ncols=len(bars), frameon=False, **place)
 
 
 def _short(name: str, most: int = 28) -> str:

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import math
+from itertools import pairwise
+
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from lit_loader.datamodules import draw_boxes, draw_labels, draw_points, label_texts
+from lit_loader.datamodules import (
+    ClassReport,
+    draw_boxes,
+    draw_class_report,
+    draw_labels,
+    draw_points,
+    label_texts,
+)
 
 IMAGES = [torch.zeros(3, 80, 120), torch.full((3, 80, 120), 255, dtype=torch.uint8)]
 POINTS = torch.tensor([[[20.0, 30], [100, 30], [60, 60]], [[10.0, 10], [20, 20], [900, 900]]])
@@ -90,3 +103,75 @@ def test_texts_of_labels():
     assert label_texts(torch.tensor([[1.0, 1], [0, 0]]), names) == ["disc, star", "none"]
     finish = {"finish": (torch.tensor([-1, 0]), ("plain",))}
     assert label_texts(torch.tensor([0, 1]), names, attributes=finish) == ["disc", "star, plain"]
+
+
+def test_a_normalised_image_is_drawn_with_all_of_its_values():
+    image = torch.linspace(-2, 2, 5).expand(3, 80, 5)
+    drawn = draw_labels([image], ["x"]).axes[0].images[0].get_array()
+    assert drawn[0, :: drawn.shape[1] // 5, 0].tolist() == [0, 64, 128, 191, 255]
+
+
+def report_of(count, **more):
+    names = [f"class {i}" for i in range(count)]
+    natural = np.arange(1, count + 1) / (count * (count + 1) / 2)  # the last is the most frequent
+    metrics = {"AP@50": {name: math.nan if i == 0 else i / count for i, name in enumerate(names)}}
+    values = {"label": "class", "class_names": names, "natural": natural, "metrics": metrics}
+    return ClassReport(**values | more)
+
+
+def bars(axis):
+    """Return the lengths of the bars of each series, and the texts beside them."""
+    lengths = [[patch.get_width() for patch in series] for series in axis.containers]
+    return lengths, [text.get_text() for text in axis.texts]
+
+
+def test_shares_and_metrics_of_classes_stand_side_by_side_from_the_most_frequent():
+    expected, arrived = np.array([0.5, 0.3, 0.2]), np.array([0.45, 0.35, 0.2])
+    figure = draw_class_report([report_of(3, expected=expected, arrived=arrived)], title="classes, test")
+    of_set, of_training, metric = figure.axes
+    assert [label.get_text() for label in of_set.get_yticklabels()] == ["class 2", "class 1", "class 0"]
+    assert bars(of_set) == ([[3 / 6, 2 / 6, 1 / 6]], ["50.0%", "33.3%", "16.7%"])
+    assert bars(of_training)[0] == [[0.2, 0.3, 0.5], [0.2, 0.35, 0.45]]
+    assert [text.get_text() for text in of_training.get_legend().get_texts()] == [
+        "expected share",
+        "arrived share",
+    ]
+    assert bars(metric)[1] == ["0.667", "0.333", "n/a"]
+    assert metric.get_title(loc="left") == "AP@50"
+    assert figure.get_suptitle() == "classes, test"
+
+
+def test_what_is_not_known_is_said_and_attributes_have_a_row_of_their_own():
+    other = ClassReport(label="finish", class_names=("plain", "dotted"), arrived=np.array([0.1, 0.9]))
+    figure = draw_class_report([report_of(3), other])
+    assert len(figure.axes) == 6
+    _, of_training, _, of_set, arrived, metric = figure.axes
+    for axis in (of_training, of_set, metric):
+        assert [text.get_text() for text in axis.texts] == ["not known"]
+    assert bars(arrived)[0] == [[0.9, 0.1]]  # sorted by what is known
+    assert arrived.get_title(loc="left") == "arrived share"
+
+
+def test_eighty_classes_are_drawn_without_texts_over_each_other():
+    figure = draw_class_report([report_of(80)])
+    figure.savefig(io.BytesIO(), dpi=60)
+    for texts in (figure.axes[0].get_yticklabels(), figure.axes[0].texts):
+        boxes = sorted((text.get_window_extent() for text in texts), key=lambda box: box.y0)
+        assert len(boxes) == 80
+        assert all(low.y1 <= high.y0 + 1 for low, high in pairwise(boxes))
+
+
+def test_of_too_many_classes_the_most_frequent_and_the_rarest_stay_with_a_note():
+    figure = draw_class_report([report_of(300)], max_classes=6)
+    axis = figure.axes[0]
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    assert names == [f"class {i}" for i in (299, 298, 297, 2, 1, 0)]
+    assert "294 of 300, between these in frequency, are left out" in axis.get_ylabel()
+    stream = io.BytesIO()
+    figure.savefig(stream, dpi=40)
+    assert Image.open(stream).size[1] < 200
+
+
+def test_no_report_is_refused():
+    with pytest.raises(ValueError, match="0 reports and max_classes=100"):
+        draw_class_report([])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from lit_loader.annotations.masks import run_lengths
 from lit_loader.datasets import ClassificationDataset, DetectionDataset, FormatSource
 from lit_loader.formats import write_annotations
 from lit_loader.formats.coco_writer import coco_results
-from lit_loader.recipes import DetectionModule
+from lit_loader.recipes import DetectionTask, fcos_small
 from tests.datasets.test_masks import HEIGHT, WIDTH, draw_polygons
 
 IMAGES, CATEGORIES = [900, 12, 7, 4_000_000_000, 0, 31], [18, 3]
@@ -89,6 +90,11 @@ def test_keypoints_and_masks_of_a_model_are_written_as_coco_has_them(tmp_path):
     assert result["segmentation"]["size"] == [HEIGHT, WIDTH]
     (again,) = coco_results(table, [found | {"labels": torch.tensor([1])}], first_label=0)
     assert again == result
+    encoded = [run_lengths(masks[0, 0] >= 0.5)]
+    assert coco_results(table, [found | {"masks": encoded}]) == [result]
+    more = {"keypoint_scores": torch.tensor([[0.5]]), "attributes": {"finish": ["plain"], "hue": [None]}}
+    (scored,) = coco_results(table, [found | more])
+    assert scored == result | {"keypoints": [2, 3, 0.5], "attributes": {"finish": "plain"}}
 
 
 def test_tables_without_numbers_get_those_that_the_writer_gives(tmp_path, table):
@@ -129,7 +135,7 @@ def test_samples_of_every_data_set_have_the_number_of_their_image(table):
 
 
 def test_predictions_of_the_recipe_have_the_image_ids_of_their_batch(table):
-    model = DetectionModule(class_names=table.class_names, score_thresh=0.0).eval()
+    model = DetectionTask(partial(fcos_small, score_thresh=0.0), class_names=table.class_names).eval()
     images, targets = zip(*[DetectionDataset(table)[i] for i in (3, 2)], strict=True)
     with torch.no_grad():
         found = model.predict_step(([image.float() / 255 for image in images], targets), 0)

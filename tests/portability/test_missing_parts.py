@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.portability.without import PARTS
 
 ROOT = Path(__file__).parents[2]
@@ -31,5 +33,6 @@ def test_without_each_part_and_without_all_of_them(tmp_path):
     assert run(tmp_path, *PARTS, EVERY) == (0, "")
 
 
+@pytest.mark.soak
 def test_workers_that_are_spawned_import_everything_without_them(tmp_path):
     assert run(tmp_path, EVERY, "spawn") == (0, "")

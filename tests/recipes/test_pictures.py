@@ -1,4 +1,4 @@
-"""Pictures of predictions: what a recipe found, beside what is true, for every kind of batch."""
+"""Pictures of predictions: what a task found, beside what is true, for every kind of batch."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from lit_loader.datamodules import (
     pictures,
 )
 from lit_loader.recipes import (
-    ClassificationModule,
-    DetectionModule,
-    LandmarkModule,
-    MultiTaskModule,
+    ClassificationTask,
+    DetectionTask,
+    LandmarkTask,
+    MultiTask,
     draw_predictions,
     model_kwargs_from_datamodule,
 )
 from tests.drawn_set import DrawnSource, draw_set
 
 RED = "#e6194b"
-SMALL = {"channels": 8, "head_channels": 32}
 
 
 class Saying(LightningModule):
@@ -133,24 +132,47 @@ def test_boxes_are_the_predicted_ones_above_the_score(table, monkeypatch):
     assert drawn[-1] == ["rare 0.90"]
 
 
+@pytest.mark.parametrize("shape", [(2,), (2, 1)], ids=["masks", "masks with a channel"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_masks_of_detections_above_the_score_are_drawn(table, shape, dtype):
+    datamodule, batch = batch_of(DetectionDataModule, table)
+    masks = torch.zeros(*shape, 48, 64)
+    masks[0, ..., 2:8, 30:36] = 0.9 if dtype == torch.float32 else 1
+    masks[0, ..., 12:18, 30:36] = 0.4 if dtype == torch.float32 else 0
+    masks[1] = 1
+    one = {
+        "boxes": torch.tensor([[20.0, 40, 30, 47], [0, 0, 3, 3]]),
+        "labels": torch.tensor([1, 2]),
+        "scores": torch.tensor([0.9, 0.3]),
+    }
+    pictures = [
+        draw_predictions(Saying([found] * 6), datamodule, batch).axes[0].images[0].get_array()
+        for found in (one, one | {"masks": masks.to(dtype)})
+    ]
+    zoom = pictures[0].shape[1] // 64
+    changed = (pictures[0] != pictures[1]).any(axis=2)[zoom // 2 :: zoom, zoom // 2 :: zoom]
+    assert changed[2:8, 30:36].all()
+    assert changed.sum() == 36
+
+
 @pytest.mark.parametrize(
-    ("kind", "settings", "recipe", "own"),
+    ("kind", "settings", "task", "name"),
     [
-        (DetectionDataModule, {}, DetectionModule, SMALL),
-        (LandmarkDataModule, {}, LandmarkModule, SMALL),
-        (ClassificationDataModule, {"sample_unit": "object"}, ClassificationModule, SMALL),
-        (ClassificationDataModule, {"multi_label": True}, ClassificationModule, SMALL),
-        (MultiTaskDataModule, {}, MultiTaskModule, SMALL),
+        (DetectionDataModule, {}, DetectionTask, "fcos_small"),
+        (LandmarkDataModule, {}, LandmarkTask, "heatmaps_small"),
+        (ClassificationDataModule, {"sample_unit": "object"}, ClassificationTask, "classifier_small"),
+        (ClassificationDataModule, {"multi_label": True}, ClassificationTask, "classifier_small"),
+        (MultiTaskDataModule, {}, MultiTask, "fcos_small"),
     ],
 )
 @pytest.mark.parametrize("stage", ["val", "predict"])
-def test_every_recipe_is_drawn_on_its_own_data_labelled_or_not(
-    table, tmp_path, kind, settings, recipe, own, stage
+def test_every_task_is_drawn_on_its_own_data_labelled_or_not(
+    table, tmp_path, kind, settings, task, name, stage
 ):
     names = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
     bare = draw_set(tmp_path / "bare", num_images=6, objects=1, attributes={}, **names)
     datamodule = kind(DrawnSource(train=table, val=table, predict=bare), batch_size=6, **settings)
-    model = recipe(**model_kwargs_from_datamodule(datamodule), **own)
+    model = task(name, **model_kwargs_from_datamodule(datamodule))
     figure = draw_predictions(model, datamodule, datamodule.first_batch(stage), max_images=3, min_score=0.0)
     assert len(titles(figure)) == 3
 

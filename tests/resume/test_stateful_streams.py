@@ -201,11 +201,23 @@ def loader_of(dataset, seed, **arguments):
     return DataLoader(dataset(), batch_size=4, seed=seed, **arguments)
 
 
+# Every other one in the soak: each backend, and each seed, is there either way.
+MATRIX = [
+    ("inline", None),
+    ("inline", 4),
+    ("processes", 4),
+    ("processes", None),
+    ("persistent", None),
+    ("persistent", 4),
+]
+MATRIX += [("one thread", 4), ("one thread", None)]
 STREAMS = [SelfIterating, StatefulIterator, CountsEpochs, CountsAtTheEnd, Flagged, FlaggedWithIterator]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("backend", ["inline", "processes", "persistent", "one thread"])
+@pytest.mark.parametrize(
+    ("backend", "seed"),
+    [*MATRIX[::2], *(pytest.param(*each, marks=pytest.mark.soak) for each in MATRIX[1::2])],
+)
 @pytest.mark.parametrize("dataset", STREAMS)
 def test_it_goes_on_in_the_middle_at_the_beginning_and_between_epochs(dataset, backend, seed):
     def loader():
