@@ -168,8 +168,8 @@ def _check_names(held: Mapping[str, Any], found: Mapping[str, Any]) -> None:
                 "; give dataset.class_names=[...] in the checkpoint's order" if key == "class_names" else ""
             )
             raise ConfigError(
-                f"{key} of the checkpoint are {held[key]}, and of the data {found[key]}: its labels would mean something "
-                f"else{remedy}"
+                f"{key} of the checkpoint are {held[key]}, and of the data {found[key]}: its labels would mean "
+                f"something else{remedy}"
             )
 
 
