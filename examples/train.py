@@ -5,9 +5,9 @@
     python examples/train.py experiment=shapes sampler=class_balanced trainer.max_epochs=1 workers.num_workers=0
     python examples/train.py -m experiment=shapes model.optimizer.lr=0.001,0.01
 
-`lit-loader train` is the same app with the configs of the package. Prints the sets with their class mix, and at the end the
-test's scores, the class mix as it arrived, and the time spent waiting for data; saves pictures of a training batch and of
-predictions beside the logs and checkpoints.
+`lit-loader train` is the same app with the configs of the package. Prints the sets with their class mix, and at the end
+the test's scores, the class mix as it arrived, and the time spent waiting for data; saves pictures of a training batch,
+of predictions and of the classes beside the logs and checkpoints.
 """
 
 from __future__ import annotations

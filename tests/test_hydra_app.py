@@ -106,3 +106,26 @@ def test_the_wheel_holds_every_config(wheel):
 
 def test_nothing_is_a_hydra_plugin(wheel):
     assert not list(wheel.rglob("hydra_plugins"))
+
+
+def test_the_wheels_program_trains_in_any_folder(wheel, tmp_path):
+    program = "import sys; from lit_loader.cli import main; sys.exit(main())"
+    words = [
+        "train",
+        "experiment=shapes",
+        "dataset.num_images={train: 8, val: 4, test: 4}",
+        "dataset.image_size=48",
+    ]
+    words += [
+        "model.model.channels=8",
+        "model.model.head_channels=32",
+        "model.model.min_size=48",
+        "debug=limit",
+    ]
+    words += ["trainer.max_epochs=1", "datamodule.batch_size=4", "dataset.class_shares=[0.5,0.3,0.2]"]
+    env = {**os.environ, "PYTHONPATH": str(wheel), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-P", "-c", program, *words]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "mAP@50" in done.stdout
+    assert str(tmp_path / "logs/debug/runs") in done.stdout

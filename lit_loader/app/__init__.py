@@ -1,7 +1,7 @@
 """The app over the config groups in ``conf/``: fit and test, test a checkpoint, predict with one.
 
-``lit-loader train``, ``eval`` and ``predict`` run it; an app of one's own is a ``@hydra.main`` function that calls `train`,
-`evaluate` or `predict`, run through `run`, see ``examples/train.py``.
+``lit-loader train``, ``eval`` and ``predict`` run it; an app of one's own is a ``@hydra.main`` function that calls
+`train`, `evaluate` or `predict`, run through `run`, see ``examples/train.py``.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Run:
 
 def console() -> Console:
     """Return where rank 0 prints."""
-    return Console(width=100, quiet=rank_zero_only.rank != 0)
+    return Console(width=100, quiet=getattr(rank_zero_only, "rank", 0) != 0)
 
 
 def build_run(
@@ -122,17 +122,23 @@ def checkpoint_path(cfg: DictConfig, *, is_needed: bool = False) -> str | None:
     """
     path: str | None = cfg.get("ckpt_path")
     if path is None and is_needed:
-        raise ConfigError("ckpt_path is missing; pass ckpt_path=FILE, a checkpoint of a run such as " + _EXAMPLE)
+        raise ConfigError(
+            "ckpt_path is missing; pass ckpt_path=FILE, a checkpoint of a run such as " + _EXAMPLE
+        )
     if path is None or path in _LIGHTNINGS_PATHS or "://" in path or Path(path).exists():
         return path
-    raise ConfigError(f"ckpt_path={path!r} is no file in {Path.cwd()}; a run has its checkpoints as " + _EXAMPLE)
+    raise ConfigError(
+        f"ckpt_path={path!r} is no file in {Path.cwd()}; a run has its checkpoints as " + _EXAMPLE
+    )
 
 
 @contextmanager
 def loading(cfg: DictConfig) -> Iterator[None]:
     """Run a test or a prediction: errors in the data as `config_errors`, and no warning of what only a fit would do."""
     with config_errors(cfg, data_only=True), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The dirpath has changed")  # of a checkpoint callback, which keeps none now
+        warnings.filterwarnings(
+            "ignore", "The dirpath has changed"
+        )  # of a checkpoint callback, which keeps none now
         yield
 
 
@@ -149,17 +155,21 @@ def _hyperparameters(path: str) -> dict[str, Any]:
         return dict(found.get("hyper_parameters", {}))
     except Exception as error:  # pickle, zip and torch have a dozen types for a damaged or hostile file
         reason = str(error).partition("\n")[0]
-        raise ConfigError(f"ckpt_path={path!r} cannot be read as a checkpoint of tensors and plain values: {reason}") from error
+        raise ConfigError(
+            f"ckpt_path={path!r} cannot be read as a checkpoint of tensors and plain values: {reason}"
+        ) from error
 
 
 def _check_names(held: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     """Refuse data whose labels mean other things than those that a checkpoint was trained on."""
     for key in ("class_names", "keypoint_names", "attributes"):
         if held.get(key) is not None and key in found and found[key] != held[key]:
-            remedy = "; give dataset.class_names=[...] in the checkpoint's order" if key == "class_names" else ""
+            remedy = (
+                "; give dataset.class_names=[...] in the checkpoint's order" if key == "class_names" else ""
+            )
             raise ConfigError(
-                f"{key} of the checkpoint are {held[key]}, and of the data {found[key]}: its labels would mean something "
-                f"else{remedy}"
+                f"{key} of the checkpoint are {held[key]}, and of the data {found[key]}: its labels would mean "
+                f"something else{remedy}"
             )
 
 
@@ -170,7 +180,7 @@ def _check_task(cfg: DictConfig) -> None:
 
 
 def _taken(cfg: DictConfig, names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that the model's constructor takes and the config does not set; ``weights`` wins over it."""
+    """Return the arguments that the model's constructor takes and the config does not set; ``weights`` wins."""
     parameters = signature(get_object(cfg.model._target_)).parameters.values()
     is_open = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
     taken = {each.name for each in parameters}
@@ -188,7 +198,8 @@ def _trainer(cfg: DictConfig, model: LightningModule, further: tuple[Callback, .
     given: dict[str, Any] = {} if "logger" in own else {"logger": loggers or False}
     has_logger = bool(loggers) if "logger" not in own else own.logger not in (None, False)
     callbacks = [
-        instantiate(each, **_monitored(each, model), _convert_="all") for each in _targets(cfg.get("callbacks"))
+        instantiate(each, **_monitored(each, model), _convert_="all")
+        for each in _targets(cfg.get("callbacks"))
     ]
     if not has_logger or own.get("fast_dev_run"):  # the monitor refuses a trainer without a logger
         callbacks = [each for each in callbacks if not isinstance(each, LearningRateMonitor)]

@@ -17,8 +17,8 @@ __all__ = ["main", "predict"]
 def predict(cfg: DictConfig) -> None:
     """Predict on the split ``predict`` of the data, or ``test`` without one, with the checkpoint ``ckpt_path``.
 
-    The model gets the names of classes and points from the checkpoint; the data needs no labels. The callback ``predict``
-    of the config writes the predictions.
+    The model gets the names of classes and points from the checkpoint; the data needs no labels. The callback
+    ``predict`` of the config writes the predictions.
 
     Args:
         cfg: A config as ``conf/predict.yaml`` composes it.

@@ -14,7 +14,9 @@ from lit_loader.recipes import Task
 __all__ = ["print_report"]
 
 
-def print_report(model: LightningModule, trainer: Trainer, metrics: Mapping[str, float], out: Console) -> None:
+def print_report(
+    model: LightningModule, trainer: Trainer, metrics: Mapping[str, float], out: Console
+) -> None:
     """Print the scores of the test, or the metrics of a model that is no `Task`, and what the monitors measured."""
     if isinstance(model, Task):
         _print_scores(model.test_report() if model.test_scores is not None else [], out)

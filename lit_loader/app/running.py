@@ -53,16 +53,17 @@ def run(main: Callable[[], Any], words: Sequence[str] | None = None) -> None:
 def one_job() -> Iterator[None]:
     """Run one job of Hydra's: further ranks run this job and not its sweep, and the next job starts its own.
 
-    NOTE Lightning starts further ranks by ``sys.argv`` and ``hydra.run.dir``. In a sweep these are the sweep's: each rank
-    would run all of its jobs. And its variables, which name a process as a rank, would outlive the job: the next one
-    would wait for ranks that nobody starts.
+    NOTE Lightning starts further ranks by ``sys.argv`` and ``hydra.run.dir``. In a sweep these are the sweep's: each
+    rank would run all of its jobs. And its variables, which name a process as a rank, would outlive the job: the next
+    one would wait for ranks that nobody starts.
     """
     is_of_sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
     words, variables = list(sys.argv), {name: os.environ.get(name) for name in _RANK_VARIABLES}
     had_group = torch.distributed.is_available() and torch.distributed.is_initialized()
     if is_of_sweep:
         sys.argv[1:] = _words_of_job()
-        with read_write(HydraConfig.get()) as hydra:
+        hydra: Any = HydraConfig.get()  # a DictConfig
+        with read_write(hydra):
             hydra.run.dir = hydra.runtime.output_dir
     try:
         yield
@@ -141,7 +142,15 @@ def _key_of(name: str, cfg: DictConfig) -> str | None:
     dataset = cfg.get("dataset") or {}
     format = dataset.get("format") or ("voc" if str(dataset.get("_target_")).endswith(".VocSource") else None)
     options = format_options(readers()[format]) if format in readers() else {}
-    for path in ("dataset", "workers", "datamodule", "datamodule.train_transforms", "model", "model.model", "sampler"):
+    for path in (
+        "dataset",
+        "workers",
+        "datamodule",
+        "datamodule.train_transforms",
+        "model",
+        "model.model",
+        "sampler",
+    ):
         node, parent = OmegaConf.select(cfg, path), OmegaConf.select(cfg, path.rpartition(".")[0] or path)
         if isinstance(node, DictConfig) and name in node:
             return f"{path}.{name}"

@@ -23,8 +23,8 @@ __all__ = ["finish", "has_stage", "main", "numbers", "test", "train"]
 def train(cfg: DictConfig) -> float | None:
     """Fit, test and report as a config says; resumes from ``ckpt_path``.
 
-    With ``train`` false the weights of ``ckpt_path``, or those that the model is built with, are tested. A run without a
-    test split ends with the fit.
+    With ``train`` false the weights of ``ckpt_path``, or those that the model is built with, are tested. A run without
+    a test split ends with the fit.
 
     Args:
         cfg: A config as ``conf/train.yaml`` composes it.
@@ -66,7 +66,9 @@ def finish(run: Run, metrics: Mapping[str, float], tested: str, start: float) ->
         out.print(f"tested: {tested}", soft_wrap=True)
         print_report(run.model, run.trainer, metrics, out)
         seconds = time.monotonic() - start
-        out.print(f"finished in {seconds:.0f} s; pictures, logs and checkpoints in {run.folder}", soft_wrap=True)
+        out.print(
+            f"finished in {seconds:.0f} s; pictures, logs and checkpoints in {run.folder}", soft_wrap=True
+        )
     return _optimized(run, metrics)
 
 
@@ -82,7 +84,9 @@ def test(run: Run, path: str | None) -> str:
     if path is None:
         path = getattr(run.trainer.checkpoint_callback, "best_model_path", None) or None
     with loading(run.cfg):
-        run.trainer.test(run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True, verbose=False)
+        run.trainer.test(
+            run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True, verbose=False
+        )
     return f"checkpoint {path}" if path else "the last weights: there is no checkpoint"
 
 
@@ -91,7 +95,7 @@ def numbers(run: Run) -> dict[str, float]:
     return {name: float(value) for name, value in run.trainer.callback_metrics.items()}
 
 
-def _optimized(run: Run, metrics: dict[str, float]) -> float | None:
+def _optimized(run: Run, metrics: Mapping[str, float]) -> float | None:
     """Return what a sweep optimises.
 
     Raises:
@@ -100,9 +104,13 @@ def _optimized(run: Run, metrics: dict[str, float]) -> float | None:
     chosen: str | None = run.cfg.get("optimized_metric")
     name = chosen or getattr(run.model, "monitor", None)
     for callback in run.trainer.checkpoint_callbacks:
-        if isinstance(callback, ModelCheckpoint) and callback.monitor == name and callback.best_model_score is not None:
+        if (
+            isinstance(callback, ModelCheckpoint)
+            and callback.monitor == name
+            and callback.best_model_score is not None
+        ):
             return float(callback.best_model_score)
-    if name in metrics:
+    if name is not None and name in metrics:
         return metrics[name]
     if chosen is None:
         return None

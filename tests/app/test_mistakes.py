@@ -46,7 +46,12 @@ def test_a_traceback_comes_on_request(app, voc, monkeypatch):
 def test_options_of_a_format_are_named_as_keys_of_the_config(app, tmp_path):
     write_image(tmp_path / "a.jpg")
     (tmp_path / "train.csv").write_text("path,label,fold\na.jpg,cat,1\n")
-    words = ["dataset=files", "dataset.format=class_list", f"dataset.root={tmp_path}", "dataset.train=train.csv"]
+    words = [
+        "dataset=files",
+        "dataset.format=class_list",
+        f"dataset.root={tmp_path}",
+        "dataset.train=train.csv",
+    ]
     words += ["workers=inline", "dataset.options.image_dir=."]
     line = one_line(app("train", *words, "dataset.options.separator=','", code=1, small=False))
     assert "pass dataset.options.header=true, and label_columns" in line
@@ -77,7 +82,10 @@ def test_arguments_become_keys(text, told):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["datamodule=landmarks", "dataset=shapes"], "choose model=heatmaps_resnet18 or model=heatmaps_small"),
+        (
+            ["datamodule=landmarks", "dataset=shapes"],
+            "choose model=heatmaps_resnet18 or model=heatmaps_small",
+        ),
         (["experiment=shapes", "ckpt_path=nope.ckpt"], "ckpt_path='nope.ckpt' is no file in"),
         (["experiment=shapes", "datamodule.batchsize=4"], "did you mean datamodule.batch_size?"),
     ],
@@ -92,7 +100,9 @@ def test_a_command_without_a_checkpoint_asks_for_one(app, command):
 
 
 def test_a_file_that_is_no_checkpoint_is_never_unpickled(app, tmp_path):
-    (tmp_path / "a.ckpt").write_bytes(b"cos\nsystem\n(S'touch " + str(tmp_path / "hacked").encode() + b"'\ntR.")
+    (tmp_path / "a.ckpt").write_bytes(
+        b"cos\nsystem\n(S'touch " + str(tmp_path / "hacked").encode() + b"'\ntR."
+    )
     assert "a.ckpt' cannot be read as a checkpoint" in app("eval", f"ckpt_path={tmp_path}/a.ckpt", code=1).err
     assert not (tmp_path / "hacked").exists()
 
@@ -131,6 +141,11 @@ def test_an_absent_sweeper_is_named(app, monkeypatch):
 @pytest.mark.parametrize("command", ["train", "eval", "predict"])
 def test_help_lists_groups_experiments_and_examples(app, command):
     done = app(command, "--help", small=False)
-    for part in ("class_balanced", "coco_fasterrcnn", "hparams_search: grid, optuna", f"  lit-loader {command} exp"):
+    for part in (
+        "class_balanced",
+        "coco_fasterrcnn",
+        "hparams_search: grid, optuna",
+        f"  lit-loader {command} exp",
+    ):
         assert part in done.out
     assert "num_images" not in done.out

@@ -50,14 +50,17 @@ RANKS = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer
 @pytest.mark.soak
 @pytest.mark.parametrize("sweep", [False, True])
 @pytest.mark.parametrize(
-    ("sampler", "batching"), [("weighted", "aspect_ratio"), ("class_balanced", "size"), ("repeat_factor", "plain")]
+    ("sampler", "batching"),
+    [("weighted", "aspect_ratio"), ("class_balanced", "size"), ("repeat_factor", "plain")],
 )
 def test_two_ranks_fit_and_test_once_each_job(tmp_path, sampler, batching, sweep):
     small = [word for word in SMALL if word != "trainer=cpu"]
     words = [*small, *RANKS, "trainer.sync_batchnorm=false", f"sampler={sampler}", f"batching={batching}"]
     words += ["-m", "seed=1,2"] if sweep else []
     program = [sys.executable, "-c", "import sys; from lit_loader.cli import main; sys.exit(main())"]
-    done = subprocess.run([*program, "train", *words], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [*program, "train", *words], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     jobs = 2 if sweep else 1
     assert (done.stdout + done.stderr).count("GLOBAL_RANK: 1, MEMBER: 2/2") == jobs

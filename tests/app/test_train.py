@@ -15,6 +15,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lit_loader.app import train
 from lit_loader.configs import ConfigError, compose_config
 from tests.app import recorder
+from tests.formats.text_sets import write_image
 from tests.small_app import SMALL
 
 RECORDED = "+callbacks.recorder._target_=tests.app.recorder.Recorder"
@@ -34,7 +35,8 @@ def recorded(app):
 
 
 def test_a_run_fits_tests_reports_and_logs(app):
-    done = app("train", "sampler=class_balanced", "tags=[a,b]", "+callbacks.pictures._target_=lit_loader.callbacks.PictureLogger")
+    pictures = "+callbacks.pictures._target_=lit_loader.callbacks.PictureLogger"
+    done = app("train", "sampler=class_balanced", "tags=[a,b]", pictures)
     for part in ("disc", "AP@50", "arrived", "expected", "ClassBalancedSampler", "waited", "finished in"):
         assert part in done.out
     assert "tested: checkpoint" in done.out
@@ -53,7 +55,9 @@ def test_a_run_fits_tests_reports_and_logs(app):
     assert kept["paths"]["output_dir"] == str(folder)
 
 
-@pytest.mark.filterwarnings("ignore:The dirpath has changed")  # the resumed run writes into a folder of its own
+@pytest.mark.filterwarnings(
+    "ignore:The dirpath has changed"
+)  # the resumed run writes into a folder of its own
 @pytest.mark.parametrize("plus", ["", "+"])
 def test_a_checkpoint_is_resumed_with_the_same_data_and_ends_in_the_same_weights(recorded, plus):
     whole = recorded("trainer.max_epochs=2")
@@ -77,7 +81,9 @@ def test_callbacks_and_loggers_are_those_of_their_groups(recorded):
     assert other.trainer.loggers == []
     (stopping,) = (each for each in other.trainer.callbacks if isinstance(each, EarlyStopping))
     assert (stopping.monitor, stopping.mode) == ("val/map_50", "max")
-    assert not {ModelCheckpoint, LearningRateMonitor} & {type(callback) for callback in other.trainer.callbacks}
+    assert not {ModelCheckpoint, LearningRateMonitor} & {
+        type(callback) for callback in other.trainer.callbacks
+    }
 
 
 def test_a_logger_that_the_trainer_is_given_wins(recorded):
@@ -111,7 +117,9 @@ def test_a_run_returns_the_metric_to_optimise(tmp_path):
     assert best == pytest.approx(float(state["best_model_score"]))
     assert returned(tmp_path / "b", "test=false", "optimized_metric=train/loss") > 1
     assert returned(tmp_path / "c", "train=false", "test=false") is None
-    with pytest.raises(ConfigError, match="optimized_metric='nope' is no metric .* train/loss, val/map, val/map_50"):
+    with pytest.raises(
+        ConfigError, match=r"optimized_metric='nope' is no metric .* train/loss, val/map, val/map_50"
+    ):
         returned(tmp_path / "d", "test=false", "optimized_metric=nope")
 
 
@@ -119,3 +127,15 @@ def test_warnings_are_ignored_and_the_config_printed_on_request(app):
     words = ["extras.ignore_warnings=true", "extras.print_config=true", "train=false", "test=false"]
     done = app("train", *words)
     assert "num_images:" in done.out
+
+
+@pytest.mark.filterwarnings("ignore:Total length of `list`", "ignore:.*could not find the monitored key")
+def test_the_bare_experiment_of_classification_trains_on_any_folders(app, tmp_path):
+    for number, name in enumerate(("cat", "dog") * 4):
+        write_image(tmp_path / f"set/{name}/{number}.png")
+    words = ["experiment=classification", "dataset=image_folder", f"dataset.root={tmp_path}/set", "dataset.train=."]
+    words += ["dataset.val=null", "model=classifier_small", "workers=inline", "datamodule.batch_size=4", "logger=none"]
+    words += ["datamodule.train_transforms.size=32", "callbacks=[class_mix]", "trainer.max_epochs=1"]
+    done = app("train", *words, "trainer.enable_progress_bar=false", "trainer.log_every_n_steps=1", small=False)
+    assert "mix" in done.out
+    assert "cat" in done.out

@@ -120,3 +120,9 @@ def test_a_mistake_ends_with_a_message_and_its_code(command, faces, words, code,
     assert command.err.startswith("lit-loader: error: ")
     assert command.err.count("\n") == 1
     assert command.out == ""
+
+
+def test_an_error_names_the_option_that_settles_it(command, tmp_path):
+    (tmp_path / "train.csv").write_text("path,label,fold\na.jpg,cat,1\n")
+    command("index", "class_list", tmp_path, "train.csv", "--option", "separator=,", code=1)
+    assert "pass --option header=true, and label_columns" in command.err

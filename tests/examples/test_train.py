@@ -32,7 +32,9 @@ def example(tmp_path, monkeypatch):
 
 
 def test_the_examples_train_and_test_a_checkpoint(example, tmp_path):
-    printed = example("train.py", *SMALL, "sampler=class_balanced", "logger=none", f"hydra.run.dir={tmp_path}/run")
+    printed = example(
+        "train.py", *SMALL, "sampler=class_balanced", "logger=none", f"hydra.run.dir={tmp_path}/run"
+    )
     for part in ("disc", "AP@50", "arrived", "ClassBalancedSampler", "waited", "finished in"):
         assert part in printed
     tested = example("eval.py", *SMALL, f"ckpt_path={tmp_path}/run/checkpoints/best.ckpt", "logger=none")
@@ -44,14 +46,18 @@ LIMITS = ["trainer=cpu", "trainer.max_steps=2", "trainer.limit_val_batches=1", "
 LIMITS += ["model.model.channels=16", "model.model.head_channels=32", "trainer.enable_progress_bar=false"]
 LIMITS += ["~callbacks.rich_progress", "workers=inline", "logger=none"]
 UNTESTED = pytest.mark.filterwarnings(
-    "ignore:.*could not find the monitored key", "ignore:The number of training batches", "ignore:Total length of `list`"
+    "ignore:.*could not find the monitored key",
+    "ignore:The number of training batches",
+    "ignore:Total length of `list`",
 )
 
 
 @UNTESTED
 def test_a_detector_on_a_real_voc_set(example, shared_data):
     root = shared_data / "bccd" / "BCCD"
-    printed = example("train.py", "experiment=bccd", f"dataset.root={root}", *LIMITS, "model.model.min_size=96")
+    printed = example(
+        "train.py", "experiment=bccd", f"dataset.root={root}", *LIMITS, "model.model.min_size=96"
+    )
     assert "Platelets" in printed
 
 
@@ -81,6 +87,11 @@ def test_points_of_real_faces(example, shared_data, tmp_path, capsys, monkeypatc
     assert told in capsys.readouterr().out + "schema=face_68"
     val = [] if "--hold-out" in words else ["dataset.val=null"]
     printed = example(
-        "train.py", "experiment=faces", "dataset.root=faces-xml", *val, *LIMITS, "datamodule.train_transforms.size=32"
+        "train.py",
+        "experiment=faces",
+        "dataset.root=faces-xml",
+        *val,
+        *LIMITS,
+        "datamodule.train_transforms.size=32",
     )
     assert "NME" in printed
