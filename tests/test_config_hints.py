@@ -116,7 +116,10 @@ def test_a_model_of_another_task_is_refused_with_those_that_fit(capsys):
     told = told_of(
         lambda: instantiate(cfg.model, class_names=["a"], keypoint_names=["p"], weights=None), capsys
     )
-    landmarks, several = ("heatmaps_resnet18", "heatmaps_small"), ("multi_task_fasterrcnn", "multi_task_small")
+    landmarks, several = (
+        ("heatmaps_resnet18", "heatmaps_small"),
+        ("multi_task_fasterrcnn", "multi_task_small"),
+    )
     assert " or ".join(f"model={name}" for name in (*landmarks, *several)) + " takes it" in told
 
 
