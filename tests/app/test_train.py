@@ -61,7 +61,9 @@ def test_a_run_fits_tests_reports_and_logs(app):
 def test_a_checkpoint_is_resumed_with_the_same_data_and_ends_in_the_same_weights(recorded):
     whole = recorded("trainer.max_epochs=2")
     checkpoint = recorded().trainer.checkpoint_callback.last_model_path
-    resumed = recorded("trainer.max_epochs=2", f"+ckpt_path={checkpoint}")  # without + too, as other tests write it
+    resumed = recorded(
+        "trainer.max_epochs=2", f"+ckpt_path={checkpoint}"
+    )  # without + too, as other tests write it
     assert whole.start == (0, 0)
     assert resumed.start == (1, 4)
     assert resumed.batches == whole.batches[4:]
@@ -132,9 +134,22 @@ def test_warnings_are_ignored_and_the_config_printed_on_request(app):
 def test_the_bare_experiment_of_classification_trains_on_any_folders(app, tmp_path):
     for number, name in enumerate(("cat", "dog") * 4):
         write_image(tmp_path / f"set/{name}/{number}.png")
-    words = ["experiment=classification", "dataset=image_folder", f"dataset.root={tmp_path}/set", "dataset.train=."]
-    words += ["dataset.val=null", "model=classifier_small", "workers=inline", "datamodule.batch_size=4", "logger=none"]
+    words = [
+        "experiment=classification",
+        "dataset=image_folder",
+        f"dataset.root={tmp_path}/set",
+        "dataset.train=.",
+    ]
+    words += [
+        "dataset.val=null",
+        "model=classifier_small",
+        "workers=inline",
+        "datamodule.batch_size=4",
+        "logger=none",
+    ]
     words += ["datamodule.train_transforms.size=32", "callbacks=[class_mix]", "trainer.max_epochs=1"]
-    done = app("train", *words, "trainer.enable_progress_bar=false", "trainer.log_every_n_steps=1", small=False)
+    done = app(
+        "train", *words, "trainer.enable_progress_bar=false", "trainer.log_every_n_steps=1", small=False
+    )
     assert "mix" in done.out
     assert "cat" in done.out

@@ -58,9 +58,7 @@ def test_lists_become_a_voc_folder_that_says_the_same(command, faces, read, tmp_
             assert converted.image_path(i).read_bytes() == original.image_path(i).read_bytes()
             assert converted.image_path(i).samefile(original.image_path(i))  # linked
     assert "images: 26 linked" in out
-    command_line = (
-        "lit-loader train experiment=landmarks dataset=voc dataset.root=new dataset.test=val"
-    )
+    command_line = "lit-loader train experiment=landmarks dataset=voc dataset.root=new dataset.test=val"
     assert f"  {command_line}\n" in out
     assert "there is no split test; --hold-out test=0.1 takes images of train for it" in out
     assert "nose" in out
