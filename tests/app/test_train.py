@@ -58,11 +58,12 @@ def test_a_run_fits_tests_reports_and_logs(app):
 @pytest.mark.filterwarnings(
     "ignore:The dirpath has changed"
 )  # the resumed run writes into a folder of its own
-@pytest.mark.parametrize("plus", ["", "+"])
-def test_a_checkpoint_is_resumed_with_the_same_data_and_ends_in_the_same_weights(recorded, plus):
+def test_a_checkpoint_is_resumed_with_the_same_data_and_ends_in_the_same_weights(recorded):
     whole = recorded("trainer.max_epochs=2")
     checkpoint = recorded().trainer.checkpoint_callback.last_model_path
-    resumed = recorded("trainer.max_epochs=2", f"{plus}ckpt_path={checkpoint}")
+    resumed = recorded(
+        "trainer.max_epochs=2", f"+ckpt_path={checkpoint}"
+    )  # without + too, as other tests write it
     assert whole.start == (0, 0)
     assert resumed.start == (1, 4)
     assert resumed.batches == whole.batches[4:]
