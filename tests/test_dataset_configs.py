@@ -27,7 +27,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not hav
 def small(layout):
     if layout == "image_folder":
         return ["model.weights=null", "datamodule.train_transforms.size=32"]
-    return [f"model.model.{key}" for key in ("channels=8", "head_channels=32", "min_size=64", "max_size=96")]
+    sizes = ("channels=8", "head_channels=32", "min_size=64", "max_size=96")
+    return ["model=fcos_small", *(f"model.model.{size}" for size in sizes)]
 
 
 def test_the_readme_has_a_command_for_each_layout():

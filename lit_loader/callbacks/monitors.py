@@ -113,7 +113,9 @@ class ClassMixMonitor(Callback):
                 f"{found}; give class_names=[...], or leave the callback out"
             )
         self._first_label = getattr(datamodule, "first_label", FIRST_LABEL)
-        labelled, *others = datamodule.summaries(["train"])
+        if not (summaries := datamodule.summaries(["train"])):
+            return  # the data module says that there is nothing to train on
+        labelled, *others = summaries
         held = [each for each in others if each.label in datamodule.attributes]
         mixes = [
             ClassMix(each.label, each.class_names, each.natural_mix, each.expected_mix)

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from lightning.pytorch.utilities.seed import isolate_rng
 from PIL import Image
 
 from lit_loader.callbacks.monitors import ClassMix, ClassMixMonitor
@@ -32,8 +33,8 @@ class PictureLogger(Callback):
     others, such as W&B, by ``log_image``. A CSV logger gets none.
 
     The batches are those that the loaders give to the run: none is loaded for a picture. Predictions are those of the
-    first batch of a validation, by one more ``predict_step``, which every rank takes, so that sharded models can; rank
-    0 draws. torch's generators are left as they were. The class report needs a `ClassMixMonitor` among the callbacks
+    first batch of a validation, by one more ``predict_step``, if the module has one, which every rank takes, so that
+    sharded models can; rank 0 draws. Generators are left as they were. The class report needs a `ClassMixMonitor` among the callbacks
     for the shares that arrived, and a task with ``val_scores`` or ``test_scores``, as those of `lit_loader.recipes`,
     for the metrics.
 
@@ -108,16 +109,11 @@ class PictureLogger(Callback):
     ) -> None:
         """Draw predictions of the first batch, with the weights that are validated."""
         is_due = trainer.current_epoch >= self._last_epoch + self.every_n_epochs
-        if trainer.sanity_checking or batch_idx or dataloader_idx or not is_due:
+        is_first = not trainer.sanity_checking and batch_idx == 0 and dataloader_idx == 0
+        if not (is_due and is_first and is_overridden("predict_step", pl_module)):
             return
         self._last_epoch = trainer.current_epoch
-        device = pl_module.device
-        kept = (
-            [torch.cuda.current_device() if device.index is None else device.index]
-            if device.type == "cuda"
-            else []
-        )
-        with torch.random.fork_rng(devices=kept), trainer.precision_plugin.predict_step_context():
+        with isolate_rng(), trainer.precision_plugin.predict_step_context():
             found = pl_module.predict_step(batch, batch_idx)
         if trainer.is_global_zero:
             datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]

@@ -69,10 +69,10 @@ class ClassificationTask(Task):
             weights=weights,
             replace_heads=replace_classifier,
         )
-        if hasattr(classifier, "aux_logits"):
+        if getattr(classifier, "aux_logits", False):
             raise ValueError(
-                f"{type(classifier).__name__} has auxiliary outputs, which the loss does not take; give another model, "
-                "such as timm/inception_v3"
+                f"{type(classifier).__name__} has auxiliary outputs, which the loss does not take; build it with "
+                "aux_logits=False, or give another model"
             )
         self.normalize = NormalizeImages(*image_mean_std(classifier, builder, weights))
         self.set_model(classifier)

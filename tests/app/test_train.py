@@ -77,7 +77,7 @@ def test_callbacks_and_loggers_are_those_of_their_groups(recorded):
     kinds = {type(callback) for callback in default.trainer.callbacks}
     assert {ModelCheckpoint, LearningRateMonitor} <= kinds
     assert EarlyStopping not in kinds
-    words = ["callbacks=[default,early_stopping]", "logger=none", "callbacks.model_checkpoint=null"]
+    words = ["callbacks=[default,early_stopping]", "logger=null", "callbacks.model_checkpoint=null"]
     other = recorded(*words, "+trainer.enable_checkpointing=false")
     assert other.trainer.loggers == []
     (stopping,) = (each for each in other.trainer.callbacks if isinstance(each, EarlyStopping))
