@@ -43,7 +43,13 @@ def test_data_with_other_classes_is_refused(app, run, tmp_path):
     voc = VocSet(tmp_path / "voc")
     voc.add("a", ("cat", 1, 2, 30, 40))
     voc.split("test", "a\n")
-    words = ["dataset=voc", f"dataset.root={voc.root}", "dataset.train=null", "dataset.val=null"]
+    words = [
+        "dataset=voc",
+        f"dataset.root={voc.root}",
+        "dataset.train=null",
+        "dataset.val=null",
+        "model=fcos_small",
+    ]
     model = [word for word in SMALL if word.startswith(("model", "trainer", "~"))]
     done = app("eval", *words, *model, f"ckpt_path={run[0]}/checkpoints/best.ckpt", code=1, small=False)
     assert "class_names of the checkpoint are ['disc', 'square', 'star'], and of the data ['cat']" in done.err

@@ -142,7 +142,9 @@ def stop(loader, batches):
     return plain(before), plain(iterator), state
 
 
-@pytest.mark.parametrize("workers", [INLINE, WORKERS, PERSISTENT, THREADS], ids=str)
+@pytest.mark.parametrize(
+    "workers", [INLINE, pytest.param(WORKERS, marks=pytest.mark.soak), PERSISTENT, THREADS], ids=str
+)
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_the_same_indices_follow_and_the_epoch_is_whole(name, workers):
     for stop_at in (1, 3):
