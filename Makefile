@@ -12,10 +12,11 @@ IMPORTS := $(addprefix tests/,device/test_nesting.py device/test_pinning.py faul
 	parity/test_deviations.py parity/test_spawn.py seeding/test_draws.py seeding/test_thread_scope.py \
 	shared_memory/test_random_batches.py shared_memory/test_serialization.py)
 LOADER := $(addprefix tests/,device engine faults loader) $(addprefix --ignore=,$(IMPORTS))
-STATE := $(addprefix tests/,parity portability resume samplers seeding shared_memory) $(addprefix --ignore=,$(IMPORTS))
-TRAINING := $(addprefix tests/,datamodules examples lightning transforms) $(IMPORTS)
-FILES := $(addprefix tests/,annotations callbacks formats recipes)
-REST := $(addprefix --ignore=,$(filter-out --ignore=% %.py,$(LOADER) $(STATE) $(TRAINING) $(FILES)))
+STATE := $(addprefix tests/,parity portability resume samplers seeding shared_memory test_exports.py test_extras.py \
+	test_forkserver.py test_hydra_app.py test_walk.py) $(addprefix --ignore=,$(IMPORTS))
+TRAINING := $(addprefix tests/,datamodules lightning transforms) $(IMPORTS)
+FILES := $(addprefix tests/,annotations callbacks examples formats recipes)
+REST := $(addprefix --ignore=,$(filter-out --ignore=% $(IMPORTS),$(LOADER) $(STATE) $(TRAINING) $(FILES)))
 
 .PHONY: demo test soak lint bench clean
 .DELETE_ON_ERROR:

@@ -44,6 +44,7 @@ def test_a_seeded_search_runs_four_trials_and_returns_its_best(app):
     assert 1e-4 <= result["best_params"]["model.optimizer.lr"] <= 0.1
 
 
+EVERY_TASK = {"shapes_landmarks": "NME", "shapes_finish": "macro-F1", "shapes_unified": "finish macro-F1"}
 RANKS = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true"]
 
 
@@ -57,14 +58,35 @@ def test_two_ranks_fit_and_test_once_each_job(tmp_path, sampler, batching, sweep
     small = [word for word in SMALL if word != "trainer=cpu"]
     words = [*small, *RANKS, "trainer.sync_batchnorm=false", f"sampler={sampler}", f"batching={batching}"]
     words += ["-m", "seed=1,2"] if sweep else []
+    jobs = 2 if sweep else 1
+    printed = on_two_ranks(tmp_path, words, jobs=jobs)
+    assert printed.count("mAP@50") == jobs
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("experiment", EVERY_TASK)
+def test_an_experiment_of_every_task_fits_and_tests_on_two_ranks(tmp_path, experiment):
+    of_detection = ("experiment=", "trainer=", "model.model.min_size", "model.model.max_size")
+    words = [f"experiment={experiment}", *(word for word in SMALL if not word.startswith(of_detection))]
+    words += [
+        *RANKS,
+        "trainer.sync_batchnorm=false",
+        "datamodule.batch_size=2",
+    ]  # torch syncs it on GPUs alone
+    words += ["model.model.min_size=48"] if experiment == "shapes_unified" else []
+    assert EVERY_TASK[experiment] in on_two_ranks(tmp_path, words, jobs=1)
+
+
+def on_two_ranks(folder, words, *, jobs):
+    """Train by two processes, as a user starts it; return what it printed, once for each job."""
     program = [sys.executable, "-c", "import sys; from lit_loader.cli import main; sys.exit(main())"]
     done = subprocess.run(
-        [*program, "train", *words], cwd=tmp_path, capture_output=True, text=True, timeout=300
+        [*program, "train", *words], cwd=folder, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    jobs = 2 if sweep else 1
     assert (done.stdout + done.stderr).count("GLOBAL_RANK: 1, MEMBER: 2/2") == jobs
     assert done.stdout.count("finished in") == jobs
-    assert done.stdout.count("mAP@50") == jobs
-    runs = list(tmp_path.glob("logs/train/*/*/checkpoints" if not sweep else "logs/train/*/*/*/checkpoints"))
-    assert len(runs) == jobs == len(list(tmp_path.rglob("checkpoints")))
+    assert (
+        len(list(folder.glob("logs/train/**/checkpoints"))) == jobs == len(list(folder.rglob("checkpoints")))
+    )
+    return done.stdout
