@@ -143,8 +143,8 @@ def with_free_keys(words: Sequence[str]) -> list[str]:
     """Return the words of a command with ``++`` before the keys of a data set whose parts no YAML file can list.
 
     Which options there are depends on the format; Hydra refuses ``dataset.options.columns=...`` without it. And
-    ``+ckpt_path=``, which adds the key to other apps, sets the one that is here; ``logger=null``, which Hydra takes in no
-    command, is ``logger=none``, as for ``callbacks``.
+    ``+ckpt_path=``, which adds the key to other apps, sets the one that is here; ``logger=null``, which Hydra takes in
+    no command, is ``logger=none``, as for ``callbacks``.
     """
     added = [re.sub(r"^\+(?=ckpt_path=)", "", word) for word in words]
     added = [re.sub(r"^(logger|callbacks)=null$", r"\1=none", word) for word in added]
