@@ -35,8 +35,8 @@ class PictureLogger(Callback):
     The batches are those that the loaders give to the run: none is loaded for a picture. Predictions are those of the
     first batch of a validation, by one more ``predict_step``, if the module has one, which every rank takes, so that
     sharded models can; rank 0 draws. Generators are left as they were. The class report needs a `ClassMixMonitor` among
-    the callbacks for the shares that arrived, and a task with ``val_scores`` or ``test_scores``, as those of `lit_loader.recipes`,
-    for the metrics.
+    the callbacks for the shares that arrived, and a task with ``val_scores`` or ``test_scores``, as those of
+    `lit_loader.recipes`, for the metrics.
 
     Args:
         every_n_epochs: Epochs from one picture of predictions to the next.
