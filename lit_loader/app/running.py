@@ -13,11 +13,13 @@ from typing import Any, get_args
 
 import torch
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
 from lit_loader.configs import ConfigError, run_with_hints
 from lit_loader.configs.checks import accepted
+from lit_loader.configs.hints import what_is_wrong
 from lit_loader.errors import LitLoaderError
 from lit_loader.formats import ReadPolicy, readers
 from lit_loader.formats.registry import format_options
@@ -107,11 +109,23 @@ def config_errors(cfg: DictConfig, *, data_only: bool = False) -> Iterator[None]
     except ConfigError:
         raise
     except LitLoaderError as error:
-        raise LitLoaderError(with_config_keys(str(error), cfg)) from error
+        raise LitLoaderError(with_config_keys(str(error), cfg) + _names_of_files(error, cfg)) from error
+    except HydraException as error:
+        raise ConfigError(with_config_keys(what_is_wrong(error), cfg)) from error
     except (ValueError, TypeError, OSError, ImportError) as error:
         if data_only:
             raise
         raise ConfigError(with_config_keys(str(error), cfg)) from error
+
+
+def _names_of_files(error: LitLoaderError, cfg: DictConfig) -> str:
+    """Return where a config names what a data set is read from, if it is not there."""
+    dataset = cfg.get("dataset") or {}
+    if "No such file" not in str(error) or "train" not in dataset:
+        return ""
+    return (
+        f"; dataset.train={dataset.train}, dataset.val and dataset.test name what is read below dataset.root"
+    )
 
 
 def with_config_keys(text: str, cfg: DictConfig) -> str:

@@ -234,7 +234,9 @@ def _read_state(path: Path) -> dict[str, Tensor]:
 
 def _read_file(path: Path) -> Any:
     if not path.is_file():
-        raise FileNotFoundError(f"weights={str(path)!r} is no file; give a file, a name of weights, or null")
+        raise FileNotFoundError(
+            f"weights={str(path)!r} is no file; give weights=PATH, a name, or weights=None"
+        )
     if path.suffix == ".safetensors":
         return require("safetensors.torch", "timm").load_file(path)
     # torchvision's training scripts keep their arguments beside the model; a Namespace holds values only.

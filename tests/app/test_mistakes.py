@@ -37,6 +37,21 @@ def test_an_error_in_the_data_names_the_key_that_settles_it(app, voc):
     assert "ReadPolicy" not in line
 
 
+def test_a_file_that_is_not_there_names_the_keys_of_all_files(app, tmp_path):
+    line = one_line(app("train", "dataset=coco", f"dataset.root={tmp_path}", code=1, small=False))
+    assert "instances_train2017.json: cannot be read" in line
+    assert (
+        "dataset.train=annotations/instances_train2017.json, dataset.val and dataset.test name what is read"
+        in line
+    )
+
+
+def test_weights_that_are_not_known_name_their_key(app):
+    line = one_line(app("train", "model.weights=other/retina.pth", code=1))
+    assert "model: weights='other/retina.pth' is no file; give model.weights=PATH" in line
+    assert "or model.weights=null" in line
+
+
 def test_a_traceback_comes_on_request(app, voc, monkeypatch):
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     with pytest.raises(LitLoaderError, match="missing_image"):

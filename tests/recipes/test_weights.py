@@ -230,7 +230,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, suffix: str, conten
 
 def test_an_absent_file_is_refused_with_what_else_to_give(tmp_path: Path) -> None:
     with pytest.raises(
-        FileNotFoundError, match=r"nowhere\.pth' is no file; give a file, a name of weights, or null"
+        FileNotFoundError, match=r"nowhere\.pth' is no file; give weights=PATH, a name, or weights=None"
     ):
         build(fcos_small, str(tmp_path / "nowhere.pth"))
 
