@@ -120,12 +120,10 @@ def config_errors(cfg: DictConfig, *, data_only: bool = False) -> Iterator[None]
 
 def _names_of_files(error: LitLoaderError, cfg: DictConfig) -> str:
     """Return where a config names what a data set is read from, if it is not there."""
-    dataset = cfg.get("dataset") or {}
-    if "No such file" not in str(error) or "train" not in dataset:
+    train = OmegaConf.select(cfg, "dataset.train")
+    if train is None or "No such file" not in str(error):
         return ""
-    return (
-        f"; dataset.train={dataset.train}, dataset.val and dataset.test name what is read below dataset.root"
-    )
+    return f"; dataset.train={train}, dataset.val and dataset.test name what is read below dataset.root"
 
 
 def with_config_keys(text: str, cfg: DictConfig) -> str:
