@@ -30,7 +30,7 @@ $(READY): pyproject.toml
 demo: $(READY) ## draw the embedded data set, fit and test a detector on it
 	$(PY) examples/train.py experiment=shapes sampler=class_balanced
 
-test: $(READY) ## the whole suite, five parts at once, about 7 minutes on two cores
+test: $(READY) ## the whole suite, five parts at once, about 8 minutes on two cores
 	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; code=0; parts=; \
 	$(foreach part,LOADER STATE TRAINING FILES,$(TEST) -o cache_dir=.pytest_cache/$(part) $($(part)) > "$$out/$(part)" 2>&1 & parts="$$parts $$!";) \
 	$(TEST) $(REST) || code=$$?; \

@@ -118,7 +118,7 @@ def checkpoint_path(cfg: DictConfig, *, is_needed: bool = False) -> str | None:
         is_needed: Whether there must be one.
 
     Raises:
-        ConfigError: If there is no such file, or none is given and one is needed.
+        ConfigError: If the file does not exist, or is not given where it is needed.
     """
     path: str | None = cfg.get("ckpt_path")
     if path is None and is_needed:
@@ -128,7 +128,7 @@ def checkpoint_path(cfg: DictConfig, *, is_needed: bool = False) -> str | None:
     if path is None or path in _LIGHTNINGS_PATHS or "://" in path or Path(path).exists():
         return path
     raise ConfigError(
-        f"ckpt_path={path!r} is no file in {Path.cwd()}; a run has its checkpoints as " + _EXAMPLE
+        f"ckpt_path={path!r} does not exist in {Path.cwd()}; a run has its checkpoints as " + _EXAMPLE
     )
 
 
@@ -146,7 +146,7 @@ def _hyperparameters(path: str) -> dict[str, Any]:
     """Return the arguments of its model that a checkpoint holds; none of one that Lightning finds by a word.
 
     Raises:
-        ConfigError: If the file is no checkpoint.
+        ConfigError: If the file cannot be read as a checkpoint.
     """
     if not Path(path).is_file():
         return {}

@@ -59,7 +59,7 @@ def finish(run: Run, metrics: Mapping[str, float], tested: str, start: float) ->
     """Print what a run has to tell, on rank 0, and return what a sweep optimises.
 
     Raises:
-        ConfigError: If ``optimized_metric`` is no metric of the run.
+        ConfigError: If ``optimized_metric`` is not among the run's metrics.
     """
     if run.trainer.is_global_zero:
         out = console()
@@ -115,7 +115,7 @@ def _optimized(run: Run, metrics: Mapping[str, float]) -> float | None:
     if chosen is None:
         return None
     raise ConfigError(
-        f"optimized_metric={chosen!r} is no metric of this run; its metrics: {', '.join(sorted(metrics)) or 'none'}"
+        f"optimized_metric={chosen!r} is not among the metrics of this run: {', '.join(sorted(metrics)) or 'none'}"
     )
 
 

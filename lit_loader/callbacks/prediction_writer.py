@@ -147,14 +147,9 @@ class PredictionWriter(BasePredictionWriter):
         names = tuple(getattr(pl_module, "class_names", None) or datamodule.class_names)
         schema = datamodule.keypoint_schema
         points = tuple(getattr(pl_module, "keypoint_names", None) or (schema.names if schema else ()))
-        given = (
-            schema
-            if schema is not None and schema.names == points
-            else KeypointSchema(names=points)
-            if points
-            else None
-        )
-        self._schema = given
+        if schema is None or schema.names != points:  # the model's points are not those of the data
+            schema = KeypointSchema(names=points) if points else None
+        self._schema = schema
         attributes = getattr(pl_module, "attributes", None)
         self._attributes = dict(datamodule.attributes if attributes is None else attributes)
         self._first_label = getattr(datamodule, "first_label", FIRST_LABEL)

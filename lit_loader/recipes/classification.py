@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -156,7 +156,7 @@ def replace_classifier(model: nn.Module, num_classes: int) -> None:
         ValueError: If the model does not end with such a layer.
     """
     if callable(getattr(model, "reset_classifier", None)):  # timm's
-        model.reset_classifier(num_classes)  # type: ignore[operator]
+        cast(Any, model).reset_classifier(num_classes)
         return
     layers = [(name, each) for name, each in model.named_modules() if isinstance(each, nn.Linear | nn.Conv2d)]
     name, last = layers[-1] if layers else ("", model)

@@ -232,8 +232,8 @@ def replace_detection_heads(model: nn.Module, num_classes: int) -> None:
 def _with_classes(conv: nn.Conv2d, before: int, num_classes: int) -> nn.Conv2d:
     """Return a new convolution like one that has ``before`` outputs an anchor."""
     outputs = conv.out_channels // before * num_classes
-    padding: Any = conv.padding
-    return nn.Conv2d(conv.in_channels, outputs, conv.kernel_size, padding=padding)  # type: ignore[arg-type]
+    shape: dict[str, Any] = {"kernel_size": conv.kernel_size, "padding": conv.padding}
+    return nn.Conv2d(conv.in_channels, outputs, **shape)
 
 
 def _as_detections(found: Mapping[str, Tensor]) -> dict[str, Tensor]:

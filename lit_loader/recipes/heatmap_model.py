@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor, nn
@@ -153,7 +153,7 @@ def _leave(model: nn.Module, num_classes: int) -> None:
 def _without_classifier(model: nn.Module) -> nn.Module:
     """Return the part of a classifier before its average pool."""
     if hasattr(model, "forward_features"):  # timm's
-        model.reset_classifier(0)  # type: ignore[operator]
+        cast(Any, model).reset_classifier(0)
         return model
     ends = ("avgpool", "classifier", "fc", "head", "heads")
     parts: OrderedDict[str, nn.Module] = OrderedDict()

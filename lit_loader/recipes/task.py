@@ -217,7 +217,7 @@ class Task(LightningModule):
 
     def collect(self, batch: Any, metric: Metric) -> None:
         """Predict on a batch of validation or test and update its metric."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} needs a method collect(self, batch, metric)")
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Update the metric of validation."""

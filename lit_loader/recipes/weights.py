@@ -102,7 +102,7 @@ def build_model(
         raise ValueError(f"weights={weights!r}: {name} has no weights by name; give a file, or null")
     names = _weight_names(builder)
     if names is not None and weights not in names:
-        raise ValueError(f"weights={weights!r} is none of {', '.join(names)}, nor a file")
+        raise ValueError(f"weights={weights!r} is neither a file nor one of {', '.join(names)}")
     model = _call(builder, weights=weights)
     replace_heads(model, num_classes)
     return model
@@ -235,7 +235,7 @@ def _read_state(path: Path) -> dict[str, Tensor]:
 def _read_file(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(
-            f"weights={str(path)!r} is no file; give weights=PATH, a name, or weights=None"
+            f"weights={str(path)!r} does not exist; give weights=PATH, a name, or weights=None"
         )
     if path.suffix == ".safetensors":
         return require("safetensors.torch", "timm").load_file(path)

@@ -48,7 +48,7 @@ def test_a_file_that_is_not_there_names_the_keys_of_all_files(app, tmp_path):
 
 def test_weights_that_are_not_known_name_their_key(app):
     line = one_line(app("train", "model.weights=other/retina.pth", code=1))
-    assert "model: weights='other/retina.pth' is no file; give model.weights=PATH" in line
+    assert "model: weights='other/retina.pth' does not exist; give model.weights=PATH" in line
     assert "or model.weights=null" in line
 
 
@@ -101,7 +101,7 @@ def test_arguments_become_keys(text, told):
             ["datamodule=landmarks", "dataset=shapes"],
             "choose model=heatmaps_resnet18 or model=heatmaps_small",
         ),
-        (["experiment=shapes", "ckpt_path=nope.ckpt"], "ckpt_path='nope.ckpt' is no file in"),
+        (["experiment=shapes", "ckpt_path=nope.ckpt"], "ckpt_path='nope.ckpt' does not exist in"),
         (["experiment=shapes", "datamodule.batchsize=4"], "did you mean datamodule.batch_size?"),
     ],
 )

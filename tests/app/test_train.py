@@ -119,7 +119,7 @@ def test_a_run_returns_the_metric_to_optimise(tmp_path):
     assert returned(tmp_path / "b", "test=false", "optimized_metric=train/loss") > 1
     assert returned(tmp_path / "c", "train=false", "test=false") is None
     with pytest.raises(
-        ConfigError, match=r"optimized_metric='nope' is no metric .* train/loss, val/map, val/map_50"
+        ConfigError, match=r"optimized_metric='nope' is not among .* train/loss, val/map, val/map_50"
     ):
         returned(tmp_path / "d", "test=false", "optimized_metric=nope")
 

@@ -12,9 +12,6 @@ SCRIPT = Path(__file__).parents[2] / "examples/own_detector.py"
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings(
-        "ignore:.*treespec, LeafSpec:FutureWarning"
-    ),  # Lightning 2.6.6 over torch 2.15
 ]
 
 

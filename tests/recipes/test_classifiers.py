@@ -119,7 +119,7 @@ def test_colours_are_those_of_timm_or_else_of_imagenet(model: Any, mean: list[fl
 
 
 def test_names_of_weights_are_checked() -> None:
-    with pytest.raises(ValueError, match="'V2' is none of V1"):
+    with pytest.raises(ValueError, match="'V2' is neither a file nor one of V1"):
         ClassificationTask(tiny, class_names=CLASSES, weights="V2")
     with pytest.raises(ValueError, match="no weights by name"):
         ClassificationTask(classifier_small, class_names=CLASSES, weights="DEFAULT")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -23,17 +22,7 @@ NAMES = ("disc", "square")
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     # Lightning 2.6.6 over torch 2.15
-    pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny tensors are slower on more threads, many times so where other tests run beside these."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def module(class_names: Any = NAMES, masks: bool = False, **changes: Any) -> DetectionTask:

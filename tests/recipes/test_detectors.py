@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,18 +22,7 @@ NAMES = ("dark", "bright")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings(
-        "ignore:.*treespec, LeafSpec:FutureWarning"
-    ),  # Lightning 2.6.6 over torch 2.15
 ]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def batch(num_images: int = 2, *, masks: bool = False) -> tuple[list[Tensor], list[dict[str, Any]]]:

@@ -51,7 +51,6 @@ DETECTOR = partial(fcos_small, **SMALL, min_size=48, max_size=48, score_thresh=0
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec:FutureWarning"),
 ]
 
 

@@ -138,9 +138,9 @@ def test_a_checkpoint_for_other_points_is_a_start(tmp_path: Any) -> None:
 
 
 def test_weights_that_cannot_be_had_are_refused() -> None:
-    with pytest.raises(ValueError, match="'OLD' is none of IMAGENET1K_V1, DEFAULT, nor a file"):
+    with pytest.raises(ValueError, match="'OLD' is neither a file nor one of IMAGENET1K_V1, DEFAULT"):
         task("resnet18", weights="OLD")
-    with pytest.raises(FileNotFoundError, match="'DEFAULT' is no file"):
+    with pytest.raises(FileNotFoundError, match="'DEFAULT' does not exist"):
         LandmarkTask(heatmaps_small, keypoint_names=CORNERS, weights="DEFAULT")
     with pytest.raises(ValueError, match="did you mean heatmaps_small"):
         task("heatmap_small")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -19,21 +18,10 @@ from tests.recipes.toy_task import Net, ToyTask, loader, trainer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings(
-        "ignore:.*treespec, LeafSpec:FutureWarning"
-    ),  # Lightning 2.6.6 over torch 2.15
     pytest.mark.filterwarnings("ignore:.*number of training batches .* is smaller than the logging interval"),
 ]
 
 sgd = partial(SGD, lr=1.0)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def run(model: ToyTask, folder: Any, *, ckpt_path: Any = None, **changes: Any) -> Trainer:
