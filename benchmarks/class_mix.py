@@ -1,4 +1,4 @@
-"""Which class mix does an epoch bring under each sampling family? BCCD where it is, else the embedded set."""
+"""Which class mix does an epoch bring under each sampling family? On the embedded set, or one in VOC layout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy.typing as npt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.class_weights import SHARED
 from lit_loader.annotations import AnnotationTable, image_labels
 from lit_loader.datamodules import (
     ClassAwareSamplerConfig,
@@ -128,16 +127,17 @@ def draw_mixes(
     figure.savefig(path, dpi=120)
 
 
-def main(out: Path) -> None:
+def main(out: Path, voc: Path | None) -> None:
     """Print and draw the mixes of images and of objects that are cut out."""
     with tempfile.TemporaryDirectory() as cache:
-        root = SHARED if SHARED.is_dir() else draw_shapes(Path(cache))
+        root = draw_shapes(cache, progress=False) if voc is None else voc
         table = read_annotations("voc", root, "train", cache_dir=cache, progress=False)
         crops = labelled_samples(table, label_attribute=None, multi_label=False, sample_unit="object").table
         panels = {"a sample is an image": mixes(table), "a sample is an object": mixes(crops)}
-        for name, found in panels.items():
-            print_mixes(f"{root.name}, {name}", found, table.class_names)
-        title = f"{root.name}, train: {table.num_images} images, {table.num_objects} objects"
+        for kind, found in panels.items():
+            print_mixes(kind, found, table.class_names)
+        name = "the embedded set" if voc is None else root.name
+        title = f"{name}, train: {table.num_images} images, {table.num_objects} objects"
         draw_mixes(panels, table.class_names, out, title=title)
         print(f"\n{out}")
 
@@ -147,4 +147,6 @@ if __name__ == "__main__":
     parser.add_argument(
         "--out", type=Path, default=Path("outputs/class_mix.png"), help="picture (%(default)s)"
     )
-    main(parser.parse_args().out)
+    parser.add_argument("--voc", type=Path, help="a set in VOC layout, or none for the embedded set")
+    given = parser.parse_args()
+    main(given.out, given.voc)

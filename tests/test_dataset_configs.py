@@ -1,10 +1,6 @@
-"""The README's commands on sets of the layouts that they name: composed, built, a step of training and a test."""
+"""The documented commands on sets of the layouts that they name: composed, built, a step of training and a test."""
 
 from __future__ import annotations
-
-import re
-import shlex
-from pathlib import Path
 
 import pytest
 from hydra.utils import instantiate
@@ -12,12 +8,13 @@ from lightning.pytorch import Trainer
 
 from lit_loader.configs import build_datamodule, compose_config
 from lit_loader.recipes import model_kwargs_from_datamodule
+from tests.documents import PAGES, commands
 from tests.made_sets import MAKERS, split_in_two
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
 COMMANDS = {
-    re.search(r"dataset=(\w+)", words)[1]: shlex.split(words)
-    for words in re.findall(r"^\S+ examples/train\.py (dataset=[^#\n]*)", README, re.MULTILINE)
+    words[0].removeprefix("dataset="): words
+    for words in commands(PAGES["training"].split("## Choosing by Hydra")[1], "lit-loader train")
+    if words[0].startswith("dataset=")
 }
 QUICK = ["workers=inline", "dataset.progress=false", "trainer.max_steps=1", "trainer.limit_val_batches=1"]
 
@@ -31,12 +28,12 @@ def small(layout):
     return ["model=fcos_small", *(f"model.model.{size}" for size in sizes)]
 
 
-def test_the_readme_has_a_command_for_each_layout():
+def test_there_is_a_command_for_each_layout():
     assert COMMANDS.keys() == MAKERS.keys()
 
 
 @pytest.mark.parametrize("layout", MAKERS)
-def test_the_command_of_the_readme_trains_and_tests_on_its_layout(layout, tmp_path):
+def test_the_documented_command_trains_and_tests_on_its_layout(layout, tmp_path):
     """With fewer images than a batch: nothing has to be set for a small set."""
     root = tmp_path / "set"
     root.mkdir()

@@ -58,8 +58,8 @@ class FormatSource(FileSource):
             without images.
     """
 
-    format: str
-    root: str
+    format: str = field(kw_only=False)
+    root: str | Path = field(kw_only=False)
     train: str | None = None
     val: str | Sequence[str] | None = None
     test: str | Sequence[str] | None = None
@@ -77,6 +77,7 @@ class FormatSource(FileSource):
     progress: bool = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "root", str(self.root))  # as it stands in messages and cache keys
         stages = get_args(Stage)
         if not any(listed(names) for names in (self.train, self.val, self.test, self.predict)):
             raise ValueError(f"{self.format} in {self.root}: name what to read, such as train='train.txt'")
@@ -254,4 +255,4 @@ class ShapesSource(FileSource):
     def _voc(self) -> VocSource:
         root = draw_shapes(**{setting.name: getattr(self, setting.name) for setting in fields(self)})
         stages: dict[str, Any] = {name: name if name in self.num_images else None for name in _SPLITS}
-        return VocSource(root=str(root), cache_dir=self.cache_dir, progress=self.progress, **stages)
+        return VocSource(root, cache_dir=self.cache_dir, progress=self.progress, **stages)

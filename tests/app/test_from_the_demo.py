@@ -1,20 +1,18 @@
-"""The README's ways from the demo to one's own data, model, logger, sweep and checkpoint run as they are written."""
+"""The documented ways from the demo to one's own data, model, logger, sweep and checkpoint run as they are written."""
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
-from pathlib import Path
 
 import pytest
 
+from tests import documents
+from tests.documents import PAGES, blocks
 from tests.made_sets import make_coco, split_in_two
 from tests.small_app import run_app
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-SECTION = README.split("## From the demo to your own")[1].split("\n## ")[0]
+SECTION = PAGES["training"].split("## From the demo to your own")[1].split("\n## ")[0]
 WAYS = re.split(r"^(?=\*\*)", SECTION, flags=re.MULTILINE)[1:]
 QUICK = [
     *(
@@ -39,10 +37,6 @@ SHAPES = [
 BIG = ["dataset.progress=false", "model.weights=null", "model.model.min_size=64", "model.model.max_size=96"]
 
 
-def blocks(way, language):
-    return re.findall(rf"```{language}\n(.*?)```", way, re.DOTALL)
-
-
 def way(title):
     (found,) = (each for each in WAYS if each.startswith(f"**{title}"))
     return found
@@ -50,10 +44,7 @@ def way(title):
 
 def commands(title):
     """Return the words of each command below a title, without its program."""
-    text = "".join(blocks(way(title), "bash")).replace("\\\n", " ")
-    found = [shlex.split(line) for line in text.strip().splitlines()]
-    assert {words[0] for words in found} == {"lit-loader"}
-    return [words[1:] for words in found]
+    return documents.commands(way(title), "lit-loader")
 
 
 @pytest.fixture
@@ -72,7 +63,7 @@ def run(tmp_path, monkeypatch):
 
 @pytest.fixture
 def coco(tmp_path):
-    """A set in COCO's layout at the place that the README names."""
+    """A set in COCO's layout at the place that the page names."""
     root = tmp_path / "path" / "to" / "coco"
     root.mkdir(parents=True)
     make_coco(root, split_in_two(tmp_path))

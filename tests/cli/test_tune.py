@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import sys
 from argparse import Namespace
@@ -16,6 +15,7 @@ from lit_loader.cli import main
 from lit_loader.configs import build_datamodule, compose_config
 from lit_loader.resources import Resources
 from lit_loader.tuning import INLINE, Candidate, LoaderMeter
+from tests.documents import PAGES, commands
 from tests.tuning.surfaces import figures
 
 SMALL = [
@@ -222,14 +222,14 @@ def test_ctrl_c_ends_it_without_a_traceback(command, folder, monkeypatch):
     assert "stopped" in command.err
 
 
-def test_the_commands_of_the_readme_compose(folder, monkeypatch):
+def test_the_documented_commands_compose(folder, monkeypatch):
     root = Path(__file__).parents[2]
-    lines = re.findall(r"^\.venv/bin/(lit-loader tune.*)$", (root / "README.md").read_text(), re.MULTILINE)
-    assert len(lines) >= 3
+    written = commands(PAGES["workers"], "lit-loader tune")
+    assert len(written) >= 3
     asked: list[Namespace] = []
     monkeypatch.setattr("lit_loader.cli.tune.tune", asked.append)
-    for line in lines:
-        assert main(shlex.split(line, comments=True)[1:]) == 0
+    for words in written:
+        assert main(["tune", *words]) == 0
         directory = asked[-1].config_dir and root / asked[-1].config_dir
         assert (
             compose_config(directory, asked[-1].config_name, asked[-1].overrides).datamodule.num_workers == 2

@@ -14,7 +14,6 @@ from lit_loader.cli import main
 from tests.small_app import SMALL, in_folder
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
 
 
 @pytest.fixture
