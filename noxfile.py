@@ -12,14 +12,16 @@ import nox
 from packaging.requirements import Requirement
 
 nox.options.default_venv_backend = "uv|virtualenv"
-nox.options.error_on_missing_interpreters = False
 
 ROOT = Path(__file__).parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+PYTHON = "3.13"
 TEST_TOOLS = {"hypothesis", "psutil", "pytest", "pytest-timeout"}
-LIGHTNING = [f"tests/{part}" for part in ("app", "callbacks", "datamodules", "examples", "lightning", "recipes")]
+LIGHTNING = [
+    f"tests/{part}" for part in ("app", "callbacks", "datamodules", "examples", "lightning", "recipes")
+]
 NEED_HYDRA = ("lit_loader.app", "lit_loader.configs")
 
 
@@ -39,7 +41,7 @@ def oldest(session: nox.Session) -> None:
     run_suite(session)
 
 
-@nox.session(python=PYTHONS[-2])
+@nox.session(python=PYTHON)
 @nox.parametrize("end", ["oldest", "latest"], ids=["oldest", "latest"])
 def lightning(session: nox.Session, end: str) -> None:
     """The tests of what stands on Lightning, with the oldest and the latest allowed one beside the latest torch."""
@@ -48,7 +50,7 @@ def lightning(session: nox.Session, end: str) -> None:
     run_pytest(session, *LIGHTNING)
 
 
-@nox.session(python=PYTHONS[-2])
+@nox.session(python=PYTHON)
 def base(session: nox.Session) -> None:
     """The tests of what the base install promises, in an environment without extras."""
     tools = [each for each in EXTRAS["dev"] if Requirement(each).name in TEST_TOOLS]
@@ -56,7 +58,7 @@ def base(session: nox.Session) -> None:
     run_pytest(session)
 
 
-@nox.session(python=PYTHONS[-2])
+@nox.session(python=PYTHON)
 @nox.parametrize("extras", ["", "[all]"], ids=["base", "all"])
 def imports(session: nox.Session, extras: str) -> None:
     """Every public module is imported without a warning, in the base install and with all extras."""
@@ -92,7 +94,9 @@ def lower_bounds() -> list[str]:
     pins = []
     for text in {*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra)}:
         requirement = Requirement(text)
-        pins += [f"{requirement.name}=={each.version}" for each in requirement.specifier if each.operator == ">="]
+        pins += [
+            f"{requirement.name}=={each.version}" for each in requirement.specifier if each.operator == ">="
+        ]
     return sorted(pins)
 
 
