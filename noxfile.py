@@ -22,7 +22,7 @@ TEST_TOOLS = {"hypothesis", "psutil", "pytest", "pytest-timeout"}
 LIGHTNING = [
     f"tests/{part}" for part in ("app", "callbacks", "datamodules", "examples", "lightning", "recipes")
 ]
-NEED_HYDRA = ("lit_loader.app", "lit_loader.configs")
+NEED_HYDRA = ("lit_loader.app", "lit_loader.cli.tune", "lit_loader.configs")
 
 
 @nox.session(python=PYTHONS)

@@ -15,7 +15,33 @@ import psutil
 import pytest
 import torch
 
+from tests.extras import is_installed
+
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
+
+NEEDED = {  # files and folders whose every test needs an extra
+    "hydra": [
+        "app",
+        "cli/test_next_command.py",
+        "cli/test_tune.py",
+        "examples",
+        "outside",
+        "portability",
+        "recipes/test_detector_configs.py",
+        "test_compose.py",
+        "test_config_checks.py",
+        "test_config_hints.py",
+        "test_configs.py",
+        "test_dataset_configs.py",
+        "test_experiments.py",
+        "test_hydra_app.py",
+        "test_readme.py",
+        "tuning/test_search.py",
+    ],
+    "recipes": ["formats/test_coco_results.py"],
+    "timm": ["recipes/test_classifiers.py", "recipes/test_heatmap_model.py"],
+}
+collect_ignore = [path for extra, paths in NEEDED.items() if not is_installed(extra) for path in paths]
 
 
 @pytest.fixture(scope="session", autouse=True)
