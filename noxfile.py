@@ -55,7 +55,7 @@ def base(session: nox.Session) -> None:
     """The tests of what the base install promises, in an environment without extras."""
     tools = [each for each in EXTRAS["dev"] if Requirement(each).name in TEST_TOOLS]
     session.install("--editable", ".", *tools)
-    run_pytest(session)
+    run_suite(session)
 
 
 @nox.session(python=PYTHON)
