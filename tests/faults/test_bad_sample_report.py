@@ -28,7 +28,6 @@ from tests.faulty_set import FaultyFiles
 pytestmark = [
     pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning"),
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
     pytest.mark.filterwarnings("ignore:predict returned None"),
     pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
 ]
