@@ -18,7 +18,7 @@ TRAINING := $(addprefix tests/,datamodules lightning transforms) $(IMPORTS)
 FILES := $(addprefix tests/,annotations callbacks examples formats recipes)
 REST := $(addprefix --ignore=,$(filter-out --ignore=% $(IMPORTS),$(LOADER) $(STATE) $(TRAINING) $(FILES)))
 
-.PHONY: demo test soak lint bench clean
+.PHONY: demo test parts soak lint bench clean
 .DELETE_ON_ERROR:
 
 $(READY): pyproject.toml
@@ -31,6 +31,9 @@ demo: $(READY) ## draw the embedded data set, fit and test a detector on it
 	$(PY) examples/train.py experiment=shapes sampler=class_balanced
 
 test: $(READY) ## the whole suite, five parts at once, about 8 minutes on two cores
+	@$(MAKE) --no-print-directory parts
+
+parts: # the suite in an environment that is there: make parts PY=python
 	@out=$$(mktemp -d); trap 'rm -rf "$$out"' EXIT; code=0; parts=; \
 	$(foreach part,LOADER STATE TRAINING FILES,$(TEST) -o cache_dir=.pytest_cache/$(part) $($(part)) > "$$out/$(part)" 2>&1 & parts="$$parts $$!";) \
 	$(TEST) $(REST) || code=$$?; \

@@ -15,7 +15,45 @@ import psutil
 import pytest
 import torch
 
+from tests.extras import is_installed
+
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
+
+NEEDED = {  # files and folders whose every test needs an extra
+    "hydra": [
+        "app/",
+        "cli/test_next_command.py",
+        "cli/test_tune.py",
+        "examples/",
+        "outside/",
+        "portability/",
+        "recipes/test_detector_configs.py",
+        "test_compose.py",
+        "test_config_checks.py",
+        "test_config_hints.py",
+        "test_configs.py",
+        "test_dataset_configs.py",
+        "test_experiments.py",
+        "test_hydra_app.py",
+        "test_readme.py",
+        "tuning/test_search.py",
+    ],
+    "plot": ["callbacks/test_picture_logger.py", "datamodules/test_pictures.py", "recipes/test_pictures.py"],
+    "recipes": ["formats/test_coco_results.py"],
+    "timm": ["recipes/test_classifiers.py", "recipes/test_heatmap_model.py"],
+}
+
+
+def pytest_make_collect_report(collector: pytest.Collector) -> pytest.CollectReport | None:
+    """Skip the files that need an absent extra before they are imported."""
+    if not isinstance(collector, pytest.Module):
+        return None
+    name = collector.path.relative_to(Path(__file__).parent).as_posix()
+    for extra, paths in NEEDED.items():
+        if name.startswith(tuple(paths)) and not is_installed(extra):
+            reason = (str(collector.path), 0, f"Skipped: the extra {extra} is not installed")
+            return pytest.CollectReport(collector.nodeid, "skipped", reason, [])
+    return None
 
 
 @pytest.fixture(scope="session", autouse=True)

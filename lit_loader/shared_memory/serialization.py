@@ -53,7 +53,8 @@ def encode(data: Any, name: Callable[[memoryview], tuple[int, int] | None] | Non
         places.append(_PLACE.pack(*(place or (-1, raw.nbytes))))
         if place is None:
             along.append(raw)
-    return [stream.getbuffer(), b"".join(places), *along]
+    # Not getbuffer(): Python 3.13 reports a stream that is collected before its view.
+    return [stream.getvalue(), b"".join(places), *along]
 
 
 def decode(buffers: Sequence[Buffer], read: Callable[[Places], Sequence[Any]] | None = None) -> Any:

@@ -173,7 +173,6 @@ def test_targets_in_columns_are_refused():
         ClassMixMonitor(list("abc")).on_train_batch_start(None, None, ([], {"labels": torch.ones(2, 3)}), 0)
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_two_ranks_log_mean_wait_and_summed_speed_without_a_warning_and_count_the_classes_of_both(tmp_path):
     class Recording(DataWaitMonitor):
         def on_train_end(self, trainer, pl_module):

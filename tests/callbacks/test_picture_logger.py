@@ -213,7 +213,6 @@ def test_what_cannot_be_drawn_is_refused_at_the_start(tmp_path):
             PictureLogger(**given)
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_of_two_ranks_the_first_draws(datamodule, tmp_path):
     trainer = trainer_of(tmp_path, Counted(tmp_path), ClassMixMonitor(), devices=2, strategy="ddp_fork")
     trainer.fit(Tiny(val_scores=SCORES), datamodule=datamodule)

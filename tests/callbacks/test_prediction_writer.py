@@ -232,7 +232,6 @@ def test_every_set_has_its_file(tmp_path, table):
     assert [len(json.loads(path.read_text())) for path in paths] == [table.num_objects, 2]
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.parametrize("kind", [DetectionDataModule, LandmarkDataModule])
 def test_two_ranks_write_each_image_once(tmp_path, table, kind):
     size = {} if kind is DetectionDataModule else {"size": 32}

@@ -27,7 +27,6 @@ from tests.callbacks.reweighting import (
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
 ]
 
 

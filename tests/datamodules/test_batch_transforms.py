@@ -8,15 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hydra.utils import instantiate
 from lightning.pytorch import LightningModule, Trainer
-from omegaconf import OmegaConf
 from torch import nn
 from torchvision.transforms import v2
 
 from lit_loader import ClassificationDataModule, DetectionDataModule
 from lit_loader.datamodules.batch_transforms import apply_to_batch
 from lit_loader.transforms import NormalizeBatch
+from tests.extras import needs
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
@@ -195,18 +194,20 @@ def test_a_whole_batch_is_flipped_boxes_and_all_by_torchvision(shapes):
         assert torch.equal(flipped["boxes"][:, 0], 48 - target["boxes"][:, 2])
 
 
+@needs("hydra")
+def test_a_node_of_a_config_makes_the_transform():
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    arguments = {"mean": [0.5, 0.4, 0.3], "std": [0.25, 0.5, 1.0]}
+    node = OmegaConf.create({"_target_": "lit_loader.transforms.NormalizeBatch", **arguments})
+    pixels = torch.arange(24, dtype=torch.uint8).reshape(1, 3, 2, 4)
+    assert torch.equal(instantiate(node)(pixels), NormalizeBatch(**arguments)(pixels))
+
+
 @pytest.mark.parametrize(("images", "settings"), [("list", {}), ("stack", {}), ("pad", {"size_divisor": 64})])
 def test_uint8_goes_to_the_step_normalised_in_every_stage(shapes, images, settings):
-    normalize = instantiate(
-        OmegaConf.create(
-            {
-                "_target_": "lit_loader.transforms.NormalizeBatch",
-                "mean": [0.5, 0.5, 0.5],
-                "std": [0.25, 0.25, 0.25],
-            }
-        )
-    )
-    assert isinstance(normalize, NormalizeBatch)
+    normalize = NormalizeBatch(mean=[0.5, 0.5, 0.5], std=[0.25, 0.25, 0.25])
     datamodule = DetectionDataModule(
         shapes,
         batch_size=30,

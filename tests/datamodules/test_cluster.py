@@ -26,7 +26,6 @@ from tests.lightning.ranks import on_ranks, trainer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
 ]
 
 SPLITS = {"train": 12, "val": 6, "test": 6}

@@ -7,7 +7,6 @@ import dataclasses
 import inspect
 import pickle
 
-import jsonargparse
 import pytest
 import torch
 from lightning.fabric.utilities import move_data_to_device
@@ -27,6 +26,7 @@ from lit_loader.datamodules import (
 )
 from lit_loader.datasets import ShapesSource
 from tests.drawn_set import drawn_source
+from tests.extras import needs
 from tests.toys import plain
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
@@ -191,8 +191,11 @@ def test_labels_of_a_batch_lie_among_the_class_names(source, task):
     assert 0 <= int(labels.min()) <= int(labels.max()) < len(datamodule.class_names)
 
 
+@needs("dev")
 @pytest.mark.parametrize("kind", sorted({kind for kind, _ in TASKS.values()}, key=lambda kind: kind.__name__))
 def test_a_command_line_reads_every_setting_from_the_signatures(kind):
+    import jsonargparse
+
     parser = jsonargparse.ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind, "data")
     named = set()

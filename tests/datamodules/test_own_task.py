@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import LightningModule
-from matplotlib.figure import Figure
 
 from lit_loader.datamodules import ClassBalancedSamplerConfig
 from tests.datamodules import own_task
 from tests.datamodules.own_task import CountingDataModule
 from tests.drawn_set import drawn_source
+from tests.extras import needs
 from tests.lightning.ranks import trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
@@ -60,7 +60,10 @@ def test_it_trains_with_samplers_transforms_and_samples_left_out(source):
     assert (datamodule.hparams["most"], datamodule.hparams["batch_size"]) == (2, 4)
 
 
+@needs("plot")
 def test_drawing_is_optional(source):
+    from matplotlib.figure import Figure
+
     datamodule = CountingDataModule(source)
     with pytest.raises(NotImplementedError, match=r"CountingDataModule has no drawing; define draw_batch\("):
         datamodule.plot_batch()

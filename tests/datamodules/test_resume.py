@@ -16,7 +16,6 @@ from tests.resume.sets import BATCH, SIZE, Numbers, StatefulStream
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*has shuffling enabled"),
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
 ]
 
 STEPS = {"max_steps": 18, "max_epochs": -1}

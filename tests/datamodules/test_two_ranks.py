@@ -24,7 +24,6 @@ from tests.lightning.ranks import on_ranks, trainer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
     pytest.mark.filterwarnings("ignore:predict returned None"),
 ]
 

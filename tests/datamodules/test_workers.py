@@ -9,9 +9,9 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from lit_loader import DetectionDataModule
-from lit_loader.configs import build_datamodule, compose_config
 from lit_loader.datamodules import ClassificationDataModule, LandmarkDataModule, MultiTaskDataModule
 from lit_loader.resources import Resources
+from tests.extras import needs
 
 QUIET = {
     "logger": False,
@@ -213,6 +213,7 @@ def test_batches_do_not_depend_on_the_worker_method(shapes, settings):
     assert all(torch.equal(a, b) for (a, _), (b, _) in zip(found, inline, strict=True))
 
 
+@needs("hydra")
 @pytest.mark.parametrize(
     ("option", "settings"),
     [
@@ -222,11 +223,16 @@ def test_batches_do_not_depend_on_the_worker_method(shapes, settings):
     ],
 )
 def test_the_groups_options_arrive(option, settings):
+    from lit_loader.configs import build_datamodule, compose_config
+
     datamodule = build_datamodule(compose_config(overrides=["dataset=shapes", f"workers={option}"]))
     assert {name: getattr(datamodule.workers, name) for name in settings} == settings
 
 
+@needs("hydra")
 def test_auto_is_a_word_of_the_command_line():
+    from lit_loader.configs import build_datamodule, compose_config
+
     for kind in ("detection", "landmarks", "classification", "multi_task"):
         words = ["dataset=shapes", f"datamodule={kind}", "workers.num_workers=auto"]
         datamodule = build_datamodule(compose_config(overrides=words))

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from lightning.pytorch import LightningModule, Trainer
 
-from lit_loader.configs import ConfigError, validate
 from lit_loader.datamodules import (
     ClassificationDataModule,
     DetectionDataModule,
@@ -20,6 +18,7 @@ from lit_loader.datamodules import (
 from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError
 from tests.drawn_set import SIZE, DrawnSource, drawn_source
+from tests.extras import needs
 from tests.toys import plain
 
 pytestmark = [
@@ -153,7 +152,12 @@ def test_settings_are_checked_at_once(settings):
         DetectionDataModule(DrawnSource(), **settings)
 
 
+@needs("hydra")
 def test_a_config_names_the_kinds():
+    from hydra import compose, initialize_config_dir
+
+    from lit_loader.configs import ConfigError, validate
+
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         words = ["dataset=shapes", "datamodule.cache=ram", "datamodule.cache_budget=8 GiB"]
         validate(compose("train", overrides=words))

@@ -20,15 +20,14 @@ from lit_loader import (
     MultiTaskDataModule,
 )
 from lit_loader.callbacks import BadSampleReport
-from lit_loader.configs import build_datamodule, compose_config
 from lit_loader.datasets import ShapesSource
 from lit_loader.errors import TooManyBadSamplesError
+from tests.extras import needs
 from tests.faulty_set import FaultyFiles
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning"),
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
     pytest.mark.filterwarnings("ignore:predict returned None"),
     pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
 ]
@@ -272,8 +271,11 @@ def test_the_bound_ends_a_fit():
         trainer_of().fit(Counting(), loader_of(max_bad_samples=2))
 
 
+@needs("hydra")
 @pytest.mark.parametrize("kind", ["detection", "landmarks", "classification", "multi_task"])
 def test_the_groups_keys_arrive(kind):
+    from lit_loader.configs import build_datamodule, compose_config
+
     words = ["dataset=shapes", f"datamodule={kind}"]
     words += ["datamodule.on_bad_sample=skip", "datamodule.max_bad_samples=7"]
     datamodule = build_datamodule(compose_config(overrides=words))

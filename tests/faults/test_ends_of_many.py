@@ -174,7 +174,7 @@ def run_script(tmp_path, text):
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(text))
     return subprocess.run(
-        [sys.executable, str(path)],
+        [sys.executable, "-W", "ignore:This process:DeprecationWarning", str(path)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,

@@ -10,7 +10,6 @@ HINTS = (
     "Using `DistributedSampler` with the dataloaders",
     "You requested to overfit but enabled",
     "You are using a custom batch sampler",
-    "This process .* is multi-threaded",
     "predict returned None",
 )
 

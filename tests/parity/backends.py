@@ -219,10 +219,11 @@ def _warned(warning: warnings.WarningMessage) -> tuple[str, str]:
 
 
 def _of_the_machine(warning: warnings.WarningMessage) -> bool:
-    """Whether it is torch's advice on more workers than cores, which counts processes, or said of types of tensors."""
+    """Whether it is about processes (torch's advice on their number, forks beside threads) or types of tensors."""
     text = str(warning.message)
     return (
         "worker processes in total" in text
+        or "is multi-threaded" in text
         or "quantize" in text
         or "prototype" in text
         or "Sparse invariant" in text

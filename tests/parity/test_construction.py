@@ -148,7 +148,8 @@ def test_more_workers_than_cores_are_warned_about_when_made_and_when_iterated(mo
             loader = kind(Numbers(), num_workers=2, multiprocessing_context="fork", **arguments)
             list(loader)
             list(loader)
-        return [str(warning.message) for warning in caught]
+        texts = [str(warning.message) for warning in caught]
+        return [text for text in texts if "is multi-threaded" not in text]  # Python's, of a fork
 
     ours = warned(DataLoader, **seed)
     assert ours == warned(TorchDataLoader)

@@ -80,7 +80,8 @@ def observed(backend, **arguments):
             close(loader)
             del loader
         texts = ["".join(str(warning.message).split()) for warning in caught]
-        found.append((batches, [text for text in texts if "workerprocesses" not in text]))
+        of_processes = ("workerprocesses", "ismulti-threaded")
+        found.append((batches, [text for text in texts if not any(part in text for part in of_processes)]))
     return found
 
 

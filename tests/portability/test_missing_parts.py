@@ -13,12 +13,13 @@ from tests.portability.without import PARTS
 
 ROOT = Path(__file__).parents[2]
 EVERY = "+".join(PARTS)
+QUIET_FORKS = "ignore:This process:DeprecationWarning"  # Python 3.12 and newer, of a fork beside a thread
 
 
 def run(tmp_path, *words):
     """Return the exit code and what was written to standard error."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.portability.without", str(tmp_path), *words],
+        [sys.executable, "-W", QUIET_FORKS, "-m", "tests.portability.without", str(tmp_path), *words],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

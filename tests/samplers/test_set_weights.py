@@ -11,8 +11,6 @@ from torch.utils.data import Dataset
 from lit_loader import DataLoader
 from lit_loader.samplers import RandomSampler, WeightedRandomSampler
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-
 OLD, NEW = np.arange(1.0, 41.0), np.arange(40.0, 0.0, -1.0) ** 2
 
 

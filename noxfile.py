@@ -1,0 +1,106 @@
+"""The test matrix. ``nox`` runs every session, ``nox -s lint`` one, ``nox -l`` lists them.
+
+``nox -s "tests-3.13" -- tests/loader`` gives pytest other arguments than the session's own.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import nox
+from packaging.requirements import Requirement
+
+nox.options.default_venv_backend = "uv|virtualenv"
+
+ROOT = Path(__file__).parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+PYTHON = "3.13"
+TEST_TOOLS = {"hypothesis", "psutil", "pytest", "pytest-timeout"}
+LIGHTNING = [
+    f"tests/{part}" for part in ("app", "callbacks", "datamodules", "examples", "lightning", "recipes")
+]
+NEED_HYDRA = ("lit_loader.app", "lit_loader.cli.tune", "lit_loader.configs")
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """The whole suite with the latest of everything."""
+    session.install("--editable", ".[dev]")
+    run_suite(session)
+
+
+@nox.session(python=PYTHONS[0])
+def oldest(session: nox.Session) -> None:
+    """The whole suite with every requirement at its lower bound."""
+    pins = Path(session.create_tmp(), "oldest.txt")
+    pins.write_text("\n".join(lower_bounds()))
+    session.install("--editable", ".[dev]", "--constraint", str(pins))
+    run_suite(session)
+
+
+@nox.session(python=PYTHON)
+@nox.parametrize("end", ["oldest", "latest"], ids=["oldest", "latest"])
+def lightning(session: nox.Session, end: str) -> None:
+    """The tests of what stands on Lightning, with the oldest and the latest allowed one beside the latest torch."""
+    pins = [pin for pin in lower_bounds() if pin.startswith("lightning==")] if end == "oldest" else []
+    session.install("--editable", ".[dev]", *pins)
+    run_pytest(session, *LIGHTNING)
+
+
+@nox.session(python=PYTHON)
+def base(session: nox.Session) -> None:
+    """The tests of what the base install promises, in an environment without extras."""
+    tools = [each for each in EXTRAS["dev"] if Requirement(each).name in TEST_TOOLS]
+    session.install("--editable", ".", *tools)
+    run_suite(session)
+
+
+@nox.session(python=PYTHON)
+@nox.parametrize("extras", ["", "[all]"], ids=["base", "all"])
+def imports(session: nox.Session, extras: str) -> None:
+    """Every public module is imported without a warning, in the base install and with all extras."""
+    session.install("--editable", f".{extras}")
+    modules = [name for name in public_modules() if extras or not name.startswith(NEED_HYDRA)]
+    session.run("python", "-W", "error", "-c", f"import {', '.join(modules)}")
+
+
+@nox.session(python=PYTHONS[0])
+def lint(session: nox.Session) -> None:
+    """Style and types."""
+    session.install("--editable", ".[dev]")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+
+
+def run_suite(session: nox.Session) -> None:
+    """Run what `make test` runs, or pytest with the arguments after ``--``."""
+    if session.posargs:
+        run_pytest(session)
+    else:
+        session.run("make", "parts", "PY=python", external=True)
+
+
+def run_pytest(session: nox.Session, *arguments: str) -> None:
+    """Run pytest with the arguments after ``--``, or else with these."""
+    session.run("python", "-m", "pytest", "-m", "not soak", *(session.posargs or arguments))
+
+
+def lower_bounds() -> list[str]:
+    """Every requirement of pyproject.toml as ``name==bound``."""
+    pins = []
+    for text in {*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra)}:
+        requirement = Requirement(text)
+        pins += [
+            f"{requirement.name}=={each.version}" for each in requirement.specifier if each.operator == ">="
+        ]
+    return sorted(pins)
+
+
+def public_modules() -> list[str]:
+    """Every module of the package but its entry point."""
+    paths = (path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("lit_loader/**/*.py"))
+    return sorted(".".join(path.parts).removesuffix(".__init__") for path in paths if path.stem != "__main__")
