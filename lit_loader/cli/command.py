@@ -17,10 +17,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.metadata import version
 from types import FrameType
 from typing import Any, Final
 
+from lit_loader import __version__
 from lit_loader.cli.printing import printable
 from lit_loader.cli.settings import UsageError
 from lit_loader.errors import LitLoaderError
@@ -218,7 +218,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="lit-loader",
         description="Annotations of any format: convert, index. Training: train, eval, predict. Workers: tune.",
     )
-    parser.add_argument("--version", action="version", version=f"lit-loader {version('lit-loader')}")
+    parser.add_argument("--version", action="version", version=f"lit-loader {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
 
     def command(run: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:
