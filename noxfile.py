@@ -35,7 +35,7 @@ def tests(session: nox.Session) -> None:
 @nox.session(python=PYTHONS[0])
 def oldest(session: nox.Session) -> None:
     """The whole suite with every requirement at its lower bound."""
-    pins = Path(session.create_tmp(), "oldest.txt")
+    pins = session.cache_dir / "oldest.txt"
     pins.write_text("\n".join(lower_bounds()))
     session.install("--editable", ".[dev]", "--constraint", str(pins))
     run_suite(session)
