@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -33,9 +35,9 @@ NEEDED = {  # files and folders whose every test needs an extra
         "test_config_hints.py",
         "test_configs.py",
         "test_dataset_configs.py",
+        "test_documents.py",
         "test_experiments.py",
         "test_hydra_app.py",
-        "test_readme.py",
         "tuning/test_search.py",
     ],
     "plot": ["callbacks/test_picture_logger.py", "datamodules/test_pictures.py", "recipes/test_pictures.py"],
@@ -146,6 +148,17 @@ def _descriptors() -> set[str]:
         if target.startswith(("pipe:", "socket:", "/memfd:", "/dev/shm")):
             found.add(f"{entry.name} -> {target}")
     return found
+
+
+@pytest.fixture(scope="session")
+def distributions(tmp_path_factory) -> Path:
+    """A folder with the sdist, the wheel that is built from it, and in ``tree`` the wheel that is built from the tree."""
+    folder = tmp_path_factory.mktemp("dist")
+    root = str(Path(__file__).parents[1])
+    for words in (["--outdir", str(folder)], ["--wheel", "--outdir", str(folder / "tree")]):
+        build = [sys.executable, "-m", "build", "--no-isolation", *words, root]
+        subprocess.run(build, check=True, capture_output=True)
+    return folder
 
 
 @pytest.fixture

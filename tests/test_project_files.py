@@ -48,6 +48,8 @@ esac
 def clone(tmp_path):
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "lit_loader").mkdir()
+    (tmp_path / "conf").mkdir()
     (tmp_path / "interpreter").write_text(INTERPRETER)
     (tmp_path / "interpreter").chmod(0o755)
     return tmp_path
@@ -75,3 +77,11 @@ def test_an_environment_without_pip_is_made_anew(clone):
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     assert make(clone) == 1
+
+
+def test_the_configs_are_found_in_a_tree_without_links(clone):
+    make(clone)
+    assert (clone / "lit_loader" / "conf").samefile(clone / "conf")
+    (clone / ".venv" / ".installed").unlink()
+    make(clone)  # over the link
+    assert not list((clone / "conf").iterdir())
