@@ -152,7 +152,7 @@ def _descriptors() -> set[str]:
 
 @pytest.fixture(scope="session")
 def distributions(tmp_path_factory) -> Path:
-    """A folder with the sdist, the wheel that is built from it, and in ``tree`` the wheel that is built from the tree."""
+    """A folder with the sdist, the wheel that is built from it, and in ``tree`` the wheel built from the tree."""
     folder = tmp_path_factory.mktemp("dist")
     root = str(Path(__file__).parents[1])
     for words in (["--outdir", str(folder)], ["--wheel", "--outdir", str(folder / "tree")]):

@@ -99,7 +99,9 @@ def test_the_metadata_says_what_pyproject_says(metadata):
     assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
     assert set(metadata.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
     required = {Requirement(each) for each in metadata.get_all("Requires-Dist")}
-    assert {each for each in required if each.marker is None} == set(map(Requirement, PROJECT["dependencies"]))
+    assert {each for each in required if each.marker is None} == set(
+        map(Requirement, PROJECT["dependencies"])
+    )
     for extra, wanted in PROJECT["optional-dependencies"].items():
         own = {each.name for each in required if each.marker and each.marker.evaluate({"extra": extra})}
         assert {Requirement(each).name for each in wanted} - {"lit-loader"} <= own, extra

@@ -13,6 +13,7 @@ from tests.own_app import write_app
 
 ROOT = Path(__file__).parents[1]
 
+
 def run_app(folder: Path, *overrides: str, path: Path | None = None) -> list[str]:
     write_app(folder)
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
