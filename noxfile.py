@@ -70,7 +70,7 @@ def imports(session: nox.Session, extras: str) -> None:
 @nox.session(python=PYTHON)
 def wheel(session: nox.Session) -> None:
     """The sdist and the wheel are sound, and the wheel works outside of the tree, without extras and with the app's."""
-    tools = Path(session.create_tmp(), "tools")
+    tools = session.cache_dir / "wheel"
     session.run("python", "-m", "venv", "--clear", str(tools))
     python = str(tools / "bin" / "python")
     names = {"build", "pytest", "pytest-timeout"}
@@ -80,7 +80,15 @@ def wheel(session: nox.Session) -> None:
     sdist, built = sorted(map(str, (tools / "dist").iterdir()), key=lambda path: path.endswith(".whl"))
     session.run(python, "-m", "twine", "check", "--strict", sdist, built, external=True)
     # the environment of the session holds the wheel and what it requires, and no tools
-    tests = [python, "-m", "pytest", "-p", "no:cacheprovider", "--confcutdir=tests/installed"]
+    tests = [
+        python,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "--confcutdir=tests/installed",
+        "--timeout=1200",
+    ]
     for extras, file in (("", "test_base.py"), ("[hydra]", "test_app.py")):
         session.install(f"{built}{extras}")
         env = {"LIT_LOADER_PYTHON": str(Path(session.bin, "python"))}
