@@ -67,7 +67,9 @@ def imports(session: nox.Session, extras: str) -> None:
     session.run("python", "-W", "error", "-c", f"import {', '.join(modules)}")
 
 
-@nox.session(python=PYTHON)
+@nox.session(
+    python=PYTHON, reuse_venv=False
+)  # the extras of an earlier run would be there without being asked for
 def wheel(session: nox.Session) -> None:
     """The sdist and the wheel are sound, and the wheel works outside of the tree, without extras and with the app's."""
     tools = session.cache_dir / "wheel"
@@ -79,7 +81,7 @@ def wheel(session: nox.Session) -> None:
     session.run(python, "-m", "build", "--outdir", str(tools / "dist"), external=True)
     sdist, built = sorted(map(str, (tools / "dist").iterdir()), key=lambda path: path.endswith(".whl"))
     session.run(python, "-m", "twine", "check", "--strict", sdist, built, external=True)
-    # the environment of the session holds the wheel and what it requires, and no tools
+    # the environment of the session gets the wheel and what it requires, and no tools
     tests = [
         python,
         "-m",
