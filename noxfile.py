@@ -67,9 +67,8 @@ def imports(session: nox.Session, extras: str) -> None:
     session.run("python", "-W", "error", "-c", f"import {', '.join(modules)}")
 
 
-@nox.session(
-    python=PYTHON, reuse_venv=False
-)  # the extras of an earlier run would be there without being asked for
+# A reused environment would hold the extras of the run before.
+@nox.session(python=PYTHON, reuse_venv=False)
 def wheel(session: nox.Session) -> None:
     """The sdist and the wheel are sound, and the wheel works outside of the tree, without extras and with the app's."""
     tools = session.cache_dir / "wheel"
@@ -82,19 +81,12 @@ def wheel(session: nox.Session) -> None:
     sdist, built = sorted(map(str, (tools / "dist").iterdir()), key=lambda path: path.endswith(".whl"))
     session.run(python, "-m", "twine", "check", "--strict", sdist, built, external=True)
     # the environment of the session gets the wheel and what it requires, and no tools
-    tests = [
-        python,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "--confcutdir=tests/installed",
-        "--timeout=1200",
-    ]
+    options = ["-p", "no:cacheprovider", "--confcutdir=tests/installed", "--timeout=1200"]
     for extras, file in (("", "test_base.py"), ("[hydra]", "test_app.py")):
         session.install(f"{built}{extras}")
         env = {"LIT_LOADER_PYTHON": str(Path(session.bin, "python"))}
-        session.run(*tests, *session.posargs, f"tests/installed/{file}", env=env, external=True)
+        tests = [*options, *session.posargs, f"tests/installed/{file}"]
+        session.run(python, "-m", "pytest", *tests, env=env, external=True)
 
 
 @nox.session(python=PYTHONS[0])
