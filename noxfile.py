@@ -85,8 +85,7 @@ def wheel(session: nox.Session) -> None:
     for extras, file in (("", "test_base.py"), ("[hydra]", "test_app.py")):
         session.install(f"{built}{extras}")
         env = {"LIT_LOADER_PYTHON": str(Path(session.bin, "python"))}
-        tests = [*options, *session.posargs, f"tests/installed/{file}"]
-        session.run(python, "-m", "pytest", *tests, env=env, external=True)
+        session.run(python, "-m", "pytest", *options, f"tests/installed/{file}", env=env, external=True)
 
 
 @nox.session(python=PYTHONS[0])
