@@ -12,7 +12,7 @@ import lit_loader
 PACKAGE = Path(__file__).parents[1] / "lit_loader"
 
 LAYERS = [
-    ["extras"],
+    ["__version__", "extras"],
     ["batch_memory", "errors", "types", "signatures", "files", "forkserver", "resources"],
     ["configs"],
     ["seeding"],
