@@ -18,7 +18,7 @@ from lit_loader.datasets.decoded import (
     as_cache_settings,
     shrink_target,
 )
-from lit_loader.datasets.images import decode_image
+from lit_loader.datasets.encoded_image import decode_image
 from lit_loader.datasets.reading import ImageReading
 from lit_loader.datasets.targets import (
     OBJECT_FIELDS,

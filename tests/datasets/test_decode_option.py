@@ -36,13 +36,13 @@ def table(tmp_path_factory):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """The files that were opened undecoded."""
+    """The files of which a region was decoded."""
     found = []
 
     class Noting(EncodedImage):
-        def __init__(self, path, **settings):
-            found.append(path)
-            super().__init__(path, **settings)
+        def read_region(self, region, *, zoom):
+            found.append(self._path)
+            return super().read_region(region, zoom=zoom)
 
     monkeypatch.setattr(reading_module, "EncodedImage", Noting)
     return found
