@@ -196,11 +196,14 @@ class DetectionDataset(Dataset[DetectionSample]):
         return sample
 
     def _open(self, path: str, position: int) -> tuple[ImageSource, tuple[int, int]]:
-        """Return the image, and its (width, height) in the file; it is decoded if ``transforms`` want every pixel."""
+        """Return the image, and its (width, height) in the file.
+
+        It is decoded, unless it is cached or ``transforms`` and ``decode`` say to decode what is shown.
+        """
         if self.cache is not None:
             kept = self.cache.open(path, position)
             return kept, kept.true_size
-        if isinstance(self.transforms, DecodeAwareCompose):
+        if self.reading.decode == "fast" and isinstance(self.transforms, DecodeAwareCompose):
             image: ImageSource = self.reading.open(path)
         else:
             image = DecodedImage(self.reading.read(path))

@@ -14,7 +14,7 @@ from lit_loader.datasets.images import MAX_PIXELS
 __all__ = ["Decode", "ImageReading", "SizeMismatch"]
 
 Decode: TypeAlias = Literal["exact", "fast"]
-"""Whether the pixels are those of a full decode, or within a bound of them."""
+"""Whether every pixel of an image is decoded, or those that a transform shows."""
 
 SizeMismatch: TypeAlias = Literal["clip", "raise"]
 """What is done about an image whose size is not the one in its annotation."""
@@ -31,11 +31,10 @@ class ImageReading:
             as stored. An image that EXIF turns onto its side while the annotation gives the stored size is
             refused, whatever ``size_mismatch`` is: its boxes would lie elsewhere.
         max_pixels: Largest width x height accepted, see `decode_image`.
-        decode: ``"exact"`` gives the pixels of a full decode; ``"fast"`` decodes of a JPEG what the transforms show, no
-            larger than they show it, where they are one of the presets or a
-            ``lit_loader.transforms.DecodeAwareCompose``. Random draws and targets are the same, pixels within the bound
-            of `EncodedImage`. Such transforms have only the part decoded that they show either way; others get every
-            pixel, and a cache keeps every pixel.
+        decode: ``"exact"`` decodes every pixel; ``"fast"`` decodes of a JPEG what the transforms show, no larger than
+            they show it, where they are one of the presets or a ``lit_loader.transforms.DecodeAwareCompose``. Random
+            draws and targets are the same, pixels within the bound of `EncodedImage`. Other transforms get every
+            pixel either way, and a cache keeps every pixel.
 
     Raises:
         ValueError: A setting is outside its choices.

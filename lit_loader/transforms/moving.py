@@ -16,7 +16,7 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
 
-__all__ = ["flat_targets", "mirrored", "moved_targets", "resized", "wrap"]
+__all__ = ["as_array", "flat_targets", "mirrored", "moved_targets", "resized", "wrap"]
 
 _STAY: Final = (bool, int, float, str, type(None), Tensor, np.ndarray)
 _MOVE: Final = (tv_tensors.BoundingBoxes, tv_tensors.KeyPoints)
@@ -45,7 +45,7 @@ def moved_targets(others: Sequence[Any], move: Callable[[Any], Any]) -> list[Any
 
 def resized(value: Any, *, size: tuple[int, int]) -> Any:
     """Return boxes, points or a mask of an image that is resized to ``size`` (height, width)."""
-    found = _as_array(value)
+    found = as_array(value)
     if found is None:
         return functional.resize(value, list(size))
     height, width = value.canvas_size
@@ -59,7 +59,7 @@ def mirrored(value: Any, *, axis: int) -> Any:
     """Return an image, boxes, points or a mask mirrored along x (axis 0) or y (axis 1): x goes to W - x."""
     if type(value) is tv_tensors.Image:
         return value.as_subclass(Tensor).flip(-1 - axis).as_subclass(tv_tensors.Image)
-    found = _as_array(value)
+    found = as_array(value)
     if found is not None:
         limit, out = value.canvas_size[1 - axis], found.copy()
         if out.shape[-1] == 2:
@@ -88,7 +88,7 @@ def wrap(plain: Tensor, *, like: Any, **fields: Any) -> Any:
     return wrapped
 
 
-def _as_array(value: Any) -> npt.NDArray[np.float32] | None:
+def as_array(value: Any) -> npt.NDArray[np.float32] | None:
     """Return the memory of boxes XYXY or of points, or None if torchvision has to move the value."""
     kind = type(value)
     if kind is tv_tensors.KeyPoints or (
