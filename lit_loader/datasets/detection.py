@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
-from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision import tv_tensors
 

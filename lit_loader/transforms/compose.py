@@ -19,6 +19,7 @@ from lit_loader.transforms.flips import RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox
 from lit_loader.transforms.lazy_image import DecodedImage, ImageSource, LazyImage
 from lit_loader.transforms.moving import flat_targets, moved_targets, resized
+from lit_loader.transforms.resampling import ordinary_memory
 from lit_loader.transforms.resized_crop import RandomResizedCrop
 from lit_loader.transforms.sanitize import SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility
@@ -30,7 +31,6 @@ _NEED_NO_PIXELS: Final = (SanitizeObjects, UpdateVisibility)
 _UNDERSTAND: Final = (*_NEED_NO_PIXELS, CropToObjects, Letterbox, RandomHorizontalFlip, RandomVerticalFlip)
 _RESIZES: Final = (v2.RandomShortestSize, v2.Resize)
 _CROPS: Final = (v2.RandomResizedCrop, RandomResizedCrop)
-_COMPOSE: Final = v2.Compose
 _IMAGE_ALONE: Final = (
     *_RESIZES,
     *_CROPS,
@@ -72,7 +72,7 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
     def forward(self, *inputs: Any) -> Any:
         """Transform ``image, target``, one tuple of them, or an image alone."""
         image = inputs[0] if len(inputs) > 1 else None
-        if type(image) is tv_tensors.Image:
+        if image is not None and type(image) is tv_tensors.Image:
             plain = image.as_subclass(torch.Tensor)
             if plain.dtype is torch.uint8 and plain.is_cpu and plain.ndim == 3 and len(plain) == 3:
                 return self._run(LazyImage(DecodedImage(plain), exact=True), inputs[1:])
@@ -109,7 +109,7 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
 def needs_target(transform: Any) -> bool:
     """Return whether what a transform makes of an image may depend on the target."""
     kind = type(transform)
-    if kind in (_COMPOSE, DecodeAwareCompose):
+    if kind in (v2.Compose, DecodeAwareCompose):
         return any(needs_target(part) for part in transform.transforms)
     if kind is CropToObjects:
         return bool(transform.around != "image")
@@ -118,7 +118,7 @@ def needs_target(transform: Any) -> bool:
 
 def _one_by_one(transforms: Sequence[Any]) -> Iterator[Any]:
     for transform in transforms:
-        if type(transform) in (_COMPOSE, DecodeAwareCompose):
+        if type(transform) in (v2.Compose, DecodeAwareCompose):
             yield from _one_by_one(transform.transforms)
         else:
             yield transform
@@ -142,7 +142,7 @@ def _step(transforms: deque[Any], sample: Any) -> Any:
         lands = not image.steps and _only_lands(transforms)
         if lands:
             transforms.pop()
-        pixels = image.resized(size, empty=batch_memory.empty if lands else None)
+        pixels = image.resized(size, empty=batch_memory.empty if lands else ordinary_memory)
         return (pixels, *moved_targets(rest, partial(resized, size=size)))
     if kind in _CROPS and _is_as_read(transform):
         drawn = transform.make_params([image.placeholder()])

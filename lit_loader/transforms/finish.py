@@ -44,7 +44,9 @@ class ToFloat32(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
         if not _is_image(inpt):
             return super().transform(inpt, params)
         plain = inpt.as_subclass(Tensor)
-        return wrap(_empty_for(plain, self.planes, torch.float32).copy_(plain).mul_(1.0 / _LARGEST), like=inpt)
+        return wrap(
+            _empty_for(plain, self.planes, torch.float32).copy_(plain).mul_(1.0 / _LARGEST), like=inpt
+        )
 
 
 class ToUInt8(v2.Transform):  # type: ignore[misc] # torchvision is untyped

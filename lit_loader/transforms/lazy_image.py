@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torchvision import tv_tensors
 
-from lit_loader.transforms.resampling import Allocate, resample
+from lit_loader.transforms.resampling import Allocate, ordinary_memory, resample
 from lit_loader.transforms.views import View, needs_care
 
 __all__ = ["DecodedImage", "ImageRegion", "ImageSource", "LazyImage", "Part", "Step"]
@@ -130,7 +130,7 @@ class LazyImage:
             return self
         return self._with_steps_made()
 
-    def resized(self, size: tuple[int, int], *, empty: Allocate | None = None) -> tv_tensors.Image:
+    def resized(self, size: tuple[int, int], *, empty: Allocate = ordinary_memory) -> tv_tensors.Image:
         """Return the whole image at ``size`` (height, width), after its steps.
 
         Args:
@@ -178,7 +178,7 @@ class LazyImage:
         return scaled.pixels(found.pixels, fill=fill, origin=origin).as_subclass(tv_tensors.Image)
 
     def _part(
-        self, part: Part, size: tuple[int, int], *, fill: float = 0, empty: Allocate | None = None
+        self, part: Part, size: tuple[int, int], *, fill: float = 0, empty: Allocate = ordinary_memory
     ) -> Tensor:
         """Return (left, top, right, bottom) of the image, ``fill`` beyond it, resized once."""
         left, top, right, bottom = part

@@ -96,7 +96,8 @@ def as_array(value: Any) -> npt.NDArray[np.float32] | None:
     ):
         plain = value.as_subclass(Tensor)
         if plain.dtype is torch.float32 and plain.is_cpu and not plain.requires_grad:
-            return plain.numpy()
+            found: npt.NDArray[np.float32] = plain.numpy()
+            return found
     return None
 
 

@@ -1,4 +1,4 @@
-"""Part of a decoded image at another size: torchvision's antialiased bilinear resize, handed pixels as its kernel likes.
+"""Part of a decoded image at another size: torchvision's antialiased bilinear resize, of strides that it is fast with.
 
 NOTE [Strides]
     torch's resize of uint8 takes half the time if it knows that the three values of a pixel lie side by side. Of one
@@ -21,12 +21,19 @@ from torchvision.transforms.v2 import functional as tv_functional
 
 from lit_loader.transforms.views import cut_pixels
 
-__all__ = ["Allocate", "resample"]
+__all__ = ["Allocate", "ordinary_memory", "resample"]
 
 Allocate: TypeAlias = Callable[[Sequence[int], torch.dtype], Tensor]
 """Returns a contiguous tensor of a shape and dtype, its values not set."""
 
+_Scales: TypeAlias = tuple[float, float] | tuple[None, None]
+
 _upsample = torch.ops.aten._upsample_bilinear2d_aa.out
+
+
+def ordinary_memory(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return new memory."""
+    return torch.empty(tuple(shape), dtype=dtype, device="cpu")
 
 
 def resample(
@@ -35,7 +42,7 @@ def resample(
     size: tuple[int, int],
     *,
     fill: float = 0,
-    empty: Allocate | None = None,
+    empty: Allocate = ordinary_memory,
 ) -> Tensor:
     """Return a box of an image at ``size``, resized once, in memory of its own.
 
@@ -44,7 +51,7 @@ def resample(
         box: Left, top, right and bottom; sides may lie between pixels.
         size: (height, width) of the result.
         fill: Value beyond the image.
-        empty: Where the result's memory comes from; None is ``torch.empty``.
+        empty: Where the result's memory comes from.
 
     Returns:
         uint8 ``(3, *size)``: where the box has whole pixels, the bits of torchvision's crop and resize.
@@ -66,22 +73,18 @@ def resample(
     return _resized(cut, size, (None, None), empty)
 
 
-def _resized(
-    cut: Tensor, size: tuple[int, int], scales: tuple[float | None, float | None], empty: Allocate | None
-) -> Tensor:
+def _resized(cut: Tensor, size: tuple[int, int], scales: _Scales, empty: Allocate) -> Tensor:
     _, height, width = cut.shape
     channel, row, column = cut.stride()
     if (channel, column) != (1, 3) or (1, 1) in (size, (height, width)) or not _has_torchvisions_bits():
         return _placed(_resized_by_torchvision(cut, size, scales), empty)
     batch = cut.as_strided((1, 3, height, width), (row * height, 1, row, 3))  # see NOTE [Strides]
-    out = (empty or torch.empty)((1, *size, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+    out = empty((1, *size, 3), torch.uint8).permute(0, 3, 1, 2)
     _upsample(batch, size, False, *scales, out=out)
     return out[0]
 
 
-def _resized_by_torchvision(
-    cut: Tensor, size: tuple[int, int], scales: tuple[float | None, float | None]
-) -> Tensor:
+def _resized_by_torchvision(cut: Tensor, size: tuple[int, int], scales: _Scales) -> Tensor:
     if scales == (None, None):
         resized: Tensor = tv_functional.resize_image(cut, list(size), antialias=True)
         return resized
@@ -90,16 +93,16 @@ def _resized_by_torchvision(
     return found[0, :, : size[0], : size[1]]
 
 
-def _resized_by_pillow(cut: Tensor, box: tuple[float, ...], size: tuple[int, int]) -> Tensor:
+def _resized_by_pillow(cut: Tensor, box: tuple[float, float, float, float], size: tuple[int, int]) -> Tensor:
     picture = Image.fromarray(np.ascontiguousarray(cut.permute(1, 2, 0).numpy()))
     between = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR, box=box)
     return torch.from_numpy(np.array(between)).permute(2, 0, 1)
 
 
-def _placed(pixels: Tensor, empty: Allocate | None) -> Tensor:
+def _placed(pixels: Tensor, empty: Allocate) -> Tensor:
     """Return a copy, the three values of a pixel side by side."""
     _, height, width = pixels.shape
-    out = (empty or torch.empty)((height, width, 3), dtype=torch.uint8).permute(2, 0, 1)
+    out = empty((height, width, 3), torch.uint8).permute(2, 0, 1)
     return out.copy_(pixels)
 
 

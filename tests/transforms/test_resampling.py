@@ -44,7 +44,10 @@ def test_the_result_has_memory_of_its_own_or_what_it_was_given(size):
         given_memory.append(torch.empty(tuple(shape), dtype=dtype))
         return given_memory[-1]
 
-    plain, placed = resample(pixels, (0, 0, 30, 20), size), resample(pixels, (0, 0, 30, 20), size, empty=empty)
+    plain, placed = (
+        resample(pixels, (0, 0, 30, 20), size),
+        resample(pixels, (0, 0, 30, 20), size, empty=empty),
+    )
     before = pixels.clone()
     plain.zero_()
     assert torch.equal(pixels, before)
