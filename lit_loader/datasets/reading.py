@@ -9,12 +9,12 @@ from typing import Literal, TypeAlias, get_args
 from torch import Tensor
 
 from lit_loader.datasets.encoded_image import EncodedImage
-from lit_loader.datasets.images import MAX_PIXELS, decode_image
+from lit_loader.datasets.images import MAX_PIXELS
 
 __all__ = ["Decode", "ImageReading", "SizeMismatch"]
 
 Decode: TypeAlias = Literal["exact", "fast"]
-"""Whether every pixel of an image is decoded, or those that a transform shows."""
+"""Whether the pixels are those of a full decode, or within a bound of them."""
 
 SizeMismatch: TypeAlias = Literal["clip", "raise"]
 """What is done about an image whose size is not the one in its annotation."""
@@ -31,10 +31,11 @@ class ImageReading:
             as stored. An image that EXIF turns onto its side while the annotation gives the stored size is
             refused, whatever ``size_mismatch`` is: its boxes would lie elsewhere.
         max_pixels: Largest width x height accepted, see `decode_image`.
-        decode: ``"exact"`` decodes every pixel; ``"fast"`` decodes of a JPEG what the transforms show, no larger than
-            they show it, where they are one of the presets or a ``lit_loader.transforms.DecodeAwareCompose``. Random
-            draws and targets are the same, pixels within the bound of `EncodedImage`. Other transforms get every
-            pixel either way, and a cache keeps every pixel.
+        decode: ``"exact"`` gives the pixels of a full decode; ``"fast"`` decodes of a JPEG what the transforms show, no
+            larger than they show it, where they are one of the presets or a
+            ``lit_loader.transforms.DecodeAwareCompose``. Random draws and targets are the same, pixels within the bound
+            of `EncodedImage`. Such transforms have only the part decoded that they show either way; others get every
+            pixel, and a cache keeps every pixel.
 
     Raises:
         ValueError: A setting is outside its choices.
@@ -61,7 +62,7 @@ class ImageReading:
         Raises:
             ImageError: The image cannot be decoded, or is larger than ``max_pixels``; the message names the file.
         """
-        return decode_image(path, max_pixels=self.max_pixels, exif_orientation=self.exif_orientation)
+        return self.open(path).read()
 
     def open(self, path: Path | str) -> EncodedImage:
         """Read an image's file and header; its pixels are decoded when they are asked for, as far as they are.

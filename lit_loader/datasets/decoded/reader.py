@@ -49,11 +49,6 @@ _AHEAD: Final = 4
 class CachedImage:
     """An image of a cache; `lit_loader.transforms.ImageSource`.
 
-    NOTE [who may write to pixels]
-        Whoever gets pixels that are not resampled may edit them in place, and the next epoch reads the mapping again:
-        so `read`, and `read_region` at a zoom of 1, give a copy. At any other zoom the caller resamples, which makes
-        memory of its own: it gets a view of the mapping and must not write to it.
-
     Args:
         pixels: uint8 ``(3, H, W)``, channels last in memory.
         true_size: (width, height) of the image as decoded.
@@ -68,21 +63,12 @@ class CachedImage:
         return self._pixels.shape[1], self._pixels.shape[2]
 
     def read(self) -> Tensor:
-        """Return a copy of all pixels, uint8 ``(3, H, W)``, laid out as `decode_image` lays them out."""
+        """Return all pixels, uint8 ``(3, H, W)``, in the layout of `decode_image`; the memory is the caller's."""
         return self._pixels.clone()
 
     def read_region(self, region: tuple[int, int, int, int], *, zoom: float) -> ImageRegion:
-        """Return a region at its own size; see NOTE [who may write to pixels].
-
-        Args:
-            region: Left, top, right and bottom, in whole pixels of the image.
-            zoom: Pixels that the caller makes of one, along both axes.
-        """
-        left, top, right, bottom = region
-        pixels = self._pixels[:, top:bottom, left:right]
-        if zoom == 1:
-            pixels = pixels.clone()
-        return ImageRegion(pixels, left, top, 1.0)
+        """Return all pixels as they lie in the file, which costs nothing; they must not be written to."""
+        return ImageRegion(self._pixels, 0, 0, 1.0)
 
 
 class CachedReader:
