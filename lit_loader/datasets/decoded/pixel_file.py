@@ -168,7 +168,7 @@ def _fits(index: Index, num_bytes: int) -> bool:
     found, width, height, true_width, true_height = (
         index[name].astype(np.float64) for name in INDEX.names or ()
     )
-    ends = np.cumsum([pixels_start(len(index)), *(3 * width * height)])
+    ends = np.cumsum(np.append(pixels_start(len(index)), 3 * width * height))
     sized = (width >= 0) & ((width > 0) == (height > 0)) & (true_width >= width) & (true_height >= height)
     return bool(sized.all() and (ends[1:] == found).all() and ends[-1] == num_bytes)
 
