@@ -114,7 +114,7 @@ def test_a_folder_or_a_pipe_in_its_place_is_told_and_does_not_hang(table, cached
     key = reader.key
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(CacheError, match="is no cache of decoded images"):
+    with pytest.raises(CacheError, match="no decoded images are there"):
         PixelFile(path, key, 4)
     assert_whole(CachedReader(table, ImageReading(), cached()), table)
     path.unlink()

@@ -68,19 +68,17 @@ class PixelFile:
         start = pixels_start(num_images)
         try:
             if not path.is_file() or path.stat().st_size < start:  # a pipe would wait for its writer
-                raise CacheError(f"{path} is no cache of decoded images (any more); make the data set again")
+                raise ValueError("no decoded images are there, or no longer")
             flags, rights = mmap.MAP_PRIVATE | _MAP_NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
             with path.open("rb") as file:
                 data = np.frombuffer(mmap.mmap(file.fileno(), 0, flags=flags, prot=rights), dtype=np.uint8)
         except (OSError, ValueError) as error:
-            raise CacheError(f"{path} cannot be mapped ({error}); make the data set again") from None
+            raise CacheError(f"{path} cannot be read ({error}); make the data set again") from None
         self.num_bytes = len(data)
         self._pixels = torch.from_numpy(data)
         self._index: Index = data[_DIGEST_BYTES:start].view(INDEX)
         if data[:start].tobytes() != head(self._index, key) or not _fits(self._index, self.num_bytes):
-            raise CacheError(
-                f"{path} is damaged, or was made of other files or by another version; delete it"
-            )
+            raise CacheError(f"{path} is damaged, or made of other files or by another version; delete it")
 
     def image(self, slot: int) -> tuple[Tensor, tuple[int, int]] | None:
         """Return an image's pixels and its true size, or None if it could not be decoded.
@@ -125,10 +123,8 @@ def open_or_build(
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         for leftover in path.parent.glob(".*.tmp"):
-            with (
-                suppress(OSError),
-                file_lock(_lock_path(leftover), wait=False) as is_free,
-            ):  # or another user's
+            # an OSError: another user's
+            with suppress(OSError), file_lock(_lock_path(leftover), wait=False) as is_free:
                 if is_free:
                     leftover.unlink()
         with file_lock(_lock_path(path), on_wait=on_wait):
