@@ -33,7 +33,7 @@ from lit_loader.datasets.decoded.settings import CacheSettings, byte_count, byte
 from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError, ImageError
 from lit_loader.resources import count_cores
-from lit_loader.transforms import ImageRegion
+from lit_loader.transforms import ImageRegion, ImageSource
 from lit_loader.types import IndexArray
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ def _shrunk(pixels: Tensor, longest_side: int | None) -> Tensor:
 
 
 def shrink_target(
-    target: dict[str, Any], *, true_size: tuple[int, int], image: Tensor | CachedImage
+    target: dict[str, Any], *, true_size: tuple[int, int], image: ImageSource
 ) -> dict[str, Any]:
     """Return a target of an image for the image as it is kept.
 
@@ -240,12 +240,12 @@ def shrink_target(
         target: With ``boxes`` in pixels of the image as decoded, ``area``, and ``keypoints`` if it has any. Masks are
             drawn at the size that is kept, see `object_target`.
         true_size: (width, height) as decoded.
-        image: The image as it is kept, ``(3, H, W)`` if it is a tensor.
+        image: The image as it is kept.
 
     Returns:
         The target, or a new one: coordinates are multiplied by the exact ratios of the sides, in float64.
     """
-    height, width = image.shape[-2:] if isinstance(image, Tensor) else image.size
+    height, width = image.size
     if (width, height) == true_size:
         return target
     ratios = torch.tensor([width / true_size[0], height / true_size[1]], dtype=torch.float64)
