@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 from torch.utils.data import Dataset
 from torchvision import tv_tensors
 
-from lit_loader.datasets.decoded import (
-    CachedReader,
-    CacheKind,
-    CacheSettings,
-    as_cache_settings,
-    shrink_target,
-)
+from lit_loader.datasets.decoded import CachedReader, CacheSettings, shrink_target
 from lit_loader.datasets.encoded_image import decode_image
 from lit_loader.datasets.reading import ImageReading
 from lit_loader.datasets.targets import (
@@ -78,8 +72,8 @@ class DetectionDataset(Dataset[DetectionSample]):
         masks: Add the masks, drawn from polygons or run lengths for each sample; the table must have some.
         attributes: Names of the table's attributes to add, or ``"all"``.
         reading: How image files are read.
-        cache: Keep the images decoded: ``"ram"``, ``"disk"``, or a `CacheSettings` with a size, a budget and a folder.
-            With a size, larger images are samples of that size, and their targets with them.
+        cache: Keep the images decoded in a file that processes and runs share: True, or `CacheSettings` with a folder,
+            a size and a budget. With a size, larger images are samples of that size, and their targets with them.
 
     Raises:
         ValueError: An argument is outside its choices, or the table lacks what is asked for.
@@ -97,7 +91,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         masks: bool = False,
         attributes: Sequence[str] | Literal["all"] = (),
         reading: ImageReading = ImageReading(),
-        cache: CacheSettings | CacheKind | None = None,
+        cache: CacheSettings | bool = False,
     ) -> None:
         check_dataset_settings(first_label=first_label, extra_fields=extra_fields)
         if not isinstance(reading, ImageReading):
@@ -118,7 +112,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         self.attributes = attribute_names(table, attributes)
         self._image_alone = False
         self._num_images = table.num_images  # the table counts anew each time
-        kept = as_cache_settings(cache)
+        kept = CacheSettings.of(cache)
         self.cache = None if kept is None else CachedReader(table, reading, kept)
 
     def skip_targets(self) -> None:

@@ -195,7 +195,10 @@ class LazyImage:
     def _with_steps_made(self) -> LazyImage:
         height, width = self.size
         whole = self.source.read_region((0, 0, width, height), zoom=1.0).pixels
-        return LazyImage(DecodedImage(self._finished(whole).as_subclass(Tensor)), self.exact)
+        made = self._finished(whole)
+        if made.data_ptr() == whole.data_ptr():  # a step that changes nothing returns the source's own memory
+            return replace(self, steps=())
+        return LazyImage(DecodedImage(made.as_subclass(Tensor)), self.exact)
 
     def _finished(self, pixels: Tensor) -> tv_tensors.Image:
         image = pixels.as_subclass(tv_tensors.Image)
