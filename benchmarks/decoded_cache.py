@@ -26,12 +26,11 @@ from lit_loader import DataLoader
 from lit_loader.annotations import AnnotationTable
 from lit_loader.collate import ClassificationCollate
 from lit_loader.datasets import CacheSettings, ClassificationDataset, ImageReading
-from lit_loader.datasets.decoded import CacheKind
 from lit_loader.datasets.reading import Decode
 from lit_loader.transforms import DecodeAwareCompose, RandomHorizontalFlip, ToUInt8
 
 NUM_IMAGES, BATCH_SIZE = 768, 64
-CASES: tuple[tuple[CacheKind, Decode], ...] = (("ram", "fast"), ("ram", "exact"), ("disk", "fast"))
+CASES: tuple[Decode, ...] = ("fast", "exact")
 WORKERS: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
 
 
@@ -72,18 +71,14 @@ def main(rounds: int) -> None:
         root = Path(folder, "images")
         root.mkdir()
         draw_images(root)
-        kept = {
-            (kind, decode): _dataset(root, CacheSettings(kind, cache_dir=folder), decode)
-            for kind, decode in CASES
-        }
+        kept = {decode: _dataset(root, CacheSettings(cache_dir=folder), decode) for decode in CASES}
         ours: Any = DataLoader
         settings = {"batch_size": BATCH_SIZE, "collate_fn": ClassificationCollate(), "seed": 0, **WORKERS}
         loaders: dict[str, TorchDataLoader[Any]] = {
             "torch, decoded each time": TorchDataLoader(Recipe(root), batch_size=BATCH_SIZE, **WORKERS),
-            "ours, ram, fast, processes": ours(kept["ram", "fast"], **settings),
-            "ours, ram, fast, threads": ours(kept["ram", "fast"], worker_method="thread", **settings),
-            "ours, disk, fast, processes": ours(kept["disk", "fast"], **settings),
-            "ours, ram, exact, processes": ours(kept["ram", "exact"], **settings),
+            "ours, fast, processes": ours(kept["fast"], **settings),
+            "ours, fast, threads": ours(kept["fast"], worker_method="thread", **settings),
+            "ours, exact, processes": ours(kept["exact"], **settings),
         }
         found = compare(
             "classification, batch 64",
@@ -91,7 +86,7 @@ def main(rounds: int) -> None:
             rounds=rounds,
             unit="image",
         )
-        for name in list(loaders)[1:4]:
+        for name in list(loaders)[1:3]:
             judge(f"{name}, torch's rate", found.rate_ratio(name, "torch, decoded each time"), at_least=3.0)
 
 
@@ -103,9 +98,7 @@ def _dataset(root: Path, cache: CacheSettings, decode: Decode) -> Classification
     )
     elapsed, kept = time.perf_counter() - start, dataset.cache
     assert kept is not None
-    print(
-        f"  {cache.kind}, {decode}: {kept.num_bytes / 2**20:.0f} MiB once a host, opened in {elapsed:.2f} s"
-    )
+    print(f"  {decode}: {kept.num_bytes / 2**20:.0f} MiB once a host, opened in {elapsed:.2f} s")
     return dataset
 
 

@@ -79,6 +79,9 @@ TAKES_NO_GENERATOR: dict[Any, tuple[tuple[str, int, Any], ...]] = {
 }
 
 
+_LISTED = TAKES_GENERATOR.union(TAKES_NO_GENERATOR)
+
+
 def _draws(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of a function that takes no generator draws."""
     # The weights of an RNN, a list, are the third argument. Packed sequences have their batch sizes as the second one,
@@ -136,8 +139,8 @@ class ThreadScope(TorchFunctionMode):
     ) -> Any:
         """Call a function of torch, with this thread's generator if it draws and was given none."""
         kwargs = kwargs or {}
-        listed = func in TAKES_GENERATOR or func in TAKES_NO_GENERATOR
-        if not listed or context.generator is not self._generator:  # in a fork of the thread there is none
+        # called for every function of torch: nearly all return here
+        if func not in _LISTED or context.generator is not self._generator:  # in a fork of the thread there is none
             return func(*args, **kwargs)
         if func in TAKES_NO_GENERATOR:
             if _draws(func, args, kwargs):

@@ -9,11 +9,11 @@ from torch import nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+from lit_loader.transforms.compose import DecodeAwareCompose
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
 from lit_loader.transforms.preset_checks import check_chances, check_fill
-from lit_loader.transforms.reading import DecodeAwareCompose
 from lit_loader.transforms.sanitize import SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility
 
@@ -120,7 +120,7 @@ def detection_transforms(
             min_size=min_box_size, min_area=min_box_area, per_object=per_object, per_image=per_image
         )
     )
-    parts.append(ToFloat32() if to_float else ToUInt8(planes=False))
+    parts.append(ToFloat32(planes=False) if to_float else ToUInt8(planes=False))
     return DecodeAwareCompose(parts)
 
 

@@ -169,7 +169,7 @@ class TestTheMatrixFails:
             assert_the_whole_row(Everything(), 1, "fork")
 
     def test_when_threads_have_no_scope(self, monkeypatch):
-        monkeypatch.setattr(thread_scope, "TAKES_GENERATOR", frozenset())
+        monkeypatch.setattr(thread_scope, "_LISTED", frozenset())
         with pytest.raises((AssertionError, RuntimeError)):
             assert_the_whole_row(OwnAndTorch(), 2, "thread")
 
