@@ -22,6 +22,7 @@ from lit_loader.datasets.images import (
 )
 from lit_loader.datasets.jpeg import JpegHeader, check_jpeg_cost, jpeg_header, with_rows
 from lit_loader.errors import ImageError
+from lit_loader.transforms import ImageRegion
 
 try:
     from simplejpeg import decode_jpeg
@@ -94,35 +95,34 @@ class EncodedImage:
         """
         return self._decoded() if self._pixels is None else self._pixels
 
-    def read_part(self, *, zoom: float, bottom: int) -> tuple[Tensor, float]:
-        """Return the rows above ``bottom``, not smaller than ``zoom`` times their size or than they are.
+    def read_region(self, region: tuple[int, int, int, int], *, zoom: float) -> ImageRegion:
+        """Return a region, not smaller than ``zoom`` times its size or than it is.
 
         Args:
+            region: Left, top, right and bottom, in whole pixels of the upright image; at least one pixel, inside it.
             zoom: Pixels of the result for one of the image that are enough, along both axes.
-            bottom: The first row not needed, in pixels of the image, from 1 to H. More rows may come.
 
         Returns:
-            uint8 ``(3, h, w)`` in any memory format, h at least ``ceil(bottom * zoom)``, and the zoom it has, 1, 1/2,
-            1/4 or 1/8.
+            The region, moved outwards to whole pixels of the result, with memory in any order.
 
         Raises:
             ImageError: The file is damaged; the message names it.
         """
         header = self._header
         if header is None or self._pixels is not None:
-            return self.read(), 1.0
+            return _cut(self.read(), region, 1)
         shrink = next((by for by in _SHRINKS if zoom * by <= 1 and self._can_shrink(header, by)), 1)
         rows = header.height
         if header.one_pass and self._orientation == 1:
-            blocks = -(-bottom // header.row_block) + 2
+            blocks = -(-region[3] // header.row_block) + 2
             rows = min(rows, blocks * header.row_block)
         data = self._data if rows == header.height else with_rows(self._data, header, rows)
         pixels = _decode_rgb(data, rows, header.width, shrink)
         if pixels is None:  # a decoder refused what Pillow may accept, or says more of
             self._pixels = self._decoded()
-            return self._pixels, 1.0
+            return _cut(self._pixels, region, 1)
         found = torch.from_numpy(pixels).permute(2, 0, 1)
-        return upright(found, self._orientation), 1.0 / shrink
+        return _cut(upright(found, self._orientation), region, shrink)
 
     def _can_shrink(self, header: JpegHeader, by: int) -> bool:
         if min(header.height, header.width) < _SMALLEST_SHRUNK_SIDE:
@@ -155,6 +155,13 @@ class EncodedImage:
 
     def _decoded(self) -> Tensor:
         return decode_bytes(self._data, self._path, **self._settings)
+
+
+def _cut(pixels: Tensor, region: tuple[int, int, int, int], shrink: int) -> ImageRegion:
+    """Return a region of an image of which ``pixels`` are the upper left part, at 1/shrink."""
+    left, top = region[0] // shrink, region[1] // shrink
+    right, bottom = -(-region[2] // shrink), -(-region[3] // shrink)
+    return ImageRegion(pixels[:, top:bottom, left:right], left * shrink, top * shrink, 1 / shrink)
 
 
 def _decode_rgb(

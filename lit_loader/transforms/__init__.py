@@ -10,6 +10,7 @@ from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
 from lit_loader.transforms.object_presets import classification_transforms, landmark_transforms
+from lit_loader.transforms.pending import ImageRegion, ImageSource
 from lit_loader.transforms.reading import DecodeAwareCompose
 from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility
@@ -17,6 +18,8 @@ from lit_loader.transforms.visibility import UpdateVisibility
 __all__ = [
     "CropToObjects",
     "DecodeAwareCompose",
+    "ImageRegion",
+    "ImageSource",
     "Letterbox",
     "NormalizeBatch",
     "PER_IMAGE_FIELDS",

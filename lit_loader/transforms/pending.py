@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms.views import View, cut_pixels, needs_care
 
-__all__ = ["ImageSource", "LazyImage", "Part", "Step", "nothing_to_move"]
+__all__ = ["ImageRegion", "ImageSource", "LazyImage", "Part", "Step", "nothing_to_move"]
 
 Part: TypeAlias = tuple[int, int, int, int]
 """Left, top, right and bottom, in pixels of the image."""
@@ -38,6 +38,22 @@ _WHOLE_SHRINKS: Final = (1 / 2, 1 / 4, 1 / 8)
 _MOST_MOVED: Final = 4
 
 
+class ImageRegion(NamedTuple):
+    """Pixels that show at least a region of an image.
+
+    Attributes:
+        pixels: uint8 ``(3, h, w)`` in any memory format.
+        left: Column of the image at the left edge of ``pixels``, a multiple of ``1 / zoom``.
+        top: Row of the image at the upper edge of ``pixels``, a multiple of ``1 / zoom``.
+        zoom: 1, 1/2, 1/4 or 1/8: point (x, y) of the image lies at ``((x - left) * zoom, (y - top) * zoom)``.
+    """
+
+    pixels: Tensor
+    left: int
+    top: int
+    zoom: float
+
+
 class ImageSource(Protocol):
     """A source of pixels whose size is known."""
 
@@ -48,17 +64,12 @@ class ImageSource(Protocol):
     def read(self) -> Tensor:
         """Return all pixels, uint8 ``(3, H, W)``."""
 
-    def read_part(self, *, zoom: float, bottom: int) -> tuple[Tensor, float]:
-        """Return the rows above ``bottom``, not smaller than ``zoom`` times their size or than they are.
+    def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
+        """Return pixels that show at least a region, not smaller than ``zoom`` times its size or than it is.
 
         Args:
+            region: Left, top, right and bottom, in whole pixels of the image; at least one pixel, inside the image.
             zoom: Pixels of the result for one of the image that are enough, along both axes.
-            bottom: The first row not needed, in pixels of the image, from 1 to H. More rows may come.
-
-        Returns:
-            uint8 ``(3, h, w)`` in any memory format, h at least ``ceil(bottom * zoom)``, and the zoom it has, 1
-            or less: the image's upper left corner is the result's, and its point (x, y) lies at
-            (x * zoom, y * zoom).
         """
 
 
@@ -99,7 +110,7 @@ class LazyImage:
         whole = (0, 0, width, height)
         if size[0] * size[1] > height * width:
             # the steps cost less before, and give the bits of a decoded image
-            finished = self._finished(self.source.read_part(zoom=1.0, bottom=height)[0])
+            finished = self._finished(self.source.read())
             return tv_tensors.Image(_resized_part(finished.as_subclass(Tensor), [*whole], size, fill=0))
         return self._finished(self._part(whole, size, fill=0))
 
@@ -118,13 +129,14 @@ class LazyImage:
             )
             return cropped, part
         wanted = max(size[0] / (bottom - top), size[1] / (right - left))
-        pixels, zoom = self._read_part(zoom=wanted, bottom=bottom + _MOST_MOVED)
-        if zoom in _WHOLE_SHRINKS:
+        low, high = (left - _MOST_MOVED, top - _MOST_MOVED), (right + _MOST_MOVED, bottom + _MOST_MOVED)
+        found = self._read_region((*low, *high), zoom=wanted)
+        if found.zoom in _WHOLE_SHRINKS:
             height, width = self.size
-            left, right = (_whole(x, zoom, width) for x in (left, right))
-            top, bottom = (_whole(y, zoom, height) for y in (top, bottom))
+            left, right = (_whole(x, found.zoom, width) for x in (left, right))
+            top, bottom = (_whole(y, found.zoom, height) for y in (top, bottom))
             part = (left, top, right, bottom)
-        return tv_tensors.Image(_resized_part(pixels, [side * zoom for side in part], size, fill=0)), part
+        return tv_tensors.Image(_resized_part(found.pixels, _scaled(part, found), size, fill=0)), part
 
     def shown(self, view: View, *, fill: float) -> tv_tensors.Image:
         """Return what a view shows of the image; see `View.pixels`."""
@@ -135,28 +147,39 @@ class LazyImage:
             left, top, right, bottom = (round(value) for value in view.corners[[0, 2]].ravel().tolist())
             return tv_tensors.Image(self._part((left, top, right, bottom), view.size, fill=fill))
         wanted = float(view.scale().max())
-        # The view reads up to two rows more, of the pixels it gets.
-        bottom = math.ceil(view.corners[:, 1].max() + 2 / min(wanted, 1.0))
-        pixels, zoom = self._read_part(zoom=wanted, bottom=bottom)
-        scaled = View(corners=view.corners * zoom, size=view.size)
-        return tv_tensors.Image(scaled.pixels(pixels, fill=fill))
+        # The view reads up to two pixels more on each side, of those that it gets.
+        rim = 2 / min(wanted, 1.0)
+        low = np.floor(view.corners.min(axis=0) - rim).astype(int).tolist()
+        high = np.ceil(view.corners.max(axis=0) + rim).astype(int).tolist()
+        found = self._read_region((*low, *high), zoom=wanted)
+        scaled = View(corners=view.corners * found.zoom, size=view.size)
+        left, top = int(found.left * found.zoom), int(found.top * found.zoom)
+        return tv_tensors.Image(scaled.pixels(found.pixels, fill=fill, origin=(left, top)))
 
     def _part(self, part: Part, size: tuple[int, int], *, fill: float) -> Tensor:
         """Return (left, top, right, bottom) of the image, ``fill`` beyond it, resized once."""
         left, top, right, bottom = part
-        pixels, zoom = self._read_part(
-            zoom=max(size[0] / (bottom - top), size[1] / (right - left)), bottom=bottom
-        )
-        return _resized_part(pixels, [value * zoom for value in part], size, fill=fill)
+        wanted = max(size[0] / (bottom - top), size[1] / (right - left))
+        found = self._read_region(part, zoom=wanted)
+        return _resized_part(found.pixels, _scaled(part, found), size, fill=fill)
 
-    def _read_part(self, *, zoom: float, bottom: int) -> tuple[Tensor, float]:
-        return self.source.read_part(zoom=zoom, bottom=min(max(bottom, 1), self.size[0]))
+    def _read_region(self, part: Part, *, zoom: float) -> ImageRegion:
+        """Return what lies of a part in the image, or a pixel at its rim if nothing does."""
+        height, width = self.size
+        left, top = min(max(part[0], 0), width - 1), min(max(part[1], 0), height - 1)
+        right, bottom = min(max(part[2], left + 1), width), min(max(part[3], top + 1), height)
+        return self.source.read_region((left, top, right, bottom), zoom=zoom)
 
     def _finished(self, pixels: Tensor) -> tv_tensors.Image:
         image = tv_tensors.Image(pixels)
         for step in self.steps:
             image = step(image)
         return image
+
+
+def _scaled(part: Part, found: ImageRegion) -> list[float]:
+    """Return the sides of a part of the image in pixels of ``found``."""
+    return [(side - (found.left, found.top)[i % 2]) * found.zoom for i, side in enumerate(part)]
 
 
 def _whole(side: int, zoom: float, length: int) -> int:

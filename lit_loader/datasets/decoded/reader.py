@@ -17,6 +17,7 @@ from lit_loader.datasets.decoded.memory import block_in_memory
 from lit_loader.datasets.decoded.settings import CacheSettings
 from lit_loader.datasets.decoded.wanted import CacheRequest, shrunk
 from lit_loader.datasets.reading import ImageReading
+from lit_loader.transforms import ImageRegion
 from lit_loader.types import IndexArray
 
 if TYPE_CHECKING:
@@ -43,11 +44,13 @@ class CachedImage:
 
     def read(self) -> Tensor:
         """Return a copy of all pixels, uint8 ``(3, H, W)``, laid out as `decode_image` lays them out."""
-        return self.read_part(zoom=1.0, bottom=self._pixels.shape[0])[0]
+        return torch.from_numpy(np.array(self._pixels)).permute(2, 0, 1)
 
-    def read_part(self, *, zoom: float, bottom: int) -> tuple[Tensor, float]:
-        """Return a copy of the rows above ``bottom``, channels last, at a zoom of 1: none costs less here."""
-        return torch.from_numpy(np.array(self._pixels[:bottom])).permute(2, 0, 1), 1.0
+    def read_region(self, region: tuple[int, int, int, int], *, zoom: float) -> ImageRegion:
+        """Return a copy of a region (left, top, right, bottom), at a zoom of 1: none costs less here."""
+        left, top, right, bottom = region
+        pixels = torch.from_numpy(np.array(self._pixels[top:bottom, left:right])).permute(2, 0, 1)
+        return ImageRegion(pixels, left, top, 1.0)
 
 
 class CachedReader:
