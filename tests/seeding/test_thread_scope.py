@@ -156,7 +156,7 @@ def test_compiled_code_that_draws_runs_as_it_was_written(backend, monkeypatch):
 
 def scripted():
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecated, by warnings of several classes; its successors need a compiler
+        warnings.simplefilter("ignore")  # torch's successors of scripting need a compiler
         return torch.jit.script(rand_like)(torch.zeros(3))
 
 
