@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import threading
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from lit_loader.datasets import EncodedImage, decode_image
 from tests.jpeg_decoders import DECODERS, only, with_sampling
