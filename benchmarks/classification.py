@@ -72,7 +72,7 @@ def epoch_order(size: tuple[int, int]) -> list[int]:
 
 
 def our_dataset(
-    root: Path, *, decode: Any, to_float: bool, cache: CacheSettings | None = None
+    root: Path, *, decode: Any, to_float: bool, cache: CacheSettings | bool = False
 ) -> ClassificationDataset:
     """Return our data set of the same files, with the preset that crops and flips alike."""
     table = read_annotations("image_folder", root, use_cache=False, num_workers=0, progress=False)
