@@ -12,8 +12,8 @@ IMPORTS := $(addprefix tests/,device/test_nesting.py device/test_pinning.py faul
 	parity/test_deviations.py parity/test_spawn.py seeding/test_draws.py seeding/test_thread_scope.py \
 	shared_memory/test_random_batches.py shared_memory/test_serialization.py)
 LOADER := $(addprefix tests/,device engine faults loader) $(addprefix --ignore=,$(IMPORTS))
-STATE := $(addprefix tests/,parity portability resume samplers seeding shared_memory test_exports.py test_extras.py \
-	test_forkserver.py test_hydra_app.py test_walk.py) $(addprefix --ignore=,$(IMPORTS))
+STATE := $(addprefix tests/,parity portability resume samplers seeding shared_memory test_distributions.py test_exports.py \
+	test_extras.py test_forkserver.py test_hydra_app.py test_walk.py) $(addprefix --ignore=,$(IMPORTS))
 TRAINING := $(addprefix tests/,datamodules lightning transforms) $(IMPORTS)
 FILES := $(addprefix tests/,annotations callbacks examples formats recipes)
 REST := $(addprefix --ignore=,$(filter-out --ignore=% $(IMPORTS),$(LOADER) $(STATE) $(TRAINING) $(FILES)))
@@ -23,6 +23,7 @@ REST := $(addprefix --ignore=,$(filter-out --ignore=% $(IMPORTS),$(LOADER) $(STA
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is %s; try make PYTHON=python3.12" % sys.version.split()[0])'
+	@test -e lit_loader/conf || ln -s ../conf lit_loader/conf # an sdist holds no links
 	$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@

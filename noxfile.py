@@ -67,6 +67,27 @@ def imports(session: nox.Session, extras: str) -> None:
     session.run("python", "-W", "error", "-c", f"import {', '.join(modules)}")
 
 
+# A reused environment would hold the extras of the run before.
+@nox.session(python=PYTHON, reuse_venv=False)
+def wheel(session: nox.Session) -> None:
+    """The sdist and the wheel are sound, and the wheel works outside of the tree, without extras and with the app's."""
+    tools = session.cache_dir / "wheel"
+    session.run("python", "-m", "venv", "--clear", str(tools))
+    python = str(tools / "bin" / "python")
+    names = {"build", "pytest", "pytest-timeout"}
+    required = [each for each in EXTRAS["dev"] if Requirement(each).name in names]
+    session.run(python, "-m", "pip", "install", "--quiet", "twine", *required, external=True)
+    session.run(python, "-m", "build", "--outdir", str(tools / "dist"), external=True)
+    sdist, built = sorted(map(str, (tools / "dist").iterdir()), key=lambda path: path.endswith(".whl"))
+    session.run(python, "-m", "twine", "check", "--strict", sdist, built, external=True)
+    # the environment of the session gets the wheel and what it requires, and no tools
+    options = ["-p", "no:cacheprovider", "--confcutdir=tests/installed", "--timeout=1200"]
+    for extras, file in (("", "test_base.py"), ("[hydra]", "test_app.py")):
+        session.install(f"{built}{extras}")
+        env = {"LIT_LOADER_PYTHON": str(Path(session.bin, "python"))}
+        session.run(python, "-m", "pytest", *options, f"tests/installed/{file}", env=env, external=True)
+
+
 @nox.session(python=PYTHONS[0])
 def lint(session: nox.Session) -> None:
     """Style and types."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -146,6 +148,17 @@ def _descriptors() -> set[str]:
         if target.startswith(("pipe:", "socket:", "/memfd:", "/dev/shm")):
             found.add(f"{entry.name} -> {target}")
     return found
+
+
+@pytest.fixture(scope="session")
+def distributions(tmp_path_factory) -> Path:
+    """A folder with the sdist, the wheel that is built from it, and in ``tree`` the wheel built from the tree."""
+    folder = tmp_path_factory.mktemp("dist")
+    root = str(Path(__file__).parents[1])
+    for words in (["--outdir", str(folder)], ["--wheel", "--outdir", str(folder / "tree")]):
+        build = [sys.executable, "-m", "build", "--no-isolation", *words, root]
+        subprocess.run(build, check=True, capture_output=True)
+    return folder
 
 
 @pytest.fixture

@@ -5,45 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
+from tests.own_app import write_app
+
 ROOT = Path(__file__).parents[1]
-
-APP = """
-    import hydra, lit_loader
-    from hydra.utils import instantiate
-
-    @hydra.main(version_base="1.3", config_path="conf", config_name="app")
-    def main(cfg):
-        print(lit_loader.__file__)
-        datamodule = instantiate(cfg.datamodule, _convert_="all")
-        print(type(datamodule).__name__, datamodule.num_workers, datamodule.source.image_size, datamodule.seed)
-        print(cfg.mine)
-
-    main()
-"""
-CONFIG = """
-    defaults:
-      - dataset: shapes
-      - sampler: class_balanced
-      - workers: default
-      - datamodule: detection
-      - _self_
-    hydra:
-      searchpath: [pkg://lit_loader.conf]
-      run: {dir: out}
-    dataset: {image_size: 64}
-    mine: 5
-"""
 
 
 def run_app(folder: Path, *overrides: str, path: Path | None = None) -> list[str]:
-    (folder / "conf").mkdir(parents=True)
-    (folder / "app.py").write_text(textwrap.dedent(APP))
-    (folder / "conf" / "app.yaml").write_text(textwrap.dedent(CONFIG))
+    write_app(folder)
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     if path is not None:
         env["PYTHONPATH"] = str(path)
@@ -61,13 +33,10 @@ def run_app(folder: Path, *overrides: str, path: Path | None = None) -> list[str
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
+def wheel(distributions, tmp_path_factory):
     """The wheel, built from the source distribution as an index would serve it, and installed in a folder."""
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(build, check=True, capture_output=True)
-    (built,) = folder.glob("*.whl")
-    site = folder / "site"
+    (built,) = distributions.glob("*.whl")
+    site = tmp_path_factory.mktemp("wheel") / "site"
     install = [
         sys.executable,
         "-m",
@@ -94,18 +63,6 @@ def test_with_the_editable_install(tmp_path):
     place, module, _ = run_app(tmp_path / "app")
     assert Path(place).is_relative_to(ROOT)
     assert module == "DetectionDataModule 2 64 0"
-
-
-def test_the_wheel_holds_every_config(wheel):
-    shipped = {
-        path.relative_to(wheel / "lit_loader/conf") for path in (wheel / "lit_loader/conf").rglob("*.yaml")
-    }
-    assert shipped == {path.relative_to(ROOT / "conf") for path in (ROOT / "conf").rglob("*.yaml")} != set()
-    assert (wheel / "lit_loader" / "py.typed").exists()
-
-
-def test_nothing_is_a_hydra_plugin(wheel):
-    assert not list(wheel.rglob("hydra_plugins"))
 
 
 def test_the_wheels_program_trains_in_any_folder(wheel, tmp_path):

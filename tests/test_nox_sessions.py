@@ -20,7 +20,7 @@ def noxfile(monkeypatch):
     """The names of noxfile.py, and in ``sessions`` what nox calls its sessions; nox itself need not be installed."""
     sessions = []
 
-    def session(python):
+    def session(python, reuse_venv=None):
         def register(function):
             ids = [f"({each})" for each in getattr(function, "ids", ())] or [""]
             pythons = [f"-{each}" for each in python] if isinstance(python, list) else [""]

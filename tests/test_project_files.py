@@ -22,7 +22,11 @@ def test_every_requirement_has_a_lower_bound_and_its_reason():
     extras = PROJECT["optional-dependencies"]
     requirements = [*PROJECT["dependencies"], *(each for extra in extras.values() for each in extra)]
     own = [each for each in requirements if each.startswith("lit-loader[")]
-    assert own == ["lit-loader[fast,hydra,optuna,plot,recipes,tensorboard,timm,wandb]", "lit-loader[all]"]
+    assert own == [
+        "lit-loader[plot,recipes]",  # of the app
+        "lit-loader[fast,hydra,optuna,plot,recipes,tensorboard,timm,wandb]",
+        "lit-loader[all]",
+    ]
     for requirement in set(requirements) - set(own):
         assert ">=" in requirement
         (reason,) = re.findall(rf'^ +"{re.escape(requirement)}",(.*)$', PYPROJECT, re.MULTILINE)
@@ -49,6 +53,8 @@ esac
 def clone(tmp_path):
     for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "lit_loader").mkdir()
+    (tmp_path / "conf").mkdir()
     (tmp_path / "interpreter").write_text(INTERPRETER)
     (tmp_path / "interpreter").chmod(0o755)
     return tmp_path
@@ -76,3 +82,11 @@ def test_an_environment_without_pip_is_made_anew(clone):
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     assert make(clone) == 1
+
+
+def test_the_configs_are_found_in_a_tree_without_links(clone):
+    make(clone)
+    assert (clone / "lit_loader" / "conf").samefile(clone / "conf")
+    (clone / ".venv" / ".installed").unlink()
+    make(clone)  # over the link
+    assert not list((clone / "conf").iterdir())

@@ -156,7 +156,7 @@ def what_is_wrong(error: Exception) -> str:
     if (extra := extra_of(error)) is not None:
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         install = f"pip install 'lit-loader[{extra}]'"
-        return reason if install in reason else f"{reason.rstrip('.')}; install what it needs: {install}"
+        return reason if install in reason else f"{reason.rstrip('.:')}; install what it needs: {install}"
     refused = re.search(r"Could not override '([\w.]+)'", str(error))
     full_key = re.search(r"^ *full_key: (\S+)", f"{error}\n{error.__cause__}", re.MULTILINE)
     if refused is not None:

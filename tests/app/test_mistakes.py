@@ -145,6 +145,7 @@ def test_an_absent_extra_of_a_logger_is_named(app, monkeypatch, word, extra, pla
     monkeypatch.setattr("lightning.fabric.loggers.tensorboard._TENSORBOARDX_AVAILABLE", Absent())
     line = app("train", word, code=1).err.splitlines()[-1]
     assert f"pip install 'lit-loader[{extra}]'" in line
+    assert ":;" not in line
 
 
 def test_an_absent_sweeper_is_named(app, monkeypatch):

@@ -1,0 +1,121 @@
+"""The wheel with the extra hydra: the program trains, resumes, tests, predicts, converts and tunes in any folder."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+
+import pytest
+
+from tests.own_app import write_app
+
+SMALL = (
+    *("experiment=shapes", "dataset.num_images={train: 32, val: 8, test: 8}", "dataset.image_size=48"),
+    *("dataset.class_shares=[0.5,0.3,0.2]", "datamodule.batch_size=4", "workers.num_workers=1"),
+    *("model.model.channels=8", "model.model.head_channels=32", "model.model.min_size=48", "trainer=cpu"),
+    *("trainer.max_epochs=2", "trainer.log_every_n_steps=1"),
+)
+RECORDER = """
+    from lightning.pytorch import Callback
+
+    class Recorder(Callback):
+        def __init__(self, path):
+            self.path = path
+
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            images, targets = batch
+            with open(self.path, "a") as file:
+                pixels = sum(float(image.double().sum()) for image in images)
+                print([int(each["image_id"]) for each in targets], pixels.hex(), file=file)
+"""
+
+
+STEPS = {
+    "_target_": "lightning.pytorch.callbacks.ModelCheckpoint",
+    "every_n_train_steps": 5,
+    "save_top_k": -1,
+}
+STEPS |= {"dirpath": "steps", "filename": "'{step}'"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder that holds a callback of the user's own and nothing else."""
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "my_callbacks.py").write_text(textwrap.dedent(RECORDER))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lit_loader(program, folder):
+    """Runs a command of the app in that folder, on the small scenes, and returns its output."""
+
+    def run(command, place, *words):
+        own = ("+callbacks.record._target_=my_callbacks.Recorder", f"+callbacks.record.path={place}.txt")
+        return program(folder, "lit-loader", command, *SMALL, *own, f"hydra.run.dir={place}", *words)[0]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def output(lit_loader):
+    """The output of a whole run in the folder ``whole``, which saves a checkpoint every five steps too."""
+    return lit_loader("train", "whole", *(f"+callbacks.steps.{key}={value}" for key, value in STEPS.items()))
+
+
+def test_it_trains_on_two_batches(lit_loader, output, folder):
+    lit_loader("train", "short", "trainer.max_steps=2")
+    batches = (folder / "short.txt").read_text().splitlines()
+    assert batches == (folder / "whole.txt").read_text().splitlines()[:2]
+
+
+def test_it_trains_to_the_end_reports_and_keeps_checkpoints(output, folder):
+    assert len(set((folder / "whole.txt").read_text().splitlines())) == 16
+    assert "mAP@50" in output
+    assert {path.name for path in (folder / "whole" / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+
+
+def test_it_resumes_in_mid_epoch_with_the_batches_that_come_next(lit_loader, output, folder):
+    lit_loader("train", "resumed", "ckpt_path='steps/step=5.ckpt'", "workers=threads")
+    whole, resumed = ((folder / f"{name}.txt").read_text().splitlines() for name in ("whole", "resumed"))
+    assert resumed == whole[5:]
+
+
+def test_eval_repeats_the_scores_of_the_run(lit_loader, output):
+    tested = lit_loader("eval", "tested", "ckpt_path=whole/checkpoints/best.ckpt")
+    scores = re.findall(r"^│ .+ │ [\d.]+ │$", output, re.MULTILINE)
+    assert scores
+    assert re.findall(r"^│ .+ │ [\d.]+ │$", tested, re.MULTILINE) == scores
+
+
+def test_predict_writes_results_of_coco(lit_loader, output, folder):
+    lit_loader("predict", "predicted", "ckpt_path=whole/checkpoints/best.ckpt")
+    (file,) = (folder / "predicted").rglob("*.json")
+    assert {"image_id", "category_id", "bbox", "score"} <= set(json.loads(file.read_text())[0])
+
+
+def test_tune_prints_the_words_to_paste(program, folder):
+    words = ("--budget", 3, "--max-workers", 1, "--no-progress")
+    assert "workers.num_workers=" in program(folder, "lit-loader", "tune", *words, *SMALL)[0]
+
+
+def test_a_set_that_is_converted_is_trained_on(program, folder):
+    draw = "from lit_loader.datasets import draw_shapes; print(draw_shapes('shapes', image_size=48, progress=False, "
+    draw += "num_images={'train': 8, 'val': 4}, class_shares=(0.5, 0.3, 0.2)))"
+    root = program(folder, "python", "-c", draw)[0].strip()
+    convert = ("convert", "voc", root, "train", "val", "--to", "coco", "--out", "coco", "--no-progress")
+    output, _ = program(folder, "lit-loader", *convert)
+    (line,) = (each for each in output.splitlines() if each.startswith("  lit-loader train"))
+    data = [word for word in line.split() if word.startswith("dataset")]
+    small = [word for word in SMALL if not word.startswith(("dataset", "experiment"))]
+    program(folder, "lit-loader", "train", *data, "model=fcos_small", *small, "hydra.run.dir=converted")
+    assert (folder / "converted" / "checkpoints" / "last.ckpt").exists()
+
+
+def test_an_app_of_ones_own_composes_the_groups_and_checks_them(program, tmp_path):
+    write_app(tmp_path / "own")
+    _, module, mine = program(tmp_path / "own", "python", "app.py", "+seed=3")[0].splitlines()
+    assert (module, mine) == ("DetectionDataModule 2 64 3", "5")
+    _, errors = program(tmp_path / "own", "python", "app.py", "sampler=no", code=1)
+    assert "class_balanced" in errors
