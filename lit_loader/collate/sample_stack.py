@@ -113,11 +113,9 @@ class SampleStack:
         if kind is not Tensor and kind.__module__ != "torchvision.tv_tensors._image":
             return value
         with torch._C.DisableTorchFunction():
-            if (
-                value.nbytes < LARGE_BYTES
-                or value.requires_grad
-                or not (value.is_cpu and value.is_contiguous())
-            ):
+            # first whether it has bytes at all: sparse, nested and quantized tensors are stacked by torch, or refused
+            usual = value.is_cpu and value.layout is torch.strided and not value.is_quantized
+            if not usual or value.nbytes < LARGE_BYTES or value.requires_grad or not value.is_contiguous():
                 return value
             if self._stack is None:
                 self._stack = self._pool.take((self._num_samples, *value.shape), value.dtype)
