@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from PIL import Image
-from simplejpeg import decode_jpeg as decode_jpeg_part
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 from torchvision import tv_tensors
@@ -20,7 +19,7 @@ from benchmarks.detection import draw_images
 from benchmarks.rounds import Figures, compare, judge, passes, run
 from lit_loader import DataLoader, batch_memory
 from lit_loader.datasets import ClassificationDataset, ImageReading
-from lit_loader.datasets.jpeg import jpeg_header, with_rows
+from lit_loader.datasets.jpeg import decode_region, jpeg_frame
 from lit_loader.formats import read_annotations
 from lit_loader.transforms import DecodeAwareCompose, RandomHorizontalFlip, ToFloat32, ToUInt8
 
@@ -64,9 +63,9 @@ class BareSteps(Dataset[tuple[torch.Tensor, int]]):
 
     def __init__(self, folder: Path) -> None:
         self.paths = [str(path) for path in sorted(folder.rglob("*.jpg"))]
-        header = jpeg_header(Path(self.paths[0]).read_bytes())
-        assert header is not None
-        shape = tv_tensors.Image(torch.zeros(()).expand(3, header.height, header.width))
+        frame = jpeg_frame(Path(self.paths[0]).read_bytes())
+        assert frame is not None
+        shape = tv_tensors.Image(torch.zeros(()).expand(3, frame.height, frame.width))
         draw = v2.RandomResizedCrop(SIDE).make_params
         self.crops = [tuple(draw([shape]).values()) for _ in range(512)]
 
@@ -76,15 +75,11 @@ class BareSteps(Dataset[tuple[torch.Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         top, left, height, width = self.crops[index % len(self.crops)]
         data = Path(self.paths[index % len(self.paths)]).read_bytes()
-        header = jpeg_header(data)
-        assert header is not None
-        rows = min(header.height, (-(-(top + height) // header.row_block) + 2) * header.row_block)
+        frame = jpeg_frame(data)
+        assert frame is not None
         zoom = max(SIDE / height, SIDE / width)
         by = next((by for by in (8, 4, 2) if zoom * by <= 1), 1)
-        least = {"min_height": -(-rows // by), "min_width": -(-header.width // by)} if by > 1 else {}
-        pixels = decode_jpeg_part(with_rows(data, header, rows), strict=False, **least)
-        cut = torch.from_numpy(pixels).permute(2, 0, 1)
-        cut = cut[:, top // by : (top + height) // by, left // by : (left + width) // by]
+        cut = decode_region(data, frame, (left, top, left + width, top + height), shrink=by)
         shown = functional.resize_image(cut, [SIDE, SIDE], antialias=True)
         out = batch_memory.empty((3, SIDE, SIDE), torch.uint8)
         out.copy_(shown.flip(-1) if index % 2 else shown)
