@@ -179,8 +179,12 @@ def stored_region(
 
 
 def interleaved(pixels: Tensor) -> Tensor:
-    """Return pixels ``(3, H, W)`` with the three values of each side by side in memory, copied if they are not."""
-    return pixels.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    """Return uint8 ``(3, H, W)``, of which a pixel's values lie side by side in memory, with the pixels row by row."""
+    rows = pixels.permute(1, 2, 0)
+    if rows.is_contiguous():
+        return pixels
+    triples = np.ascontiguousarray(rows.numpy().view("V3"))  # three bytes at once take half the time
+    return torch.from_numpy(triples.view(np.uint8)).permute(2, 0, 1)
 
 
 def _to_rgb(image: Image.Image) -> Tensor:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from io import BytesIO
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image
 from torch import Tensor
 
-from lit_loader.datasets.turbojpeg import turbo_decode
+from lit_loader.datasets.turbojpeg import turbo_decoder
 from lit_loader.errors import ImageError
 
 try:
@@ -23,11 +23,11 @@ except ImportError:  # an extra
 __all__ = ["BYTES_A_PIXEL", "JpegFrame", "SPARE_BYTES", "check_jpeg_cost", "decode_region", "jpeg_frame"]
 
 # NOTE [Regions of a JPEG]
-# Huffman decoding takes most of the time, and its blocks come row by row: what lies below a region is left out by
-# telling the decoder of a smaller height. Of what lies above and beside, libjpeg-turbo 3 leaves out the inverse
-# transform and the colours. A block more is decoded on each side, since colours are interpolated from the pixels
+# Huffman decoding takes most of the time, and its blocks come row by row: what lies below a region is left out.
+# libjpeg-turbo 3 leaves out the inverse transform and the colours of what lies above and beside, too; the others are
+# told of a smaller height. A block more is decoded on each side, since colours are interpolated from the pixels
 # beside. The inverse transform is made at 1/2, 1/4 or 1/8 where that is enough; the scales between have no fast code
-# and are slower than full size. All decoders here are libjpeg-turbo, and give the same bits.
+# and are slower than full size. All decoders here are libjpeg-turbo, with the same bits.
 
 # NOTE [What a JPEG may cost]
 # A progressive file goes over all of its pixels once a scan, and a scan of nothing takes a few bytes: a file of
@@ -131,18 +131,17 @@ def check_jpeg_cost(data: bytes, *, num_pixels: int) -> None:
         ImageError: It has more than 64 scans, or more than 16 that go over more than 2^29 pixels together; or more
             bytes than 64 MiB and 16 a pixel.
     """
-    if len(data) > SPARE_BYTES + BYTES_A_PIXEL * num_pixels:
-        raise ImageError(
-            f"refused before decoding: {len(data)} bytes for {num_pixels} pixels exceed the bound of {SPARE_BYTES} + "
-            f"{BYTES_A_PIXEL} a pixel; save the image again if it is trusted."
-        )
     scans = data.count(_SCAN)
-    if scans > MAX_SCANS or (scans > _ALWAYS_SCANS and scans * num_pixels > MAX_SCANNED_PIXELS):
-        raise ImageError(
-            f"refused before decoding: {scans} scans over {num_pixels} pixels exceed the bound of {MAX_SCANS} scans, "
-            f"or of {MAX_SCANNED_PIXELS} pixels over more than {_ALWAYS_SCANS} scans; save the image again if it is "
-            "trusted."
+    if len(data) > SPARE_BYTES + BYTES_A_PIXEL * num_pixels:
+        bound = f"{len(data)} bytes for {num_pixels} pixels exceed the bound of {SPARE_BYTES} + {BYTES_A_PIXEL} a pixel"
+    elif scans > MAX_SCANS or (scans > _ALWAYS_SCANS and scans * num_pixels > MAX_SCANNED_PIXELS):
+        bound = (
+            f"{scans} scans over {num_pixels} pixels exceed the bound of {MAX_SCANS} scans, or of "
+            f"{MAX_SCANNED_PIXELS} pixels over more than {_ALWAYS_SCANS} scans"
         )
+    else:
+        return
+    raise ImageError(f"refused before decoding: {bound}; save the image again if it is trusted.")
 
 
 def decode_region(
@@ -160,61 +159,50 @@ def decode_region(
         frame: Its frame.
         region: Left, top, right and bottom, in pixels as stored; at least one pixel, inside of the image.
         shrink: 1, 2, 4 or 8: the sides are divided by it, and the region moved outwards to whole pixels.
-        strict: Refuse files that a decoder warns of, and leave Pillow out, which does not warn.
+        strict: Refuse a file that a decoder warns of, and leave out Pillow, which does not warn.
 
     Returns:
-        uint8 ``(3, h, w)``, or None if every decoder refuses the file.
+        uint8 ``(3, h, w)``, a view of pixels that are channels last in memory, or None if no decoder takes the file.
     """
-    rows, columns = frame.block
     left, top, right, bottom = region
-    low_x, low_y = max(left // columns - 1, 0) * columns, max(top // rows - 1, 0) * rows
-    high_x = min((-(-right // columns) + 1) * columns, frame.width)
-    high_y = min((-(-bottom // rows) + 1) * rows, frame.height)
-    size = frame.height, frame.width
-    if frame.one_pass and high_y < frame.height:
-        at, size = frame.rows_at, (high_y, frame.width)
-        data = b"".join((data[:at], high_y.to_bytes(2, "big"), data[at + 2 :]))
-    crop = low_x // shrink, low_y // shrink, -(-high_x // shrink), -(-high_y // shrink)
-    for decode in _DECODERS:
-        try:
-            pixels = decode(data, size, shrink, crop, strict=strict)
-        except MemoryError:
-            raise
-        except Exception:
-            continue  # the next may accept it, or `decode_bytes`, which says what is wrong
-        if pixels is not None:
-            x, y = left // shrink - crop[0], top // shrink - crop[1]
-            height, width = -(-bottom // shrink) - top // shrink, -(-right // shrink) - left // shrink
-            return pixels[y : y + height, x : x + width].permute(2, 0, 1)
-    return None
-
-
-def _by_simplejpeg(
-    data: bytes, size: tuple[int, int], shrink: int, crop: tuple[int, int, int, int], *, strict: bool
-) -> Tensor | None:
-    if decode_jpeg is None:
+    rows, columns = frame.block
+    low_x, low_y = max(left // columns - 1, 0) * columns // shrink, max(top // rows - 1, 0) * rows // shrink
+    high_x = -(-min((-(-right // columns) + 1) * columns, frame.width) // shrink)
+    high_y = -(-min((-(-bottom // rows) + 1) * rows, frame.height) // shrink)
+    crop, decoder = (low_x, low_y, high_x, high_y), turbo_decoder()
+    pixels = None
+    if decoder is not None:
+        pixels = decoder.decode(data, (frame.height, frame.width), crop, shrink=shrink, strict=strict)
+    if pixels is None:
+        pixels = _decode_rows(data, frame, crop, shrink=shrink, strict=strict)
+    if pixels is None:
         return None
-    height, width = size
-    least = {"min_height": -(-height // shrink), "min_width": -(-width // shrink)} if shrink > 1 else {}
-    return _cut(decode_jpeg(data, colorspace="RGB", strict=strict, min_factor=1, **least), size, shrink, crop)
+    rows_shown = slice(top // shrink - low_y, -(-bottom // shrink) - low_y)
+    columns_shown = slice(left // shrink - low_x, -(-right // shrink) - low_x)
+    return pixels[rows_shown, columns_shown].permute(2, 0, 1)
 
 
-def _by_pillow(
-    data: bytes, size: tuple[int, int], shrink: int, crop: tuple[int, int, int, int], *, strict: bool
+def _decode_rows(
+    data: bytes, frame: JpegFrame, crop: tuple[int, int, int, int], *, shrink: int, strict: bool
 ) -> Tensor | None:
-    if strict:
-        return None
-    with Image.open(BytesIO(data), formats=("JPEG",)) as image:
-        image.draft(None, (size[1] // shrink, size[0] // shrink))
-        return _cut(np.array(image.convert("RGB")), size, shrink, crop)
-
-
-def _cut(
-    pixels: npt.NDArray[np.uint8], size: tuple[int, int], shrink: int, crop: tuple[int, int, int, int]
-) -> Tensor | None:
+    """Return what `TurboDecoder.decode` returns, by decoding all above its bottom."""
     left, top, right, bottom = crop
-    expected = (-(-size[0] // shrink), -(-size[1] // shrink), 3)
-    return torch.from_numpy(pixels)[top:bottom, left:right] if pixels.shape == expected else None
-
-
-_DECODERS: Final = (turbo_decode, _by_simplejpeg, _by_pillow)
+    height, width = -(-frame.height // shrink), -(-frame.width // shrink)
+    if frame.one_pass and bottom < height:
+        height, at = bottom, frame.rows_at
+        data = b"".join((data[:at], (bottom * shrink).to_bytes(2, "big"), data[at + 2 :]))
+    pixels = None
+    with contextlib.suppress(
+        Exception
+    ):  # also what decoders have no name for; `decode_bytes` says what is wrong
+        if decode_jpeg is not None:
+            least = {"min_height": height, "min_width": width} if shrink > 1 else {}
+            pixels = decode_jpeg(data, colorspace="RGB", strict=strict, min_factor=1, **least)
+    with contextlib.suppress(Exception):
+        if pixels is None and not strict:
+            with Image.open(BytesIO(data), formats=("JPEG",)) as image:
+                image.draft(None, (image.width // shrink, image.height // shrink))
+                pixels = np.array(image.convert("RGB"))
+    if pixels is None or pixels.shape != (height, width, 3):
+        return None
+    return torch.from_numpy(pixels)[top:bottom, left:right]

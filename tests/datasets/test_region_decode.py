@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lit_loader.datasets import EncodedImage, decode_image
-from tests.jpeg_decoders import DECODERS, only, with_sampling
+from tests.jpeg_decoders import DECODERS, UNNAMED, only, with_sampling
 from tests.photo_like import jpeg, photo_like
 
-SAMPLINGS = ("11", "21", "22", "12", "41", "14", "grey")
+SAMPLINGS = ("11", "21", "22", "12", "41", "14", "grey", UNNAMED)
 KINDS = {"baseline": {}, "progressive": {"progressive": True}, "restarts": {"restart_marker_blocks": 3}}
 
 
@@ -45,7 +45,7 @@ def test_a_region_has_the_bits_of_the_whole_image(tmp_path, decoder):
             whole = image.read_region((0, 0, width, height), zoom=1 / shrink)
         left, right = sorted(min(int(side * width), width - 1) for side in sides[:2])
         top, bottom = sorted(min(int(side * height), height - 1) for side in sides[2:])
-        with only(decoder):
+        with only("pillow" if sampling == UNNAMED and decoder == "turbojpeg" else decoder):
             found = EncodedImage(path).read_region((left, top, right + 1, bottom + 1), zoom=1 / shrink)
         by = 1 if min(image.size) < 16 else shrink
         assert found[1:] == (left // by * by, top // by * by, 1 / by)
