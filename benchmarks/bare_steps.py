@@ -75,7 +75,7 @@ class BareSteps:
         return found.pixels[:, top:bottom, left:right]
 
     def resample(self, pixels: Tensor, index: int) -> Tensor:
-        """Return what a sample gives, ``(3, *size)``."""
+        """Return what a sample gives, ``(3, *size)``: float32 in planes, uint8 with a pixel's values side by side."""
         shown = self._of(index)
         _, height, width = pixels.shape
         # One image leaves open whether its values lie in planes; without these strides torch copies them into planes.
@@ -85,9 +85,7 @@ class BareSteps:
             resized = resized.flip(-1)
         if self.kind != "exact":
             return resized
-        return torch.mul(
-            resized, 1 / 255, out=_room(resized.numel()).view(shown.size[0], -1, 3).permute(2, 0, 1)
-        )
+        return _room(resized.numel()).view(resized.shape).copy_(resized).mul_(1 / 255)
 
     def _of(self, index: int) -> Shown:
         return self.shown[index % len(self.shown)]
@@ -132,6 +130,7 @@ def bare_passes(work: Mapping[str, BareSteps], order: Sequence[int]) -> Iterator
     """Give passes that make the samples of ``order`` in processes, which end with the context."""
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(NUM_PROCESSES, context, torch.set_num_threads, (1,)) as pool:
+        pool.submit(int).result()  # forks now, before peers have threads
         yield {name: functools.partial(_in_processes, pool, steps, order) for name, steps in work.items()}
 
 

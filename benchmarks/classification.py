@@ -146,15 +146,15 @@ def _peers(root: Path, paths: Sequence[Path], recipe: Recipe, order: Sequence[in
 
 
 def _scaled_crop(paths: Sequence[Path], index: int) -> tuple[Any, int]:
-    """Make a sample by `scaled_decode`, of a crop drawn as torchvision draws it."""
+    """Make a sample by `scaled_decode`, of a crop of a 4:3 image drawn as torchvision draws it."""
     while True:
         area, ratio = random.uniform(0.08, 1), (3 / 4) ** random.uniform(-1, 1)
-        width, height = (area * ratio * 3 / 4) ** 0.5, (area / ratio * 4 / 3) ** 0.5  # shares of a 4:3 image
+        width, height = (area * ratio * 3 / 4) ** 0.5, (area / ratio * 4 / 3) ** 0.5
         if width <= 1 and height <= 1:
-            left, top = random.uniform(0, 1 - width), random.uniform(0, 1 - height)
-            return scaled_decode(
-                paths[index], (left, top, left + width, top + height), (SIDE, SIDE)
-            ), index % 10
+            break
+    left, top = random.uniform(0, 1 - width), random.uniform(0, 1 - height)
+    region, is_mirrored = (left, top, left + width, top + height), random.random() < 0.5
+    return scaled_decode(paths[index], region, (SIDE, SIDE), is_mirrored=is_mirrored), index % 10
 
 
 def _as_batch(samples: Sequence[tuple[Any, int]]) -> tuple[Tensor, Tensor]:
