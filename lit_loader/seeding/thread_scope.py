@@ -139,8 +139,8 @@ class ThreadScope(TorchFunctionMode):
     ) -> Any:
         """Call a function of torch, with this thread's generator if it draws and was given none."""
         kwargs = kwargs or {}
-        # called for every function of torch: nearly all return here
-        if func not in _LISTED or context.generator is not self._generator:  # in a fork of the thread there is none
+        # Called for every function of torch: nearly all return here. In a fork of the thread there is no generator.
+        if func not in _LISTED or context.generator is not self._generator:
             return func(*args, **kwargs)
         if func in TAKES_NO_GENERATOR:
             if _draws(func, args, kwargs):

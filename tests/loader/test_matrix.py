@@ -135,8 +135,8 @@ class TestTheMatrixFails:
     def test_when_samples_are_keyed_by_worker(self, method, monkeypatch):
         make = fetch.MapFetcher._make
 
-        def by_place_in_batch(self, task):
-            return make(self, task._replace(key=task.key._replace(first=0)))
+        def by_place_in_batch(self, task, move):
+            return make(self, task._replace(key=task.key._replace(first=0)), move)
 
         dataset = OwnAndTorch()
         expected = inline(dataset, 0)
