@@ -74,8 +74,8 @@ def detection_transforms(
         min_box_area: Smallest area of a box kept, in square pixels of the result.
         per_object: Further per-object fields of the target, see ``SanitizeObjects``.
         per_image: Further per-image fields of the target.
-        to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8, in memory the three values of a pixel
-            side by side if they come so.
+        to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8. Either way the three values of a pixel
+            lie side by side in memory if they come so.
 
     Returns:
         A picklable module, called as ``transform(image, target)``.

@@ -77,7 +77,8 @@ def _resized(cut: Tensor, size: tuple[int, int], scales: _Scales, empty: Allocat
     _, height, width = cut.shape
     channel, row, column = cut.stride()
     if (channel, column) != (1, 3) or (1, 1) in (size, (height, width)) or not _has_torchvisions_bits():
-        return _placed(_resized_by_torchvision(cut, size, scales), empty)
+        found = _resized_by_torchvision(cut, size, scales)
+        return found if empty is ordinary_memory else _placed(found, empty)
     batch = cut.as_strided((1, 3, height, width), (row * height, 1, row, 3))  # see NOTE [Strides]
     out = empty((1, *size, 3), torch.uint8).permute(0, 3, 1, 2)
     _upsample(batch, size, False, *scales, out=out)
