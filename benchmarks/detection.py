@@ -71,7 +71,7 @@ class Recipe(Dataset[tuple[Tensor, dict[str, Any]]]):
 
 
 def our_dataset(
-    folder: Path, *, decode: Any, to_float: bool, cache: CacheSettings | None = None
+    folder: Path, *, decode: Any, to_float: bool, cache: CacheSettings | bool = False
 ) -> DetectionDataset:
     """Return our data set of the same files, boxes and transforms."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.jpg"))
@@ -120,7 +120,7 @@ def contenders(folder: Path, paths: Sequence[Path]) -> Iterator[dict[str, Pass]]
         "our data set, *, exact float32": dataset(decode="exact", to_float=True),
         "our data set, *, fast uint8": dataset(decode="fast", to_float=False),
         "our data set, *, cached uint8": dataset(
-            decode="fast", to_float=False, cache=CacheSettings("disk", cache_dir=folder)
+            decode="fast", to_float=False, cache=CacheSettings(cache_dir=folder)
         ),
     }
     arguments: dict[str, Any] = {"batch_size": BATCH_SIZE, "sampler": order, "collate_fn": collate, **WORKERS}

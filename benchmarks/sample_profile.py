@@ -60,7 +60,7 @@ def _profile(work: Work, rounds: int) -> None:
         pixels = write_pixels(paths, Path(folder, "pixels.npy"))
         steps = functools.partial(BareSteps, paths=paths, shown=work.shown, pixels=pixels)
         ours = functools.partial(work.dataset, images)
-        cache = CacheSettings("disk", cache_dir=folder)
+        cache = CacheSettings(cache_dir=folder)
         cases = {
             "exact float32": (ours(decode="exact", to_float=True), steps(kind="exact")),
             "fast uint8": (ours(decode="fast", to_float=False), steps(kind="fast")),

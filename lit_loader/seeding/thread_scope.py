@@ -8,8 +8,9 @@ NOTE [Draws]
     generator (dropout). A function compiled by ``torch.compile`` runs uncompiled; with ``fullgraph=True`` the compiler
     raises an error of its own.
     Not covered: the process-wide generators of numpy and random, and draws of torch outside of its Python functions
-    (``torch.ops``, scripted code, methods of ``torch.default_generator``), which `DrawCheck` looks for in the first
-    samples; generators of devices other than the CPU, which have no keys.
+    (``torch.ops``, scripted code, with torch 2.11 code that is compiled by another backend than ``eager``, methods of
+    ``torch.default_generator``), which `DrawCheck` looks for in the first samples; generators of devices other than the
+    CPU, which have no keys.
 
 NOTE [Functions that answer for threads]
     Problem: in a worker thread ``get_worker_info()`` must return that thread's info, and a sample that calls
