@@ -14,6 +14,7 @@ from benchmarks import (
     padding,
     recovery,
     resume,
+    sample_profile,
     startup,
     transport,
     walk,
@@ -23,7 +24,7 @@ from benchmarks.rounds import run
 
 def main(rounds: int) -> None:
     """Answer one question after the other."""
-    questions = (class_weights, overhead, transport, detection, classification, decoded_cache)
+    questions = (class_weights, overhead, transport, detection, classification, decoded_cache, sample_profile)
     for question in (*questions, epoch_gap, heavy_tail, startup, recovery, resume, padding, draws, walk):
         question.main(rounds)
 

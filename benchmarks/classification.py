@@ -1,164 +1,178 @@
-"""How fast are classification batches? JPEG, RandomResizedCrop(224), flip, batches of 64; a unit is an image."""
+"""How fast are classification batches from JPEG files? RandomResizedCrop(224), flip, batch 64; a unit is an image.
+
+The reference is torch's loader with torchvision's recipe on tensors, float32. All loaders have two workers.
+"""
 
 from __future__ import annotations
 
+import functools
+import random
 import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from PIL import Image
-from simplejpeg import decode_jpeg as decode_jpeg_part
+from torch import Tensor
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 from torchvision import tv_tensors
 from torchvision.io import decode_jpeg, read_file
 from torchvision.transforms import v2
-from torchvision.transforms.v2 import functional
 
-from benchmarks.detection import draw_images
-from benchmarks.rounds import Figures, compare, judge, passes, run
-from lit_loader import DataLoader, batch_memory
-from lit_loader.datasets import ClassificationDataset, ImageReading
-from lit_loader.datasets.jpeg import jpeg_header, with_rows
+from benchmarks.bare_steps import BareSteps, bare_passes, draw_crops
+from benchmarks.peers import ffcv_pass, has_ffcv, has_spdl, scaled_decode, spdl_pass
+from benchmarks.photographs import write_photographs
+from benchmarks.rounds import Pass, compare, judge, passes, run
+from lit_loader import DataLoader
+from lit_loader.collate import ClassificationCollate
+from lit_loader.datasets import CacheSettings, ClassificationDataset, ImageReading, decode_image
 from lit_loader.formats import read_annotations
-from lit_loader.transforms import DecodeAwareCompose, RandomHorizontalFlip, ToFloat32, ToUInt8
+from lit_loader.transforms import classification_transforms
 
-REPEATS, BATCH_SIZE, SIDE = 16, 64, 224
-LARGE = (1280, 960)
+__all__ = ["BATCH_SIZE", "REFERENCE", "SIDE", "SIZES", "Recipe", "epoch_order", "our_dataset", "our_loaders"]
+
+BATCH_SIZE, SIDE = 64, 224
+SIZES = {(500, 375): (128, 1024), (1280, 960): (64, 384)}  # files, and images an epoch
 WORKERS: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
+REFERENCE = "torch, recipe, float32"
+BARS = {
+    (500, 375): {
+        "ours, threads, recipe, float32": 0.9,
+        "our data set, processes, exact float32": 1.25,
+        "our data set, processes, fast uint8": 2.1,
+        "our data set, threads, fast uint8": 1.7,
+    },
+    (1280, 960): {"our data set, processes, fast uint8": 2.05},
+}
 
 
-class TorchvisionRecipe(Dataset[tuple[torch.Tensor, int]]):
-    """What torchvision's reference does for training, on a decoded tensor."""
+class Recipe(Dataset[tuple[Tensor, int]]):
+    """torchvision's recipe on tensors: decode, crop, flip, and float32 or uint8."""
 
-    def __init__(self, folder: Path) -> None:
-        self.paths = [str(path) for path in sorted(folder.rglob("*.jpg"))]
-        self.transform = v2.Compose(
-            [v2.RandomResizedCrop(SIDE), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)]
-        )
+    def __init__(self, paths: Sequence[Path], dtype: torch.dtype) -> None:
+        self.paths = [str(path) for path in paths]
+        convert = [v2.ToDtype(torch.float32, scale=True)] if dtype == torch.float32 else []
+        self.transform = v2.Compose([v2.RandomResizedCrop(SIDE), v2.RandomHorizontalFlip(), *convert])
 
     def __len__(self) -> int:
-        return REPEATS * len(self.paths)
+        return len(self.paths)
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        image = tv_tensors.Image(decode_jpeg(read_file(self.paths[index % len(self.paths)])))
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image = tv_tensors.Image(decode_jpeg(read_file(self.paths[index])))
         return self.transform(image), index % 10
 
 
-class Repeated(Dataset[Any]):
-    """Every sample of a data set several times, so that an epoch has enough batches."""
-
-    def __init__(self, dataset: ClassificationDataset) -> None:
-        self.dataset = dataset
-
-    def __len__(self) -> int:
-        return REPEATS * len(self.dataset)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[index % len(self.dataset)]
+def epoch_order(size: tuple[int, int]) -> list[int]:
+    """Return the files of an epoch, each several times, shuffled."""
+    num_files, num_images = SIZES[size]
+    return random.Random(0).sample([number % num_files for number in range(num_images)], num_images)
 
 
-class BareSteps(Dataset[tuple[torch.Tensor, int]]):
-    """The fast path's work with nothing around it: crops drawn beforehand, whole pixels, no EXIF; the limit."""
-
-    def __init__(self, folder: Path) -> None:
-        self.paths = [str(path) for path in sorted(folder.rglob("*.jpg"))]
-        header = jpeg_header(Path(self.paths[0]).read_bytes())
-        assert header is not None
-        shape = tv_tensors.Image(torch.zeros(()).expand(3, header.height, header.width))
-        draw = v2.RandomResizedCrop(SIDE).make_params
-        self.crops = [tuple(draw([shape]).values()) for _ in range(512)]
-
-    def __len__(self) -> int:
-        return REPEATS * len(self.paths)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        top, left, height, width = self.crops[index % len(self.crops)]
-        data = Path(self.paths[index % len(self.paths)]).read_bytes()
-        header = jpeg_header(data)
-        assert header is not None
-        rows = min(header.height, (-(-(top + height) // header.row_block) + 2) * header.row_block)
-        zoom = max(SIDE / height, SIDE / width)
-        by = next((by for by in (8, 4, 2) if zoom * by <= 1), 1)
-        least = {"min_height": -(-rows // by), "min_width": -(-header.width // by)} if by > 1 else {}
-        pixels = decode_jpeg_part(with_rows(data, header, rows), strict=False, **least)
-        cut = torch.from_numpy(pixels).permute(2, 0, 1)
-        cut = cut[:, top // by : (top + height) // by, left // by : (left + width) // by]
-        shown = functional.resize_image(cut, [SIDE, SIDE], antialias=True)
-        out = batch_memory.empty((3, SIDE, SIDE), torch.uint8)
-        out.copy_(shown.flip(-1) if index % 2 else shown)
-        return out, index % 10
+def our_dataset(
+    root: Path, *, decode: Any, to_float: bool, cache: CacheSettings | bool = False
+) -> ClassificationDataset:
+    """Return our data set of the same files, with the preset that crops and flips alike."""
+    table = read_annotations("image_folder", root, use_cache=False, num_workers=0, progress=False)
+    transforms = classification_transforms(True, size=SIDE, to_float=to_float)
+    return ClassificationDataset(
+        table, transforms=transforms, reading=ImageReading(decode=decode), cache=cache
+    )
 
 
-def our_dataset(folder: Path, *, decode: Any, to_float: bool) -> Repeated:
-    """Return our data set with the same crop and flip."""
-    last = ToFloat32() if to_float else ToUInt8()
-    transform = DecodeAwareCompose([v2.RandomResizedCrop(SIDE), RandomHorizontalFlip(flip_pairs=[]), last])
-    table = read_annotations("image_folder", folder, use_cache=False, num_workers=0, progress=False)
-    return Repeated(ClassificationDataset(table, transforms=transform, reading=ImageReading(decode=decode)))
+def our_loaders(
+    datasets: Mapping[str, Dataset[Any]], order: Sequence[int], collate: Callable[[Any], Any]
+) -> dict[str, TorchDataLoader[Any]]:
+    """Return lit_loader's loaders over data sets, with processes and with threads.
 
-
-def contenders(folder: Path) -> dict[str, TorchDataLoader[Any]]:
-    """Return the loaders; torch's is the reference."""
-    recipe = TorchvisionRecipe(folder)
-    fast = our_dataset(folder, decode="fast", to_float=False)
-    exact = our_dataset(folder, decode="exact", to_float=True)
-    bare = BareSteps(folder)
+    Args:
+        datasets: By name, in which ``*`` stands for ``processes`` or ``threads``.
+        order: Which samples make an epoch.
+        collate: Makes batches.
+    """
     ours: Any = DataLoader
-    arguments = {"batch_size": BATCH_SIZE, **WORKERS}
-    found: dict[str, TorchDataLoader[Any]] = {"torch": TorchDataLoader(recipe, **arguments)}
-    for name, method in (("processes", "multiprocessing"), ("threads", "thread")):
-        ways = {
-            **arguments,
-            "worker_method": method,
-        }  # no seed, as torch's: an epoch of 16 batches makes 6 of the next
-        found[f"ours, {name}, same recipe"] = ours(recipe, **ways)
-        found[f"our data set, {name}, exact float32"] = ours(exact, **ways)
-        found[f"our data set, {name}, fast uint8"] = ours(fast, **ways)
-        found[f"bare steps, {name}, uint8"] = ours(bare, **ways)
+    return {
+        name.replace("*", method): ours(
+            dataset,
+            batch_size=BATCH_SIZE,
+            sampler=order,
+            collate_fn=collate,
+            worker_method="thread" if method == "threads" else "multiprocessing",
+            **WORKERS,
+        )
+        for name, dataset in datasets.items()
+        for method in ("processes", "threads")
+    }
+
+
+@contextmanager
+def contenders(root: Path, paths: Sequence[Path], size: tuple[int, int]) -> Iterator[dict[str, Pass]]:
+    """Give passes over the loaders, the peers, and the calls alone."""
+    order = epoch_order(size)
+    recipes = {name: Recipe(paths, getattr(torch, name)) for name in ("float32", "uint8")}
+    steps = functools.partial(BareSteps, paths=paths, shown=draw_crops(size, SIDE))
+    work = {"bare, exact float32": steps(kind="exact"), "bare, fast uint8": steps(kind="fast")}
+    with bare_passes(work, order) as bare:
+        loaders: dict[str, TorchDataLoader[Any]] = {
+            f"torch, recipe, {name}": TorchDataLoader(recipe, BATCH_SIZE, sampler=order, **WORKERS)
+            for name, recipe in recipes.items()
+        }
+        recipe_names = {f"ours, *, recipe, {name}": recipe for name, recipe in recipes.items()}
+        loaders |= our_loaders(recipe_names, order, default_collate)
+        datasets = {
+            "our data set, *, exact float32": our_dataset(root, decode="exact", to_float=True),
+            "our data set, *, fast uint8": our_dataset(root, decode="fast", to_float=False),
+        }
+        loaders |= our_loaders(datasets, order, ClassificationCollate())
+        yield passes(loaders, size=BATCH_SIZE) | _peers(root, paths, recipes["float32"], order) | bare
+
+
+def _peers(root: Path, paths: Sequence[Path], recipe: Recipe, order: Sequence[int]) -> dict[str, Pass]:
+    found = {}
+    if has_spdl():
+        pipeline = functools.partial(spdl_pass, order=order, batch_size=BATCH_SIZE)
+        found["SPDL, threads, recipe, float32"] = pipeline(recipe.__getitem__, collate=default_collate)
+        scaled = functools.partial(_scaled_crop, paths)
+        found["SPDL, threads, scaled decode, uint8"] = pipeline(scaled, collate=_as_batch)
+    if has_ffcv():
+        images = [decode_image(path).permute(1, 2, 0).numpy() for path in paths]
+        to = root.with_suffix(".beton")
+        found["FFCV, JPEG, uint8"] = ffcv_pass(
+            images, to, side=SIDE, order=order, batch_size=BATCH_SIZE, mode="jpg"
+        )
     return found
 
 
-def enlarge(small: Path, large: Path) -> None:
-    """Write the images of a folder again at 1280x960."""
-    for path in small.rglob("*.jpg"):
-        target = large / path.relative_to(small)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with Image.open(path) as image:
-            image.resize(LARGE).save(target, quality=90)
+def _scaled_crop(paths: Sequence[Path], index: int) -> tuple[Any, int]:
+    """Make a sample by `scaled_decode`, of a crop of a 4:3 image drawn as torchvision draws it."""
+    while True:
+        area, ratio = random.uniform(0.08, 1), (3 / 4) ** random.uniform(-1, 1)
+        width, height = (area * ratio * 3 / 4) ** 0.5, (area / ratio * 4 / 3) ** 0.5
+        if width <= 1 and height <= 1:
+            break
+    left, top = random.uniform(0, 1 - width), random.uniform(0, 1 - height)
+    region, is_mirrored = (left, top, left + width, top + height), random.random() < 0.5
+    return scaled_decode(paths[index], region, (SIDE, SIDE), is_mirrored=is_mirrored), index % 10
 
 
-def _judge(found: Figures, *, same: float | None, fast: float) -> None:
-    for name in ("processes", "threads"):
-        if same is not None:
-            ratio = found.rate_ratio(f"ours, {name}, same recipe", "torch")
-            judge(f"ours, {name}, same recipe, torch's rate", ratio, at_least=same)
-        ratio = found.rate_ratio(f"our data set, {name}, fast uint8", "torch")
-        judge(f"fast uint8, {name}, torch's rate", ratio, at_least=fast)
+def _as_batch(samples: Sequence[tuple[Any, int]]) -> tuple[Tensor, Tensor]:
+    images, labels = zip(*samples, strict=True)
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2), torch.tensor(labels)
 
 
 def main(rounds: int) -> None:
-    """Compare rates on small and large JPEG files."""
-    with tempfile.TemporaryDirectory() as root:
-        small, large = Path(root, "small"), Path(root, "large")
-        (small / "all").mkdir(parents=True)
-        draw_images(small / "all")
-        enlarge(small, large)
-        found = compare(
-            "JPEG 500x375, RandomResizedCrop(224), batch 64",
-            passes(contenders(small), size=BATCH_SIZE),
-            rounds=rounds,
-            unit="image",
-        )
-        _judge(found, same=1.1, fast=1.9)
-        found = compare(
-            "JPEG 1280x960, RandomResizedCrop(224), batch 64",
-            passes(contenders(large), size=BATCH_SIZE),
-            rounds=rounds,
-            unit="image",
-        )
-        _judge(found, same=None, fast=1.5)
+    """Compare rates and CPU time on small and large files."""
+    for size, (num_files, _) in SIZES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder, "images")
+            paths = write_photographs(root / "all", num_files, size=size)
+            question = f"photographs {size[0]}x{size[1]}, RandomResizedCrop({SIDE}), batch {BATCH_SIZE}"
+            with contenders(root, paths, size) as work:
+                found = compare(question, work, rounds=rounds, unit="image", as_rates=True)
+            for name, bar in BARS[size].items():
+                judge(f"{name}, torch's rate", found.rate_ratio(name, REFERENCE), at_least=bar)
 
 
 if __name__ == "__main__":

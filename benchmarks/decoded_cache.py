@@ -1,8 +1,7 @@
-"""How fast are classification batches from decoded images? JPEG 500x375, RandomResizedCrop(224), flip, batch 64.
+"""How fast are classification batches from decoded pixels? RandomResizedCrop(224), flip, batch 64; a unit is an image.
 
-torch's loader decodes and gives float32, as torchvision's recipe does; lit_loader's reads the decoded cache and gives
-uint8, which the device turns into floats. Exact: the image is copied, then transformed; fast: the crop is read from the
-cache. The pixels are the same. A unit is an image.
+torch's loader decodes each image each time, and gives float32, as torchvision's recipe does. The others read pixels
+that were decoded before, and give uint8, which the device turns into floats. FFCV's pixels are its raw format.
 """
 
 from __future__ import annotations
@@ -15,96 +14,69 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset
-from torchvision import tv_tensors
-from torchvision.io import decode_jpeg, read_file
-from torchvision.transforms import v2
 
-from benchmarks.detection import NUM_FILES, draw_images
+from benchmarks.bare_steps import BareSteps, bare_passes, draw_crops, write_pixels
+from benchmarks.classification import (
+    BATCH_SIZE,
+    REFERENCE,
+    SIDE,
+    SIZES,
+    WORKERS,
+    Recipe,
+    epoch_order,
+    our_dataset,
+    our_loaders,
+)
+from benchmarks.peers import ffcv_pass, has_ffcv
+from benchmarks.photographs import write_photographs
 from benchmarks.rounds import compare, judge, passes, run
-from lit_loader import DataLoader
-from lit_loader.annotations import AnnotationTable
 from lit_loader.collate import ClassificationCollate
-from lit_loader.datasets import CacheSettings, ClassificationDataset, ImageReading
-from lit_loader.datasets.decoded import CacheKind
-from lit_loader.datasets.reading import Decode
-from lit_loader.transforms import DecodeAwareCompose, RandomHorizontalFlip, ToUInt8
+from lit_loader.datasets import CacheSettings, ClassificationDataset
 
-NUM_IMAGES, BATCH_SIZE = 768, 64
-CASES: tuple[tuple[CacheKind, Decode], ...] = (("ram", "fast"), ("ram", "exact"), ("disk", "fast"))
-WORKERS: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
-
-
-class Recipe(Dataset[tuple[torch.Tensor, int]]):
-    """torchvision's recipe: decode, crop, flip, float32."""
-
-    def __init__(self, folder: Path) -> None:
-        self.paths = [str(folder / f"{i % NUM_FILES}.jpg") for i in range(NUM_IMAGES)]
-        self.transform = v2.Compose(
-            [v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(), v2.ToDtype(torch.float32, scale=True)]
-        )
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        image = tv_tensors.Image(decode_jpeg(read_file(self.paths[index])))
-        return self.transform(image), index % 10
-
-
-def table_of(folder: Path) -> AnnotationTable:
-    """Return a table of the images, each with one object that is the whole image."""
-    return AnnotationTable(
-        root=folder,
-        image_paths=[f"{i % NUM_FILES}.jpg" for i in range(NUM_IMAGES)],
-        class_names=[str(i) for i in range(10)],
-        widths=[500] * NUM_IMAGES,
-        heights=[375] * NUM_IMAGES,
-        offsets=np.arange(NUM_IMAGES + 1),
-        boxes=np.tile(np.array([[0, 0, 500, 375]], dtype=np.float32), (NUM_IMAGES, 1)),
-        labels=np.arange(NUM_IMAGES) % 10,
-    )
+EPOCHS = 2
+BARS = {
+    (500, 375): {"our data set, processes, cached uint8": 5.0, "our data set, threads, cached uint8": 3.0},
+    (1280, 960): {"our data set, processes, cached uint8": 6.5},
+}
 
 
 def main(rounds: int) -> None:
-    """Compare rates; say what the caches take and how long they are built."""
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder, "images")
-        root.mkdir()
-        draw_images(root)
-        kept = {
-            (kind, decode): _dataset(root, CacheSettings(kind, cache_dir=folder), decode)
-            for kind, decode in CASES
-        }
-        ours: Any = DataLoader
-        settings = {"batch_size": BATCH_SIZE, "collate_fn": ClassificationCollate(), "seed": 0, **WORKERS}
+    """Compare rates and CPU time on small and large files; say what the cache takes and how long it is built."""
+    for size in SIZES:
+        with tempfile.TemporaryDirectory() as folder:
+            _compare(Path(folder), size, rounds)
+
+
+def _compare(folder: Path, size: tuple[int, int], rounds: int) -> None:
+    order, root = epoch_order(size), folder / "images"
+    paths = write_photographs(root / "all", SIZES[size][0], size=size)
+    pixels = write_pixels(paths, folder / "pixels.npy")
+    steps = BareSteps(paths=paths, shown=draw_crops(size, SIDE), kind="cached", pixels=pixels)
+    with bare_passes({"bare, cached uint8": steps}, order * EPOCHS) as bare:
+        cached = {"our data set, *, cached uint8": _cached_dataset(root, folder)}
         loaders: dict[str, TorchDataLoader[Any]] = {
-            "torch, decoded each time": TorchDataLoader(Recipe(root), batch_size=BATCH_SIZE, **WORKERS),
-            "ours, ram, fast, processes": ours(kept["ram", "fast"], **settings),
-            "ours, ram, fast, threads": ours(kept["ram", "fast"], worker_method="thread", **settings),
-            "ours, disk, fast, processes": ours(kept["disk", "fast"], **settings),
-            "ours, ram, exact, processes": ours(kept["ram", "exact"], **settings),
+            REFERENCE: TorchDataLoader(Recipe(paths, torch.float32), BATCH_SIZE, sampler=order, **WORKERS),
+            **our_loaders(cached, order, ClassificationCollate()),
         }
-        found = compare(
-            "classification, batch 64",
-            passes(loaders, epochs=2, size=BATCH_SIZE),
-            rounds=rounds,
-            unit="image",
-        )
-        for name in list(loaders)[1:4]:
-            judge(f"{name}, torch's rate", found.rate_ratio(name, "torch, decoded each time"), at_least=3.0)
+        work = passes(loaders, epochs=EPOCHS, size=BATCH_SIZE)
+        if has_ffcv():
+            images, to = np.load(pixels, mmap_mode="r"), folder / "raw.beton"
+            work["FFCV, raw, uint8"] = ffcv_pass(
+                images, to, side=SIDE, order=order * EPOCHS, batch_size=BATCH_SIZE, mode="raw"
+            )
+        question = f"cached {size[0]}x{size[1]}, RandomResizedCrop({SIDE}), batch {BATCH_SIZE}"
+        found = compare(question, work | bare, rounds=rounds, unit="image", as_rates=True)
+    for name, bar in BARS[size].items():
+        judge(f"{name}, torch's rate", found.rate_ratio(name, REFERENCE), at_least=bar)
 
 
-def _dataset(root: Path, cache: CacheSettings, decode: Decode) -> ClassificationDataset:
-    recipe = DecodeAwareCompose([v2.RandomResizedCrop(224), RandomHorizontalFlip(flip_pairs=[]), ToUInt8()])
+def _cached_dataset(root: Path, folder: Path) -> ClassificationDataset:
     start = time.perf_counter()
-    dataset = ClassificationDataset(
-        table_of(root), transforms=recipe, cache=cache, reading=ImageReading(decode=decode)
-    )
-    elapsed, kept = time.perf_counter() - start, dataset.cache
-    assert kept is not None
+    dataset = our_dataset(root, decode="fast", to_float=False, cache=CacheSettings(cache_dir=folder))
+    assert dataset.cache is not None
+    size = dataset.cache.num_bytes / 2**20
     print(
-        f"  {cache.kind}, {decode}: {kept.num_bytes / 2**20:.0f} MiB once a host, opened in {elapsed:.2f} s"
+        f"  the cache takes {size:.0f} MiB once a host, and was made in {time.perf_counter() - start:.2f} s"
     )
     return dataset
 

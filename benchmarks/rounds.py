@@ -73,7 +73,14 @@ def _passing(loader: TorchDataLoader[Any], epochs: int, size: int) -> Pass:
     return work
 
 
-def compare(question: str, contenders: Mapping[str, Pass], *, rounds: int = 7, unit: str = "unit") -> Figures:
+def compare(
+    question: str,
+    contenders: Mapping[str, Pass],
+    *,
+    rounds: int = 7,
+    unit: str = "unit",
+    as_rates: bool = False,
+) -> Figures:
     """Time each contender once a round; print time and CPU time a unit, and the ratio to the first one.
 
     Args:
@@ -81,6 +88,7 @@ def compare(question: str, contenders: Mapping[str, Pass], *, rounds: int = 7, u
         contenders: The first is the reference.
         rounds: Counted rounds, after one for warming up.
         unit: What is counted.
+        as_rates: Print units a second in place of the time, and the ratio of these.
     """
     figures = Figures({name: [] for name in contenders}, {name: [] for name in contenders})
     for number in range(rounds + 1):
@@ -97,8 +105,9 @@ def compare(question: str, contenders: Mapping[str, Pass], *, rounds: int = 7, u
     for name in contenders:
         time_us = statistics.median(figures.seconds[name]) * 1e6
         cpu_us = statistics.median(figures.cpu_seconds[name]) * 1e6
-        ratio = _spread(figures.ratio(name, reference), "")
-        print(f"  {name:34s} {time_us:12.1f} us a {unit}, CPU {cpu_us:12.1f} us   ratio {ratio}")
+        found = figures.rate_ratio(name, reference) if as_rates else figures.ratio(name, reference)
+        pace = f"{1e6 / time_us:8.0f} {unit}s a second" if as_rates else f"{time_us:12.1f} us a {unit}"
+        print(f"  {name:34s} {pace}, CPU {cpu_us:12.1f} us   ratio {_spread(found, '')}")
     return figures
 
 

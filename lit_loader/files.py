@@ -12,11 +12,6 @@ from typing import BinaryIO
 
 __all__ = ["file_lock", "new_file", "new_folder"]
 
-try:
-    import fcntl
-except ImportError:  # Windows: nothing is locked there, so the first run should be one process
-    fcntl = None  # type: ignore[assignment] # a module elsewhere
-
 
 @contextmanager
 def new_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
@@ -61,7 +56,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 def file_lock(
     path: Path, *, wait: bool = True, on_wait: Callable[[], object] | None = None
 ) -> Iterator[bool]:
-    """Hold an exclusive lock on a file, which is made for it and deleted at the end.
+    """Hold an exclusive lock on a file, which is made for it and stays.
 
     The system drops the lock when its holder ends, however it ends.
 
@@ -76,38 +71,19 @@ def file_lock(
     Raises:
         OSError: The file cannot be made.
     """
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        held = False
-        try:
-            held = _lock(descriptor, wait=wait, on_wait=on_wait)
-            # The holder before deleted its file: whoever comes later locks another one of that name.
-            if held and not _is_at(descriptor, path):
-                on_wait = None
-                continue
-            yield held
-            return
-        finally:
-            if held and _is_at(descriptor, path):
-                path.unlink()  # while the lock is held, so that nobody deletes another's
-            os.close(descriptor)
+    from filelock import FileLock, Timeout  # 80 ms, which workers need not wait for
 
-
-def _lock(descriptor: int, *, wait: bool, on_wait: Callable[[], object] | None) -> bool:
-    if fcntl is not None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not wait:
-                return False
-            if on_wait is not None:
-                on_wait()
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return True
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
+    lock = FileLock(path, mode=0o600)
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
+        lock.acquire(timeout=0)
+    except Timeout:
+        if not wait:
+            yield False
+            return
+        if on_wait is not None:
+            on_wait()
+        lock.acquire()
+    try:
+        yield True
+    finally:
+        lock.release()

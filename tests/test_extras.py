@@ -32,7 +32,7 @@ WITHOUT_EXTRAS = """
 import importlib.metadata
 import sys
 
-ABSENT = {"faster_coco_eval", "hydra", "matplotlib", "omegaconf", "simplejpeg"}
+ABSENT = {"faster_coco_eval", "hydra", "matplotlib", "omegaconf", "pylibjxl", "simplejpeg"}
 
 
 class Absent:

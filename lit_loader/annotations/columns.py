@@ -55,7 +55,7 @@ class RaggedColumn(ABC):
         """Raise ValueError if the arrays do not belong together."""
 
     def __len__(self) -> int:
-        return len(next(iter(self.arrays().values()))) - 1
+        return len(getattr(self, next(iter(self.ARRAYS)))) - 1  # one array: samples ask for it each time
 
     def take(self, rows: IndexArray) -> Self:
         """Return the column of the given rows, in their order."""

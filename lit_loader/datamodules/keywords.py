@@ -11,7 +11,6 @@ from dataclasses import asdict, fields, replace
 from pathlib import PurePath
 from typing import Any, Final, TypeVar
 
-from lit_loader.datasets import CacheSettings
 from lit_loader.signatures import fits, signature_of, type_text
 
 __all__ = [
@@ -140,8 +139,6 @@ def plain_arguments(arguments: Mapping[str, Any], *settings: type) -> dict[str, 
     for name, value in list(given.items()):
         if isinstance(value, settings):
             flat.update(asdict(given.pop(name)))
-        elif name == "cache" and isinstance(value, CacheSettings):
-            given.update(cache=value.kind, cache_size=value.size, cache_budget=value.budget)
     kept = {}
     for name, value in {**flat, **given}.items():
         with contextlib.suppress(TypeError, ValueError):  # what is not plain

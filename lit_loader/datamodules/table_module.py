@@ -23,7 +23,7 @@ from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.summary import SetSummary, summary_table
 from lit_loader.datasets import CacheSettings, ImageReading, SampleTable, Stage, TableSource, every_sample
-from lit_loader.datasets.decoded import CachedReader, CacheKind, byte_count, byte_words
+from lit_loader.datasets.decoded import CachedReader, byte_count, byte_words
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
 from lit_loader.samplers import SequentialSampler
@@ -63,8 +63,8 @@ class TableDataModule(LoaderDataModule):
         counts_images: Whether summaries count a label once an image, and not for each object.
 
     Args:
-        source: Where the data lies and which split serves which stage. If it has a ``cache_dir`` or a ``progress``,
-            decoded caches follow them.
+        source: Where the data lies and which split serves which stage. If it has a ``progress``, decoded caches follow
+            it.
         preset: The task's transforms: ``preset(train, **keywords)``.
         train_sampler: How training samples are drawn: a `SamplerConfig`, or any sampler of indices (for a stage of one
             set only), or None for every one once, in a new order each epoch.
@@ -86,13 +86,14 @@ class TableDataModule(LoaderDataModule):
         eval_batch_transforms: The same for batches of validation, testing and prediction, which
             ``batch_transforms`` does not see; give `lit_loader.transforms.NormalizeBatch` to both.
         reading: How image files are read, or None for the fields of `ImageReading` among ``settings``.
-        cache: Keep images decoded, once a host: ``"ram"`` in anonymous memory as long as the run, ``"disk"`` in the
-            cache folder for later runs too, or a `CacheSettings`. Made by ``prepare_data`` for the stages that the
-            trainer runs, else when a stage is set up. None to decode in every epoch; the next two are then checked and
-            have no effect.
+        cache: Keep images decoded in a file that all workers and ranks of a host map, and later runs too. Made by
+            ``prepare_data`` for the stages that the trainer runs, or for all without a trainer. False to decode in
+            every epoch; the next three are then checked and have no effect.
+        cache_dir: Folder whose subfolder ``decoded`` holds it, such as one under ``/dev/shm`` to keep it in memory, or
+            None for the ``cache_dir`` of the source if it has one, else ``~/.cache/lit_loader``.
         cache_size: Longest side in pixels that is kept, or None for images as decoded.
         cache_budget: Most bytes that the caches which this data module opens may take together, such as
-            ``"8 GiB"``, or None for half of what is free when each is made.
+            ``"8 GiB"``, or None for half of the disk space that is free when each is made.
         **settings: Fields of `ImageReading` and `WorkerSettings`, batch sizes and seed, as `LoaderDataModule` takes
             them.
 
@@ -126,7 +127,8 @@ class TableDataModule(LoaderDataModule):
         batch_transforms: Callable[[Any], Any] | None = None,
         eval_batch_transforms: Callable[[Any], Any] | None = None,
         reading: ImageReading | None = None,
-        cache: CacheSettings | CacheKind | None = None,
+        cache: bool = False,
+        cache_dir: Path | str | None = None,
         cache_size: int | None = None,
         cache_budget: int | str | None = None,
         **settings: Any,
@@ -152,7 +154,13 @@ class TableDataModule(LoaderDataModule):
         self._preset = preset
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
         self._samples: dict[Stage, list[_Samples]] = {}
-        self._cache = self._cache_settings(cache, cache_size, cache_budget)
+        checked = CacheSettings(
+            cache_dir=getattr(source, "cache_dir", None) if cache_dir is None else cache_dir,
+            cache_size=cache_size,
+            cache_budget=cache_budget,
+            progress=getattr(source, "progress", True),
+        )
+        self._cache = checked if cache else None
         self._cached_bytes: dict[str, int] = {}
         self._fingerprint: Any = None
         self._is_prepared = False
@@ -213,9 +221,9 @@ class TableDataModule(LoaderDataModule):
     def reading_arguments(self) -> dict[str, Any]:
         """``reading`` and ``cache`` of a data set that is made now; the cache has what is left of the budget."""
         cache = self._cache
-        if cache is not None and (budget := byte_count(cache.budget)) is not None:
-            cache = replace(cache, budget=max(1, budget - sum(self._cached_bytes.values())))
-        return {"reading": self.reading, "cache": cache}
+        if cache is not None and (budget := byte_count(cache.cache_budget)) is not None:
+            cache = replace(cache, cache_budget=max(1, budget - sum(self._cached_bytes.values())))
+        return {"reading": self.reading, "cache": cache or False}
 
     def has_keypoints(self, stage: Stage) -> bool:
         """Return whether batches of a stage hold points."""
@@ -262,13 +270,12 @@ class TableDataModule(LoaderDataModule):
     def prepare_data(self) -> None:
         """Draw, unpack and index the data, once on a machine, and decode what is kept decoded.
 
-        Without a trainer it is not known which stages will run: then a cache on disk is made for all of them, one in
-        memory when a stage is set up.
+        Without a trainer it is not known which stages will run: then a cache is made for all of them.
         """
         self._is_prepared = True
         self.source.prepare()
         self._close_changed()
-        if self._cache is None or (self.trainer is None and self._cache.kind == "ram"):
+        if self._cache is None:
             return
         # the base's own: a user's setup() may be one that must not run twice
         LoaderDataModule.setup(self, None if self.trainer is None else self.trainer.state.fn)
@@ -378,29 +385,13 @@ class TableDataModule(LoaderDataModule):
             )
         return chosen
 
-    def _cache_settings(
-        self, cache: CacheSettings | CacheKind | None, size: int | None, budget: int | str | None
-    ) -> CacheSettings | None:
-        if isinstance(cache, CacheSettings):
-            if size is not None or budget is not None:
-                raise ValueError(
-                    f"cache_size={size!r} and cache_budget={budget!r} have no effect beside cache={cache}; give "
-                    "CacheSettings(size=..., budget=...), or cache as a word"
-                )
-            return cache
-        names = [name for name in ("cache_dir", "progress") if hasattr(self.source, name)]
-        shared = {name: getattr(self.source, name) for name in names}
-        checked = CacheSettings("disk" if cache is None else cache, size=size, budget=budget, **shared)
-        return None if cache is None else checked
-
     def _note_cache(self, dataset: Dataset[Any], *, stage: str) -> None:
         """Count what the cache of a data set takes; sets of the same images share one."""
         cache = getattr(dataset, "cache", None)
         if self._cache is None or not isinstance(cache, CachedReader) or cache.key in self._cached_bytes:
             return
         self._cached_bytes[cache.key] = cache.num_bytes
-        place = "memory" if self._cache.kind == "ram" else "a file"
-        rank_zero_info(f"{stage}: {byte_words(cache.num_bytes)} of decoded images in {place}, once a host")
+        rank_zero_info(f"{stage}: {byte_words(cache.num_bytes)} of decoded images in {self._cache.folder}")
 
     def _is_prepared_by_another(self) -> bool:
         """Whether the trainer has called `prepare_data` in another process of this machine.

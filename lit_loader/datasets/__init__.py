@@ -5,9 +5,9 @@ from __future__ import annotations
 from lit_loader.datasets.classification import ClassificationDataset, ClassificationSample
 from lit_loader.datasets.decoded import CacheSettings
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
-from lit_loader.datasets.encoded_image import EncodedImage
+from lit_loader.datasets.encoded_image import EncodedImage, decode_image
 from lit_loader.datasets.format_source import FormatSource, ShapesSource, VocSource
-from lit_loader.datasets.images import MAX_PIXELS, decode_image
+from lit_loader.datasets.images import MAX_PIXELS
 from lit_loader.datasets.landmarks import LandmarkDataset
 from lit_loader.datasets.reading import ImageReading
 from lit_loader.datasets.samples import SampleTable, every_sample, labelled_samples, landmark_samples

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from lit_loader.datasets.decoded import CachedReader, CacheKind, CacheSettings
+from lit_loader.datasets.decoded import CachedReader, CacheSettings
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
 from lit_loader.datasets.reading import ImageReading
 from lit_loader.datasets.samples import SampleUnit, check_sample_unit, every_sample, labelled_samples
@@ -72,7 +72,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         unlabelled: Literal["drop", "keep"] = "drop",
         transforms: Callable[[Any, dict[str, Any]], DetectionSample] | None = None,
         reading: ImageReading = ImageReading(),
-        cache: CacheSettings | CacheKind | None = None,
+        cache: CacheSettings | bool = False,
     ) -> None:
         if unlabelled not in ("drop", "keep"):
             raise ValueError(f"unlabelled={unlabelled!r} is not one of ['drop', 'keep'].")

@@ -7,18 +7,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
-from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision import tv_tensors
 
-from lit_loader.datasets.decoded import (
-    CachedReader,
-    CacheKind,
-    CacheSettings,
-    as_cache_settings,
-    shrink_target,
-)
-from lit_loader.datasets.images import decode_image
+from lit_loader.datasets.decoded import CachedReader, CacheSettings, shrink_target
+from lit_loader.datasets.encoded_image import decode_image
 from lit_loader.datasets.reading import ImageReading
 from lit_loader.datasets.targets import (
     OBJECT_FIELDS,
@@ -29,8 +22,8 @@ from lit_loader.datasets.targets import (
     object_target,
 )
 from lit_loader.errors import ImageError
-from lit_loader.transforms import DecodeAwareCompose
-from lit_loader.transforms.reading import needs_target
+from lit_loader.transforms import DecodeAwareCompose, DecodedImage, ImageSource
+from lit_loader.transforms.compose import needs_target
 from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:
@@ -79,8 +72,8 @@ class DetectionDataset(Dataset[DetectionSample]):
         masks: Add the masks, drawn from polygons or run lengths for each sample; the table must have some.
         attributes: Names of the table's attributes to add, or ``"all"``.
         reading: How image files are read.
-        cache: Keep the images decoded: ``"ram"``, ``"disk"``, or a `CacheSettings` with a size, a budget and a folder.
-            With a size, larger images are samples of that size, and their targets with them.
+        cache: Keep the images decoded in a file that processes and runs share: True, or `CacheSettings` with a folder,
+            a size and a budget. With a size, larger images are samples of that size, and their targets with them.
 
     Raises:
         ValueError: An argument is outside its choices, or the table lacks what is asked for.
@@ -98,7 +91,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         masks: bool = False,
         attributes: Sequence[str] | Literal["all"] = (),
         reading: ImageReading = ImageReading(),
-        cache: CacheSettings | CacheKind | None = None,
+        cache: CacheSettings | bool = False,
     ) -> None:
         check_dataset_settings(first_label=first_label, extra_fields=extra_fields)
         if not isinstance(reading, ImageReading):
@@ -118,7 +111,8 @@ class DetectionDataset(Dataset[DetectionSample]):
         self.masks = masks
         self.attributes = attribute_names(table, attributes)
         self._image_alone = False
-        kept = as_cache_settings(cache)
+        self._num_images = table.num_images  # the table counts anew each time
+        kept = CacheSettings.of(cache)
         self.cache = None if kept is None else CachedReader(table, reading, kept)
 
     def skip_targets(self) -> None:
@@ -130,7 +124,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         self._image_alone = plain and not (self.transforms is not None and needs_target(self.transforms))
 
     def __len__(self) -> int:
-        return self.table.num_images
+        return self._num_images
 
     def sample_path(self, index: SupportsIndex) -> Path:
         """Return the image file of a sample, with nothing opened.
@@ -155,23 +149,18 @@ class DetectionDataset(Dataset[DetectionSample]):
             ValueError: ``transforms`` gave a target whose per-object fields are not one row a box.
         """
         try:
-            position = range(len(self))[index]
+            position = range(self._num_images)[index]
         except IndexError:
-            raise IndexError(f"index {index} is out of range for a data set of {len(self)} images.") from None
+            raise IndexError(
+                f"index {index} is out of range for a data set of {self._num_images} images."
+            ) from None
         path = os.path.join(str(self.table.root), self.table.image_paths[position])  # noqa: PTH118 # a third of a Path's time
-        image, (width, height) = self._read(path, position)
+        image, (width, height) = self._open(path, position)
         annotated = int(self.table.widths[position]), int(self.table.heights[position])
-        if self.reading.exif_orientation and annotated == (height, width) != (width, height):
-            self._check_not_turned(path, annotated=annotated)
-        if self.reading.size_mismatch == "raise" and all(annotated) and annotated != (width, height):
-            raise ImageError(
-                f"{path}: the image is {width}x{height}, its annotation says {annotated[0]}x{annotated[1]}; "
-                "correct the annotation, set exif_orientation if the sides are exchanged, "
-                'or give size_mismatch="clip" to trust the image.'
-            )
+        if annotated != (width, height):
+            self._check_size(path, annotated=annotated, found=(width, height))
         target: dict[str, Any] = {}
         if not self._image_alone:
-            kept = image.shape[-2:] if isinstance(image, Tensor) else image.size
             target = object_target(
                 self.table,
                 position,
@@ -180,37 +169,50 @@ class DetectionDataset(Dataset[DetectionSample]):
                 extra_fields=self.extra_fields,
                 keypoints=self.keypoints,
                 attributes=self.attributes,
-                mask_size=(kept[0], kept[1]) if self.masks else None,
+                mask_size=image.size if self.masks else None,
             )
-        if self.cache is not None and target:
-            target = shrink_target(target, true_size=(width, height), image=image)
+            if image.size != (height, width):
+                target = shrink_target(target, true_size=(width, height), image=image)
         if self.transforms is None:
-            return image, target
+            return tv_tensors.Image(image.read()), target
         try:
-            if isinstance(self.transforms, DecodeAwareCompose) and not isinstance(image, Tensor):
-                sample: DetectionSample = self.transforms.read(image, target)
+            if isinstance(self.transforms, DecodeAwareCompose):
+                exact = self.reading.decode == "exact"
+                sample: DetectionSample = self.transforms.read(image, target, exact=exact)
             else:
-                sample = self.transforms(image, target)
-            check_rows(sample, fields=(*self.extra_fields, *self.attributes))
+                sample = self.transforms(tv_tensors.Image(image.read()), target)
+            if not self._image_alone:
+                check_rows(sample, fields=(*self.extra_fields, *self.attributes))
         except Exception as error:
             error.add_note(f"while transforming sample {position}, image {path}")
             raise
         return sample
 
-    def _read(self, path: str, position: int) -> tuple[Any, tuple[int, int]]:
+    def _open(self, path: str, position: int) -> tuple[ImageSource, tuple[int, int]]:
         """Return the image, and its (width, height) in the file.
 
-        The image is decoded, but where ``transforms`` take it undecoded and ``decode`` allows it.
+        It is decoded, unless it is cached or ``transforms`` and ``decode`` say to decode what is shown.
         """
-        undecoded = self.reading.decode == "fast" and isinstance(self.transforms, DecodeAwareCompose)
         if self.cache is not None:
             kept = self.cache.open(path, position)
-            return kept if undecoded else tv_tensors.Image(kept.read()), kept.true_size
-        if undecoded:
-            unread = self.reading.open(path)
-            return unread, (unread.size[1], unread.size[0])
-        pixels = self.reading.read(path)
-        return tv_tensors.Image(pixels), (pixels.shape[2], pixels.shape[1])
+            return kept, kept.true_size
+        if self.reading.decode == "fast" and isinstance(self.transforms, DecodeAwareCompose):
+            image: ImageSource = self.reading.open(path)
+        else:
+            image = DecodedImage(self.reading.read(path))
+        height, width = image.size
+        return image, (width, height)
+
+    def _check_size(self, path: str, *, annotated: tuple[int, int], found: tuple[int, int]) -> None:
+        """Refuse an image of another (width, height) than annotated, if the settings or its boxes ask for that."""
+        if self.reading.exif_orientation and annotated == found[::-1]:
+            self._check_not_turned(path, annotated=annotated)
+        if self.reading.size_mismatch == "raise" and all(annotated):
+            raise ImageError(
+                f"{path}: the image is {found[0]}x{found[1]}, its annotation says {annotated[0]}x{annotated[1]}; "
+                "correct the annotation, set exif_orientation if the sides are exchanged, "
+                'or give size_mismatch="clip" to trust the image.'
+            )
 
     def _check_not_turned(self, path: str, *, annotated: tuple[int, int]) -> None:
         """Refuse an image whose sides EXIF exchanged; ``annotated`` is the upright size exchanged."""

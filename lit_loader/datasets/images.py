@@ -1,4 +1,4 @@
-"""Decode one image file to an RGB tensor, or say which file cannot be decoded and why."""
+"""Read one image file, and decode it with Pillow to an RGB tensor, or say which file cannot be decoded and why."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from lit_loader.datasets.jpeg import BYTES_A_PIXEL, SPARE_BYTES, check_jpeg_cost, jpeg_header
+from lit_loader.datasets.jpeg import BYTES_A_PIXEL, SPARE_BYTES, check_jpeg_cost, jpeg_frame
 from lit_loader.errors import AnnotationError, ImageError
 from lit_loader.formats.labelme_file import LABELME_ENDING, embedded_image
 
@@ -22,17 +22,12 @@ __all__ = [
     "MAX_PIXELS",
     "SIDEWAYS",
     "decode_bytes",
-    "decode_image",
+    "interleaved",
     "orientation_of",
     "read_image_file",
+    "stored_region",
     "upright",
 ]
-
-# NOTE [Why Pillow alone decodes]
-# torchvision.io.decode_jpeg saves about a third of a millisecond on a 640x480 JPEG (0.7 ms against 1.0 ms)
-# and gave the same bits on every JPEG tried, but it is deprecated since torchvision 0.29, warns at every
-# call, is announced for removal, and still needs Pillow for the size check, EXIF and every other format.
-# One decoder means that a file's bits do not depend on which of two libraries was asked.
 
 MAX_PIXELS: Final = 89_478_485
 """Default limit on width x height: the size from which Pillow itself warns of a decompression bomb."""
@@ -44,43 +39,6 @@ SIDEWAYS: Final = 5
 _TIFF_SAMPLE_FORMAT: Final = 339
 _TIFF_UNSIGNED: Final = 1
 _PREMULTIPLIED: Final = {"La": "LA", "RGBa": "RGBA"}
-
-
-def decode_image(path: Path | str, *, max_pixels: int = MAX_PIXELS, exif_orientation: bool = True) -> Tensor:
-    """Decode an image file to 8-bit RGB; the file's content decides the format, not its name.
-
-    - Grayscale, 1-bit, palette, CMYK and YCbCr images become RGB as Pillow converts them.
-    - An alpha channel or a transparent colour is dropped and the stored colours are kept, as
-      ``PIL.Image.convert("RGB")`` and torchvision's RGB mode do: no background is made up.
-    - 16-bit unsigned grayscale is divided by 257 and rounded, so that 0..65535 becomes 0..255; the rule
-      looks at the type and not at the values, so 12-bit data in 16 bits comes out dark. 16-bit RGB is
-      reduced to its high byte by Pillow.
-    - Signed and floating-point images have no agreed range and are refused.
-    - Of an animation, the first frame is taken.
-    - A file is read up to 64 MiB and 16 bytes for each of ``max_pixels``; a JPEG that costs far more than its pixels
-      (many scans, an endless header) is refused before it is decoded.
-    - EXIF that cannot be read counts as no EXIF. A file damaged anywhere else is refused, also a PNG whose
-      pixels are whole and whose end is damaged (``PIL.ImageFile.LOAD_TRUNCATED_IMAGES`` is honoured).
-
-    Args:
-        path: The file.
-        max_pixels: Largest width x height accepted; checked in the header, before pixels are allocated.
-            Pillow's own bound, twice ``PIL.Image.MAX_IMAGE_PIXELS``, holds beside it.
-        exif_orientation: Turn the image upright. Boxes are taken to refer to the upright image, which is
-            what annotation tools show; ``False`` gives the pixels as stored (but for TIFF, which Pillow
-            turns while loading).
-
-    Returns:
-        uint8 tensor, shape ``(3, H, W)``, R G B. In memory the three values of a pixel lie side by side, as they
-        come and as a resize takes them in half the time.
-
-    Raises:
-        ImageError: The file is missing, empty, truncated, no image, too large, or of a refused type. The
-            message names the file.
-        ValueError: If ``max_pixels`` is below 1.
-    """
-    data = read_image_file(path, max_pixels=max_pixels)
-    return decode_bytes(data, path, max_pixels=max_pixels, exif_orientation=exif_orientation)
 
 
 def read_image_file(path: Path | str, *, max_pixels: int) -> bytes:
@@ -118,7 +76,7 @@ def read_image_file(path: Path | str, *, max_pixels: int) -> bytes:
 
 
 def decode_bytes(data: bytes, path: Path | str, *, max_pixels: int, exif_orientation: bool) -> Tensor:
-    """Decode the bytes of an image file; see `decode_image`.
+    """Decode the bytes of an image file with Pillow; see `lit_loader.datasets.decode_image`.
 
     Args:
         data: From `read_image_file`.
@@ -148,7 +106,7 @@ def decode_bytes(data: bytes, path: Path | str, *, max_pixels: int, exif_orienta
 
 
 def _decode(data: bytes, *, max_pixels: int, exif_orientation: bool) -> Tensor:
-    header = jpeg_header(data)
+    frame = jpeg_frame(data)
     try:
         opened = Image.open(BytesIO(data))
     except UnidentifiedImageError:
@@ -163,12 +121,12 @@ def _decode(data: bytes, *, max_pixels: int, exif_orientation: bool) -> Tensor:
         ) from None
     with opened as image:
         _check_header(image, max_pixels=max_pixels)
-        if image.format in ("JPEG", "MPO") and (header is None or not header.one_pass):
+        if image.format in ("JPEG", "MPO") and (frame is None or not frame.one_pass):
             check_jpeg_cost(data, num_pixels=image.width * image.height)
         image.load()
         # Only now: a PNG may carry EXIF behind its pixels, and asking before load() fails on a damaged tail.
         orientation = orientation_of(image) if exif_orientation else 1
-        return upright(_to_rgb(image), orientation).permute(1, 2, 0).contiguous().permute(2, 0, 1)
+        return interleaved(upright(_to_rgb(image), orientation))
 
 
 def _check_header(image: Image.Image, *, max_pixels: int) -> None:
@@ -206,6 +164,27 @@ def upright(pixels: Tensor, orientation: int) -> Tensor:
         return pixels
     turned = pixels.transpose(-1, -2) if orientation >= SIDEWAYS else pixels
     return turned.flip(_MIRRORED[orientation])
+
+
+def stored_region(
+    region: tuple[int, int, int, int], orientation: int, size: tuple[int, int]
+) -> tuple[int, int, int, int]:
+    """Return where a region (left, top, right, bottom) of an `upright` image of ``size`` lies in the stored one."""
+    left, top, right, bottom = region
+    if -1 in _MIRRORED[orientation]:
+        left, right = size[1] - right, size[1] - left
+    if -2 in _MIRRORED[orientation]:
+        top, bottom = size[0] - bottom, size[0] - top
+    return (top, left, bottom, right) if orientation >= SIDEWAYS else (left, top, right, bottom)
+
+
+def interleaved(pixels: Tensor) -> Tensor:
+    """Return uint8 ``(3, H, W)``, of which a pixel's values lie side by side in memory, with the pixels row by row."""
+    rows = pixels.permute(1, 2, 0)
+    if rows.is_contiguous():
+        return pixels
+    triples = np.ascontiguousarray(rows.numpy().view("V3"))  # three bytes at once take half the time
+    return torch.from_numpy(triples.view(np.uint8)).permute(2, 0, 1)
 
 
 def _to_rgb(image: Image.Image) -> Tensor:

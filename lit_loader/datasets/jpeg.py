@@ -1,14 +1,33 @@
-"""What a JPEG file says before its pixels: size, how it is coded, and what decoding it would cost."""
+"""JPEG files: what their header says, what decoding them would cost, and decoding a region of one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+import contextlib
+import struct
+from io import BytesIO
+from typing import Final, NamedTuple
 
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from lit_loader.datasets.turbojpeg import turbo_decoder
 from lit_loader.errors import ImageError
 
-__all__ = ["BYTES_A_PIXEL", "JpegHeader", "SPARE_BYTES", "check_jpeg_cost", "jpeg_header", "with_rows"]
+try:
+    from simplejpeg import decode_jpeg
+except ImportError:  # an extra
+    decode_jpeg = None
+
+__all__ = ["BYTES_A_PIXEL", "JpegFrame", "SPARE_BYTES", "check_jpeg_cost", "decode_region", "jpeg_frame"]
+
+# NOTE [Regions of a JPEG]
+# Huffman decoding takes most of the time, and its blocks come row by row: what lies below a region is left out.
+# libjpeg-turbo 3 leaves out the inverse transform and the colours of what lies above and beside, too; the others are
+# told of a smaller height. A block more is decoded on each side, since colours are interpolated from the pixels
+# beside. The inverse transform is made at 1/2, 1/4 or 1/8 where that is enough; the scales between have no fast code
+# and are slower than full size. All decoders here are libjpeg-turbo, with the same bits.
 
 # NOTE [What a JPEG may cost]
 # A progressive file goes over all of its pixels once a scan, and a scan of nothing takes a few bytes: a file of
@@ -23,25 +42,21 @@ BYTES_A_PIXEL: Final = 16
 MAX_SCANS: Final = 64
 MAX_SCANNED_PIXELS: Final = 1 << 29
 _ALWAYS_SCANS: Final = 16
-_START: Final = b"\xff\xd8"
-_SCAN: Final = b"\xff\xda"
-_END: Final = b"\xff\xd9"
-_BASELINE: Final = (0xC0, 0xC1)
-_PROGRESSIVE: Final = 0xC2
-_FRAMES: Final = (*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0xCD, 0xD0))
+_START, _SCAN, _END = b"\xff\xd8", b"\xff\xda", b"\xff\xd9"
+_BASELINE, _PROGRESSIVE = (0xC0, 0xC1), 0xC2
+_FRAMES: Final = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _ALONE: Final = (0x01, *range(0xD0, 0xDA))
 _APP1: Final = 0xE1
 
 
-@dataclass(frozen=True, kw_only=True)
-class JpegHeader:
+class JpegFrame(NamedTuple):
     """The frame of a JPEG that is coded with 8 bits, sequential or progressive, grey or of three channels.
 
     Attributes:
         height: Rows as stored, from 1.
         width: Columns as stored, from 1.
         rows_at: Where in the file the number of rows stands, two bytes, big endian.
-        row_block: Rows that are coded together.
+        block: Rows and columns that are coded together.
         one_pass: Whether all channels come together in one scan from top to bottom: rows can be left off, and a
             decoder reads no further scan.
         may_be_turned: Whether there is an APP1 segment: EXIF or XMP may ask to turn the image.
@@ -50,13 +65,13 @@ class JpegHeader:
     height: int
     width: int
     rows_at: int
-    row_block: int
+    block: tuple[int, int]
     one_pass: bool
     may_be_turned: bool
 
 
-def jpeg_header(data: bytes) -> JpegHeader | None:
-    """Return the header of a JPEG file; None where it is none, incomplete, or of a rarer kind.
+def jpeg_frame(data: bytes) -> JpegFrame | None:
+    """Return the frame of a JPEG file; None where it is none, incomplete, or of a rarer kind.
 
     Args:
         data: The whole file.
@@ -64,26 +79,8 @@ def jpeg_header(data: bytes) -> JpegHeader | None:
     Raises:
         ImageError: The header has more than 32 MiB or 100,000 segments and stray bytes: no encoder writes it.
     """
-    if not data.startswith(_START):
-        return None
-    frames, turned = [], False
-    for marker, at in _segments(data):
-        if marker in _FRAMES:
-            frames.append(at)
-        turned = turned or marker == _APP1
-        if marker == _SCAN[1] and len(frames) == 1 and (data.endswith(_END) or data.find(_END, at) >= 0):
-            return _header(data, frames[0], scan_at=at, turned=turned)
-    return None
-
-
-def _segments(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield marker and place of each segment that lies in the file whole, up to the first scan.
-
-    Raises:
-        ImageError: The header is longer, or in more pieces, than any encoder writes.
-    """
-    at, pieces = len(_START), 0
-    while at + 4 <= len(data):
+    at, pieces, frames, may_be_turned = len(_START), 0, [], False
+    while data.startswith(_START) and at + 4 <= len(data):
         pieces += 1
         if pieces > MAX_HEADER_PIECES or at > MAX_HEADER_BYTES:
             raise ImageError(
@@ -92,52 +89,35 @@ def _segments(data: bytes) -> Iterator[tuple[int, int]]:
                 "again if it is trusted."
             )
         marker = data[at + 1]
-        if data[at] != 0xFF or marker in (0x00, 0xFF):
-            at += 1
-        elif marker in _ALONE:
-            at += 2
-        else:
-            length = int.from_bytes(data[at + 2 : at + 4], "big")
-            if at + 2 + length > len(data):
-                return
-            yield marker, at
-            if marker == _SCAN[1]:
-                return
-            at += 2 + length
+        if data[at] != 0xFF or marker in (0x00, 0xFF) or marker in _ALONE:
+            at += 2 if data[at] == 0xFF and marker in _ALONE else 1
+            continue
+        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        if end > len(data):
+            break
+        if marker in _FRAMES:
+            frames.append(at)
+        elif marker == _APP1:
+            may_be_turned = True
+        elif marker == _SCAN[1]:
+            found = len(frames) == 1 and (data.endswith(_END) or data.find(_END, at) >= 0)
+            return _frame(data, frames[0], at, may_be_turned) if found else None
+        at = end
+    return None
 
 
-def _header(data: bytes, frame: int, *, scan_at: int, turned: bool) -> JpegHeader | None:
-    kind, length = data[frame + 1], int.from_bytes(data[frame + 2 : frame + 4], "big")
-    if kind not in (*_BASELINE, _PROGRESSIVE) or length < 8:
+def _frame(data: bytes, at: int, scan_at: int, may_be_turned: bool) -> JpegFrame | None:
+    """Return the frame whose segment starts at ``at``; at least 10 bytes follow, which a scan takes."""
+    kind, length, bits, height, width, num_channels = struct.unpack_from(">xBHBHHB", data, at)
+    usual = kind in (*_BASELINE, _PROGRESSIVE) and bits == 8 and num_channels in (1, 3) and height and width
+    if not usual or length != 8 + 3 * num_channels:
         return None
-    bits, num_channels = data[frame + 4], data[frame + 9]
-    height = int.from_bytes(data[frame + 5 : frame + 7], "big")
-    width = int.from_bytes(data[frame + 7 : frame + 9], "big")
-    if bits != 8 or num_channels not in (1, 3) or not height or not width or length != 8 + 3 * num_channels:
+    sampling = data[at + 11 : at + 2 + length : 3]
+    rows, columns = max(factor & 15 for factor in sampling), max(factor >> 4 for factor in sampling)
+    if not (1 <= rows <= 4 and 1 <= columns <= 4):
         return None
-    tallest = max(data[frame + 11 + 3 * channel] & 15 for channel in range(num_channels))
-    return JpegHeader(
-        height=height,
-        width=width,
-        rows_at=frame + 5,
-        row_block=8 * tallest,
-        one_pass=kind in _BASELINE
-        and data[scan_at + 4 : scan_at + 5] == bytes([num_channels])
-        and 1 <= tallest <= 4,
-        may_be_turned=turned,
-    )
-
-
-def with_rows(data: bytes, header: JpegHeader, rows: int) -> bytes:
-    """Return a copy of the file that says it has fewer rows, so that a decoder stops there.
-
-    Args:
-        data: The file.
-        header: Its header, with ``one_pass``.
-        rows: From 1 to ``header.height``.
-    """
-    at = header.rows_at
-    return b"".join((data[:at], rows.to_bytes(2, "big"), data[at + 2 :]))
+    one_pass = kind in _BASELINE and data[scan_at + 4] == num_channels
+    return JpegFrame(height, width, at + 5, (8 * rows, 8 * columns), one_pass, may_be_turned)
 
 
 def check_jpeg_cost(data: bytes, *, num_pixels: int) -> None:
@@ -151,15 +131,78 @@ def check_jpeg_cost(data: bytes, *, num_pixels: int) -> None:
         ImageError: It has more than 64 scans, or more than 16 that go over more than 2^29 pixels together; or more
             bytes than 64 MiB and 16 a pixel.
     """
-    if len(data) > SPARE_BYTES + BYTES_A_PIXEL * num_pixels:
-        raise ImageError(
-            f"refused before decoding: {len(data)} bytes for {num_pixels} pixels exceed the bound of {SPARE_BYTES} + "
-            f"{BYTES_A_PIXEL} a pixel; save the image again if it is trusted."
-        )
     scans = data.count(_SCAN)
-    if scans > MAX_SCANS or (scans > _ALWAYS_SCANS and scans * num_pixels > MAX_SCANNED_PIXELS):
-        raise ImageError(
-            f"refused before decoding: {scans} scans over {num_pixels} pixels exceed the bound of {MAX_SCANS} scans, "
-            f"or of {MAX_SCANNED_PIXELS} pixels over more than {_ALWAYS_SCANS} scans; save the image again if it is "
-            "trusted."
+    if len(data) > SPARE_BYTES + BYTES_A_PIXEL * num_pixels:
+        bound = f"{len(data)} bytes for {num_pixels} pixels exceed the bound of {SPARE_BYTES} + {BYTES_A_PIXEL} a pixel"
+    elif scans > MAX_SCANS or (scans > _ALWAYS_SCANS and scans * num_pixels > MAX_SCANNED_PIXELS):
+        bound = (
+            f"{scans} scans over {num_pixels} pixels exceed the bound of {MAX_SCANS} scans, or of "
+            f"{MAX_SCANNED_PIXELS} pixels over more than {_ALWAYS_SCANS} scans"
         )
+    else:
+        return
+    raise ImageError(f"refused before decoding: {bound}; save the image again if it is trusted.")
+
+
+def decode_region(
+    data: bytes,
+    frame: JpegFrame,
+    region: tuple[int, int, int, int],
+    *,
+    shrink: int = 1,
+    strict: bool = False,
+) -> Tensor | None:
+    """Return a region of a JPEG file; see NOTE [Regions of a JPEG].
+
+    Args:
+        data: The file.
+        frame: Its frame.
+        region: Left, top, right and bottom, in pixels as stored; at least one pixel, inside of the image.
+        shrink: 1, 2, 4 or 8: the sides are divided by it, and the region moved outwards to whole pixels.
+        strict: Refuse a file that a decoder warns of, and leave out Pillow, which does not warn.
+
+    Returns:
+        uint8 ``(3, h, w)``, a view of pixels that are channels last in memory, or None if no decoder takes the file.
+    """
+    left, top, right, bottom = region
+    rows, columns = frame.block
+    low_x, low_y = max(left // columns - 1, 0) * columns // shrink, max(top // rows - 1, 0) * rows // shrink
+    high_x = -(-min((-(-right // columns) + 1) * columns, frame.width) // shrink)
+    high_y = -(-min((-(-bottom // rows) + 1) * rows, frame.height) // shrink)
+    crop, decoder = (low_x, low_y, high_x, high_y), turbo_decoder()
+    pixels = None
+    if decoder is not None:
+        pixels = decoder.decode(data, (frame.height, frame.width), crop, shrink=shrink, strict=strict)
+    if pixels is None:
+        pixels = _decode_rows(data, frame, crop, shrink=shrink, strict=strict)
+    if pixels is None:
+        return None
+    rows_shown = slice(top // shrink - low_y, -(-bottom // shrink) - low_y)
+    columns_shown = slice(left // shrink - low_x, -(-right // shrink) - low_x)
+    return pixels[rows_shown, columns_shown].permute(2, 0, 1)
+
+
+def _decode_rows(
+    data: bytes, frame: JpegFrame, crop: tuple[int, int, int, int], *, shrink: int, strict: bool
+) -> Tensor | None:
+    """Return what `TurboDecoder.decode` returns, by decoding all above its bottom."""
+    left, top, right, bottom = crop
+    height, width = -(-frame.height // shrink), -(-frame.width // shrink)
+    if frame.one_pass and bottom < height:
+        height, at = bottom, frame.rows_at
+        data = b"".join((data[:at], (bottom * shrink).to_bytes(2, "big"), data[at + 2 :]))
+    pixels = None
+    with contextlib.suppress(
+        Exception
+    ):  # also what decoders have no name for; `decode_bytes` says what is wrong
+        if decode_jpeg is not None:
+            least = {"min_height": height, "min_width": width} if shrink > 1 else {}
+            pixels = decode_jpeg(data, colorspace="RGB", strict=strict, min_factor=1, **least)
+    with contextlib.suppress(Exception):
+        if pixels is None and not strict:
+            with Image.open(BytesIO(data), formats=("JPEG",)) as image:
+                image.draft(None, (image.width // shrink, image.height // shrink))
+                pixels = np.array(image.convert("RGB"))
+    if pixels is None or pixels.shape != (height, width, 3):
+        return None
+    return torch.from_numpy(pixels)[top:bottom, left:right]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from lit_loader.datasets.decoded import CacheKind, CacheSettings
+from lit_loader.datasets.decoded import CacheSettings
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
 from lit_loader.datasets.reading import ImageReading
 from lit_loader.datasets.samples import landmark_samples
@@ -49,7 +49,7 @@ class LandmarkDataset(DetectionDataset):
         min_points: int = 1,
         attributes: Sequence[str] | Literal["all"] = (),
         reading: ImageReading = ImageReading(),
-        cache: CacheSettings | CacheKind | None = None,
+        cache: CacheSettings | bool = False,
     ) -> None:
         samples, self.num_left_out = landmark_samples(table, sample_unit="object", min_points=min_points)
         super().__init__(

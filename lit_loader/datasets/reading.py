@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 from torch import Tensor
 
 from lit_loader.datasets.encoded_image import EncodedImage
-from lit_loader.datasets.images import MAX_PIXELS, decode_image
+from lit_loader.datasets.images import MAX_PIXELS
 
 __all__ = ["Decode", "ImageReading", "SizeMismatch"]
 
@@ -61,7 +61,7 @@ class ImageReading:
         Raises:
             ImageError: The image cannot be decoded, or is larger than ``max_pixels``; the message names the file.
         """
-        return decode_image(path, max_pixels=self.max_pixels, exif_orientation=self.exif_orientation)
+        return self.open(path).read()
 
     def open(self, path: Path | str) -> EncodedImage:
         """Read an image's file and header; its pixels are decoded when they are asked for, as far as they are.

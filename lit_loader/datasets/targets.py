@@ -110,9 +110,9 @@ def object_target(
     """
     rows = table.objects(position)
     height, width = canvas_size
-    # np.clip, np.array and sums copy: the table's arrays are read-only views of a mapped file.
+    # Each of these copies: the table's arrays are read-only views of a mapped file.
     limits = np.array([width, height, width, height], dtype=np.float32)
-    boxes = np.clip(table.boxes[rows], np.float32(0), limits)
+    boxes = np.minimum(np.maximum(table.boxes[rows], np.float32(0)), limits)
     sides = boxes[:, 2:] - boxes[:, :2]
     target: dict[str, Any] = {
         "boxes": tv_tensors.BoundingBoxes(torch.from_numpy(boxes), format="XYXY", canvas_size=canvas_size),

@@ -66,6 +66,14 @@ SeedFn: TypeAlias = Callable[..., None]
 """Seeds the generators: takes `EpochKeys`, `RngPurpose`, and one or two numbers, which `RngPurpose` explains."""
 
 
+Move: TypeAlias = Callable[[Any], Any]
+"""Takes a sample and returns one of equal values, in other memory for instance."""
+
+
+def _as_it_is(sample: Any) -> Any:
+    return sample
+
+
 def make_fetcher(spec: FetchSpec, worker: int = 0, *, seed: SeedFn = seed_process) -> Fetcher:
     """Return the fetcher of a worker; with a seed its number is part of the keys of an iterable dataset's samples."""
     if isinstance(spec.dataset, IterableDataset):
@@ -82,11 +90,16 @@ class MapFetcher:
         self._seed = seed
         self._epoch_keys = lru_cache(maxsize=1)(EpochKeys)
 
-    def samples(self, task: Task) -> Any:
-        """Return the samples of a task: a list, or one sample without batching."""
+    def samples(self, task: Task, *, move: Move = _as_it_is) -> Any:
+        """Return the samples of a task: a list, or one sample without batching.
+
+        Args:
+            task: The task.
+            move: Called with each sample as soon as it is made; returns what takes its place.
+        """
         if task.key is None:
-            return self._make(task)
-        return _call_keyed(f"dataset {type(self._dataset).__name__}", self._make, task)
+            return self._make(task, move)
+        return _call_keyed(f"dataset {type(self._dataset).__name__}", self._make, task, move)
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
         """Return the batch of these samples."""
@@ -95,7 +108,7 @@ class MapFetcher:
         self._seed(self._keys(key), RngPurpose.BATCH, key.batch)
         return _call_keyed("collate_fn", self._collate_fn, samples)
 
-    def _make(self, task: Task) -> Any:
+    def _make(self, task: Task, move: Move) -> Any:
         key, seed, purpose = task.key, self._seed, RngPurpose.SAMPLE
         keys = None if key is None else self._keys(key)
         first = 0 if key is None else key.first
@@ -105,7 +118,8 @@ class MapFetcher:
             if self._batched and getattr(dataset, "__getitems__", None):
                 if keys is not None:
                     seed(keys, purpose, first)
-                return dataset.__getitems__(indices)
+                made = dataset.__getitems__(indices)
+                return list(map(move, made)) if type(made) is list else made
         except Exception as error:
             name_batch(error, given)
             raise
@@ -114,11 +128,11 @@ class MapFetcher:
         try:
             if keys is None:
                 for index in indices:
-                    samples.append(dataset[index])  # noqa: PERF401 - their number tells which one failed
+                    samples.append(move(dataset[index]))  # noqa: PERF401 - their number tells which one failed
             else:
                 for position, index in enumerate(indices, start=first):
                     seed(keys, purpose, position)
-                    samples.append(dataset[index])
+                    samples.append(move(dataset[index]))
         except Exception as error:
             name_sample(error, dataset, index, given, len(samples))
             raise
@@ -156,8 +170,8 @@ class SkippingFetcher(MapFetcher):
     without them shrinks. If anything failed, the result is a `PartialBatch`.
     """
 
-    def samples(self, task: Task) -> Any:
-        """Return the samples of a task: a list, or one sample without batching."""
+    def samples(self, task: Task, *, move: Move = _as_it_is) -> Any:
+        """Return the samples of a task: a list, or one sample without batching; see `MapFetcher`."""
         given = list(task.index) if self._batched else [task.index]
         samples: list[Any] = []
         bad: list[BadSample] = []
@@ -169,7 +183,7 @@ class SkippingFetcher(MapFetcher):
                 if key is not None:
                     self._seed(self._keys(key), RngPurpose.SAMPLE, key.first + row)
                 try:
-                    samples.append(dataset[inner])
+                    samples.append(move(dataset[inner]))
                 except (MemoryError, SharedGeneratorError) as error:
                     name_sample(error, dataset, inner, [candidate], 0)
                     raise
@@ -261,7 +275,7 @@ class IterableFetcher:
             f"__iter__ of dataset {type(self._dataset).__name__}", iter, self._dataset
         )
 
-    def samples(self, task: Task) -> Any:
+    def samples(self, task: Task, *, move: Move = _as_it_is) -> Any:
         """Return the next samples, as many as ``task.index`` has entries, or one sample without batching."""
         if task.places is not None and self._samples is None:
             self._beginning = task.places[self._worker]
@@ -274,7 +288,7 @@ class IterableFetcher:
         data: list[Any] = []
         for _ in task.index:
             try:
-                data.append(self._next_sample())
+                data.append(move(self._next_sample()))
             except StopIteration:
                 self._ended = True
                 break

@@ -21,6 +21,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from lit_loader import batch_memory
+from lit_loader.collate.sample_stack import SampleStack, StackPool, stacks_samples
 from lit_loader.engine.fetch import Fetcher, SeedFn
 from lit_loader.engine.scheduler import Backend, check_workers
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
@@ -87,6 +89,7 @@ class ThreadPoolState:
         stopping: Whether the threads are to end.
         draw_check: Checks whether the dataset draws from generators that threads share, or None without a seed.
         failure: The exception that ended a worker unexpectedly, or None.
+        stacks: Memory of batches.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -100,6 +103,7 @@ class ThreadPoolState:
         self.stopping = False
         self.draw_check = DrawCheck(count, lambda: self.num_waiting > 0) if spec.keyed else None
         self.failure: BaseException | None = None
+        self.stacks = StackPool(count)
 
     def stop(self) -> None:
         """Let every thread end after the sample that it is making, and wake every consumer."""
@@ -127,6 +131,7 @@ class ThreadLink:
         self.where = f"in DataLoader worker thread {worker_id}"
         self._state, self._id, self._scope = state, worker_id, scope
         self._builtin_collate = spec.fetch.builtin_collate
+        self._stacks = spec.fetch.batched and stacks_samples(spec.fetch.collate_fn)
         self.seed: SeedFn = scope.seed_for
 
     def receive(self) -> tuple[Message, Any] | None:
@@ -155,12 +160,14 @@ class ThreadLink:
         return check.watch(partial(self._fetch, fetcher, contents))
 
     def _fetch(self, fetcher: Fetcher, task: Task) -> Any:
+        stack = SampleStack(len(task.index), self._state.stacks) if self._stacks else None
         with self._scope:
-            samples = fetcher.samples(task)
+            samples = fetcher.samples(task) if stack is None else fetcher.samples(task, move=stack.moved)
             if not self._builtin_collate:
                 return fetcher.collate(samples, task.key)
         # outside of the scope, in which every call of torch is slower
-        return fetcher.collate(samples, task.key)
+        with batch_memory.using(stack):
+            return fetcher.collate(samples, task.key)
 
     def send(self, kind: Kind, message: Message, contents: Any = None) -> None:
         """Pass a result to the consumer."""

@@ -179,4 +179,5 @@ def _points(table: AnnotationTable, columns: Columns, row: int) -> list[str]:
 
 def _number(value: np.float32 | float) -> str:
     """Return the shortest text that is read back as the same number, whole ones without a fraction or a signed zero."""
-    return str(value + 0.0).removesuffix(".0")  # -0.0 + 0.0 is 0.0
+    # -0.0 + 0.0 is 0.0; str() of a float32 has an exponent from 1e6 on with newer versions of numpy alone
+    return np.format_float_positional(value + 0.0, trim="-")

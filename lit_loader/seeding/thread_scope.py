@@ -8,8 +8,9 @@ NOTE [Draws]
     generator (dropout). A function compiled by ``torch.compile`` runs uncompiled; with ``fullgraph=True`` the compiler
     raises an error of its own.
     Not covered: the process-wide generators of numpy and random, and draws of torch outside of its Python functions
-    (``torch.ops``, scripted code, methods of ``torch.default_generator``), which `DrawCheck` looks for in the first
-    samples; generators of devices other than the CPU, which have no keys.
+    (``torch.ops``, scripted code, with torch 2.11 code that is compiled by another backend than ``eager``, methods of
+    ``torch.default_generator``), which `DrawCheck` looks for in the first samples; generators of devices other than the
+    CPU, which have no keys.
 
 NOTE [Functions that answer for threads]
     Problem: in a worker thread ``get_worker_info()`` must return that thread's info, and a sample that calls
@@ -79,6 +80,9 @@ TAKES_NO_GENERATOR: dict[Any, tuple[tuple[str, int, Any], ...]] = {
 }
 
 
+_LISTED = TAKES_GENERATOR.union(TAKES_NO_GENERATOR)
+
+
 def _draws(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of a function that takes no generator draws."""
     # The weights of an RNN, a list, are the third argument. Packed sequences have their batch sizes as the second one,
@@ -136,8 +140,8 @@ class ThreadScope(TorchFunctionMode):
     ) -> Any:
         """Call a function of torch, with this thread's generator if it draws and was given none."""
         kwargs = kwargs or {}
-        listed = func in TAKES_GENERATOR or func in TAKES_NO_GENERATOR
-        if not listed or context.generator is not self._generator:  # in a fork of the thread there is none
+        # Called for every function of torch: nearly all return here. In a fork of the thread there is no generator.
+        if func not in _LISTED or context.generator is not self._generator:
             return func(*args, **kwargs)
         if func in TAKES_NO_GENERATOR:
             if _draws(func, args, kwargs):

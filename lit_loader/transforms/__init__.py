@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from lit_loader.transforms.batch_normalize import NormalizeBatch
+from lit_loader.transforms.compose import DecodeAwareCompose
 from lit_loader.transforms.coordinates import to_image_points
 from lit_loader.transforms.crops import CropToObjects
 from lit_loader.transforms.detection import detection_transforms
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
+from lit_loader.transforms.lazy_image import DecodedImage, ImageRegion, ImageSource
 from lit_loader.transforms.object_presets import classification_transforms, landmark_transforms
-from lit_loader.transforms.reading import DecodeAwareCompose
+from lit_loader.transforms.resized_crop import RandomResizedCrop
 from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility
 
 __all__ = [
     "CropToObjects",
     "DecodeAwareCompose",
+    "DecodedImage",
+    "ImageRegion",
+    "ImageSource",
     "Letterbox",
     "NormalizeBatch",
     "PER_IMAGE_FIELDS",
     "PER_OBJECT_FIELDS",
     "RandomHorizontalFlip",
     "RandomObjectCrop",
+    "RandomResizedCrop",
     "RandomVerticalFlip",
     "SanitizeObjects",
     "ToFloat32",

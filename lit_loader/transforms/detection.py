@@ -9,11 +9,11 @@ from torch import nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+from lit_loader.transforms.compose import DecodeAwareCompose
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
 from lit_loader.transforms.preset_checks import check_chances, check_fill
-from lit_loader.transforms.reading import DecodeAwareCompose
 from lit_loader.transforms.sanitize import SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility
 
@@ -74,8 +74,8 @@ def detection_transforms(
         min_box_area: Smallest area of a box kept, in square pixels of the result.
         per_object: Further per-object fields of the target, see ``SanitizeObjects``.
         per_image: Further per-image fields of the target.
-        to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8, in memory the three values of a pixel
-            side by side if they come so.
+        to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8. Either way the three values of a pixel
+            lie side by side in memory if they come so.
 
     Returns:
         A picklable module, called as ``transform(image, target)``.
@@ -120,7 +120,7 @@ def detection_transforms(
             min_size=min_box_size, min_area=min_box_area, per_object=per_object, per_image=per_image
         )
     )
-    parts.append(ToFloat32() if to_float else ToUInt8(planes=False))
+    parts.append(ToFloat32(planes=False) if to_float else ToUInt8(planes=False))
     return DecodeAwareCompose(parts)
 
 

@@ -10,7 +10,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader import batch_memory
-from lit_loader.transforms.flat_target import flat_targets
+from lit_loader.transforms.moving import flat_targets, wrap
 
 __all__ = ["ToFloat32", "ToUInt8"]
 
@@ -20,14 +20,20 @@ _LARGEST: Final = 255
 class ToFloat32(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
     """torchvision's ``ToDtype(torch.float32, scale=True)``, the same bits, made where the batch will lie.
 
-    A uint8 image on the CPU becomes a contiguous float32 one in [0, 1] in memory of the batch, see
-    `lit_loader.batch_memory`. Everything else goes torchvision's way.
+    A uint8 image on the CPU becomes a float32 one in [0, 1] in memory of the batch, see `lit_loader.batch_memory`.
+    Everything else goes torchvision's way.
 
     Determinism: no randomness.
+
+    Args:
+        planes: The image becomes contiguous, its channels planes one after the other, as images that are stacked
+            should be. False: an image whose three values of a pixel lie side by side, as a resize leaves them, stays
+            so, which takes half of the time; for images that are batched as a list.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, planes: bool = True) -> None:
         super().__init__(torch.float32, scale=True)
+        self.planes = planes
 
     def forward(self, *inputs: Any) -> Any:
         """Convert a sample: an image, or one with a target."""
@@ -37,9 +43,10 @@ class ToFloat32(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
         """Convert one leaf of the sample."""
         if not _is_image(inpt):
             return super().transform(inpt, params)
-        out = batch_memory.empty(inpt.shape, torch.float32)
-        out.copy_(inpt.as_subclass(Tensor)).mul_(1.0 / _LARGEST)
-        return _like(inpt, out)
+        plain = inpt.as_subclass(Tensor)
+        return wrap(
+            _empty_for(plain, self.planes, torch.float32).copy_(plain).mul_(1.0 / _LARGEST), like=inpt
+        )
 
 
 class ToUInt8(v2.Transform):  # type: ignore[misc] # torchvision is untyped
@@ -51,9 +58,7 @@ class ToUInt8(v2.Transform):  # type: ignore[misc] # torchvision is untyped
     Determinism: no randomness.
 
     Args:
-        planes: The image becomes contiguous, its channels planes one after the other, as images that are stacked
-            should be. False: an image whose three values of a pixel lie side by side, as a resize leaves them, stays
-            so, which takes a quarter of the time; for images that are batched as a list.
+        planes: As for `ToFloat32`; False takes a quarter of the time.
     """
 
     def __init__(self, *, planes: bool = True) -> None:
@@ -69,16 +74,22 @@ class ToUInt8(v2.Transform):  # type: ignore[misc] # torchvision is untyped
         if not _is_image(inpt):
             return inpt
         plain = inpt.as_subclass(Tensor)
-        side_by_side = not self.planes and plain.ndim == 3 and plain.permute(1, 2, 0).is_contiguous()
-        if batch_memory.current() is None and (side_by_side or plain.is_contiguous()):
+        if batch_memory.current() is None and (plain.is_contiguous() or _stays(plain, self.planes)):
             return inpt
-        if side_by_side:
-            channels, height, width = plain.shape
-            out = batch_memory.empty((height, width, channels), torch.uint8).permute(2, 0, 1)
-        else:
-            out = batch_memory.empty(plain.shape, torch.uint8)
-        out.copy_(plain)
-        return _like(inpt, out)
+        return wrap(_empty_for(plain, self.planes, torch.uint8).copy_(plain), like=inpt)
+
+
+def _stays(plain: Tensor, planes: bool) -> bool:
+    """Return whether the values of a pixel lie side by side and are to stay so."""
+    return not planes and plain.ndim == 3 and plain.permute(1, 2, 0).is_contiguous()
+
+
+def _empty_for(plain: Tensor, planes: bool, dtype: torch.dtype) -> Tensor:
+    """Return memory of the batch for an image."""
+    if not _stays(plain, planes):
+        return batch_memory.empty(plain.shape, dtype)
+    channels, height, width = plain.shape
+    return batch_memory.empty((height, width, channels), dtype).permute(2, 0, 1)
 
 
 def _is_alone(inputs: tuple[Any, ...]) -> bool:
@@ -99,7 +110,3 @@ def _is_image(value: Any) -> bool:
         and value.dtype == torch.uint8
         and value.device.type == "cpu"
     )
-
-
-def _like(image: Tensor, out: Tensor) -> Tensor:
-    return tv_tensors.wrap(out, like=image) if isinstance(image, tv_tensors.TVTensor) else out

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
-from torchvision.transforms.v2 import functional
 
-from lit_loader.transforms.flat_target import flat_targets, moved_targets
-from lit_loader.transforms.pending import LazyImage, nothing_to_move
+from lit_loader.transforms.lazy_image import LazyImage
+from lit_loader.transforms.moving import flat_targets, mirrored, moved_targets, wrap
 from lit_loader.transforms.preset_checks import check_chances
 from lit_loader.transforms.visibility import target_points
 
@@ -60,7 +59,7 @@ class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
         check_chances(p=p)
         self.p = p
         self.flip_pairs = None if flip_pairs is None else check_flip_pairs(flip_pairs)
-        self._mirror = partial(_mirror, axis=self.axis)
+        self._mirror = partial(mirrored, axis=self.axis)
         # v2.Lambda picks the leaves as every v2 transform does, and draws nothing.
         self._mirror_leaves = v2.Lambda(self._mirror, Tensor, PIL.Image.Image)
 
@@ -86,20 +85,16 @@ class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
             return flipped
         image, target, *rest = flipped
         points = target["keypoints"]
-        swapped = tv_tensors.wrap(points.as_subclass(Tensor)[:, order], like=points)
+        swapped = wrap(points.as_subclass(Tensor)[:, order], like=points)
         return (image, {**target, "keypoints": swapped, "visibility": target["visibility"][:, order]}, *rest)
 
     def _mirrored(self, sample: Any) -> Any:
-        image, *rest = sample if isinstance(sample, tuple | list) and sample else (None,)
-        if type(sample) is tuple and isinstance(image, tv_tensors.Image) and nothing_to_move(rest):
-            return (self._mirror(image), *rest)
-        if not isinstance(image, LazyImage):
-            return self._mirror_leaves(sample)
-        if flat_targets(rest, size=image.size):
-            moved = moved_targets(rest, self._mirror)
-        else:
-            _, *moved = self._mirror_leaves((image.placeholder(), *rest))
-        return (image.then(self._mirror), *moved)
+        image, *rest = sample if isinstance(sample, tuple) and sample else (None,)
+        if isinstance(image, LazyImage):
+            return (image.then(self._mirror), *moved_targets(rest, self._mirror))
+        if type(image) is tv_tensors.Image and flat_targets(rest, size=image.shape[-2:]):
+            return (self._mirror(image), *moved_targets(rest, self._mirror))
+        return self._mirror_leaves(sample)
 
     def _order(self, num_points: int) -> list[int]:
         """Return which point each column shows after a flip."""
@@ -116,18 +111,6 @@ class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
                 raise ValueError(f"flip_pairs holds ({first}, {second}); the target has {num_points} points.")
             order[first], order[second] = second, first
         return order
-
-
-def _mirror(value: Any, *, axis: int) -> Any:
-    """Return one value mirrored along x (axis 0) or y (axis 1)."""
-    if isinstance(value, tv_tensors.KeyPoints):
-        # x goes to W - x as boxes go; see NOTE [What torchvision does to points].
-        plain = value.as_subclass(Tensor).clone()
-        plain[..., axis] = value.canvas_size[1 - axis] - plain[..., axis]
-        return tv_tensors.wrap(plain, like=value)
-    if type(value) is tv_tensors.Image:  # what torchvision does to an image, in a third of its time
-        return value.as_subclass(Tensor).flip(-1 - axis).as_subclass(tv_tensors.Image)
-    return functional.vertical_flip(value) if axis else functional.horizontal_flip(value)
 
 
 class RandomHorizontalFlip(_RandomFlip):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from lit_loader.transforms.pending import LazyImage
+from lit_loader.transforms.lazy_image import LazyImage
+from lit_loader.transforms.moving import moved_targets, resized
 from lit_loader.transforms.preset_checks import check_chances
 
 __all__ = ["Letterbox", "RandomObjectCrop", "letterbox_geometry"]
@@ -68,16 +70,14 @@ class Letterbox(v2.Transform):  # type: ignore[misc] # torchvision is untyped
         """Transform ``image, target`` or one tuple of them, as torchvision's v2 transforms do."""
         sample = inputs if len(inputs) > 1 else inputs[0]
         first = sample[0] if isinstance(sample, tuple) else sample
-        pending = first if isinstance(first, LazyImage) else None
-        height, width = functional.get_size(first) if pending is None else pending.size
-        scaled, padding = letterbox_geometry((height, width), self.size)
-        fill = {tv_tensors.Mask: 0, "others": self.fill}
-        if pending is None:
-            resized = v2.Resize(list(scaled))(sample)
+        size = first.size if isinstance(first, LazyImage) else functional.get_size(first)
+        scaled, padding = letterbox_geometry((size[0], size[1]), self.size)
+        if isinstance(first, LazyImage):
+            moved = moved_targets(sample[1:], partial(resized, size=scaled))
+            sample = (first.resized(scaled), *moved)
         else:
-            _, *rest = v2.Resize(list(scaled))((pending.placeholder(), *sample[1:]))
-            resized = (pending.resized(scaled), *rest)
-        return v2.Pad(list(padding), fill=fill)(resized)
+            sample = v2.Resize(list(scaled))(sample)
+        return v2.Pad(list(padding), fill={tv_tensors.Mask: 0, "others": self.fill})(sample)
 
 
 class RandomObjectCrop(v2.Transform):  # type: ignore[misc] # torchvision is untyped

@@ -9,11 +9,12 @@ from typing import Literal
 from torch import nn
 from torchvision.transforms import v2
 
+from lit_loader.transforms.compose import DecodeAwareCompose
 from lit_loader.transforms.crops import CropToObjects, Fit
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import FLIP_REMEDY, FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.preset_checks import check_chances, check_fill
-from lit_loader.transforms.reading import DecodeAwareCompose
+from lit_loader.transforms.resized_crop import RandomResizedCrop
 
 __all__ = ["classification_transforms", "landmark_transforms"]
 
@@ -41,7 +42,7 @@ def classification_transforms(
 ) -> nn.Module:
     """Compose a transform for an image, or for ``(image, target)``, that gives images of one size.
 
-    Whole images are shown as models of ImageNet are trained: in training a random part (``v2.RandomResizedCrop``), else
+    Whole images are shown as models of ImageNet are trained: in training a random part (`RandomResizedCrop`), else
     the middle 7/8 of the shorter side. With ``resize``, ``margin``, ``shift``, ``scale``, ``rotation`` or ``fill``, and
     for crops of objects, it is one view, moved, sized and turned at random in training only (see `CropToObjects`).
     Flips and photometric distortion follow, in training only, and conversion to float32 in [0, 1]. With ``train=False``
@@ -101,7 +102,7 @@ def classification_transforms(
     moved = (
         view(shift=shift, scale=scale, rotation=rotation)
         if is_view
-        else v2.RandomResizedCrop(plain.size, scale=(low, high))
+        else RandomResizedCrop(plain.size, scale=(low, high))
     )
     chances = {"hflip": hflip, "vflip": vflip, "photometric": photometric}
     return _composed(

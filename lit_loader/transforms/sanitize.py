@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
+
+from lit_loader.transforms.moving import as_array, wrap
 
 __all__ = ["PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "SanitizeObjects", "num_rows"]
 
@@ -104,25 +107,25 @@ class SanitizeObjects(nn.Module):
                 "SanitizeObjects needs (image, target) with target['boxes'] a tv_tensors.BoundingBoxes, "
                 f"got a {type(target).__name__}; wrap the boxes with their canvas_size."
             )
-        boxes = functional.clamp_bounding_boxes(target["boxes"])
+        boxes = _clamped(target["boxes"])
         sides = _sides(boxes)
-        areas = sides.prod(dim=1)
-        keep = (sides >= self.min_size).all(dim=1) & (areas >= self.min_area)
+        areas = sides[:, 0] * sides[:, 1]
+        enough = (sides >= self.min_size).all(axis=1) & (areas >= self.min_area)
         masks = target.get("masks")
-        if "masks" in self.per_object and isinstance(masks, Tensor) and masks.shape[:1] == keep.shape:
-            keep = keep & (masks.as_subclass(Tensor).flatten(1).amax(dim=1) > 0)
-        kept = None if keep.all() else keep
+        if "masks" in self.per_object and isinstance(masks, Tensor) and masks.shape[:1] == enough.shape:
+            enough &= (masks.as_subclass(Tensor).flatten(1).amax(dim=1) > 0).cpu().numpy()
+        keep = None if enough.all() else torch.from_numpy(enough)
         result: dict[str, Any] = {}
         for name, value in target.items():
             if name == "boxes":
-                result[name] = boxes if kept is None else tv_tensors.wrap(boxes[kept], like=boxes)
+                result[name] = boxes if keep is None else wrap(boxes.as_subclass(Tensor)[keep], like=boxes)
             elif self._is_per_object(name, value):
-                result[name] = _take(name, value, kept, rows=keep.shape[0])
+                result[name] = _take(name, value, keep, rows=len(enough))
             else:
                 result[name] = value
         if "area" in result:
             dtype = result["area"].dtype if isinstance(result["area"], Tensor) else torch.float32
-            result["area"] = (areas if kept is None else areas[kept]).to(dtype)
+            result["area"] = torch.from_numpy(areas if keep is None else areas[enough]).to(dtype)
         return result
 
     def _is_per_object(self, name: str, value: Any) -> bool:
@@ -136,11 +139,22 @@ class SanitizeObjects(nn.Module):
         )
 
 
-def _sides(boxes: tv_tensors.BoundingBoxes) -> Tensor:
+def _clamped(boxes: tv_tensors.BoundingBoxes) -> tv_tensors.BoundingBoxes:
+    """Return boxes cut to their canvas, as torchvision does."""
+    found = as_array(boxes)
+    if found is None or boxes.clamping_mode is None:
+        return functional.clamp_bounding_boxes(boxes)
+    height, width = boxes.canvas_size
+    limits = np.array([width, height, width, height], dtype=np.float32)
+    return wrap(torch.from_numpy(np.minimum(np.maximum(found, np.float32(0)), limits)), like=boxes)
+
+
+def _sides(boxes: tv_tensors.BoundingBoxes) -> npt.NDArray[Any]:
     """Return widths and heights, ``(N, 2)``."""
     if boxes.format is not tv_tensors.BoundingBoxFormat.XYXY:
         boxes = functional.convert_bounding_box_format(boxes, new_format="XYXY")
-    xyxy: Tensor = boxes.as_subclass(Tensor)
+    found = as_array(boxes)
+    xyxy = boxes.as_subclass(Tensor).detach().float().cpu().numpy() if found is None else found
     return xyxy[:, 2:] - xyxy[:, :2]
 
 
@@ -166,7 +180,7 @@ def _take(name: str, value: Any, keep: Tensor | None, *, rows: int) -> Any:
     if keep is None:
         return value
     if isinstance(value, tv_tensors.TVTensor):
-        return tv_tensors.wrap(value[keep], like=value)
+        return wrap(value.as_subclass(Tensor)[keep], like=value)
     if isinstance(value, Tensor):
         return value[keep]
     if isinstance(value, np.ndarray):

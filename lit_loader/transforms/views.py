@@ -65,8 +65,14 @@ class View:
         mapped, _ = self.points(corners)
         return torch.cat([mapped.amin(dim=1), mapped.amax(dim=1)], dim=1) if len(boxes) else boxes.float()
 
-    def pixels(self, image: Any, *, fill: float) -> Any:
-        """Return the pixels shown of an image or mask ``(..., H, W)``, of its own type and dtype."""
+    def pixels(self, image: Any, *, fill: float, origin: tuple[int, int] = (0, 0)) -> Any:
+        """Return the pixels shown of an image or mask ``(..., H, W)``, of its own type and dtype.
+
+        Args:
+            image: All pixels, or at least those shown and one more on each side where the image has it.
+            fill: Value beyond the image.
+            origin: x and y of the upper left corner of ``image``, where it is not all pixels.
+        """
         low, high = self._bounds()
         height, width = image.shape[-2:]
         if needs_care(self, (height, width)):
@@ -74,8 +80,9 @@ class View:
             low, high = (np.clip(side, 0, [width, height]) for side in (low - more, high + more))
             return self._pixels_between(image, low, high, rim=_RIM, fill=fill)
         if self.upright:
-            return _resize(cut_pixels(image, (*low.tolist(), *high.tolist()), fill=fill), self.size)
-        return self._pixels_between(image, low, high, rim=0, fill=fill)
+            cut = cut_pixels(image, (*(low - origin).tolist(), *(high - origin).tolist()), fill=fill)
+            return _resize(cut, self.size)
+        return self._pixels_between(image, low, high, rim=0, fill=fill, origin=origin)
 
     def _bounds(self) -> tuple[npt.NDArray[np.int_], npt.NDArray[np.int_]]:
         """Return x and y of the upper left and lower right corner of what is cut out."""
@@ -86,7 +93,14 @@ class View:
         return low, high
 
     def _pixels_between(
-        self, image: Any, low: npt.NDArray[np.int_], high: npt.NDArray[np.int_], *, rim: int, fill: float
+        self,
+        image: Any,
+        low: npt.NDArray[np.int_],
+        high: npt.NDArray[np.int_],
+        *,
+        rim: int,
+        fill: float,
+        origin: tuple[int, int] = (0, 0),
     ) -> Any:
         """Return the pixels shown, of which those from corner ``low`` to ``high`` are read.
 
@@ -96,13 +110,14 @@ class View:
             high: The lower right one; what lies beyond it is ``fill`` where ``rim`` is above 0.
             rim: Pixels of ``fill`` put around what is read, once it is shrunk.
             fill: Value beyond the image.
+            origin: As for `pixels`.
         """
         sides = high - low
         if (sides <= 0).any():
             return _filled(image, self.size, fill=fill)
         # At least 2 pixels: torch 2.15 fails an assertion of its own where it shrinks an image to a single one.
         shrunk = np.maximum(2, np.round(sides * np.minimum(1.0, self.scale()))).astype(int)
-        cut = cut_pixels(image, (*low.tolist(), *high.tolist()), fill=fill)
+        cut = cut_pixels(image, (*(low - origin).tolist(), *(high - origin).tolist()), fill=fill)
         source = _resize(cut, (int(shrunk[1]), int(shrunk[0])))
         if rim:
             source = functional.pad(source, [rim] * 4, fill=fill)

@@ -82,7 +82,7 @@ CSV = ["dataset=csv", "dataset.root=x"]
         ("pass header=True", "pass dataset.options.header=true"),
         ("give class_names=[...]", "give dataset.class_names=[...]"),
         ("give sample_unit='image'", "give datamodule.sample_unit=image"),
-        ("or give cache=None", "or give datamodule.cache=null"),
+        ("or give cache=False", "or give datamodule.cache=false"),
         ("give flip_pairs=[[0, 1], ...]", "give +datamodule.train_transforms.flip_pairs=[[0, 1], ...]"),
         ("give pin_memory=False", "give workers.pin_memory=false"),
         ("hflip=2 must be in [0, 1]", "hflip=2 must be in [0, 1]"),

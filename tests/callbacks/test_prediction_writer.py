@@ -66,11 +66,11 @@ def test_boxes_are_in_pixels_of_the_files_whatever_the_model_saw(tmp_path, trans
 
 def test_a_cache_of_smaller_images_and_transforms_of_a_users_own_are_undone(tmp_path, table):
     for transforms, settings in (
-        ({}, {"cache": "ram", "cache_size": 32}),
+        ({}, {"cache": True, "cache_size": 32}),
         (v2.Compose([v2.Pad([3, 5, 7, 9]), v2.Resize([50, 60]), v2.ToDtype(torch.float32, scale=True)]), {}),
     ):
         datamodule = DetectionDataModule(
-            DrawnSource(predict=table), predict_transforms=transforms, **settings
+            DrawnSource(predict=table), predict_transforms=transforms, cache_dir=tmp_path, **settings
         )
         found = results(predict(tmp_path, datamodule))
         assert (
@@ -130,10 +130,14 @@ def of_crops(batch):
     return {"keypoints": batch.keypoints, "scores": torch.full(batch.keypoints.shape[:2], 0.5)}
 
 
-@pytest.mark.parametrize("settings", [{}, {"cache": "ram", "cache_size": 32}], ids=["files", "small cache"])
+@pytest.mark.parametrize("settings", [{}, {"cache": True, "cache_size": 32}], ids=["files", "small cache"])
 def test_points_of_crops_stand_with_their_image_in_its_pixels(tmp_path, table, settings):
     datamodule = LandmarkDataModule(
-        DrawnSource(predict=table), batch_size=4, train_transforms={"size": [48, 64]}, **settings
+        DrawnSource(predict=table),
+        batch_size=4,
+        train_transforms={"size": [48, 64]},
+        cache_dir=tmp_path,
+        **settings,
     )
     found = results(predict(tmp_path, datamodule, of_crops))
     wanted = boxes_of(table)

@@ -8,7 +8,7 @@ import torch
 from lit_loader import DetectionDataModule
 from lit_loader.collate import DetectionCollate
 from lit_loader.datamodules import ClassBalancedSamplerConfig, WorkerSettings
-from lit_loader.datasets import CacheSettings, ImageReading
+from lit_loader.datasets import ImageReading
 from tests.lightning.ranks import trainer
 from tests.lightning.resuming import Learner
 
@@ -33,7 +33,8 @@ def test_functions_and_data_are_left_out_and_settings_are_flat(shapes):
         shapes,
         workers=WorkerSettings(num_workers=2, timeout=5.0),
         reading=ImageReading(max_pixels=10_000),
-        cache=CacheSettings("disk", size=32),
+        cache=True,
+        cache_size=32,
         train_sampler=ClassBalancedSamplerConfig(),
         collate_fn=DetectionCollate(),
         batch_transforms=lambda batch: batch,
@@ -43,7 +44,7 @@ def test_functions_and_data_are_left_out_and_settings_are_flat(shapes):
     )
     kept = dict(datamodule.hparams)
     assert kept | {"num_workers": 2, "timeout": 5.0, "max_pixels": 10_000, "decode": "exact"} == kept
-    assert kept | {"cache": "disk", "cache_size": 32, "extra_fields": ["difficult"]} == kept
+    assert kept | {"cache": True, "cache_size": 32, "extra_fields": ["difficult"]} == kept
     assert kept["train_transforms"] == {"hflip": 0.0, "per_object": []}
     assert not {"source", "train_sampler", "collate_fn", "batch_transforms", "val_transforms"} & set(kept)
     assert not {"workers", "reading"} & set(kept)

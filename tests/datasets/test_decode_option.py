@@ -9,7 +9,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader import DataLoader, DetectionDataset
-from lit_loader.datasets import ClassificationDataset, EncodedImage, ImageReading
+from lit_loader.datasets import ClassificationDataset, EncodedImage, ImageReading, decode_image
 from lit_loader.datasets import reading as reading_module
 from lit_loader.errors import ImageError
 from lit_loader.formats import read_annotations
@@ -36,13 +36,13 @@ def table(tmp_path_factory):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """The files that were opened undecoded."""
+    """The files of which a region was decoded."""
     found = []
 
     class Noting(EncodedImage):
-        def __init__(self, path, **settings):
-            found.append(path)
-            super().__init__(path, **settings)
+        def read_region(self, region, *, zoom):
+            found.append(self._path)
+            return super().read_region(region, zoom=zoom)
 
     monkeypatch.setattr(reading_module, "EncodedImage", Noting)
     return found
@@ -55,7 +55,7 @@ def same(ours, theirs):
         assert equal, name
 
 
-def test_fast_samples_differ_from_exact_ones_in_pixels_alone(table, opened):
+def test_fast_samples_differ_from_exact_ones_in_pixels_alone_and_those_are_of_a_full_decode(table, opened):
     transforms = detection_transforms(True, size=48, photometric=0.5)
     exact, fast = (
         DetectionDataset(table, transforms=transforms, reading=ImageReading(decode=way))
@@ -64,10 +64,12 @@ def test_fast_samples_differ_from_exact_ones_in_pixels_alone(table, opened):
     for index in range(NUM_IMAGES):
         torch.manual_seed(index)
         expected = exact[index]
-        assert len(opened) == index
         torch.manual_seed(index)
         found = fast[index]
         assert len(opened) == index + 1
+        torch.manual_seed(index)
+        decoded = tv_tensors.Image(decode_image(table.image_path(index)))
+        assert torch.equal(transforms(decoded, expected[1])[0], expected[0])
         same(found[1], expected[1])
         assert (found[0] - expected[0]).abs().mean() < 0.02
         assert not torch.equal(found[0], expected[0])

@@ -8,22 +8,25 @@ import resource
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from lit_loader.datasets import MAX_PIXELS, CacheSettings, DetectionDataset, decode_image
-from lit_loader.datasets.decoded import CachedReader
-from lit_loader.datasets.decoded.building import building
-from lit_loader.datasets.decoded.settings import byte_count
+from lit_loader.datasets import MAX_PIXELS, CacheSettings, decode_image
+from lit_loader.datasets.decoded import CachedReader, byte_words
+from lit_loader.datasets.decoded.pixel_file import INDEX
 from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError
 from tests.drawn_set import SIZE, draw_set
 
-KINDS = ("ram", "disk")
 FORK = multiprocessing.get_context("fork")
-pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux")
+START = 64 + 12 * INDEX.itemsize
 
 
 class SlowReader:
@@ -54,20 +57,23 @@ def told(tmp_path):
 
 @pytest.fixture
 def cached(tmp_path):
-    def make(kind="ram", *, progress=False, **settings):
-        return CacheSettings(kind, cache_dir=tmp_path / "cache", progress=progress, **settings)
+    def make(*, progress=False, **settings):
+        return CacheSettings(cache_dir=tmp_path / "cache", progress=progress, **settings)
 
     return make
 
 
 def left_in(cache):
-    return [path.name for path in cache.folder.iterdir()] if cache.folder.is_dir() else []
+    """What is in the folder of a cache but locks, which stay."""
+    if not cache.folder.is_dir():
+        return []
+    return [path.name for path in cache.folder.iterdir() if path.suffix != ".lock"]
 
 
 def assert_whole(reader, table):
     for position in range(table.num_images):
         path = table.image_path(position)
-        assert torch.equal(reader.read(path, position), decode_image(path))
+        assert torch.equal(reader.open(path, position).read(), decode_image(path))
 
 
 def wait_until(holds):
@@ -96,48 +102,52 @@ def make_and_hold(table, reader, cache, told, held):
     held.wait()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_build_that_was_killed_is_never_served_and_leaves_nothing(table, cached, told, kind):
-    cache, reader = cached(kind), SlowReader(told, most=3)
+def test_a_build_that_was_killed_is_never_served_and_leaves_nothing(table, cached, told):
+    cache, reader = cached(), SlowReader(told, most=3)
     with forked(CachedReader, table, reader, cache) as child:
         wait_until(lambda: len(told.read_text()) >= 3)
         os.kill(child.pid, signal.SIGKILL)
         child.join()
     assert 3 <= len(told.read_text()) < table.num_images
-    left = left_in(cache)
-    assert any(name.endswith(".tmp") for name in left) == (kind == "disk")
-    assert not any(name.endswith((".pixels", ".memory")) for name in left)
-    reader.most = None  # other settings: what is left is found whatever they are
+    assert [name[-4:] for name in left_in(cache)] == [".tmp"]
+    reader.most = None
+    small = cached(cache_size=16)  # other settings: what is left is found whatever they are
+    assert CachedReader(table, reader, small).open("", 3).size == (12, 16)
+    assert [Path(name).suffix for name in left_in(cache)] == [".pixels"]
     assert_whole(CachedReader(table, reader, cache), table)
-    assert [name for name in left_in(cache) if name.endswith(".tmp")] == []
-    reader.most = 10**6
-    assert_whole(CachedReader(table, reader, cache), table)
-    assert [name for name in left_in(cache) if name.startswith(".")] == []
 
 
-def test_memory_outlives_the_process_that_made_it_and_its_record_does_not_count(table, cached, told):
-    cache, reader, queue, held = cached("ram"), SlowReader(told), FORK.SimpleQueue(), FORK.Event()
-    with forked(make_and_hold, table, reader, cache, queue, held) as child:
-        key = queue.get()
-        found = CachedReader(table, reader, cache)
-        assert found.key == key
-        assert len(told.read_text()) == table.num_images
-        os.kill(child.pid, signal.SIGKILL)
-        child.join()
+def test_what_another_process_builds_is_not_deleted(tmp_path, table, cached, told):
+    reader = SlowReader(told, most=3)
+    with forked(CachedReader, table, reader, cached()) as child:
+        wait_until(lambda: len(told.read_text()) >= 3)
+        CachedReader(draw_set(tmp_path / "other"), ImageReading(), cached())
+        assert sorted(Path(name).suffix for name in left_in(cached())) == [".pixels", ".tmp"]
+        assert child.is_alive()
+
+
+def test_readers_keep_what_they_map_while_another_process_builds_its_successor(table, cached, told):
+    cache, before = cached(), [decode_image(table.image_path(i)) for i in range(table.num_images)]
+    old = CachedReader(table, SlowReader(told), cache)
+    for path in map(table.image_path, range(table.num_images)):
+        Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
+    queue, held = FORK.SimpleQueue(), FORK.Event()
+    with forked(make_and_hold, table, SlowReader(told, seconds=0.02), cache, queue, held) as child:
+        while queue.empty():
+            assert child.is_alive()
+            for position, pixels in enumerate(before):
+                assert torch.equal(old.open("", position).read(), pixels)
+        assert queue.get() != old.key
     queue.close()
-    assert_whole(found, table)
-    again = CachedReader(table, reader, cache)
-    assert len(told.read_text()) == 2 * table.num_images
-    assert_whole(again, table)
     assert len(left_in(cache)) == 1
-    del again  # the maker's record goes with its memory
-    assert left_in(cache) == []
+    for position, pixels in enumerate(before):
+        assert torch.equal(old.open("", position).read(), pixels)
+    assert_whole(CachedReader(table, SlowReader(told), cache), table)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_processes_that_start_at_once_build_it_once(table, cached, told, kind):
+def test_processes_that_start_at_once_build_it_once(table, cached, told):
     cache, reader, queue, held = (
-        cached(kind),
+        cached(),
         SlowReader(told, seconds=0.01),
         FORK.SimpleQueue(),
         FORK.Event(),
@@ -158,128 +168,110 @@ def test_processes_that_start_at_once_build_it_once(table, cached, told, kind):
     assert len(told.read_text()) == table.num_images
 
 
-def test_who_waits_says_so(tmp_path, capsys):
-    entered, leave = threading.Event(), threading.Event()
+def test_threads_that_start_at_once_build_it_once(table, cached, told):
+    reader = SlowReader(told, seconds=0.01)
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda _: CachedReader(table, reader, cached()), range(3)))
+    assert len({each.key for each in made}) == 1
+    assert len(told.read_text()) == table.num_images
+    assert_whole(made[2], table)
 
-    def hold():
-        with building(tmp_path, "name", progress=True):
-            entered.set()
-            leave.wait()
 
-    holder = threading.Thread(target=hold)
-    holder.start()
-    entered.wait()
-    threading.Timer(0.2, leave.set).start()
-    with building(tmp_path, "name", progress=True):
-        assert leave.is_set()
-    holder.join()
+def test_who_waits_says_so(table, cached, told, capsys):
+    reader = SlowReader(told, most=3)
+    with forked(CachedReader, table, reader, cached()) as child:
+        wait_until(lambda: len(told.read_text()) >= 3)
+        threading.Timer(0.2, child.kill).start()
+        reader.most = None
+        assert_whole(CachedReader(table, reader, cached(progress=True)), table)
     assert capsys.readouterr().err.count("Waiting for another process") == 1
-    assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_no_descriptor_and_no_mapping_outlives_a_reader(table, cached):
+    def held():
+        links = [
+            os.readlink(f"/proc/self/fd/{name}")
+            for name in os.listdir("/proc/self/fd")
+            if os.path.lexists(f"/proc/self/fd/{name}")
+        ]
+        return [link for link in links if str(cached().folder) in link], str(cached().folder) in Path(
+            "/proc/self/maps"
+        ).read_text()
+
+    reader = CachedReader(table, ImageReading(), cached())
+    pixels = reader.open("", 1).read_region((0, 0, 4, 4), zoom=0.5).pixels
+    assert (len(held()[0]), held()[1]) == (1, True)
+    del reader
+    assert held()[1]  # a tensor of it is left
+    assert pixels.sum() > 0
+    del pixels
+    assert held() == ([], False)
+
+
 @pytest.mark.parametrize("known", [True, False], ids=["sizes known", "sizes unknown"])
-def test_what_is_over_budget_is_refused_and_nothing_is_left(tmp_path, cached, told, kind, known):
+def test_what_is_over_budget_is_refused_and_nothing_is_left(tmp_path, cached, told, known):
     columns = {} if known else {"widths": [0] * 12, "heights": [0] * 12}
     table = draw_set(tmp_path / "set", **columns)
-    needed = 8192 + 12 * 3 * SIZE[0] * SIZE[1]
-    words = rf"need {'' if known else 'at least '}\d+\.\d KiB.*{needed - 1}.*cache_size.*cache=None"
+    needed = START + 12 * 3 * SIZE[0] * SIZE[1]
+    how = "by the sizes in their annotations" if known else "or more"
+    words = rf"need \d+\.\d KiB {how}.*cache_budget={needed - 1}.*lower cache_size.*cache=False"
     with pytest.raises(CacheError, match=words):
-        CachedReader(table, SlowReader(told), cached(kind, budget=needed - 1))
+        CachedReader(table, SlowReader(told), cached(cache_budget=needed - 1))
     assert bool(told.read_text()) == (not known)
-    assert left_in(cached(kind)) == []
-    enough = CachedReader(table, SlowReader(told), cached(kind, budget=needed))
+    assert left_in(cached()) == []
+    enough = CachedReader(table, SlowReader(told), cached(cache_budget=needed))
     assert enough.num_bytes == needed
-    small = CachedReader(table, SlowReader(told), cached(kind, budget=needed // 2, size=SIZE[0] // 2))
-    assert small.num_bytes == 8192 + 12 * 3 * SIZE[0] * SIZE[1] // 4
+    small = CachedReader(table, SlowReader(told), cached(cache_budget=needed // 2, cache_size=SIZE[0] // 2))
+    assert small.num_bytes == START + 12 * 3 * SIZE[0] * SIZE[1] // 4
 
 
 @pytest.mark.parametrize("budget", [None, "1 TiB"])
 def test_no_budget_takes_more_than_what_is_free(table, cached, monkeypatch, budget):
-    needed = 8192 + 12 * 3 * SIZE[0] * SIZE[1]
-    free = needed - 1 if budget else 2 * needed - 1
-    monkeypatch.setattr("lit_loader.datasets.decoded.wanted.free_bytes", lambda kind, folder: free)
-    with pytest.raises(CacheError, match="are free" if budget else "allows half of the free disk space"):
-        CachedReader(table, ImageReading(), cached("disk", budget=budget))
+    needed = START + 12 * 3 * SIZE[0] * SIZE[1]
+    free = needed - 1 if budget else 2 * needed - 2
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=free))
+    with pytest.raises(CacheError, match=rf"may take {byte_words(needed - 1)}: .* of disk space are free"):
+        CachedReader(table, ImageReading(), cached(cache_budget=budget))
 
 
 def test_a_full_disk_ends_in_an_error_and_leaves_nothing(table, cached):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, limits[1]))
     try:
-        with pytest.raises(CacheError, match=r"cannot be written to .*make room or lower cache_size"):
-            CachedReader(table, ImageReading(), cached("disk"))
+        with pytest.raises(CacheError, match=r"cannot be written to .*nothing was left there: make room"):
+            CachedReader(table, ImageReading(), cached())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert left_in(cached("disk")) == []
-    assert_whole(CachedReader(table, ImageReading(), cached("disk")), table)
+    assert left_in(cached()) == []
+    assert_whole(CachedReader(table, ImageReading(), cached()), table)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_images_that_change_while_they_are_decoded_are_not_kept(table, cached, kind):
+def test_images_that_change_while_they_are_decoded_are_not_kept(table, cached):
     class Touching(ImageReading):
         def read(self, path):
             os.utime(path)
             return super().read(path)
 
     with pytest.raises(CacheError, match="changed while they were decoded"):
-        CachedReader(table, Touching(), cached(kind))
-    assert left_in(cached(kind)) == []
+        CachedReader(table, Touching(), cached())
+    assert left_in(cached()) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_error_that_is_no_images_fault_breaks_the_build_off(table, cached, kind):
+def test_an_error_that_is_no_images_fault_breaks_the_build_off(table, cached):
     class Failing(ImageReading):
         def read(self, path):
-            if path.stem == table.image_path(7).stem:
+            if path == str(table.image_path(7)):
                 raise MemoryError("no room")
             return super().read(path)
 
     with pytest.raises(MemoryError, match="no room"):
-        CachedReader(table, Failing(), cached(kind))
-    assert left_in(cached(kind)) == []
+        CachedReader(table, Failing(), cached())
+    assert left_in(cached()) == []
 
 
 def test_the_folder_is_the_users_own(table, cached):
-    cache = cached("disk")
+    cache = cached()
     reader = CachedReader(table, ImageReading(), cache)
     assert cache.folder.stat().st_mode & 0o077 == 0
-    assert [path.stat().st_mode & 0o077 for path in cache.folder.iterdir()] == [0]
+    assert {path.stat().st_mode & 0o077 for path in cache.folder.iterdir()} == {0}
     del reader
-
-
-def test_without_anonymous_memory_the_remedy_is_named(table, cached, monkeypatch):
-    def refuse(*arguments):
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr(os, "memfd_create", refuse)
-    with pytest.raises(CacheError, match=r'not implemented.*cache="disk"'):
-        CachedReader(table, ImageReading(), cached("ram"))
-    monkeypatch.delattr(os, "memfd_create")
-    with pytest.raises(ValueError, match='cache="disk"'):
-        cached("ram")
-
-
-@pytest.mark.parametrize(
-    ("words", "count"),
-    [(None, None), (7, 7), ("7", 7), ("8 GiB", 8 << 30), ("1.5kb", 1500), (" 2 TB ", 2 * 10**12), ("3b", 3)],
-)
-def test_a_budget_is_a_number_or_words(words, count):
-    assert byte_count(words) == count
-
-
-@pytest.mark.parametrize("budget", [0, -1, True, 1.5, "", "8 apples", "GiB", "-3 GB", "1e9", "0 GB"])
-def test_a_budget_that_is_none_is_refused(budget):
-    with pytest.raises(ValueError, match="cache_budget="):
-        CacheSettings("disk", budget=budget)
-
-
-@pytest.mark.parametrize("size", [0, -5, 1.5, True, "64"])
-def test_a_size_that_is_none_is_refused(size):
-    with pytest.raises(ValueError, match="cache_size="):
-        CacheSettings("disk", size=size)
-
-
-def test_a_kind_that_is_none_is_refused(table):
-    with pytest.raises(ValueError, match="cache='tape' is not one of"):
-        DetectionDataset(table, cache="tape")

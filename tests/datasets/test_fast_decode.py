@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import struct
 import time
 
 import numpy as np
@@ -11,18 +13,16 @@ import torch
 from PIL import Image
 
 from lit_loader.datasets import EncodedImage, decode_image
-from lit_loader.datasets import encoded_image as encoded_module
+from lit_loader.datasets.images import decode_bytes
 from lit_loader.errors import ImageError
+from tests.jpeg_decoders import DECODERS, only
 from tests.photo_like import jpeg, many_scans, photo_like
 
 
-@pytest.fixture(params=["simplejpeg", "pillow"])
-def decoder(request, monkeypatch):
-    if request.param == "pillow":
-        monkeypatch.setattr(encoded_module, "decode_jpeg", None)
-    else:
-        pytest.importorskip("simplejpeg")
-    return request.param
+@pytest.fixture(params=DECODERS)
+def decoder(request):
+    with only(request.param):
+        yield request.param
 
 
 def written(tmp_path, data):
@@ -31,46 +31,12 @@ def written(tmp_path, data):
     return path
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"subsampling": 0},
-        {"subsampling": 1},
-        {"progressive": True},
-        {"restart_marker_rows": 1},
-        {"comment": b"\xff\xd8"},
-    ],
-    ids=str,
-)
-def test_the_rows_of_a_part_are_those_of_the_whole_image_bit_for_bit(tmp_path, decoder, settings):
-    path = written(tmp_path, jpeg(photo_like(181, 243), **settings))
-    whole = decode_image(path)
-    assert EncodedImage(path).size == (181, 243)
-    assert torch.equal(EncodedImage(path).read(), whole)
-    for bottom in (1, 16, 17, 100, 180, 181):
-        part, zoom = EncodedImage(path).read_part(zoom=0.51, bottom=bottom)
-        assert zoom == 1
-        assert part.shape[1] >= bottom
-        assert torch.equal(part[:, :bottom], whole[:, :bottom])
-
-
-def test_rows_below_the_part_are_not_decoded(tmp_path, decoder):
-    path = written(tmp_path, jpeg(photo_like(640, 64)))
-    assert EncodedImage(path).read_part(zoom=1, bottom=20)[0].shape[1] < 100
-
-
 @pytest.mark.parametrize("zoom", [0.5, 0.26, 0.25, 0.125, 0.01])
-def test_a_shrunk_part_is_the_smallest_that_is_enough_and_the_same_from_both_decoders(
-    tmp_path, monkeypatch, zoom
-):
-    pytest.importorskip("simplejpeg")
+def test_a_shrunk_region_is_the_smallest_that_is_enough(tmp_path, decoder, zoom):
     path = written(tmp_path, jpeg(photo_like(181, 243)))
-    part, reached = EncodedImage(path).read_part(zoom=zoom, bottom=181)
+    part, _, _, reached = EncodedImage(path).read_region((0, 0, 243, 181), zoom=zoom)
     assert reached == {0.5: 0.5, 0.26: 0.5, 0.25: 0.25, 0.125: 0.125, 0.01: 0.125}[zoom]
     assert part.shape == (3, math.ceil(181 * reached), math.ceil(243 * reached))
-    monkeypatch.setattr(encoded_module, "decode_jpeg", None)
-    assert torch.equal(EncodedImage(path).read_part(zoom=zoom, bottom=181)[0], part)
 
 
 @pytest.mark.parametrize("shape", [(184, 248), (181, 243)])
@@ -82,11 +48,16 @@ def test_a_turned_part_is_turned_as_the_whole_image(tmp_path, decoder, orientati
     whole = decode_image(path)
     image = EncodedImage(path)
     assert image.size == tuple(whole.shape[1:])
-    assert torch.equal(image.read_part(zoom=1, bottom=40)[0][:, :40], whole[:, :40])
-    part, zoom = EncodedImage(path).read_part(zoom=0.5, bottom=image.size[0])
+    assert torch.equal(image.read_region((5, 7, 35, 40), zoom=1).pixels, whole[:, 7:40, 5:35])
+    assert decode_image(path).permute(1, 2, 0).is_contiguous()
+    part, _, _, zoom = EncodedImage(path).read_region((0, 0, *image.size[::-1]), zoom=0.5)
     expected = torch.nn.functional.interpolate(whole[None].float(), part.shape[1:], mode="area")[0]
     assert (part.float() - expected).abs().mean() < 5  # 20 and more where it is turned wrongly
     assert zoom in ((0.5,) if shape[0] % 8 == 0 or orientation == 1 else (1,))
+    if zoom == 0.5:
+        inner = EncodedImage(path).read_region((41, 30, 101, 77), zoom=0.5)
+        assert inner[1:] == (40, 30, 0.5)
+        assert torch.equal(inner.pixels, part[:, 15:39, 20:51])
     as_stored = EncodedImage(path, exif_orientation=False)
     assert as_stored.size == shape
 
@@ -95,12 +66,12 @@ def test_a_turned_part_is_turned_as_the_whole_image(tmp_path, decoder, orientati
 def test_other_colours_and_other_formats_are_those_of_the_full_decode(tmp_path, decoder, mode):
     image = photo_like(80, 96).convert(mode)
     path = written(tmp_path, jpeg(image))
-    assert torch.equal(EncodedImage(path).read_part(zoom=1, bottom=80)[0][:, :80], decode_image(path))
+    assert torch.equal(EncodedImage(path).read_region((0, 0, 96, 80), zoom=1).pixels, decode_image(path))
     if mode != "CMYK":
         image.save(tmp_path / "image.png")
-        part, zoom = EncodedImage(tmp_path / "image.png").read_part(zoom=0.1, bottom=10)
-        assert zoom == 1
-        assert torch.equal(part, decode_image(tmp_path / "image.png"))
+        found = EncodedImage(tmp_path / "image.png").read_region((3, 5, 20, 10), zoom=0.1)
+        assert found[1:] == (3, 5, 1)
+        assert torch.equal(found.pixels, decode_image(tmp_path / "image.png")[:, 5:10, 3:20])
 
 
 @pytest.mark.parametrize("cut", [3, 100, 2000])
@@ -108,32 +79,52 @@ def test_a_truncated_file_is_refused_by_name_as_in_a_full_decode(tmp_path, decod
     data = jpeg(photo_like(181, 243))
     path = written(tmp_path, data[:-cut])
     with pytest.raises(ImageError, match=r"image\.jpg"):
-        EncodedImage(path).read_part(zoom=0.5, bottom=20)
+        EncodedImage(path).read_region((0, 0, 40, 20), zoom=0.5)
     with pytest.raises(ImageError, match=r"image\.jpg"):
         decode_image(path)
 
 
-def test_bytes_changed_at_random_are_decoded_or_refused_and_agree_with_the_full_decode(tmp_path):
+def changed(kind, draws, data):
+    """Bytes of a file: some changed, cut off at a place, cut out, or another size in the header."""
+    data = bytearray(data)
+    first, second = sorted(draws.integers(2, len(data), 2))
+    if kind == "bytes":
+        for at in draws.integers(2, len(data), 3):
+            data[at] = draws.integers(256)
+    elif kind == "size":
+        at = data.index(b"\xff\xc0") + 5
+        data[at : at + 4] = struct.pack(">HH", *draws.integers(1, 200, 2))
+    elif kind == "cut off":
+        del data[first:]
+    elif kind == "cut off before the end":
+        del data[first:-2]
+    else:
+        del data[first:second]
+    return bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "size", "cut off", "cut off before the end", "cut out"])
+def test_damaged_files_are_refused_where_pillow_refuses_them_and_else_have_its_bits(tmp_path, decoder, kind):
     data = jpeg(photo_like(60, 80))
     draws = np.random.default_rng(0)
-    agreed = 0
-    for _ in range(150):
-        broken = bytearray(data)
-        for at in draws.integers(0, len(data), 3):
-            broken[at] = draws.integers(256)
-        path = written(tmp_path, bytes(broken))
+    refused = 0
+    for _ in range(60):
+        path = written(tmp_path, changed(kind, draws, data))
         try:
-            whole = decode_image(path)
+            expected = decode_bytes(path.read_bytes(), path, max_pixels=10**6, exif_orientation=True)
         except ImageError:
-            whole = None
-        try:
+            refused += 1
+            with pytest.raises(ImageError, match=r"image\.jpg"):
+                decode_image(path)
+            with contextlib.suppress(ImageError):
+                EncodedImage(path).read_region((0, 0, 1, 1), zoom=1)
+        else:
+            assert torch.equal(decode_image(path), expected)
             image = EncodedImage(path)
-            part, _ = image.read_part(zoom=1, bottom=image.size[0])
-        except ImageError:
-            part = None
-        assert (whole is None) or part is not None  # nothing that a full decode takes is refused
-        agreed += whole is not None and part is not None and part.shape == whole.shape
-    assert agreed > 100
+            height, width = image.size
+            found = image.read_region((width // 2, height // 3, width, height), zoom=1)
+            assert torch.equal(found.pixels, expected[:, height // 3 :, width // 2 :])
+    assert refused < 60 or kind == "cut off"
 
 
 @pytest.mark.parametrize("read", [decode_image, EncodedImage])

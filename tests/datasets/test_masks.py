@@ -119,13 +119,12 @@ def overlap(masks, shown):
     return float((mask & shown).sum() / (mask | shown).sum())
 
 
-@pytest.mark.parametrize(
-    "cache", [None, "ram", CacheSettings(kind="ram", size=48)], ids=["none", "ram", "small"]
-)
+@pytest.mark.parametrize("settings", [None, {}, {"cache_size": 48}], ids=["no cache", "cache", "small"])
 @pytest.mark.parametrize("decode", ["exact", "fast"])
-def test_masks_have_the_size_of_the_image_whatever_reads_it(tmp_path, decode, cache):
+def test_masks_have_the_size_of_the_image_whatever_reads_it(tmp_path, decode, settings):
     table = draw_polygons(tmp_path / "set", extension="jpg")
-    size = (32, 48) if isinstance(cache, CacheSettings) else (HEIGHT, WIDTH)
+    size = (32, 48) if settings else (HEIGHT, WIDTH)
+    cache = settings is not None and CacheSettings(cache_dir=tmp_path, **settings)
     for transforms, expected in (
         (None, size),
         (detection_transforms(False, size=(40, 50)), (40, 50)),

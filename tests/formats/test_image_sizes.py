@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lit_loader.datasets.images import decode_image
+from lit_loader.datasets import decode_image
 from lit_loader.errors import ImageError
 from lit_loader.formats import image_sizes
 from lit_loader.formats.image_sizes import read_image_sizes

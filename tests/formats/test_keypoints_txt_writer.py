@@ -127,7 +127,7 @@ def test_numbers_are_short_and_exact(table, tmp_path):
     write_annotations("keypoints_txt", table, tmp_path, "l.csv", columns=ALL, separator=";")
     assert (tmp_path / "l.csv").read_text().splitlines() == [
         "images/a.jpg;dog;1;2;3.5;4;1;2;2;3.5;4;2;left",
-        "images/b c.jpg;cat;0.1;0;1e+06;1e+07;0;0;0;5;6;1;-",
+        "images/b c.jpg;cat;0.1;0;1000000;10000000;0;0;0;5;6;1;-",
     ]
 
 

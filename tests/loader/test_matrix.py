@@ -135,8 +135,8 @@ class TestTheMatrixFails:
     def test_when_samples_are_keyed_by_worker(self, method, monkeypatch):
         make = fetch.MapFetcher._make
 
-        def by_place_in_batch(self, task):
-            return make(self, task._replace(key=task.key._replace(first=0)))
+        def by_place_in_batch(self, task, move):
+            return make(self, task._replace(key=task.key._replace(first=0)), move)
 
         dataset = OwnAndTorch()
         expected = inline(dataset, 0)
@@ -169,7 +169,7 @@ class TestTheMatrixFails:
             assert_the_whole_row(Everything(), 1, "fork")
 
     def test_when_threads_have_no_scope(self, monkeypatch):
-        monkeypatch.setattr(thread_scope, "TAKES_GENERATOR", frozenset())
+        monkeypatch.setattr(thread_scope, "_LISTED", frozenset())
         with pytest.raises((AssertionError, RuntimeError)):
             assert_the_whole_row(OwnAndTorch(), 2, "thread")
 

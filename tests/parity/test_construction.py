@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import os
 import warnings
 
 import pytest
@@ -140,7 +141,7 @@ def test_the_random_sampler_gets_the_generator():
 
 @pytest.mark.parametrize("seed", [{}, {"seed": 1}], ids=["unseeded", "seeded"])
 def test_more_workers_than_cores_are_warned_about_when_made_and_when_iterated(monkeypatch, seed):
-    monkeypatch.setattr(torch._utils, "cpu_count", lambda: 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
 
     def warned(kind, **arguments):
         with warnings.catch_warnings(record=True) as caught:

@@ -44,7 +44,8 @@ def test_a_worker_info_cannot_be_changed_and_is_gone_in_the_main_process():
     for backend in (FORK, THREAD):
         for kind, workers in backend.both:
             first = events(iter(kind(Changes(1), **workers)))[0]
-            assert first[:2] == ("raised", "FrozenInstanceError")
+            assert first[0] == "raised"
+            assert first[1] in ("FrozenInstanceError", "RuntimeError")  # torch 2.15's and 2.11's
             assert get_worker_info() is None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import lightning
 import pytest
 import torch
 from lightning.pytorch import Trainer
@@ -264,7 +265,7 @@ def test_a_checkpoint_of_a_frozen_backbone_is_loaded_into_a_frozen_one(tmp_path:
         {
             "state_dict": frozen,
             "hyper_parameters": dict(source.hparams),
-            "pytorch-lightning_version": "2.6.6",
+            "pytorch-lightning_version": lightning.__version__,
         },
         path,
     )

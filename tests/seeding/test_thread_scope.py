@@ -136,8 +136,12 @@ def test_vmap_may_draw():
     assert scoped(0, draw) == seeded(0, draw)
 
 
+IS_SEEN = torch.__version__ >= (2, 15)  # not in 2.11: its compiler traces no function mode
+seen_by_the_compiler = pytest.mark.skipif(not IS_SEEN, reason="the compiler of this torch sees no scope")
+
+
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=seen_by_the_compiler)])
 def test_compiled_code_that_draws_runs_as_it_was_written(backend, monkeypatch):
     monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # or a thread of the compiler's progress bar stays
 
@@ -156,20 +160,24 @@ def test_compiled_code_that_draws_runs_as_it_was_written(backend, monkeypatch):
 
 def scripted():
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # deprecated, by warnings of several classes; its successors need a compiler
+        warnings.simplefilter("ignore")  # torch's successors of scripting need a compiler
         return torch.jit.script(rand_like)(torch.zeros(3))
+
+
+def compiled():
+    return torch.compile(lambda: torch.rand(3), backend="aot_eager")()
 
 
 def rand_like(x):
     return torch.rand_like(x)
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch's compiler
 @pytest.mark.parametrize(
     "unseen",
     [
         scripted,
+        pytest.param(compiled, marks=pytest.mark.skipif(IS_SEEN, reason="the compiler sees the scope")),
         lambda: torch.default_generator.manual_seed(1),
         lambda: torch.default_generator.seed(),
         lambda: torch.ops.aten.rand([3]),
@@ -177,13 +185,15 @@ def rand_like(x):
     ],
     ids=[
         "scripted",
+        "compiled",
         "seeding the default generator itself",
         "the same at random",
         "torch.ops",
         "an overload of torch.ops",
     ],
 )
-def test_what_is_not_seen_is_found_by_what_it_leaves_behind(unseen):
+def test_what_is_not_seen_is_found_by_what_it_leaves_behind(unseen, monkeypatch):
+    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # or a thread of the compiler's progress bar stays
     check = DrawCheck(1, lambda: True)
     check.worker_ready()
     with ThreadScope(0):

@@ -13,6 +13,7 @@ from lit_loader.transforms import (
     Letterbox,
     RandomHorizontalFlip,
     RandomObjectCrop,
+    RandomResizedCrop,
     RandomVerticalFlip,
     SanitizeObjects,
     UpdateVisibility,
@@ -51,6 +52,13 @@ WHOLE_IMAGES = {
     "resize": (v2.Resize((73, 181)), 0, 0.1, 1.01, 6),
     "zoom out": (v2.RandomZoomOut(p=1), 0, 0.02, 0, 6),
     "pad": (v2.Pad((3, 5, 7, 9)), 0, 0.02, 0, 6),
+    "resized crop": (
+        v2.Compose([RandomResizedCrop((90, 130), (0.5, 1)), UpdateVisibility(), SanitizeObjects()]),
+        0,
+        0.3,
+        1.6,
+        0,
+    ),
     "crop": (v2.Compose([v2.RandomCrop((90, 110)), UpdateVisibility(), SanitizeObjects()]), 0, 0.3, 0, 1),
 }
 
@@ -197,6 +205,7 @@ def test_every_transform_and_preset_of_the_package_is_tried_here():
     tried |= {
         f"{name.split()[0].rstrip(',')}_transforms".replace("landmarks", "landmark") for name in PRESETS
     }
+    sources = {"DecodedImage", "ImageRegion", "ImageSource"}
     move_nothing = {"PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "NormalizeBatch", "ToUInt8"}
     other_coordinates = {"denormalize_keypoints", "normalize_keypoints", "to_image_points"}
-    assert set(transforms.__all__) - move_nothing - other_coordinates <= tried
+    assert set(transforms.__all__) - sources - move_nothing - other_coordinates <= tried

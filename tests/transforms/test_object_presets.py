@@ -11,7 +11,12 @@ import torch
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from lit_loader.transforms import Letterbox, classification_transforms, landmark_transforms
+from lit_loader.transforms import (
+    Letterbox,
+    RandomResizedCrop,
+    classification_transforms,
+    landmark_transforms,
+)
 from tests.transforms.drawn import PAIRS, draw
 
 JITTER = {"shift": 0.1, "scale": (0.8, 1.3), "rotation": 20, "photometric": 0.5}
@@ -138,7 +143,7 @@ def test_whole_images_are_shown_as_models_of_imagenet_are_trained():
     torch.manual_seed(3)
     part = classification_transforms(True, hflip=0, to_float=False)(image)
     torch.manual_seed(3)
-    assert torch.equal(part, v2.RandomResizedCrop(224)(image))
+    assert torch.equal(part, RandomResizedCrop(224)(image))
     torch.manual_seed(3)
     large = classification_transforms(True, area=(0.9, 1), hflip=0, to_float=False)(image)
     assert not torch.equal(part, large)

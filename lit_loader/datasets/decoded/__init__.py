@@ -3,20 +3,6 @@
 from __future__ import annotations
 
 from lit_loader.datasets.decoded.reader import CachedReader, shrink_target
-from lit_loader.datasets.decoded.settings import (
-    CacheKind,
-    CacheSettings,
-    as_cache_settings,
-    byte_count,
-    byte_words,
-)
+from lit_loader.datasets.decoded.settings import CacheSettings, byte_count, byte_words
 
-__all__ = [
-    "CacheKind",
-    "CacheSettings",
-    "CachedReader",
-    "as_cache_settings",
-    "byte_count",
-    "byte_words",
-    "shrink_target",
-]
+__all__ = ["CacheSettings", "CachedReader", "byte_count", "byte_words", "shrink_target"]

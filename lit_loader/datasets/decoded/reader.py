@@ -1,22 +1,39 @@
-"""The reader of a data set with a cache: pixels from the block, copied, with the size that they had in the file."""
+"""The reader of a data set with a cache: it decodes every image once, and gives pixels from the file."""
 
 from __future__ import annotations
 
+import shutil
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
-import numpy.typing as npt
+import PIL
 import torch
+import torchvision
+from rich.console import Console
+from rich.progress import Progress
 from torch import Tensor
 from torchvision import tv_tensors
+from torchvision.transforms.v2 import functional
 
-from lit_loader.datasets.decoded.disk import block_on_disk
-from lit_loader.datasets.decoded.layout import PixelBlock
-from lit_loader.datasets.decoded.memory import block_in_memory
-from lit_loader.datasets.decoded.settings import CacheSettings
-from lit_loader.datasets.decoded.wanted import CacheRequest, shrunk
+from lit_loader.annotations.cache import cache_key, image_stamp
+from lit_loader.datasets.decoded.pixel_file import (
+    FORMAT,
+    INDEX,
+    Index,
+    head,
+    open_or_build,
+    pixels_start,
+)
+from lit_loader.datasets.decoded.settings import CacheSettings, byte_count, byte_words
 from lit_loader.datasets.reading import ImageReading
+from lit_loader.errors import CacheError, ImageError
+from lit_loader.resources import count_cores
+from lit_loader.transforms import ImageRegion, ImageSource
 from lit_loader.types import IndexArray
 
 if TYPE_CHECKING:
@@ -24,41 +41,41 @@ if TYPE_CHECKING:
 
 __all__ = ["CachedImage", "CachedReader", "shrink_target"]
 
+_MAX_THREADS: Final = 16
+_AHEAD: Final = 4
+"""Images that a thread may be ahead of the one that is written."""
+
 
 class CachedImage:
-    """An image of a cache that is copied as far as a transform shows it.
+    """An image of a cache; `lit_loader.transforms.ImageSource`.
 
     Args:
-        pixels: uint8 ``(H, W, 3)``, a view that is not written to.
+        pixels: uint8 ``(3, H, W)``, channels last in memory.
         true_size: (width, height) of the image as decoded.
     """
 
-    def __init__(self, pixels: npt.NDArray[np.uint8], true_size: tuple[int, int]) -> None:
+    def __init__(self, pixels: Tensor, true_size: tuple[int, int]) -> None:
         self._pixels, self.true_size = pixels, true_size
 
     @property
     def size(self) -> tuple[int, int]:
         """Height and width as it is kept, in pixels."""
-        return self._pixels.shape[0], self._pixels.shape[1]
+        return self._pixels.shape[1], self._pixels.shape[2]
 
     def read(self) -> Tensor:
-        """Return a copy of all pixels, uint8 ``(3, H, W)``, laid out as `decode_image` lays them out."""
-        return self.read_part(zoom=1.0, bottom=self._pixels.shape[0])[0]
+        """Return all pixels, uint8 ``(3, H, W)``, in the layout of `decode_image`; the memory is the caller's."""
+        return self._pixels.clone()
 
-    def read_part(self, *, zoom: float, bottom: int) -> tuple[Tensor, float]:
-        """Return a copy of the rows above ``bottom``, channels last, at a zoom of 1: none costs less here."""
-        return torch.from_numpy(np.array(self._pixels[:bottom])).permute(2, 0, 1), 1.0
+    def read_region(self, region: tuple[int, int, int, int], *, zoom: float) -> ImageRegion:
+        """Return all pixels as they lie in the file, which costs nothing; they must not be written to."""
+        return ImageRegion(self._pixels, 0, 0, 1.0)
 
 
 class CachedReader:
-    """Reads the images of a data set from a decoded cache.
+    """Reads the images of a data set from a decoded cache, which it makes if there is none.
 
     Runs in: the main process, workers and threads alike; it has no state that changes.
-    Owns: its part of the block, which is mapped until the last reader on the host is gone.
-
-    NOTE [pixels are copied]
-        The mapping is read-only, and a transform may edit its image in place. So a sample gets a copy, its channels
-        interleaved as they lie in the block and as a decoder gives them: 0.03 ms for 500x375, in one thread.
+    Owns: its mapping of the file.
 
     Args:
         table: The annotations that name the images.
@@ -67,25 +84,48 @@ class CachedReader:
 
     Attributes:
         num_bytes: What the cache takes, once a host.
-        key: Which block it is; readers with the same key share one.
+        key: Which cache it is; readers with the same key share one.
 
     Raises:
         CacheError: The cache does not fit, cannot be written, or its images change while it is made.
     """
 
     def __init__(self, table: AnnotationTable, reader: ImageReading, settings: CacheSettings) -> None:
-        wanted = CacheRequest(table=table, reader=reader, settings=settings)
-        self._block: PixelBlock = block_in_memory(wanted) if settings.kind == "ram" else block_on_disk(wanted)
-        self.num_bytes, self.key = self._block.num_bytes, self._block.key
-        self._reader, self._longest_side = reader, settings.size
-        self._slots: IndexArray | None = wanted.slots
+        self._reader, self._longest_side = reader, settings.cache_size
+        slots: dict[str, int] = {}
+        of_rows = np.array([slots.setdefault(path, len(slots)) for path in table.image_paths], dtype=np.int64)
+        # None: each row has an image of its own, which is the common case and needs no memory
+        self._slots: IndexArray | None = of_rows if len(slots) < len(of_rows) else None
+        names, size = list(slots), settings.cache_size
+        given = {"max_pixels": reader.max_pixels, "exif_orientation": reader.exif_orientation, "size": size}
+        shrinkers = [] if size is None else [torch.__version__, torchvision.__version__]
+        key_of = partial(cache_key, reader="decoded images", version=FORMAT, root=table.root, files=names)
 
-    def read(self, path: Path | str, position: int) -> Tensor:
-        """Return one image as it is kept, uint8 ``(3, H, W)``, memory of its own; see `open`."""
-        return self.open(path, position).read()
+        def present_key() -> str:
+            stamps = [image_stamp(str(table.root), name) for name in names]
+            return key_of(settings={**given, "versions": [PIL.__version__, *shrinkers]}, stamps=stamps)
+
+        def fill(file: BinaryIO) -> None:
+            rows = np.unique(of_rows, return_index=True)[1]
+            sizes = np.stack([table.widths[rows], table.heights[rows]], axis=1).tolist()
+            _fill(file, [f"{table.root}/{name}" for name in names], sizes, reader, settings, self.key)
+            if present_key() != self.key:
+                raise CacheError(
+                    f"images under {table.root} changed while they were decoded for the cache; nothing was kept: "
+                    "run again when nobody writes there"
+                )
+
+        def tell_waiting() -> None:
+            if settings.progress:
+                Console(stderr=True).print("Waiting for another process that decodes these images ...")
+
+        self.key = present_key()
+        path = settings.folder / f"{key_of(settings=given)}-{self.key}.pixels"
+        self._file = open_or_build(path, self.key, len(names), fill=fill, on_wait=tell_waiting)
+        self.num_bytes = self._file.num_bytes
 
     def open(self, path: Path | str, position: int) -> CachedImage:
-        """Return one image, whose pixels are copied when they are asked for.
+        """Return one image.
 
         Args:
             path: The file, for an image that could not be decoded when the cache was made.
@@ -94,16 +134,105 @@ class CachedReader:
         Raises:
             ImageError: The image cannot be decoded.
         """
-        found = self._block.image(position if self._slots is None else int(self._slots[position]))
+        found = self._file.image(position if self._slots is None else int(self._slots[position]))
         if found is None:
             pixels = self._reader.read(path)
-            kept = shrunk(pixels, self._longest_side).permute(1, 2, 0).numpy()
-            return CachedImage(kept, (pixels.shape[2], pixels.shape[1]))
+            return CachedImage(_shrunk(pixels, self._longest_side), (pixels.shape[2], pixels.shape[1]))
         return CachedImage(*found)
 
 
+def _fill(
+    file: BinaryIO,
+    paths: Sequence[str],
+    sizes: Sequence[tuple[int, int]],
+    reader: ImageReading,
+    settings: CacheSettings,
+    key: str,
+) -> None:
+    """Decode images on threads and write them, in their order and within the budget, as `PixelFile` reads them.
+
+    One that cannot be decoded is noted in the index; whoever asks for it decodes it again and gets its error.
+
+    Args:
+        file: Empty.
+        paths: Of the images.
+        sizes: (width, height) of each by its annotation, or 0 where it is not known.
+        reader: Decodes.
+        settings: Of the cache.
+        key: For the head of the file.
+
+    Raises:
+        CacheError: The images do not fit.
+        OSError: They cannot be written.
+    """
+    free, given = shutil.disk_usage(settings.folder).free, byte_count(settings.cache_budget)
+    budget = free // 2 if given is None else min(free, given)
+
+    def check_budget(needed: int, how: str) -> None:
+        if needed > budget:
+            raise CacheError(
+                f"{len(paths)} decoded images need {byte_words(needed)} {how}, and may take {byte_words(budget)}: "
+                f"{byte_words(free)} of disk space are free, and cache_budget={settings.cache_budget!r} (None: half of "
+                f"it); lower cache_size (now {settings.cache_size}), raise cache_budget, name another cache_dir, or "
+                "give cache=False"
+            )
+
+    def decode(path: str) -> tuple[Tensor, tuple[int, ...]] | None:
+        try:
+            pixels = reader.read(path)
+        except ImageError:
+            return None
+        return _shrunk(pixels, settings.cache_size).permute(1, 2, 0).contiguous(), pixels.shape[:0:-1]
+
+    kept = [_kept_size(*size, longest_side=settings.cache_size) for size in sizes if all(size)]
+    end = pixels_start(len(paths))
+    check_budget(end + sum(3 * width * height for width, height in kept), "by the sizes in their annotations")
+    file.seek(end)
+    index: Index = np.zeros(len(paths), dtype=INDEX)
+    threads = min(count_cores(), _MAX_THREADS)
+    console = Console(stderr=True)
+    bar = Progress(console=console, disable=not (settings.progress and console.is_terminal))
+    with bar, ThreadPoolExecutor(threads, thread_name_prefix="lit_loader_decode") as pool:
+        waiting = deque(pool.submit(decode, path) for path in paths[: _AHEAD * threads])
+        try:
+            for slot in bar.track(range(len(paths)), description="Decoding images"):
+                image = waiting.popleft().result()
+                if (following := slot + _AHEAD * threads) < len(paths):
+                    waiting.append(pool.submit(decode, paths[following]))
+                if image is not None:
+                    end += image[0].numel()
+                    check_budget(end, "or more")
+                    file.write(image[0].numpy().data)
+                    index[slot] = (end, *image[0].shape[1::-1], *image[1])
+                else:
+                    index[slot]["end"] = end
+        finally:
+            pool.shutdown(cancel_futures=True)
+    file.seek(0)
+    file.write(head(index, key))
+
+
+def _kept_size(width: int, height: int, *, longest_side: int | None) -> tuple[int, int]:
+    """Return (width, height) in which an image is kept: its own, or shrunk to a longest side."""
+    longest = max(width, height)
+    if longest_side is None or longest <= longest_side:
+        return width, height
+    shrink = longest_side / longest
+    return max(1, round(width * shrink)), max(1, round(height * shrink))
+
+
+def _shrunk(pixels: Tensor, longest_side: int | None) -> Tensor:
+    """Return an image in the size in which it is kept, antialiased; itself, if it is not larger."""
+    height, width = pixels.shape[-2:]
+    kept = _kept_size(width, height, longest_side=longest_side)
+    if kept == (width, height):
+        return pixels
+    smaller: Tensor = functional.resize(pixels, [kept[1], kept[0]], antialias=True)
+    return smaller
+
+
 def shrink_target(
-    target: dict[str, Any], *, true_size: tuple[int, int], image: Tensor | CachedImage
+    target: dict[str, Any], *, true_size: tuple[int, int], image: ImageSource
 ) -> dict[str, Any]:
     """Return a target of an image for the image as it is kept.
 
@@ -111,12 +240,12 @@ def shrink_target(
         target: With ``boxes`` in pixels of the image as decoded, ``area``, and ``keypoints`` if it has any. Masks are
             drawn at the size that is kept, see `object_target`.
         true_size: (width, height) as decoded.
-        image: The image as it is kept, ``(3, H, W)`` if it is a tensor.
+        image: The image as it is kept.
 
     Returns:
         The target, or a new one: coordinates are multiplied by the exact ratios of the sides, in float64.
     """
-    height, width = image.shape[-2:] if isinstance(image, Tensor) else image.size
+    height, width = image.size
     if (width, height) == true_size:
         return target
     ratios = torch.tensor([width / true_size[0], height / true_size[1]], dtype=torch.float64)

@@ -2,84 +2,75 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final
 
 from lit_loader.annotations.cache import cache_folder
-from lit_loader.resources import read_resources
 
-__all__ = ["CacheKind", "CacheSettings", "as_cache_settings", "byte_count", "byte_words", "free_bytes"]
-
-CacheKind: TypeAlias = Literal["ram", "disk"]
-"""Where decoded images are kept: in the memory of this host, or in the cache folder."""
+__all__ = ["CacheSettings", "byte_count", "byte_words"]
 
 _AMOUNT: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*(?:(?:([kmgt])(i)?)?b)?\s*", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CacheSettings:
-    """Keep decoded images, so that no epoch decodes them again.
+    """Where and how decoded images are kept, so that no epoch decodes them again.
 
-    A cache holds each image file of a data set once, as 8-bit RGB, in one block that every worker and rank of a
-    host maps; several samples of one image share it. It is made at the first use, by one process while others
-    wait, and found by whoever asks for the same files with the same settings.
+    A cache is a file that holds each image of a data set once, as 8-bit RGB. Workers and ranks map it, so that the
+    host has one copy in memory, and the system drops pages that it needs for something else. It is made at the first
+    use, by one process while others wait, and later runs find it.
 
     NOTE [when a decoded cache is stale]
         Its name is a hash of the data set's folder, of every image's name, size and modification time (ns), of the
-        reader's settings, of ``size``, and of the versions that decide pixels. All of them are looked at when the
-        cache is opened, that is when a data set is made; a file that changes later is seen the next time. What is
-        stale is never served; on disk it is deleted when its successor is complete.
+        reader's settings, of ``cache_size``, and of the versions that decide pixels. All of them are looked at when a
+        data set is made; a file that changes later is seen the next time. What is stale is never served, and deleted
+        when its successor is complete.
 
     Args:
-        kind: ``"ram"``: anonymous memory, gone with the last process that maps it, independent of ``/dev/shm``;
-            ``"disk"``: a file in the cache folder, mapped into memory, which stays for the next run.
-        size: Longest side in pixels that is kept; larger images are shrunk once, with antialiasing, and their
+        cache_dir: Folder whose subfolder ``decoded`` holds the cache, or None for ``~/.cache/lit_loader``. A folder
+            under ``/dev/shm`` keeps it in memory; who made it deletes it, as it outlives the run.
+        cache_size: Longest side in pixels that is kept; larger images are shrunk once, with antialiasing, and their
             targets with them. None keeps them as decoded, which gives the same samples bit for bit as no cache.
-        budget: Most bytes that the cache may take, as a number or in words such as ``"8 GiB"``. None: half of the
-            memory, or half of the disk space, that is free when it is made. A cache that is there already is
-            used whatever it takes.
-        cache_dir: The cache folder, or None for the user's, as annotations have it. With ``"ram"`` it holds a small
-            record by which the other ranks of the host find the memory.
+        cache_budget: Most bytes that the cache may take, as a number or in words such as ``"8 GiB"``, or None for half
+            of the disk space that is free when it is made. A cache that is there already is used whatever it takes.
         progress: Draw a progress bar on a terminal, and tell of waiting for another process.
 
     Raises:
-        ValueError: A setting is outside its choices, or this system has no anonymous memory files.
+        ValueError: A setting is outside its choices.
     """
 
-    kind: CacheKind
-    size: int | None = None
-    budget: int | str | None = None
     cache_dir: Path | str | None = None
+    cache_size: int | None = None
+    cache_budget: int | str | None = None
     progress: bool = True
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(CacheKind):
-            raise ValueError(f"cache={self.kind!r} is not one of {list(get_args(CacheKind))}, nor None.")
-        if self.kind == "ram" and not hasattr(os, "memfd_create"):
-            raise ValueError('cache="ram" needs memfd_create, which Linux has; give cache="disk".')
-        if self.size is not None and (type(self.size) is not int or self.size < 1):
-            raise ValueError(
-                f"cache_size={self.size!r} is not a longest side in pixels, at least 1, nor None."
+        size = self.cache_size
+        if size is not None and (type(size) is not int or size < 1):
+            raise ValueError(f"cache_size={size!r} is not a longest side in pixels, at least 1, nor None.")
+        byte_count(self.cache_budget)
+
+    @classmethod
+    def of(cls, cache: CacheSettings | bool) -> CacheSettings | None:
+        """Return a data set's argument ``cache`` as settings, or None if it is False.
+
+        Raises:
+            TypeError: It is neither settings nor a bool.
+        """
+        if isinstance(cache, cls):
+            return cache
+        if not isinstance(cache, bool):
+            raise TypeError(
+                f"cache={cache!r} is not a bool; give True, False or CacheSettings(cache_size=...)."
             )
-        byte_count(self.budget)
+        return cls() if cache else None
 
     @property
     def folder(self) -> Path:
-        """Where caches and records of them lie."""
+        """Where the file of the cache lies."""
         return cache_folder(self.cache_dir) / "decoded"
-
-
-def as_cache_settings(cache: CacheSettings | CacheKind | None) -> CacheSettings | None:
-    """Return a data set's argument ``cache`` as settings.
-
-    Raises:
-        ValueError: It is outside its choices.
-    """
-    return cache if cache is None or isinstance(cache, CacheSettings) else CacheSettings(cache)
 
 
 def byte_count(budget: int | str | None) -> int | None:
@@ -110,8 +101,3 @@ def byte_words(count: int) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count} bytes"
-
-
-def free_bytes(kind: CacheKind, folder: Path) -> int | None:
-    """Return the memory, or the disk space of a folder that exists, that may still be taken, or None if unknown."""
-    return shutil.disk_usage(folder).free if kind == "disk" else read_resources().available_bytes

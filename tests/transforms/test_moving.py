@@ -11,7 +11,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from lit_loader.transforms.flat_target import flat_targets, moved_targets
+from lit_loader.transforms.moving import flat_targets, moved_targets
 
 SIZE = (30, 40)
 

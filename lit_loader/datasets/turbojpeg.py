@@ -1,0 +1,127 @@
+"""libjpeg-turbo 3 or newer, called by ctypes: it decodes a region of a JPEG, which no Python package offers.
+
+NOTE [Which library]
+    The system's libturbojpeg, else the copy inside of the wheel of pylibjxl, whose functions can be called from
+    outside. Version 2, as in Debian 12, lacks some of them. What is found must give the bits of Pillow, for a small
+    image and for a region of it, at full size and at half; else it is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.util
+from ctypes import c_int, c_size_t, c_void_p
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+__all__ = ["TurboDecoder", "turbo_decoder"]
+
+# Of turbojpeg.h
+_DECOMPRESS, _RGB, _WARNING, _WIDTH, _HEIGHT = 1, 0, 0, 5, 6
+
+
+class _Scale(ctypes.Structure):
+    _fields_ = (("num", c_int), ("denom", c_int))
+
+
+class _Region(ctypes.Structure):
+    _fields_ = (("x", c_int), ("y", c_int), ("w", c_int), ("h", c_int))
+
+
+class TurboDecoder:
+    """The library. Runs in: any thread.
+
+    Args:
+        path: Its file or its name.
+
+    Raises:
+        OSError: There is no such library.
+        AttributeError: It is older than version 3.
+    """
+
+    def __init__(self, path: str) -> None:
+        # Long calls let go of the interpreter lock and short ones keep it: taking it again may have to wait.
+        self._decompress, self._lib = ctypes.CDLL(path).tj3Decompress8, ctypes.PyDLL(path)
+        self._lib.tj3Init.restype = c_void_p
+
+    def decode(
+        self,
+        data: bytes,
+        size: tuple[int, int],
+        crop: tuple[int, int, int, int],
+        *,
+        shrink: int = 1,
+        strict: bool = False,
+    ) -> Tensor | None:
+        """Return a region, whose outermost pixels may differ where colours are stored at half the size.
+
+        Args:
+            data: The file.
+            size: Height and width in its header, in pixels: the decoder must read the same.
+            crop: Left, top, right and bottom, in pixels of the shrunk image; left a multiple of a coded block's.
+            shrink: 1, 2, 4 or 8: the image's sides are divided by it, rounded up.
+            strict: Refuse a file that the decoder warns of.
+
+        Returns:
+            uint8 ``(h, w, 3)``, or None if the decoder refuses the file or the region.
+        """
+        lib, num_bytes = self._lib, c_size_t(len(data))
+        left, top, right, bottom = crop
+        # A handle for each file (0.5 us): it keeps a file's tables, and would decode one that lacks them by those.
+        handle = c_void_p(lib.tj3Init(_DECOMPRESS))
+        try:
+            if (
+                lib.tj3DecompressHeader(handle, data, num_bytes)
+                or (lib.tj3Get(handle, _HEIGHT), lib.tj3Get(handle, _WIDTH)) != size
+                or lib.tj3SetScalingFactor(handle, _Scale(1, shrink))
+                or lib.tj3SetCroppingRegion(handle, _Region(left, top, right - left, bottom - top))
+            ):
+                return None
+            pixels = torch.empty((bottom - top, right - left, 3), dtype=torch.uint8)
+            failed = self._decompress(handle, data, num_bytes, c_void_p(pixels.data_ptr()), 0, _RGB)
+            return None if failed and (strict or lib.tj3GetErrorCode(handle) != _WARNING) else pixels
+        finally:
+            lib.tj3Destroy(handle)
+
+
+@functools.cache
+def turbo_decoder() -> TurboDecoder | None:
+    """Return the first library that is right, or None if there is none; see NOTE [Which library]."""
+    wheel = importlib.util.find_spec("pylibjxl")  # not imported
+    folders = wheel.submodule_search_locations if wheel is not None else None
+    for path in (
+        "libturbojpeg.so.0",
+        *(str(p) for at in folders or () for p in Path(at).glob("_pylibjxl.*")),
+    ):
+        with contextlib.suppress(OSError, AttributeError):
+            decoder = TurboDecoder(path)
+            if _is_right(decoder):
+                return decoder
+    return None
+
+
+def _is_right(decoder: TurboDecoder) -> bool:
+    """Return whether the decoder's bits are Pillow's, at both sizes, of all of an image and of a region."""
+    noise = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
+    file = BytesIO()
+    Image.fromarray(noise).save(file, "JPEG", subsampling="4:2:0")
+    for shrink, block in ((1, 16), (2, 8)):
+        with Image.open(file) as image:
+            image.draft(None, (96 // shrink, 64 // shrink))
+            expected = torch.from_numpy(np.array(image))
+        for rim in (0, block):
+            crop = rim, rim, 6 * block - rim, 4 * block
+            found = decoder.decode(file.getvalue(), (64, 96), crop, shrink=shrink, strict=True)
+            inner = slice(2 * rim, 5 * block - rim)
+            if found is None or not torch.equal(
+                found[rim:, rim : 5 * block - 2 * rim], expected[2 * rim :, inner]
+            ):
+                return False
+    return True

@@ -1,0 +1,172 @@
+"""A composition that may be handed an image before it is decoded, and has it read at the size it needs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
+
+from lit_loader import batch_memory
+from lit_loader.transforms.crops import CropToObjects
+from lit_loader.transforms.finish import ToFloat32, ToUInt8
+from lit_loader.transforms.flips import RandomHorizontalFlip, RandomVerticalFlip
+from lit_loader.transforms.geometry import Letterbox
+from lit_loader.transforms.lazy_image import DecodedImage, ImageSource, LazyImage
+from lit_loader.transforms.moving import flat_targets, moved_targets, resized
+from lit_loader.transforms.resampling import ordinary_memory
+from lit_loader.transforms.resized_crop import RandomResizedCrop
+from lit_loader.transforms.sanitize import SanitizeObjects
+from lit_loader.transforms.visibility import UpdateVisibility
+
+__all__ = ["DecodeAwareCompose", "needs_target"]
+
+# Exact types: a subclass may look at pixels.
+_NEED_NO_PIXELS: Final = (SanitizeObjects, UpdateVisibility)
+_UNDERSTAND: Final = (*_NEED_NO_PIXELS, CropToObjects, Letterbox, RandomHorizontalFlip, RandomVerticalFlip)
+_RESIZES: Final = (v2.RandomShortestSize, v2.Resize)
+_CROPS: Final = (v2.RandomResizedCrop, RandomResizedCrop)
+_IMAGE_ALONE: Final = (
+    *_RESIZES,
+    *_CROPS,
+    v2.RandomPhotometricDistort,
+    RandomHorizontalFlip,
+    RandomVerticalFlip,
+    ToUInt8,
+    ToFloat32,
+)
+
+
+class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is untyped
+    """torchvision's ``Compose`` for the data sets here: the first resize or crop says which pixels it needs.
+
+    Called with ``(image, target)`` of a decoded image it gives what ``v2.Compose`` gives, the same bits in less time. A
+    data set with ``decode="fast"`` or a cache hands it an image of which only the header is read. The first of
+    ``v2.Resize``, ``v2.RandomShortestSize``, ``v2.RandomResizedCrop``, `RandomResizedCrop`, `Letterbox` and
+    `CropToObjects` then has just the pixels decoded that it shows, no larger than it needs; of a JPEG that is 1/2, 1/4
+    or 1/8 of its size, and the part that is shown. Flips of ours and ``v2.RandomPhotometricDistort`` may stand before
+    it: they draw what they draw, and are made on the pixels read. `SanitizeObjects` and `UpdateVisibility` need no
+    pixels. Any other transform that comes first, such as ``v2.RandomZoomOut``, `RandomObjectCrop` or one of the user's,
+    gets the image decoded in full.
+
+    Random draws, boxes, points, masks and labels are those of the decoded image; but a random crop of a JPEG that is
+    decoded at 1/2, 1/4 or 1/8 has its sides moved to the nearest multiples of 2, 4 or 8, at most half a pixel of the
+    result, and boxes, points and masks go with it. Pixels are within the bound that
+    `lit_loader.datasets.EncodedImage` states; where nothing is shrunk to half or less and no step was put off, they
+    are the same.
+
+    Determinism: that of the transforms.
+
+    Args:
+        transforms: Called one after the other.
+    """
+
+    def __init__(self, transforms: Sequence[Any]) -> None:
+        super().__init__(list(transforms))
+
+    def forward(self, *inputs: Any) -> Any:
+        """Transform ``image, target``, one tuple of them, or an image alone."""
+        image = inputs[0] if len(inputs) > 1 else None
+        if image is not None and type(image) is tv_tensors.Image:
+            plain = image.as_subclass(torch.Tensor)
+            if plain.dtype is torch.uint8 and plain.is_cpu and plain.ndim == 3 and len(plain) == 3:
+                return self._run(LazyImage(DecodedImage(plain), exact=True), inputs[1:])
+        return super().forward(*inputs)
+
+    def read(self, image: ImageSource, target: Any, *, exact: bool = False) -> Any:
+        """Transform a sample whose image is not decoded yet.
+
+        Args:
+            image: The source of its pixels.
+            target: Boxes, points and masks in pixels of the whole, upright image.
+            exact: Whether every step is made at full size, so that a source that decodes every pixel gives the bits of
+                ``self(image, target)``.
+
+        Returns:
+            What ``self(image, target)`` gives for the decoded image.
+        """
+        return self._run(LazyImage(image, exact=exact), (target,))
+
+    def _run(self, image: LazyImage, rest: Sequence[Any]) -> Any:
+        if not flat_targets(rest, size=image.size):
+            return super().forward(image.read(), *rest)
+        sample: Any = (image, *rest)
+        transforms = deque(_one_by_one(self.transforms))
+        while transforms and isinstance(sample[0], LazyImage):
+            sample = _step(transforms, sample)
+        if isinstance(sample[0], LazyImage):
+            sample = (sample[0].read(), *sample[1:])
+        for transform in transforms:
+            sample = transform(*sample) if isinstance(sample, tuple) else transform(sample)
+        return sample
+
+
+def needs_target(transform: Any) -> bool:
+    """Return whether what a transform makes of an image may depend on the target."""
+    kind = type(transform)
+    if kind in (v2.Compose, DecodeAwareCompose):
+        return any(needs_target(part) for part in transform.transforms)
+    if kind is CropToObjects:
+        return bool(transform.around != "image")
+    return kind not in _IMAGE_ALONE
+
+
+def _one_by_one(transforms: Sequence[Any]) -> Iterator[Any]:
+    for transform in transforms:
+        if type(transform) in (v2.Compose, DecodeAwareCompose):
+            yield from _one_by_one(transform.transforms)
+        else:
+            yield transform
+
+
+def _step(transforms: deque[Any], sample: Any) -> Any:
+    """Return the sample after the first of the transforms, which is taken off; its target is flat."""
+    transform = transforms.popleft()
+    image, *rest = sample
+    kind = type(transform)
+    if kind in _UNDERSTAND:
+        return transform(*sample)
+    if kind in _RESIZES and _is_as_read(transform):
+        shape = image.placeholder()
+        if kind is v2.Resize:
+            new = functional.resize(shape, transform.size, max_size=transform.max_size).shape[-2:]
+        else:
+            new = transform.make_params([shape])["size"]
+        size = (new[0], new[1])
+        image = image.settled(size)
+        lands = not image.steps and _only_lands(transforms)
+        if lands:
+            transforms.pop()
+        pixels = image.resized(size, empty=batch_memory.empty if lands else ordinary_memory)
+        return (pixels, *moved_targets(rest, partial(resized, size=size)))
+    if kind in _CROPS and _is_as_read(transform):
+        drawn = transform.make_params([image.placeholder()])
+        top, left, height, width = (drawn[name] for name in ("top", "left", "height", "width"))
+        size = (transform.size[0], transform.size[1])
+        pixels, (left, top, right, bottom) = image.cropped((left, top, left + width, top + height), size)
+        shown = {"top": top, "left": left, "height": bottom - top, "width": right - left}
+        return (pixels, *moved_targets(rest, partial(functional.resized_crop, size=list(size), **shown)))
+    if kind is v2.RandomPhotometricDistort:
+        params = transform.make_params([image.placeholder(channels=3)])
+        return (image.then(partial(transform.transform, params=params)), *rest)
+    return transform(image.read(), *rest)
+
+
+def _only_lands(transforms: Sequence[Any]) -> bool:
+    """Return whether pixels that lie side by side in memory of the batch are finished, and `ToUInt8` comes last."""
+    if not transforms:
+        return False
+    *others, last = transforms
+    kept = type(last) is ToUInt8 and not last.planes
+    return kept and all(type(other) in _NEED_NO_PIXELS for other in others)
+
+
+def _is_as_read(resize: Any) -> bool:
+    """Return whether a resize is the bilinear one with antialiasing that reading makes."""
+    mode = resize.interpolation  # a string, or an enumeration's member
+    return getattr(mode, "value", mode) == "bilinear" and bool(resize.antialias)

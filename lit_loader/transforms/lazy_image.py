@@ -1,0 +1,218 @@
+"""An image whose pixels are read when a transform says which of them it shows, and at which size.
+
+NOTE [What is put off]
+    A flip, or a change of colours, of an image that is shrunk next costs less after the resize. So steps that come
+    before are noted and made on the pixels once they are read, in the order in which they were noted. What is drawn
+    for them is drawn when they are noted, so random numbers come in the order of a decoded image's. Read in full, or
+    enlarged, the image gets the same steps on the same pixels: the same bits. An image that is to have torchvision's
+    bits at any size (``exact``) gets its steps at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision import tv_tensors
+
+from lit_loader.transforms.resampling import Allocate, ordinary_memory, resample
+from lit_loader.transforms.views import View, needs_care
+
+__all__ = ["DecodedImage", "ImageRegion", "ImageSource", "LazyImage", "Part", "Step"]
+
+Part: TypeAlias = tuple[int, int, int, int]
+"""Left, top, right and bottom, in pixels of the image."""
+
+Step: TypeAlias = Callable[[Any], Any]
+"""Returns the pixels of an image ``(3, H, W)`` changed where they are, or mirrored; the size stays."""
+
+_MOST_MOVED: Final = 4
+
+
+class ImageRegion(NamedTuple):
+    """Pixels that show at least a region of an image.
+
+    Attributes:
+        pixels: uint8 ``(3, h, w)`` in any memory format; not to be written to.
+        left: Column of the image at the left edge of ``pixels``, a multiple of ``1 / zoom``.
+        top: Row of the image at the upper edge of ``pixels``, a multiple of ``1 / zoom``.
+        zoom: 1, 1/2, 1/4 or 1/8: point (x, y) of the image lies at ``((x - left) * zoom, (y - top) * zoom)``.
+    """
+
+    pixels: Tensor
+    left: int
+    top: int
+    zoom: float
+
+
+class ImageSource(Protocol):
+    """A source of pixels whose size is known."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the whole image, upright, in pixels."""
+
+    def read(self) -> Tensor:
+        """Return all pixels, uint8 ``(3, H, W)``, in memory that the caller may write to."""
+
+    def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
+        """Return pixels that show at least a region, not smaller than ``zoom`` times its size or than it is.
+
+        Args:
+            region: Left, top, right and bottom, in whole pixels of the image; at least one pixel, inside the image.
+            zoom: Pixels of the result for one of the image that are enough, along both axes.
+        """
+
+
+class DecodedImage:
+    """Pixels that are there already, as an `ImageSource`.
+
+    Args:
+        pixels: uint8 ``(3, H, W)`` in any memory format.
+    """
+
+    def __init__(self, pixels: Tensor) -> None:
+        self._pixels = pixels
+        _, height, width = pixels.shape
+        self.size = (height, width)
+
+    def read(self) -> Tensor:
+        """Return the pixels themselves."""
+        return self._pixels
+
+    def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
+        """Return all pixels, which costs nothing."""
+        return ImageRegion(self._pixels, 0, 0, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class LazyImage:
+    """An image to be read, with the steps that its pixels still need.
+
+    Attributes:
+        source: Gives the pixels.
+        exact: Whether steps are made at full size, see NOTE [What is put off], and no image is read at 1/2, 1/4 or 1/8.
+        steps: What is made of the pixels, first to last.
+    """
+
+    source: ImageSource
+    exact: bool = False
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width, in pixels."""
+        return self.source.size
+
+    def placeholder(self, *, channels: int = 0) -> tv_tensors.Image:
+        """Return an image of this size without pixels, or with pixels that take no memory, for torchvision."""
+        if not channels:
+            return torch.empty((0, *self.size), dtype=torch.uint8).as_subclass(tv_tensors.Image)
+        return tv_tensors.Image(torch.zeros((), dtype=torch.uint8).expand(channels, *self.size))
+
+    def then(self, step: Step) -> LazyImage:
+        """Return this image with one more step, see NOTE [What is put off]."""
+        noted = replace(self, steps=(*self.steps, step))
+        return noted._with_steps_made() if self.exact else noted
+
+    def read(self) -> tv_tensors.Image:
+        """Return the image decoded in full, after its steps."""
+        return self._finished(self.source.read())
+
+    def settled(self, size: tuple[int, int]) -> LazyImage:
+        """Return this image with its steps made, if it is to be enlarged to ``size``: they cost less before."""
+        height, width = self.size
+        if not self.steps or size[0] * size[1] <= height * width:
+            return self
+        return self._with_steps_made()
+
+    def resized(self, size: tuple[int, int], *, empty: Allocate = ordinary_memory) -> tv_tensors.Image:
+        """Return the whole image at ``size`` (height, width), after its steps.
+
+        Args:
+            size: Of the result, in pixels.
+            empty: Where the memory of the resized pixels comes from.
+        """
+        image, (height, width) = self.settled(size), self.size
+        return image._finished(image._part((0, 0, width, height), size, empty=empty))
+
+    def cropped(self, part: Part, size: tuple[int, int]) -> tuple[tv_tensors.Image, Part]:
+        """Return (left, top, right, bottom) of the image at ``size`` (height, width), after its steps.
+
+        Returns:
+            The pixels, and the part that they show: read at 1/2, 1/4 or 1/8, it is the nearest that has no pixel
+            in part, which saves a third of the time.
+        """
+        if self.steps:  # a flip may be among them, after which the part lies elsewhere
+            return self._with_steps_made().cropped(part, size)
+        left, top, right, bottom = part
+        rim = (left - _MOST_MOVED, top - _MOST_MOVED, right + _MOST_MOVED, bottom + _MOST_MOVED)
+        found = self._region(rim, zoom=max(size[0] / (bottom - top), size[1] / (right - left)))
+        if found.zoom < 1:
+            (height, width), by = self.size, round(1 / found.zoom)
+            left, right = (_nearest(x, by, width) for x in (left, right))
+            top, bottom = (_nearest(y, by, height) for y in (top, bottom))
+            part = (left, top, right, bottom)
+        return resample(found.pixels, _scaled(part, found), size).as_subclass(tv_tensors.Image), part
+
+    def shown(self, view: View, *, fill: float) -> tv_tensors.Image:
+        """Return what a view shows of the image; see `View.pixels`."""
+        if self.steps or needs_care(view, self.size):
+            return view.pixels(self.read(), fill=fill).as_subclass(tv_tensors.Image)
+        if view.upright:
+            left, top, right, bottom = (round(value) for value in view.corners[[0, 2]].ravel().tolist())
+            shown = self._part((left, top, right, bottom), view.size, fill=fill)
+            return shown.as_subclass(tv_tensors.Image)
+        wanted = float(view.scale().max())
+        # The view reads up to two pixels more on each side, of those that it gets.
+        rim = 2 / min(wanted, 1.0)
+        low = np.floor(view.corners.min(axis=0) - rim).astype(int).tolist()
+        high = np.ceil(view.corners.max(axis=0) + rim).astype(int).tolist()
+        found = self._region((*low, *high), zoom=wanted)
+        scaled = View(corners=view.corners * found.zoom, size=view.size)
+        origin = (int(found.left * found.zoom), int(found.top * found.zoom))
+        return scaled.pixels(found.pixels, fill=fill, origin=origin).as_subclass(tv_tensors.Image)
+
+    def _part(
+        self, part: Part, size: tuple[int, int], *, fill: float = 0, empty: Allocate = ordinary_memory
+    ) -> Tensor:
+        """Return (left, top, right, bottom) of the image, ``fill`` beyond it, resized once."""
+        left, top, right, bottom = part
+        found = self._region(part, zoom=max(size[0] / (bottom - top), size[1] / (right - left)))
+        return resample(found.pixels, _scaled(part, found), size, fill=fill, empty=empty)
+
+    def _region(self, part: Part, *, zoom: float) -> ImageRegion:
+        """Return what lies of a part in the image, or a pixel at its rim if nothing does."""
+        height, width = self.size
+        left, top = min(max(part[0], 0), width - 1), min(max(part[1], 0), height - 1)
+        right, bottom = min(max(part[2], left + 1), width), min(max(part[3], top + 1), height)
+        return self.source.read_region((left, top, right, bottom), zoom=1.0 if self.exact else zoom)
+
+    def _with_steps_made(self) -> LazyImage:
+        height, width = self.size
+        whole = self.source.read_region((0, 0, width, height), zoom=1.0).pixels
+        made = self._finished(whole)
+        if made.data_ptr() == whole.data_ptr():  # a step that changes nothing returns the source's own memory
+            return replace(self, steps=())
+        return LazyImage(DecodedImage(made.as_subclass(Tensor)), self.exact)
+
+    def _finished(self, pixels: Tensor) -> tv_tensors.Image:
+        image = pixels.as_subclass(tv_tensors.Image)
+        for step in self.steps:
+            image = step(image)
+        return image
+
+
+def _scaled(part: Part, found: ImageRegion) -> tuple[float, float, float, float]:
+    """Return the sides of a part of the image in pixels of ``found``."""
+    (left, top, right, bottom), (_, x, y, zoom) = part, found
+    return (left - x) * zoom, (top - y) * zoom, (right - x) * zoom, (bottom - y) * zoom
+
+
+def _nearest(side: int, by: int, length: int) -> int:
+    """Return the nearest multiple of ``by`` up to ``length``."""
+    return min((side + by // 2) // by, length // by) * by

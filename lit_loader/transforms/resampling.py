@@ -1,0 +1,116 @@
+"""Part of a decoded image at another size: torchvision's antialiased bilinear resize, of strides that it is fast with.
+
+NOTE [Strides]
+    torch's resize of uint8 takes half the time if it knows that the three values of a pixel lie side by side. Of one
+    image, or of a part cut out of one, the strides with a batch dimension of 1 leave that open, and torch then takes it
+    for planes and unpacks it. So the strides are given. A cut is such a view too, and nothing is copied for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms.v2 import functional as tv_functional
+
+from lit_loader.transforms.views import cut_pixels
+
+__all__ = ["Allocate", "ordinary_memory", "resample"]
+
+Allocate: TypeAlias = Callable[[Sequence[int], torch.dtype], Tensor]
+"""Returns a contiguous tensor of a shape and dtype, its values not set."""
+
+_Scales: TypeAlias = tuple[float, float] | tuple[None, None]
+
+_upsample = torch.ops.aten._upsample_bilinear2d_aa.out
+
+
+def ordinary_memory(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return new memory."""
+    return torch.empty(tuple(shape), dtype=dtype, device="cpu")
+
+
+def resample(
+    pixels: Tensor,
+    box: Sequence[float],
+    size: tuple[int, int],
+    *,
+    fill: float = 0,
+    empty: Allocate = ordinary_memory,
+) -> Tensor:
+    """Return a box of an image at ``size``, resized once, in memory of its own.
+
+    Args:
+        pixels: uint8 ``(3, h, w)`` in any memory format.
+        box: Left, top, right and bottom; sides may lie between pixels.
+        size: (height, width) of the result.
+        fill: Value beyond the image.
+        empty: Where the result's memory comes from.
+
+    Returns:
+        uint8 ``(3, *size)``: where the box has whole pixels, the bits of torchvision's crop and resize.
+    """
+    left, top, right, bottom = box
+    low_x, low_y, high_x, high_y = math.floor(left), math.floor(top), math.ceil(right), math.ceil(bottom)
+    if 0 <= low_x < high_x <= pixels.shape[-1] and 0 <= low_y < high_y <= pixels.shape[-2]:
+        cut = pixels[:, low_y:high_y, low_x:high_x]
+    else:
+        cut = cut_pixels(pixels, (low_x, low_y, high_x, high_y), fill=fill)
+    if (left, top) != (low_x, low_y):
+        inner = (left - low_x, top - low_y, right - low_x, bottom - low_y)
+        return _placed(_resized_by_pillow(cut, inner, size), empty)
+    if (right, bottom) != (high_x, high_y):
+        # The last row and column are parts of one, which sizes cannot say.
+        return _resized(cut, size, (size[0] / (bottom - top), size[1] / (right - left)), empty)
+    if (high_y - low_y, high_x - low_x) == size:
+        return _placed(cut, empty)
+    return _resized(cut, size, (None, None), empty)
+
+
+def _resized(cut: Tensor, size: tuple[int, int], scales: _Scales, empty: Allocate) -> Tensor:
+    _, height, width = cut.shape
+    channel, row, column = cut.stride()
+    if (channel, column) != (1, 3) or (1, 1) in (size, (height, width)) or not _has_torchvisions_bits():
+        found = _resized_by_torchvision(cut, size, scales)
+        return found if empty is ordinary_memory else _placed(found, empty)
+    batch = cut.as_strided((1, 3, height, width), (row * height, 1, row, 3))  # see NOTE [Strides]
+    out = empty((1, *size, 3), torch.uint8).permute(0, 3, 1, 2)
+    _upsample(batch, size, False, *scales, out=out)
+    return out[0]
+
+
+def _resized_by_torchvision(cut: Tensor, size: tuple[int, int], scales: _Scales) -> Tensor:
+    if scales == (None, None):
+        resized: Tensor = tv_functional.resize_image(cut, list(size), antialias=True)
+        return resized
+    given = [1e-12 + (scale or 0) for scale in scales]  # rounding must not lose the last row
+    found = torch.nn.functional.interpolate(cut[None], scale_factor=given, mode="bilinear", antialias=True)
+    return found[0, :, : size[0], : size[1]]
+
+
+def _resized_by_pillow(cut: Tensor, box: tuple[float, float, float, float], size: tuple[int, int]) -> Tensor:
+    picture = Image.fromarray(np.ascontiguousarray(cut.permute(1, 2, 0).numpy()))
+    between = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR, box=box)
+    return torch.from_numpy(np.array(between)).permute(2, 0, 1)
+
+
+def _placed(pixels: Tensor, empty: Allocate) -> Tensor:
+    """Return a copy, the three values of a pixel side by side."""
+    _, height, width = pixels.shape
+    out = empty((height, width, 3), torch.uint8).permute(2, 0, 1)
+    return out.copy_(pixels)
+
+
+@functools.cache
+def _has_torchvisions_bits() -> bool:
+    """Return whether torchvision resizes uint8 as such on this CPU; without AVX2 it goes by float32, and rounds."""
+    pixels = torch.arange(32 * 32 * 3).mul(37).remainder(251).byte().view(32, 32, 3).permute(2, 0, 1)
+    out = torch.empty((1, 21, 19, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+    _upsample(pixels.as_strided((1, 3, 32, 32), (32 * 96, 1, 96, 3)), (21, 19), False, None, None, out=out)
+    return torch.equal(out[0], tv_functional.resize_image(pixels, [21, 19], antialias=True))

@@ -1,0 +1,42 @@
+"""torchvision's random crop of any size and shape, drawn at once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
+
+__all__ = ["RandomResizedCrop"]
+
+_TRIES = 10  # as torchvision's
+
+
+class RandomResizedCrop(v2.RandomResizedCrop):  # type: ignore[misc] # torchvision is untyped
+    """torchvision's ``RandomResizedCrop``, of the same distribution; all numbers come from one draw of 40.
+
+    torchvision draws them one by one, which takes longer than to resize a small crop.
+
+    Determinism: one draw from torch's global generator, whatever the image.
+
+    Args:
+        size: As in torchvision, and so are all others.
+    """
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, int]:
+        """Draw top, left, height and width of the crop, in pixels."""
+        height, width = functional.get_size(flat_inputs[0])
+        (least, most), (narrow, wide) = self.scale, self.ratio
+        low, high = math.log(narrow), math.log(wide)
+        for area, shape, down, right in torch.rand(_TRIES, 4).tolist():
+            pixels = height * width * (least + (most - least) * area)
+            ratio = math.exp(low + (high - low) * shape)
+            h, w = round(math.sqrt(pixels / ratio)), round(math.sqrt(pixels * ratio))
+            if 0 < w <= width and 0 < h <= height:
+                top, left = int(down * (height - h + 1)), int(right * (width - w + 1))
+                return {"top": top, "left": left, "height": h, "width": w}
+        # the middle, of the nearest shape allowed
+        h, w = min(height, round(width / narrow)), min(width, round(height * wide))
+        return {"top": (height - h) // 2, "left": (width - w) // 2, "height": h, "width": w}

@@ -1,0 +1,173 @@
+"""The mapping of a decoded cache: one copy for all workers, and nothing that a transform does changes it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torchvision.transforms import v2
+
+from lit_loader import DataLoader
+from lit_loader.collate import detection_collate
+from lit_loader.datasets import CacheSettings, DetectionDataset, decode_image
+from lit_loader.datasets.decoded import CachedReader
+from lit_loader.datasets.reading import ImageReading
+from lit_loader.errors import CacheError
+from lit_loader.transforms import DecodeAwareCompose, classification_transforms, detection_transforms
+from tests.drawn_set import SIZE, draw_set
+
+WORKERS = [
+    {"num_workers": 0},
+    {"num_workers": 2, "worker_method": "thread"},
+    {"num_workers": 2, "multiprocessing_context": "fork"},
+    {"num_workers": 1, "multiprocessing_context": "forkserver"},  # unpickles as spawn does, and starts sooner
+]
+
+
+@pytest.fixture
+def table(tmp_path):
+    return draw_set(tmp_path / "set")
+
+
+@pytest.fixture
+def cached(tmp_path):
+    return lambda: CacheSettings(cache_dir=tmp_path / "cache", progress=False)
+
+
+def blacken(image, target):
+    image.zero_()
+    if "boxes" in target:
+        target["boxes"].zero_()
+    return image, target
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        blacken,
+        DecodeAwareCompose([blacken]),
+        DecodeAwareCompose([v2.Resize(SIZE[::-1]), blacken]),
+        DecodeAwareCompose([v2.RandomResizedCrop((40, 40), scale=(1, 1), ratio=(1, 1)), blacken]),
+        DecodeAwareCompose([v2.RandomCrop((40, 40)), blacken]),
+        DecodeAwareCompose([v2.RandomPhotometricDistort(p=0), blacken]),
+        classification_transforms(False, size=SIZE[::-1], resize="stretch", to_float=False),
+        None,
+    ],
+)
+@pytest.mark.parametrize("decode", ["exact", "fast"])
+def test_a_transform_that_edits_in_place_damages_neither_the_file_nor_later_samples(
+    table, cached, transforms, decode
+):
+    wanted = DetectionDataset(table)
+    edited = DetectionDataset(
+        table, transforms=transforms, cache=cached(), reading=ImageReading(decode=decode)
+    )
+    for position in range(table.num_images):
+        image, _ = edited[position]
+        image.zero_()
+        assert torch.equal(edited.cache.open("", position).read(), wanted[position][0])
+    assert torch.equal(DetectionDataset(table, cache=cached())[4][0], wanted[4][0])
+
+
+def test_a_view_that_is_written_to_changes_no_other_process_and_not_the_file(table, cached):
+    reader = CachedReader(table, ImageReading(), cached())
+    (path,) = cached().folder.glob("*.pixels")
+    before = path.read_bytes()
+    view = reader.open("", 4).read_region((0, 0, *SIZE), zoom=0.5).pixels
+    assert view.untyped_storage().nbytes() == len(before)  # no copy
+    wanted = view.clone()
+    view.zero_()
+    assert path.read_bytes() == before
+    again = pickle.loads(pickle.dumps(reader))
+    assert torch.equal(again.open("", 4).read(), wanted)
+
+
+def test_a_region_lies_where_it_says(table, cached):
+    reader = CachedReader(table, ImageReading(), cached())
+    for zoom in (0.3, 1.0, 1.7):
+        found = reader.open("", 5).read_region((3, 7, 29, 30), zoom=zoom)
+        whole = decode_image(table.image_path(5))
+        assert found.zoom == 1
+        part = found.pixels[:, 7 - found.top : 30 - found.top, 3 - found.left : 29 - found.left]
+        assert torch.equal(part, whole[:, 7:30, 3:29])
+
+
+def test_it_pickles_small_and_opens_again_by_path_or_says_what_to_do(table, cached):
+    reader = CachedReader(table, ImageReading(), cached())
+    packed = pickle.dumps(reader)
+    assert len(packed) < 1000
+    again = pickle.loads(packed)
+    for position in range(table.num_images):
+        assert torch.equal(again.open("", position).read(), decode_image(table.image_path(position)))
+    shutil.rmtree(cached().folder)  # as another run does, whose images differ
+    assert torch.equal(again.open("", 3).read(), decode_image(table.image_path(3)))
+    with pytest.raises(CacheError, match=r"are there, or no longer\); make the data set again"):
+        pickle.loads(packed)
+
+
+def test_the_index_is_mapped_and_no_object_an_image(table, cached):
+    reader = CachedReader(table, ImageReading(), cached())
+    assert np.shares_memory(reader._file._index, reader._file._pixels.numpy())
+    assert reader._slots is None  # a row is its image
+
+
+def own_kib(path):
+    """How many KiB of a file that this process maps are its own copies."""
+    found = []
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split()
+        if not words[0].endswith(":"):
+            is_file = words[-1] == str(path)
+        elif is_file and words[0] == "Anonymous:":
+            found.append(int(words[1]))
+    return found
+
+
+class Mapped(torch.utils.data.Dataset):
+    """Reads an image, and says how much of the cache is this process's own, and which process that is."""
+
+    def __init__(self, table, cache):
+        self.reader = CachedReader(table, ImageReading(), cache)
+        (self.path,) = cache.folder.glob("*.pixels")
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        self.reader.open("", index).read_region((0, 0, *SIZE), zoom=0.5).pixels.sum()
+        return f"{own_kib(self.path)} {os.getpid()}"
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("context", ["fork", "forkserver"])
+def test_workers_map_the_same_file_and_hold_no_copy_of_it(table, cached, context):
+    dataset = Mapped(table, cached())
+    with DataLoader(dataset, batch_size=1, num_workers=2, multiprocessing_context=context) as loader:
+        found = [text.rsplit(" ", 1) for (text,) in loader]
+    assert {own for own, _ in found} == {"[0]"}
+    assert len({pid for _, pid in found} - {str(os.getpid())}) == 2
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_batches_are_the_same_bits_with_any_workers(table, cached, workers):
+    transforms = detection_transforms(train=True, size=(24, 32), photometric=1.0)
+
+    def batches(cache, **arguments):
+        dataset = DetectionDataset(table, transforms=transforms, cache=cache)
+        loader = DataLoader(
+            dataset, batch_size=4, shuffle=True, seed=3, collate_fn=detection_collate, **arguments
+        )
+        with loader:
+            return [([image.clone() for image in images], [t["boxes"].clone() for t in targets])
+                    for images, targets in loader]  # fmt: skip
+
+    wanted, found = batches(False, num_workers=0), batches(cached(), **workers)
+    assert len(found) == len(wanted) == 3
+    for (images, boxes), (other_images, other_boxes) in zip(wanted, found, strict=True):
+        assert all(map(torch.equal, images, other_images))
+        assert all(map(torch.equal, boxes, other_boxes))

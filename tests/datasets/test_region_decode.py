@@ -1,0 +1,57 @@
+"""A region of a JPEG has the bits of the whole image, from every decoder and at every scale."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lit_loader.datasets import EncodedImage, decode_image
+from tests.jpeg_decoders import DECODERS, UNNAMED, only, with_sampling
+from tests.photo_like import jpeg, photo_like
+
+SAMPLINGS = ("11", "21", "22", "12", "41", "14", "grey", UNNAMED)
+KINDS = {"baseline": {}, "progressive": {"progressive": True}, "restarts": {"restart_marker_blocks": 3}}
+
+
+@functools.cache
+def encoded(size, sampling, kind):
+    image = photo_like(*size)
+    if sampling == "grey":
+        return jpeg(image.convert("L"), **KINDS[kind])
+    return with_sampling(image, sampling, **KINDS[kind])
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_a_region_has_the_bits_of_the_whole_image(tmp_path, decoder):
+    path = tmp_path / "image.jpg"
+
+    @settings(max_examples=200, deadline=None, database=None, derandomize=True)
+    @given(
+        size=st.sampled_from([(97, 131), (64, 96), (16, 45), (133, 17)]),
+        sampling=st.sampled_from(SAMPLINGS),
+        kind=st.sampled_from(sorted(KINDS)),
+        shrink=st.sampled_from([1, 2, 4, 8]),
+        sides=st.tuples(*[st.floats(0, 1)] * 4),
+    )
+    def check(size, sampling, kind, shrink, sides):
+        path.write_bytes(encoded(size, sampling, kind))
+        with only("pillow"):
+            image = EncodedImage(path)
+            height, width = image.size
+            whole = image.read_region((0, 0, width, height), zoom=1 / shrink)
+        left, right = sorted(min(int(side * width), width - 1) for side in sides[:2])
+        top, bottom = sorted(min(int(side * height), height - 1) for side in sides[2:])
+        with only("pillow" if sampling == UNNAMED and decoder == "turbojpeg" else decoder):
+            found = EncodedImage(path).read_region((left, top, right + 1, bottom + 1), zoom=1 / shrink)
+        by = 1 if min(image.size) < 16 else shrink
+        assert found[1:] == (left // by * by, top // by * by, 1 / by)
+        rows, columns = slice(top // by, bottom // by + 1), slice(left // by, right // by + 1)
+        assert torch.equal(found.pixels, whole.pixels[:, rows, columns])
+        if by == 1:
+            assert torch.equal(whole.pixels, decode_image(path))
+
+    check()

@@ -1,0 +1,79 @@
+"""Resampled pixels have the bits of torchvision's crop and resize, whatever lies beside them in memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchvision.transforms.v2 import functional
+
+from lit_loader.transforms import resampling
+from lit_loader.transforms.resampling import resample
+
+SIDE = st.integers(1, 40)
+
+
+def pixels_of(height, width, *, seed=0):
+    """Random pixels, the three values of one side by side, as decoders give them."""
+    draws = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (height, width, 3), dtype=torch.uint8, generator=draws).permute(2, 0, 1)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), SIDE, SIDE, SIDE, SIDE, st.booleans())
+def test_a_cut_of_whole_pixels_has_torchvisions_bits(data, height, width, new_height, new_width, planes):
+    pixels = pixels_of(height, width)
+    left, top = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
+    right, bottom = data.draw(st.integers(left + 1, width)), data.draw(st.integers(top + 1, height))
+    size = (new_height, new_width)
+    if size == (1, 1):
+        return  # torch 2.15 fails an assertion of its own there
+    found = resample(pixels.contiguous() if planes else pixels, (left, top, right, bottom), size)
+    expected = functional.resize_image(
+        pixels[:, top:bottom, left:right].contiguous(), list(size), antialias=True
+    )
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("size", [(20, 30), (10, 15), (45, 50)])
+def test_the_result_has_memory_of_its_own_or_what_it_was_given(size):
+    pixels, given_memory = pixels_of(20, 30), []
+
+    def empty(shape, dtype):
+        given_memory.append(torch.empty(tuple(shape), dtype=dtype))
+        return given_memory[-1]
+
+    plain, placed = (
+        resample(pixels, (0, 0, 30, 20), size),
+        resample(pixels, (0, 0, 30, 20), size, empty=empty),
+    )
+    before = pixels.clone()
+    plain.zero_()
+    assert torch.equal(pixels, before)
+    assert [placed.data_ptr()] == [memory.data_ptr() for memory in given_memory]
+    assert placed.permute(1, 2, 0).is_contiguous()
+
+
+def test_beyond_the_image_is_fill():
+    found = resample(pixels_of(8, 8), (-4, -4, 8, 8), (12, 12), fill=9)
+    assert (found[:, :4] == 9).all()
+    assert (found[:, :, :4] == 9).all()
+    assert torch.equal(found[:, 4:, 4:], pixels_of(8, 8))
+
+
+def test_without_a_kernel_for_bytes_torchvision_resizes(monkeypatch):
+    monkeypatch.setattr(resampling, "_has_torchvisions_bits", lambda: False)
+    monkeypatch.setattr(resampling, "_upsample", None)
+    pixels = pixels_of(30, 40)
+    expected = functional.resize_image(pixels, [17, 50], antialias=True)
+    assert torch.equal(resample(pixels, (0, 0, 40, 30), (17, 50)), expected)
+
+
+@pytest.mark.parametrize("planes", [True, False])
+def test_the_last_column_may_be_part_of_one(planes):
+    """A ramp of 37.5 columns: its right end is where half of the last one ends."""
+    ramp = torch.arange(38, dtype=torch.uint8).mul(6).expand(3, 20, 38)
+    pixels = ramp.contiguous() if planes else ramp.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+    found = resample(pixels, (0, 0, 37.5, 20), (20, 75)).float()
+    assert (found[0, 0, :-1] - (torch.arange(74) * 3 - 1.5).clamp(0)).abs().max() <= 1

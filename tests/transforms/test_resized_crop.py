@@ -1,0 +1,84 @@
+"""The random crop that is drawn at once: torchvision's crops, of torchvision's distribution."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional
+
+from lit_loader.transforms import RandomResizedCrop
+
+
+def drawn(transform, height, width, *, num):
+    """Area, log of the ratio, and where the crop lies of what is free, for each draw."""
+    image = torch.empty((0, height, width), dtype=torch.uint8).as_subclass(tv_tensors.Image)
+    torch.manual_seed(0)
+    rows = []
+    for _ in range(num):
+        crop = transform.make_params([image])
+        assert 0 <= crop["top"] <= height - crop["height"]
+        assert 0 <= crop["left"] <= width - crop["width"]
+        rows.append(
+            (
+                crop["height"] * crop["width"] / (height * width),
+                crop["width"] / crop["height"],
+                crop["top"] / max(1, height - crop["height"]),
+                crop["left"] / max(1, width - crop["width"]),
+            )
+        )
+    return torch.tensor(rows)
+
+
+def largest_gap(ours, theirs):
+    """The Kolmogorov-Smirnov distance of two samples."""
+    both = torch.cat([ours, theirs]).sort().values
+    shares = [torch.searchsorted(one.sort().values, both, right=True) / len(one) for one in (ours, theirs)]
+    return float((shares[0] - shares[1]).abs().max())
+
+
+@pytest.mark.parametrize(
+    ("size", "settings"),
+    [
+        ((375, 500), {}),
+        ((200, 900), {}),
+        ((300, 300), {"scale": (0.5, 0.6), "ratio": (0.5, 0.7)}),
+        ((300, 40), {"scale": (0.9, 1.0)}),
+    ],
+    ids=str,
+)
+def test_crops_have_the_distribution_of_torchvisions(size, settings):
+    num = 3000
+    ours, theirs = (
+        drawn(kind(32, **settings), *size, num=num) for kind in (RandomResizedCrop, v2.RandomResizedCrop)
+    )
+    bound = 2.2 * (2 / num) ** 0.5  # 1 in 8,000 of equal distributions is farther apart
+    for column in range(4):
+        assert largest_gap(ours[:, column], theirs[:, column]) < bound
+
+
+@pytest.mark.parametrize("size", [(300, 20), (20, 300), (1, 1), (1, 900)])
+def test_where_no_crop_fits_it_is_torchvisions_middle(size):
+    image = tv_tensors.Image(torch.zeros((3, *size), dtype=torch.uint8))
+    settings = {"scale": (0.99, 1.0), "ratio": (0.9, 1.1)}
+    ours, theirs = (
+        kind(8, **settings).make_params([image]) for kind in (RandomResizedCrop, v2.RandomResizedCrop)
+    )
+    assert ours == theirs
+
+
+def test_pixels_and_targets_are_those_of_torchvisions_crop_and_one_draw_is_taken():
+    image = tv_tensors.Image(torch.randint(0, 256, (3, 90, 120), dtype=torch.uint8))
+    boxes = tv_tensors.BoundingBoxes([[10.0, 20, 50, 80]], format="XYXY", canvas_size=(90, 120))
+    transform = RandomResizedCrop((30, 40))
+    torch.manual_seed(1)
+    shown, target = transform(image, {"boxes": boxes})
+    after = torch.rand(3)
+    torch.manual_seed(1)
+    crop = transform.make_params([image])
+    assert torch.equal(shown, functional.resized_crop(image, **crop, size=[30, 40], antialias=True))
+    assert torch.equal(target["boxes"], functional.resized_crop(boxes, **crop, size=[30, 40]))
+    torch.manual_seed(1)
+    torch.rand(10, 4)
+    assert torch.equal(torch.rand(3), after)
