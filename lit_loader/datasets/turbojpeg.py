@@ -94,12 +94,12 @@ class TurboDecoder:
 @functools.cache
 def turbo_decoder() -> TurboDecoder | None:
     """Return the first library that is right, or None if there is none; see NOTE [Which library]."""
-    wheel = importlib.util.find_spec("pylibjxl")  # not imported
-    folders = wheel.submodule_search_locations if wheel is not None else None
-    for path in (
-        "libturbojpeg.so.0",
-        *(str(p) for at in folders or () for p in Path(at).glob("_pylibjxl.*")),
-    ):
+    paths = ["libturbojpeg.so.0"]
+    with contextlib.suppress(ImportError):  # some finders raise it
+        wheel = importlib.util.find_spec("pylibjxl")  # not imported
+        folders = wheel.submodule_search_locations if wheel is not None else None
+        paths += [str(path) for folder in folders or () for path in Path(folder).glob("_pylibjxl.*")]
+    for path in paths:
         with contextlib.suppress(OSError, AttributeError):
             decoder = TurboDecoder(path)
             if _is_right(decoder):
