@@ -212,6 +212,10 @@ class DataWaitMonitor(Callback):
         """Share of the loop's time that was spent waiting, over the whole fit."""
         return self.wait_s / max(self.wait_s + self.step_s, 1e-9)
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin the wait for the first batch of a fit that is resumed in an epoch, whose start is not called again."""
+        self._mark = time.perf_counter()
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin the wait for the first batch."""
         self._epoch_start = (self.wait_s, self.step_s, self.num_images)

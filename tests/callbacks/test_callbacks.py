@@ -94,6 +94,13 @@ def test_nothing_measured_is_no_wait():
     assert DataWaitMonitor().wait_fraction == 0
 
 
+def test_a_fit_that_is_resumed_in_an_epoch_waits_from_its_own_start():
+    monitor = DataWaitMonitor()
+    monitor.on_train_start(None, None)
+    monitor.on_train_batch_start(None, None, None)  # Lightning does not start the epoch again
+    assert monitor.wait_s < 60
+
+
 def test_the_classes_of_training_batches_are_counted():
     monitor, shifted = ClassMixMonitor(list("abc")), ClassMixMonitor(list("wxyz"), first_label=0)
     mix = monitor.mixes["class"]
