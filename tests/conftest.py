@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 import torch
@@ -56,6 +57,14 @@ def pytest_make_collect_report(collector: pytest.Collector) -> pytest.CollectRep
             reason = (str(collector.path), 0, f"Skipped: the extra {extra} is not installed")
             return pytest.CollectReport(collector.nodeid, "skipped", reason, [])
     return None
+
+
+hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
+hypothesis.settings.load_profile("untimed")
+
+# Tests define datasets within functions, which the default of Python 3.14, forkserver, would pickle. Tests of the other
+# start methods name theirs.
+multiprocessing.set_start_method("fork")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 import re
@@ -53,7 +54,7 @@ def run_with_hints(main: Callable[[], Any]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints and exits by itself
     held: list[str] = []
     try:
-        with _held_back(held):
+        with _lazy_help_allowed(), _held_back(held):
             _with_choices_for_help(main)
             sys.stdout.flush()
     except (HydraException, OmegaConfBaseException, ConfigError, LitLoaderError, ImportError) as error:
@@ -80,6 +81,29 @@ def run_with_hints(main: Callable[[], Any]) -> None:
 
 def _is_override(word: str) -> bool:
     return not word.startswith("-") and ("=" in word or word.startswith("~"))
+
+
+@contextmanager
+def _lazy_help_allowed() -> Iterator[None]:
+    """Let argparse take a help that is no text.
+
+    Hydra 1.3 gives it one that is made when it is shown. From Python 3.14 on argparse refuses it when the argument is
+    added: https://github.com/facebookresearch/hydra/issues/3121.
+    """
+    check = getattr(argparse.ArgumentParser, "_check_help", None)
+    if check is None:  # Python 3.13 or older
+        yield
+        return
+
+    def check_text(parser: argparse.ArgumentParser, action: argparse.Action) -> None:
+        if isinstance(action.help, str | None):
+            check(parser, action)
+
+    argparse.ArgumentParser._check_help = check_text  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        argparse.ArgumentParser._check_help = check  # type: ignore[attr-defined]
 
 
 @contextmanager
