@@ -25,9 +25,9 @@ __all__ = ["BYTES_A_PIXEL", "JpegFrame", "SPARE_BYTES", "check_jpeg_cost", "deco
 # NOTE [Regions of a JPEG]
 # Huffman decoding takes most of the time, and its blocks come row by row: what lies below a region is left out.
 # libjpeg-turbo 3 leaves out the inverse transform and the colours of what lies above and beside, too; the others are
-# told of a smaller height. A block more is decoded on each side, since colours are interpolated from the pixels
-# beside. The inverse transform is made at 1/2, 1/4 or 1/8 where that is enough; the scales between have no fast code
-# and are slower than full size. All decoders here are libjpeg-turbo, with the same bits.
+# told of a smaller height. Colours are interpolated from the pixels beside, so a block more is decoded at the sides,
+# and below where the height is told. The inverse transform is made at 1/2, 1/4 or 1/8 where that is enough; the
+# scales between have no fast code and are slower than full size. All decoders here are libjpeg-turbo: the same bits.
 
 # NOTE [What a JPEG may cost]
 # A progressive file goes over all of its pixels once a scan, and a scan of nothing takes a few bytes: a file of
@@ -164,22 +164,17 @@ def decode_region(
     Returns:
         uint8 ``(3, h, w)``, a view of pixels that are channels last in memory, or None if no decoder takes the file.
     """
-    left, top, right, bottom = region
-    rows, columns = frame.block
-    low_x, low_y = max(left // columns - 1, 0) * columns // shrink, max(top // rows - 1, 0) * rows // shrink
-    high_x = -(-min((-(-right // columns) + 1) * columns, frame.width) // shrink)
-    high_y = -(-min((-(-bottom // rows) + 1) * rows, frame.height) // shrink)
-    crop, decoder = (low_x, low_y, high_x, high_y), turbo_decoder()
-    pixels = None
+    columns = frame.block[1]
+    left, top = region[0] // shrink, region[1] // shrink
+    right, bottom = -(-region[2] // shrink), -(-region[3] // shrink)
+    low = max(region[0] // columns - 1, 0) * columns // shrink
+    high = -(-min(region[2] + columns, frame.width) // shrink)
+    crop, decoder, pixels = (low, top, high, bottom), turbo_decoder(), None
     if decoder is not None:
         pixels = decoder.decode(data, (frame.height, frame.width), crop, shrink=shrink, strict=strict)
     if pixels is None:
         pixels = _decode_rows(data, frame, crop, shrink=shrink, strict=strict)
-    if pixels is None:
-        return None
-    rows_shown = slice(top // shrink - low_y, -(-bottom // shrink) - low_y)
-    columns_shown = slice(left // shrink - low_x, -(-right // shrink) - low_x)
-    return pixels[rows_shown, columns_shown].permute(2, 0, 1)
+    return None if pixels is None else pixels[:, left - low : right - low].permute(2, 0, 1)
 
 
 def _decode_rows(
@@ -187,14 +182,14 @@ def _decode_rows(
 ) -> Tensor | None:
     """Return what `TurboDecoder.decode` returns, by decoding all above its bottom."""
     left, top, right, bottom = crop
-    height, width = -(-frame.height // shrink), -(-frame.width // shrink)
-    if frame.one_pass and bottom < height:
-        height, at = bottom, frame.rows_at
-        data = b"".join((data[:at], (bottom * shrink).to_bytes(2, "big"), data[at + 2 :]))
+    rows, at, height = frame.block[0], frame.rows_at, frame.height
+    needed = (-(-bottom * shrink // rows) + 1) * rows
+    if frame.one_pass and needed < height:
+        height, data = needed, b"".join((data[:at], needed.to_bytes(2, "big"), data[at + 2 :]))
+    height, width = -(-height // shrink), -(-frame.width // shrink)
     pixels = None
-    with contextlib.suppress(
-        Exception
-    ):  # also what decoders have no name for; `decode_bytes` says what is wrong
+    # Any error: the next decoder may take the file, and the last, `decode_bytes`, says what is wrong.
+    with contextlib.suppress(Exception):
         if decode_jpeg is not None:
             least = {"min_height": height, "min_width": width} if shrink > 1 else {}
             pixels = decode_jpeg(data, colorspace="RGB", strict=strict, min_factor=1, **least)

@@ -74,6 +74,10 @@ def test_a_library_without_the_functions_is_refused():
 def test_the_wheels_library_is_tried_and_the_wheel_not_imported(tmp_path, monkeypatch):
     (tmp_path / "pylibjxl").mkdir()
     (tmp_path / "pylibjxl" / "__init__.py").write_text("raise RuntimeError\n")
+    (tmp_path / "pylibjxl-9.dist-info").mkdir()
+    (tmp_path / "pylibjxl-9.dist-info" / "METADATA").write_text("Name: pylibjxl\nVersion: 9\n")
+    listed = "pylibjxl/__init__.py,,\npylibjxl/_pylibjxl.abi3.so,,\n"
+    (tmp_path / "pylibjxl-9.dist-info" / "RECORD").write_text(listed)
     (tmp_path / "pylibjxl" / "_pylibjxl.abi3.so").write_bytes(b"")
     monkeypatch.syspath_prepend(tmp_path)
     tried = []
