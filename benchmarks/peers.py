@@ -88,8 +88,9 @@ def scaled_decode(
     pixels = decode_jpeg(data, fastdct=True, fastupsample=True, **least)
     rows, columns, _ = pixels.shape
     cut = pixels[round(top * rows) : round(bottom * rows), round(left * columns) : round(right * columns)]
-    resized: NDArray[np.uint8] = cv2.resize(cut, size[::-1], interpolation=cv2.INTER_LINEAR)
-    return cv2.flip(resized, 1) if is_mirrored else resized  # type: ignore[return-value]
+    resized = cv2.resize(cut, size[::-1], interpolation=cv2.INTER_LINEAR)
+    shown: NDArray[np.uint8] = cv2.flip(resized, 1) if is_mirrored else resized
+    return shown
 
 
 def ffcv_pass(
