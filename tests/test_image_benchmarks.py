@@ -1,0 +1,97 @@
+"""The material of the image benchmarks: photographs, the bare calls that are the limit, and absent peers."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms.v2 import functional
+
+from benchmarks import peers
+from benchmarks.bare_steps import BareSteps, bare_passes, draw_crops, draw_sizes, write_pixels
+from benchmarks.photographs import find_photographs, write_photographs
+from lit_loader.datasets import decode_image
+from tests.photo_like import photo_like
+
+
+@pytest.fixture
+def without_wheels(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+
+def test_files_are_jpeg_of_the_size_and_repeat_with_their_seed(tmp_path):
+    source = tmp_path / "source.png"
+    photo_like(320, 400).save(source)
+    first, again, other = (
+        write_photographs(tmp_path / str(number), 3, size=(96, 64), sources=[source], seed=seed)
+        for number, seed in enumerate((0, 0, 1))
+    )
+    for path in first:
+        with Image.open(path) as image:
+            assert (image.format, image.size) == ("JPEG", (96, 64))
+    contents = [path.read_bytes() for path in first]
+    assert len(set(contents)) == 3
+    assert [path.read_bytes() for path in again] == contents
+    assert [path.read_bytes() for path in other] != contents
+
+
+def test_small_grey_and_other_files_are_not_taken(tmp_path, without_wheels):
+    folder = tmp_path / "coco_small" / "images"
+    folder.mkdir(parents=True)
+    photo_like(300, 300).save(folder / "large.jpg")
+    photo_like(299, 400).save(folder / "small.jpg")
+    photo_like(300, 300).convert("L").save(folder / "grey.jpg")
+    (folder / "notes.txt").write_text("no image")
+    assert [path.name for path in find_photographs(tmp_path)] == ["large.jpg"]
+
+
+def test_no_photograph_is_an_error_that_names_what_to_install(tmp_path, without_wheels):
+    with pytest.raises(FileNotFoundError, match="pip install scikit-image scikit-learn"):
+        find_photographs(tmp_path)
+
+
+@pytest.fixture
+def files(tmp_path):
+    paths = [tmp_path / f"{seed}.jpg" for seed in range(2)]
+    for seed, path in enumerate(paths):
+        photo_like(120, 160, seed=seed).save(path, quality=90)
+    return {"paths": paths, "pixels": write_pixels(paths, tmp_path / "pixels.npy")}
+
+
+@pytest.mark.parametrize(
+    "shown", [draw_crops((160, 120), 32)[:8], draw_sizes((160, 120), [150, 200], 300)[:8]]
+)
+def test_the_bare_calls_give_the_bits_of_torchvisions_transforms(files, shown):
+    exact, cached = (BareSteps(**files, shown=shown, kind=kind) for kind in ("exact", "cached"))
+    for index, view in enumerate(shown):
+        left, top, right, bottom = view.region
+        image = decode_image(files["paths"][index % 2])
+        crop = (top, left, bottom - top, right - left)
+        expected = functional.resized_crop(image, *crop, list(view.size), antialias=True)
+        expected = expected.flip(-1) if view.is_mirrored else expected
+        assert torch.equal(cached(index), expected)
+        assert torch.equal(exact(index), functional.to_dtype(expected, torch.float32, scale=True))
+
+
+def test_the_bare_fast_calls_show_the_same_region(files):
+    shown = draw_crops((160, 120), 24)[:16]
+    fast, cached = (BareSteps(**files, shown=shown, kind=kind) for kind in ("fast", "cached"))
+    for index in range(len(shown)):
+        apart = fast(index).double() - cached(index).double()
+        assert apart.square().mean().sqrt() < 12  # levels of 255; those of another region are 24 and more apart
+
+
+def test_a_pass_over_the_bare_calls_makes_every_sample(files):
+    steps = BareSteps(**files, shown=draw_crops((160, 120), 32), kind="cached")
+    with bare_passes({"bare": steps}, [0, 1, 1, 0, 1]) as work:
+        assert work["bare"]() == 5
+
+
+def test_an_absent_peer_is_named_with_what_to_install(without_wheels, capsys):
+    assert not peers.has_spdl()
+    assert not peers.has_ffcv()
+    printed = capsys.readouterr().out
+    assert "SPDL is left out: spdl.pipeline, simplejpeg, cv2 not installed; pip install spdl" in printed
+    assert "FFCV is left out: ffcv not installed" in printed
