@@ -80,7 +80,9 @@ def test_the_bare_fast_calls_show_the_same_region(files):
     fast, cached = (BareSteps(**files, shown=shown, kind=kind) for kind in ("fast", "cached"))
     for index in range(len(shown)):
         apart = fast(index).double() - cached(index).double()
-        assert apart.square().mean().sqrt() < 12  # levels of 255; those of another region are 24 and more apart
+        assert (
+            apart.square().mean().sqrt() < 12
+        )  # levels of 255; those of another region are 24 and more apart
 
 
 def test_a_pass_over_the_bare_calls_makes_every_sample(files):
