@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 PYTHON = "3.13"
-TEST_TOOLS = {"hypothesis", "psutil", "pytest", "pytest-timeout"}
+TEST_TOOLS = {"build", "hatchling", "hypothesis", "pip", "psutil", "pytest", "pytest-timeout"}
 LIGHTNING = [
     f"tests/{part}" for part in ("app", "callbacks", "datamodules", "examples", "lightning", "recipes")
 ]

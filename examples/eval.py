@@ -1,6 +1,6 @@
 """Test a checkpoint, in an app of one's own.
 
-    python examples/eval.py experiment=shapes ckpt_path=logs/train/runs/DATE_TIME/checkpoints/best.ckpt
+    python examples/eval.py ckpt_path=logs/train/runs/DATE_TIME/checkpoints/best.ckpt
 
 `lit-loader eval` is the same app with the configs of the package.
 """

@@ -1,9 +1,10 @@
 """A format of your own: `python examples/own_format.py` writes two pictures and a list of boxes, and reads them.
 
 The format "boxes" has a line for each box, ``picture;class;x;y;width;height``. A package makes a reader known by an
-entry point of the group ``lit_loader.formats``; a program, by `register_format`. From then on `read_annotations`, the
-data modules (``FormatSource(format="boxes", ...)``), Hydra (``dataset=files dataset.format=boxes``) and the command
-line know it and its options. The script prints the table, what could not be read, and the classes.
+entry point of the group ``lit_loader.formats``, and then `read_annotations`, the data modules
+(``FormatSource("boxes", root, ...)``), the app (``dataset=files dataset.format=boxes``) and the commands of
+``lit-loader`` know it and its options. `register_format` makes it known in one program. The script prints the table,
+what could not be read, and the classes.
 """
 
 from __future__ import annotations

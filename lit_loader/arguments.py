@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, SupportsIndex, get_args
 
 import torch
 from torch.utils.data import BatchSampler, IterableDataset
@@ -45,6 +45,7 @@ def check_arguments(
     rank: int | None,
     world_size: int | None,
     generator: torch.Generator | None,
+    num_workers: int,
     worker_method: WorkerMethod,
     context: Any,
 ) -> None:
@@ -53,6 +54,11 @@ def check_arguments(
         raise TypeError(f"dataset={type(dataset).__name__} is a DataPipe; give a Dataset or IterableDataset")
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise TypeError(f"seed={seed!r} should be an int or None, got {type(seed).__name__}")
+    if not isinstance(num_workers, SupportsIndex):  # numpy's too
+        raise TypeError(
+            f"num_workers={num_workers!r} should be an int, got {type(num_workers).__name__}; data modules take 'auto' "
+            "too, and `lit-loader tune` tries which number is fastest"
+        )
     if seed is not None and generator is not None:
         raise ValueError(f"generator= would have no effect beside seed={seed}; leave one of them out")
     check_choice("worker_method", worker_method, WorkerMethod)

@@ -144,7 +144,8 @@ class DataLoader(TorchDataLoader[T_co]):
             every loader without a seed does.
 
     Raises:
-        TypeError: If the dataset is a DataPipe, ``seed`` is not an int, or ``device`` is of another type.
+        TypeError: If the dataset is a DataPipe, ``seed`` or ``num_workers`` is not an int, or ``device`` is of another
+            type.
         RuntimeError: If ``device`` is not the name of a device.
         ValueError: As torch does, and for a rank outside of the world size, a generator beside a seed, a context
             beside worker threads, an unknown ``worker_method``, a policy on bad samples that is not possible here, or a
@@ -186,7 +187,9 @@ class DataLoader(TorchDataLoader[T_co]):
         pin_memory_device: str = "",
         in_order: bool = True,
     ) -> None:
-        check_arguments(dataset, seed, rank, world_size, generator, worker_method, multiprocessing_context)
+        check_arguments(
+            dataset, seed, rank, world_size, generator, num_workers, worker_method, multiprocessing_context
+        )
         check_choice("resume", resume, Resume)
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.worker_method = worker_method

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import torch
 
-from tests.extras import is_installed
+from tests.extras import absent_extra, is_installed
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
@@ -57,6 +57,17 @@ def pytest_make_collect_report(collector: pytest.Collector) -> pytest.CollectRep
             reason = (str(collector.path), 0, f"Skipped: the extra {extra} is not installed")
             return pytest.CollectReport(collector.nodeid, "skipped", reason, [])
     return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Skip a test that was told which extra to install, where that is absent."""
+    report = yield
+    extra = absent_extra(call.excinfo.value) if report.failed else None
+    if extra is not None:
+        report.outcome = "skipped"
+        report.longrepr = (str(item.path), 0, f"Skipped: the extra {extra} is not installed")
+    return report
 
 
 hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no fault

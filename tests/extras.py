@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 
 import pytest
 
-__all__ = ["is_installed", "needs"]
+__all__ = ["absent_extra", "is_installed", "needs"]
 
 PACKAGES = {
     "dev": ["jsonargparse", "scipy"],
@@ -16,7 +17,7 @@ PACKAGES = {
     "plot": ["matplotlib"],
     "recipes": ["faster_coco_eval"],  # torchmetrics comes with lightning
     "tensorboard": ["tensorboard"],
-    "timm": ["timm"],
+    "timm": ["safetensors", "timm"],
     "wandb": ["wandb"],
 }
 
@@ -29,3 +30,14 @@ def is_installed(extra: str) -> bool:
 def needs(extra: str) -> pytest.MarkDecorator:
     """Return a mark that skips a test where an extra is not installed."""
     return pytest.mark.skipif(not is_installed(extra), reason=f"the extra {extra} is not installed")
+
+
+def absent_extra(error: BaseException) -> str | None:
+    """Return the extra that an error asks for, if that is absent; a rank's error is found by its text."""
+    asked = re.search(
+        r"(\w+) is not installed; install it with `pip install 'lit-loader\[(\w+)\]'`", str(error)
+    )
+    if asked is not None:
+        return None if find_spec(asked[1]) else asked[2]
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return next((extra for extra, packages in PACKAGES.items() if name in packages), None)

@@ -36,7 +36,8 @@ QUICK = [
     ),
     *(f"trainer.limit_{stage}_batches=2" for stage in ("train", "val", "test", "predict")),
     *("workers=inline", "datamodule.batch_size=2", "num_threads=1", "dataset.progress=false"),
-    "callbacks.model_checkpoint.save_weights_only=true",  # the state of an optimizer is twice as much again
+    # the state of an optimizer is twice as much again
+    *(f"callbacks.{name}.save_weights_only=true" for name in ("model_checkpoint", "last_checkpoint")),
     *("callbacks=[default,pictures]", "~callbacks.rich_progress", "trainer.enable_progress_bar=false"),
 ]
 PLAIN = partial(split_in_three, objects=1, **WITHOUT_POINTS)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import lit_loader
+from tests.extras import needs
 
 PACKAGE = Path(lit_loader.__file__).parent
 MODULES = sorted(
@@ -145,6 +146,7 @@ def test_the_loader_has_imported_what_its_workers_need():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@needs("hydra")
 def test_importing_the_package_imports_no_torch_and_starts_nothing():
     code = (
         "import sys, threading, lit_loader, lit_loader.configs;"

@@ -51,7 +51,7 @@ def test_importing_starts_nothing_and_asking_starts_it_once_without_waiting_for_
         DataLoader(range(3), num_workers=2, multiprocessing_context="forkserver")  # not iterated
         DataLoader(range(3), num_workers=2, worker_method="thread")
         list(DataLoader(range(3)))
-        list(DataLoader(range(3), num_workers=1))  # forked, from this process
+        list(DataLoader(range(3), num_workers=1, multiprocessing_context="fork"))
         print(pid(), preloaded())
         start = time.monotonic()
         print(lit_loader.start_forkserver())

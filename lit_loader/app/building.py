@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from hydra.utils import get_object, instantiate
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
-from lightning.pytorch.callbacks import LearningRateMonitor
+from lightning.pytorch.callbacks import Checkpoint, LearningRateMonitor
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
@@ -81,6 +81,11 @@ def build_run(
     with config_errors(cfg):
         _check_task(cfg)
     validate(cfg)
+    accelerator = cfg.trainer.get("accelerator")
+    if accelerator in ("gpu", "cuda") and not torch.accelerator.is_available():
+        raise ConfigError(
+            f"trainer.accelerator={accelerator}: torch finds none here; choose trainer=cpu, or a build of torch for it"
+        )
     logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)
     extras = cfg.get("extras") or {}
     if extras.get("ignore_warnings"):
@@ -201,8 +206,12 @@ def _trainer(cfg: DictConfig, model: LightningModule, further: tuple[Callback, .
         instantiate(each, **_monitored(each, model), _convert_="all")
         for each in _targets(cfg.get("callbacks"))
     ]
-    if not has_logger or own.get("fast_dev_run"):  # the monitor refuses a trainer without a logger
-        callbacks = [each for each in callbacks if not isinstance(each, LearningRateMonitor)]
+    refused: list[type[Callback]] = []  # by a trainer that has no place for what they write
+    if not has_logger or own.get("fast_dev_run"):
+        refused.append(LearningRateMonitor)
+    if own.get("enable_checkpointing") is False:
+        refused.append(Checkpoint)
+    callbacks = [each for each in callbacks if not isinstance(each, tuple(refused))]
     listed = instantiate(own.callbacks, _convert_="all") if own.get("callbacks") else []
     trainer: Trainer = instantiate(
         own, callbacks=[*listed, *callbacks, *further], **given, _convert_="all", _recursive_=False

@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from lit_loader.configs import ConfigError, run_with_hints
 from lit_loader.configs.checks import accepted
 from lit_loader.configs.hints import what_is_wrong
+from lit_loader.configs.run_words import with_words_of_run
 from lit_loader.errors import LitLoaderError
 from lit_loader.formats import ReadPolicy, readers
 from lit_loader.formats.registry import format_options
@@ -33,7 +34,8 @@ _RANK_VARIABLES = ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "WOR
 def run(main: Callable[[], Any], words: Sequence[str] | None = None) -> None:
     """Run a ``@hydra.main`` function as a program; a mistake ends it with one line and exit code 1.
 
-    Modules that the config names are looked for in the current folder too.
+    ``ckpt_path=FILE`` of a run repeats the words of that run, see `with_words_of_run`. Modules that the config names
+    are looked for in the current folder too.
 
     Args:
         main: The function; the file that it is in runs it when it is started, as Lightning does for further ranks.
@@ -45,8 +47,13 @@ def run(main: Callable[[], Any], words: Sequence[str] | None = None) -> None:
     if sys.path[0] == str(Path(__file__).parent):  # a file of this package was started
         del sys.path[0]
     sys.path.insert(0, str(Path.cwd()))
+
+    def main_as_in_the_run() -> None:
+        sys.argv[1:] = with_words_of_run(sys.argv[1:])
+        main()
+
     try:
-        run_with_hints(main)
+        run_with_hints(main_as_in_the_run)
     finally:
         sys.argv, sys.path[:] = before, path
 
@@ -57,7 +64,7 @@ def one_job() -> Iterator[None]:
 
     NOTE Lightning starts further ranks by ``sys.argv`` and ``hydra.run.dir``. In a sweep these are the sweep's: each
     rank would run all of its jobs. And its variables, which name a process as a rank, would outlive the job: the next
-    one would wait for ranks that nobody starts.
+    one would wait for ranks that nobody starts. A run of Weights & Biases would go on in the next job.
     """
     is_of_sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
     words, variables = list(sys.argv), {name: os.environ.get(name) for name in _RANK_VARIABLES}
@@ -71,6 +78,9 @@ def one_job() -> Iterator[None]:
         yield
     finally:
         sys.argv[:] = words
+        wandb: Any = sys.modules.get("wandb")
+        if wandb is not None and wandb.run is not None:
+            wandb.finish(exit_code=0 if sys.exc_info()[0] is None else 1)
         if torch.distributed.is_available() and torch.distributed.is_initialized() and not had_group:
             torch.distributed.destroy_process_group()
         for name, value in variables.items():

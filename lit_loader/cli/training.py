@@ -54,7 +54,7 @@ def training_command(
         values = nested if "format" in config else _flat({**wanted, **common, "stage_options": own})
         if config.get("format", name) == format or name == "files":
             has_keys = {key.partition(".")[0] for key in values} <= config.keys() | {"format"}
-            if has_keys and {key for key in _flat(config) if "options." in key} <= values.keys():
+            if has_keys and all(_is_given(key, value, values) for key, value in _flat(config).items()):
                 break
     words = [
         f"{'' if key in _flat(config) else '++'}dataset.{key}={_hydra_value(value)}"
@@ -69,6 +69,12 @@ def _read_config(name: str) -> dict[str, Any]:
     path = _CONFIGS / "dataset" / f"{name}.yaml"
     config: dict[str, Any] = yaml.safe_load(path.read_text()) if path.is_file() else {}
     return _read_config("files") | config if "defaults" in config else config
+
+
+def _is_given(key: str, value: Any, given: Mapping[str, Any]) -> bool:
+    """Return whether an option of a config is among those given, itself or as the key that it looks up first."""
+    looked_up = re.match(r"\$\{oc\.select:dataset\.([\w.]+),", str(value))
+    return "options." not in key or key in given or (looked_up is not None and looked_up[1] in given)
 
 
 def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:

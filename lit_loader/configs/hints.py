@@ -22,7 +22,15 @@ from lit_loader.configs.checks import ConfigError, accepted, unknown_key
 from lit_loader.errors import LitLoaderError
 from lit_loader.signatures import signature_of
 
-__all__ = ["SHIPPED", "extra_of", "run_with_hints", "shipped_targets", "what_is_wrong", "with_free_keys"]
+__all__ = [
+    "SHIPPED",
+    "extra_of",
+    "is_override",
+    "run_with_hints",
+    "shipped_targets",
+    "what_is_wrong",
+    "with_free_keys",
+]
 
 SHIPPED = Path(__file__).parents[1] / "conf"  # in a wheel a folder, in an editable install a link
 
@@ -49,7 +57,7 @@ def run_with_hints(main: Callable[[], Any]) -> None:
     that leaves early (``--help | head``) ends the run quietly. Words of the command are changed as `with_free_keys`
     does; flags such as ``-m`` may stand between overrides; ``--help`` needs no choice in groups without a default.
     """
-    sys.argv[1:] = sorted(with_free_keys(sys.argv[1:]), key=_is_override)
+    sys.argv[1:] = sorted(with_free_keys(sys.argv[1:]), key=is_override)
     before = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints and exits by itself
     held: list[str] = []
@@ -79,7 +87,8 @@ def run_with_hints(main: Callable[[], Any]) -> None:
             os.environ["HYDRA_FULL_ERROR"] = before
 
 
-def _is_override(word: str) -> bool:
+def is_override(word: str) -> bool:
+    """Return whether a word of a command sets, chooses or deletes something in the config."""
     return not word.startswith("-") and ("=" in word or word.startswith("~"))
 
 

@@ -213,12 +213,30 @@ class LoaderDataModule(LightningDataModule):
         return _one_or_all(self._make_loaders("val"))
 
     def test_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
-        """Return the test loader, or a list of as many as there are sets."""
-        return _one_or_all(self._make_loaders("test"))
+        """Return the test loader, or a list of as many as there are sets.
+
+        Raises:
+            ValueError: If the trainer is to test and there is none.
+        """
+        return _one_or_all(self._asked_for("test"))
 
     def predict_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
-        """Return the prediction loader, or a list of as many as there are sets."""
-        return _one_or_all(self._make_loaders("predict"))
+        """Return the prediction loader, or a list of as many as there are sets.
+
+        Raises:
+            ValueError: If the trainer is to predict and there is none.
+        """
+        return _one_or_all(self._asked_for("predict"))
+
+    def _asked_for(self, stage: Stage) -> list[DataLoader[Any]]:
+        """Return the loaders of a stage; Lightning would do nothing in silence without one."""
+        loaders = self._make_loaders(stage)
+        if not loaders and self.trainer is not None and self.trainer.state.fn == stage:
+            raise ValueError(
+                f"{type(self).__name__} has nothing to {stage} on; name it by {stage}= of the source, or by "
+                f"{stage}_dataset= of a DatasetsDataModule"
+            )
+        return loaders
 
     @classmethod
     def from_datasets(cls, *args: Any, **kwargs: Any) -> Self:

@@ -24,7 +24,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 from lightning.pytorch.loops.fit_loop import RestartStage
-from lightning.pytorch.utilities import CombinedLoader
+from lightning.pytorch.utilities import CombinedLoader, rank_zero_info
 
 from lit_loader.loader import DataLoader
 
@@ -129,6 +129,10 @@ class ResumeStates(Callback):
                 if any(loader is each for each in ended):
                     iterators[number] = iter(())  # it had ended before the others
         _begin_whole_epoch(trainer)
+        num_done = batches.current.processed if fit_loop.epoch_loop.restarting else 0
+        rank_zero_info(
+            f"Resumed in epoch {trainer.current_epoch}: {num_done} of its {fit_loop.max_batches} batches are done."
+        )
 
 
 def resume_with(trainer: Trainer, states: list[dict[str, Any]]) -> None:

@@ -246,7 +246,10 @@ def worker_main(spec: WorkerSpec, worker_id: int, main_pid: int, ends: WorkerEnd
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=worker_id, num_workers=spec.num_workers, seed=seed, dataset=spec.fetch.dataset
     )
-    Worker(spec, worker_id, link).run()
+    try:
+        Worker(spec, worker_id, link).run()
+    finally:
+        gc.unfreeze()  # a process that was spawned frees its modules as it ends
 
 
 def _keep_freed_memory() -> None:

@@ -221,7 +221,10 @@ def _shipped(base: Any) -> list[Any]:
 
 def _find(known: Mapping[str, type[_T]], format: str, done: str) -> type[_T]:
     if format not in known:
-        raise ValueError(f"format {format!r} cannot be {done}; {_known(format, known, 'formats')}")
+        raise ValueError(
+            f"format {format!r} cannot be {done}; {_known(format, known, 'formats')}; one of your own is made known by "
+            f"an entry point of the group {_GROUP!r}, in one program by register_format"
+        )
     return known[format]
 
 

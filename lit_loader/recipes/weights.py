@@ -99,7 +99,7 @@ def build_model(
         return model
     if not takes_argument(builder, "weights"):
         name = getattr(builder, "__name__", repr(builder))
-        raise ValueError(f"weights={weights!r}: {name} has no weights by name; give a file, or null")
+        raise ValueError(f"weights={weights!r}: {name} has no weights by name; give a file, or weights=None")
     names = _weight_names(builder)
     if names is not None and weights not in names:
         raise ValueError(f"weights={weights!r} is neither a file nor one of {', '.join(names)}")
@@ -202,11 +202,11 @@ def _call(builder: ModelBuilder, **arguments: Any) -> nn.Module:
         # torch.hub has a RuntimeError for a damaged download, the loading of a state dict another one.
         if isinstance(error, RuntimeError) and "hash" not in str(error):
             raise
-        given = arguments.get("weights") or "the builder's own"
+        given, url = arguments.get("weights") or "the builder's own", _url(builder, arguments.get("weights"))
         raise OSError(
-            f"weights={given!r} could not be downloaded: {error}; copy them from a machine with a network into "
-            f"{Path(torch.hub.get_dir()) / 'checkpoints'} (those of timm: Hugging Face's cache), or give their file, "
-            "weights=PATH, or null for random weights"
+            f"weights={given!r} could not be downloaded: {error}; copy {url} from a "
+            f"machine with a network into {Path(torch.hub.get_dir()) / 'checkpoints'} (those of timm: Hugging Face's "
+            "cache), or give their file, weights=PATH, or weights=None for random ones"
         ) from error
 
 
@@ -270,6 +270,15 @@ def takes_argument(builder: ModelBuilder, name: str) -> bool:
     """Return whether a builder takes an argument that it was not given yet."""
     given = builder.keywords if isinstance(builder, partial) else {}
     return name in inspect.signature(builder).parameters and name not in given
+
+
+def _url(builder: ModelBuilder, weights: Any) -> str:
+    """Return where torchvision has the weights of one of its models."""
+    given = builder.keywords.get("weights", weights) if isinstance(builder, partial) else weights
+    if given is None or _weight_names(builder) is None:
+        return "them"
+    function: Any = builder.func if isinstance(builder, partial) else builder
+    return str(models.get_model_weights(function).verify(given).url)
 
 
 def _weight_names(builder: ModelBuilder) -> list[str] | None:

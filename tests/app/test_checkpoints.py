@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+import torch
 
 from tests.small_app import SMALL, run_app
 from tests.voc_set import VocSet
@@ -60,3 +61,29 @@ def test_predictions_are_written(app, run):
     (file,) = (done.folder / "predictions").rglob("*.json")
     found = json.loads(file.read_text())
     assert isinstance(found, list)
+
+
+def test_the_run_of_the_checkpoint_says_what_model_and_data_it_is_of(app, run):
+    folder, printed = run
+    done = app("eval", f"ckpt_path={folder}/checkpoints/best.ckpt", small=False)
+    assert scores(done.out) == scores(printed)
+    assert f"as in {folder}: experiment=shapes" in done.err
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+def test_words_given_anew_replace_those_of_the_run(app, run):
+    words = [
+        "trainer.max_epochs=2",
+        "trainer.limit_train_batches=1",
+        f"ckpt_path={run[0]}/checkpoints/last.ckpt",
+    ]
+    done = app("train", *words, small=False)
+    assert (done.folder / "checkpoints" / "last.ckpt").exists()
+    assert "trainer.max_epochs=1" not in done.err
+
+
+def test_a_run_that_is_killed_in_its_first_epoch_leaves_a_checkpoint(app):
+    words = ["callbacks.last_checkpoint_in_epoch.every_n_train_steps=1", "trainer.max_steps=2"]
+    done = app("train", *words, "callbacks.last_checkpoint=null", "callbacks.model_checkpoint=null")
+    checkpoint = torch.load(done.folder / "checkpoints" / "last.ckpt", weights_only=True)
+    assert (checkpoint["epoch"], checkpoint["global_step"]) == (0, 2)

@@ -126,6 +126,7 @@ def test_wandb_offline(run, tmp_path):
     _, words = commands("A logger")
     try:
         run(words, *SHAPES)
+        assert wandb.run is None  # the next job of a sweep has one of its own
     finally:
         wandb.teardown()  # its service is a process
     assert list(run_folder(tmp_path).glob("wandb/offline-run-*"))
@@ -152,15 +153,14 @@ def test_a_sweep_by_optuna(run, tmp_path):
 )  # the resumed run writes into a folder of its own
 def test_resume_test_and_predict(run, tmp_path):
     train, *others = commands("Resume")
-    first = [word for word in train if not word.startswith("ckpt_path=")]
-    run(first, *SHAPES)
+    run(["train", "experiment=shapes"], *SHAPES)
     folder = run_folder(tmp_path)
     given = [
         [word.replace("logs/train/runs/DATE_TIME", str(folder)) for word in words]
         for words in (train, *others)
     ]
-    assert "tested: checkpoint" in run(given[0], *SHAPES, "trainer.max_epochs=2")
-    assert "tested: checkpoint" in run(given[1], *SHAPES)
-    run(given[2], *SHAPES)
+    assert "tested: checkpoint" in run(given[0], "trainer.max_epochs=2")
+    assert "tested: checkpoint" in run(given[1])
+    run(given[2])
     (results,) = (tmp_path / "logs" / "predict" / "runs").glob("*/predictions/**/*.json")
     assert isinstance(json.loads(results.read_text()), list)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hydra.core.config_store import ConfigStore
 
 from lit_loader.app.running import with_config_keys
@@ -50,6 +51,12 @@ def test_weights_that_are_not_known_name_their_key(app):
     line = one_line(app("train", "model.weights=other/retina.pth", code=1))
     assert "model: weights='other/retina.pth' does not exist; give model.weights=PATH" in line
     assert "or model.weights=null" in line
+
+
+def test_an_accelerator_that_is_not_there_is_named_with_what_to_choose(app, monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    line = one_line(app("train", "trainer=gpu", code=1))
+    assert line.endswith("torch finds none here; choose trainer=cpu, or a build of torch for it")
 
 
 def test_a_traceback_comes_on_request(app, voc, monkeypatch):
@@ -161,7 +168,7 @@ def test_help_lists_groups_experiments_and_examples(app, command):
         "class_balanced",
         "coco_fasterrcnn",
         "hparams_search: grid, optuna",
-        f"  lit-loader {command} exp",
+        f"  lit-loader {command} {'experiment' if command == 'train' else 'ckpt_path'}=",
     ):
         assert part in done.out
     assert "num_images" not in done.out

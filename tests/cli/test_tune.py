@@ -14,7 +14,7 @@ import torch
 from lit_loader.cli import main
 from lit_loader.configs import build_datamodule, compose_config
 from lit_loader.resources import Resources
-from lit_loader.tuning import INLINE, Candidate, LoaderMeter
+from lit_loader.tuning import INLINE, METHODS, Candidate, LoaderMeter
 from tests.documents import PAGES, commands
 from tests.tuning.surfaces import figures
 
@@ -55,7 +55,7 @@ def test_a_real_run_measures_both_methods_and_its_words_compose(command, folder)
     command("tune", *SMALL, *words, "--json", "--no-progress")
     assert command.err == ""
     told = json.loads(command.out)
-    assert {each["candidate"]["method"] for each in told["medians"]} == {"inline", "thread", "fork"}
+    assert {each["candidate"]["method"] for each in told["medians"]} == {"inline", "thread", METHODS[1]}
     assert told["refused"] == []
     for each in told["medians"]:
         assert each["samples_per_s"] > 0
@@ -105,8 +105,8 @@ def test_the_threads_and_the_step_of_the_run_are_used_and_put_back(command, fold
         ([], "workers.num_workers=2 workers.worker_method=multiprocessing workers.prefetch_factor=2"),
         (
             ["workers.multiprocessing_context=spawn"],
-            "workers.num_workers=2 workers.worker_method=multiprocessing workers.multiprocessing_context=fork "
-            "workers.prefetch_factor=2",
+            "workers.num_workers=2 workers.worker_method=multiprocessing workers.multiprocessing_context="
+            f"{METHODS[1]} workers.prefetch_factor=2",
         ),
         (
             ["datamodule.num_workers=1"],
@@ -115,7 +115,7 @@ def test_the_threads_and_the_step_of_the_run_are_used_and_put_back(command, fold
     ],
 )
 def test_the_words_fit_the_config(command, folder, by_formula, overrides, words):
-    told = json.loads(command("tune", *SMALL, *overrides, "--method", "fork", "--json"))
+    told = json.loads(command("tune", *SMALL, *overrides, "--method", METHODS[1], "--json"))
     assert told["overrides"] == words
 
 
@@ -190,7 +190,7 @@ def test_a_config_of_ones_own_and_its_module_are_found(command, folder, by_formu
         (["--max-workers", "0"], "--max-workers 0 must be at least 1"),
         (["--simulate-step", "-1"], "--simulate-step -1 must be at least 0 milliseconds"),
         (["--simulate-step", "nan"], "--simulate-step nan must be at least 0 milliseconds"),
-        (["--method", "threads"], "--method: invalid choice: 'threads' (choose from 'thread', 'fork'"),
+        (["--method", "threads"], "--method: invalid choice: 'threads' (choose from 'thread', '"),
         (["--config-dir", "no"], "Primary config directory not found"),
         (["--config-name", "no"], "Cannot find primary config 'no'"),
         (["sampler=no"], "class_balanced"),

@@ -36,6 +36,9 @@ def batches(datamodule):
 
 
 class Collecting(LightningModule):
+    def test_step(self, batch, batch_idx):
+        return None
+
     def predict_step(self, batch, batch_idx, dataloader_idx=0):
         return len(batch_images(batch))
 
@@ -45,6 +48,14 @@ def predicted(datamodule):
     trainer = Trainer(accelerator="cpu", enable_checkpointing=False, **quiet)
     found = trainer.predict(Collecting(), datamodule=datamodule)
     return sum(torch.tensor(found).flatten().tolist())
+
+
+@pytest.mark.parametrize("stage", ["test", "predict"])
+def test_nothing_to_test_or_predict_on_is_an_error_and_not_silence(train, stage):
+    datamodule = ClassificationDataModule(DrawnSource(train=train), batch_size=2, sample_unit="object")
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    with pytest.raises(ValueError, match=rf"has nothing to {stage} on; name it by {stage}= of the source"):
+        getattr(trainer, stage)(Collecting(), datamodule=datamodule)
 
 
 @every_task

@@ -116,6 +116,7 @@ def _run(
     result = FuzzResult()
     if not isinstance(table, AnnotationTable) or table.num_images == 0:
         result.failures.append(f"the sound files gave {table!r}")
+    multiprocessing.get_all_start_methods()  # from Python 3.14 on the first call writes a temporary file
     watch = _Watch(root, elsewhere)
     sys.addaudithook(watch)
     for number in range(rounds):

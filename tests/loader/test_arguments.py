@@ -23,6 +23,13 @@ def test_an_unknown_worker_method_is_refused():
         DataLoader(range(3), worker_method="threads")
 
 
+def test_a_number_of_workers_that_is_none_is_refused_with_who_takes_it():
+    with pytest.raises(
+        TypeError, match=r"num_workers='auto' should be an int, got str; data modules take 'auto'"
+    ):
+        DataLoader(range(3), num_workers="auto")
+
+
 @pytest.mark.parametrize("context", ["fork", multiprocessing.get_context("spawn")], ids=["name", "context"])
 def test_a_start_method_for_threads_is_refused(context):
     with pytest.raises(ValueError, match="no effect on worker threads"):

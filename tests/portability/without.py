@@ -202,6 +202,7 @@ def main(folder, *words):
     import torchvision  # noqa: F401
 
     assert not any(name.startswith("lit_loader") for name in sys.modules)
+    multiprocessing.set_start_method("fork")  # not Python 3.14's, which imports the main module
     spawn = words[-1] == "spawn"
     for combination in words[: len(words) - spawn]:
         within = Path(folder) / combination

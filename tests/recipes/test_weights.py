@@ -137,9 +137,10 @@ def test_a_failed_download_names_the_folder_for_weights_and_what_else_to_give(
 
     monkeypatch.setattr(models._api, "load_state_dict_from_url", download)
     folder = re.escape(str(Path(torch.hub.get_dir()) / "checkpoints"))
+    file = r"copy \S+/mobilenet_v3_small-\w+\.pth"
     weights, classes = ("DEFAULT", 5) if builder is mobilenet_v3_small else (None, 1000)
     with pytest.raises(
-        OSError, match=rf"could not be downloaded: .*{folder} .*, or give their file, weights=PATH"
+        OSError, match=rf"could not be downloaded: .*{file} .*{folder} .*, or give their file, weights=PATH"
     ):
         build(builder, weights, num_classes=classes)
 
