@@ -9,6 +9,7 @@ how it ended.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -79,5 +80,6 @@ if __name__ == "__main__":
         signal.SIGINT, signal.default_int_handler
     )  # ignored by what a shell starts in the background
     torch.set_num_threads(1)
+    multiprocessing.set_start_method("fork")  # unless a run's arguments say otherwise
     told = become_a_run()
     train(told.pop("arguments"), told.pop("way"))

@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S, IMPORTING_S = 2.0, 60.0
-FORK, FORKSERVER = {"multiprocessing_context": "fork"}, {"multiprocessing_context": "forkserver"}
+FORKSERVER = {"multiprocessing_context": "forkserver"}
 
 
 class Variant(NamedTuple):
@@ -39,9 +39,9 @@ class Variant(NamedTuple):
 # a worker that a fork server starts prints a Ctrl-C of its own until it runs our code; it is Python's, and brief
 LOST_BY_PYTHON = re.compile(r"Exception ignored in: .*(/_weakrefset|/weakref)\.py", re.DOTALL)
 VARIANTS = [
-    Variant(FORK),
-    Variant({**FORK, "persistent_workers": True}),
-    Variant(FORK, "break", 0.5),
+    Variant({}),
+    Variant({"persistent_workers": True}),
+    Variant({}, "break", 0.5),
     Variant({"worker_method": "thread"}, together=False),
     Variant(FORKSERVER, seconds=5.0, together=False),
 ]
