@@ -6,6 +6,8 @@ import gc
 import os
 import resource
 import sys
+from functools import partial
+from multiprocessing import util
 from types import SimpleNamespace
 
 import numpy as np
@@ -148,3 +150,15 @@ def test_what_torchs_default_collation_stacked_in_its_own_shared_memory_arrives_
         assert (batch["image"] == indices[:, None, None, None]).all()
     counts = torch.cat([batch["descriptors"] for batch in kept])
     assert counts.max() <= counts.min() + 30  # three a batch that waits to be sent; a leak would be 90
+
+
+def note_at_the_end(file, _worker_id):
+    """Have the worker write, as it ends, how many objects its collector will never look at."""
+    util.Finalize(None, lambda: file.write_text(str(gc.get_freeze_count())), exitpriority=0)
+
+
+def test_a_spawned_workers_collector_frees_everything_as_it_ends(tmp_path):
+    """Or libraries print at its exit what was not freed."""
+    note = partial(note_at_the_end, tmp_path / "frozen")
+    list(DataLoader(range(2), num_workers=1, multiprocessing_context="spawn", worker_init_fn=note))
+    assert (tmp_path / "frozen").read_text() == "0"
