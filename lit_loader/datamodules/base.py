@@ -186,13 +186,19 @@ class LoaderDataModule(LightningDataModule):
         """Open the data of a stage, or of all stages if it is None; what is open already stays.
 
         Raises:
-            ValueError: If there is no such stage.
+            ValueError: If there is no such stage, or the trainer is to test or to predict and there is nothing for it.
         """
         key = None if stage is None else str(getattr(stage, "value", stage))
         if key is not None and key not in _STAGES:
             raise ValueError(f"stage={key!r} is not one of {list(_STAGES)}, nor None for all")
         for name in STAGES if key is None else _STAGES[key]:
-            self._open(name)
+            found = self._open(name)
+            # Lightning would do nothing, in silence; and an error of a `..._dataloader` would leave its hooks behind
+            if not found and name == key and self.trainer is not None and self.trainer.state.fn == key:
+                raise ValueError(
+                    f"{type(self).__name__} has nothing to {name} on; name it by {name}= of the source, or by "
+                    f"{name}_dataset= of a DatasetsDataModule"
+                )
 
     def train_dataloader(self) -> DataLoader[Any]:
         """Return the training loader.
@@ -213,30 +219,12 @@ class LoaderDataModule(LightningDataModule):
         return _one_or_all(self._make_loaders("val"))
 
     def test_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
-        """Return the test loader, or a list of as many as there are sets.
-
-        Raises:
-            ValueError: If the trainer is to test and there is none.
-        """
-        return _one_or_all(self._asked_for("test"))
+        """Return the test loader, or a list of as many as there are sets."""
+        return _one_or_all(self._make_loaders("test"))
 
     def predict_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
-        """Return the prediction loader, or a list of as many as there are sets.
-
-        Raises:
-            ValueError: If the trainer is to predict and there is none.
-        """
-        return _one_or_all(self._asked_for("predict"))
-
-    def _asked_for(self, stage: Stage) -> list[DataLoader[Any]]:
-        """Return the loaders of a stage; Lightning would do nothing in silence without one."""
-        loaders = self._make_loaders(stage)
-        if not loaders and self.trainer is not None and self.trainer.state.fn == stage:
-            raise ValueError(
-                f"{type(self).__name__} has nothing to {stage} on; name it by {stage}= of the source, or by "
-                f"{stage}_dataset= of a DatasetsDataModule"
-            )
-        return loaders
+        """Return the prediction loader, or a list of as many as there are sets."""
+        return _one_or_all(self._make_loaders("predict"))
 
     @classmethod
     def from_datasets(cls, *args: Any, **kwargs: Any) -> Self:
