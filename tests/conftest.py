@@ -39,6 +39,7 @@ NEEDED = {  # files and folders whose every test needs an extra
         "test_documents.py",
         "test_experiments.py",
         "test_hydra_app.py",
+        "test_run_words.py",
         "tuning/test_search.py",
     ],
     "plot": ["callbacks/test_picture_logger.py", "datamodules/test_pictures.py", "recipes/test_pictures.py"],
