@@ -27,7 +27,8 @@ PRELUDE = """
 def run(tmp_path, script, *, timeout=120):
     """Run a script in an interpreter of its own and return what it printed."""
     path = tmp_path / "script.py"
-    path.write_text(textwrap.dedent(PRELUDE) + textwrap.dedent(script))
+    guarded = textwrap.indent(textwrap.dedent(script), "    ")  # Python 3.14's fork server imports the script
+    path.write_text(f'{textwrap.dedent(PRELUDE)}\nif __name__ == "__main__":\n{guarded}')
     (tmp_path / "users_module.py").write_text("import sys; LOADED = True\n")
     root = str(Path(__file__).parents[2])
     result = subprocess.run(
