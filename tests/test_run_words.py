@@ -10,9 +10,11 @@ from lit_loader.configs.run_words import with_words_of_run
 
 @pytest.fixture
 def run(tmp_path):
-    """Write the words of a run; return the word that names its checkpoint."""
+    """Write the words of a run, and a checkpoint; return the word that names it."""
 
     def write(text):
+        (tmp_path / "checkpoints").mkdir(exist_ok=True)
+        (tmp_path / "checkpoints" / "best.ckpt").touch()
         (tmp_path / ".hydra").mkdir(exist_ok=True)
         (tmp_path / ".hydra" / "overrides.yaml").write_text(text)
         return f"ckpt_path={tmp_path}/checkpoints/best.ckpt"
@@ -53,9 +55,22 @@ def test_once_they_are_there_none_is_added(run):
 
 
 def test_other_checkpoints_change_nothing(tmp_path):
-    words = [f"ckpt_path={tmp_path}/best.ckpt", "seed=1"]
-    assert with_words_of_run(words) == words
+    (tmp_path / "best.ckpt").touch()
+    for path in (tmp_path / "best.ckpt", "last", "null", "s3://runs/best.ckpt", "a.ckpt,b.ckpt", "${mine}"):
+        words = [f"ckpt_path={path}", "seed=1"]
+        assert with_words_of_run(words) == words
     assert with_words_of_run(["seed=1"]) == ["seed=1"]
+
+
+def test_a_checkpoint_that_is_not_there_is_named(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ConfigError, match=rf"ckpt_path='best.ckpt' does not exist in {tmp_path}; a run has its"
+    ):
+        with_words_of_run(["ckpt_path=best.ckpt"])
+    word = run("[]").replace("best.ckpt", "last.ckpt")
+    with pytest.raises(ConfigError, match=r"last.ckpt' does not exist: that run has not saved it"):
+        with_words_of_run([word])
 
 
 @pytest.mark.parametrize(

@@ -25,13 +25,11 @@ from rich.syntax import Syntax
 from lit_loader.app.running import config_errors
 from lit_loader.configs import ConfigError, validate
 from lit_loader.configs.hints import shipped_targets
+from lit_loader.configs.run_words import check_checkpoint
 from lit_loader.datamodules import TableDataModule
 from lit_loader.recipes import check_model_fits, model_kwargs_from_datamodule
 
 __all__ = ["Run", "build_run", "checkpoint_path", "console", "loading"]
-
-_LIGHTNINGS_PATHS = ("last", "best", "hpc")
-_EXAMPLE = "logs/train/runs/DATE_TIME/checkpoints/last.ckpt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,13 +126,12 @@ def checkpoint_path(cfg: DictConfig, *, is_needed: bool = False) -> str | None:
     path: str | None = cfg.get("ckpt_path")
     if path is None and is_needed:
         raise ConfigError(
-            "ckpt_path is missing; pass ckpt_path=FILE, a checkpoint of a run such as " + _EXAMPLE
+            "ckpt_path is missing; pass ckpt_path=FILE, a checkpoint of a run such as "
+            "logs/train/runs/DATE_TIME/checkpoints/best.ckpt"
         )
-    if path is None or path in _LIGHTNINGS_PATHS or "://" in path or Path(path).exists():
-        return path
-    raise ConfigError(
-        f"ckpt_path={path!r} does not exist in {Path.cwd()}; a run has its checkpoints as " + _EXAMPLE
-    )
+    if path is not None:
+        check_checkpoint(path)
+    return path
 
 
 @contextmanager

@@ -12,10 +12,27 @@ import yaml
 from lit_loader.configs.checks import ConfigError
 from lit_loader.configs.hints import is_override
 
-__all__ = ["with_words_of_run"]
+__all__ = ["check_checkpoint", "with_words_of_run"]
 
 _OF_ONE_COMMAND = {"ckpt_path", "hparams_search", "optimized_metric", "task_name", "train"}
 _MAX_BYTES = 1 << 20
+_LIGHTNINGS_WORDS = ("last", "best", "hpc", "null")
+
+
+def check_checkpoint(path: str) -> None:
+    """Refuse the path of a checkpoint that does not exist; words of Lightning's and URLs pass.
+
+    Raises:
+        ConfigError: If there is no such file.
+    """
+    if path in _LIGHTNINGS_WORDS or "://" in path or Path(path).exists():
+        return
+    is_of_run = (Path(path).parent.parent / ".hydra").is_dir()
+    where = ": that run has not saved it" if is_of_run else f" in {Path.cwd()}"
+    raise ConfigError(
+        f"ckpt_path={path!r} does not exist{where}; a run has its checkpoints as "
+        "logs/train/runs/DATE_TIME/checkpoints/last.ckpt"
+    )
 
 
 def with_words_of_run(words: Sequence[str]) -> list[str]:
@@ -25,9 +42,12 @@ def with_words_of_run(words: Sequence[str]) -> list[str]:
     replaces the run's for the same key and for all below it. What is added is printed to stderr.
 
     Raises:
-        ConfigError: If the run's words cannot be read, or one names code: a folder from elsewhere could run anything.
+        ConfigError: If there is no such checkpoint, or the run's words cannot be read, or one names code: a folder
+            from elsewhere could run anything.
     """
     paths = [word.partition("=")[2].strip("'\"") for word in words if _key(word) == "ckpt_path"]
+    if paths and not set(paths[-1]) & set("$,\\"):  # neither looked up nor swept nor escaped
+        check_checkpoint(paths[-1])
     file = Path(paths[-1]).parent.parent / ".hydra" / "overrides.yaml" if paths else None
     if file is None or not file.is_file():
         return list(words)
