@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,7 +60,7 @@ def with_words_of_run(words: Sequence[str]) -> list[str]:
                 f"{file}: {word!r} names code; give it on the command line, if the run is one of yours"
             )
     if added:
-        sys.stderr.write(f"as in {file.parent.parent}: {' '.join(added)}\n")
+        sys.stderr.write(f"as in {file.parent.parent}: {shlex.join(added)}\n")
     return sorted([*added, *words], key=is_override)
 
 
