@@ -31,12 +31,7 @@ RECORDER = """
 """
 
 
-STEPS = {
-    "_target_": "lightning.pytorch.callbacks.ModelCheckpoint",
-    "every_n_train_steps": 5,
-    "save_top_k": -1,
-}
-STEPS |= {"dirpath": "steps", "filename": "'{step}'"}
+STEPS = {"dirpath": "steps", "filename": "'{step}'", "every_n_train_steps": 5}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +56,8 @@ def lit_loader(program, folder):
 @pytest.fixture(scope="module")
 def output(lit_loader):
     """The output of a whole run in the folder ``whole``, which saves a checkpoint every five steps too."""
-    return lit_loader("train", "whole", *(f"+callbacks.steps.{key}={value}" for key, value in STEPS.items()))
+    own = [f"callbacks.last_checkpoint_in_epoch.{key}={value}" for key, value in STEPS.items()]
+    return lit_loader("train", "whole", *own, "+callbacks.last_checkpoint_in_epoch.save_top_k=-1")
 
 
 def test_it_trains_on_two_batches(lit_loader, output, folder):
