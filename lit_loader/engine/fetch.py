@@ -10,8 +10,8 @@ NOTE [StopIteration]
 
 NOTE [Bad samples]
     A sample is bad if ``dataset[index]`` raises an ``Exception``. Always raised are MemoryError, which is not the
-    sample's fault, SharedGeneratorError, which lit_loader raises itself, and what is not an ``Exception``. Errors of
-    the collate function are raised too, because they cannot be attributed to a sample. A replacement is the sample of
+    sample's fault, and what is not an ``Exception``. Errors of the collate function are raised too, because they cannot
+    be attributed to a sample. A replacement is the sample of
     another index at the same position: the plan has chosen the index, and before each try the generators are seeded for
     the position again. So a batch does not depend on the worker that makes it.
 
@@ -59,7 +59,6 @@ from lit_loader.engine.bad_samples import (
     text_of,
 )
 from lit_loader.engine.spec import BatchKey, FetchSpec, StreamPlace, Task
-from lit_loader.errors import SharedGeneratorError
 from lit_loader.seeding import EpochKeys, RngPurpose, seed_process
 
 SeedFn: TypeAlias = Callable[..., None]
@@ -184,7 +183,7 @@ class SkippingFetcher(MapFetcher):
                     self._seed(self._keys(key), RngPurpose.SAMPLE, key.first + row)
                 try:
                     samples.append(move(dataset[inner]))
-                except (MemoryError, SharedGeneratorError) as error:
+                except MemoryError as error:
                     name_sample(error, dataset, inner, [candidate], 0)
                     raise
                 except Exception as error:

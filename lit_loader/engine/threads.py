@@ -28,7 +28,13 @@ from lit_loader.engine.scheduler import Backend, check_workers
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
 from lit_loader.engine.worker import Worker
 from lit_loader.engine.worker_process import WORKER_NAME
-from lit_loader.seeding import DrawCheck, ThreadScope, functions_answer_for_threads, set_worker_info
+from lit_loader.seeding import (
+    DrawCheck,
+    ThreadScope,
+    functions_answer_for_threads,
+    let_threads_draw,
+    set_worker_info,
+)
 
 _GRACE_S = 5.0
 
@@ -130,7 +136,6 @@ class ThreadLink:
     def __init__(self, state: ThreadPoolState, spec: WorkerSpec, worker_id: int, scope: ThreadScope) -> None:
         self.where = f"in DataLoader worker thread {worker_id}"
         self._state, self._id, self._scope = state, worker_id, scope
-        self._builtin_collate = spec.fetch.builtin_collate
         self._stacks = spec.fetch.batched and stacks_samples(spec.fetch.collate_fn)
         self.seed: SeedFn = scope.seed_for
 
@@ -163,11 +168,8 @@ class ThreadLink:
         stack = SampleStack(len(task.index), self._state.stacks) if self._stacks else None
         with self._scope:
             samples = fetcher.samples(task) if stack is None else fetcher.samples(task, move=stack.moved)
-            if not self._builtin_collate:
+            with batch_memory.using(stack):
                 return fetcher.collate(samples, task.key)
-        # outside of the scope, in which every call of torch is slower
-        with batch_memory.using(stack):
-            return fetcher.collate(samples, task.key)
 
     def send(self, kind: Kind, message: Message, contents: Any = None) -> None:
         """Pass a result to the consumer."""
@@ -208,6 +210,7 @@ class ThreadBackend(Backend):
 
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
+        let_threads_draw()  # before `_close`, so that at the interpreter's exit it is undone after the threads' end
         state = self._state = ThreadPoolState(spec)
         threads = self._threads = [
             threading.Thread(target=_work, args=(state, spec, n), name=f"{WORKER_NAME}-{n}", daemon=True)

@@ -21,7 +21,12 @@ from lit_loader.seeding.generators import (
 )
 from lit_loader.seeding.keys import EpochKeys, Key, RngPurpose, hash_u64, key64
 from lit_loader.seeding.thread_draws import DrawCheck
-from lit_loader.seeding.thread_scope import ThreadScope, functions_answer_for_threads, set_worker_info
+from lit_loader.seeding.thread_scope import (
+    ThreadScope,
+    functions_answer_for_threads,
+    let_threads_draw,
+    set_worker_info,
+)
 
 __all__ = [
     "DrawCheck",
@@ -36,6 +41,7 @@ __all__ = [
     "hash_u64",
     "is_duplicate",
     "key64",
+    "let_threads_draw",
     "preserved_generators",
     "sample_rng",
     "seed_generators",

@@ -7,7 +7,6 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from lit_loader import DataLoader
-from lit_loader.errors import SharedGeneratorError
 from tests.faulty_set import FEW, Faulty, FaultyFiles, loader_of, outcomes
 from tests.toys import DrawingBatches, Stream
 
@@ -153,16 +152,6 @@ class Interrupted(Faulty):
 def test_an_interrupt_is_no_bad_sample():
     with pytest.raises(KeyboardInterrupt):
         list(loader_of(Interrupted({})))
-
-
-class Dropping(Faulty):
-    def __getitem__(self, index):
-        return torch.nn.functional.dropout(torch.ones(3), 0.5)
-
-
-def test_what_threads_are_refused_is_no_bad_sample():
-    with pytest.raises(SharedGeneratorError, match="dropout"):
-        list(loader_of(Dropping({}), **FEW["thread"]))
 
 
 def refuse_to_collate(samples):

@@ -202,7 +202,7 @@ def test_mixing_in_the_collate_function(mix):
 
 def test_without_the_scope_they_would_differ(monkeypatch):
     """The mechanism disabled."""
-    monkeypatch.setattr(thread_scope, "_LISTED", frozenset())
+    monkeypatch.setattr(thread_scope.ThreadScope, "__enter__", lambda scope: scope)
     with pytest.raises((AssertionError, RuntimeError)):
         assert_same_in_threads(Transformed(v2.RandomResizedCrop(24)))
 

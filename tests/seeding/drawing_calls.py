@@ -59,6 +59,10 @@ CALLS = {
     "random_": lambda: torch.empty(4, dtype=torch.int64).random_(),
     "random_ below": lambda: torch.empty(4).random_(9),
     "random_ between": lambda: torch.empty(4).random_(3, 9),
+    "random_ from": lambda: torch.empty(4, dtype=torch.int64).random_(3, None),
+    "poisson with the default generator": lambda: torch.poisson(
+        torch.full((5,), 4.0), torch.default_generator
+    ),
     "uniform_": lambda: torch.empty(4).uniform_(-1, 1),
     "uniform_ of a view": lambda: torch.zeros(4, 4).t()[1:, ::2].uniform_(),
     "rand_like": lambda: torch.rand_like(torch.zeros(3, 4)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,6 +16,7 @@ from lit_loader.errors import SharedGeneratorError
 from lit_loader.seeding import RngPurpose, ThreadScope, functions_answer_for_threads
 from lit_loader.seeding.generators import context
 from lit_loader.seeding.thread_draws import DrawCheck
+from lit_loader.seeding.thread_scope import drawing_operators
 from tests.seeding.scoped_draws import KEYS, scoped, seeded, several
 
 
@@ -136,13 +136,9 @@ def test_vmap_may_draw():
     assert scoped(0, draw) == seeded(0, draw)
 
 
-IS_SEEN = torch.__version__ >= (2, 15)  # not in 2.11: its compiler traces no function mode
-seen_by_the_compiler = pytest.mark.skipif(not IS_SEEN, reason="the compiler of this torch sees no scope")
-
-
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler
-@pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=seen_by_the_compiler)])
-def test_compiled_code_that_draws_runs_as_it_was_written(backend, monkeypatch):
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_code_draws_as_it_was_written(backend, monkeypatch):
     monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # or a thread of the compiler's progress bar stays
 
     def drawing():
@@ -155,7 +151,7 @@ def test_compiled_code_that_draws_runs_as_it_was_written(backend, monkeypatch):
     assert torch.equal(scoped(0, doubled), torch.full((3,), 2.0))
 
 
-# -- what the scope cannot see ---------------------------------------------------------------------------------
+# -- below torch's Python functions, and what does not come through its dispatcher ----------------------------
 
 
 def scripted():
@@ -164,42 +160,45 @@ def scripted():
         return torch.jit.script(rand_like)(torch.zeros(3))
 
 
-def compiled():
-    return torch.compile(lambda: torch.rand(3), backend="aot_eager")()
-
-
 def rand_like(x):
     return torch.rand_like(x)
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch's compiler
 @pytest.mark.parametrize(
-    "unseen",
-    [
-        scripted,
-        pytest.param(compiled, marks=pytest.mark.skipif(IS_SEEN, reason="the compiler sees the scope")),
-        lambda: torch.default_generator.manual_seed(1),
-        lambda: torch.default_generator.seed(),
-        lambda: torch.ops.aten.rand([3]),
-        lambda: torch.ops.aten.uniform_.default(torch.ones(4)),
-    ],
-    ids=[
-        "scripted",
-        "compiled",
-        "seeding the default generator itself",
-        "the same at random",
-        "torch.ops",
-        "an overload of torch.ops",
-    ],
+    "draw",
+    [scripted, lambda: torch.ops.aten.rand([3]), lambda: torch.ops.aten.uniform_.default(torch.ones(3))],
+    ids=["scripted", "torch.ops", "an overload of torch.ops"],
 )
-def test_what_is_not_seen_is_found_by_what_it_leaves_behind(unseen, monkeypatch):
-    monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # or a thread of the compiler's progress bar stays
+def test_draws_that_no_python_function_makes_are_the_threads(draw):
+    assert scoped(4, draw).tolist() == seeded(4, lambda: torch.rand(3)).tolist()
+
+
+def test_a_large_draw_lets_other_threads_run():
+    turns, done = [], threading.Event()
+
+    def count():
+        while not done.wait(0.001):
+            turns.append(None)
+
+    other = threading.Thread(target=count)
+    with ThreadScope(0):
+        other.start()
+        before = len(turns)
+        torch.empty(10_000_000).normal_()
+        during = len(turns) - before
+        done.set()
+        other.join()
+    assert during > 3
+
+
+@pytest.mark.parametrize("method", ["manual_seed", "seed"])
+def test_methods_of_the_default_generator_are_found_by_what_they_leave_behind(method):
     check = DrawCheck(1, lambda: True)
     check.worker_ready()
     with ThreadScope(0):
         check.watch(several)
         with pytest.raises(SharedGeneratorError, match="of torch"):
-            check.watch(unseen)
+            check.watch(lambda: getattr(torch.default_generator, method)(*([1] * (method == "manual_seed"))))
 
 
 # -- lifetimes and cost ----------------------------------------------------------------------------------------
@@ -222,18 +221,9 @@ def test_a_fork_of_the_thread_has_torchs_default_generator_again():
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_a_function_that_draws_nothing_costs_little_more():
-    """Under 5 us a call, where the mode alone takes most of it; a table looked through would take far more."""
-    x = torch.zeros(3)
-
-    def seconds():
-        start = time.perf_counter()
-        for _ in range(2000):
-            x.add(1)
-        return time.perf_counter() - start
-
-    with Counting():
-        any_mode = min(seconds() for _ in range(7))
-    with ThreadScope(0):
-        ours = min(seconds() for _ in range(7))
-    assert ours < any_mode + 2000 * 5e-6
+def test_no_other_operator_has_a_kernel_of_the_scopes():
+    ThreadScope(0)
+    registered = set(torch._C._dispatch_get_registrations_for_dispatch_key("BackendSelect"))
+    for name in ("aten::add.Tensor", "aten::copy_", "aten::_upsample_bilinear2d_aa"):
+        assert name not in registered
+    assert {f"aten::{name}" for name in drawing_operators()} <= registered
