@@ -12,14 +12,12 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
-from lit_loader import batch_memory
 from lit_loader.transforms.crops import CropToObjects
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox
 from lit_loader.transforms.lazy_image import DecodedImage, ImageSource, LazyImage
 from lit_loader.transforms.moving import flat_targets, moved_targets, resized
-from lit_loader.transforms.resampling import ordinary_memory
 from lit_loader.transforms.resized_crop import RandomResizedCrop
 from lit_loader.transforms.sanitize import SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility
@@ -27,8 +25,16 @@ from lit_loader.transforms.visibility import UpdateVisibility
 __all__ = ["DecodeAwareCompose", "needs_target"]
 
 # Exact types: a subclass may look at pixels.
-_NEED_NO_PIXELS: Final = (SanitizeObjects, UpdateVisibility)
-_UNDERSTAND: Final = (*_NEED_NO_PIXELS, CropToObjects, Letterbox, RandomHorizontalFlip, RandomVerticalFlip)
+_UNDERSTAND: Final = (
+    SanitizeObjects,  # the first two need no pixels
+    UpdateVisibility,
+    CropToObjects,
+    Letterbox,
+    RandomHorizontalFlip,
+    RandomVerticalFlip,
+    ToUInt8,
+    ToFloat32,
+)
 _RESIZES: Final = (v2.RandomShortestSize, v2.Resize)
 _CROPS: Final = (v2.RandomResizedCrop, RandomResizedCrop)
 _IMAGE_ALONE: Final = (
@@ -138,32 +144,18 @@ def _step(transforms: deque[Any], sample: Any) -> Any:
         else:
             new = transform.make_params([shape])["size"]
         size = (new[0], new[1])
-        image = image.settled(size)
-        lands = not image.steps and _only_lands(transforms)
-        if lands:
-            transforms.pop()
-        pixels = image.resized(size, empty=batch_memory.empty if lands else ordinary_memory)
-        return (pixels, *moved_targets(rest, partial(resized, size=size)))
+        return (image.resized(size), *moved_targets(rest, partial(resized, size=size)))
     if kind in _CROPS and _is_as_read(transform):
         drawn = transform.make_params([image.placeholder()])
         top, left, height, width = (drawn[name] for name in ("top", "left", "height", "width"))
         size = (transform.size[0], transform.size[1])
-        pixels, (left, top, right, bottom) = image.cropped((left, top, left + width, top + height), size)
+        image, (left, top, right, bottom) = image.cropped((left, top, left + width, top + height), size)
         shown = {"top": top, "left": left, "height": bottom - top, "width": right - left}
-        return (pixels, *moved_targets(rest, partial(functional.resized_crop, size=list(size), **shown)))
+        return (image, *moved_targets(rest, partial(functional.resized_crop, size=list(size), **shown)))
     if kind is v2.RandomPhotometricDistort:
         params = transform.make_params([image.placeholder(channels=3)])
         return (image.then(partial(transform.transform, params=params)), *rest)
     return transform(image.read(), *rest)
-
-
-def _only_lands(transforms: Sequence[Any]) -> bool:
-    """Return whether pixels that lie side by side in memory of the batch are finished, and `ToUInt8` comes last."""
-    if not transforms:
-        return False
-    *others, last = transforms
-    kept = type(last) is ToUInt8 and not last.planes
-    return kept and all(type(other) in _NEED_NO_PIXELS for other in others)
 
 
 def _is_as_read(resize: Any) -> bool:

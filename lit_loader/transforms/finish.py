@@ -10,6 +10,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader import batch_memory
+from lit_loader.transforms.lazy_image import LazyImage
 from lit_loader.transforms.moving import flat_targets, wrap
 
 __all__ = ["ToFloat32", "ToUInt8"]
@@ -37,6 +38,8 @@ class ToFloat32(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
 
     def forward(self, *inputs: Any) -> Any:
         """Convert a sample: an image, or one with a target."""
+        if isinstance(inputs[0], LazyImage):
+            return (self.transform(inputs[0].read(planes=self.planes), {}), *inputs[1:])
         return _through(self, inputs) if _is_alone(inputs) else super().forward(*inputs)
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
@@ -67,6 +70,11 @@ class ToUInt8(v2.Transform):  # type: ignore[misc] # torchvision is untyped
 
     def forward(self, *inputs: Any) -> Any:
         """Place a sample: an image, or one with a target."""
+        if isinstance(inputs[0], LazyImage):
+            image = inputs[0].read_into(batch_memory.empty, planes=self.planes)
+            if image is None:
+                image = self.transform(inputs[0].read(planes=self.planes), {})
+            return (image, *inputs[1:])
         return _through(self, inputs) if _is_alone(inputs) else super().forward(*inputs)
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:

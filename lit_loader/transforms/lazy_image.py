@@ -5,7 +5,12 @@ NOTE [What is put off]
     before are noted and made on the pixels once they are read, in the order in which they were noted. What is drawn
     for them is drawn when they are noted, so random numbers come in the order of a decoded image's. Read in full, or
     enlarged, the image gets the same steps on the same pixels: the same bits. An image that is to have torchvision's
-    bits at any size (``exact``) gets its steps at once.
+    bits at any size (``exact``) gets them before it is resized or cut.
+
+NOTE [What is resized last]
+    A resize or a crop settles which pixels are shown, and those are read. The resize itself is put off too: what comes
+    next says in which order the values are to lie and where, `ToUInt8` in the memory of the batch, and so they are
+    written once.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from torchvision import tv_tensors
 from lit_loader.transforms.resampling import Allocate, ordinary_memory, resample
 from lit_loader.transforms.views import View, needs_care
 
-__all__ = ["DecodedImage", "ImageRegion", "ImageSource", "LazyImage", "Part", "Step"]
+__all__ = ["DecodedImage", "ImageRegion", "ImageSource", "LazyImage", "Part", "ResizedImage", "Step"]
 
 Part: TypeAlias = tuple[int, int, int, int]
 """Left, top, right and bottom, in pixels of the image."""
@@ -89,13 +94,40 @@ class DecodedImage:
         return ImageRegion(self._pixels, 0, 0, 1.0)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ResizedImage:
+    """A box of pixels at another size, as an `ImageSource`; see NOTE [What is resized last].
+
+    Attributes:
+        pixels: uint8 ``(3, h, w)``.
+        box: Left, top, right and bottom, in those pixels; sides may lie between them.
+        size: Height and width of the result.
+        fill: Value beyond the pixels.
+    """
+
+    pixels: Tensor
+    box: tuple[float, float, float, float]
+    size: tuple[int, int]
+    fill: float = 0
+
+    def read(self, *, planes: bool = False, empty: Allocate = ordinary_memory) -> Tensor:
+        """Return the result, see `resample`."""
+        return resample(self.pixels, self.box, self.size, fill=self.fill, planes=planes, empty=empty)
+
+    def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
+        """Return a region of the result, which is made for it."""
+        left, top, right, bottom = region
+        return ImageRegion(self.read()[:, top:bottom, left:right], left, top, 1.0)
+
+
 @dataclass(frozen=True, eq=False)
 class LazyImage:
     """An image to be read, with the steps that its pixels still need.
 
     Attributes:
         source: Gives the pixels.
-        exact: Whether steps are made at full size, see NOTE [What is put off], and no image is read at 1/2, 1/4 or 1/8.
+        exact: Whether steps are made before a resize, see NOTE [What is put off], and no image is read at 1/2, 1/4 or
+            1/8.
         steps: What is made of the pixels, first to last.
     """
 
@@ -116,36 +148,39 @@ class LazyImage:
 
     def then(self, step: Step) -> LazyImage:
         """Return this image with one more step, see NOTE [What is put off]."""
-        noted = replace(self, steps=(*self.steps, step))
-        return noted._with_steps_made() if self.exact else noted
+        return replace(self, steps=(*self.steps, step))
 
-    def read(self) -> tv_tensors.Image:
-        """Return the image decoded in full, after its steps."""
-        return self._finished(self.source.read())
-
-    def settled(self, size: tuple[int, int]) -> LazyImage:
-        """Return this image with its steps made, if it is to be enlarged to ``size``: they cost less before."""
-        height, width = self.size
-        if not self.steps or size[0] * size[1] <= height * width:
-            return self
-        return self._with_steps_made()
-
-    def resized(self, size: tuple[int, int], *, empty: Allocate = ordinary_memory) -> tv_tensors.Image:
-        """Return the whole image at ``size`` (height, width), after its steps.
+    def read(self, *, planes: bool = False) -> tv_tensors.Image:
+        """Return all pixels, after the steps.
 
         Args:
-            size: Of the result, in pixels.
-            empty: Where the memory of the resized pixels comes from.
+            planes: Whether a resized image should be contiguous.
         """
-        image, (height, width) = self.settled(size), self.size
-        return image._finished(image._part((0, 0, width, height), size, empty=empty))
+        source = self.source
+        return self._finished(
+            source.read(planes=planes) if isinstance(source, ResizedImage) else source.read()
+        )
 
-    def cropped(self, part: Part, size: tuple[int, int]) -> tuple[tv_tensors.Image, Part]:
-        """Return (left, top, right, bottom) of the image at ``size`` (height, width), after its steps.
+    def read_into(self, empty: Allocate, *, planes: bool) -> tv_tensors.Image | None:
+        """Return the pixels in memory of ``empty``, or None if they have to be read to other memory first."""
+        if self.steps or not isinstance(self.source, ResizedImage):
+            return None
+        return self.source.read(planes=planes, empty=empty).as_subclass(tv_tensors.Image)
+
+    def resized(self, size: tuple[int, int]) -> LazyImage:
+        """Return the whole image at ``size`` (height, width), in pixels."""
+        height, width = self.size
+        is_enlarged = size[0] * size[1] > height * width  # steps cost less before
+        if self.steps and (self.exact or is_enlarged):
+            return self._with_steps_made().resized(size)
+        return self._part((0, 0, width, height), size)
+
+    def cropped(self, part: Part, size: tuple[int, int]) -> tuple[LazyImage, Part]:
+        """Return (left, top, right, bottom) of the image at ``size`` (height, width).
 
         Returns:
-            The pixels, and the part that they show: read at 1/2, 1/4 or 1/8, it is the nearest that has no pixel
-            in part, which saves a third of the time.
+            The image, and the part that it shows: read at 1/2, 1/4 or 1/8, it is the nearest that has no pixel in part,
+            which saves a third of the time.
         """
         if self.steps:  # a flip may be among them, after which the part lies elsewhere
             return self._with_steps_made().cropped(part, size)
@@ -157,16 +192,15 @@ class LazyImage:
             left, right = (_nearest(x, by, width) for x in (left, right))
             top, bottom = (_nearest(y, by, height) for y in (top, bottom))
             part = (left, top, right, bottom)
-        return resample(found.pixels, _scaled(part, found), size).as_subclass(tv_tensors.Image), part
+        return self._resized(found, part, size), part
 
-    def shown(self, view: View, *, fill: float) -> tv_tensors.Image:
+    def shown(self, view: View, *, fill: float) -> LazyImage | tv_tensors.Image:
         """Return what a view shows of the image; see `View.pixels`."""
         if self.steps or needs_care(view, self.size):
             return view.pixels(self.read(), fill=fill).as_subclass(tv_tensors.Image)
         if view.upright:
             left, top, right, bottom = (round(value) for value in view.corners[[0, 2]].ravel().tolist())
-            shown = self._part((left, top, right, bottom), view.size, fill=fill)
-            return shown.as_subclass(tv_tensors.Image)
+            return self._part((left, top, right, bottom), view.size, fill=fill)
         wanted = float(view.scale().max())
         # The view reads up to two pixels more on each side, of those that it gets.
         rim = 2 / min(wanted, 1.0)
@@ -177,13 +211,20 @@ class LazyImage:
         origin = (int(found.left * found.zoom), int(found.top * found.zoom))
         return scaled.pixels(found.pixels, fill=fill, origin=origin).as_subclass(tv_tensors.Image)
 
-    def _part(
-        self, part: Part, size: tuple[int, int], *, fill: float = 0, empty: Allocate = ordinary_memory
-    ) -> Tensor:
+    def _part(self, part: Part, size: tuple[int, int], *, fill: float = 0) -> LazyImage:
         """Return (left, top, right, bottom) of the image, ``fill`` beyond it, resized once."""
         left, top, right, bottom = part
         found = self._region(part, zoom=max(size[0] / (bottom - top), size[1] / (right - left)))
-        return resample(found.pixels, _scaled(part, found), size, fill=fill, empty=empty)
+        return self._resized(found, part, size, fill=fill)
+
+    def _resized(
+        self, found: ImageRegion, part: Part, size: tuple[int, int], *, fill: float = 0
+    ) -> LazyImage:
+        """Return a part of the image at another size, of which ``found`` shows at least what lies in the image."""
+        pixels, x, y, zoom = found
+        left, top, right, bottom = part
+        box = (left - x) * zoom, (top - y) * zoom, (right - x) * zoom, (bottom - y) * zoom
+        return replace(self, source=ResizedImage(pixels=pixels, box=box, size=size, fill=fill))
 
     def _region(self, part: Part, *, zoom: float) -> ImageRegion:
         """Return what lies of a part in the image, or a pixel at its rim if nothing does."""
@@ -205,12 +246,6 @@ class LazyImage:
         for step in self.steps:
             image = step(image)
         return image
-
-
-def _scaled(part: Part, found: ImageRegion) -> tuple[float, float, float, float]:
-    """Return the sides of a part of the image in pixels of ``found``."""
-    (left, top, right, bottom), (_, x, y, zoom) = part, found
-    return (left - x) * zoom, (top - y) * zoom, (right - x) * zoom, (bottom - y) * zoom
 
 
 def _nearest(side: int, by: int, length: int) -> int:

@@ -3,7 +3,8 @@
 NOTE [Strides]
     torch's resize of uint8 takes half the time if it knows that the three values of a pixel lie side by side. Of one
     image, or of a part cut out of one, the strides with a batch dimension of 1 leave that open, and torch then takes it
-    for planes and unpacks it. So the strides are given. A cut is such a view too, and nothing is copied for it.
+    for planes and unpacks it. So the strides are given. A cut is such a view too, and nothing is copied for it. The
+    result is written in planes where they are wanted, in a third of the time that it takes to rearrange it afterwards.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,19 +22,24 @@ from torchvision.transforms.v2 import functional as tv_functional
 
 from lit_loader.transforms.views import cut_pixels
 
-__all__ = ["Allocate", "ordinary_memory", "resample"]
+__all__ = ["Allocate", "image_memory", "ordinary_memory", "resample"]
 
 Allocate: TypeAlias = Callable[[Sequence[int], torch.dtype], Tensor]
 """Returns a contiguous tensor of a shape and dtype, its values not set."""
 
 _Scales: TypeAlias = tuple[float, float] | tuple[None, None]
 
-_upsample = torch.ops.aten._upsample_bilinear2d_aa.out
+_upsample: Any = torch._C._nn._upsample_bilinear2d_aa
 
 
 def ordinary_memory(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Return new memory."""
     return torch.empty(tuple(shape), dtype=dtype, device="cpu")
+
+
+def image_memory(size: tuple[int, int], *, planes: bool, empty: Allocate = ordinary_memory) -> Tensor:
+    """Return uint8 ``(3, *size)``, its values not set: in planes, or the three values of a pixel side by side."""
+    return empty((3, *size), torch.uint8) if planes else empty((*size, 3), torch.uint8).permute(2, 0, 1)
 
 
 def resample(
@@ -42,6 +48,7 @@ def resample(
     size: tuple[int, int],
     *,
     fill: float = 0,
+    planes: bool = False,
     empty: Allocate = ordinary_memory,
 ) -> Tensor:
     """Return a box of an image at ``size``, resized once, in memory of its own.
@@ -51,6 +58,7 @@ def resample(
         box: Left, top, right and bottom; sides may lie between pixels.
         size: (height, width) of the result.
         fill: Value beyond the image.
+        planes: Whether the result is contiguous; else the three values of a pixel lie side by side.
         empty: Where the result's memory comes from.
 
     Returns:
@@ -62,27 +70,27 @@ def resample(
         cut = pixels[:, low_y:high_y, low_x:high_x]
     else:
         cut = cut_pixels(pixels, (low_x, low_y, high_x, high_y), fill=fill)
+    out = image_memory(size, planes=planes, empty=empty)
     if (left, top) != (low_x, low_y):
         inner = (left - low_x, top - low_y, right - low_x, bottom - low_y)
-        return _placed(_resized_by_pillow(cut, inner, size), empty)
+        return out.copy_(_resized_by_pillow(cut, inner, size))
     if (right, bottom) != (high_x, high_y):
         # The last row and column are parts of one, which sizes cannot say.
-        return _resized(cut, size, (size[0] / (bottom - top), size[1] / (right - left)), empty)
+        return _resized(cut, out, (size[0] / (bottom - top), size[1] / (right - left)))
     if (high_y - low_y, high_x - low_x) == size:
-        return _placed(cut, empty)
-    return _resized(cut, size, (None, None), empty)
+        return out.copy_(cut)
+    return _resized(cut, out, (None, None))
 
 
-def _resized(cut: Tensor, size: tuple[int, int], scales: _Scales, empty: Allocate) -> Tensor:
+def _resized(cut: Tensor, out: Tensor, scales: _Scales) -> Tensor:
     _, height, width = cut.shape
     channel, row, column = cut.stride()
+    size = out.shape[1], out.shape[2]
     if (channel, column) != (1, 3) or (1, 1) in (size, (height, width)) or not _has_torchvisions_bits():
-        found = _resized_by_torchvision(cut, size, scales)
-        return found if empty is ordinary_memory else _placed(found, empty)
+        return out.copy_(_resized_by_torchvision(cut, size, scales))
     batch = cut.as_strided((1, 3, height, width), (row * height, 1, row, 3))  # see NOTE [Strides]
-    out = empty((1, *size, 3), torch.uint8).permute(0, 3, 1, 2)
-    _upsample(batch, size, False, *scales, out=out)
-    return out[0]
+    _upsample(batch, size, False, *scales, out=out[None])
+    return out
 
 
 def _resized_by_torchvision(cut: Tensor, size: tuple[int, int], scales: _Scales) -> Tensor:
@@ -98,13 +106,6 @@ def _resized_by_pillow(cut: Tensor, box: tuple[float, float, float, float], size
     picture = Image.fromarray(np.ascontiguousarray(cut.permute(1, 2, 0).numpy()))
     between = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR, box=box)
     return torch.from_numpy(np.array(between)).permute(2, 0, 1)
-
-
-def _placed(pixels: Tensor, empty: Allocate) -> Tensor:
-    """Return a copy, the three values of a pixel side by side."""
-    _, height, width = pixels.shape
-    out = empty((height, width, 3), torch.uint8).permute(2, 0, 1)
-    return out.copy_(pixels)
 
 
 @functools.cache
