@@ -56,7 +56,7 @@ def let_threads_draw() -> None:
             for name in drawing_operators():
                 packet, _, overload = name.partition(".")
                 operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-                kernel = _drawing_kernel(operator._handle.redispatch_boxed)
+                kernel = _drawing_kernel(operator.redispatch)
                 library.impl(name, kernel, _BEFORE_DEVICES.name, with_keyset=True)
             _library = library  # the kernels live as long as it
 

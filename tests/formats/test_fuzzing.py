@@ -36,7 +36,7 @@ def read_badly(root: Path, *, fault: str) -> AnnotationTable:
     if fault == "time" and not SLOW:
         SLOW.append(True)  # once is enough
         start = time.process_time()
-        while time.process_time() < start + 2.2:
+        while time.process_time() < start + 0.6:
             pass
     if fault == "memory":
         np.ones(40_000_000)
@@ -64,7 +64,7 @@ def test_faults_of_a_reader_are_found(fault, words):
 
 
 def test_a_slow_reader_is_found():
-    result = fuzz(partial(read_badly, fault="time"), make_keypoints_txt, rounds=16)
+    result = fuzz(partial(read_badly, fault="time"), make_keypoints_txt, rounds=16, max_seconds=0.5)
     assert any("took" in failure for failure in result.failures)
 
 
