@@ -82,6 +82,8 @@ class ClassificationCollate:
 
 
 def _stack_labels(labels: Sequence[Any], *, multi_label: bool) -> Tensor:
+    if not multi_label and all(type(label) is int for label in labels):
+        return torch.tensor(labels, dtype=torch.int64)
     tensors = [torch.as_tensor(label) for label in labels]
     for label in tensors:
         if label.ndim != multi_label or (label.is_floating_point() and not multi_label):

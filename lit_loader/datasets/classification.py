@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from lit_loader.annotations import LabelSets, image_labels
 from lit_loader.datasets.decoded import CachedReader, CacheSettings
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
 from lit_loader.datasets.reading import ImageReading
@@ -84,10 +85,15 @@ class ClassificationDataset(Dataset[ClassificationSample]):
                 table, label_attribute=label_attribute, multi_label=multi_label, sample_unit=sample_unit
             )
         # What nothing is known of may lack the attribute altogether.
-        self._has_labels = (
+        has_labels = (
             unlabelled == "drop" or label_attribute is None or label_attribute in self.table.attributes
         )
-        self.class_names = self.table.labels_of(label_attribute)[1] if self._has_labels else ()
+        self.class_names = self.table.labels_of(label_attribute)[1] if has_labels else ()
+        no_labels = LabelSets(
+            np.zeros(self.table.num_images + 1, dtype=np.int64), np.empty(0, dtype=np.int64)
+        )
+        self._labels = image_labels(self.table, label_attribute) if has_labels else no_labels
+        self._num_samples = self.table.num_images
         self.label_attribute, self.multi_label = label_attribute, multi_label
         self._samples = DetectionDataset(
             self.table, transforms=transforms, first_label=0, reading=reading, cache=cache
@@ -97,7 +103,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
             self._samples.skip_targets()
 
     def __len__(self) -> int:
-        return self.table.num_images
+        return self._num_samples
 
     def sample_path(self, index: SupportsIndex) -> Path:
         """Return the image file of a sample, see `DetectionDataset`."""
@@ -114,20 +120,13 @@ class ClassificationDataset(Dataset[ClassificationSample]):
             ImageError: The image cannot be decoded; the message names the file.
         """
         sample = self._samples[index]
-        position = operator.index(index) % len(self)
+        position = operator.index(index) % self._num_samples
         return sample[0], self.label(position), int(self.table.image_numbers[position]), is_duplicate()
 
     def label(self, position: int) -> int | Tensor:
         """Return the label of a sample, with no image opened; -1 where there is none, or more than one."""
-        rows = self.table.objects(position)
-        ids = (
-            self.table.labels_of(self.label_attribute)[0][rows]
-            if self._has_labels
-            else np.empty(0, dtype=np.int64)
-        )
-        if len(ids) == 1 and not self.multi_label:
-            return int(ids[0])  # -1 where it is not known
-        known = np.unique(ids[ids >= 0])
+        offsets, classes = self._labels
+        known = classes[offsets[position] : offsets[position + 1]]
         if not self.multi_label:
             return int(known[0]) if len(known) == 1 else -1
         hot = np.zeros(len(self.class_names), dtype=np.float32)

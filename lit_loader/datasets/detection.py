@@ -154,11 +154,10 @@ class DetectionDataset(Dataset[DetectionSample]):
             raise IndexError(
                 f"index {index} is out of range for a data set of {self._num_images} images."
             ) from None
-        path = os.path.join(str(self.table.root), self.table.image_paths[position])  # noqa: PTH118 # a third of a Path's time
-        image, (width, height) = self._open(path, position)
+        image, (width, height) = self._open(position)
         annotated = int(self.table.widths[position]), int(self.table.heights[position])
         if annotated != (width, height):
-            self._check_size(path, annotated=annotated, found=(width, height))
+            self._check_size(self._path(position), annotated=annotated, found=(width, height))
         target: dict[str, Any] = {}
         if not self._image_alone:
             target = object_target(
@@ -184,18 +183,22 @@ class DetectionDataset(Dataset[DetectionSample]):
             if not self._image_alone:
                 check_rows(sample, fields=(*self.extra_fields, *self.attributes))
         except Exception as error:
-            error.add_note(f"while transforming sample {position}, image {path}")
+            error.add_note(f"while transforming sample {position}, image {self._path(position)}")
             raise
         return sample
 
-    def _open(self, path: str, position: int) -> tuple[ImageSource, tuple[int, int]]:
+    def _path(self, position: int) -> str:
+        return os.path.join(str(self.table.root), self.table.image_paths[position])  # noqa: PTH118 # a third of a Path's time
+
+    def _open(self, position: int) -> tuple[ImageSource, tuple[int, int]]:
         """Return the image, and its (width, height) in the file.
 
         It is decoded, unless it is cached or ``transforms`` and ``decode`` say to decode what is shown.
         """
         if self.cache is not None:
-            kept = self.cache.open(path, position)
+            kept = self.cache.open(position)
             return kept, kept.true_size
+        path = self._path(position)
         if self.reading.decode == "fast" and isinstance(self.transforms, DecodeAwareCompose):
             image: ImageSource = self.reading.open(path)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -30,19 +30,17 @@ _UNDERSTAND: Final = (
     UpdateVisibility,
     CropToObjects,
     Letterbox,
-    RandomHorizontalFlip,
-    RandomVerticalFlip,
     ToUInt8,
     ToFloat32,
 )
 _RESIZES: Final = (v2.RandomShortestSize, v2.Resize)
 _CROPS: Final = (v2.RandomResizedCrop, RandomResizedCrop)
+_FLIPS: Final = (RandomHorizontalFlip, RandomVerticalFlip)
 _IMAGE_ALONE: Final = (
     *_RESIZES,
     *_CROPS,
     v2.RandomPhotometricDistort,
-    RandomHorizontalFlip,
-    RandomVerticalFlip,
+    *_FLIPS,
     ToUInt8,
     ToFloat32,
 )
@@ -103,8 +101,10 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
             return super().forward(image.read(), *rest)
         sample: Any = (image, *rest)
         transforms = deque(_one_by_one(self.transforms))
+        drawn: list[float] = []
         while transforms and isinstance(sample[0], LazyImage):
-            sample = _step(transforms, sample)
+            drawn = drawn or _draw_in_a_row(transforms)
+            sample = _step(transforms, sample, drawn)
         if isinstance(sample[0], LazyImage):
             sample = (sample[0].read(), *sample[1:])
         for transform in transforms:
@@ -130,11 +130,34 @@ def _one_by_one(transforms: Sequence[Any]) -> Iterator[Any]:
             yield transform
 
 
-def _step(transforms: deque[Any], sample: Any) -> Any:
-    """Return the sample after the first of the transforms, which is taken off; its target is flat."""
+def _draw_in_a_row(transforms: Iterable[Any]) -> list[float]:
+    """Return the numbers that the first of the transforms draw: one call of `torch.rand` gives what theirs would."""
+    num_draws = 0
+    for transform in transforms:
+        if type(transform) not in _FLIPS and not (
+            type(transform) is RandomResizedCrop and _is_as_read(transform)
+        ):
+            break
+        num_draws += transform.num_draws
+    numbers: list[float] = torch.rand(num_draws).tolist() if num_draws else []
+    return numbers
+
+
+def _step(transforms: deque[Any], sample: Any, drawn: list[float]) -> Any:
+    """Return the sample after the first of the transforms; its target is flat.
+
+    Args:
+        transforms: The first is taken off.
+        sample: A lazy image and what comes with it.
+        drawn: The numbers that the transform takes are taken off, if they are drawn already.
+    """
     transform = transforms.popleft()
     image, *rest = sample
     kind = type(transform)
+    numbers = drawn[: getattr(transform, "num_draws", 0)]
+    del drawn[: len(numbers)]
+    if kind in _FLIPS:
+        return transform.flip(sample, numbers)
     if kind in _UNDERSTAND:
         return transform(*sample)
     if kind in _RESIZES and _is_as_read(transform):
@@ -146,8 +169,10 @@ def _step(transforms: deque[Any], sample: Any) -> Any:
         size = (new[0], new[1])
         return (image.resized(size), *moved_targets(rest, partial(resized, size=size)))
     if kind in _CROPS and _is_as_read(transform):
-        drawn = transform.make_params([image.placeholder()])
-        top, left, height, width = (drawn[name] for name in ("top", "left", "height", "width"))
+        params = (
+            transform.crop(image.size, numbers) if numbers else transform.make_params([image.placeholder()])
+        )
+        top, left, height, width = (params[name] for name in ("top", "left", "height", "width"))
         size = (transform.size[0], transform.size[1])
         image, (left, top, right, bottom) = image.cropped((left, top, left + width, top + height), size)
         shown = {"top": top, "left": left, "height": bottom - top, "width": right - left}

@@ -39,7 +39,7 @@ class ToFloat32(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
     def forward(self, *inputs: Any) -> Any:
         """Convert a sample: an image, or one with a target."""
         if isinstance(inputs[0], LazyImage):
-            return (self.transform(inputs[0].read(planes=self.planes), {}), *inputs[1:])
+            return (self.transform(inputs[0].read(), {}), *inputs[1:])
         return _through(self, inputs) if _is_alone(inputs) else super().forward(*inputs)
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
@@ -71,10 +71,9 @@ class ToUInt8(v2.Transform):  # type: ignore[misc] # torchvision is untyped
     def forward(self, *inputs: Any) -> Any:
         """Place a sample: an image, or one with a target."""
         if isinstance(inputs[0], LazyImage):
-            image = inputs[0].read_into(batch_memory.empty, planes=self.planes)
-            if image is None:
-                image = self.transform(inputs[0].read(planes=self.planes), {})
-            return (image, *inputs[1:])
+            lazy = inputs[0]
+            placed = (lazy.read_planes if self.planes else lazy.read_into)(batch_memory.empty)
+            return (self.transform(lazy.read(), {}) if placed is None else placed, *inputs[1:])
         return _through(self, inputs) if _is_alone(inputs) else super().forward(*inputs)
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import PIL.Image
@@ -13,7 +12,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader.transforms.lazy_image import LazyImage
-from lit_loader.transforms.moving import flat_targets, mirrored, moved_targets, wrap
+from lit_loader.transforms.moving import Mirror, flat_targets, moved_targets, wrap
 from lit_loader.transforms.preset_checks import check_chances
 from lit_loader.transforms.visibility import target_points
 
@@ -53,13 +52,14 @@ class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
     """Mirror images, boxes, masks and points along one axis, see the two subclasses."""
 
     axis: int
+    num_draws = 1
 
     def __init__(self, p: float = 0.5, *, flip_pairs: FlipPairs | None = None) -> None:
         super().__init__()
         check_chances(p=p)
         self.p = p
         self.flip_pairs = None if flip_pairs is None else check_flip_pairs(flip_pairs)
-        self._mirror = partial(mirrored, axis=self.axis)
+        self._mirror = Mirror(self.axis)
         # v2.Lambda picks the leaves as every v2 transform does, and draws nothing.
         self._mirror_leaves = v2.Lambda(self._mirror, Tensor, PIL.Image.Image)
 
@@ -74,11 +74,15 @@ class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
             ValueError: There are points and no ``flip_pairs`` were declared, or they do not fit.
         """
         sample = inputs if len(inputs) > 1 else inputs[0]
+        # Drawn whatever the sample holds, as torchvision's flips draw.
+        return self.flip(sample, torch.rand(self.num_draws).tolist())
+
+    def flip(self, sample: Any, drawn: Sequence[float]) -> Any:
+        """Do what a call does, by `num_draws` numbers from [0, 1)."""
         target = sample[1] if isinstance(sample, tuple | list) and len(sample) > 1 else None
         found = target_points(target)
         order = None if found is None else self._order(found[0].shape[1])
-        # Drawn whatever the sample holds, as torchvision's flips draw.
-        if torch.rand(1).item() >= self.p:
+        if drawn[0] >= self.p:
             return sample
         flipped = self._mirrored(sample)
         if order is None:

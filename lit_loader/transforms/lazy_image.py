@@ -8,14 +8,13 @@ NOTE [What is put off]
     bits at any size (``exact``) gets them before it is resized or cut.
 
 NOTE [What is resized last]
-    A resize or a crop settles which pixels are shown, and those are read. The resize itself is put off too: what comes
-    next says in which order the values are to lie and where, `ToUInt8` in the memory of the batch, and so they are
-    written once.
+    A resize or a crop settles which pixels are shown, and those are read. The resize itself is put off too: `ToUInt8`
+    that comes next has it write to the memory of the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -24,7 +23,8 @@ import torch
 from torch import Tensor
 from torchvision import tv_tensors
 
-from lit_loader.transforms.resampling import Allocate, ordinary_memory, resample
+from lit_loader.transforms.moving import Mirror
+from lit_loader.transforms.resampling import Allocate, resample
 from lit_loader.transforms.views import View, needs_care
 
 __all__ = ["DecodedImage", "ImageRegion", "ImageSource", "LazyImage", "Part", "ResizedImage", "Step"]
@@ -36,6 +36,7 @@ Step: TypeAlias = Callable[[Any], Any]
 """Returns the pixels of an image ``(3, H, W)`` changed where they are, or mirrored; the size stays."""
 
 _MOST_MOVED: Final = 4
+_ACROSS: Final = Mirror(0)
 
 
 class ImageRegion(NamedTuple):
@@ -110,9 +111,9 @@ class ResizedImage:
     size: tuple[int, int]
     fill: float = 0
 
-    def read(self, *, planes: bool = False, empty: Allocate = ordinary_memory) -> Tensor:
+    def read(self, empty: Allocate | None = None) -> Tensor:
         """Return the result, see `resample`."""
-        return resample(self.pixels, self.box, self.size, fill=self.fill, planes=planes, empty=empty)
+        return resample(self.pixels, self.box, self.size, fill=self.fill, empty=empty)
 
     def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
         """Return a region of the result, which is made for it."""
@@ -150,22 +151,28 @@ class LazyImage:
         """Return this image with one more step, see NOTE [What is put off]."""
         return replace(self, steps=(*self.steps, step))
 
-    def read(self, *, planes: bool = False) -> tv_tensors.Image:
-        """Return all pixels, after the steps.
+    def read(self) -> tv_tensors.Image:
+        """Return all pixels, after the steps."""
+        return self._finished(self.source.read(), self.steps)
 
-        Args:
-            planes: Whether a resized image should be contiguous.
-        """
-        source = self.source
-        return self._finished(
-            source.read(planes=planes) if isinstance(source, ResizedImage) else source.read()
-        )
-
-    def read_into(self, empty: Allocate, *, planes: bool) -> tv_tensors.Image | None:
-        """Return the pixels in memory of ``empty``, or None if they have to be read to other memory first."""
+    def read_into(self, empty: Allocate) -> tv_tensors.Image | None:
+        """Return all pixels in memory of ``empty``, or None if they have to be read to other memory first."""
         if self.steps or not isinstance(self.source, ResizedImage):
             return None
-        return self.source.read(planes=planes, empty=empty).as_subclass(tv_tensors.Image)
+        return self.source.read(empty).as_subclass(tv_tensors.Image)
+
+    def read_planes(self, empty: Allocate) -> tv_tensors.Image:
+        """Return all pixels, contiguous, in memory of ``empty``; what mirrors them last is done in the same copy."""
+        steps, across, down = list(self.steps), 1, 1
+        while steps and isinstance(steps[-1], Mirror):
+            if steps.pop() == _ACROSS:
+                across = -across
+            else:
+                down = -down
+        pixels = self._finished(self.source.read(), steps).as_subclass(Tensor)
+        planes = empty(pixels.shape, torch.uint8)
+        np.copyto(planes.numpy(), pixels.numpy()[:, ::down, ::across])
+        return planes.as_subclass(tv_tensors.Image)
 
     def resized(self, size: tuple[int, int]) -> LazyImage:
         """Return the whole image at ``size`` (height, width), in pixels."""
@@ -236,14 +243,15 @@ class LazyImage:
     def _with_steps_made(self) -> LazyImage:
         height, width = self.size
         whole = self.source.read_region((0, 0, width, height), zoom=1.0).pixels
-        made = self._finished(whole)
+        made = self._finished(whole, self.steps)
         if made.data_ptr() == whole.data_ptr():  # a step that changes nothing returns the source's own memory
             return replace(self, steps=())
         return LazyImage(DecodedImage(made.as_subclass(Tensor)), self.exact)
 
-    def _finished(self, pixels: Tensor) -> tv_tensors.Image:
+    @staticmethod
+    def _finished(pixels: Tensor, steps: Sequence[Step]) -> tv_tensors.Image:
         image = pixels.as_subclass(tv_tensors.Image)
-        for step in self.steps:
+        for step in steps:
             image = step(image)
         return image
 

@@ -7,6 +7,7 @@ Boxes XYXY and points in float32 are moved by numpy, in the same operations; eve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
 
-__all__ = ["as_array", "flat_targets", "mirrored", "moved_targets", "resized", "wrap"]
+__all__ = ["Mirror", "as_array", "flat_targets", "moved_targets", "resized", "wrap"]
 
 _STAY: Final = (bool, int, float, str, type(None), Tensor, np.ndarray)
 _MOVE: Final = (tv_tensors.BoundingBoxes, tv_tensors.KeyPoints)
@@ -55,24 +56,31 @@ def resized(value: Any, *, size: tuple[int, int]) -> Any:
     return wrap(torch.from_numpy(found * ratios), like=value, canvas_size=size)
 
 
-def mirrored(value: Any, *, axis: int) -> Any:
-    """Return an image, boxes, points or a mask mirrored along x (axis 0) or y (axis 1): x goes to W - x."""
-    if type(value) is tv_tensors.Image:
-        return value.as_subclass(Tensor).flip(-1 - axis).as_subclass(tv_tensors.Image)
-    found = as_array(value)
-    if found is not None:
-        limit, out = value.canvas_size[1 - axis], found.copy()
-        if out.shape[-1] == 2:
-            out[..., axis] = limit - found[..., axis]
-        else:
-            out[:, [axis, axis + 2]] = limit - found[:, [axis + 2, axis]]
-        return wrap(torch.from_numpy(out), like=value)
-    if isinstance(value, tv_tensors.KeyPoints):
-        # as boxes go; see NOTE [What torchvision does to points].
-        plain = value.as_subclass(Tensor).clone()
-        plain[..., axis] = value.canvas_size[1 - axis] - plain[..., axis]
-        return wrap(plain, like=value)
-    return functional.vertical_flip(value) if axis else functional.horizontal_flip(value)
+@dataclass(frozen=True)
+class Mirror:
+    """Mirrors an image, boxes, points or a mask along x (axis 0) or y (axis 1): x goes to W - x."""
+
+    axis: int
+
+    def __call__(self, value: Any) -> Any:
+        """Return a new value."""
+        axis = self.axis
+        if type(value) is tv_tensors.Image:
+            return value.as_subclass(Tensor).flip(-1 - axis).as_subclass(tv_tensors.Image)
+        found = as_array(value)
+        if found is not None:
+            limit, out = value.canvas_size[1 - axis], found.copy()
+            if out.shape[-1] == 2:
+                out[..., axis] = limit - found[..., axis]
+            else:
+                out[:, [axis, axis + 2]] = limit - found[:, [axis + 2, axis]]
+            return wrap(torch.from_numpy(out), like=value)
+        if isinstance(value, tv_tensors.KeyPoints):
+            # as boxes go; see NOTE [What torchvision does to points].
+            plain = value.as_subclass(Tensor).clone()
+            plain[..., axis] = value.canvas_size[1 - axis] - plain[..., axis]
+            return wrap(plain, like=value)
+        return functional.vertical_flip(value) if axis else functional.horizontal_flip(value)
 
 
 def wrap(plain: Tensor, *, like: Any, **fields: Any) -> Any:

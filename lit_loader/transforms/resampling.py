@@ -4,7 +4,7 @@ NOTE [Strides]
     torch's resize of uint8 takes half the time if it knows that the three values of a pixel lie side by side. Of one
     image, or of a part cut out of one, the strides with a batch dimension of 1 leave that open, and torch then takes it
     for planes and unpacks it. So the strides are given. A cut is such a view too, and nothing is copied for it. The
-    result is written in planes where they are wanted, in a third of the time that it takes to rearrange it afterwards.
+    result has the same order: torch's kernel takes 120 us more to write 224x224 pixels in planes, a copy of them 50 us.
 """
 
 from __future__ import annotations
@@ -22,24 +22,15 @@ from torchvision.transforms.v2 import functional as tv_functional
 
 from lit_loader.transforms.views import cut_pixels
 
-__all__ = ["Allocate", "image_memory", "ordinary_memory", "resample"]
+__all__ = ["Allocate", "resample"]
 
 Allocate: TypeAlias = Callable[[Sequence[int], torch.dtype], Tensor]
 """Returns a contiguous tensor of a shape and dtype, its values not set."""
 
+_Cut: TypeAlias = tuple[int, int, int, int]
 _Scales: TypeAlias = tuple[float, float] | tuple[None, None]
 
 _upsample: Any = torch._C._nn._upsample_bilinear2d_aa
-
-
-def ordinary_memory(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return new memory."""
-    return torch.empty(tuple(shape), dtype=dtype, device="cpu")
-
-
-def image_memory(size: tuple[int, int], *, planes: bool, empty: Allocate = ordinary_memory) -> Tensor:
-    """Return uint8 ``(3, *size)``, its values not set: in planes, or the three values of a pixel side by side."""
-    return empty((3, *size), torch.uint8) if planes else empty((*size, 3), torch.uint8).permute(2, 0, 1)
 
 
 def resample(
@@ -48,8 +39,7 @@ def resample(
     size: tuple[int, int],
     *,
     fill: float = 0,
-    planes: bool = False,
-    empty: Allocate = ordinary_memory,
+    empty: Allocate | None = None,
 ) -> Tensor:
     """Return a box of an image at ``size``, resized once, in memory of its own.
 
@@ -58,39 +48,60 @@ def resample(
         box: Left, top, right and bottom; sides may lie between pixels.
         size: (height, width) of the result.
         fill: Value beyond the image.
-        planes: Whether the result is contiguous; else the three values of a pixel lie side by side.
-        empty: Where the result's memory comes from.
+        empty: Where the result's memory comes from; None is ordinary memory.
 
     Returns:
-        uint8 ``(3, *size)``: where the box has whole pixels, the bits of torchvision's crop and resize.
+        uint8 ``(3, *size)``, the three values of a pixel side by side: where the box has whole pixels, the bits of
+        torchvision's crop and resize.
     """
     left, top, right, bottom = box
     low_x, low_y, high_x, high_y = math.floor(left), math.floor(top), math.ceil(right), math.ceil(bottom)
-    if 0 <= low_x < high_x <= pixels.shape[-1] and 0 <= low_y < high_y <= pixels.shape[-2]:
-        cut = pixels[:, low_y:high_y, low_x:high_x]
-    else:
-        cut = cut_pixels(pixels, (low_x, low_y, high_x, high_y), fill=fill)
-    out = image_memory(size, planes=planes, empty=empty)
+    cut = (low_x, low_y, high_x, high_y)
+    if not (0 <= low_x < high_x <= pixels.shape[-1] and 0 <= low_y < high_y <= pixels.shape[-2]):
+        pixels, cut = cut_pixels(pixels, cut, fill=fill), (0, 0, high_x - low_x, high_y - low_y)
     if (left, top) != (low_x, low_y):
         inner = (left - low_x, top - low_y, right - low_x, bottom - low_y)
-        return out.copy_(_resized_by_pillow(cut, inner, size))
+        return _placed(_resized_by_pillow(_view(pixels, cut), inner, size), empty)
     if (right, bottom) != (high_x, high_y):
         # The last row and column are parts of one, which sizes cannot say.
-        return _resized(cut, out, (size[0] / (bottom - top), size[1] / (right - left)))
+        return _resized(pixels, cut, size, (size[0] / (bottom - top), size[1] / (right - left)), empty)
     if (high_y - low_y, high_x - low_x) == size:
-        return out.copy_(cut)
-    return _resized(cut, out, (None, None))
+        return _placed(_view(pixels, cut), empty)
+    return _resized(pixels, cut, size, (None, None), empty)
 
 
-def _resized(cut: Tensor, out: Tensor, scales: _Scales) -> Tensor:
-    _, height, width = cut.shape
-    channel, row, column = cut.stride()
-    size = out.shape[1], out.shape[2]
+def _ordinary_memory(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty(tuple(shape), dtype=dtype, device="cpu")
+
+
+def _view(pixels: Tensor, cut: _Cut) -> Tensor:
+    left, top, right, bottom = cut
+    return pixels[:, top:bottom, left:right]
+
+
+def _placed(pixels: Tensor, empty: Allocate | None) -> Tensor:
+    """Return a copy, the three values of a pixel side by side."""
+    _, height, width = pixels.shape
+    return (empty or _ordinary_memory)((height, width, 3), torch.uint8).permute(2, 0, 1).copy_(pixels)
+
+
+def _resized(
+    pixels: Tensor, cut: _Cut, size: tuple[int, int], scales: _Scales, empty: Allocate | None
+) -> Tensor:
+    left, top, right, bottom = cut
+    height, width = bottom - top, right - left
+    channel, row, column = pixels.stride()
     if (channel, column) != (1, 3) or (1, 1) in (size, (height, width)) or not _has_torchvisions_bits():
-        return out.copy_(_resized_by_torchvision(cut, size, scales))
-    batch = cut.as_strided((1, 3, height, width), (row * height, 1, row, 3))  # see NOTE [Strides]
-    _upsample(batch, size, False, *scales, out=out[None])
-    return out
+        return _placed(_resized_by_torchvision(_view(pixels, cut), size, scales), empty)
+    # see NOTE [Strides]
+    start = pixels.storage_offset() + top * row + left * 3
+    batch = pixels.as_strided((1, 3, height, width), (row * height, 1, row, 3), start)
+    if empty is None:
+        resized: Tensor = _upsample(batch, size, False, *scales)[0]
+        return resized
+    out = empty((*size, 3), torch.uint8)
+    _upsample(batch, size, False, *scales, out=out.permute(2, 0, 1)[None])
+    return out.permute(2, 0, 1)
 
 
 def _resized_by_torchvision(cut: Tensor, size: tuple[int, int], scales: _Scales) -> Tensor:

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
@@ -91,7 +90,7 @@ class CachedReader:
     """
 
     def __init__(self, table: AnnotationTable, reader: ImageReading, settings: CacheSettings) -> None:
-        self._reader, self._longest_side = reader, settings.cache_size
+        self._table, self._reader, self._longest_side = table, reader, settings.cache_size
         slots: dict[str, int] = {}
         of_rows = np.array([slots.setdefault(path, len(slots)) for path in table.image_paths], dtype=np.int64)
         # None: each row has an image of its own, which is the common case and needs no memory
@@ -124,11 +123,10 @@ class CachedReader:
         self._file = open_or_build(path, self.key, len(names), fill=fill, on_wait=tell_waiting)
         self.num_bytes = self._file.num_bytes
 
-    def open(self, path: Path | str, position: int) -> CachedImage:
+    def open(self, position: int) -> CachedImage:
         """Return one image.
 
         Args:
-            path: The file, for an image that could not be decoded when the cache was made.
             position: The row of the table.
 
         Raises:
@@ -136,7 +134,7 @@ class CachedReader:
         """
         found = self._file.image(position if self._slots is None else int(self._slots[position]))
         if found is None:
-            pixels = self._reader.read(path)
+            pixels = self._reader.read(self._table.image_path(position))
             return CachedImage(_shrunk(pixels, self._longest_side), (pixels.shape[2], pixels.shape[1]))
         return CachedImage(*found)
 
