@@ -3,10 +3,12 @@
 NOTE [Samples of threads]
     Samples that wait for their batch hold memory that no other sample can use: each one is new memory, a page fault for
     each of its pages, and is read again for the stack when it has left the CPU's caches. 64 float32 images of
-    3 x 224 x 224 cost 0.5 ms each that way in a worker thread, a third of their decoding. So the large tensor of a
-    sample is copied to the batch as soon as there is one, and its memory is the next sample's. A dataset may keep what
-    it returned: the batch has a copy, as every stack is one. The memory of a batch is used again when nothing refers to
+    3 x 224 x 224 cost 0.5 ms each that way in a worker thread, a third of their decoding. So a transform that asks for
+    memory of the batch writes the sample to its row, and the large tensor of any other sample is copied there as soon
+    as it is made, so that its memory is the next sample's. The memory of a batch is used again when nothing refers to
     it any more. (Worker processes keep freed memory instead, and have slots.)
+    A dataset may keep what it returned. Then the row that it was given is still referred to when the batch is made,
+    and the batch is a copy, as every stack is one.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +31,12 @@ from lit_loader.collate.default import is_builtin_collate
 __all__ = ["SampleStack", "StackPool", "stacks_samples"]
 
 _Memory: TypeAlias = npt.NDArray[np.uint8]
+_Lease: TypeAlias = Callable[[], object]  # returns None if nobody has the row any more
+_GIVEN: Final = (torch.uint8, torch.float32)
+
+
+def _nobody() -> None:
+    """Return None, as the weak reference to something that is gone."""
 
 
 def stacks_samples(collate_fn: Any) -> bool:
@@ -75,7 +83,7 @@ class StackPool:
 
 
 class SampleStack:
-    """The `lit_loader.batch_memory.BatchMemory` of a worker thread while it collates: see NOTE [Samples of threads].
+    """The `lit_loader.batch_memory.BatchMemory` of a worker thread: see NOTE [Samples of threads].
 
     Args:
         num_samples: Of the batch.
@@ -87,6 +95,21 @@ class SampleStack:
     def __init__(self, num_samples: int, pool: StackPool) -> None:
         self._num_samples, self._used, self._pool = num_samples, 0, pool
         self._stack: Tensor | None = None
+        self._is_making = True
+        self._given: _Lease = _nobody  # of the next row
+        self._leases: list[_Lease] = []  # of rows that were given and are samples now
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
+        """Return the next row, unless somebody has it; None for what cannot be a row, or is no sample."""
+        small = math.prod(shape) * dtype.itemsize < LARGE_BYTES
+        if small or not self._is_making or self._given() is not None or dtype not in _GIVEN:
+            return None
+        row = self._next_row(shape, dtype)
+        if row is None:
+            return None
+        array = row.numpy()
+        self._given = weakref.ref(array)
+        return torch.from_numpy(array)
 
     def moved(self, sample: Any) -> Any:
         """Return a sample whose first large tensor lies in the stack; anything that would not be stacked stays."""
@@ -94,19 +117,30 @@ class SampleStack:
             return tuple(map(self._moved_tensor, sample))
         return self._moved_tensor(sample)
 
-    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-        """Return None: a batch that is not this stack has ordinary memory."""
-        return None
+    def end_samples(self) -> None:
+        """Give no more rows: the samples are made, and what is asked for now is a batch."""
+        self._is_making = False
 
     def rows(self, addresses: Sequence[int], shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-        """Return the stack if these are its samples, all in their order, or None."""
+        """Return the stack if these are its samples, all in their order, and nobody else holds one; or None."""
         stack = self._stack
         if stack is None or self._used != len(addresses) or (stack.dtype, stack.shape[1:]) != (dtype, shape):
             return None
         start, size = stack.data_ptr(), stack.stride(0) * stack.itemsize
         if list(addresses) != list(range(start, start + len(addresses) * size, size)):
             return None
+        if any(lease() is not None for lease in self._leases):
+            return None
         return stack if self._used == self._num_samples else stack[: self._used]
+
+    def _next_row(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
+        """Return the next row if there is one and it has this shape and dtype."""
+        if self._stack is None:
+            self._stack = self._pool.take((self._num_samples, *shape), dtype)
+        stack = self._stack
+        if self._used == self._num_samples or stack.shape[1:] != tuple(shape) or stack.dtype != dtype:
+            return None
+        return stack[self._used]
 
     def _moved_tensor(self, value: Any) -> Any:
         kind = type(value)
@@ -117,15 +151,15 @@ class SampleStack:
             usual = value.is_cpu and value.layout is torch.strided and not value.is_quantized
             if not usual or value.nbytes < LARGE_BYTES or value.requires_grad or not value.is_contiguous():
                 return value
-            if self._stack is None:
-                self._stack = self._pool.take((self._num_samples, *value.shape), value.dtype)
-            stack = self._stack
-            if (
-                self._used == self._num_samples
-                or stack.shape[1:] != value.shape
-                or stack.dtype != value.dtype
-            ):
+            row = self._next_row(value.shape, value.dtype)
+            if row is None:
                 return value
-            row = stack[self._used].copy_(value)
+            if value.data_ptr() == row.data_ptr():
+                self._leases.append(self._given)
+                self._given = _nobody
+            elif self._given() is None:
+                row.copy_(value)
+            else:
+                return value
             self._used += 1
             return row if kind is Tensor else row.as_subclass(kind)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
@@ -188,7 +187,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         return sample
 
     def _path(self, position: int) -> str:
-        return os.path.join(str(self.table.root), self.table.image_paths[position])  # noqa: PTH118 # a third of a Path's time
+        return f"{self.table.root}/{self.table.image_paths[position]}"  # a third of a Path's time
 
     def _open(self, position: int) -> tuple[ImageSource, tuple[int, int]]:
         """Return the image, and its (width, height) in the file.

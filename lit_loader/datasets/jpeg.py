@@ -47,6 +47,7 @@ _BASELINE, _PROGRESSIVE = (0xC0, 0xC1), 0xC2
 _FRAMES: Final = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _ALONE: Final = (0x01, *range(0xD0, 0xDA))
 _APP1: Final = 0xE1
+_SEGMENT: Final = struct.Struct(">BBH")
 
 
 class JpegFrame(NamedTuple):
@@ -80,7 +81,8 @@ def jpeg_frame(data: bytes) -> JpegFrame | None:
         ImageError: The header has more than 32 MiB or 100,000 segments and stray bytes: no encoder writes it.
     """
     at, pieces, frames, may_be_turned = len(_START), 0, [], False
-    while data.startswith(_START) and at + 4 <= len(data):
+    num_bytes = len(data) if data.startswith(_START) else 0
+    while at + 4 <= num_bytes:
         pieces += 1
         if pieces > MAX_HEADER_PIECES or at > MAX_HEADER_BYTES:
             raise ImageError(
@@ -88,12 +90,12 @@ def jpeg_frame(data: bytes) -> JpegFrame | None:
                 f"bytes; at most {MAX_HEADER_BYTES} bytes and {MAX_HEADER_PIECES} pieces are read; save the image "
                 "again if it is trusted."
             )
-        marker = data[at + 1]
-        if data[at] != 0xFF or marker in (0x00, 0xFF) or marker in _ALONE:
-            at += 2 if data[at] == 0xFF and marker in _ALONE else 1
+        first, marker, length = _SEGMENT.unpack_from(data, at)
+        if first != 0xFF or marker in (0x00, 0xFF) or marker in _ALONE:
+            at += 2 if first == 0xFF and marker in _ALONE else 1
             continue
-        end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        if end > len(data):
+        end = at + 2 + length
+        if end > num_bytes:
             break
         if marker in _FRAMES:
             frames.append(at)

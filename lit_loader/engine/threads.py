@@ -20,6 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 import torch
+from torch.utils.data import IterableDataset
 
 from lit_loader import batch_memory
 from lit_loader.collate.sample_stack import SampleStack, StackPool, stacks_samples
@@ -136,6 +137,7 @@ class ThreadLink:
     def __init__(self, state: ThreadPoolState, spec: WorkerSpec, worker_id: int, scope: ThreadScope) -> None:
         self.where = f"in DataLoader worker thread {worker_id}"
         self._state, self._id, self._scope = state, worker_id, scope
+        self._is_map = not isinstance(spec.fetch.dataset, IterableDataset)
         self._stacks = spec.fetch.batched and stacks_samples(spec.fetch.collate_fn)
         self.seed: SeedFn = scope.seed_for
 
@@ -167,7 +169,12 @@ class ThreadLink:
     def _fetch(self, fetcher: Fetcher, task: Task) -> Any:
         stack = SampleStack(len(task.index), self._state.stacks) if self._stacks else None
         with self._scope:
-            samples = fetcher.samples(task) if stack is None else fetcher.samples(task, move=stack.moved)
+            if stack is None:
+                return fetcher.collate(fetcher.samples(task), task.key)
+            # Not for an iterable dataset: the frame of its generator may keep the last sample, and so its row.
+            with batch_memory.using(stack if self._is_map else None):
+                samples = fetcher.samples(task, move=stack.moved)
+            stack.end_samples()
             with batch_memory.using(stack):
                 return fetcher.collate(samples, task.key)
 

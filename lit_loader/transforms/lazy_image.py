@@ -15,7 +15,7 @@ NOTE [What is resized last]
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -95,7 +95,7 @@ class DecodedImage:
         return ImageRegion(self._pixels, 0, 0, 1.0)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False)
 class ResizedImage:
     """A box of pixels at another size, as an `ImageSource`; see NOTE [What is resized last].
 
@@ -149,7 +149,7 @@ class LazyImage:
 
     def then(self, step: Step) -> LazyImage:
         """Return this image with one more step, see NOTE [What is put off]."""
-        return replace(self, steps=(*self.steps, step))
+        return LazyImage(self.source, self.exact, (*self.steps, step))
 
     def read(self) -> tv_tensors.Image:
         """Return all pixels, after the steps."""
@@ -231,7 +231,7 @@ class LazyImage:
         pixels, x, y, zoom = found
         left, top, right, bottom = part
         box = (left - x) * zoom, (top - y) * zoom, (right - x) * zoom, (bottom - y) * zoom
-        return replace(self, source=ResizedImage(pixels=pixels, box=box, size=size, fill=fill))
+        return LazyImage(ResizedImage(pixels, box, size, fill), self.exact, self.steps)
 
     def _region(self, part: Part, *, zoom: float) -> ImageRegion:
         """Return what lies of a part in the image, or a pixel at its rim if nothing does."""
@@ -245,7 +245,7 @@ class LazyImage:
         whole = self.source.read_region((0, 0, width, height), zoom=1.0).pixels
         made = self._finished(whole, self.steps)
         if made.data_ptr() == whole.data_ptr():  # a step that changes nothing returns the source's own memory
-            return replace(self, steps=())
+            return LazyImage(self.source, self.exact)
         return LazyImage(DecodedImage(made.as_subclass(Tensor)), self.exact)
 
     @staticmethod

@@ -69,6 +69,68 @@ def test_what_is_not_stacked_as_it_is_stays_where_it_is():
         assert stack.moved((value, 1))[0] is value
 
 
+def given(stack, n):
+    """Return a sample that is written to the row it is given, or to ordinary memory if it is given none."""
+    row = stack.empty(SHAPE, torch.float32)
+    return (torch.empty(SHAPE) if row is None else row).copy_(image(n))
+
+
+def test_a_sample_is_written_to_its_row_and_not_copied():
+    stack = SampleStack(3, StackPool(1))
+    addresses, samples = [], []
+    for n in range(3):
+        sample = given(stack, n)
+        addresses.append(sample.data_ptr())
+        samples.append(stack.moved((sample, n)))
+    del sample
+    stack.end_samples()
+    images, _ = collated(stack, samples)
+    assert addresses == [row.data_ptr() for row in images]
+    assert torch.equal(images, torch.stack([image(n) for n in range(3)]))
+
+
+def test_a_batch_whose_samples_the_dataset_keeps_is_a_copy():
+    stack = SampleStack(3, StackPool(1))
+    made = [given(stack, 0)]
+    samples = [stack.moved(made[0])]
+    made += [given(stack, n) for n in (1, 2)]
+    samples += [stack.moved(made[n]) for n in (1, 2)]
+    del made[1:]
+    stack.end_samples()
+    images = collated(stack, samples)
+    images.zero_()
+    assert torch.equal(made[0], image(0))
+
+
+def test_a_row_that_is_no_sample_is_given_again_when_nobody_has_it_and_not_before():
+    stack = SampleStack(2, StackPool(1))
+    first, second = given(stack, 5), stack.empty(SHAPE, torch.float32)
+    assert second is None
+    held = {"a": first, "b": image(1)}  # not a sample that is stacked
+    assert stack.moved(held) is held
+    assert stack.empty(SHAPE, torch.float32) is None
+    one = image(7)
+    assert stack.moved(one) is one
+    address = first.data_ptr()
+    del first
+    assert torch.equal(held.pop("a"), image(5))
+    again = stack.empty(SHAPE, torch.float32)
+    assert again.data_ptr() == address
+    del again
+    assert stack.moved(image(6)).data_ptr() == address
+
+
+def test_rows_are_for_samples_of_one_shape_and_not_for_batches():
+    stack = SampleStack(2, StackPool(1))
+    assert stack.empty((4,), torch.float32) is None
+    assert stack.empty(SHAPE, torch.bfloat16) is None
+    assert stack.empty(SHAPE, torch.float32) is not None
+    assert stack.empty(SHAPE, torch.uint8) is None
+    assert stack.empty((3, 65, 64), torch.float32) is None
+    stack.end_samples()
+    assert stack.empty(SHAPE, torch.float32) is None
+
+
 def test_memory_is_used_again_when_nothing_refers_to_it_and_never_before():
     pool = StackPool(2)
     first = pool.take((4, *SHAPE), torch.float32)
@@ -138,3 +200,36 @@ def test_batches_of_threads_are_their_own_however_long_they_are_kept(on_bad_samp
     for images, labels in kept:
         assert torch.equal(images, torch.stack([image(n) for n in labels.tolist()]) + 100)
     assert all(torch.equal(sample, image(n)) for sample, n in dataset.samples)
+
+
+class Placed(Dataset):
+    """Samples that ask for memory of the batch; some are kept."""
+
+    def __init__(self, kept_every):
+        self.kept, self._every = {}, kept_every
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        sample = batch_memory.empty(SHAPE, torch.uint8).fill_(index)
+        if self._every and index % self._every == 0:
+            self.kept[index] = sample
+        return sample, index
+
+
+@pytest.mark.parametrize("kept_every", [0, 1, 5])
+def test_a_loader_on_threads_gives_each_sample_once_and_leaves_those_that_are_kept(kept_every):
+    dataset = Placed(kept_every)
+    loader = DataLoader(
+        dataset, batch_size=4, num_workers=2, worker_method="thread", collate_fn=default_collate
+    )
+    for _ in range(3):
+        seen = []
+        for images, numbers in loader:
+            assert [int(one[0, 0, 0]) for one in images] == numbers.tolist()
+            assert all(len(one.unique()) == 1 for one in images)
+            seen += numbers.tolist()
+            images.zero_()
+        assert seen == list(range(24))
+        assert all(bool((sample == index).all()) for index, sample in dataset.kept.items())
