@@ -100,7 +100,7 @@ class Placements:
         """Return height and width of the original, and of the image that transforms get."""
         path, cache = self._table.image_path(row), getattr(self._dataset, "cache", None)
         if cache is not None:
-            image = cache.open(path, row)
+            image = cache.open(row)
             return image.true_size[::-1], image.size
         reading = getattr(self._dataset, "reading", None)
         if reading is not None and not reading.exif_orientation:  # as it is stored

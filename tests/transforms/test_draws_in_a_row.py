@@ -1,0 +1,112 @@
+"""Transforms in a row draw their numbers at once: those that each would draw by itself, with the same result."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from lit_loader import batch_memory
+from lit_loader.transforms import (
+    DecodeAwareCompose,
+    Letterbox,
+    RandomHorizontalFlip,
+    RandomResizedCrop,
+    RandomVerticalFlip,
+    ToFloat32,
+    ToUInt8,
+)
+
+HEIGHT, WIDTH = 90, 120
+ROWS = {
+    "crop and flips": [RandomResizedCrop(40), RandomHorizontalFlip(), RandomVerticalFlip(), ToUInt8()],
+    "crop and flips, side by side": [RandomResizedCrop(40), RandomHorizontalFlip(), ToUInt8(planes=False)],
+    "crop and flips, float": [RandomResizedCrop(40), RandomVerticalFlip(), ToFloat32()],
+    "flips around": [RandomHorizontalFlip(), RandomResizedCrop((30, 50)), RandomVerticalFlip(), ToUInt8()],
+    "flips that undo each other": [
+        RandomHorizontalFlip(1),
+        v2.Resize(30),
+        RandomHorizontalFlip(1),
+        ToUInt8(),
+    ],
+    "two crops": [RandomResizedCrop(60), RandomResizedCrop(40), RandomHorizontalFlip(), ToUInt8()],
+    "a crop that is not the usual one": [
+        RandomHorizontalFlip(),
+        RandomResizedCrop(40, interpolation=v2.InterpolationMode.NEAREST),
+        RandomHorizontalFlip(),
+        RandomResizedCrop(20),
+    ],
+    "something drawn in between": [
+        RandomHorizontalFlip(),
+        v2.RandomPhotometricDistort(),
+        RandomResizedCrop(40),
+        v2.RandomResizedCrop(30),
+        RandomVerticalFlip(),
+        ToUInt8(),
+    ],
+    "pixels in between": [
+        RandomHorizontalFlip(),
+        Letterbox((50, 50)),
+        RandomHorizontalFlip(),
+        RandomVerticalFlip(),
+    ],
+    "compositions": [
+        v2.Compose([RandomHorizontalFlip(), RandomResizedCrop(40)]),
+        RandomVerticalFlip(),
+        ToUInt8(),
+    ],
+    "after the end": [RandomResizedCrop(40), ToUInt8(), RandomHorizontalFlip(), RandomResizedCrop(20)],
+}
+
+
+def one_by_one(transforms, image, target):
+    for transform in transforms:
+        image, target = transform(image, target)
+    return image, target
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_numbers_and_results_are_those_of_the_transforms_one_by_one(row):
+    image = tv_tensors.Image(torch.randint(0, 256, (HEIGHT, WIDTH, 3), dtype=torch.uint8).permute(2, 0, 1))
+    boxes = tv_tensors.BoundingBoxes([[10.0, 20, 50, 80]], format="XYXY", canvas_size=(HEIGHT, WIDTH))
+    for seed in range(16):
+        torch.manual_seed(seed)
+        expected, expected_target = one_by_one(ROWS[row], image, {"boxes": boxes})
+        state = torch.get_rng_state()
+        torch.manual_seed(seed)
+        found, target = DecodeAwareCompose(ROWS[row])(image, {"boxes": boxes})
+        assert torch.equal(torch.get_rng_state(), state)
+        assert type(found) is tv_tensors.Image
+        assert torch.equal(found, expected)
+        assert torch.equal(target["boxes"], expected_target["boxes"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_one_draw_of_many_numbers_is_many_of_one(dtype):
+    """What it rests on, for every default dtype."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        for sizes in ((40, 1), (1, 40), (1, 1, 40), (40, 40, 1, 15)):
+            torch.manual_seed(5)
+            apart = [number for size in sizes for number in torch.rand(size).tolist()]
+            torch.manual_seed(5)
+            assert torch.rand(sum(sizes)).tolist() == apart
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_planes_are_written_once_to_memory_of_the_batch():
+    class Memory:
+        given = ()
+
+        def empty(self, shape, dtype):
+            self.given = (*self.given, torch.empty(tuple(shape), dtype=dtype))
+            return self.given[-1]
+
+    memory, image = Memory(), tv_tensors.Image(torch.randint(0, 256, (3, HEIGHT, WIDTH), dtype=torch.uint8))
+    with batch_memory.using(memory):
+        found, _ = DecodeAwareCompose([RandomResizedCrop(40), RandomHorizontalFlip(1), ToUInt8()])(image, {})
+    assert [given.data_ptr() for given in memory.given] == [found.data_ptr()]
+    assert found.is_contiguous()
