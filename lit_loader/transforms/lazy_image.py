@@ -192,8 +192,9 @@ class LazyImage:
         if self.steps:  # a flip may be among them, after which the part lies elsewhere
             return self._with_steps_made().cropped(part, size)
         left, top, right, bottom = part
-        rim = (left - _MOST_MOVED, top - _MOST_MOVED, right + _MOST_MOVED, bottom + _MOST_MOVED)
-        found = self._region(rim, zoom=max(size[0] / (bottom - top), size[1] / (right - left)))
+        zoom = max(size[0] / (bottom - top), size[1] / (right - left))
+        rim = _MOST_MOVED if zoom <= 0.5 else 0
+        found = self._region((left - rim, top - rim, right + rim, bottom + rim), zoom=zoom)
         if found.zoom < 1:
             (height, width), by = self.size, round(1 / found.zoom)
             left, right = (_nearest(x, by, width) for x in (left, right))
