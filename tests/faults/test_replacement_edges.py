@@ -253,14 +253,16 @@ def test_a_worker_that_does_not_report_when_another_has_died_hangs(tmp_path, mon
     monkeypatch.setattr(recovery, "_REPORT_S", 0.5)
     monkeypatch.setattr("sys.stderr", None)  # a process without one has its workers replaced too
     dataset = Waiting(SIZE, tmp_path)
-    loader = make_loader(dataset, batch_size=BATCH, hang_timeout_s=0.3)
+    loader = make_loader(dataset, batch_size=BATCH, hang_timeout_s=3)
     with loader:
         batches = iter(loader)
         found = [next(batches)]
         backend = loader._worker_manager._kept
         heartbeats = backend._hangs.table
-        while not (tmp_path / "waits").exists() or all(heartbeats.since):
-            time.sleep(0.001)  # the other one has made all that it may
+        rests = 0
+        while rests < 60:  # the other one has made all that it may, and is not just between two batches
+            rests = 0 if not (tmp_path / "waits").exists() or all(heartbeats.since) else rests + 1
+            time.sleep(0.001)
         idle = int(heartbeats.since[0] > 0)
         os.kill(backend._workers[idle].process.pid, signal.SIGSTOP)
         (tmp_path / "go").touch()
