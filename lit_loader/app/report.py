@@ -22,7 +22,7 @@ def print_report(
         _print_scores(model.test_report() if model.test_scores is not None else [], out)
     else:
         _print_scores([("", metrics)] if metrics else [], out)
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+    for callback in trainer.callbacks:  # type: ignore[attr-defined] # set by a connector of Lightning
         if isinstance(callback, ClassMixMonitor):
             for mix in callback.mixes.values():
                 _print_mix(mix, out)

@@ -31,12 +31,15 @@ from lit_loader.collate.default import is_builtin_collate
 __all__ = ["SampleStack", "StackPool", "stacks_samples"]
 
 _Memory: TypeAlias = npt.NDArray[np.uint8]
-_Lease: TypeAlias = Callable[[], object]  # returns None if nobody has the row any more
-_GIVEN: Final = (torch.uint8, torch.float32)
+_Reference: TypeAlias = Callable[[], object]
+"""A weak reference to the memory of a row: called, it gives None when no tensor uses the row any more."""
+
+_DTYPES: Final = (torch.uint8, torch.float32)
+"""Of rows that are given out: those of images."""
 
 
-def _nobody() -> None:
-    """Return None, as the weak reference to something that is gone."""
+def _unused() -> None:
+    """Stand for the weak reference of a row that no tensor uses."""
 
 
 def stacks_samples(collate_fn: Any) -> bool:
@@ -96,13 +99,17 @@ class SampleStack:
         self._num_samples, self._used, self._pool = num_samples, 0, pool
         self._stack: Tensor | None = None
         self._is_making = True
-        self._given: _Lease = _nobody  # of the next row
-        self._leases: list[_Lease] = []  # of rows that were given and are samples now
+        self._given: _Reference = _unused  # of the next row
+        self._references: list[_Reference] = []  # of the rows that were given out and have become samples
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-        """Return the next row, unless somebody has it; None for what cannot be a row, or is no sample."""
+        """Return memory of the next row.
+
+        Returns:
+            A tensor, or None: the row is in use, the shape or dtype is not that of rows, or the samples are made.
+        """
         small = math.prod(shape) * dtype.itemsize < LARGE_BYTES
-        if small or not self._is_making or self._given() is not None or dtype not in _GIVEN:
+        if small or not self._is_making or self._given() is not None or dtype not in _DTYPES:
             return None
         row = self._next_row(shape, dtype)
         if row is None:
@@ -122,14 +129,14 @@ class SampleStack:
         self._is_making = False
 
     def rows(self, addresses: Sequence[int], shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-        """Return the stack if these are its samples, all in their order, and nobody else holds one; or None."""
+        """Return the stack, or None unless these are its samples in their order, and no other tensor uses a row."""
         stack = self._stack
         if stack is None or self._used != len(addresses) or (stack.dtype, stack.shape[1:]) != (dtype, shape):
             return None
         start, size = stack.data_ptr(), stack.stride(0) * stack.itemsize
         if list(addresses) != list(range(start, start + len(addresses) * size, size)):
             return None
-        if any(lease() is not None for lease in self._leases):
+        if any(reference() is not None for reference in self._references):
             return None
         return stack if self._used == self._num_samples else stack[: self._used]
 
@@ -155,8 +162,8 @@ class SampleStack:
             if row is None:
                 return value
             if value.data_ptr() == row.data_ptr():
-                self._leases.append(self._given)
-                self._given = _nobody
+                self._references.append(self._given)
+                self._given = _unused
             elif self._given() is None:
                 row.copy_(value)
             else:

@@ -57,9 +57,8 @@ def plain_images(images: Sequence[Any]) -> list[Tensor]:
                 f"an image is a {type(image).__name__}, not a tensor; convert it in the dataset's "
                 "transforms, for instance with torchvision.transforms.v2.ToImage()."
             )
-    plain = [
-        image.as_subclass(Tensor) for image in images
-    ]  # first: asked of a subclass, each answer takes 1 us
+    # Made first: asked of a subclass, each attribute takes 1 us.
+    plain = [image.as_subclass(Tensor) for image in images]
     for image in plain:
         if image.ndim != 3:
             raise ValueError(f"an image has shape {tuple(image.shape)}; expected (C, H, W).")

@@ -51,8 +51,8 @@ def resample(
         empty: Where the result's memory comes from; None is ordinary memory.
 
     Returns:
-        uint8 ``(3, *size)``, the three values of a pixel side by side: where the box has whole pixels, the bits of
-        torchvision's crop and resize.
+        uint8 ``(3, *size)``, the three values of a pixel side by side if ``pixels`` has them so or ``empty`` is given:
+        where the box has whole pixels, the bits of torchvision's crop and resize.
     """
     left, top, right, bottom = box
     low_x, low_y, high_x, high_y = math.floor(left), math.floor(top), math.ceil(right), math.ceil(bottom)
@@ -92,7 +92,8 @@ def _resized(
     height, width = bottom - top, right - left
     channel, row, column = pixels.stride()
     if (channel, column) != (1, 3) or (1, 1) in (size, (height, width)) or not _has_torchvisions_bits():
-        return _placed(_resized_by_torchvision(_view(pixels, cut), size, scales), empty)
+        found = _resized_by_torchvision(_view(pixels, cut), size, scales)
+        return found if empty is None else _placed(found, empty)
     # see NOTE [Strides]
     start = pixels.storage_offset() + top * row + left * 3
     batch = pixels.as_strided((1, 3, height, width), (row * height, 1, row, 3), start)
