@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["BatchMemory", "LARGE_BYTES", "current", "empty", "using"]
+__all__ = ["BatchMemory", "LARGE_BYTES", "current", "empty", "is_channels_last", "using"]
 
 LARGE_BYTES = 1 << 14
 """Smaller tensors are copied instead, which costs less than a page of shared memory for each."""
@@ -71,3 +71,8 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     memory = _current.memory
     found = None if memory is None else memory.empty(shape, dtype)
     return torch.empty(tuple(shape), dtype=dtype, device="cpu") if found is None else found
+
+
+def is_channels_last(image: Tensor) -> bool:
+    """Return whether the values of each pixel of an image ``(C, H, W)`` lie side by side, and the pixels row by row."""
+    return image.permute(1, 2, 0).is_contiguous()

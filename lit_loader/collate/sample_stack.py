@@ -156,17 +156,20 @@ class SampleStack:
         with torch._C.DisableTorchFunction():
             # first whether it has bytes at all: sparse, nested and quantized tensors are stacked by torch, or refused
             usual = value.is_cpu and value.layout is torch.strided and not value.is_quantized
-            if not usual or value.nbytes < LARGE_BYTES or value.requires_grad or not value.is_contiguous():
+            if not usual or value.nbytes < LARGE_BYTES or value.requires_grad:
                 return value
-            row = self._next_row(value.shape, value.dtype)
+            is_turned = not value.is_contiguous() and value.ndim == 3  # an image, channels last
+            plain = value.permute(1, 2, 0) if is_turned else value
+            row = self._next_row(plain.shape, plain.dtype) if plain.is_contiguous() else None
             if row is None:
                 return value
-            if value.data_ptr() == row.data_ptr():
+            if plain.data_ptr() == row.data_ptr():
                 self._references.append(self._given)
                 self._given = _unused
             elif self._given() is None:
-                row.copy_(value)
+                row.copy_(plain)
             else:
                 return value
             self._used += 1
-            return row if kind is Tensor else row.as_subclass(kind)
+            moved = row.permute(2, 0, 1) if is_turned else row
+            return moved if kind is Tensor else moved.as_subclass(kind)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lit_loader.batch_memory import is_channels_last
 from lit_loader.collate.default import empty_batch, stack_tensors
 
 
@@ -80,7 +81,7 @@ def stack_images(images: Sequence[Any], *, remedy: str) -> Tensor:
         remedy: The end of the error's message if sizes differ.
 
     Returns:
-        Contiguous tensor of shape ``(B, C, H, W)``.
+        Tensor of shape ``(B, C, H, W)``: channels last in memory if all images are, else contiguous.
 
     Raises:
         TypeError, ValueError: As ``plain_images``, or the sizes differ.
@@ -89,9 +90,14 @@ def stack_images(images: Sequence[Any], *, remedy: str) -> Tensor:
     sizes = [tuple(image.shape[1:]) for image in plain]
     if len(set(sizes)) > 1:
         raise ValueError(f"images of different sizes (H, W) cannot be stacked: {sizes}; {remedy}.")
+    are_channels_last = not plain[0].is_contiguous() and all(map(is_channels_last, plain))
+    if are_channels_last:
+        plain = [image.permute(1, 2, 0) for image in plain]
     if all(image.is_cpu and not image.requires_grad for image in plain):
-        return stack_tensors(plain)
-    return torch.stack(plain).contiguous()
+        stacked = stack_tensors(plain)
+    else:
+        stacked = torch.stack(plain).contiguous()
+    return stacked.permute(0, 3, 1, 2) if are_channels_last else stacked
 
 
 def pad_images(

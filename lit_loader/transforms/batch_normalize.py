@@ -14,7 +14,7 @@ __all__ = ["NormalizeBatch"]
 
 
 class NormalizeBatch(nn.Module):
-    """Turns the uint8 images of a batch into float32: ``(image / 255 - mean) / std``.
+    """Turns the uint8 images of a batch into contiguous float32: ``(image / 255 - mean) / std``.
 
     A quarter of the bytes is collated, kept and copied that way, and the arithmetic is done where it is cheap. Give
     it as ``batch_transforms`` and as ``eval_batch_transforms`` of a data module whose own transforms keep uint8
@@ -99,7 +99,8 @@ class NormalizeBatch(nn.Module):
                 f"images of shape {tuple(image.shape)} do not fit {channels} channels of mean and std; expected "
                 "(C, H, W) or (B, C, H, W)"
             )
-        return image.as_subclass(Tensor).to(torch.float32).mul_(scale).add_(shift)
+        floats = image.as_subclass(Tensor).to(torch.float32, memory_format=torch.contiguous_format)
+        return floats.mul_(scale).add_(shift)
 
     def extra_repr(self) -> str:
         """Show the arguments."""

@@ -74,8 +74,8 @@ def detection_transforms(
         min_box_area: Smallest area of a box kept, in square pixels of the result.
         per_object: Further per-object fields of the target, see ``SanitizeObjects``.
         per_image: Further per-image fields of the target.
-        to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8. Either way the three values of a pixel
-            lie side by side in memory if they come so.
+        to_float: Convert the image to float32 in [0, 1], channels last in memory if it comes so; ``False`` keeps uint8,
+            channels last in memory.
 
     Returns:
         A picklable module, called as ``transform(image, target)``.
@@ -120,7 +120,7 @@ def detection_transforms(
             min_size=min_box_size, min_area=min_box_area, per_object=per_object, per_image=per_image
         )
     )
-    parts.append(ToFloat32(planes=False) if to_float else ToUInt8(planes=False))
+    parts.append(ToFloat32(planes=False) if to_float else ToUInt8())
     return DecodeAwareCompose(parts)
 
 

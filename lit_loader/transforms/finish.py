@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -10,6 +11,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader import batch_memory
+from lit_loader.batch_memory import is_channels_last
 from lit_loader.transforms.lazy_image import LazyImage
 from lit_loader.transforms.moving import flat_targets, wrap
 
@@ -47,55 +49,42 @@ class ToFloat32(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
         if not _is_image(inpt):
             return super().transform(inpt, params)
         plain = inpt.as_subclass(Tensor)
-        return wrap(
-            _empty_for(plain, self.planes, torch.float32).copy_(plain).mul_(1.0 / _LARGEST), like=inpt
-        )
+        stays = not self.planes and plain.ndim == 3 and is_channels_last(plain)
+        empty = _empty_channels_last if stays else batch_memory.empty
+        return wrap(empty(plain.shape, torch.float32).copy_(plain).mul_(1.0 / _LARGEST), like=inpt)
 
 
 class ToUInt8(v2.Transform):  # type: ignore[misc] # torchvision is untyped
-    """Keep a uint8 image's values, and put it where the batch will lie.
+    """Keep a uint8 image's values, channels last in memory, and put it where the batch will lie.
 
-    Everything but uint8 images on the CPU passes as it is, and so does an image in the wanted order where the batch
-    has no memory of its own.
+    The order in which a resize leaves pixels and convolutions are fastest; stacked by one of this package's collate
+    functions the batch is channels last too (``torch.channels_last``), and shapes are the same as ever.
+
+    Everything but uint8 images ``(C, H, W)`` on the CPU passes as it is, and so does an image of that order where the
+    batch has no memory of its own.
 
     Determinism: no randomness.
-
-    Args:
-        planes: As for `ToFloat32`; with False nothing is copied if a resize comes right before.
     """
-
-    def __init__(self, *, planes: bool = True) -> None:
-        super().__init__()
-        self.planes = planes
 
     def forward(self, *inputs: Any) -> Any:
         """Place a sample: an image, or one with a target."""
         if isinstance(inputs[0], LazyImage):
-            lazy = inputs[0]
-            placed = (lazy.read_planes if self.planes else lazy.read_into)(batch_memory.empty)
-            return (self.transform(lazy.read(), {}) if placed is None else placed, *inputs[1:])
+            return (inputs[0].read_into(batch_memory.empty), *inputs[1:])
         return _through(self, inputs) if _is_alone(inputs) else super().forward(*inputs)
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         """Place one leaf of the sample."""
-        if not _is_image(inpt):
+        if not _is_image(inpt) or inpt.ndim != 3:
             return inpt
         plain = inpt.as_subclass(Tensor)
-        if batch_memory.current() is None and (plain.is_contiguous() or _stays(plain, self.planes)):
+        if batch_memory.current() is None and is_channels_last(plain):
             return inpt
-        return wrap(_empty_for(plain, self.planes, torch.uint8).copy_(plain), like=inpt)
+        return wrap(_empty_channels_last(plain.shape, torch.uint8).copy_(plain), like=inpt)
 
 
-def _stays(plain: Tensor, planes: bool) -> bool:
-    """Return whether the values of a pixel lie side by side and are to stay so."""
-    return not planes and plain.ndim == 3 and plain.permute(1, 2, 0).is_contiguous()
-
-
-def _empty_for(plain: Tensor, planes: bool, dtype: torch.dtype) -> Tensor:
-    """Return memory of the batch for an image."""
-    if not _stays(plain, planes):
-        return batch_memory.empty(plain.shape, dtype)
-    channels, height, width = plain.shape
+def _empty_channels_last(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Return memory of the batch for an image of shape ``(C, H, W)``."""
+    channels, height, width = shape
     return batch_memory.empty((height, width, channels), dtype).permute(2, 0, 1)
 
 

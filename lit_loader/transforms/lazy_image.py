@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 from torchvision import tv_tensors
 
-from lit_loader.transforms.moving import Mirror
 from lit_loader.transforms.resampling import Allocate, resample
 from lit_loader.transforms.views import View, needs_care
 
@@ -36,7 +35,6 @@ Step: TypeAlias = Callable[[Any], Any]
 """Returns the pixels of an image ``(3, H, W)`` changed where they are, or mirrored; the size stays."""
 
 _MOST_MOVED: Final = 4
-_ACROSS: Final = Mirror(0)
 
 
 class ImageRegion(NamedTuple):
@@ -155,24 +153,14 @@ class LazyImage:
         """Return all pixels, after the steps."""
         return self._finished(self.source.read(), self.steps)
 
-    def read_into(self, empty: Allocate) -> tv_tensors.Image | None:
-        """Return all pixels in memory of ``empty``, or None if they have to be read to other memory first."""
-        if self.steps or not isinstance(self.source, ResizedImage):
-            return None
-        return self.source.read(empty).as_subclass(tv_tensors.Image)
-
-    def read_planes(self, empty: Allocate) -> tv_tensors.Image:
-        """Return all pixels, contiguous, in memory of ``empty``; what mirrors them last is done in the same copy."""
-        steps, across, down = list(self.steps), 1, 1
-        while steps and isinstance(steps[-1], Mirror):
-            if steps.pop() == _ACROSS:
-                across = -across
-            else:
-                down = -down
-        pixels = self._finished(self.source.read(), steps).as_subclass(Tensor)
-        planes = empty(pixels.shape, torch.uint8)
-        np.copyto(planes.numpy(), pixels.numpy()[:, ::down, ::across])
-        return planes.as_subclass(tv_tensors.Image)
+    def read_into(self, empty: Allocate) -> tv_tensors.Image:
+        """Return all pixels in memory of ``empty``, the three values of a pixel side by side."""
+        if isinstance(self.source, ResizedImage) and not self.steps:
+            placed = self.source.read(empty)
+        else:
+            pixels = self.read().as_subclass(Tensor)
+            placed = empty((*self.size, 3), torch.uint8).permute(2, 0, 1).copy_(pixels)
+        return placed.as_subclass(tv_tensors.Image)
 
     def resized(self, size: tuple[int, int]) -> LazyImage:
         """Return the whole image at ``size`` (height, width), in pixels."""

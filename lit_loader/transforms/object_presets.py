@@ -70,7 +70,7 @@ def classification_transforms(
         photometric: Probability of each photometric distortion (brightness, contrast, saturation, hue,
             channel order).
         fill: Value of pixels beyond the image, 0..255.
-        to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8.
+        to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8, channels last in memory.
 
     Returns:
         A picklable module, called as ``transform(image)`` or ``transform(image, target)``.
@@ -151,7 +151,7 @@ def landmark_transforms(
         photometric: Probability of each photometric distortion (brightness, contrast, saturation, hue,
             channel order).
         fill: Value of pixels beyond the image, 0..255.
-        to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8.
+        to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8, channels last in memory.
 
     Returns:
         A picklable module, called as ``transform(image, target)``.

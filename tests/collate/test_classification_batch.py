@@ -8,11 +8,13 @@ from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch.utilities.data import extract_batch_size
 from torch.utils.data import Dataset
 from torch.utils.data._utils.pin_memory import pin_memory
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader import DataLoader
 from lit_loader.collate import ClassificationBatch, ClassificationCollate
 from lit_loader.device import find_pin, moved
+from lit_loader.transforms import ToUInt8
 
 FIELDS = ("images", "labels", "image_ids", "is_duplicate")
 
@@ -44,17 +46,48 @@ def test_it_unpacks_as_images_and_labels_and_has_the_rest_by_name():
     assert batch.is_duplicate.tolist() == [False, False]
 
 
-@pytest.mark.parametrize(
-    "workers",
-    [
-        {"num_workers": 0},
-        {"num_workers": 1, "worker_method": "thread"},
-        {"num_workers": 1, "worker_method": "multiprocessing", "multiprocessing_context": "fork"},
-        {"num_workers": 1, "worker_method": "multiprocessing", "multiprocessing_context": "spawn"},
-        {"num_workers": 1, "worker_method": "multiprocessing", "multiprocessing_context": "forkserver"},
-    ],
-    ids=["inline", "thread", "fork", "spawn", "forkserver"],
-)
+WORKERS = {
+    "inline": {"num_workers": 0},
+    "thread": {"num_workers": 1, "worker_method": "thread"},
+    "fork": {"num_workers": 1, "worker_method": "multiprocessing", "multiprocessing_context": "fork"},
+    "spawn": {"num_workers": 1, "worker_method": "multiprocessing", "multiprocessing_context": "spawn"},
+    "forkserver": {
+        "num_workers": 1,
+        "worker_method": "multiprocessing",
+        "multiprocessing_context": "forkserver",
+    },
+}
+
+
+class ChannelsLast(Labelled):
+    """Samples as `ToUInt8` leaves them."""
+
+    def __getitem__(self, index):
+        image = torch.arange(3 * 80 * 80, dtype=torch.uint8).view(3, 80, 80) + index
+        return ToUInt8()(tv_tensors.Image(image)), index % 3, 10 + index, False
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_images_that_are_channels_last_make_a_batch_that_is(workers):
+    loader = DataLoader(ChannelsLast(), batch_size=3, collate_fn=ClassificationCollate(), **WORKERS[workers])
+    for number, (images, _) in enumerate(loader):
+        samples = [
+            ChannelsLast()[index][0].as_subclass(torch.Tensor) for index in range(3 * number, 3 * number + 3)
+        ]
+        assert torch.equal(images, torch.stack(samples))
+        assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_batch_is_contiguous_unless_all_images_are_channels_last_and_not_that():
+    turned, plain = ChannelsLast()[0][0], torch.zeros(3, 80, 80, dtype=torch.uint8)
+    grey = torch.zeros(1, 80, 80, dtype=torch.uint8)
+    for images in ([turned, plain], [plain, turned], [plain, plain], [grey, grey]):
+        batch = ClassificationCollate()([(image, 0, 0, False) for image in images])
+        assert torch.equal(batch.images, torch.stack([image.as_subclass(torch.Tensor) for image in images]))
+        assert batch.images.is_contiguous()
+
+
+@pytest.mark.parametrize("workers", WORKERS.values(), ids=WORKERS)
 def test_it_arrives_whole_from_workers(workers):
     loader = DataLoader(Labelled(), batch_size=3, collate_fn=ClassificationCollate(), **workers)
     first, second = (

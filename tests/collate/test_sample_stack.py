@@ -89,6 +89,23 @@ def test_a_sample_is_written_to_its_row_and_not_copied():
     assert torch.equal(images, torch.stack([image(n) for n in range(3)]))
 
 
+def test_images_that_are_channels_last_are_written_to_rows_and_not_copied():
+    stack = SampleStack(3, StackPool(1))
+    addresses, samples = [], []
+    for n in range(3):
+        # the second is made elsewhere, and copied to its row
+        row = torch.empty(64, 64, 3) if n == 1 else stack.empty((64, 64, 3), torch.float32)
+        samples.append(stack.moved((row.permute(2, 0, 1).copy_(image(n)), n, 0, False)))
+        addresses.append(samples[-1][0].data_ptr())
+        del row
+    stack.end_samples()
+    with batch_memory.using(stack):
+        batch = ClassificationCollate()(samples)
+    assert addresses == [row.data_ptr() for row in batch.images]
+    assert batch.images.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(batch.images, torch.stack([image(n) for n in range(3)]))
+
+
 def test_a_batch_whose_samples_the_dataset_keeps_is_a_copy():
     stack = SampleStack(3, StackPool(1))
     made = [given(stack, 0)]

@@ -208,19 +208,22 @@ def test_to_batch_float_has_the_bits_of_to_dtype_for_every_value_and_any_layout(
     assert torch.equal(ToFloat32()(floats), v2.ToDtype(torch.float32, scale=True)(floats))
 
 
-def test_to_batch_bytes_keeps_pixels_side_by_side_if_it_is_to_and_makes_planes_otherwise():
+def test_to_uint8_gives_channels_last_in_memory_of_the_batch():
     image = tv_tensors.Image(torch.randint(256, (8, 9, 3), dtype=torch.uint8).permute(2, 0, 1))
     for memory in (None, Memory()):
         with batch_memory.using(memory):
-            kept, planes = ToUInt8(planes=False)(image), ToUInt8()(image)
-            turned = ToUInt8(planes=False)(image.transpose(1, 2).as_subclass(tv_tensors.Image))
-        assert kept.permute(1, 2, 0).is_contiguous()
-        assert planes.is_contiguous()
-        assert turned.is_contiguous()
-        assert torch.equal(kept, image)
-        assert torch.equal(planes, image)
-        assert torch.equal(turned, image.transpose(1, 2))
-        assert (kept is image) is (memory is None)
+            for plain in (image, image.contiguous(), image.transpose(1, 2)):
+                given = plain.as_subclass(tv_tensors.Image)
+                found = ToUInt8()(given)
+                assert batch_memory.is_channels_last(found)
+                assert torch.equal(found, given)
+                assert (found is given) is (memory is None and plain is image)
+
+
+def test_to_uint8_passes_what_is_no_uint8_image_on_the_cpu():
+    mask = tv_tensors.Mask(torch.zeros(4, 5, dtype=torch.uint8))
+    for value in (torch.rand(3, 4, 5), torch.zeros(2, 3, 4, 5, dtype=torch.uint8), mask):
+        assert ToUInt8()(value) is value
 
 
 class Memory:
@@ -253,8 +256,8 @@ def test_the_last_step_of_every_preset_writes_into_the_memory_of_the_batch(path,
             found, _ = call(image, target(num_objects) if num_objects else {})
         assert [given.data_ptr() for given in memory.given] == [found.data_ptr()]
         assert found.dtype == (torch.float32 if to_float else torch.uint8)
-        side_by_side = transform is presets[0][0]
-        assert (found.permute(1, 2, 0) if side_by_side else found).is_contiguous()
+        is_list = transform is presets[0][0]
+        assert batch_memory.is_channels_last(found) if is_list or not to_float else found.is_contiguous()
         assert type(found) is tv_tensors.Image
 
 
