@@ -101,8 +101,9 @@ def _resized(
         resized: Tensor = _upsample(batch, size, False, *scales)[0]
         return resized
     out = empty((*size, 3), torch.uint8)
-    _upsample(batch, size, False, *scales, out=out.permute(2, 0, 1)[None])
-    return out.permute(2, 0, 1)
+    result = out.permute(2, 0, 1)
+    _upsample(batch, size, False, *scales, out=result.unsqueeze(0))
+    return result
 
 
 def _resized_by_torchvision(cut: Tensor, size: tuple[int, int], scales: _Scales) -> Tensor:
