@@ -32,7 +32,7 @@ from torch.utils.data import default_convert
 from torch.utils.data._utils import collate as torch_collate
 
 from lit_loader import batch_memory
-from lit_loader.batch_memory import LARGE_BYTES
+from lit_loader.batch_memory import LARGE_BYTES, is_channels_last
 
 HUGE_BYTES: Final = 4 << 20
 """Memory of this size contains at least one whole huge page of 2 MiB, at any alignment."""
@@ -243,7 +243,7 @@ def _are_all(kind: type, column: Sequence[Any]) -> bool:
 
 
 def _as_alike(column: Sequence[Any]) -> Sequence[Tensor] | None:
-    """Return a column as plain contiguous CPU tensors that differ only in their values, or None if they are not that.
+    """Return a column as plain CPU tensors that differ only in their values and whose stack is contiguous, or None.
 
     torchvision's own types are treated as plain tensors, because their stack is one, unless the user has set
     torchvision to keep its types.
@@ -264,7 +264,10 @@ def _as_alike(column: Sequence[Any]) -> Sequence[Tensor] | None:
         first.is_cpu
         and not first.requires_grad
         and countOf(map(_of_tensor, column), _of_tensor(first)) == len(column)
-        and all(map(Tensor.is_contiguous, column))  # of others torch's stack may be channels-last
+        # of others torch's stack may be channels last
+        and (
+            all(map(Tensor.is_contiguous, column)) or (first.ndim == 3 and all(map(is_channels_last, column)))
+        )
     )
     return column if are_alike else None
 

@@ -7,8 +7,10 @@ NOTE [Samples of threads]
     memory of the batch writes the sample to its row, and the large tensor of any other sample is copied there as soon
     as it is made, so that its memory is the next sample's. The memory of a batch is used again when nothing refers to
     it any more. (Worker processes keep freed memory instead, and have slots.)
+    A transform may ask for memory of something else before: an image that is not resized yet. So rows are given out
+    once a sample was stacked, and for what has its shape and dtype.
     A dataset may keep what it returned. Then the row that it was given is still referred to when the batch is made,
-    and the batch is a copy, as every stack is one.
+    and the batch is a copy, as every stack is one. A kept row keeps the whole stack, so no more are given out.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ _Reference: TypeAlias = Callable[[], object]
 _DTYPES: Final = (torch.uint8, torch.float32)
 """Of rows that are given out: those of images."""
 
+_Row: TypeAlias = tuple[tuple[int, ...], torch.dtype]
+
 
 def _unused() -> None:
     """Stand for the weak reference of a row that no tensor uses."""
@@ -53,15 +57,21 @@ def stacks_samples(collate_fn: Any) -> bool:
 
 
 class StackPool:
-    """Memory of stacks that is used again; see NOTE [Samples of threads].
+    """Memory of stacks that is used again, and what is known of their rows; see NOTE [Samples of threads].
+
+    Runs in: all worker threads of a loader.
 
     Args:
         num_kept: How many stacks that nobody uses keep their memory.
 
-    Runs in: all worker threads of a loader.
+    Attributes:
+        row: Shape and dtype of a sample that was stacked, or None before the first.
+        has_kept_rows: Whether the dataset has kept a row that it was given.
     """
 
     def __init__(self, num_kept: int) -> None:
+        self.row: _Row | None = None
+        self.has_kept_rows = False
         self._num_kept = num_kept
         self._lock = threading.Lock()
         # Memory, and of that in use an object that every tensor in it keeps alive.
@@ -106,10 +116,13 @@ class SampleStack:
         """Return memory of the next row.
 
         Returns:
-            A tensor, or None: the row is in use, the shape or dtype is not that of rows, or the samples are made.
+            A tensor, or None: the row is in use, samples have another shape or dtype or none is known yet, the samples
+            are made, or the dataset keeps rows.
         """
-        small = math.prod(shape) * dtype.itemsize < LARGE_BYTES
-        if small or not self._is_making or self._given() is not None or dtype not in _DTYPES:
+        pool = self._pool
+        if pool.row != (tuple(shape), dtype) or pool.has_kept_rows:
+            return None
+        if not self._is_making or self._given() is not None:
             return None
         row = self._next_row(shape, dtype)
         if row is None:
@@ -137,6 +150,7 @@ class SampleStack:
         if list(addresses) != list(range(start, start + len(addresses) * size, size)):
             return None
         if any(reference() is not None for reference in self._references):
+            self._pool.has_kept_rows = True
             return None
         return stack if self._used == self._num_samples else stack[: self._used]
 
@@ -171,5 +185,7 @@ class SampleStack:
             else:
                 return value
             self._used += 1
+            if row.dtype in _DTYPES:
+                self._pool.row = row.shape, row.dtype
             moved = row.permute(2, 0, 1) if is_turned else row
             return moved if kind is Tensor else moved.as_subclass(kind)

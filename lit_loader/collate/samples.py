@@ -81,7 +81,7 @@ def stack_images(images: Sequence[Any], *, remedy: str) -> Tensor:
         remedy: The end of the error's message if sizes differ.
 
     Returns:
-        Tensor of shape ``(B, C, H, W)``: channels last in memory if all images are, else contiguous.
+        Tensor of shape ``(B, C, H, W)``: channels last in memory if all images are uint8 and that, else contiguous.
 
     Raises:
         TypeError, ValueError: As ``plain_images``, or the sizes differ.
@@ -90,7 +90,7 @@ def stack_images(images: Sequence[Any], *, remedy: str) -> Tensor:
     sizes = [tuple(image.shape[1:]) for image in plain]
     if len(set(sizes)) > 1:
         raise ValueError(f"images of different sizes (H, W) cannot be stacked: {sizes}; {remedy}.")
-    are_channels_last = not plain[0].is_contiguous() and all(map(is_channels_last, plain))
+    are_channels_last = plain[0].dtype is torch.uint8 and all(map(_is_channels_last_alone, plain))
     if are_channels_last:
         plain = [image.permute(1, 2, 0) for image in plain]
     if all(image.is_cpu and not image.requires_grad for image in plain):
@@ -98,6 +98,10 @@ def stack_images(images: Sequence[Any], *, remedy: str) -> Tensor:
     else:
         stacked = torch.stack(plain).contiguous()
     return stacked.permute(0, 3, 1, 2) if are_channels_last else stacked
+
+
+def _is_channels_last_alone(image: Tensor) -> bool:
+    return is_channels_last(image) and not image.is_contiguous()
 
 
 def pad_images(

@@ -89,11 +89,9 @@ class ClassificationDataset(Dataset[ClassificationSample]):
             unlabelled == "drop" or label_attribute is None or label_attribute in self.table.attributes
         )
         self.class_names = self.table.labels_of(label_attribute)[1] if has_labels else ()
-        no_labels = LabelSets(
-            np.zeros(self.table.num_images + 1, dtype=np.int64), np.empty(0, dtype=np.int64)
+        self._labels = (
+            image_labels(self.table, label_attribute) if has_labels else _no_labels(self.table.num_images)
         )
-        self._labels = image_labels(self.table, label_attribute) if has_labels else no_labels
-        self._num_samples = self.table.num_images
         self.label_attribute, self.multi_label = label_attribute, multi_label
         self._samples = DetectionDataset(
             self.table, transforms=transforms, first_label=0, reading=reading, cache=cache
@@ -103,7 +101,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
             self._samples.skip_targets()
 
     def __len__(self) -> int:
-        return self._num_samples
+        return len(self._samples)
 
     def sample_path(self, index: SupportsIndex) -> Path:
         """Return the image file of a sample, see `DetectionDataset`."""
@@ -120,11 +118,19 @@ class ClassificationDataset(Dataset[ClassificationSample]):
             ImageError: The image cannot be decoded; the message names the file.
         """
         sample = self._samples[index]
-        position = operator.index(index) % self._num_samples
+        position = operator.index(index) % len(self)
         return sample[0], self.label(position), int(self.table.image_numbers[position]), is_duplicate()
 
     def label(self, position: int) -> int | Tensor:
-        """Return the label of a sample, with no image opened; -1 where there is none, or more than one."""
+        """Return the label of a sample, with no image opened; -1 where there is none, or more than one.
+
+        Args:
+            position: From ``-len(self)`` to ``len(self) - 1``.
+
+        Raises:
+            IndexError: ``position`` is out of range.
+        """
+        position = range(len(self))[position]
         offsets, classes = self._labels
         known = classes[offsets[position] : offsets[position + 1]]
         if not self.multi_label:
@@ -132,3 +138,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         hot = np.zeros(len(self.class_names), dtype=np.float32)
         hot[known] = 1
         return torch.from_numpy(hot)
+
+
+def _no_labels(num_images: int) -> LabelSets:
+    return LabelSets(np.zeros(num_images + 1, dtype=np.int64), np.empty(0, dtype=np.int64))

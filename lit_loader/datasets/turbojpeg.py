@@ -83,7 +83,7 @@ class TurboDecoder:
                 or lib.tj3SetCroppingRegion(handle, _Region(left, top, right - left, bottom - top))
             ):
                 return None
-            pixels = torch.empty((bottom - top, right - left, 3), dtype=torch.uint8)
+            pixels = torch.empty((bottom - top, right - left, 3), dtype=torch.uint8, device="cpu")
             failed = self._decompress(handle, data, num_bytes, c_void_p(pixels.data_ptr()), 0, _RGB)
             return None if failed and (strict or lib.tj3GetErrorCode(handle) != _WARNING) else pixels
         finally:

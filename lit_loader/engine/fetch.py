@@ -11,9 +11,9 @@ NOTE [StopIteration]
 NOTE [Bad samples]
     A sample is bad if ``dataset[index]`` raises an ``Exception``. Always raised are MemoryError, which is not the
     sample's fault, and what is not an ``Exception``. Errors of the collate function are raised too, because they cannot
-    be attributed to a sample. A replacement is the sample of
-    another index at the same position: the plan has chosen the index, and before each try the generators are seeded for
-    the position again. So a batch does not depend on the worker that makes it.
+    be attributed to a sample. A replacement is the sample of another index at the same position: the plan has chosen
+    the index, and before each try the generators are seeded for the position again. So a batch does not depend on the
+    worker that makes it.
 
 NOTE [Resumed streams]
     To continue in the middle of an iterable dataset, a worker loads the states of the dataset and of its iterator in

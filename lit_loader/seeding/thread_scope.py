@@ -74,7 +74,9 @@ def drawing_operators() -> list[str]:
 
 def _drawing_kernel(redispatch: Callable[..., Any]) -> Callable[..., Any]:
     def draw(keys: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
-        if context.generator is not None and keys.has(_CPU):
+        keys = keys.remove(_BEFORE_DEVICES)
+        # Not `has`: a tensor of another device may be drawn into by chances that are on the CPU.
+        if context.generator is not None and keys.highestPriorityTypeId() == _CPU:
             # A few operators take it by position.
             by_position = [value for value in args if isinstance(value, torch.Generator)]
             given: Any = by_position[0] if by_position else kwargs.get("generator")
@@ -85,7 +87,7 @@ def _drawing_kernel(redispatch: Callable[..., Any]) -> Callable[..., Any]:
                 if by_position:
                     args = tuple(value for value in args if value is not given)
                 kwargs["generator"] = context.present_generator()
-        return redispatch(keys.remove(_BEFORE_DEVICES), *args, **kwargs)
+        return redispatch(keys, *args, **kwargs)
 
     return draw
 

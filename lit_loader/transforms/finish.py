@@ -57,8 +57,9 @@ class ToFloat32(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
 class ToUInt8(v2.Transform):  # type: ignore[misc] # torchvision is untyped
     """Keep a uint8 image's values, channels last in memory, and put it where the batch will lie.
 
-    The order in which a resize leaves pixels and convolutions are fastest; stacked by one of this package's collate
-    functions the batch is channels last too (``torch.channels_last``), and shapes are the same as ever.
+    The order in which a resize leaves pixels and convolutions are fastest. Shapes are the same as ever. Stacked by one
+    of this package's collate functions of a task the batch is channels last too (``torch.channels_last``); torch's
+    default collation, and ours in its place, makes planes.
 
     Everything but uint8 images ``(C, H, W)`` on the CPU passes as it is, and so does an image of that order where the
     batch has no memory of its own.
@@ -85,6 +86,8 @@ class ToUInt8(v2.Transform):  # type: ignore[misc] # torchvision is untyped
 def _empty_channels_last(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Return memory of the batch for an image of shape ``(C, H, W)``."""
     channels, height, width = shape
+    if channels == 1:  # both orders are the same
+        return batch_memory.empty(shape, dtype)
     return batch_memory.empty((height, width, channels), dtype).permute(2, 0, 1)
 
 

@@ -61,7 +61,8 @@ def resample(
         pixels, cut = cut_pixels(pixels, cut, fill=fill), (0, 0, high_x - low_x, high_y - low_y)
     if (left, top) != (low_x, low_y):
         inner = (left - low_x, top - low_y, right - low_x, bottom - low_y)
-        return _placed(_resized_by_pillow(_view(pixels, cut), inner, size), empty)
+        found = _resized_by_pillow(_view(pixels, cut), inner, size)
+        return found if empty is None else _placed(found, empty)
     if (right, bottom) != (high_x, high_y):
         # The last row and column are parts of one, which sizes cannot say.
         return _resized(pixels, cut, size, (size[0] / (bottom - top), size[1] / (right - left)), empty)
@@ -124,7 +125,8 @@ def _resized_by_pillow(cut: Tensor, box: tuple[float, float, float, float], size
 @functools.cache
 def _has_torchvisions_bits() -> bool:
     """Return whether torchvision resizes uint8 as such on this CPU; without AVX2 it goes by float32, and rounds."""
-    pixels = torch.arange(32 * 32 * 3).mul(37).remainder(251).byte().view(32, 32, 3).permute(2, 0, 1)
-    out = torch.empty((1, 21, 19, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+    values = torch.arange(32 * 32 * 3, device="cpu").mul(37).remainder(251).byte()
+    pixels = values.view(32, 32, 3).permute(2, 0, 1)
+    out = _ordinary_memory((1, 21, 19, 3), torch.uint8).permute(0, 3, 1, 2)
     _upsample(pixels.as_strided((1, 3, 32, 32), (32 * 96, 1, 96, 3)), (21, 19), False, None, None, out=out)
     return torch.equal(out[0], tv_functional.resize_image(pixels, [21, 19], antialias=True))

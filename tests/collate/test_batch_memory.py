@@ -67,6 +67,10 @@ def test_the_system_takes_the_advice():
         [LARGE.unflatten(1, (4, 2, -1)).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)]
         * 2,
         [LARGE.unflatten(1, (4, 2, -1)).transpose(1, 3)] * 2,
+        [
+            LARGE[0].unflatten(0, (64, -1, 4)).permute(2, 0, 1),
+            LARGE[1].unflatten(0, (64, -1, 4)).permute(2, 0, 1),
+        ],
         [LARGE.to(torch.complex64).conj()] * 2,
         [LARGE.numpy(), LARGE.numpy().astype(np.float64)],
         [LARGE.numpy().T] * 2,
@@ -79,6 +83,7 @@ def test_the_system_takes_the_advice():
         "grad",
         "channels last",
         "strided",
+        "images, channels last",
         "conj",
         "arrays",
         "fortran",

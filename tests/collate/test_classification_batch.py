@@ -78,10 +78,10 @@ def test_images_that_are_channels_last_make_a_batch_that_is(workers):
         assert images.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_a_batch_is_contiguous_unless_all_images_are_channels_last_and_not_that():
+def test_a_batch_is_contiguous_unless_all_images_are_uint8_and_channels_last():
     turned, plain = ChannelsLast()[0][0], torch.zeros(3, 80, 80, dtype=torch.uint8)
-    grey = torch.zeros(1, 80, 80, dtype=torch.uint8)
-    for images in ([turned, plain], [plain, turned], [plain, plain], [grey, grey]):
+    grey, floats = torch.zeros(1, 80, 80, dtype=torch.uint8), torch.rand(80, 80, 3).permute(2, 0, 1)
+    for images in ([turned, plain], [plain, turned], [plain, plain], [grey, grey], [floats, floats]):
         batch = ClassificationCollate()([(image, 0, 0, False) for image in images])
         assert torch.equal(batch.images, torch.stack([image.as_subclass(torch.Tensor) for image in images]))
         assert batch.images.is_contiguous()

@@ -20,6 +20,13 @@ def image(number, *, dtype=torch.float32):
     return torch.full(SHAPE, number, dtype=dtype)
 
 
+def pool_of(shape=SHAPE, dtype=torch.float32):
+    """Return the pool of a loader that has made a batch."""
+    pool = StackPool(1)
+    SampleStack(1, pool).moved(torch.zeros(shape, dtype=dtype))
+    return pool
+
+
 def collated(stack, samples):
     with batch_memory.using(stack):
         return default_collate(samples)
@@ -76,7 +83,7 @@ def given(stack, n):
 
 
 def test_a_sample_is_written_to_its_row_and_not_copied():
-    stack = SampleStack(3, StackPool(1))
+    stack = SampleStack(3, pool_of())
     addresses, samples = [], []
     for n in range(3):
         sample = given(stack, n)
@@ -90,12 +97,13 @@ def test_a_sample_is_written_to_its_row_and_not_copied():
 
 
 def test_images_that_are_channels_last_are_written_to_rows_and_not_copied():
-    stack = SampleStack(3, StackPool(1))
+    rows, images = ((80, 80, 3), torch.uint8), torch.randint(256, (3, 3, 80, 80), dtype=torch.uint8)
+    stack = SampleStack(3, pool_of(*rows))
     addresses, samples = [], []
-    for n in range(3):
+    for n, pixels in enumerate(images):
         # the second is made elsewhere, and copied to its row
-        row = torch.empty(64, 64, 3) if n == 1 else stack.empty((64, 64, 3), torch.float32)
-        samples.append(stack.moved((row.permute(2, 0, 1).copy_(image(n)), n, 0, False)))
+        row = torch.empty(rows[0], dtype=torch.uint8) if n == 1 else stack.empty(*rows)
+        samples.append(stack.moved((row.permute(2, 0, 1).copy_(pixels), n, 0, False)))
         addresses.append(samples[-1][0].data_ptr())
         del row
     stack.end_samples()
@@ -103,11 +111,11 @@ def test_images_that_are_channels_last_are_written_to_rows_and_not_copied():
         batch = ClassificationCollate()(samples)
     assert addresses == [row.data_ptr() for row in batch.images]
     assert batch.images.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(batch.images, torch.stack([image(n) for n in range(3)]))
+    assert torch.equal(batch.images, images)
 
 
 def test_a_batch_whose_samples_the_dataset_keeps_is_a_copy():
-    stack = SampleStack(3, StackPool(1))
+    stack = SampleStack(3, pool_of())
     made = [given(stack, 0)]
     samples = [stack.moved(made[0])]
     made += [given(stack, n) for n in (1, 2)]
@@ -119,8 +127,30 @@ def test_a_batch_whose_samples_the_dataset_keeps_is_a_copy():
     assert torch.equal(made[0], image(0))
 
 
+def test_no_more_rows_are_given_out_once_the_dataset_has_kept_one():
+    pool = pool_of()
+    stack = SampleStack(1, pool)
+    kept = given(stack, 0)
+    stack.moved(kept)
+    stack.end_samples()
+    assert stack.rows([kept.data_ptr()], SHAPE, torch.float32) is None
+    assert SampleStack(1, pool).empty(SHAPE, torch.float32) is None
+    assert SampleStack(1, pool_of()).empty(SHAPE, torch.float32) is not None
+
+
+def test_no_row_is_given_out_for_what_a_transform_makes_before_the_sample():
+    pool = StackPool(1)
+    for _ in range(2):
+        stack, samples = SampleStack(2, pool), []
+        for n in range(2):
+            assert stack.empty((3, 200, 200), torch.float32) is None
+            samples.append(stack.moved(image(n)))
+        assert collated(stack, samples).data_ptr() == samples[0].data_ptr()
+    assert SampleStack(2, pool).empty(SHAPE, torch.float32) is not None
+
+
 def test_a_row_that_is_no_sample_is_given_again_when_nobody_has_it_and_not_before():
-    stack = SampleStack(2, StackPool(1))
+    stack = SampleStack(2, pool_of())
     first, second = given(stack, 5), stack.empty(SHAPE, torch.float32)
     assert second is None
     held = {"a": first, "b": image(1)}  # not a sample that is stacked
@@ -138,7 +168,7 @@ def test_a_row_that_is_no_sample_is_given_again_when_nobody_has_it_and_not_befor
 
 
 def test_rows_are_for_samples_of_one_shape_and_not_for_batches():
-    stack = SampleStack(2, StackPool(1))
+    stack = SampleStack(2, pool_of())
     assert stack.empty((4,), torch.float32) is None
     assert stack.empty(SHAPE, torch.bfloat16) is None
     assert stack.empty(SHAPE, torch.float32) is not None

@@ -37,7 +37,11 @@ def test_a_sample_is_an_image_its_label_and_its_place(single):
     assert (label, type(label)) == (int(single.labels[2]), int)
     assert (image_id, is_duplicate) == (2, False)
     assert dataset[-1][2] == 9
-    assert [label for _, label, *_ in dataset] == single.labels.tolist()
+    labels = single.labels.tolist()
+    assert [label for _, label, *_ in dataset] == labels
+    assert [dataset.label(position) for position in range(-10, 10)] == labels * 2
+    with pytest.raises(IndexError):
+        dataset.label(10)
     assert dataset.class_names == CLASSES
     with pytest.raises(IndexError, match="index 10"):
         dataset[10]

@@ -66,6 +66,14 @@ def test_a_library_is_used_if_it_is_there_and_new_enough_and_gives_pillows_bits(
     assert type(turbo_decoder.__wrapped__()) is (Fake if kind is Fake else type(None))
 
 
+@needs_library
+def test_it_decodes_to_the_cpu_whatever_the_default_device_is():
+    with torch.device("meta"):
+        decoder = turbo_decoder.__wrapped__()
+        found = decoder.decode(jpeg(photo_like(32, 48)), (32, 48), (0, 0, 48, 32))
+    assert found.device.type == "cpu"
+
+
 def test_a_library_without_the_functions_is_refused():
     with pytest.raises(AttributeError, match="tj3Decompress8"):
         TurboDecoder("libc.so.6")

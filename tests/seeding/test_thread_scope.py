@@ -97,6 +97,15 @@ def test_tensors_of_other_devices_are_left_to_their_own_generators():
     assert drawn == seeded(0, several)
 
 
+def test_another_devices_tensor_keeps_its_own_generator_beside_one_of_the_cpu():
+    def meta():
+        torch.empty(3, device="meta").bernoulli_(torch.full((3,), 0.5))
+        return context.seeded_for
+
+    assert scoped(0, meta) is None
+    assert scoped(0, lambda: (torch.rand(1), context.seeded_for)[1]) is not None
+
+
 class Counting(TorchFunctionMode):
     num_calls = 0
 

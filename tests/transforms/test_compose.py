@@ -220,6 +220,13 @@ def test_to_uint8_gives_channels_last_in_memory_of_the_batch():
                 assert (found is given) is (memory is None and plain is image)
 
 
+def test_to_uint8_of_one_channel_is_contiguous_in_memory_of_the_batch():
+    with batch_memory.using(memory := Memory()):
+        found = ToUInt8()(tv_tensors.Image(torch.randint(256, (1, 8, 9), dtype=torch.uint8)))
+    assert [given.shape for given in memory.given] == [found.shape]
+    assert found.is_contiguous()
+
+
 def test_to_uint8_passes_what_is_no_uint8_image_on_the_cpu():
     mask = tv_tensors.Mask(torch.zeros(4, 5, dtype=torch.uint8))
     for value in (torch.rand(3, 4, 5), torch.zeros(2, 3, 4, 5, dtype=torch.uint8), mask):

@@ -77,3 +77,11 @@ def test_the_last_column_may_be_part_of_one(planes):
     pixels = ramp.contiguous() if planes else ramp.permute(1, 2, 0).contiguous().permute(2, 0, 1)
     found = resample(pixels, (0, 0, 37.5, 20), (20, 75)).float()
     assert (found[0, 0, :-1] - (torch.arange(74) * 3 - 1.5).clamp(0)).abs().max() <= 1
+
+
+def test_it_resizes_on_the_cpu_whatever_the_default_device_is():
+    pixels, expected = pixels_of(20, 30), resampling._has_torchvisions_bits()
+    with torch.device("meta"):
+        assert resampling._has_torchvisions_bits.__wrapped__() == expected
+        found = resample(pixels, (2, 3, 22, 19), (10, 12))
+    assert torch.equal(found, resample(pixels, (2, 3, 22, 19), (10, 12)))
