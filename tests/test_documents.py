@@ -24,6 +24,7 @@ TRAIN = [
 ]
 SMALLER = {
     "draw_shapes()": "draw_shapes(num_images={'train': 8, 'val': 4, 'test': 4}, class_shares=(0.6, 0.3, 0.1))",
+    "ShapesSource()": "ShapesSource(num_images={'train': 8}, class_shares=(0.6, 0.3, 0.1))",
     'weights="DEFAULT"': "weights=None",  # they would be downloaded
     "max_steps=100": "fast_dev_run=True, accelerator='cpu'",
 }

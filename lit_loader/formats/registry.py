@@ -7,8 +7,9 @@ NOTE [Formats of others]
         [project.entry-points."lit_loader.formats"]
         tiny = "my_package.tiny:TinyReader"
 
-    Entry points are imported when formats are looked up; one that fails, is not a format, or has the name of another
-    format is left out with a warning, so that a broken package stops no other format.
+    Entry points are looked up (10 ms) and imported when formats are listed, or one is asked for that is neither shipped
+    nor registered; one that fails, is not a format, or has the name of another format is left out with a warning, so
+    that a broken package stops no other format.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def find_reader(format: str) -> type[Reader]:
     Raises:
         ValueError: If there is none; names those that there are.
     """
-    return _find(readers(), format, "read")
+    found: type[Reader] = _find(Reader, format, "read")
+    return found
 
 
 def find_writer(format: str) -> type[Writer]:
@@ -94,7 +96,8 @@ def find_writer(format: str) -> type[Writer]:
     Raises:
         ValueError: If there is none; names those that there are.
     """
-    return _find(writers(), format, "written")
+    found: type[Writer] = _find(Writer, format, "written")
+    return found
 
 
 def format_options(kind: _Kind) -> dict[str, Field[Any]]:
@@ -187,8 +190,8 @@ def _make_policy(actions: Mapping[str, Any]) -> ReadPolicy:
 
 
 def _all(base: Any) -> dict[str, Any]:
-    """Return the classes of one kind by format: shipped ones, then those of entry points, then registered ones."""
-    found: dict[str, Any] = {kind.format: kind for kind in _shipped(base)}
+    """Return the classes of one kind by format, those of entry points too."""
+    found = _at_hand(base)
     for point in entry_points(group=_GROUP):
         try:
             kind = point.load()
@@ -199,10 +202,13 @@ def _all(base: Any) -> dict[str, Any]:
         except Exception as error:
             message = f"entry point {point.name}={point.value!r} of {_GROUP!r} is left out"
             warnings.warn(f"{message}: {type(error).__name__}: {error}", stacklevel=2)
-    for (registered_base, format), registered in _registered.items():
-        if registered_base is base:
-            found[format] = registered
     return found
+
+
+def _at_hand(base: Any) -> dict[str, Any]:
+    """Return the classes of one kind that are shipped or registered, by format."""
+    shipped = {kind.format: kind for kind in _shipped(base)}
+    return shipped | {format: kind for (of, format), kind in _registered.items() if of is base}
 
 
 @cache
@@ -219,8 +225,9 @@ def _shipped(base: Any) -> list[Any]:
     ]
 
 
-def _find(known: Mapping[str, type[_T]], format: str, done: str) -> type[_T]:
-    if format not in known:
+def _find(base: Any, format: str, done: str) -> Any:
+    known = _at_hand(base)
+    if format not in known and format not in (known := _all(base)):
         raise ValueError(
             f"format {format!r} cannot be {done}; {_known(format, known, 'formats')}; one of your own is made known by "
             f"an entry point of the group {_GROUP!r}, in one program by register_format"

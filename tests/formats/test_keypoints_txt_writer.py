@@ -70,7 +70,7 @@ def values(table):
     return [None if i < 0 else attribute.names[i] for i in attribute.ids.tolist()]
 
 
-@settings(deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     data=st.data(), separator=st.sampled_from([None, ",", ";", "\t"]), box_format=st.sampled_from(BOX_FORMATS)
 )

@@ -180,7 +180,7 @@ def test_looking_at_threads_and_generators_while_tensors_are_collected_ends(look
                 {looks}
 
         gc.set_threshold(1)
-        end = time.monotonic() + 2
+        end = time.monotonic() + 1
         threads = [threading.Thread(target=look) for _ in range(4)]
         for thread in threads:
             thread.start()
