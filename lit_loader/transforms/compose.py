@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -67,11 +66,11 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
     Determinism: that of the transforms.
 
     Args:
-        transforms: Called one after the other.
+        transforms: Called one after the other; those of a ``Compose`` among them stand in its place.
     """
 
     def __init__(self, transforms: Sequence[Any]) -> None:
-        super().__init__(list(transforms))
+        super().__init__(list(_one_by_one(transforms)))
 
     def forward(self, *inputs: Any) -> Any:
         """Transform ``image, target``, one tuple of them, or an image alone."""
@@ -100,15 +99,15 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
         if not flat_targets(rest, size=image.size):
             return super().forward(image.read(), *rest)
         sample: Any = (image, *rest)
-        transforms = deque(_one_by_one(self.transforms))
         drawn: list[float] = []
-        while transforms and isinstance(sample[0], LazyImage):
-            drawn = drawn or _draw_in_a_row(transforms)
-            sample = _step(transforms, sample, drawn)
-        if isinstance(sample[0], LazyImage):
+        for number, transform in enumerate(self.transforms):
+            if isinstance(sample, tuple) and isinstance(sample[0], LazyImage):
+                drawn = drawn or _draw_in_a_row(self.transforms[number:])
+                sample = _step(transform, sample, drawn)
+            else:
+                sample = transform(*sample) if isinstance(sample, tuple) else transform(sample)
+        if isinstance(sample, tuple) and isinstance(sample[0], LazyImage):
             sample = (sample[0].read(), *sample[1:])
-        for transform in transforms:
-            sample = transform(*sample) if isinstance(sample, tuple) else transform(sample)
         return sample
 
 
@@ -143,15 +142,14 @@ def _draw_in_a_row(transforms: Iterable[Any]) -> list[float]:
     return numbers
 
 
-def _step(transforms: deque[Any], sample: Any, drawn: list[float]) -> Any:
-    """Return the sample after the first of the transforms; its target is flat.
+def _step(transform: Any, sample: Any, drawn: list[float]) -> Any:
+    """Return the sample after a transform; its target is flat.
 
     Args:
-        transforms: The first is taken off.
+        transform: What is made of it.
         sample: A lazy image and what comes with it.
         drawn: The numbers that the transform takes are taken off, if they are drawn already.
     """
-    transform = transforms.popleft()
     image, *rest = sample
     kind = type(transform)
     numbers = drawn[: getattr(transform, "num_draws", 0)]

@@ -25,7 +25,7 @@ OTHERWISE_IN_TORCHS_WORKERS = [
     "conjugated",
     "negated",
     "quantized",
-    *(["on no device"] if torch.__version__ < (2, 15) else []),  # seen with 2.11
+    *(["on no device"] if torch.__version__ < (2, 14) else []),  # seen with 2.11, no longer with 2.14
 ]
 # names of SAMPLES that torch's shared memory changes even if they are not collated
 CHANGED_BY_TORCHS_WORKERS = ["conjugated", "negated", "quantized"]
