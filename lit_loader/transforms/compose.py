@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -24,25 +24,12 @@ from lit_loader.transforms.visibility import UpdateVisibility
 __all__ = ["DecodeAwareCompose", "needs_target"]
 
 # Exact types: a subclass may look at pixels.
-_UNDERSTAND: Final = (
-    SanitizeObjects,  # the first two need no pixels
-    UpdateVisibility,
-    CropToObjects,
-    Letterbox,
-    ToUInt8,
-    ToFloat32,
-)
+_FLIPS: Final = (RandomHorizontalFlip, RandomVerticalFlip)
+_LAST: Final = (ToUInt8, ToFloat32)
+_TAKE_LAZY: Final = (*_FLIPS, *_LAST, CropToObjects, Letterbox, SanitizeObjects, UpdateVisibility)
 _RESIZES: Final = (v2.RandomShortestSize, v2.Resize)
 _CROPS: Final = (v2.RandomResizedCrop, RandomResizedCrop)
-_FLIPS: Final = (RandomHorizontalFlip, RandomVerticalFlip)
-_IMAGE_ALONE: Final = (
-    *_RESIZES,
-    *_CROPS,
-    v2.RandomPhotometricDistort,
-    *_FLIPS,
-    ToUInt8,
-    ToFloat32,
-)
+_IMAGE_ALONE: Final = (*_FLIPS, *_LAST, *_RESIZES, *_CROPS, v2.RandomPhotometricDistort)
 
 
 class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is untyped
@@ -99,16 +86,12 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
         if not flat_targets(rest, size=image.size):
             return super().forward(image.read(), *rest)
         sample: Any = (image, *rest)
-        drawn: list[float] = []
-        for number, transform in enumerate(self.transforms):
-            if isinstance(sample, tuple) and isinstance(sample[0], LazyImage):
-                drawn = drawn or _draw_in_a_row(self.transforms[number:])
-                sample = _step(transform, sample, drawn)
+        for transform in self.transforms:
+            if _is_lazy(sample):
+                sample = _step(transform, *sample)
             else:
                 sample = transform(*sample) if isinstance(sample, tuple) else transform(sample)
-        if isinstance(sample, tuple) and isinstance(sample[0], LazyImage):
-            sample = (sample[0].read(), *sample[1:])
-        return sample
+        return (sample[0].read(), *sample[1:]) if _is_lazy(sample) else sample
 
 
 def needs_target(transform: Any) -> bool:
@@ -129,35 +112,15 @@ def _one_by_one(transforms: Sequence[Any]) -> Iterator[Any]:
             yield transform
 
 
-def _draw_in_a_row(transforms: Iterable[Any]) -> list[float]:
-    """Return the numbers that the first of the transforms draw: one call of `torch.rand` gives what theirs would."""
-    num_draws = 0
-    for transform in transforms:
-        if type(transform) not in _FLIPS and not (
-            type(transform) is RandomResizedCrop and _is_as_read(transform)
-        ):
-            break
-        num_draws += transform.num_draws
-    numbers: list[float] = torch.rand(num_draws).tolist() if num_draws else []
-    return numbers
+def _is_lazy(sample: Any) -> bool:
+    return isinstance(sample, tuple) and isinstance(sample[0], LazyImage)
 
 
-def _step(transform: Any, sample: Any, drawn: list[float]) -> Any:
-    """Return the sample after a transform; its target is flat.
-
-    Args:
-        transform: What is made of it.
-        sample: A lazy image and what comes with it.
-        drawn: The numbers that the transform takes are taken off, if they are drawn already.
-    """
-    image, *rest = sample
+def _step(transform: Any, image: LazyImage, *rest: Any) -> Any:
+    """Return the sample after a transform; what comes with the image is flat targets."""
     kind = type(transform)
-    numbers = drawn[: getattr(transform, "num_draws", 0)]
-    del drawn[: len(numbers)]
-    if kind in _FLIPS:
-        return transform.flip(sample, numbers)
-    if kind in _UNDERSTAND:
-        return transform(*sample)
+    if kind in _TAKE_LAZY:
+        return transform(image, *rest)
     if kind in _RESIZES and _is_as_read(transform):
         shape = image.placeholder()
         if kind is v2.Resize:
@@ -167,9 +130,7 @@ def _step(transform: Any, sample: Any, drawn: list[float]) -> Any:
         size = (new[0], new[1])
         return (image.resized(size), *moved_targets(rest, partial(resized, size=size)))
     if kind in _CROPS and _is_as_read(transform):
-        params = (
-            transform.crop(image.size, numbers) if numbers else transform.make_params([image.placeholder()])
-        )
+        params = transform.make_params([image.placeholder()])
         top, left, height, width = (params[name] for name in ("top", "left", "height", "width"))
         size = (transform.size[0], transform.size[1])
         image, (left, top, right, bottom) = image.cropped((left, top, left + width, top + height), size)

@@ -52,7 +52,6 @@ class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
     """Mirror images, boxes, masks and points along one axis, see the two subclasses."""
 
     axis: int
-    num_draws = 1
 
     def __init__(self, p: float = 0.5, *, flip_pairs: FlipPairs | None = None) -> None:
         super().__init__()
@@ -74,15 +73,13 @@ class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
             ValueError: There are points and no ``flip_pairs`` were declared, or they do not fit.
         """
         sample = inputs if len(inputs) > 1 else inputs[0]
-        # Drawn whatever the sample holds, as torchvision's flips draw.
-        return self.flip(sample, torch.rand(self.num_draws).tolist())
-
-    def flip(self, sample: Any, drawn: Sequence[float]) -> Any:
-        """Do what a call does, by `num_draws` numbers from [0, 1)."""
+        is_flipped = (
+            float(torch.rand(1)) < self.p
+        )  # drawn whatever the sample holds, as torchvision's flips draw
         target = sample[1] if isinstance(sample, tuple | list) and len(sample) > 1 else None
         found = target_points(target)
         order = None if found is None else self._order(found[0].shape[1])
-        if drawn[0] >= self.p:
+        if not is_flipped:
             return sample
         flipped = self._mirrored(sample)
         if order is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,28 +23,14 @@ class RandomResizedCrop(v2.RandomResizedCrop):  # type: ignore[misc] # torchvisi
 
     Args:
         size: As in torchvision, and so are all others.
-
-    Attributes:
-        num_draws: How many numbers a sample takes.
     """
-
-    num_draws = 4 * _TRIES
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, int]:
         """Draw top, left, height and width of the crop, in pixels, for an image, as torchvision asks for it."""
-        return self.crop(functional.get_size(flat_inputs[0]), torch.rand(self.num_draws).tolist())
-
-    def crop(self, size: Sequence[int], drawn: Sequence[float]) -> dict[str, int]:
-        """Return top, left, height and width of the crop, in pixels.
-
-        Args:
-            size: Height and width of the image.
-            drawn: `num_draws` numbers from [0, 1).
-        """
-        height, width = size
+        height, width = functional.get_size(flat_inputs[0])
         (least, most), (narrow, wide) = self.scale, self.ratio
         low, high = math.log(narrow), math.log(wide)
-        for area, shape, down, right in zip(*[iter(drawn)] * 4, strict=True):
+        for area, shape, down, right in torch.rand(_TRIES, 4).tolist():
             pixels = height * width * (least + (most - least) * area)
             ratio = math.exp(low + (high - low) * shape)
             h, w = round(math.sqrt(pixels / ratio)), round(math.sqrt(pixels * ratio))

@@ -1,4 +1,4 @@
-"""Transforms in a row draw their numbers at once: those that each would draw by itself, with the same result."""
+"""A composition draws what its transforms draw one by one, with the same result, and writes pixels once."""
 
 from __future__ import annotations
 
@@ -79,21 +79,6 @@ def test_numbers_and_results_are_those_of_the_transforms_one_by_one(row):
         assert type(found) is tv_tensors.Image
         assert torch.equal(found, expected)
         assert torch.equal(target["boxes"], expected_target["boxes"])
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_one_draw_of_many_numbers_is_many_of_one(dtype):
-    """What it rests on, for every default dtype."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        for sizes in ((40, 1), (1, 40), (1, 1, 40), (40, 40, 1, 15)):
-            torch.manual_seed(5)
-            apart = [number for size in sizes for number in torch.rand(size).tolist()]
-            torch.manual_seed(5)
-            assert torch.rand(sum(sizes)).tolist() == apart
-    finally:
-        torch.set_default_dtype(before)
 
 
 @pytest.mark.parametrize("chance", [0, 1])
