@@ -129,6 +129,7 @@ CORE_FILES = [
 # Private names of other packages that there is no public way to, or of objects that another module hands over.
 OTHERS_PRIVATE = {
     "_C",
+    "_ExcludeDispatchKeyGuard",
     "_HashedSeq",
     "_active_children",
     "_asdict",

@@ -14,13 +14,16 @@ import functools
 from ctypes import c_int, c_size_t, c_void_p
 from importlib.metadata import PackageNotFoundError, files
 from io import BytesIO
+from typing import TypeAlias
 
 import numpy as np
-import torch
+import numpy.typing as npt
 from PIL import Image
-from torch import Tensor
 
-__all__ = ["TurboDecoder", "turbo_decoder"]
+__all__ = ["Pixels", "TurboDecoder", "turbo_decoder"]
+
+Pixels: TypeAlias = npt.NDArray[np.uint8]
+"""RGB ``(h, w, 3)``."""
 
 # Of turbojpeg.h
 _DECOMPRESS, _RGB, _WARNING, _WIDTH, _HEIGHT = 1, 0, 0, 5, 6
@@ -58,7 +61,7 @@ class TurboDecoder:
         *,
         shrink: int = 1,
         strict: bool = False,
-    ) -> Tensor | None:
+    ) -> Pixels | None:
         """Return a region, whose outermost columns may differ where colours are stored at half the size.
 
         Args:
@@ -83,8 +86,9 @@ class TurboDecoder:
                 or lib.tj3SetCroppingRegion(handle, _Region(left, top, right - left, bottom - top))
             ):
                 return None
-            pixels = torch.empty((bottom - top, right - left, 3), dtype=torch.uint8, device="cpu")
-            failed = self._decompress(handle, data, num_bytes, c_void_p(pixels.data_ptr()), 0, _RGB)
+            pixels = np.empty((bottom - top, right - left, 3), dtype=np.uint8)
+            address = c_void_p(pixels.__array_interface__["data"][0])
+            failed = self._decompress(handle, data, num_bytes, address, 0, _RGB)
             return None if failed and (strict or lib.tj3GetErrorCode(handle) != _WARNING) else pixels
         finally:
             lib.tj3Destroy(handle)
@@ -114,11 +118,11 @@ def _is_right(decoder: TurboDecoder) -> bool:
     for shrink, block in ((1, 16), (2, 8)):
         with Image.open(file) as image:
             image.draft(None, (96 // shrink, 64 // shrink))
-            expected = torch.from_numpy(np.array(image))
+            expected = np.array(image)
         parts = ((0, 0, 6 * block, 4 * block), 0), ((block, 5, 5 * block, 4 * block - 3), block)
         for crop, rim in parts:
             found = decoder.decode(file.getvalue(), (64, 96), crop, shrink=shrink, strict=True)
             inner = expected[crop[1] : crop[3], crop[0] + rim : crop[2] - rim]
-            if found is None or not torch.equal(found[:, rim : found.shape[1] - rim], inner):
+            if found is None or not np.array_equal(found[:, rim : found.shape[1] - rim], inner):
                 return False
     return True

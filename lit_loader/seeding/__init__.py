@@ -25,6 +25,7 @@ from lit_loader.seeding.thread_scope import (
     ThreadScope,
     functions_answer_for_threads,
     let_threads_draw,
+    rand,
     set_worker_info,
 )
 
@@ -43,6 +44,7 @@ __all__ = [
     "key64",
     "let_threads_draw",
     "preserved_generators",
+    "rand",
     "sample_rng",
     "seed_generators",
     "seed_process",

@@ -34,6 +34,7 @@ from types import CodeType, FunctionType
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 from torch.library import Library
 from torch.utils.data._utils import worker as torch_worker
 
@@ -90,6 +91,20 @@ def _drawing_kernel(redispatch: Callable[..., Any]) -> Callable[..., Any]:
         return redispatch(keys, *args, **kwargs)
 
     return draw
+
+
+def rand(*size: int) -> Tensor:
+    """Return what ``torch.rand`` draws, on the CPU.
+
+    In a worker thread without the kernel of NOTE [Draws], which takes the interpreter lock two times more: threads that
+    draw twice a sample made 1,530 samples a second with it, and 1,660 without.
+    """
+    generator = context.present_generator()
+    if generator is None:
+        return torch.rand(size, device="cpu")
+    drawn = torch.empty(size, device="cpu")
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_BEFORE_DEVICES)):
+        return drawn.uniform_(generator=generator)
 
 
 class ThreadScope:

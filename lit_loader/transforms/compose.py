@@ -130,7 +130,8 @@ def _step(transform: Any, image: LazyImage, *rest: Any) -> Any:
         size = (new[0], new[1])
         return (image.resized(size), *moved_targets(rest, partial(resized, size=size)))
     if kind in _CROPS and _is_as_read(transform):
-        params = transform.make_params([image.placeholder()])
+        ours = kind is RandomResizedCrop
+        params = transform.crop(image.size) if ours else transform.make_params([image.placeholder()])
         top, left, height, width = (params[name] for name in ("top", "left", "height", "width"))
         size = (transform.size[0], transform.size[1])
         image, (left, top, right, bottom) = image.cropped((left, top, left + width, top + height), size)

@@ -14,6 +14,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
+from lit_loader.seeding import rand
 from lit_loader.transforms.lazy_image import LazyImage
 from lit_loader.transforms.views import View, upright_view
 from lit_loader.transforms.visibility import target_points
@@ -155,7 +156,7 @@ class CropToObjects(v2.Transform):  # type: ignore[misc] # torchvision is untype
             x += width * self.shift * _draw()
             y += height * self.shift * _draw()
         low, high = self.scale
-        factor = low + (high - low) * float(torch.rand(())) if low < high else low
+        factor = low + (high - low) * float(rand()) if low < high else low
         width, height = width * factor, height * factor
         if not self.rotation:
             view = upright_view((x, y, width, height), self.size)
@@ -192,7 +193,7 @@ class CropToObjects(v2.Transform):  # type: ignore[misc] # torchvision is untype
 
 def _draw() -> float:
     """Return a uniform draw from [-1, 1)."""
-    return 2 * float(torch.rand(())) - 1
+    return 2 * float(rand()) - 1
 
 
 def _xyxy(boxes: tv_tensors.BoundingBoxes) -> Tensor:

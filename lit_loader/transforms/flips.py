@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 import PIL.Image
-import torch
 from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+from lit_loader.seeding import rand
 from lit_loader.transforms.lazy_image import LazyImage
 from lit_loader.transforms.moving import Mirror, flat_targets, moved_targets, wrap
 from lit_loader.transforms.preset_checks import check_chances
@@ -73,9 +73,7 @@ class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
             ValueError: There are points and no ``flip_pairs`` were declared, or they do not fit.
         """
         sample = inputs if len(inputs) > 1 else inputs[0]
-        is_flipped = (
-            float(torch.rand(1)) < self.p
-        )  # drawn whatever the sample holds, as torchvision's flips draw
+        is_flipped = float(rand(1)) < self.p  # drawn whatever the sample holds, as torchvision's flips draw
         target = sample[1] if isinstance(sample, tuple | list) and len(sample) > 1 else None
         found = target_points(target)
         order = None if found is None else self._order(found[0].shape[1])

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
+from lit_loader.seeding import rand
 from lit_loader.transforms.lazy_image import LazyImage
 from lit_loader.transforms.moving import moved_targets, resized
 from lit_loader.transforms.preset_checks import check_chances
@@ -112,6 +112,6 @@ class RandomObjectCrop(v2.Transform):  # type: ignore[misc] # torchvision is unt
         if not isinstance(target, Mapping) or "boxes" not in target:
             raise TypeError(f"RandomObjectCrop needs a target with boxes, got a {type(target).__name__}.")
         # Drawn for every image, so that the draws that follow do not depend on whether it has boxes.
-        wanted = float(torch.rand(())) < self.p
+        wanted = float(rand()) < self.p
         possible = len(target["boxes"]) > 0 and min(functional.get_size(image)) >= _SMALLEST_CROPPABLE_SIDE
         return self._crop(sample) if wanted and possible else sample

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
+
+from lit_loader.seeding import rand
 
 __all__ = ["RandomResizedCrop"]
 
@@ -27,10 +29,14 @@ class RandomResizedCrop(v2.RandomResizedCrop):  # type: ignore[misc] # torchvisi
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, int]:
         """Draw top, left, height and width of the crop, in pixels, for an image, as torchvision asks for it."""
-        height, width = functional.get_size(flat_inputs[0])
+        return self.crop(functional.get_size(flat_inputs[0]))
+
+    def crop(self, size: Sequence[int]) -> dict[str, int]:
+        """Draw top, left, height and width of the crop, in pixels, for an image of a size (height, width)."""
+        height, width = size
         (least, most), (narrow, wide) = self.scale, self.ratio
         low, high = math.log(narrow), math.log(wide)
-        for area, shape, down, right in torch.rand(_TRIES, 4).tolist():
+        for area, shape, down, right in rand(_TRIES, 4).tolist():
             pixels = height * width * (least + (most - least) * area)
             ratio = math.exp(low + (high - low) * shape)
             h, w = round(math.sqrt(pixels / ratio)), round(math.sqrt(pixels * ratio))

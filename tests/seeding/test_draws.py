@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lit_loader.seeding import EpochKeys, RngPurpose, ThreadScope, preserved_generators
+from lit_loader.seeding import EpochKeys, RngPurpose, ThreadScope, preserved_generators, rand
 from lit_loader.seeding.thread_scope import drawing_operators
 from tests.seeding.drawing_calls import CALLS
 
@@ -42,3 +42,24 @@ def test_a_thread_draws_what_the_seeded_default_generator_would(name):
     assert found.stride() == expected.stride()
     assert torch.equal(found, expected)
     assert torch.equal(torch.default_generator.get_state(), untouched)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_our_own_draw_is_torchs_on_the_cpu_in_a_thread_and_elsewhere(device, dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        torch.default_generator.manual_seed(SEED)
+        expected = [torch.rand(size, device="cpu") for size in ((), (1,), (10, 4))]
+        with ThreadScope(0) as scope, torch.device(device):
+            scope.seed_for(KEYS, RngPurpose.SAMPLE, 0)
+            in_thread = [rand(), rand(1), rand(10, 4)]
+        torch.default_generator.manual_seed(SEED)
+        with torch.device(device):
+            elsewhere = [rand(), rand(1), rand(10, 4)]
+    finally:
+        torch.set_default_dtype(before)
+    for found in (in_thread, elsewhere):
+        assert all(map(torch.equal, found, expected))
+        assert [one.dtype for one in found] == [dtype] * 3
