@@ -100,8 +100,8 @@ class Placements:
         """Return height and width of the original, and of the image that transforms get."""
         path, cache = self._table.image_path(row), getattr(self._dataset, "cache", None)
         if cache is not None:
-            image = cache.open(row)
-            return image.true_size[::-1], image.size
+            image, true_size = cache.open(row)
+            return true_size[::-1], image.size
         reading = getattr(self._dataset, "reading", None)
         if reading is not None and not reading.exif_orientation:  # as it is stored
             size = reading.open(path).size

@@ -195,8 +195,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         It is decoded, unless it is cached or ``transforms`` and ``decode`` say to decode what is shown.
         """
         if self.cache is not None:
-            kept = self.cache.open(position)
-            return kept, kept.true_size
+            return self.cache.open(position)
         path = self._path(position)
         if self.reading.decode == "fast" and isinstance(self.transforms, DecodeAwareCompose):
             image: ImageSource = self.reading.open(path)

@@ -77,16 +77,16 @@ class DecodedImage:
 
     Args:
         pixels: uint8 ``(3, H, W)`` in any memory format.
+        is_shared: Whether others read them too, such as those of a cache: they are copied where they may be written to.
     """
 
-    def __init__(self, pixels: Tensor) -> None:
-        self._pixels = pixels
-        _, height, width = pixels.shape
-        self.size = (height, width)
+    def __init__(self, pixels: Tensor, *, is_shared: bool = False) -> None:
+        self._pixels, self._is_shared = pixels, is_shared
+        self.size = (pixels.shape[1], pixels.shape[2])
 
     def read(self) -> Tensor:
-        """Return the pixels themselves."""
-        return self._pixels
+        """Return the pixels, or a copy in the same memory format."""
+        return self._pixels.clone() if self._is_shared else self._pixels
 
     def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
         """Return all pixels, which costs nothing."""

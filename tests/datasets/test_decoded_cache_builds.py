@@ -73,7 +73,7 @@ def left_in(cache):
 def assert_whole(reader, table):
     for position in range(table.num_images):
         path = table.image_path(position)
-        assert torch.equal(reader.open(position).read(), decode_image(path))
+        assert torch.equal(reader.open(position)[0].read(), decode_image(path))
 
 
 def wait_until(holds):
@@ -112,7 +112,7 @@ def test_a_build_that_was_killed_is_never_served_and_leaves_nothing(table, cache
     assert [name[-4:] for name in left_in(cache)] == [".tmp"]
     reader.most = None
     small = cached(cache_size=16)  # other settings: what is left is found whatever they are
-    assert CachedReader(table, reader, small).open(3).size == (12, 16)
+    assert CachedReader(table, reader, small).open(3)[0].size == (12, 16)
     assert [Path(name).suffix for name in left_in(cache)] == [".pixels"]
     assert_whole(CachedReader(table, reader, cache), table)
 
@@ -136,12 +136,12 @@ def test_readers_keep_what_they_map_while_another_process_builds_its_successor(t
         while queue.empty():
             assert child.is_alive()
             for position, pixels in enumerate(before):
-                assert torch.equal(old.open(position).read(), pixels)
+                assert torch.equal(old.open(position)[0].read(), pixels)
         assert queue.get() != old.key
     queue.close()
     assert len(left_in(cache)) == 1
     for position, pixels in enumerate(before):
-        assert torch.equal(old.open(position).read(), pixels)
+        assert torch.equal(old.open(position)[0].read(), pixels)
     assert_whole(CachedReader(table, SlowReader(told), cache), table)
 
 
@@ -199,7 +199,7 @@ def test_no_descriptor_and_no_mapping_outlives_a_reader(table, cached):
         ).read_text()
 
     reader = CachedReader(table, ImageReading(), cached())
-    pixels = reader.open(1).read_region((0, 0, 4, 4), zoom=0.5).pixels
+    pixels = reader.open(1)[0].read_region((0, 0, 4, 4), zoom=0.5).pixels
     assert (len(held()[0]), held()[1]) == (1, True)
     del reader
     assert held()[1]  # a tensor of it is left

@@ -32,7 +32,7 @@ def cached(tmp_path):
 def assert_whole(reader, table):
     for position in range(table.num_images):
         path = table.image_path(position)
-        assert torch.equal(reader.open(position).read(), decode_image(path))
+        assert torch.equal(reader.open(position)[0].read(), decode_image(path))
 
 
 def overwrite(start, data):

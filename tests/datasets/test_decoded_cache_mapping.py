@@ -70,7 +70,7 @@ def test_a_transform_that_edits_in_place_damages_neither_the_file_nor_later_samp
     for position in range(table.num_images):
         image, _ = edited[position]
         image.zero_()
-        assert torch.equal(edited.cache.open(position).read(), wanted[position][0])
+        assert torch.equal(edited.cache.open(position)[0].read(), wanted[position][0])
     assert torch.equal(DetectionDataset(table, cache=cached())[4][0], wanted[4][0])
 
 
@@ -78,19 +78,19 @@ def test_a_view_that_is_written_to_changes_no_other_process_and_not_the_file(tab
     reader = CachedReader(table, ImageReading(), cached())
     (path,) = cached().folder.glob("*.pixels")
     before = path.read_bytes()
-    view = reader.open(4).read_region((0, 0, *SIZE), zoom=0.5).pixels
+    view = reader.open(4)[0].read_region((0, 0, *SIZE), zoom=0.5).pixels
     assert view.untyped_storage().nbytes() == len(before)  # no copy
     wanted = view.clone()
     view.zero_()
     assert path.read_bytes() == before
     again = pickle.loads(pickle.dumps(reader))
-    assert torch.equal(again.open(4).read(), wanted)
+    assert torch.equal(again.open(4)[0].read(), wanted)
 
 
 def test_a_region_lies_where_it_says(table, cached):
     reader = CachedReader(table, ImageReading(), cached())
     for zoom in (0.3, 1.0, 1.7):
-        found = reader.open(5).read_region((3, 7, 29, 30), zoom=zoom)
+        found = reader.open(5)[0].read_region((3, 7, 29, 30), zoom=zoom)
         whole = decode_image(table.image_path(5))
         assert found.zoom == 1
         part = found.pixels[:, 7 - found.top : 30 - found.top, 3 - found.left : 29 - found.left]
@@ -103,9 +103,9 @@ def test_it_pickles_small_and_opens_again_by_path_or_says_what_to_do(table, cach
     assert len(packed) < len(pickle.dumps(table)) + 1000
     again = pickle.loads(packed)
     for position in range(table.num_images):
-        assert torch.equal(again.open(position).read(), decode_image(table.image_path(position)))
+        assert torch.equal(again.open(position)[0].read(), decode_image(table.image_path(position)))
     shutil.rmtree(cached().folder)  # as another run does, whose images differ
-    assert torch.equal(again.open(3).read(), decode_image(table.image_path(3)))
+    assert torch.equal(again.open(3)[0].read(), decode_image(table.image_path(3)))
     with pytest.raises(CacheError, match=r"are there, or no longer\); make the data set again"):
         pickle.loads(packed)
 
@@ -139,7 +139,7 @@ class Mapped(torch.utils.data.Dataset):
         return 6
 
     def __getitem__(self, index):
-        self.reader.open(index).read_region((0, 0, *SIZE), zoom=0.5).pixels.sum()
+        self.reader.open(index)[0].read_region((0, 0, *SIZE), zoom=0.5).pixels.sum()
         return f"{own_kib(self.path)} {os.getpid()}"
 
 

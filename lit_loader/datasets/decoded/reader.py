@@ -32,42 +32,17 @@ from lit_loader.datasets.decoded.settings import CacheSettings, byte_count, byte
 from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError, ImageError
 from lit_loader.resources import count_cores
-from lit_loader.transforms import ImageRegion, ImageSource
+from lit_loader.transforms import DecodedImage, ImageSource
 from lit_loader.types import IndexArray
 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
 
-__all__ = ["CachedImage", "CachedReader", "shrink_target"]
+__all__ = ["CachedReader", "shrink_target"]
 
 _MAX_THREADS: Final = 16
 _AHEAD: Final = 4
 """Images that a thread may be ahead of the one that is written."""
-
-
-class CachedImage:
-    """An image of a cache; `lit_loader.transforms.ImageSource`.
-
-    Args:
-        pixels: uint8 ``(3, H, W)``, channels last in memory.
-        true_size: (width, height) of the image as decoded.
-    """
-
-    def __init__(self, pixels: Tensor, true_size: tuple[int, int]) -> None:
-        self._pixels, self.true_size = pixels, true_size
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width as it is kept, in pixels."""
-        return self._pixels.shape[1], self._pixels.shape[2]
-
-    def read(self) -> Tensor:
-        """Return all pixels, uint8 ``(3, H, W)``, in the layout of `decode_image`; the memory is the caller's."""
-        return self._pixels.clone()
-
-    def read_region(self, region: tuple[int, int, int, int], *, zoom: float) -> ImageRegion:
-        """Return all pixels as they lie in the file, which costs nothing; they must not be written to."""
-        return ImageRegion(self._pixels, 0, 0, 1.0)
 
 
 class CachedReader:
@@ -123,8 +98,8 @@ class CachedReader:
         self._file = open_or_build(path, self.key, len(names), fill=fill, on_wait=tell_waiting)
         self.num_bytes = self._file.num_bytes
 
-    def open(self, position: int) -> CachedImage:
-        """Return one image.
+    def open(self, position: int) -> tuple[DecodedImage, tuple[int, int]]:
+        """Return one image, whose regions are views of the file, and its (width, height) as decoded.
 
         Args:
             position: The row of the table.
@@ -135,8 +110,8 @@ class CachedReader:
         found = self._file.image(position if self._slots is None else int(self._slots[position]))
         if found is None:
             pixels = self._reader.read(self._table.image_path(position))
-            return CachedImage(_shrunk(pixels, self._longest_side), (pixels.shape[2], pixels.shape[1]))
-        return CachedImage(*found)
+            found = _shrunk(pixels, self._longest_side), (pixels.shape[2], pixels.shape[1])
+        return DecodedImage(found[0], is_shared=True), found[1]
 
 
 def _fill(
