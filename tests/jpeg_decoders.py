@@ -34,7 +34,7 @@ def only(name):
     """Within it no other decoder is used."""
     with contextlib.ExitStack() as stack:
         if name == "turbojpeg":
-            stack.enter_context(mock.patch.object(jpeg_module, "_decode_rows", return_value=None))
+            stack.enter_context(mock.patch.object(jpeg_module, "_decode_whole", return_value=None))
         else:
             stack.enter_context(mock.patch.object(jpeg_module, "turbo_decoder", return_value=None))
         if name == "pillow":

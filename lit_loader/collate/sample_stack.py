@@ -133,9 +133,13 @@ class SampleStack:
 
     def moved(self, sample: Any) -> Any:
         """Return a sample whose first large tensor lies in the stack; anything that would not be stacked stays."""
-        if type(sample) is tuple:
-            return tuple(map(self._moved_tensor, sample))
-        return self._moved_tensor(sample)
+        if type(sample) is not tuple:
+            return self._moved_tensor(sample)
+        for place, value in enumerate(sample):
+            moved = self._moved_tensor(value)
+            if moved is not value:
+                return (*sample[:place], moved, *sample[place + 1 :])
+        return sample
 
     def end_samples(self) -> None:
         """Give no more rows: the samples are made, and what is asked for now is a batch."""

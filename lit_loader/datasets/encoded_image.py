@@ -32,6 +32,8 @@ _SMALLEST_SHRUNK_SIDE: Final = 16
 def decode_image(path: Path | str, *, max_pixels: int = MAX_PIXELS, exif_orientation: bool = True) -> Tensor:
     """Decode an image file to 8-bit RGB; the file's content decides the format, not its name.
 
+    - JPEG, MPO, PNG, WebP, TIFF, BMP, GIF, PPM, JPEG 2000 and AVIF are read; Pillow's other formats are refused: some
+      run programs, or hide pixels that no limit counts.
     - Grayscale, 1-bit, palette, CMYK and YCbCr images become RGB as Pillow converts them.
     - An alpha channel or a transparent colour is dropped and the stored colours are kept, as
       ``PIL.Image.convert("RGB")`` and torchvision's RGB mode do: no background is made up.
@@ -41,7 +43,7 @@ def decode_image(path: Path | str, *, max_pixels: int = MAX_PIXELS, exif_orienta
     - Signed and floating-point images have no agreed range and are refused.
     - Of an animation, the first frame is taken.
     - A file is read up to 64 MiB and 16 bytes for each of ``max_pixels``; a JPEG that costs far more than its pixels
-      (many scans, an endless header) is refused before it is decoded.
+      (many scans, an endless header) and a TIFF of a huge tile are refused before they are decoded.
     - Pillow decodes. JPEG of 8 bits and one or three channels without damage is decoded by libjpeg-turbo 3 or
       simplejpeg instead, where one is found (the extra ``fast``): with the same bits, in less time.
     - EXIF that cannot be read counts as no EXIF. A file damaged anywhere else is refused, also a PNG whose
@@ -77,10 +79,12 @@ class EncodedImage:
     Bound. Pixels of a part at 1/2, 1/4 or 1/8, shrunk to what is shown, against a full decode shrunk to the same: on
     photo-like pictures of 239 to 960 rows and on photographs PSNR is at least 33 dB (median 45), 999 of 1000 values
     are within 64 of 255 levels, and single values at sharp edges within 96. ``benchmarks/decode_error.py`` measures it.
+    Where a view reaches beyond an image whose sides are no multiples of 2, 4 or 8, its last row and column, parts of a
+    pixel then, are drawn as whole ones: beside the fill, 2 of 1000 values may be beyond 64, and single ones 110 off.
     The scaled pixels are the frequencies that fit and not means of pixels, so fine texture keeps more contrast.
 
     libjpeg-turbo 3 decodes where one is found, else simplejpeg, else Pillow; they give the same bits, and the first
-    alone leaves out what lies above and beside the region.
+    alone leaves out what lies around the region. A file that is damaged where it is decoded goes to Pillow.
 
     Runs in: any thread; decoding lets go of the interpreter lock. Owns: the file's bytes.
 
@@ -119,7 +123,7 @@ class EncodedImage:
         """
         if self._frame is not None:
             whole = (0, 0, self._frame.width, self._frame.height)
-            found = decode_region(self._data, self._frame, whole, strict=True)
+            found = decode_region(self._data, self._frame, whole)
             if found is not None:
                 return interleaved(upright(found, self._orientation))
         if self._pixels is None:
@@ -166,7 +170,7 @@ class EncodedImage:
             check_jpeg_cost(self._data, num_pixels=num_pixels)
         if exif_orientation and frame.may_be_turned:
             try:
-                with Image.open(BytesIO(self._data)) as image:
+                with Image.open(BytesIO(self._data), formats=("JPEG",)) as image:
                     self._orientation = orientation_of(image)
             except Exception:  # also Pillow's warnings of broken EXIF, made errors
                 return None

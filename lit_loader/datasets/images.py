@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import stat
 import warnings
 from io import BytesIO
 from pathlib import Path
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from lit_loader.datasets.jpeg import BYTES_A_PIXEL, SPARE_BYTES, check_jpeg_cost, jpeg_frame
 from lit_loader.errors import AnnotationError, ImageError
+from lit_loader.formats.folder import IMAGE_FORMATS
 from lit_loader.formats.labelme_file import LABELME_ENDING, embedded_image
 
 __all__ = [
@@ -38,6 +41,8 @@ _MIRRORED: Final = {1: (), 2: (-1,), 3: (-2, -1), 4: (-2,), 5: (), 6: (-1,), 7: 
 SIDEWAYS: Final = 5
 _TIFF_SAMPLE_FORMAT: Final = 339
 _TIFF_UNSIGNED: Final = 1
+_TIFF_TILE_SIDES: Final = (322, 323)
+_MOST_TILE_PIXELS: Final = 1 << 24
 _PREMULTIPLIED: Final = {"La": "LA", "RGBa": "RGBA"}
 
 
@@ -60,8 +65,11 @@ def read_image_file(path: Path | str, *, max_pixels: int) -> bytes:
             raise ImageError(f"{error}.") from None
     most = SPARE_BYTES + BYTES_A_PIXEL * max_pixels
     try:
-        with open(path, "rb", buffering=0) as file:  # noqa: PTH123 # half the time of Path.open
-            size = os.fstat(file.fileno()).st_size
+        with open(path, "rb", buffering=0, opener=_open) as file:  # half the time of Path.open
+            state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                raise OSError("it is not a regular file")
+            size = state.st_size
             data = file.read(size) if size <= most else b""  # `readall` makes three system calls more
             if len(data) < size <= most:  # a network's file system may give a part, Linux gives at most 2 GiB
                 data += file.readall()
@@ -75,6 +83,10 @@ def read_image_file(path: Path | str, *, max_pixels: int) -> bytes:
     if not data:
         raise ImageError(f"{path}: the file is empty (0 bytes).")
     return data
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe would be waited for
 
 
 def decode_bytes(data: bytes, path: Path | str, *, max_pixels: int, exif_orientation: bool) -> Tensor:
@@ -110,11 +122,11 @@ def decode_bytes(data: bytes, path: Path | str, *, max_pixels: int, exif_orienta
 def _decode(data: bytes, *, max_pixels: int, exif_orientation: bool) -> Tensor:
     frame = jpeg_frame(data)
     try:
-        opened = Image.open(BytesIO(data))
+        opened = Image.open(BytesIO(data), formats=IMAGE_FORMATS)
     except UnidentifiedImageError:
         raise ImageError(
             f"cannot be identified as an image: {len(data)} bytes that start with {data[:8]!r}; "
-            "the header is damaged or the format unknown to Pillow."
+            f"the header is damaged, or the format none of {', '.join(IMAGE_FORMATS)}."
         ) from None
     except Image.DecompressionBombError as error:
         raise ImageError(
@@ -141,6 +153,9 @@ def _check_header(image: Image.Image, *, max_pixels: int) -> None:
     # Pillow shows a signed 8-bit TIFF as "L", with -1 as 255: only the tag tells.
     tags = getattr(image, "tag_v2", None) if image.format == "TIFF" else None
     formats = tags.get(_TIFF_SAMPLE_FORMAT) if tags is not None else None
+    tile = 1 if tags is None else math.prod(int(tags.get(side, 0)) for side in _TIFF_TILE_SIDES)
+    if tile > max(max_pixels, _MOST_TILE_PIXELS):  # decoded as a whole, however small the image is
+        raise ImageError(f"a tile of {tile} pixels exceeds max_pixels={max_pixels} and {_MOST_TILE_PIXELS}.")
     signed = formats is not None and any(kind != _TIFF_UNSIGNED for kind in np.atleast_1d(formats))
     if image.mode in ("I", "F") or signed:
         raise ImageError(

@@ -23,20 +23,22 @@ except ImportError:  # an extra
 __all__ = ["BYTES_A_PIXEL", "JpegFrame", "SPARE_BYTES", "check_jpeg_cost", "decode_region", "jpeg_frame"]
 
 # NOTE [Regions of a JPEG]
-# Huffman decoding takes most of the time, and its blocks come row by row: what lies below a region is left out.
-# libjpeg-turbo 3 leaves out the inverse transform and the colours of what lies above and beside, too; the others are
-# told of a smaller height. Colours are interpolated from the pixels beside, so a block more is decoded at the sides,
-# and below where the height is told. The inverse transform is made at 1/2, 1/4 or 1/8 where that is enough; the
-# scales between have no fast code and are slower than full size. All decoders here are libjpeg-turbo: the same bits.
+# Huffman decoding takes most of the time, and its blocks come row by row: libjpeg-turbo 3 leaves out what lies below a
+# region, and the inverse transform and the colours of what lies above and beside. Colours are interpolated from the
+# pixels beside, so a block more is decoded at the sides. Of a file of several scans it decodes all: where some are
+# missing, libjpeg smooths from block to block. The inverse transform is made at 1/2, 1/4 or 1/8 where that is enough;
+# the scales between have no fast code and save nothing. All decoders here are libjpeg-turbo: the same bits. What one of
+# them warns of goes to Pillow, which accepts some damage and does not warn.
 
 # NOTE [What a JPEG may cost]
 # A progressive file goes over all of its pixels once a scan, and a scan of nothing takes a few bytes: a file of
 # megabytes can ask for hours. Encoders write at most about a dozen scans. Inside coded data the byte 0xFF is always
 # followed by 0 or a restart marker, so counting the marker of a scan in the whole file finds every one (and those of
 # thumbnails beside, which is why the bound leaves room). The count is a search for two bytes.
-# Pillow reads a header of stray bytes one by one, and adds each segment of EXIF to those before it.
+# Pillow reads a header of stray bytes one by one, and copies all segments of EXIF for each one more.
 MAX_HEADER_BYTES: Final = 32 << 20
 MAX_HEADER_PIECES: Final = 100_000
+MAX_EXIF_SEGMENTS: Final = 64
 SPARE_BYTES: Final = 64 << 20
 BYTES_A_PIXEL: Final = 16
 MAX_SCANS: Final = 64
@@ -47,6 +49,7 @@ _BASELINE, _PROGRESSIVE = (0xC0, 0xC1), 0xC2
 _FRAMES: Final = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _ALONE: Final = (0x01, *range(0xD0, 0xDA))
 _APP1: Final = 0xE1
+_EXIF: Final = b"Exif\0\0"
 _SEGMENT: Final = struct.Struct(">BBH")
 
 
@@ -56,17 +59,14 @@ class JpegFrame(NamedTuple):
     Attributes:
         height: Rows as stored, from 1.
         width: Columns as stored, from 1.
-        rows_at: Where in the file the number of rows stands, two bytes, big endian.
-        block: Rows and columns that are coded together.
-        one_pass: Whether all channels come together in one scan from top to bottom: rows can be left off, and a
-            decoder reads no further scan.
+        block_width: Columns that are coded together.
+        one_pass: Whether all channels come together in one scan from top to bottom: a decoder reads no further scan.
         may_be_turned: Whether there is an APP1 segment: EXIF or XMP may ask to turn the image.
     """
 
     height: int
     width: int
-    rows_at: int
-    block: tuple[int, int]
+    block_width: int
     one_pass: bool
     may_be_turned: bool
 
@@ -78,17 +78,18 @@ def jpeg_frame(data: bytes) -> JpegFrame | None:
         data: The whole file.
 
     Raises:
-        ImageError: The header has more than 32 MiB or 100,000 segments and stray bytes: no encoder writes it.
+        ImageError: The header has more than 32 MiB, 100,000 segments and stray bytes, or 64 segments of EXIF: no
+            encoder writes it.
     """
-    at, pieces, frames, may_be_turned = len(_START), 0, [], False
+    at, pieces, num_exif, frames, may_be_turned = len(_START), 0, 0, [], False
     num_bytes = len(data) if data.startswith(_START) else 0
     while at + 4 <= num_bytes:
         pieces += 1
-        if pieces > MAX_HEADER_PIECES or at > MAX_HEADER_BYTES:
+        if pieces > MAX_HEADER_PIECES or at > MAX_HEADER_BYTES or num_exif > MAX_EXIF_SEGMENTS:
             raise ImageError(
                 f"refused before decoding: its header goes on beyond {at} bytes and {pieces - 1} segments or stray "
-                f"bytes; at most {MAX_HEADER_BYTES} bytes and {MAX_HEADER_PIECES} pieces are read; save the image "
-                "again if it is trusted."
+                f"bytes, {num_exif} of them of EXIF; at most {MAX_HEADER_BYTES} bytes, {MAX_HEADER_PIECES} pieces and "
+                f"{MAX_EXIF_SEGMENTS} segments of EXIF are read; save the image again if it is trusted."
             )
         first, marker, length = _SEGMENT.unpack_from(data, at)
         if first != 0xFF or marker in (0x00, 0xFF) or marker in _ALONE:
@@ -101,6 +102,7 @@ def jpeg_frame(data: bytes) -> JpegFrame | None:
             frames.append(at)
         elif marker == _APP1:
             may_be_turned = True
+            num_exif += data.startswith(_EXIF, at + 4)
         elif marker == _SCAN[1]:
             found = len(frames) == 1 and (data.endswith(_END) or data.find(_END, at) >= 0)
             return _frame(data, frames[0], at, may_be_turned) if found else None
@@ -119,7 +121,7 @@ def _frame(data: bytes, at: int, scan_at: int, may_be_turned: bool) -> JpegFrame
     if not (1 <= rows <= 4 and 1 <= columns <= 4):
         return None
     one_pass = kind in _BASELINE and data[scan_at + 4] == num_channels
-    return JpegFrame(height, width, at + 5, (8 * rows, 8 * columns), one_pass, may_be_turned)
+    return JpegFrame(height, width, 8 * columns, one_pass, may_be_turned)
 
 
 def check_jpeg_cost(data: bytes, *, num_pixels: int) -> None:
@@ -147,12 +149,7 @@ def check_jpeg_cost(data: bytes, *, num_pixels: int) -> None:
 
 
 def decode_region(
-    data: bytes,
-    frame: JpegFrame,
-    region: tuple[int, int, int, int],
-    *,
-    shrink: int = 1,
-    strict: bool = False,
+    data: bytes, frame: JpegFrame, region: tuple[int, int, int, int], *, shrink: int = 1
 ) -> Tensor | None:
     """Return a region of a JPEG file; see NOTE [Regions of a JPEG].
 
@@ -161,48 +158,40 @@ def decode_region(
         frame: Its frame.
         region: Left, top, right and bottom, in pixels as stored; at least one pixel, inside of the image.
         shrink: 1, 2, 4 or 8: the sides are divided by it, and the region moved outwards to whole pixels.
-        strict: Refuse a file that a decoder warns of, and leave out Pillow, which does not warn.
 
     Returns:
         uint8 ``(3, h, w)``, a view of pixels that are channels last in memory, or None if no decoder takes the file.
     """
-    columns = frame.block[1]
     left, top = region[0] // shrink, region[1] // shrink
     right, bottom = -(-region[2] // shrink), -(-region[3] // shrink)
-    low = max(region[0] // columns - 1, 0) * columns // shrink
-    high = -(-min(region[2] + columns, frame.width) // shrink)
-    crop, decoder, pixels = (low, top, high, bottom), turbo_decoder(), None
+    crop = whole = (0, 0, -(-frame.width // shrink), -(-frame.height // shrink))
+    if frame.one_pass:
+        beside = frame.block_width
+        low = max(region[0] // beside - 1, 0) * beside // shrink
+        crop = (low, top, -(-min(region[2] + beside, frame.width) // shrink), bottom)
+    decoder, pixels = turbo_decoder(), None
     if decoder is not None:
-        pixels = decoder.decode(data, (frame.height, frame.width), crop, shrink=shrink, strict=strict)
+        pixels = decoder.decode(data, (frame.height, frame.width), crop, shrink=shrink)
     if pixels is None:
-        pixels = _decode_rows(data, frame, crop, shrink=shrink, strict=strict)
+        crop, pixels = whole, _decode_whole(data, (whole[3], whole[2]), shrink=shrink)
     if pixels is None:
         return None
     # Cut by numpy: each call of torch lets go of the interpreter lock, for which threads then wait.
-    return torch.from_numpy(pixels[:, left - low : right - low].transpose(2, 0, 1))
+    cut = pixels[top - crop[1] : bottom - crop[1], left - crop[0] : right - crop[0]]
+    return torch.from_numpy(cut.transpose(2, 0, 1))
 
 
-def _decode_rows(
-    data: bytes, frame: JpegFrame, crop: tuple[int, int, int, int], *, shrink: int, strict: bool
-) -> Pixels | None:
-    """Return what `TurboDecoder.decode` returns, by decoding all above its bottom."""
-    left, top, right, bottom = crop
-    rows, at, height = frame.block[0], frame.rows_at, frame.height
-    needed = (-(-bottom * shrink // rows) + 1) * rows
-    if frame.one_pass and needed < height:
-        height, data = needed, b"".join((data[:at], needed.to_bytes(2, "big"), data[at + 2 :]))
-    height, width = -(-height // shrink), -(-frame.width // shrink)
+def _decode_whole(data: bytes, size: tuple[int, int], *, shrink: int) -> Pixels | None:
+    """Return all pixels by simplejpeg or Pillow, or None if they refuse the file or find another size."""
     pixels: Pixels | None = None
     # Any error: the next decoder may take the file, and the last, `decode_bytes`, says what is wrong.
     with contextlib.suppress(Exception):
         if decode_jpeg is not None:
-            least = {"min_height": height, "min_width": width} if shrink > 1 else {}
-            pixels = decode_jpeg(data, colorspace="RGB", strict=strict, min_factor=1, **least)
+            least = {"min_height": size[0], "min_width": size[1]} if shrink > 1 else {}
+            pixels = decode_jpeg(data, colorspace="RGB", min_factor=1, **least)
     with contextlib.suppress(Exception):
-        if pixels is None and not strict:
+        if pixels is None:
             with Image.open(BytesIO(data), formats=("JPEG",)) as image:
                 image.draft(None, (image.width // shrink, image.height // shrink))
                 pixels = np.array(image.convert("RGB"))
-    if pixels is None or pixels.shape != (height, width, 3):
-        return None
-    return pixels[top:bottom, left:right]
+    return None if pixels is None or pixels.shape != (*size, 3) else pixels

@@ -15,19 +15,30 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from lit_loader.annotations.paths import check_relative
 from lit_loader.errors import AnnotationError
 
-__all__ = ["Folder", "IMAGE_EXTENSIONS", "file_stamp", "is_image_name", "join_path"]
+__all__ = ["Folder", "IMAGE_EXTENSIONS", "IMAGE_FORMATS", "file_stamp", "is_image_name", "join_path"]
 
 IMAGE_EXTENSIONS: Final = (
     *(".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"),
     *(".jfif", ".jpe", ".jp2", ".avif", ".mpo", ".pbm"),
 )
 """Endings of the names of images, in the order in which a name without an ending is looked for."""
+
+_SINCE_PILLOW_11_3: Final = ("AVIF",) if find_spec("PIL.AvifImagePlugin") else ()
+IMAGE_FORMATS: Final = (
+    *("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "JPEG2000"),
+    *_SINCE_PILLOW_11_3,
+)
+"""Pillow's formats that are read; JPEG stands for MPO too.
+
+Files of others may run programs (EPS), or hide what their headers do not say.
+"""
 
 _ORDER: Final = {ending: place for place, ending in enumerate(IMAGE_EXTENSIONS)}
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from lit_loader.annotations.report import shorten
+from lit_loader.formats.folder import IMAGE_FORMATS
 from lit_loader.formats.labelme_file import LABELME_ENDING, embedded_image
 from lit_loader.formats.parallel import iter_chunks
 
@@ -76,14 +77,14 @@ def _read(path: Path) -> tuple[int, int] | str:
             return "is not a regular file"
         is_labelme = path.suffix == LABELME_ENDING
         raw = io.BytesIO(embedded_image(path)) if is_labelme else io.FileIO(path, "rb")
-        with _LimitedFile(raw) as file, Image.open(file) as image:
+        with _LimitedFile(raw) as file, Image.open(file, formats=IMAGE_FORMATS) as image:
             width, height = image.size
             if image.format != "TIFF" and _orientation(image, file) in (5, 6, 7, 8):  # TIFF is upright by now
                 width, height = height, width
             stated = f"it is said to have {width} x {height} pixels"
             return (width, height) if max(image.size) < 2**31 else stated
     except UnidentifiedImageError:
-        return "its header is damaged, or the format unknown to Pillow"
+        return "its header is damaged, or its format is not one that is read"
     except Exception as error:  # Pillow's plugins raise SyntaxError, struct.error, ValueError, EOFError ...
         return shorten(getattr(error, "strerror", None) or str(error) or type(error).__name__)
 

@@ -50,7 +50,7 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
     `lit_loader.datasets.EncodedImage` states; where nothing is shrunk to half or less and no step was put off, they
     are the same.
 
-    Determinism: that of the transforms.
+    Hooks of a transform that is understood are not called. Determinism: that of the transforms.
 
     Args:
         transforms: Called one after the other; those of a ``Compose`` among them stand in its place.
@@ -87,10 +87,7 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
             return super().forward(image.read(), *rest)
         sample: Any = (image, *rest)
         for transform in self.transforms:
-            if _is_lazy(sample):
-                sample = _step(transform, *sample)
-            else:
-                sample = transform(*sample) if isinstance(sample, tuple) else transform(sample)
+            sample = _step(transform, *sample) if _is_lazy(sample) else transform(*sample)
         return (sample[0].read(), *sample[1:]) if _is_lazy(sample) else sample
 
 
@@ -113,7 +110,7 @@ def _one_by_one(transforms: Sequence[Any]) -> Iterator[Any]:
 
 
 def _is_lazy(sample: Any) -> bool:
-    return isinstance(sample, tuple) and isinstance(sample[0], LazyImage)
+    return type(sample) is tuple and len(sample) > 0 and isinstance(sample[0], LazyImage)
 
 
 def _step(transform: Any, image: LazyImage, *rest: Any) -> Any:

@@ -246,5 +246,5 @@ class LazyImage:
 
 
 def _nearest(side: int, by: int, length: int) -> int:
-    """Return the nearest multiple of ``by`` up to ``length``."""
-    return min((side + by // 2) // by, length // by) * by
+    """Return the nearest multiple of ``by``, or ``length`` if that is less."""
+    return min((side + by // 2) // by * by, length)

@@ -58,6 +58,17 @@ def test_samples_in_another_order_are_stacked_in_theirs(order):
     assert torch.equal(found, torch.stack([image(n) for n in order]))
 
 
+def test_of_a_sample_with_two_images_the_first_is_stacked():
+    stack = SampleStack(2, StackPool(1))
+    images = torch.rand(4, *SHAPE)
+    samples = [stack.moved((0, images[0], images[1])), stack.moved((1, images[2], images[3]))]
+    assert [len(sample) for sample in samples] == [3, 3]
+    assert torch.equal(
+        stack.rows([sample[1].data_ptr() for sample in samples], SHAPE, torch.float32), images[::2]
+    )
+    assert [sample[2].data_ptr() for sample in samples] == [images[1].data_ptr(), images[3].data_ptr()]
+
+
 def test_what_is_not_stacked_as_it_is_stays_where_it_is():
     stack = SampleStack(8, StackPool(1))
     stack.moved(image(0))

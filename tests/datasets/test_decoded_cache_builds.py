@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 
 from lit_loader.datasets import MAX_PIXELS, CacheSettings, decode_image
 from lit_loader.datasets.decoded import CachedReader, byte_words
@@ -244,6 +244,12 @@ def test_a_full_disk_ends_in_an_error_and_leaves_nothing(table, cached):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert left_in(cached()) == []
     assert_whole(CachedReader(table, ImageReading(), cached()), table)
+
+
+def test_images_decoded_in_part_are_served_to_those_alone_who_accept_them(table, cached, monkeypatch):
+    key = CachedReader(table, ImageReading(), cached()).key
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    assert CachedReader(table, ImageReading(), cached()).key != key
 
 
 def test_images_that_change_while_they_are_decoded_are_not_kept(table, cached):

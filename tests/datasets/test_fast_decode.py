@@ -138,13 +138,25 @@ def test_damaged_files_are_refused_where_pillow_refuses_them_and_else_have_its_b
         (lambda: many_scans(9000, 9000, 60), "60 scans .* more than 16 scans"),
         (lambda: b"\xff\xd8" + b"\xff\xe0\x00\x02" * 200_000, "its header goes on beyond"),
         (lambda: b"\xff\xd8" + b"\0" * 200_000 + jpeg(photo_like(16, 16))[2:], "its header goes on beyond"),
+        (
+            lambda: b"\xff\xd8" + b"\xff\xe1\x00\x0aExif\0\0??" * 65 + jpeg(photo_like(16, 16))[2:],
+            "65 of them of EXIF",
+        ),
         (lambda: b"\xff\xd8" + (b"\xff\xfe\xff\xff" + b"\0" * 65533) * 600, "its header goes on beyond"),
         (
             lambda: jpeg(photo_like(16, 16), progressive=True) + b"\0" * (65 << 20),
             "exceed the bound of 67108864",
         ),
     ],
-    ids=["5000 scans", "60 scans", "empty segments", "stray bytes", "comments", "64 MiB behind the image"],
+    ids=[
+        "5000 scans",
+        "60 scans",
+        "empty segments",
+        "stray bytes",
+        "EXIF",
+        "comments",
+        "64 MiB behind the image",
+    ],
 )
 def test_a_file_that_costs_far_more_than_its_pixels_is_refused_before_it_is_decoded(
     tmp_path, read, make, told
@@ -154,6 +166,46 @@ def test_a_file_that_costs_far_more_than_its_pixels_is_refused_before_it_is_deco
     with pytest.raises(ImageError, match=rf"image\.jpg: refused before decoding: .*{told}.*again"):
         read(path)
     assert time.process_time() - begin < 20  # minutes, where it is decoded
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("num_scans", [1, 2, 5, 8])
+def test_a_progressive_file_that_ends_early_has_the_same_bits_in_part_and_as_a_whole(
+    tmp_path, name, num_scans
+):
+    """Where scans are missing, libjpeg smooths from block to block, and does not warn."""
+    scans = jpeg(photo_like(90, 130), progressive=True).split(b"\xff\xda")
+    last = scans[num_scans][: scans[num_scans].index(b"\xff\xc4")]  # without the tables of the next scan
+    path = written(tmp_path, b"\xff\xda".join([*scans[:num_scans], last]) + b"\xff\xd9")
+    with only("pillow"):
+        whole = decode_image(path)
+        halves = EncodedImage(path).read_region((0, 0, 130, 90), zoom=0.5).pixels
+    with only(name):
+        assert torch.equal(decode_image(path), whole)
+        found = EncodedImage(path).read_region((40, 30, 100, 70), zoom=1)
+        assert torch.equal(found.pixels, whole[:, 30:70, 40:100])
+        found = EncodedImage(path).read_region((40, 30, 100, 70), zoom=0.5)
+        assert torch.equal(found.pixels, halves[:, 15:35, 20:50])
+
+
+def test_of_a_damaged_progressive_file_no_pixel_is_left_unwritten(tmp_path):
+    """A decoder that goes on after a warning may end at an error, with nothing written."""
+    data, draws = jpeg(photo_like(200, 200), progressive=True), np.random.default_rng(0)
+    num_read = 0
+    for _ in range(150):
+        damaged = bytearray(data)
+        damaged[draws.integers(data.index(b"\xff\xda") + 12, len(data) - 2)] = draws.integers(256)
+        path = written(tmp_path, bytes(damaged))
+        try:
+            expected = decode_bytes(path.read_bytes(), path, max_pixels=10**6, exif_orientation=True)
+        except ImageError:
+            with pytest.raises(ImageError, match=r"image\.jpg"):
+                EncodedImage(path).read_region((20, 30, 150, 170), zoom=1)
+        else:
+            num_read += 1
+            found = EncodedImage(path).read_region((20, 30, 150, 170), zoom=1).pixels
+            assert torch.equal(found, expected[:, 30:170, 20:150])
+    assert num_read > 20
 
 
 def test_a_file_larger_than_any_image_of_max_pixels_is_not_read(tmp_path):

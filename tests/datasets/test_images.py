@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import warnings
 import zlib
@@ -193,6 +194,31 @@ def test_what_is_no_image_is_refused_by_name(tmp_path, content, message):
     (tmp_path / "no.png").write_bytes(content)
     with pytest.raises(ImageError, match=rf"no\.png: .*{message}"):
         decode_image(tmp_path / "no.png")
+
+
+def test_what_is_no_regular_file_is_refused_without_waiting_or_reading_for_ever(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
+    for path in (tmp_path / "pipe.jpg", "/dev/zero"):
+        with pytest.raises(ImageError, match=f"{path}: cannot be read: it is not a regular file"):
+            decode_image(path)
+
+
+@pytest.mark.parametrize("suffix", [".ico", ".pcx", ".eps"])
+def test_formats_that_run_programs_or_hide_pixels_are_refused(tmp_path, suffix):
+    path = tmp_path / f"image{suffix}"
+    Image.new("RGB", (16, 16)).save(path)
+    with pytest.raises(ImageError, match="the format none of JPEG, PNG"):
+        decode_image(path)
+
+
+def test_a_tiff_whose_tile_is_far_larger_than_the_image_is_refused_before_it_is_decoded(tmp_path):
+    path = tmp_path / "image.tif"
+    tags = [(256, 3, 1, 1), (257, 3, 1, 1), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1)]
+    tags += [(277, 3, 1, 1), (322, 4, 1, 30_000), (323, 4, 1, 30_000), (324, 4, 1, 200), (325, 4, 1, 100)]
+    entries = b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    path.write_bytes(b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + entries + bytes(400))
+    with pytest.raises(ImageError, match="a tile of 900000000 pixels exceeds max_pixels=89478485"):
+        decode_image(path)
 
 
 def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path):

@@ -14,6 +14,12 @@ from tests.jpeg_decoders import DECODERS, UNNAMED, only, with_sampling
 from tests.photo_like import jpeg, photo_like
 
 SAMPLINGS = ("11", "21", "22", "12", "41", "14", "grey", UNNAMED)
+PROGRESSIVE = (
+    "11",
+    "21",
+    "22",
+    "grey",
+)  # the others have blocks in another arrangement, which scans leave out
 KINDS = {"baseline": {}, "progressive": {"progressive": True}, "restarts": {"restart_marker_blocks": 3}}
 
 BLOCK_SIDES = st.integers(0, 18).map(lambda block: 8 * block)  # colours are interpolated across them
@@ -40,6 +46,8 @@ def test_a_region_has_the_bits_of_the_whole_image(tmp_path, decoder):
         sides=st.tuples(*[st.builds(sum, st.tuples(BLOCK_SIDES, st.sampled_from([0, 0, 1, 7])))] * 4),
     )
     def check(size, sampling, kind, shrink, sides):
+        if kind == "progressive" and sampling not in PROGRESSIVE:
+            kind = "baseline"
         path.write_bytes(encoded(size, sampling, kind))
         with only("pillow"):
             image = EncodedImage(path)

@@ -25,26 +25,26 @@ class Fake:
     def __init__(self, path):
         pass
 
-    def decode(self, data, size, crop, *, shrink, strict):
+    def decode(self, data, size, crop, *, shrink):
         with Image.open(io.BytesIO(data)) as image:
             image.draft(None, (size[1] // shrink, size[0] // shrink))
             return np.array(image.crop(crop))
 
 
 class Shifted(Fake):
-    def decode(self, data, size, crop, *, shrink, strict):
-        found = super().decode(data, size, crop, shrink=shrink, strict=strict)
+    def decode(self, data, size, crop, *, shrink):
+        found = super().decode(data, size, crop, shrink=shrink)
         return np.roll(found, 1, 1) if any(crop[:2]) else None
 
 
 class Refusing(Fake):
-    def decode(self, data, size, crop, *, shrink, strict):
+    def decode(self, data, size, crop, *, shrink):
         return None
 
 
 class WrongWhenShrunk(Fake):
-    def decode(self, data, size, crop, *, shrink, strict):
-        return super().decode(data, size, crop, shrink=shrink, strict=strict) + (shrink == 2)
+    def decode(self, data, size, crop, *, shrink):
+        return super().decode(data, size, crop, shrink=shrink) + (shrink == 2)
 
 
 class Old(Fake):
@@ -133,7 +133,7 @@ def test_another_size_than_the_headers_is_refused_before_pixels_are_written():
     for size, crop in (((40, 47), (0, 0, 47, 40)), ((41, 48), (0, 0, 48, 41)), ((40, 48), (0, 0, 49, 40))):
         assert decoder.decode(data, size, crop) is None
     assert decoder.decode(data, (40, 48), (8, 0, 48, 40)) is None  # no block starts there
-    assert decoder.decode(data[:-100], (40, 48), (0, 0, 48, 40), strict=True) is None
+    assert decoder.decode(data[:-100], (40, 48), (0, 0, 48, 40)) is None
     assert decoder.decode(b"", (40, 48), (0, 0, 48, 40)) is None
 
 

@@ -96,3 +96,23 @@ def test_pixels_are_written_once_to_memory_of_the_batch(chance):
         found, _ = recipe(image, {})
     assert [given.data_ptr() for given in memory.given] == [found.data_ptr()]
     assert batch_memory.is_channels_last(found)
+
+
+RESULTS = {
+    "dict": [lambda image, target: {"image": image, "target": target}],
+    "object": [lambda image, target: image.shape],
+    "nothing": [lambda image, target: None],
+    "list, then tuple": [lambda image, target: [image, target], lambda image, target: (target, image)],
+    "list, then flip": [lambda image, target: [image, target], RandomHorizontalFlip(1)],
+    "three values": [lambda image, target: (image, target, 1), lambda image, target, more: (image, more)],
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_what_transforms_return_is_passed_on_as_torchvisions_compose_does(name):
+    image = tv_tensors.Image(torch.randint(0, 256, (3, HEIGHT, WIDTH), dtype=torch.uint8))
+    expected, found = (
+        kind([v2.Resize(16), *RESULTS[name]])(image, {"a": 1}) for kind in (v2.Compose, DecodeAwareCompose)
+    )
+    assert type(found) is type(expected)
+    assert str(found) == str(expected)

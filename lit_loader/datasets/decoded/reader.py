@@ -13,6 +13,7 @@ import numpy as np
 import PIL
 import torch
 import torchvision
+from PIL import ImageFile
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
@@ -77,7 +78,9 @@ class CachedReader:
 
         def present_key() -> str:
             stamps = [image_stamp(str(table.root), name) for name in names]
-            return key_of(settings={**given, "versions": [PIL.__version__, *shrinkers]}, stamps=stamps)
+            truncated = {"truncated": True} if ImageFile.LOAD_TRUNCATED_IMAGES else {}
+            versions = {"versions": [PIL.__version__, *shrinkers]}
+            return key_of(settings={**given, **versions, **truncated}, stamps=stamps)
 
         def fill(file: BinaryIO) -> None:
             rows = np.unique(of_rows, return_index=True)[1]
