@@ -76,7 +76,7 @@ def test_what_is_no_image_gives_zero_and_the_reason(tmp_path):
     sizes, reasons = read(tmp_path, *names)
     assert sizes == [[0, 0], [31, 17], [0, 0], [0, 0], [0, 0]]
     assert sorted(reasons) == [0, 2, 3, 4]
-    assert "unknown to Pillow" in reasons[0]
+    assert "its format is not one that is read" in reasons[0]
     assert "not a regular file" in reasons[3]
     assert "No such file" in reasons[4]
 
@@ -140,7 +140,7 @@ def test_a_header_that_does_not_end_costs_little(tmp_path, name):
     spent, (_, peak) = time.process_time() - start, tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert sizes == [[0, 0]]
-    assert "MAX_HEADER" in reasons[0]
+    assert ("its format is not one that is read" if name == "script.jpg" else "MAX_HEADER") in reasons[0]
     assert spent < 5
     assert peak < 100e6
 
