@@ -79,8 +79,8 @@ class EncodedImage:
     Bound. Pixels of a part at 1/2, 1/4 or 1/8, shrunk to what is shown, against a full decode shrunk to the same: on
     photo-like pictures of 239 to 960 rows and on photographs PSNR is at least 33 dB (median 45), 999 of 1000 values
     are within 64 of 255 levels, and single values at sharp edges within 96. ``benchmarks/decode_error.py`` measures it.
-    Where a view reaches beyond an image whose sides are no multiples of 2, 4 or 8, its last row and column, parts of a
-    pixel then, are drawn as whole ones: beside the fill, 2 of 1000 values may be beyond 64, and single ones 110 off.
+    Where a view reaches beyond the image, and a side is not a multiple of 2, 4 or 8, the last row or column is part of
+    a pixel and drawn as a whole one: beside the fill, 2 of 1000 values may be beyond 64, and single ones 110 off.
     The scaled pixels are the frequencies that fit and not means of pixels, so fine texture keeps more contrast.
 
     libjpeg-turbo 3 decodes where one is found, else simplejpeg, else Pillow; they give the same bits, and the first

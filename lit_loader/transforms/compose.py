@@ -50,7 +50,9 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
     `lit_loader.datasets.EncodedImage` states; where nothing is shrunk to half or less and no step was put off, they
     are the same.
 
-    Hooks of a transform that is understood are not called. Determinism: that of the transforms.
+    Forward hooks of the transforms named here are not called.
+
+    Determinism: that of the transforms.
 
     Args:
         transforms: Called one after the other; those of a ``Compose`` among them stand in its place.
