@@ -6,7 +6,9 @@ import math
 
 from torchvision.transforms import v2
 
+from lit_loader.datasets import EncodedImage
 from lit_loader.transforms import DecodeAwareCompose, RandomHorizontalFlip
+from lit_loader.transforms.lazy_image import LazyImage
 from tests.photo_like import jpeg, photo_like
 from tests.read_both_ways import HEIGHT, LARGEST, LEAST_PSNR, WIDTH, both
 
@@ -47,3 +49,19 @@ def test_a_random_crop_is_moved_to_whole_pixels_of_what_is_decoded_and_its_targe
         assert not mean or 10 * math.log10(255**2 / mean) >= LEAST_PSNR
         assert apart.max() <= LARGEST
     assert 0.25 <= expected.transforms[0].moved <= 0.5, "in pixels of what is decoded"
+
+
+def test_a_crop_that_ends_with_the_image_still_ends_there(tmp_path):
+    """At 1/8 the image's 317 columns are 39 and a part of one."""
+    path = tmp_path / "image.jpg"
+    path.write_bytes(jpeg(photo_like(HEIGHT, WIDTH)))
+    whole = v2.RandomResizedCrop((29, 39), scale=(1, 1), ratio=(WIDTH / HEIGHT, WIDTH / HEIGHT))
+    assert both(DecodeAwareCompose([whole]), path, 3, seed=0).max() > 0  # equal targets, pixels read at 1/8
+
+
+def test_a_crop_of_one_pixel_is_not_empty(tmp_path):
+    path = tmp_path / "image.jpg"
+    path.write_bytes(jpeg(photo_like(40, 23)))
+    shown, part = LazyImage(EncodedImage(path)).cropped((15, 0, 23, 40), (1, 1))
+    assert part == (16, 0, 23, 40)
+    assert shown.read().shape == (3, 1, 1)
