@@ -21,7 +21,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from benchmarks.rounds import Pass
-from lit_loader.datasets import EncodedImage, decode_image
+from lit_loader.datasets import decode_image, open_image
 
 __all__ = ["BareSteps", "Shown", "bare_passes", "draw_crops", "draw_sizes", "write_pixels"]
 
@@ -67,9 +67,7 @@ class BareSteps:
             return decode_image(self.paths[number])[:, top:bottom, left:right]
         if self.kind == "cached":
             return _mapped(self.pixels)[number][:, top:bottom, left:right]
-        found = EncodedImage(self.paths[number]).read_region(
-            (left, top, right, bottom), zoom=self._zoom(index)
-        )
+        found = open_image(self.paths[number]).read_region((left, top, right, bottom), zoom=self._zoom(index))
         sides = (left - found.left, top - found.top, right - found.left, bottom - found.top)
         left, top, right, bottom = (round(side * found.zoom) for side in sides)
         return found.pixels[:, top:bottom, left:right]

@@ -19,7 +19,7 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from lit_loader.datasets import EncodedImage, decode_image
+from lit_loader.datasets import decode_image, open_image
 from lit_loader.transforms import CropToObjects, DecodeAwareCompose
 
 SIZES = ((375, 500), (481, 639), (960, 1280))
@@ -55,7 +55,7 @@ def differences(paths: Sequence[Path], transform: DecodeAwareCompose) -> list[tu
         torch.manual_seed(number)
         exact, _ = transform(tv_tensors.Image(decode_image(path)), {})
         torch.manual_seed(number)
-        fast, _ = transform.read(EncodedImage(path), {})
+        fast, _ = transform.read(open_image(path), {})
         found.append(difference(exact, fast))
     return found
 

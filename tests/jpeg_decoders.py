@@ -8,15 +8,14 @@ from unittest import mock
 
 import pytest
 
-from lit_loader.datasets import jpeg as jpeg_module
-from lit_loader.datasets import turbojpeg
+from lit_loader.datasets import encoded_image, turbojpeg
 from tests.photo_like import jpeg
 
 __all__ = ["DECODERS", "UNNAMED", "only", "with_sampling"]
 
 FOUND = {
     "turbojpeg": turbojpeg.turbo_decoder() is not None,
-    "simplejpeg": jpeg_module.decode_jpeg is not None,
+    "simplejpeg": turbojpeg.decode_jpeg is not None,
     "pillow": True,
 }
 DECODERS = [
@@ -34,11 +33,11 @@ def only(name):
     """Within it no other decoder is used."""
     with contextlib.ExitStack() as stack:
         if name == "turbojpeg":
-            stack.enter_context(mock.patch.object(jpeg_module, "_decode_whole", return_value=None))
+            stack.enter_context(mock.patch.object(encoded_image, "decode_whole", return_value=None))
         else:
-            stack.enter_context(mock.patch.object(jpeg_module, "turbo_decoder", return_value=None))
+            stack.enter_context(mock.patch.object(encoded_image, "turbo_decoder", return_value=None))
         if name == "pillow":
-            stack.enter_context(mock.patch.object(jpeg_module, "decode_jpeg", None))
+            stack.enter_context(mock.patch.object(turbojpeg, "decode_jpeg", None))
         yield
 
 

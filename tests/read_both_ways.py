@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torchvision import tv_tensors
 
-from lit_loader.datasets import EncodedImage, decode_image
+from lit_loader.datasets import decode_image, open_image
 
 __all__ = ["HEIGHT", "LARGEST", "LEAST_PSNR", "RARE", "WIDTH", "both", "target"]
 
@@ -34,7 +34,7 @@ def both(transform, path, num_objects, *, seed, make_target=target):
     found = []
     for image, call in (
         (tv_tensors.Image(decode_image(path)), transform),
-        (EncodedImage(path), transform.read),
+        (open_image(path), transform.read),
     ):
         torch.manual_seed(seed)
         sample = call(image, make_target(num_objects) if num_objects else {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lit_loader.datasets.classification import ClassificationDataset, ClassificationSample
 from lit_loader.datasets.decoded import CacheSettings
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
-from lit_loader.datasets.encoded_image import EncodedImage, decode_image
+from lit_loader.datasets.encoded_image import EncodedImage, decode_image, open_image
 from lit_loader.datasets.format_source import FormatSource, ShapesSource, VocSource
 from lit_loader.datasets.images import MAX_PIXELS
 from lit_loader.datasets.landmarks import LandmarkDataset
@@ -35,4 +35,5 @@ __all__ = [
     "every_sample",
     "labelled_samples",
     "landmark_samples",
+    "open_image",
 ]

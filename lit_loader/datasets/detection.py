@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
 
 from torch.utils.data import Dataset
-from torchvision import tv_tensors
 
 from lit_loader.datasets.decoded import CachedReader, CacheSettings, shrink_target
 from lit_loader.datasets.encoded_image import decode_image
@@ -21,7 +20,7 @@ from lit_loader.datasets.targets import (
     object_target,
 )
 from lit_loader.errors import ImageError
-from lit_loader.transforms import DecodeAwareCompose, DecodedImage, ImageSource
+from lit_loader.transforms import DecodeAwareCompose, DecodedImage, LazyImage
 from lit_loader.transforms.compose import needs_target
 from lit_loader.types import FIRST_LABEL
 
@@ -172,13 +171,12 @@ class DetectionDataset(Dataset[DetectionSample]):
             if image.size != (height, width):
                 target = shrink_target(target, true_size=(width, height), image=image)
         if self.transforms is None:
-            return tv_tensors.Image(image.read()), target
+            return image.image(), target
         try:
             if isinstance(self.transforms, DecodeAwareCompose):
-                exact = self.reading.decode == "exact"
-                sample: DetectionSample = self.transforms.read(image, target, exact=exact)
+                sample: DetectionSample = self.transforms.read(image, target)
             else:
-                sample = self.transforms(tv_tensors.Image(image.read()), target)
+                sample = self.transforms(image.image(), target)
             if not self._image_alone:
                 check_rows(sample, fields=(*self.extra_fields, *self.attributes))
         except Exception as error:
@@ -189,7 +187,7 @@ class DetectionDataset(Dataset[DetectionSample]):
     def _path(self, position: int) -> str:
         return f"{self.table.root}/{self.table.image_paths[position]}"  # a third of a Path's time
 
-    def _open(self, position: int) -> tuple[ImageSource, tuple[int, int]]:
+    def _open(self, position: int) -> tuple[LazyImage, tuple[int, int]]:
         """Return the image, and its (width, height) in the file.
 
         It is decoded, unless it is cached or ``transforms`` and ``decode`` say to decode what is shown.
@@ -198,7 +196,7 @@ class DetectionDataset(Dataset[DetectionSample]):
             return self.cache.open(position)
         path = self._path(position)
         if self.reading.decode == "fast" and isinstance(self.transforms, DecodeAwareCompose):
-            image: ImageSource = self.reading.open(path)
+            image: LazyImage = self.reading.open(path)
         else:
             image = DecodedImage(self.reading.read(path))
         height, width = image.size

@@ -1,11 +1,14 @@
-"""An image file that is read and not decoded yet: it decodes the region that is asked for, no larger than needed."""
+"""Image files: decoded in full, or read now and decoded when a region is asked for, no larger than needed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -19,14 +22,25 @@ from lit_loader.datasets.images import (
     stored_region,
     upright,
 )
-from lit_loader.datasets.jpeg import JpegFrame, check_jpeg_cost, decode_region, jpeg_frame
+from lit_loader.datasets.jpeg import JpegFrame, check_jpeg_cost, jpeg_frame
+from lit_loader.datasets.turbojpeg import decode_whole, turbo_decoder
 from lit_loader.errors import ImageError
-from lit_loader.transforms import ImageRegion
+from lit_loader.transforms import ChangedImage, DecodedImage, ImageRegion, LazyImage
+from lit_loader.transforms.lazy_image import Part, Step
 
-__all__ = ["EncodedImage", "decode_image"]
+__all__ = ["EncodedImage", "decode_image", "open_image"]
 
+# NOTE [Regions of a JPEG]
+# Huffman decoding takes most of the time, and its blocks come row by row: libjpeg-turbo 3 leaves out what lies below a
+# region, and the inverse transform and the colours of what lies above and beside. A region starts at a whole block of
+# 16 columns (of the rare 4:1:1 they are 32: where that does not fit, all is decoded), and colours are interpolated
+# from the pixels beside, so a few more are decoded at the sides. Of a file of several scans it decodes all: where some
+# are missing, libjpeg smooths from block to block. The inverse transform is made at 1/2, 1/4 or 1/8 where that is
+# enough; the scales between have no fast code and save nothing. Where there is no libjpeg-turbo 3, the whole image is
+# decoded by simplejpeg or Pillow, with the same bits. So is what the first warns of: Pillow accepts some damage.
 _SHRINKS: Final = (8, 4, 2)
 _SMALLEST_SHRUNK_SIDE: Final = 16
+_BESIDE, _ALIGNED = 8, 16
 
 
 def decode_image(path: Path | str, *, max_pixels: int = MAX_PIXELS, exif_orientation: bool = True) -> Tensor:
@@ -66,15 +80,56 @@ def decode_image(path: Path | str, *, max_pixels: int = MAX_PIXELS, exif_orienta
             message names the file.
         ValueError: If ``max_pixels`` is below 1.
     """
-    return EncodedImage(path, max_pixels=max_pixels, exif_orientation=exif_orientation).read()
+    return open_image(path, max_pixels=max_pixels, exif_orientation=exif_orientation).read()
 
 
-class EncodedImage:
-    """The bytes of an image file, which are decoded as far as needed; `lit_loader.transforms.ImageSource`.
+def open_image(path: Path | str, *, max_pixels: int = MAX_PIXELS, exif_orientation: bool = True) -> LazyImage:
+    """Read an image file; a JPEG is decoded when its pixels are asked for, as far as they are.
 
-    JPEG of 8 bits and one or three channels is decoded in part: at 1/2, 1/4 or 1/8 where what is shown is at most
-    that large, and the region that is shown. A region at full size has the bits of `decode_image`. Everything else is
-    decoded in full by Pillow when this is made.
+    Args:
+        path: The file.
+        max_pixels: As for `decode_image`.
+        exif_orientation: As for `decode_image`.
+
+    Returns:
+        An `EncodedImage` of a JPEG of 8 bits and one or three channels; everything else is decoded by Pillow now.
+
+    Raises:
+        ImageError: As `decode_image` does; a damaged JPEG may be found out only when it is decoded.
+    """
+    data = read_image_file(path, max_pixels=max_pixels)
+    decode = partial(decode_bytes, data, path, max_pixels=max_pixels, exif_orientation=exif_orientation)
+    try:
+        frame = _frame_to_decode(data, max_pixels=max_pixels)
+    except ImageError as error:
+        raise ImageError(f"{path}: {error}") from None
+    if frame is None:
+        return DecodedImage(decode())
+    orientation = 1
+    if exif_orientation and frame.may_be_turned:
+        try:
+            with Image.open(BytesIO(data), formats=("JPEG",)) as image:
+                orientation = orientation_of(image)
+        except Exception:  # also Pillow's warnings of broken EXIF, made errors
+            return DecodedImage(decode())
+    return EncodedImage(data, frame, orientation, decode)
+
+
+def _frame_to_decode(data: bytes, *, max_pixels: int) -> JpegFrame | None:
+    """Return the frame of a JPEG that can be decoded in part, or None: `decode_bytes` judges the file."""
+    frame = jpeg_frame(data)
+    num_pixels = 0 if frame is None else frame.height * frame.width
+    if frame is None or num_pixels > min(max_pixels, 2 * (Image.MAX_IMAGE_PIXELS or max_pixels)):
+        return None
+    if not frame.one_pass:  # a decoder takes one scan of such a file, and refuses more
+        check_jpeg_cost(data, num_pixels=num_pixels)
+    return frame
+
+
+class EncodedImage(LazyImage):
+    """A JPEG file from `open_image`, of which the region that is shown is decoded, no larger than it is shown.
+
+    It is decoded at 1/2, 1/4 or 1/8 where that is enough. A region at full size has the bits of `decode_image`.
 
     Bound. Pixels of a part at 1/2, 1/4 or 1/8, shrunk to what is shown, against a full decode shrunk to the same: on
     photo-like pictures of 239 to 960 rows and on photographs PSNR is at least 33 dB (median 45), 999 of 1000 values
@@ -84,36 +139,21 @@ class EncodedImage:
     The scaled pixels are the frequencies that fit and not means of pixels, so fine texture keeps more contrast.
 
     libjpeg-turbo 3 decodes where one is found, else simplejpeg, else Pillow; they give the same bits, and the first
-    alone leaves out what lies around the region. A file that is damaged where it is decoded goes to Pillow.
+    alone leaves out what lies around the region.
 
     Runs in: any thread; decoding lets go of the interpreter lock. Owns: the file's bytes.
 
     Args:
-        path: The file.
-        max_pixels: As for `decode_image`.
-        exif_orientation: As for `decode_image`.
-
-    Raises:
-        ImageError: As `decode_image` does; a damaged file may be found out only when it is decoded.
-
-    Attributes:
-        size: Height and width of the upright image, in pixels.
+        data: The file.
+        frame: Its frame.
+        orientation: How its pixels are to be turned, as EXIF counts, 1 to 8.
+        decode: Decodes the file in full, or says what is wrong with it: used where the decoder refuses it.
     """
 
-    def __init__(
-        self, path: Path | str, *, max_pixels: int = MAX_PIXELS, exif_orientation: bool = True
-    ) -> None:
-        self._path = path
-        self._settings: dict[str, Any] = {"max_pixels": max_pixels, "exif_orientation": exif_orientation}
-        self._data = read_image_file(path, max_pixels=max_pixels)
-        self._pixels: Tensor | None = None
-        self._orientation = 1
-        try:
-            self._frame = self._decodable_frame(**self._settings)
-        except ImageError as error:
-            raise ImageError(f"{path}: {error}") from None
-        height, width = self.read().shape[-2:] if self._frame is None else self._frame[:2]
-        self.size: tuple[int, int] = (width, height) if self._orientation >= SIDEWAYS else (height, width)
+    def __init__(self, data: bytes, frame: JpegFrame, orientation: int, decode: Callable[[], Tensor]) -> None:
+        self._data, self._frame, self._orientation, self._decode = data, frame, orientation, decode
+        height, width = frame.height, frame.width
+        self.size = (width, height) if orientation >= SIDEWAYS else (height, width)
 
     def read(self) -> Tensor:
         """Return all pixels, uint8 ``(3, H, W)``, a pixel's three values side by side in memory.
@@ -121,57 +161,54 @@ class EncodedImage:
         Raises:
             ImageError: The file is damaged; the message names it.
         """
-        if self._frame is not None:
-            whole = (0, 0, self._frame.width, self._frame.height)
-            found = decode_region(self._data, self._frame, whole)
-            if found is not None:
-                return interleaved(upright(found, self._orientation))
-        if self._pixels is None:
-            self._pixels = decode_bytes(self._data, self._path, **self._settings)
-        return self._pixels
+        found = self._stored((0, 0, self._frame.width, self._frame.height), shrink=1)
+        return self._decode() if found is None else interleaved(upright(found, self._orientation))
 
-    def read_region(self, region: tuple[int, int, int, int], *, zoom: float) -> ImageRegion:
-        """Return a region, not smaller than ``zoom`` times its size or than it is.
-
-        Args:
-            region: Left, top, right and bottom, in whole pixels of the upright image; at least one pixel, inside it.
-            zoom: Pixels of the result for one of the image that are enough, along both axes.
-
-        Returns:
-            The region, moved outwards to whole pixels of the result, with memory in any order.
+    def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
+        """Return a region, not smaller than ``zoom`` times its size or than it is; see `LazyImage.read_region`.
 
         Raises:
             ImageError: The file is damaged; the message names it.
         """
-        left, top, right, bottom = region
-        if self._frame is not None:
-            shrink = next((by for by in _SHRINKS if zoom * by <= 1 and self._can_shrink(self._frame, by)), 1)
-            stored = stored_region(region, self._orientation, self.size)
-            found = decode_region(self._data, self._frame, stored, shrink=shrink)
-            if found is not None:
-                corner = left // shrink * shrink, top // shrink * shrink
-                return ImageRegion(upright(found, self._orientation), *corner, 1 / shrink)
-            self._frame = None  # Pillow may accept it, or says what is wrong
-        return ImageRegion(self.read()[:, top:bottom, left:right], left, top, 1.0)
+        shrink = next((by for by in _SHRINKS if zoom * by <= 1 and self._can_shrink(by)), 1)
+        found = self._stored(stored_region(region, self._orientation, self.size), shrink=shrink)
+        if found is None:
+            return ImageRegion(self._decode(), 0, 0, 1.0)
+        left, top = (side // shrink * shrink for side in region[:2])
+        return ImageRegion(upright(found, self._orientation), left, top, 1 / shrink)
 
-    def _can_shrink(self, frame: JpegFrame, by: int) -> bool:
-        if min(frame.height, frame.width) < _SMALLEST_SHRUNK_SIDE:
+    def changed(self, step: Step) -> LazyImage:
+        """Return the image with a step put off."""
+        return ChangedImage(self, step)
+
+    def _can_shrink(self, by: int) -> bool:
+        height, width = self._frame.height, self._frame.width
+        if min(height, width) < _SMALLEST_SHRUNK_SIDE:
             return False
         # Turned, what is left of the last block would lie before the first pixel.
-        return self._orientation == 1 or (frame.height % by == 0 and frame.width % by == 0)
+        return self._orientation == 1 or (height % by == 0 and width % by == 0)
 
-    def _decodable_frame(self, *, max_pixels: int, exif_orientation: bool) -> JpegFrame | None:
-        """Return the frame of a JPEG that can be decoded in part, or None: `decode_bytes` judges the file."""
-        frame = jpeg_frame(self._data)
-        num_pixels = 0 if frame is None else frame.height * frame.width
-        if frame is None or num_pixels > min(max_pixels, 2 * (Image.MAX_IMAGE_PIXELS or max_pixels)):
+    def _stored(self, region: Part, *, shrink: int) -> Tensor | None:
+        """Return a region of the image as stored, its sides divided by ``shrink``, or None if none takes the file.
+
+        Args:
+            region: In pixels as stored, moved outwards to whole pixels of the result.
+            shrink: 1, 2, 4 or 8.
+        """
+        height, width = self._frame.height, self._frame.width
+        left, top = region[0] // shrink, region[1] // shrink
+        right, bottom = -(-region[2] // shrink), -(-region[3] // shrink)
+        crop = whole = (0, 0, -(-width // shrink), -(-height // shrink))
+        if self._frame.one_pass:  # see NOTE [Regions of a JPEG]
+            low, high = (region[0] - _BESIDE) // _ALIGNED * _ALIGNED, region[2] + _BESIDE
+            crop = (max(low, 0) // shrink, top, -(-min(high, width) // shrink), bottom)
+        decoder, pixels = turbo_decoder(), None
+        if decoder is not None:
+            pixels = decoder.decode(self._data, (height, width), crop, shrink=shrink)
+        if pixels is None:
+            crop, pixels = whole, decode_whole(self._data, (height, width), shrink=shrink)
+        if pixels is None:
             return None
-        if not frame.one_pass:  # a decoder takes one scan of such a file, and refuses more
-            check_jpeg_cost(self._data, num_pixels=num_pixels)
-        if exif_orientation and frame.may_be_turned:
-            try:
-                with Image.open(BytesIO(self._data), formats=("JPEG",)) as image:
-                    self._orientation = orientation_of(image)
-            except Exception:  # also Pillow's warnings of broken EXIF, made errors
-                return None
-        return frame
+        # Cut by numpy: each call of torch lets go of the interpreter lock, for which threads then wait.
+        cut = pixels[top - crop[1] : bottom - crop[1], left - crop[0] : right - crop[0]]
+        return torch.from_numpy(cut.transpose(2, 0, 1))

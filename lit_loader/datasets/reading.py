@@ -8,8 +8,9 @@ from typing import Literal, TypeAlias, get_args
 
 from torch import Tensor
 
-from lit_loader.datasets.encoded_image import EncodedImage
+from lit_loader.datasets.encoded_image import open_image
 from lit_loader.datasets.images import MAX_PIXELS
+from lit_loader.transforms import LazyImage
 
 __all__ = ["Decode", "ImageReading", "SizeMismatch"]
 
@@ -63,10 +64,10 @@ class ImageReading:
         """
         return self.open(path).read()
 
-    def open(self, path: Path | str) -> EncodedImage:
+    def open(self, path: Path | str) -> LazyImage:
         """Read an image's file and header; its pixels are decoded when they are asked for, as far as they are.
 
         Raises:
             ImageError: The file cannot be read, or is larger than ``max_pixels``; the message names the file.
         """
-        return EncodedImage(path, max_pixels=self.max_pixels, exif_orientation=self.exif_orientation)
+        return open_image(path, max_pixels=self.max_pixels, exif_orientation=self.exif_orientation)

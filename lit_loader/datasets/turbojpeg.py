@@ -20,7 +20,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-__all__ = ["Pixels", "TurboDecoder", "turbo_decoder"]
+try:
+    from simplejpeg import decode_jpeg
+except ImportError:  # an extra
+    decode_jpeg = None
+
+__all__ = ["Pixels", "TurboDecoder", "decode_whole", "turbo_decoder"]
 
 Pixels: TypeAlias = npt.NDArray[np.uint8]
 """RGB ``(h, w, 3)``."""
@@ -91,6 +96,21 @@ class TurboDecoder:
             return None if failed else pixels
         finally:
             lib.tj3Destroy(handle)
+
+
+def decode_whole(data: bytes, size: tuple[int, int], *, shrink: int) -> Pixels | None:
+    """Return all pixels by simplejpeg or else Pillow, or None if neither takes the file; see `TurboDecoder.decode`."""
+    height, width = -(-size[0] // shrink), -(-size[1] // shrink)
+    pixels: Pixels | None = None
+    with contextlib.suppress(Exception):  # it refuses damage that Pillow accepts, and says nothing that helps
+        if decode_jpeg is not None:
+            pixels = decode_jpeg(data, colorspace="RGB", min_height=height, min_width=width, min_factor=1)
+    with contextlib.suppress(Exception):
+        if pixels is None:
+            with Image.open(BytesIO(data), formats=("JPEG",)) as image:
+                image.draft(None, (size[1] // shrink, size[0] // shrink))
+                pixels = np.array(image.convert("RGB"))
+    return None if pixels is None or pixels.shape != (height, width, 3) else pixels
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from lit_loader.transforms.crops import CropToObjects
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox
-from lit_loader.transforms.lazy_image import DecodedImage, ImageSource, LazyImage
+from lit_loader.transforms.lazy_image import DecodedImage, LazyImage
 from lit_loader.transforms.moving import flat_targets, moved_targets, resized
 from lit_loader.transforms.resized_crop import RandomResizedCrop
 from lit_loader.transforms.sanitize import SanitizeObjects
@@ -29,6 +29,7 @@ _LAST: Final = (ToUInt8, ToFloat32)
 _TAKE_LAZY: Final = (*_FLIPS, *_LAST, CropToObjects, Letterbox, SanitizeObjects, UpdateVisibility)
 _RESIZES: Final = (v2.RandomShortestSize, v2.Resize)
 _CROPS: Final = (v2.RandomResizedCrop, RandomResizedCrop)
+_THREE_CHANNELS: Final = tv_tensors.Image(torch.zeros((3, 1, 1), dtype=torch.uint8))
 _IMAGE_ALONE: Final = (*_FLIPS, *_LAST, *_RESIZES, *_CROPS, v2.RandomPhotometricDistort)
 
 
@@ -44,9 +45,7 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
     pixels. Any other transform that comes first, such as ``v2.RandomZoomOut``, `RandomObjectCrop` or one of the user's,
     gets the image decoded in full.
 
-    Random draws, boxes, points, masks and labels are those of the decoded image; but a random crop of a JPEG that is
-    decoded at 1/2, 1/4 or 1/8 has its sides moved to the nearest multiples of 2, 4 or 8, at most half a pixel of the
-    result, and boxes, points and masks go with it. Pixels are within the bound that
+    Random draws, boxes, points, masks and labels are those of the decoded image. Pixels are within the bound that
     `lit_loader.datasets.EncodedImage` states; where nothing is shrunk to half or less and no step was put off, they
     are the same.
 
@@ -67,30 +66,25 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
         if image is not None and type(image) is tv_tensors.Image:
             plain = image.as_subclass(torch.Tensor)
             if plain.dtype is torch.uint8 and plain.is_cpu and plain.ndim == 3 and len(plain) == 3:
-                return self._run(LazyImage(DecodedImage(plain), exact=True), inputs[1:])
+                return self.read(DecodedImage(plain), *inputs[1:])
         return super().forward(*inputs)
 
-    def read(self, image: ImageSource, target: Any, *, exact: bool = False) -> Any:
-        """Transform a sample whose image is not decoded yet.
+    def read(self, image: LazyImage, *others: Any) -> Any:
+        """Transform a sample whose image need not be decoded yet.
 
         Args:
-            image: The source of its pixels.
-            target: Boxes, points and masks in pixels of the whole, upright image.
-            exact: Whether every step is made at full size, so that a source that decodes every pixel gives the bits of
-                ``self(image, target)``.
+            image: The image.
+            others: A target with boxes, points and masks in pixels of the whole, upright image.
 
         Returns:
-            What ``self(image, target)`` gives for the decoded image.
+            What ``self(image, *others)`` gives for the decoded image.
         """
-        return self._run(LazyImage(image, exact=exact), (target,))
-
-    def _run(self, image: LazyImage, rest: Sequence[Any]) -> Any:
-        if not flat_targets(rest, size=image.size):
-            return super().forward(image.read(), *rest)
-        sample: Any = (image, *rest)
+        if not flat_targets(others, size=image.size):
+            return super().forward(image.image(), *others)
+        sample: Any = (image, *others)
         for transform in self.transforms:
             sample = _step(transform, *sample) if _is_lazy(sample) else transform(*sample)
-        return (sample[0].read(), *sample[1:]) if _is_lazy(sample) else sample
+        return (sample[0].image(), *sample[1:]) if _is_lazy(sample) else sample
 
 
 def needs_target(transform: Any) -> bool:
@@ -121,25 +115,29 @@ def _step(transform: Any, image: LazyImage, *rest: Any) -> Any:
     if kind in _TAKE_LAZY:
         return transform(image, *rest)
     if kind in _RESIZES and _is_as_read(transform):
-        shape = image.placeholder()
         if kind is v2.Resize:
-            new = functional.resize(shape, transform.size, max_size=transform.max_size).shape[-2:]
+            shape = functional.resize(
+                _without_pixels(image), transform.size, max_size=transform.max_size
+            ).shape
         else:
-            new = transform.make_params([shape])["size"]
-        size = (new[0], new[1])
+            shape = transform.make_params([_without_pixels(image)])["size"]
+        size = (shape[-2], shape[-1])
         return (image.resized(size), *moved_targets(rest, partial(resized, size=size)))
     if kind in _CROPS and _is_as_read(transform):
-        ours = kind is RandomResizedCrop
-        params = transform.crop(image.size) if ours else transform.make_params([image.placeholder()])
-        top, left, height, width = (params[name] for name in ("top", "left", "height", "width"))
-        size = (transform.size[0], transform.size[1])
-        image, (left, top, right, bottom) = image.cropped((left, top, left + width, top + height), size)
-        shown = {"top": top, "left": left, "height": bottom - top, "width": right - left}
-        return (image, *moved_targets(rest, partial(functional.resized_crop, size=list(size), **shown)))
+        ours = kind is RandomResizedCrop  # asked for the size alone, which takes a tenth of the time
+        crop = transform.crop(image.size) if ours else transform.make_params([_without_pixels(image)])
+        part = crop["left"], crop["top"], crop["left"] + crop["width"], crop["top"] + crop["height"]
+        move = partial(functional.resized_crop, **crop, size=list(transform.size))
+        return (image.part(part, tuple(transform.size)), *moved_targets(rest, move))
     if kind is v2.RandomPhotometricDistort:
-        params = transform.make_params([image.placeholder(channels=3)])
-        return (image.then(partial(transform.transform, params=params)), *rest)
-    return transform(image.read(), *rest)
+        params = transform.make_params([_THREE_CHANNELS])
+        return (image.changed(partial(transform.transform, params=params)), *rest)
+    return transform(image.image(), *rest)
+
+
+def _without_pixels(image: LazyImage) -> tv_tensors.Image:
+    """Return an image of this size that takes no memory, for torchvision."""
+    return torch.empty((0, *image.size), dtype=torch.uint8).as_subclass(tv_tensors.Image)
 
 
 def _is_as_read(resize: Any) -> bool:

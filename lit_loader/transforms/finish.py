@@ -41,7 +41,7 @@ class ToFloat32(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
     def forward(self, *inputs: Any) -> Any:
         """Convert a sample: an image, or one with a target."""
         if isinstance(inputs[0], LazyImage):
-            return (self.transform(inputs[0].read(), {}), *inputs[1:])
+            return (self.transform(inputs[0].image(), {}), *inputs[1:])
         return _through(self, inputs) if _is_alone(inputs) else super().forward(*inputs)
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
@@ -70,7 +70,8 @@ class ToUInt8(v2.Transform):  # type: ignore[misc] # torchvision is untyped
     def forward(self, *inputs: Any) -> Any:
         """Place a sample: an image, or one with a target."""
         if isinstance(inputs[0], LazyImage):
-            return (inputs[0].read_into(batch_memory.empty), *inputs[1:])
+            image = inputs[0].read_into(batch_memory.empty).as_subclass(tv_tensors.Image)
+            return (image, *inputs[1:])
         return _through(self, inputs) if _is_alone(inputs) else super().forward(*inputs)
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:

@@ -90,7 +90,7 @@ class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
     def _mirrored(self, sample: Any) -> Any:
         image, *rest = sample if isinstance(sample, tuple) and sample else (None,)
         if isinstance(image, LazyImage):
-            return (image.then(self._mirror), *moved_targets(rest, self._mirror))
+            return (image.changed(self._mirror), *moved_targets(rest, self._mirror))
         if type(image) is tv_tensors.Image and flat_targets(rest, size=image.shape[-2:]):
             return (self._mirror(image), *moved_targets(rest, self._mirror))
         return self._mirror_leaves(sample)

@@ -74,7 +74,7 @@ class Letterbox(v2.Transform):  # type: ignore[misc] # torchvision is untyped
         scaled, padding = letterbox_geometry((size[0], size[1]), self.size)
         if isinstance(first, LazyImage):
             moved = moved_targets(sample[1:], partial(resized, size=scaled))
-            sample = (first.resized(scaled).read(), *moved)
+            sample = (first.resized(scaled).image(), *moved)
         else:
             sample = v2.Resize(list(scaled))(sample)
         return v2.Pad(list(padding), fill={tv_tensors.Mask: 0, "others": self.fill})(sample)

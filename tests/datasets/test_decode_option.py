@@ -10,7 +10,6 @@ from torchvision.transforms import v2
 
 from lit_loader import DataLoader, DetectionDataset
 from lit_loader.datasets import ClassificationDataset, EncodedImage, ImageReading, decode_image
-from lit_loader.datasets import reading as reading_module
 from lit_loader.errors import ImageError
 from lit_loader.formats import read_annotations
 from lit_loader.transforms import (
@@ -36,15 +35,16 @@ def table(tmp_path_factory):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """The files of which a region was decoded."""
+    """The regions that were decoded."""
     found = []
 
-    class Noting(EncodedImage):
-        def read_region(self, region, *, zoom):
-            found.append(self._path)
-            return super().read_region(region, zoom=zoom)
+    plain = EncodedImage.read_region
 
-    monkeypatch.setattr(reading_module, "EncodedImage", Noting)
+    def noting(image, region, *, zoom):
+        found.append(region)
+        return plain(image, region, zoom=zoom)
+
+    monkeypatch.setattr(EncodedImage, "read_region", noting)
     return found
 
 

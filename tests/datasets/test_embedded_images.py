@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from lit_loader.cli import main
-from lit_loader.datasets import DetectionDataset, EncodedImage, ImageReading, decode_image
+from lit_loader.datasets import DetectionDataset, ImageReading, decode_image, open_image
 from lit_loader.errors import AnnotationError, ImageError
 from lit_loader.formats import ReadPolicy, read_annotations
 from tests.formats.structured_sets import labelme_shape
@@ -48,7 +48,7 @@ def test_an_embedded_image_has_its_size_and_pixels(tmp_path, format, decode):
     (tmp_path / "beside").write_bytes(data)
     pixels = decode_image(tmp_path / "beside")
     assert torch.equal(decode_image(table.image_path(0)), pixels)
-    assert torch.equal(EncodedImage(table.image_path(0)).read(), pixels)
+    assert torch.equal(open_image(table.image_path(0)).read(), pixels)
     image, target = DetectionDataset(table, reading=ImageReading(decode=decode))[0]
     assert torch.equal(torch.as_tensor(image), pixels)
     assert target["boxes"].tolist() == [[1, 2, 30, 20]]

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lit_loader.datasets import EncodedImage, decode_image
+from lit_loader.datasets import decode_image, open_image
 from lit_loader.datasets.images import decode_bytes
 from lit_loader.errors import ImageError
 from tests.jpeg_decoders import DECODERS, only
@@ -31,10 +31,17 @@ def written(tmp_path, data):
     return path
 
 
+def shown(found, region):
+    """The pixels of a region at full size, of what was read of it."""
+    assert found.zoom == 1
+    left, top, right, bottom = region
+    return found.pixels[:, top - found.top : bottom - found.top, left - found.left : right - found.left]
+
+
 @pytest.mark.parametrize("zoom", [0.5, 0.26, 0.25, 0.125, 0.01])
 def test_a_shrunk_region_is_the_smallest_that_is_enough(tmp_path, decoder, zoom):
     path = written(tmp_path, jpeg(photo_like(181, 243)))
-    part, _, _, reached = EncodedImage(path).read_region((0, 0, 243, 181), zoom=zoom)
+    part, _, _, reached = open_image(path).read_region((0, 0, 243, 181), zoom=zoom)
     assert reached == {0.5: 0.5, 0.26: 0.5, 0.25: 0.25, 0.125: 0.125, 0.01: 0.125}[zoom]
     assert part.shape == (3, math.ceil(181 * reached), math.ceil(243 * reached))
 
@@ -46,19 +53,19 @@ def test_a_turned_part_is_turned_as_the_whole_image(tmp_path, decoder, orientati
     exif[0x0112] = orientation
     path = written(tmp_path, jpeg(photo_like(*shape), exif=exif, subsampling=0))
     whole = decode_image(path)
-    image = EncodedImage(path)
+    image = open_image(path)
     assert image.size == tuple(whole.shape[1:])
     assert torch.equal(image.read_region((5, 7, 35, 40), zoom=1).pixels, whole[:, 7:40, 5:35])
     assert decode_image(path).permute(1, 2, 0).is_contiguous()
-    part, _, _, zoom = EncodedImage(path).read_region((0, 0, *image.size[::-1]), zoom=0.5)
+    part, _, _, zoom = open_image(path).read_region((0, 0, *image.size[::-1]), zoom=0.5)
     expected = torch.nn.functional.interpolate(whole[None].float(), part.shape[1:], mode="area")[0]
     assert (part.float() - expected).abs().mean() < 5  # 20 and more where it is turned wrongly
     assert zoom in ((0.5,) if shape[0] % 8 == 0 or orientation == 1 else (1,))
     if zoom == 0.5:
-        inner = EncodedImage(path).read_region((41, 30, 101, 77), zoom=0.5)
+        inner = open_image(path).read_region((41, 30, 101, 77), zoom=0.5)
         assert inner[1:] == (40, 30, 0.5)
         assert torch.equal(inner.pixels, part[:, 15:39, 20:51])
-    as_stored = EncodedImage(path, exif_orientation=False)
+    as_stored = open_image(path, exif_orientation=False)
     assert as_stored.size == shape
 
 
@@ -66,12 +73,12 @@ def test_a_turned_part_is_turned_as_the_whole_image(tmp_path, decoder, orientati
 def test_other_colours_and_other_formats_are_those_of_the_full_decode(tmp_path, decoder, mode):
     image = photo_like(80, 96).convert(mode)
     path = written(tmp_path, jpeg(image))
-    assert torch.equal(EncodedImage(path).read_region((0, 0, 96, 80), zoom=1).pixels, decode_image(path))
+    assert torch.equal(open_image(path).read_region((0, 0, 96, 80), zoom=1).pixels, decode_image(path))
     if mode != "CMYK":
         image.save(tmp_path / "image.png")
-        found = EncodedImage(tmp_path / "image.png").read_region((3, 5, 20, 10), zoom=0.1)
-        assert found[1:] == (3, 5, 1)
-        assert torch.equal(found.pixels, decode_image(tmp_path / "image.png")[:, 5:10, 3:20])
+        found = open_image(tmp_path / "image.png").read_region((3, 5, 20, 10), zoom=0.1)
+        assert found[1:] == (0, 0, 1)
+        assert torch.equal(found.pixels, decode_image(tmp_path / "image.png"))
 
 
 @pytest.mark.parametrize("cut", [3, 100, 2000])
@@ -79,7 +86,7 @@ def test_a_truncated_file_is_refused_by_name_as_in_a_full_decode(tmp_path, decod
     data = jpeg(photo_like(181, 243))
     path = written(tmp_path, data[:-cut])
     with pytest.raises(ImageError, match=r"image\.jpg"):
-        EncodedImage(path).read_region((0, 0, 40, 20), zoom=0.5)
+        open_image(path).read_region((0, 0, 40, 20), zoom=0.5)
     with pytest.raises(ImageError, match=r"image\.jpg"):
         decode_image(path)
 
@@ -117,17 +124,20 @@ def test_damaged_files_are_refused_where_pillow_refuses_them_and_else_have_its_b
             with pytest.raises(ImageError, match=r"image\.jpg"):
                 decode_image(path)
             with contextlib.suppress(ImageError):
-                EncodedImage(path).read_region((0, 0, 1, 1), zoom=1)
+                open_image(path).read_region((0, 0, 1, 1), zoom=1)
         else:
             assert torch.equal(decode_image(path), expected)
-            image = EncodedImage(path)
+            image = open_image(path)
             height, width = image.size
             found = image.read_region((width // 2, height // 3, width, height), zoom=1)
-            assert torch.equal(found.pixels, expected[:, height // 3 :, width // 2 :])
+            assert torch.equal(
+                shown(found, (width // 2, height // 3, width, height)),
+                expected[:, height // 3 :, width // 2 :],
+            )
     assert refused < 60 or kind == "cut off"
 
 
-@pytest.mark.parametrize("read", [decode_image, EncodedImage])
+@pytest.mark.parametrize("read", [decode_image, open_image])
 @pytest.mark.parametrize(
     ("make", "told"),
     [
@@ -142,7 +152,6 @@ def test_damaged_files_are_refused_where_pillow_refuses_them_and_else_have_its_b
             lambda: b"\xff\xd8" + b"\xff\xe1\x00\x0aExif\0\0??" * 65 + jpeg(photo_like(16, 16))[2:],
             "65 of them of EXIF",
         ),
-        (lambda: b"\xff\xd8" + (b"\xff\xfe\xff\xff" + b"\0" * 65533) * 600, "its header goes on beyond"),
         (
             lambda: jpeg(photo_like(16, 16), progressive=True) + b"\0" * (65 << 20),
             "exceed the bound of 67108864",
@@ -154,7 +163,6 @@ def test_damaged_files_are_refused_where_pillow_refuses_them_and_else_have_its_b
         "empty segments",
         "stray bytes",
         "EXIF",
-        "comments",
         "64 MiB behind the image",
     ],
 )
@@ -179,12 +187,12 @@ def test_a_progressive_file_that_ends_early_has_the_same_bits_in_part_and_as_a_w
     path = written(tmp_path, b"\xff\xda".join([*scans[:num_scans], last]) + b"\xff\xd9")
     with only("pillow"):
         whole = decode_image(path)
-        halves = EncodedImage(path).read_region((0, 0, 130, 90), zoom=0.5).pixels
+        halves = open_image(path).read_region((0, 0, 130, 90), zoom=0.5).pixels
     with only(name):
         assert torch.equal(decode_image(path), whole)
-        found = EncodedImage(path).read_region((40, 30, 100, 70), zoom=1)
+        found = open_image(path).read_region((40, 30, 100, 70), zoom=1)
         assert torch.equal(found.pixels, whole[:, 30:70, 40:100])
-        found = EncodedImage(path).read_region((40, 30, 100, 70), zoom=0.5)
+        found = open_image(path).read_region((40, 30, 100, 70), zoom=0.5)
         assert torch.equal(found.pixels, halves[:, 15:35, 20:50])
 
 
@@ -200,11 +208,11 @@ def test_of_a_damaged_progressive_file_no_pixel_is_left_unwritten(tmp_path):
             expected = decode_bytes(path.read_bytes(), path, max_pixels=10**6, exif_orientation=True)
         except ImageError:
             with pytest.raises(ImageError, match=r"image\.jpg"):
-                EncodedImage(path).read_region((20, 30, 150, 170), zoom=1)
+                open_image(path).read_region((20, 30, 150, 170), zoom=1)
         else:
             num_read += 1
-            found = EncodedImage(path).read_region((20, 30, 150, 170), zoom=1).pixels
-            assert torch.equal(found, expected[:, 30:170, 20:150])
+            found = open_image(path).read_region((20, 30, 150, 170), zoom=1)
+            assert torch.equal(shown(found, (20, 30, 150, 170)), expected[:, 30:170, 20:150])
     assert num_read > 20
 
 
@@ -222,11 +230,11 @@ def test_a_header_of_more_than_max_pixels_is_refused_before_pixels_are_allocated
     data[at + 5 : at + 9] = b"\xff\xdc\xff\xdc"
     path = written(tmp_path, bytes(data))
     with pytest.raises(ImageError, match=r"image\.jpg: .*exceeds"):
-        EncodedImage(path)
+        open_image(path)
     small = written(tmp_path, jpeg(photo_like(16, 16)))
     with pytest.raises(ImageError, match="16x16 = 256 pixels exceeds max_pixels=255"):
-        EncodedImage(small, max_pixels=255)
-    assert EncodedImage(small, max_pixels=256).size == (16, 16)
+        open_image(small, max_pixels=255)
+    assert open_image(small, max_pixels=256).size == (16, 16)
 
 
 def test_normal_files_of_many_scans_pass(tmp_path):

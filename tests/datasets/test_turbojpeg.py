@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lit_loader.datasets import EncodedImage, decode_image, turbojpeg
+from lit_loader.datasets import decode_image, open_image, turbojpeg
 from lit_loader.datasets.turbojpeg import TurboDecoder, turbo_decoder
 from tests.jpeg_decoders import UNNAMED, with_sampling
 from tests.photo_like import jpeg, photo_like
@@ -141,7 +141,7 @@ def test_another_size_than_the_headers_is_refused_before_pixels_are_written():
 def test_what_the_library_refuses_goes_to_the_next_decoder(tmp_path):
     path = tmp_path / "image.jpg"
     path.write_bytes(with_sampling(photo_like(64, 96), UNNAMED))
-    image = EncodedImage(path)
+    image = open_image(path)
     height, width = image.size
     assert turbo_decoder().decode(path.read_bytes(), image.size, (0, 0, width, height)) is None
     assert image.read_region((0, 0, width, height), zoom=0.5).zoom == 0.5

@@ -13,11 +13,13 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader import batch_memory
-from lit_loader.datasets import EncodedImage, decode_image
+from lit_loader.datasets import decode_image, open_image
 from lit_loader.transforms import (
+    ChangedImage,
     CropToObjects,
     DecodeAwareCompose,
     ImageRegion,
+    LazyImage,
     RandomHorizontalFlip,
     ToFloat32,
     ToUInt8,
@@ -149,8 +151,8 @@ def test_a_resize_of_part_of_a_block_stays_where_the_whole_image_is(tmp_path):
     assert both(DecodeAwareCompose([v2.Resize(29)]), path, 0, seed=0).mean() < 0.8
 
 
-class Source:
-    """Notes what is asked of it."""
+class Source(LazyImage):
+    """Notes what is asked of it, and puts steps off."""
 
     size = (HEIGHT, WIDTH)
 
@@ -164,6 +166,9 @@ class Source:
     def read_region(self, region, *, zoom):
         self.asked.append((round(zoom, 3), region))
         return ImageRegion(torch.zeros((3, HEIGHT, WIDTH), dtype=torch.uint8), 0, 0, 1.0)
+
+    def changed(self, step):
+        return ChangedImage(self, step)
 
 
 def test_the_first_resize_or_crop_asks_once_for_what_it_shows():
@@ -259,7 +264,7 @@ def test_the_last_step_of_every_preset_writes_into_the_memory_of_the_batch(path,
         memory = Memory()
         with batch_memory.using(memory):
             call = transform.read if read else transform
-            image = EncodedImage(path) if read else tv_tensors.Image(decode_image(path))
+            image = open_image(path) if read else tv_tensors.Image(decode_image(path))
             found, _ = call(image, target(num_objects) if num_objects else {})
         assert [given.data_ptr() for given in memory.given] == [found.data_ptr()]
         assert found.dtype == (torch.float32 if to_float else torch.uint8)

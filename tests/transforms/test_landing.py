@@ -205,7 +205,7 @@ def test_every_transform_and_preset_of_the_package_is_tried_here():
     tried |= {
         f"{name.split()[0].rstrip(',')}_transforms".replace("landmarks", "landmark") for name in PRESETS
     }
-    sources = {"DecodedImage", "ImageRegion", "ImageSource"}
+    sources = {"ChangedImage", "DecodedImage", "ImageRegion", "LazyImage"}
     move_nothing = {"PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "NormalizeBatch", "ToUInt8"}
     other_coordinates = {"denormalize_keypoints", "normalize_keypoints", "to_image_points"}
     assert set(transforms.__all__) - sources - move_nothing - other_coordinates <= tried

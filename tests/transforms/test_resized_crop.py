@@ -10,6 +10,8 @@ from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms import RandomResizedCrop
 
+SHRINKS_NOTHING = 900
+
 
 def drawn(transform, height, width, *, num):
     """Area, log of the ratio, and where the crop lies of what is free, for each draw."""
@@ -51,7 +53,8 @@ def largest_gap(ours, theirs):
 def test_crops_have_the_distribution_of_torchvisions(size, settings):
     num = 3000
     ours, theirs = (
-        drawn(kind(32, **settings), *size, num=num) for kind in (RandomResizedCrop, v2.RandomResizedCrop)
+        drawn(kind(SHRINKS_NOTHING, **settings), *size, num=num)
+        for kind in (RandomResizedCrop, v2.RandomResizedCrop)
     )
     bound = 2.2 * (2 / num) ** 0.5  # 1 in 8,000 of equal distributions is farther apart
     for column in range(4):
@@ -63,9 +66,30 @@ def test_where_no_crop_fits_it_is_torchvisions_middle(size):
     image = tv_tensors.Image(torch.zeros((3, *size), dtype=torch.uint8))
     settings = {"scale": (0.99, 1.0), "ratio": (0.9, 1.1)}
     ours, theirs = (
-        kind(8, **settings).make_params([image]) for kind in (RandomResizedCrop, v2.RandomResizedCrop)
+        kind(SHRINKS_NOTHING, **settings).make_params([image])
+        for kind in (RandomResizedCrop, v2.RandomResizedCrop)
     )
     assert ours == theirs
+
+
+@pytest.mark.parametrize("ratio", [(0.9, 1.1), (5, 6)])  # the second fits nowhere: the middle
+@pytest.mark.parametrize("side", [200, 120, 60, 30, 10])
+def test_a_crop_that_is_shrunk_to_a_half_or_less_has_whole_pixels_at_that_scale(side, ratio):
+    """And it is the plain crop, grown by less than a pixel of the result at each side."""
+    image = torch.empty((0, 301, 299), dtype=torch.uint8).as_subclass(tv_tensors.Image)
+    settings = {"scale": (0.5, 1.0), "ratio": ratio}
+    for seed in range(30):
+        torch.manual_seed(seed)
+        plain = RandomResizedCrop(SHRINKS_NOTHING, **settings).make_params([image])
+        torch.manual_seed(seed)
+        found = RandomResizedCrop(side, **settings).make_params([image])
+        by = max(by for by in (1, 2, 4, 8) if by == 1 or by * side <= min(plain["height"], plain["width"]))
+        for start, length, limit in (("top", "height", 301), ("left", "width", 299)):
+            low, high = found[start], found[start] + found[length]
+            assert low % by == 0
+            assert high % by == 0 or high == limit
+            assert 0 <= plain[start] - low < by
+            assert 0 <= high - plain[start] - plain[length] < by
 
 
 def test_pixels_and_targets_are_those_of_torchvisions_crop_and_one_draw_is_taken():

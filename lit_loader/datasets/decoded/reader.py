@@ -33,7 +33,7 @@ from lit_loader.datasets.decoded.settings import CacheSettings, byte_count, byte
 from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError, ImageError
 from lit_loader.resources import count_cores
-from lit_loader.transforms import DecodedImage, ImageSource
+from lit_loader.transforms import DecodedImage, LazyImage
 from lit_loader.types import IndexArray
 
 if TYPE_CHECKING:
@@ -207,9 +207,7 @@ def _shrunk(pixels: Tensor, longest_side: int | None) -> Tensor:
     return smaller
 
 
-def shrink_target(
-    target: dict[str, Any], *, true_size: tuple[int, int], image: ImageSource
-) -> dict[str, Any]:
+def shrink_target(target: dict[str, Any], *, true_size: tuple[int, int], image: LazyImage) -> dict[str, Any]:
     """Return a target of an image for the image as it is kept.
 
     Args:
