@@ -116,9 +116,10 @@ class TextColumn(RaggedColumn, Sequence[str]):
     def __getitem__(self, row: Any) -> Any:
         if isinstance(row, slice):
             return [self[i] for i in range(*row.indices(len(self)))]
-        if not -len(self) <= row < len(self):
-            raise IndexError(f"row {row} is outside a column of {len(self)} rows")
-        row %= len(self)
+        num_rows = len(self)
+        if not -num_rows <= row < num_rows:
+            raise IndexError(f"row {row} is outside a column of {num_rows} rows")
+        row %= num_rows
         start, stop = self.offsets[row], self.offsets[row + 1]
         return self.data[start:stop].tobytes().decode("utf-8", "surrogateescape")
 

@@ -35,6 +35,9 @@ __all__ = [
 MAX_PIXELS: Final = 89_478_485
 """Default limit on width x height: the size from which Pillow itself warns of a decompression bomb."""
 
+_READ: Final = (
+    os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+)  # a pipe would be waited for
 _EXIF_ORIENTATION: Final = 0x0112
 # Of each orientation: the axes to mirror; from 5 on, height and width are exchanged first.
 _MIRRORED: Final = {1: (), 2: (-1,), 3: (-2, -1), 4: (-2,), 5: (), 6: (-1,), 7: (-2, -1), 8: (-2,)}
@@ -65,14 +68,20 @@ def read_image_file(path: Path | str, *, max_pixels: int) -> bytes:
             raise ImageError(f"{error}.") from None
     most = SPARE_BYTES + BYTES_A_PIXEL * max_pixels
     try:
-        with open(path, "rb", buffering=0, opener=_open) as file:  # half the time of Path.open
-            state = os.fstat(file.fileno())
+        file = os.open(path, _READ)  # a third of the time of Path.open
+        try:
+            state = os.fstat(file)
             if not stat.S_ISREG(state.st_mode):
                 raise OSError("it is not a regular file")
             size = state.st_size
-            data = file.read(size) if size <= most else b""  # `readall` makes three system calls more
-            if len(data) < size <= most:  # a network's file system may give a part, Linux gives at most 2 GiB
-                data += file.readall()
+            data = part = os.read(file, size) if size <= most else b""
+            while (
+                part and len(data) < size
+            ):  # a network's file system may give a part, Linux gives at most 2 GiB
+                part = os.read(file, size - len(data))
+                data += part
+        finally:
+            os.close(file)
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror or error}.") from error
     if size > most:
@@ -83,10 +92,6 @@ def read_image_file(path: Path | str, *, max_pixels: int) -> bytes:
     if not data:
         raise ImageError(f"{path}: the file is empty (0 bytes).")
     return data
-
-
-def _open(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe would be waited for
 
 
 def decode_bytes(data: bytes, path: Path | str, *, max_pixels: int, exif_orientation: bool) -> Tensor:

@@ -113,7 +113,7 @@ def _step(transform: Any, image: LazyImage, *rest: Any) -> Any:
     """Return the sample after a transform; what comes with the image is flat targets."""
     kind = type(transform)
     if kind in _TAKE_LAZY:
-        return transform(image, *rest)
+        return transform.forward(image, *rest)
     if kind in _RESIZES and _is_as_read(transform):
         if kind is v2.Resize:
             shape = functional.resize(
