@@ -8,14 +8,14 @@ from unittest import mock
 
 import pytest
 
-from lit_loader.datasets import encoded_image, turbojpeg
+from lit_loader.datasets import encoded_image, jpeg_decoders
 from tests.photo_like import jpeg
 
 __all__ = ["DECODERS", "UNNAMED", "only", "with_sampling"]
 
 FOUND = {
-    "turbojpeg": turbojpeg.turbo_decoder() is not None,
-    "simplejpeg": turbojpeg.decode_jpeg is not None,
+    "turbojpeg": jpeg_decoders.turbo_decoder() is not None,
+    "simplejpeg": jpeg_decoders.decode_jpeg is not None,
     "pillow": True,
 }
 DECODERS = [
@@ -37,7 +37,7 @@ def only(name):
         else:
             stack.enter_context(mock.patch.object(encoded_image, "turbo_decoder", return_value=None))
         if name == "pillow":
-            stack.enter_context(mock.patch.object(turbojpeg, "decode_jpeg", None))
+            stack.enter_context(mock.patch.object(jpeg_decoders, "decode_jpeg", None))
         yield
 
 

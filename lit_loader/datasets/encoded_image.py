@@ -23,7 +23,7 @@ from lit_loader.datasets.images import (
     upright,
 )
 from lit_loader.datasets.jpeg import JpegFrame, check_jpeg_cost, jpeg_frame
-from lit_loader.datasets.turbojpeg import decode_whole, turbo_decoder
+from lit_loader.datasets.jpeg_decoders import decode_whole, turbo_decoder
 from lit_loader.errors import ImageError
 from lit_loader.transforms import ChangedImage, DecodedImage, ImageRegion, LazyImage
 from lit_loader.transforms.lazy_image import Part, Step
@@ -135,11 +135,11 @@ class EncodedImage(LazyImage):
     photo-like pictures of 239 to 960 rows and on photographs PSNR is at least 33 dB (median 45), 999 of 1000 values
     are within 64 of 255 levels, and single values at sharp edges within 96. ``benchmarks/decode_error.py`` measures it.
     Where a view reaches beyond the image, and a side is not a multiple of 2, 4 or 8, the last row or column is part of
-    a pixel and drawn as a whole one: beside the fill, 2 of 1000 values may be beyond 64, and single ones 110 off.
+    a pixel and drawn as a whole one: beside the fill, 2 of 1000 values may be beyond 64, and single ones 150 off.
     The scaled pixels are the frequencies that fit and not means of pixels, so fine texture keeps more contrast.
 
     libjpeg-turbo 3 decodes where one is found, else simplejpeg, else Pillow; they give the same bits, and the first
-    alone leaves out what lies around the region.
+    alone leaves out what lies around the region, and so may not find damage there.
 
     Runs in: any thread; decoding lets go of the interpreter lock. Owns: the file's bytes.
 

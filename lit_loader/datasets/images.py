@@ -35,9 +35,8 @@ __all__ = [
 MAX_PIXELS: Final = 89_478_485
 """Default limit on width x height: the size from which Pillow itself warns of a decompression bomb."""
 
-_READ: Final = (
-    os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-)  # a pipe would be waited for
+# Without O_NONBLOCK a pipe would be waited for.
+_READ: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 _EXIF_ORIENTATION: Final = 0x0112
 # Of each orientation: the axes to mirror; from 5 on, height and width are exchanged first.
 _MIRRORED: Final = {1: (), 2: (-1,), 3: (-2, -1), 4: (-2,), 5: (), 6: (-1,), 7: (-2, -1), 8: (-2,)}
@@ -75,9 +74,8 @@ def read_image_file(path: Path | str, *, max_pixels: int) -> bytes:
                 raise OSError("it is not a regular file")
             size = state.st_size
             data = part = os.read(file, size) if size <= most else b""
-            while (
-                part and len(data) < size
-            ):  # a network's file system may give a part, Linux gives at most 2 GiB
+            # A network's file system may give a part, and Linux gives at most 2 GiB.
+            while part and len(data) < size:
                 part = os.read(file, size - len(data))
                 data += part
         finally:

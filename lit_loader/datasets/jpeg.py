@@ -14,7 +14,9 @@ __all__ = ["BYTES_A_PIXEL", "JpegFrame", "SPARE_BYTES", "check_jpeg_cost", "jpeg
 # megabytes can ask for hours. Encoders write at most about a dozen scans. Inside coded data the byte 0xFF is always
 # followed by 0 or a restart marker, so counting the marker of a scan in the whole file finds every one (and those of
 # thumbnails beside, which is why the bound leaves room). The count is a search for two bytes.
-# Pillow reads a header of stray bytes one by one, and copies all segments of EXIF for each one more.
+# Pillow reads a header of stray bytes one by one, copies all segments of EXIF for each one more, and takes 0.4 us for
+# each 12 bytes of Photoshop's.
+MAX_HEADER_BYTES: Final = 32 << 20
 MAX_HEADER_PIECES: Final = 100_000
 MAX_EXIF_SEGMENTS: Final = 64
 SPARE_BYTES: Final = 64 << 20
@@ -54,18 +56,18 @@ def jpeg_frame(data: bytes) -> JpegFrame | None:
         data: The whole file.
 
     Raises:
-        ImageError: The header has more than 100,000 segments and stray bytes, or 64 segments of EXIF: no encoder
-            writes it.
+        ImageError: The header has more than 32 MiB, 100,000 segments and stray bytes, or 64 segments of EXIF: no
+            encoder writes it.
     """
     at, pieces, num_exif, frames, may_be_turned = len(_START), 0, 0, [], False
     num_bytes = len(data) if data.startswith(_START) else 0
     while at + 4 <= num_bytes:
         pieces += 1
-        if pieces > MAX_HEADER_PIECES or num_exif > MAX_EXIF_SEGMENTS:
+        if at > MAX_HEADER_BYTES or pieces > MAX_HEADER_PIECES or num_exif > MAX_EXIF_SEGMENTS:
             raise ImageError(
-                f"refused before decoding: its header goes on beyond {pieces - 1} segments or stray bytes, {num_exif} "
-                f"of them of EXIF; at most {MAX_HEADER_PIECES}, and {MAX_EXIF_SEGMENTS} of EXIF, are read; save the "
-                "image again if it is trusted."
+                f"refused before decoding: its header goes on beyond {at} bytes and {pieces - 1} segments or stray "
+                f"bytes, {num_exif} of them of EXIF; at most {MAX_HEADER_BYTES} bytes, {MAX_HEADER_PIECES} pieces and "
+                f"{MAX_EXIF_SEGMENTS} segments of EXIF are read; save the image again if it is trusted."
             )
         first, marker, length = _SEGMENT.unpack_from(data, at)
         if first != 0xFF or marker in (0x00, 0xFF) or marker in _ALONE:

@@ -29,7 +29,7 @@ _LAST: Final = (ToUInt8, ToFloat32)
 _TAKE_LAZY: Final = (*_FLIPS, *_LAST, CropToObjects, Letterbox, SanitizeObjects, UpdateVisibility)
 _RESIZES: Final = (v2.RandomShortestSize, v2.Resize)
 _CROPS: Final = (v2.RandomResizedCrop, RandomResizedCrop)
-_THREE_CHANNELS: Final = tv_tensors.Image(torch.zeros((3, 1, 1), dtype=torch.uint8))
+_THREE_CHANNELS: Final = tv_tensors.Image(torch.zeros((3, 1, 1), dtype=torch.uint8, device="cpu"))
 _IMAGE_ALONE: Final = (*_FLIPS, *_LAST, *_RESIZES, *_CROPS, v2.RandomPhotometricDistort)
 
 
@@ -37,13 +37,12 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
     """torchvision's ``Compose`` for the data sets here: the first resize or crop says which pixels it needs.
 
     Called with ``(image, target)`` of a decoded image it gives what ``v2.Compose`` gives, the same bits in less time. A
-    data set with ``decode="fast"`` or a cache hands it an image of which only the header is read. The first of
-    ``v2.Resize``, ``v2.RandomShortestSize``, ``v2.RandomResizedCrop``, `RandomResizedCrop`, `Letterbox` and
-    `CropToObjects` then has just the pixels decoded that it shows, no larger than it needs; of a JPEG that is 1/2, 1/4
-    or 1/8 of its size, and the part that is shown. Flips of ours and ``v2.RandomPhotometricDistort`` may stand before
-    it: they draw what they draw, and are made on the pixels read. `SanitizeObjects` and `UpdateVisibility` need no
-    pixels. Any other transform that comes first, such as ``v2.RandomZoomOut``, `RandomObjectCrop` or one of the user's,
-    gets the image decoded in full.
+    data set with ``decode="fast"`` hands it a JPEG before it is decoded. The first of ``v2.Resize``,
+    ``v2.RandomShortestSize``, ``v2.RandomResizedCrop``, `RandomResizedCrop`, `Letterbox` and `CropToObjects` then has
+    just the part decoded that it shows, no larger than it needs: at 1/2, 1/4 or 1/8 of its size. Flips of this package
+    and ``v2.RandomPhotometricDistort`` may stand before it: they draw what they draw, and are made on the pixels read.
+    `SanitizeObjects` and `UpdateVisibility` need no pixels. Any other transform that comes first, such as
+    ``v2.RandomZoomOut``, `RandomObjectCrop` or one of the user's, gets the image decoded in full.
 
     Random draws, boxes, points, masks and labels are those of the decoded image. Pixels are within the bound that
     `lit_loader.datasets.EncodedImage` states; where nothing is shrunk to half or less and no step was put off, they
@@ -69,19 +68,20 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
                 return self.read(DecodedImage(plain), *inputs[1:])
         return super().forward(*inputs)
 
-    def read(self, image: LazyImage, *others: Any) -> Any:
+    def read(self, image: LazyImage, target: Any, *others: Any) -> Any:
         """Transform a sample whose image need not be decoded yet.
 
         Args:
             image: The image.
-            others: A target with boxes, points and masks in pixels of the whole, upright image.
+            target: With boxes, points and masks in pixels of the whole, upright image.
+            others: More targets.
 
         Returns:
-            What ``self(image, *others)`` gives for the decoded image.
+            What ``self(image, target, *others)`` gives for the decoded image.
         """
-        if not flat_targets(others, size=image.size):
-            return super().forward(image.image(), *others)
-        sample: Any = (image, *others)
+        sample: Any = (image, target, *others)
+        if not flat_targets(sample[1:], size=image.size):
+            return super().forward(image.image(), *sample[1:])
         for transform in self.transforms:
             sample = _step(transform, *sample) if _is_lazy(sample) else transform(*sample)
         return (sample[0].image(), *sample[1:]) if _is_lazy(sample) else sample
@@ -137,7 +137,7 @@ def _step(transform: Any, image: LazyImage, *rest: Any) -> Any:
 
 def _without_pixels(image: LazyImage) -> tv_tensors.Image:
     """Return an image of this size that takes no memory, for torchvision."""
-    return torch.empty((0, *image.size), dtype=torch.uint8).as_subclass(tv_tensors.Image)
+    return torch.empty((0, *image.size), dtype=torch.uint8, device="cpu").as_subclass(tv_tensors.Image)
 
 
 def _is_as_read(resize: Any) -> bool:

@@ -99,6 +99,10 @@ class LazyImage:
         high = np.ceil(view.corners.max(axis=0) + rim).astype(int).tolist()
         found = self._region((*low, *high), zoom=wanted)
         scaled = View(corners=view.corners * found.zoom, size=view.size)
+        if needs_care(
+            scaled, (found.pixels.shape[1], found.pixels.shape[2])
+        ):  # of the region, not of the image
+            return DecodedImage(view.pixels(self.read(), fill=fill))
         origin = (int(found.left * found.zoom), int(found.top * found.zoom))
         return DecodedImage(scaled.pixels(found.pixels, fill=fill, origin=origin))
 
@@ -133,7 +137,9 @@ class DecodedImage(LazyImage):
     def changed(self, step: Step) -> DecodedImage:
         """Return the image after a step."""
         made = step(self._pixels.as_subclass(tv_tensors.Image)).as_subclass(Tensor)
-        is_same = made.data_ptr() == self._pixels.data_ptr()  # a step that changes nothing
+        is_same = (
+            made.data_ptr() == self._pixels.data_ptr()
+        )  # else nobody shares the result: it need not be copied
         return DecodedImage(made, is_shared=self._is_shared and is_same)
 
 

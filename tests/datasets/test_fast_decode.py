@@ -152,6 +152,7 @@ def test_damaged_files_are_refused_where_pillow_refuses_them_and_else_have_its_b
             lambda: b"\xff\xd8" + b"\xff\xe1\x00\x0aExif\0\0??" * 65 + jpeg(photo_like(16, 16))[2:],
             "65 of them of EXIF",
         ),
+        (lambda: b"\xff\xd8" + (b"\xff\xed\xff\xff" + b"\0" * 65533) * 600, "its header goes on beyond"),
         (
             lambda: jpeg(photo_like(16, 16), progressive=True) + b"\0" * (65 << 20),
             "exceed the bound of 67108864",
@@ -163,6 +164,7 @@ def test_damaged_files_are_refused_where_pillow_refuses_them_and_else_have_its_b
         "empty segments",
         "stray bytes",
         "EXIF",
+        "Photoshop",
         "64 MiB behind the image",
     ],
 )

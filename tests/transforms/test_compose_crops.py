@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 from torchvision.transforms import v2
 
 from lit_loader.datasets import open_image
-from lit_loader.transforms import DecodeAwareCompose, RandomHorizontalFlip, RandomResizedCrop
+from lit_loader.transforms import CropToObjects, DecodeAwareCompose, RandomHorizontalFlip, RandomResizedCrop
 from tests.photo_like import jpeg, photo_like
 from tests.read_both_ways import HEIGHT, LARGEST, LEAST_PSNR, WIDTH, both
 
@@ -42,8 +43,16 @@ def test_a_crop_of_ours_is_resized_from_whole_pixels(path, monkeypatch):
         "lit_loader.transforms.resampling._resized_by_pillow", lambda *_: pytest.fail("parts")
     )
     transform = DecodeAwareCompose([RandomResizedCrop(40, scale=(0.2, 1.0))])
-    for _ in range(30):
+    for seed in range(300):
+        torch.manual_seed(seed)
         transform.read(open_image(path), {})
+
+
+def test_a_turned_view_that_is_too_large_for_its_region_alone_shows_the_decoded_image(path, monkeypatch):
+    monkeypatch.setattr("lit_loader.transforms.views._MOST_CUT_PIXELS", 1 << 10)
+    view = CropToObjects(size=250, around="image", margin=0, shift=0.9, rotation=45)
+    for seed in range(12):
+        assert both(DecodeAwareCompose([view]), path, 0, seed=seed).max() == 0  # nothing is shrunk to half
 
 
 def test_a_crop_that_ends_with_the_image_still_ends_there(path):

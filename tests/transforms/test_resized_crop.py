@@ -78,18 +78,25 @@ def test_a_crop_that_is_shrunk_to_a_half_or_less_has_whole_pixels_at_that_scale(
     """And it is the plain crop, grown by less than a pixel of the result at each side."""
     image = torch.empty((0, 301, 299), dtype=torch.uint8).as_subclass(tv_tensors.Image)
     settings = {"scale": (0.5, 1.0), "ratio": ratio}
-    for seed in range(30):
+    for seed in range(100):
         torch.manual_seed(seed)
         plain = RandomResizedCrop(SHRINKS_NOTHING, **settings).make_params([image])
         torch.manual_seed(seed)
         found = RandomResizedCrop(side, **settings).make_params([image])
-        by = max(by for by in (1, 2, 4, 8) if by == 1 or by * side <= min(plain["height"], plain["width"]))
+        shown = min(found["height"], found["width"])
+        by = max(by for by in (1, 2, 4, 8) if by == 1 or by * side <= shown)  # what a JPEG is shrunk by
         for start, length, limit in (("top", "height", 301), ("left", "width", 299)):
             low, high = found[start], found[start] + found[length]
             assert low % by == 0
             assert high % by == 0 or high == limit
+            assert high <= limit
             assert 0 <= plain[start] - low < by
             assert 0 <= high - plain[start] - plain[length] < by
+
+
+def test_a_crop_is_not_empty_where_torchvisions_is():
+    crop = RandomResizedCrop(8, ratio=(5, 6)).crop((15, 1))
+    assert crop == {"top": 7, "left": 0, "height": 1, "width": 1}
 
 
 def test_pixels_and_targets_are_those_of_torchvisions_crop_and_one_draw_is_taken():

@@ -1,4 +1,4 @@
-"""libjpeg-turbo 3 or newer, called by ctypes: it decodes a region of a JPEG, which no Python package offers.
+"""Decoders of JPEG: libjpeg-turbo 3, called by ctypes, which alone decodes a region; else simplejpeg or Pillow.
 
 NOTE [Which library]
     The system's libturbojpeg, else the copy inside of the wheel of pylibjxl, whose functions can be called from
@@ -43,7 +43,7 @@ class _Region(ctypes.Structure):
 
 
 class TurboDecoder:
-    """The library. Runs in: any thread.
+    """libjpeg-turbo 3 or newer. Runs in: any thread.
 
     Args:
         path: Its file or its name.

@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from lit_loader.datasets import decode_image, open_image, turbojpeg
-from lit_loader.datasets.turbojpeg import TurboDecoder, turbo_decoder
+from lit_loader.datasets import decode_image, jpeg_decoders, open_image
+from lit_loader.datasets.jpeg_decoders import TurboDecoder, turbo_decoder
 from tests.jpeg_decoders import UNNAMED, with_sampling
 from tests.photo_like import jpeg, photo_like
 
@@ -59,7 +59,7 @@ class Absent(Fake):
 
 @pytest.mark.parametrize("kind", [Fake, Shifted, Refusing, WrongWhenShrunk, Old, Absent])
 def test_a_library_is_used_if_it_is_there_and_new_enough_and_gives_pillows_bits(monkeypatch, kind):
-    monkeypatch.setattr(turbojpeg, "TurboDecoder", kind)
+    monkeypatch.setattr(jpeg_decoders, "TurboDecoder", kind)
     assert type(turbo_decoder.__wrapped__()) is (Fake if kind is Fake else type(None))
 
 
@@ -95,7 +95,7 @@ def test_the_wheels_library_is_tried_and_the_wheel_not_imported(tmp_path, monkey
             tried.append(path)
             super().__init__(path)
 
-    monkeypatch.setattr(turbojpeg, "TurboDecoder", Noting)
+    monkeypatch.setattr(jpeg_decoders, "TurboDecoder", Noting)
     assert turbo_decoder.__wrapped__() is None
     assert tried == ["libturbojpeg.so.0", str(tmp_path / "pylibjxl" / "_pylibjxl.abi3.so")]
     assert "pylibjxl" not in sys.modules
