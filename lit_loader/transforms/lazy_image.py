@@ -99,9 +99,8 @@ class LazyImage:
         high = np.ceil(view.corners.max(axis=0) + rim).astype(int).tolist()
         found = self._region((*low, *high), zoom=wanted)
         scaled = View(corners=view.corners * found.zoom, size=view.size)
-        if needs_care(
-            scaled, (found.pixels.shape[1], found.pixels.shape[2])
-        ):  # of the region, not of the image
+        height, width = found.pixels.shape[1:]
+        if needs_care(scaled, (height, width)):  # for a region of which it shows little, if not for the image
             return DecodedImage(view.pixels(self.read(), fill=fill))
         origin = (int(found.left * found.zoom), int(found.top * found.zoom))
         return DecodedImage(scaled.pixels(found.pixels, fill=fill, origin=origin))
