@@ -92,14 +92,17 @@ def test_they_are_put_back_by_a_thread_that_was_left_behind_when_it_ends(monkeyp
     go_on, began, found = threading.Event(), threading.Event(), []
 
     def stuck(index):
-        began.set()
-        go_on.wait(20)
-        found.append((get_worker_info().id, torch.manual_seed(index) is torch.default_generator))
+        if index:
+            began.set()
+            go_on.wait(20)
+            found.append((get_worker_info().id, torch.manual_seed(index) is torch.default_generator))
 
-    loader = threads(Calls(stuck), num_workers=1, timeout=0.01, seed=1)
-    with pytest.raises(RuntimeError, match="timed out"):
-        next(iter(loader))
+    loader = threads(Calls(stuck), num_workers=1, timeout=2, seed=1)
+    iterator = iter(loader)
+    next(iterator)
     assert began.wait(5)
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(iterator)
     loader.close()
     assert not is_original()
     go_on.set()
