@@ -124,7 +124,7 @@ def _step(transform: Any, image: LazyImage, *rest: Any) -> Any:
         size = (shape[-2], shape[-1])
         return (image.resized(size), *moved_targets(rest, partial(resized, size=size)))
     if kind in _CROPS and _is_as_read(transform):
-        ours = kind is RandomResizedCrop  # asked for the size alone, which takes a tenth of the time
+        ours = kind is RandomResizedCrop  # the size is enough for it: no image has to be made
         crop = transform.crop(image.size) if ours else transform.make_params([_without_pixels(image)])
         part = crop["left"], crop["top"], crop["left"] + crop["width"], crop["top"] + crop["height"]
         move = partial(functional.resized_crop, **crop, size=list(transform.size))

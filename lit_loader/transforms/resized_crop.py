@@ -52,6 +52,7 @@ class RandomResizedCrop(v2.RandomResizedCrop):  # type: ignore[misc] # torchvisi
         return self._grown((height - h) // 2, (width - w) // 2, h, w, size)
 
     def _grown(self, top: int, left: int, height: int, width: int, size: Sequence[int]) -> dict[str, int]:
+        """Return the crop as the class says, by the largest multiple of which it then shows enough pixels."""
         for by in (8, 4, 2):
             low_y, high_y = top // by * by, min(-(-(top + height) // by) * by, size[0])
             low_x, high_x = left // by * by, min(-(-(left + width) // by) * by, size[1])
