@@ -105,7 +105,7 @@ def decode_whole(data: bytes, size: tuple[int, int], *, shrink: int) -> Pixels |
     with contextlib.suppress(Exception):  # it refuses damage that Pillow accepts, and says nothing that helps
         if decode_jpeg is not None:
             pixels = decode_jpeg(data, colorspace="RGB", min_height=height, min_width=width, min_factor=1)
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(Exception):  # `decode_bytes` tries again, and says what is wrong
         if pixels is None:
             with Image.open(BytesIO(data), formats=("JPEG",)) as image:
                 image.draft(None, (size[1] // shrink, size[0] // shrink))

@@ -136,9 +136,8 @@ class DecodedImage(LazyImage):
     def changed(self, step: Step) -> DecodedImage:
         """Return the image after a step."""
         made = step(self._pixels.as_subclass(tv_tensors.Image)).as_subclass(Tensor)
-        is_same = (
-            made.data_ptr() == self._pixels.data_ptr()
-        )  # else nobody shares the result: it need not be copied
+        # Others share the result only if the step changed nothing; else it need not be copied.
+        is_same = made.data_ptr() == self._pixels.data_ptr()
         return DecodedImage(made, is_shared=self._is_shared and is_same)
 
 
@@ -169,9 +168,9 @@ class _ResizedImage(LazyImage):
 
 
 class ChangedImage(LazyImage):
-    """An image with steps put off: where a resize that shrinks comes next they cost less after it.
+    """An image with steps put off: where a resize to fewer pixels comes next they cost less after it.
 
-    Read as it is, enlarged or in part, the image gets the steps first: the bits of a decoded image.
+    Read as it is, in part, or resized to more pixels, the image gets the steps first: the bits of a decoded image.
 
     Args:
         source: The image before the steps.
