@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "lit_loader"
 
 LAYERS = [
     ["__version__", "extras"],
-    ["batch_memory", "errors", "types", "signatures", "files", "forkserver", "resources"],
+    ["batch_memory", "errors", "escaping", "types", "signatures", "files", "forkserver", "resources"],
     ["configs"],
     ["seeding"],
     ["annotations"],

@@ -1,25 +1,34 @@
-"""``ckpt_path=FILE`` repeats the words of the run that the checkpoint is of."""
+"""``ckpt_path=FILE`` replays the overrides of the run that the checkpoint is of."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from lit_loader.configs import ConfigError
 from lit_loader.configs.run_words import with_words_of_run
+from lit_loader.escaping import quote_for_hydra
+
+
+def write_run(folder, text):
+    """Write a run folder with a checkpoint and stored overrides; return the override that names the checkpoint."""
+    (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+    (folder / "checkpoints" / "best.ckpt").touch()
+    (folder / ".hydra").mkdir(exist_ok=True)
+    (folder / ".hydra" / "overrides.yaml").write_text(text)
+    return f"ckpt_path={folder}/checkpoints/best.ckpt"
 
 
 @pytest.fixture
-def run(tmp_path):
-    """Write the words of a run, and a checkpoint; return the word that names it."""
-
-    def write(text):
-        (tmp_path / "checkpoints").mkdir(exist_ok=True)
-        (tmp_path / "checkpoints" / "best.ckpt").touch()
-        (tmp_path / ".hydra").mkdir(exist_ok=True)
-        (tmp_path / ".hydra" / "overrides.yaml").write_text(text)
-        return f"ckpt_path={tmp_path}/checkpoints/best.ckpt"
-
-    return write
+def run(tmp_path, monkeypatch):
+    """Write the overrides of a run in the current folder, and a checkpoint; return the override that names it."""
+    monkeypatch.chdir(tmp_path)
+    return lambda text: write_run(tmp_path, text)
 
 
 def test_they_come_before_those_of_the_command(run, capsys, tmp_path):
@@ -31,7 +40,7 @@ def test_they_come_before_those_of_the_command(run, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "left"),
+    ("command", "replayed"),
     [
         ("model=fcos_small", ["~callbacks.pictures", "++dataset.options.columns=[x]"]),
         ("callbacks=none", ["model=other", "model.optimizer.lr=1", "++dataset.options.columns=[x]"]),
@@ -39,18 +48,18 @@ def test_they_come_before_those_of_the_command(run, capsys, tmp_path):
         ("+model.optimizer.lr=2", ["model=other", "~callbacks.pictures", "++dataset.options.columns=[x]"]),
     ],
 )
-def test_a_word_replaces_the_runs_for_its_key_and_for_all_below_it(run, given, left):
+def test_an_override_replaces_the_runs_for_its_key_and_for_all_below_it(run, command, replayed):
     word = run("[model=other, model.optimizer.lr=1, ~callbacks.pictures, '++dataset.options.columns=[x]']")
-    assert with_words_of_run([word, given]) == [*left, word, given]
+    assert with_words_of_run([word, command]) == [*replayed, word, command]
 
 
-def test_what_is_of_one_command_alone_is_left_out(run):
+def test_keys_of_one_command_are_not_replayed(run):
     word = run("[train=true, task_name=mine, ckpt_path=other.ckpt, hparams_search=grid, optimized_metric=a]")
     assert with_words_of_run([word]) == [word]
 
 
 def test_once_they_are_there_none_is_added(run):
-    words = with_words_of_run([run("[experiment=shapes, +a.b=1]")])
+    words = with_words_of_run([run("[experiment=shapes, +model.b=1]")])
     assert with_words_of_run(words) == words
 
 
@@ -73,6 +82,26 @@ def test_a_checkpoint_that_is_not_there_is_named(run, tmp_path, monkeypatch):
         with_words_of_run([word])
 
 
+def test_a_folder_or_a_pipe_is_no_checkpoint(run, tmp_path):
+    run("[]")
+    with pytest.raises(ConfigError, match=r"is a folder; name a file in it, such as checkpoints/best\.ckpt"):
+        with_words_of_run([f"ckpt_path={tmp_path}"])
+    os.mkfifo(tmp_path / "pipe.ckpt")
+    with pytest.raises(ConfigError, match="is a pipe or a device; expected a regular file"):
+        with_words_of_run([f"ckpt_path={tmp_path}/pipe.ckpt"])
+
+
+@pytest.mark.parametrize("name", ["it's a run", "a=b", 'say "x"', "a,b", "{x}", "50%", "tail\\"])
+def test_a_path_may_hold_any_character(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    word = write_run(tmp_path / name, "[seed=3]")
+    replayed, checkpoint = with_words_of_run([word])
+    assert replayed == "seed=3"
+    path = str(tmp_path / name / "checkpoints" / "best.ckpt")
+    assert OverridesParser.create().parse_override(checkpoint).value() == path
+    assert with_words_of_run([f"ckpt_path={quote_for_hydra(path)}"])[0] == "seed=3"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -80,17 +109,134 @@ def test_a_checkpoint_that_is_not_there_is_named(run, tmp_path, monkeypatch):
         ("[a=1, {b: 2}]", "should be a list of the words"),
         ("[a=1", "cannot be read"),
         ("!!python/object/apply:os.system [exit]", "cannot be read"),
-        ("[model._target_=os.system]", "names code; give it on the command line"),
-        ("['+callbacks.a={_target_: os.system}']", "names code"),
+        (f"[{'x' * (1 << 16)}]", "more than 65536 bytes"),
     ],
 )
-def test_words_that_are_none_or_run_code_are_refused(run, text, message):
+def test_a_file_without_overrides_is_refused(run, text, message):
     with pytest.raises(ConfigError, match=message):
         with_words_of_run([run(text)])
 
 
-def test_a_link_to_what_is_no_text_is_refused(run, tmp_path):
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("model._target_=os.system", "names code"),
+        ("model={model: {_target_: os.system}}", "names code"),
+        ("+callbacks.a={_target_: os.system}", "names code"),
+        ("+model.model._args_=[x]", "names code"),
+        ("+model.x={_tar${oc.decode:get}_: torch.load}", "is looked up"),
+        ("model.weights=${oc.env:SECRET}", "is looked up"),
+        (r"model.weights=$\{oc.env:SECRET\}", "is looked up"),
+        ("dataset.root=${oc.create:{}}", "is looked up"),
+        ("hydra.searchpath=[file:///tmp/evil]", "is not a key or a group"),
+        ("hydra.run.dir=/tmp/evil", "is not a key or a group"),
+        ("hydra.job_logging.handlers.file.filename=/tmp/evil", "is not a key or a group"),
+        ("hydra/launcher=joblib", "is not a key or a group"),
+        ("--config-dir=evil", "is not an override"),
+        ("--config-name=evil", "is not an override"),
+        ("-cn", "is not an override"),
+        ("--multirun", "is not an override"),
+        ("task_name =../../x", "is not an override"),
+        ("+mine=1", "is not a key or a group"),
+        ("model@dataset=evil", "is not a key or a group"),
+        ("model=../../../../tmp/evil", "is not an option"),
+        ("callbacks=[default,../evil]", "is not an option"),
+        ("model.optimizer.lr=1,2", "is a sweep"),
+        ("dataset=glob(*)", "is a sweep"),
+        ("+logger.csv={save_dir: evil}", "says where to write"),
+        ("callbacks={pictures: {folder: evil}}", "says where to write"),
+        ("logger.csv.name=../../evil", "names a file or an address"),
+        ("model.weights=/tmp/evil.pt", "names a file or an address"),
+        ("model.weights=evil.pt", "names a file or an address"),
+        ("model.model=timm/hf-hub:evil/model", "names a file or an address"),
+        ("+model.compile={backend: inductor, options: {cpp.cxx: [evil]}}", "chooses a compiler"),
+    ],
+)
+def test_what_runs_code_or_names_a_place_is_refused(run, word, reason):
+    checkpoint = run(f"[seed=1, {quote_yaml(word)}]")
+    with pytest.raises(ConfigError, match=reason) as error:
+        with_words_of_run([checkpoint])
+    assert repr(word) in str(error.value)
+    assert "seed=1" not in str(error.value)
+
+
+def quote_yaml(text):
+    return "'" + text.replace("'", "''") + "'"
+
+
+def test_shipped_keys_with_plain_values_are_replayed(run):
+    words = [
+        "experiment=coco_fasterrcnn",
+        "callbacks=[default,early_stopping]",
+        "dataset.root=/data/co co",
+        "dataset.class_names=[a,b]",
+        "callbacks.early_stopping.monitor=val/map",
+        "model.model=timm/resnet50.a1_in1k",
+        "model.weights=COCO_V1",
+        "model.compile=true",
+        "model.optimizer.lr=1e-3",
+        "~callbacks.pictures",
+        "+trainer.limit_train_batches=0.5",
+        "tags=[x]",
+    ]
+    checkpoint = run(f"[{', '.join(map(quote_yaml, words))}]")
+    assert with_words_of_run([checkpoint]) == [*words, checkpoint]
+
+
+@pytest.mark.parametrize(
+    "word", ["paths.log_dir=/elsewhere", "callbacks.pictures.folder=/x", "dataset.cache_dir=/x"]
+)
+def test_where_a_run_wrote_is_told_and_not_replayed(run, capsys, word):
+    checkpoint = run(f"[seed=1, {word}]")
+    assert with_words_of_run([checkpoint]) == ["seed=1", checkpoint]
+    assert f"since it says where to write: {word}" in capsys.readouterr().err
+
+
+def test_a_run_outside_of_the_current_folder_is_used_only_if_trusted(run, tmp_path, monkeypatch):
+    checkpoint = run("[seed=1, trust_run=true]")
+    (tmp_path / "inside").mkdir()
+    monkeypatch.chdir(tmp_path / "inside")
+    with pytest.raises(ConfigError, match=r"is outside of .*: seed=1; if they are .*, pass trust_run=true"):
+        with_words_of_run([checkpoint])
+    with pytest.raises(ConfigError, match="is outside of"):
+        with_words_of_run([checkpoint, "trust_run=false"])
+    assert with_words_of_run([checkpoint, "trust_run=true"]) == ["seed=1", checkpoint, "trust_run=true"]
+    (tmp_path / "inside" / "link").symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="is outside of"):
+        with_words_of_run(["ckpt_path=link/checkpoints/best.ckpt"])
+
+
+def test_terminal_escapes_of_a_run_are_not_printed(run, capsys):
+    checkpoint = run("[\"tags=['\\e]0;x']\"]")
+    with_words_of_run([checkpoint])
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_bytes_that_are_no_text_are_refused(run, tmp_path):
     word = run("[]")
     (tmp_path / ".hydra" / "overrides.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot be read"):
         with_words_of_run([word])
+
+
+FRAGMENTS = [
+    *("model", "dataset", "callbacks", "hydra", "paths", "trainer", "seed", "_target_", "_partial_", "."),
+    *("=", "+", "~", "@", "/", "..", "[", "]", "{", "}", ":", ",", "'", '"', "\\", "$", "${", " ", "-", "--"),
+    *("oc.env:HOME", "oc.decode:get", "oc.create:", "torch.load", "root", "weights", "evil.pt", "1", "null"),
+]
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), min_size=2, max_size=14).map("".join))
+def test_no_mixture_of_fragments_brings_code_or_a_lookup(tmp_path_factory, word):
+    folder = tmp_path_factory.getbasetemp() / "fuzz_run"
+    checkpoint = write_run(folder, f"[{quote_yaml(word)}]")
+    try:
+        replayed = with_words_of_run([checkpoint, "trust_run=true"])
+    except ConfigError:
+        return
+    for item in replayed[:-2]:
+        override = OverridesParser.create().parse_override(item)
+        assert override.key_or_group.split(".")[0] in {"model", "dataset", "callbacks", "trainer", "seed"}
+        assert "_target_" not in item
+        node = OmegaConf.create({"value": override.value()})
+        assert "${" not in OmegaConf.to_yaml(node)

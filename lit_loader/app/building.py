@@ -13,6 +13,7 @@ from pydoc import locate
 from typing import Any
 
 import torch
+from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import Checkpoint, LearningRateMonitor
@@ -27,9 +28,13 @@ from lit_loader.configs import ConfigError, validate
 from lit_loader.configs.hints import shipped_targets
 from lit_loader.configs.run_words import check_checkpoint
 from lit_loader.datamodules import TableDataModule
+from lit_loader.escaping import escape_interpolations
 from lit_loader.recipes import check_model_fits, model_kwargs_from_datamodule
 
-__all__ = ["Run", "build_run", "checkpoint_path", "console", "loading"]
+__all__ = ["Run", "build_run", "checkpoint_path", "console", "loading", "read_checkpoint"]
+
+# Arguments of a model that choose code, a download or a machine's compiler; no checkpoint of a `Task` holds them.
+_NEVER_FROM_CHECKPOINT = frozenset({"compile", "model", "optimizer", "scheduler", "weights"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +57,8 @@ class Run:
 
 
 def console() -> Console:
-    """Return where rank 0 prints."""
-    return Console(width=100, quiet=getattr(rank_zero_only, "rank", 0) != 0)
+    """Return where rank 0 prints; text in brackets is text, as names from files may have it."""
+    return Console(width=100, quiet=getattr(rank_zero_only, "rank", 0) != 0, markup=False)
 
 
 def build_run(
@@ -98,7 +103,7 @@ def build_run(
     with config_errors(cfg):
         datamodule: LightningDataModule = instantiate(cfg.datamodule, _convert_="all")
         datamodule.prepare_data()
-        held = {} if checkpoint is None else _hyperparameters(checkpoint)
+        held = {} if checkpoint is None else _hyperparameters(read_checkpoint(checkpoint))
         names = {**held, "weights": None} if held else {}
         if isinstance(datamodule, TableDataModule):
             console().print(datamodule.summary(), markup=False, highlight=False)
@@ -106,7 +111,7 @@ def build_run(
                 found = model_kwargs_from_datamodule(datamodule)
                 _check_names(held, found)
                 names = {**found, **names}
-        model: LightningModule = instantiate(cfg.model, **_taken(cfg, names), _convert_="all")
+        model = _build_model(cfg, names)
         trainer = _trainer(cfg, model, callbacks)
     run = Run(cfg=cfg, folder=Path(cfg.paths.output_dir), datamodule=datamodule, model=model, trainer=trainer)
     _log_hyperparameters(run)
@@ -144,22 +149,68 @@ def loading(cfg: DictConfig) -> Iterator[None]:
         yield
 
 
-def _hyperparameters(path: str) -> dict[str, Any]:
-    """Return the arguments of its model that a checkpoint holds; none of one that Lightning finds by a word.
+def read_checkpoint(path: str, *, resumes: bool = False) -> dict[str, Any]:
+    """Return the content of a checkpoint, its tensors mapped; empty for one that Lightning looks up.
+
+    Args:
+        path: The file; a folder of a sharded checkpoint and Lightning's own words are left to Lightning.
+        resumes: Whether a fit goes on from it, which takes more than its weights.
 
     Raises:
-        ConfigError: If the file cannot be read as a checkpoint.
+        ConfigError: If the file is no checkpoint of tensors and plain values, or has too little to resume from.
     """
     if not Path(path).is_file():
         return {}
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        return dict(found.get("hyper_parameters", {}))
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # pickle, zip and torch have a dozen types for a damaged or hostile file
-        reason = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0] or type(error).__name__
         raise ConfigError(
             f"ckpt_path={path!r} cannot be read as a checkpoint of tensors and plain values: {reason}"
         ) from error
+    if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), Mapping):
+        raise ConfigError(
+            f"ckpt_path={path!r} is no checkpoint of Lightning: it has no state_dict; to start from the weights in it, "
+            f"pass model.weights={path}"
+        )
+    missing = [
+        name for name in ("epoch", "global_step", "loops", "optimizer_states") if name not in checkpoint
+    ]
+    if resumes and missing:
+        raise ConfigError(
+            f"ckpt_path={path!r} holds weights alone, without {', '.join(missing)}: a fit cannot go on from it; to "
+            f"start from its weights, pass model.weights={path}"
+        )
+    return checkpoint
+
+
+def _hyperparameters(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of its model that a checkpoint holds, but for those that no file may choose."""
+    arguments = checkpoint.get("hyper_parameters")
+    if not isinstance(arguments, Mapping):
+        return {}
+    return {str(name): value for name, value in arguments.items() if name not in _NEVER_FROM_CHECKPOINT}
+
+
+def _build_model(cfg: DictConfig, names: Mapping[str, Any]) -> LightningModule:
+    """Build the model of a config with arguments from files.
+
+    Only the config passes through Hydra: a mapping with ``_target_`` or a string with ``${...}`` that comes from a
+    checkpoint or a data set is a plain argument of the constructor.
+
+    Raises:
+        InstantiationException: If the constructor refuses its arguments.
+    """
+    constructor = instantiate(cfg.model, _partial_=True, _convert_="all")
+    arguments = _taken(cfg, names)
+    try:
+        model: LightningModule = constructor(**arguments)
+    except Exception as error:  # as `instantiate` reports it
+        target = cfg.model._target_
+        raise InstantiationException(
+            f"Error in call to target {target!r}:\n{error!r}\nfull_key: model"
+        ) from error
+    return model
 
 
 def _check_names(held: Mapping[str, Any], found: Mapping[str, Any]) -> None:
@@ -250,6 +301,8 @@ def _log_hyperparameters(run: Run) -> None:
         sizes["trainable"] += parameter.numel() * parameter.requires_grad
     config: Any = OmegaConf.to_container(run.cfg, resolve=True, throw_on_missing=False)
     names = getattr(run.datamodule, "class_names", None)
-    found = {**config, "num_parameters": sizes, **({} if names is None else {"class_names": list(names)})}
+    hyperparameters = {**config, "num_parameters": sizes}
+    if names is not None:  # loggers write YAML files, which Lightning reads through OmegaConf
+        hyperparameters["class_names"] = [escape_interpolations(str(name)) for name in names]
     for logger in run.trainer.loggers:
-        logger.log_hyperparams(found)
+        logger.log_hyperparams(hyperparameters)

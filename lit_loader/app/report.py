@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lit_loader.callbacks import ClassMix, ClassMixMonitor, DataWaitMonitor
+from lit_loader.escaping import printable
 from lit_loader.recipes import Task
 
 __all__ = ["print_report"]
@@ -37,10 +38,10 @@ def _print_scores(results: Sequence[tuple[str, Mapping[str, float]]], out: Conso
     for title, scores in results:
         tables.setdefault(tuple(scores), {})[title] = scores
     for names, columns in tables.items():
-        table = Table("", *columns)
+        table = Table("", *map(printable, columns))
         for name in names:
             values = [scores[name] for scores in columns.values()]
-            table.add_row(name, *(str(v) if isinstance(v, int) else f"{v:.3f}" for v in values))
+            table.add_row(printable(name), *(str(v) if isinstance(v, int) else f"{v:.3f}" for v in values))
         out.print(table)
 
 
@@ -48,8 +49,10 @@ def _print_mix(mix: ClassMix, out: Console) -> None:
     """Print how often each class was in the set, was expected, and came in batches."""
     if not mix.counts.any():
         return
-    table = Table(mix.label, "in the set", "expected", "arrived", title="mix", title_justify="left")
+    table = Table(
+        printable(mix.label), "in the set", "expected", "arrived", title="mix", title_justify="left"
+    )
     for i, name in enumerate(mix.class_names):
         shares = ("n/a" if each is None else f"{each[i]:.1%}" for each in (mix.natural, mix.expected))
-        table.add_row(name, *shares, f"{mix.arrived[i]:.1%}")
+        table.add_row(printable(name), *shares, f"{mix.arrived[i]:.1%}")
     out.print(table)

@@ -41,7 +41,7 @@ class SweepTable(Callback):
         for number, (job, value) in enumerate(zip(self._jobs, values, strict=True)):
             own = " ".join(word for word in job.overrides or () if word not in shared)
             table.add_row(str(number), own, f"{value:.4g}{' (best)' if value == best else ''}")
-        Console(width=100).print(table)
+        Console(width=100, markup=False).print(table)
 
 
 def _metric(cfg: DictConfig, values: list[float]) -> tuple[str, float | None]:

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from omegaconf import DictConfig
 
-from lit_loader.app.building import Run, build_run, checkpoint_path, console, loading
+from lit_loader.app.building import Run, build_run, checkpoint_path, console, loading, read_checkpoint
 from lit_loader.app.report import print_report
 from lit_loader.app.running import config_errors, one_job, run
 from lit_loader.configs import ConfigError
@@ -40,6 +40,8 @@ def train(cfg: DictConfig) -> float | None:
     start = time.monotonic()
     with one_job():
         path, fits = checkpoint_path(cfg), cfg.get("train", True)
+        if path is not None and fits:
+            read_checkpoint(path, resumes=True)
         run = build_run(cfg, checkpoint=None if fits else path)
         metrics: dict[str, float] = {}
         if fits:

@@ -21,9 +21,9 @@ from types import FrameType
 from typing import Any, Final
 
 from lit_loader import __version__
-from lit_loader.cli.printing import printable
 from lit_loader.cli.settings import UsageError
 from lit_loader.errors import LitLoaderError
+from lit_loader.escaping import printable
 
 __all__ = ["main"]
 

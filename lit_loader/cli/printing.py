@@ -10,14 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["print_lines", "print_table", "printable"]
+from lit_loader.escaping import printable
+
+__all__ = ["print_lines", "print_table"]
 
 _PIPE_WIDTH = 110
-
-
-def printable(text: str) -> str:
-    """Return text with everything that a terminal would act on, or cannot show, as an escape sequence."""
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def print_lines(*lines: str) -> None:

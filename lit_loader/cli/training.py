@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.escaping import quote_for_hydra
 
 __all__ = ["training_command"]
 
@@ -109,8 +110,4 @@ def _hydra_value(value: Any) -> str:
         return json.dumps(value)
     if re.fullmatch(r"[./]*[A-Za-z_][\w./-]*", value, re.ASCII) and value.lower() not in _HYDRA_WORDS:
         return value
-    # Backslashes count before a quote, before "${", which would be looked up, and at the end.
-    quoted = re.sub(
-        r"(\\*)('|\$\{|$)", lambda found: found[1] * 2 + ("\\" + found[2]) * bool(found[2]), value
-    )
-    return f"'{quoted}'"
+    return quote_for_hydra(value)

@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lit_loader.configs.checks import ConfigError, accepted, unknown_key
 from lit_loader.errors import LitLoaderError
+from lit_loader.escaping import printable
 from lit_loader.signatures import signature_of
 
 __all__ = [
@@ -70,7 +71,8 @@ def run_with_hints(main: Callable[[], Any]) -> None:
         if before == "1" or (isinstance(error, ImportError) and extra_of(error) is None):
             sys.stderr.writelines(held)
             raise
-        sys.stderr.write(f"error{' in the config' if is_config else ''}: {what_is_wrong(error)}\n")
+        kind = "error in the config" if is_config else "error"
+        sys.stderr.write(printable(f"{kind}: {what_is_wrong(error)}\n"))
         sys.exit(1)
     except BrokenPipeError:
         if not _reader_left():  # some other pipe

@@ -1,83 +1,272 @@
-"""The words of the run that a checkpoint is of, put before those of a command that goes on with it."""
+"""Replay the overrides of the run that wrote a checkpoint, before the overrides of the current command.
+
+NOTE [Overrides from files] A run folder may come from somebody else, and Hydra overrides can run any code: by
+``_target_``, by a resolver in ``${...}``, by another search path. So what `with_words_of_run` takes from a file is an
+allow-list: choices in the shipped groups and keys below them, with plain values. What remains is data for the
+signatures that the shipped configs name.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, Final
 
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 
 from lit_loader.configs.checks import ConfigError
 from lit_loader.configs.hints import is_override
+from lit_loader.escaping import printable, quote_for_hydra
 
 __all__ = ["check_checkpoint", "with_words_of_run"]
 
-_OF_ONE_COMMAND = {"ckpt_path", "hparams_search", "optimized_metric", "task_name", "train"}
-_MAX_BYTES = 1 << 20
-_LIGHTNINGS_WORDS = ("last", "best", "hpc", "null")
+_MAX_BYTES: Final = 1 << 16
+_LIGHTNINGS_WORDS: Final = ("last", "best", "hpc", "null")
+_ONE_COMMAND: Final = frozenset(
+    {"ckpt_path", "hparams_search", "optimized_metric", "task_name", "test", "train", "trust_run"}
+)
+_GROUPS: Final = frozenset(
+    {
+        "batching",
+        "callbacks",
+        "datamodule",
+        "dataset",
+        "debug",
+        "experiment",
+        "extras",
+        "logger",
+        "model",
+        "sampler",
+        "trainer",
+        "workers",
+    }
+)
+_ROOT_KEYS: Final = frozenset({"num_threads", "seed", "tags"})
+# Keys that say where a run writes, by the last part of their path; the current command decides that.
+_OUTPUT_KEYS: Final = frozenset(
+    {"cache_dir", "default_root_dir", "dirpath", "filename", "folder", "path", "root_dir", "save_dir"}
+)
+_WEIGHTS_KEYS: Final = frozenset({"weights", "weights_backbone"})
 
 
 def check_checkpoint(path: str) -> None:
-    """Refuse the path of a checkpoint that does not exist; words of Lightning's and URLs pass.
+    """Refuse the path of a checkpoint that is not there or not a file; Lightning's own words and URLs pass.
 
     Raises:
-        ConfigError: If there is no such file.
+        ConfigError: If there is no such file, or it is a folder or a pipe.
     """
-    if path in _LIGHTNINGS_WORDS or "://" in path or Path(path).exists():
+    if _is_lightnings(path):
         return
-    is_of_run = (Path(path).parent.parent / ".hydra").is_dir()
-    where = ": that run has not saved it" if is_of_run else f" in {Path.cwd()}"
-    raise ConfigError(
-        f"ckpt_path={path!r} does not exist{where}; a run has its checkpoints as "
-        "logs/train/runs/DATE_TIME/checkpoints/last.ckpt"
-    )
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError) as error:
+        if not isinstance(error, FileNotFoundError):
+            raise ConfigError(f"ckpt_path={path!r} cannot be read: {error}") from error
+        is_of_run = (Path(path).parent.parent / ".hydra").is_dir()
+        where = ": that run has not saved it" if is_of_run else f" in {Path.cwd()}"
+        raise ConfigError(
+            f"ckpt_path={path!r} does not exist{where}; a run has its checkpoints as "
+            "logs/train/runs/DATE_TIME/checkpoints/last.ckpt"
+        ) from error
+    if stat.S_ISDIR(mode) and not _is_sharded_checkpoint(Path(path)):
+        files = sorted(file.relative_to(path).as_posix() for file in Path(path).glob("**/*.ckpt"))[:3]
+        remedy = f"name a file in it, such as {' or '.join(files)}" if files else "it holds no *.ckpt file"
+        raise ConfigError(f"ckpt_path={path!r} is a folder; {remedy}")
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise ConfigError(f"ckpt_path={path!r} is a pipe or a device; expected a regular file")
 
 
 def with_words_of_run(words: Sequence[str]) -> list[str]:
-    """Return the words of a command with those of a run before them, if ``ckpt_path=FILE`` names a checkpoint of it.
+    """Return the overrides of a command, preceded by those of the run whose checkpoint ``ckpt_path=FILE`` names.
 
-    Hydra keeps them in ``.hydra/overrides.yaml`` of the run's folder, two above the checkpoint. A word of the command
-    replaces the run's for the same key and for all below it. What is added is printed to stderr.
+    Hydra keeps a run's overrides in ``.hydra/overrides.yaml`` of its folder, two above the checkpoint. An override of
+    the command replaces the run's for the same key and for all keys below it. The replayed ones are printed to stderr.
+    See NOTE [Overrides from files] for what may be replayed; of a run outside of the current folder anything is only
+    with ``trust_run=true``. A path of a checkpoint may hold any character, whatever it means to Hydra.
 
     Raises:
-        ConfigError: If there is no such checkpoint, or the run's words cannot be read, or one names code: a folder
-            from elsewhere could run anything.
+        ConfigError: If there is no such checkpoint, the run's overrides cannot be read, one of them is refused, or the
+            run is outside of the current folder and ``trust_run=true`` is not given.
     """
-    paths = [word.partition("=")[2].strip("'\"") for word in words if _key(word) == "ckpt_path"]
-    if paths and not set(paths[-1]) & set("$,\\"):  # neither looked up nor swept nor escaped
-        check_checkpoint(paths[-1])
-    file = Path(paths[-1]).parent.parent / ".hydra" / "overrides.yaml" if paths else None
-    if file is None or not file.is_file():
-        return list(words)
-    own = {*map(_key, words), *_OF_ONE_COMMAND}
-    added = [word for word in _read(file) if not {_key(word), *_above(_key(word))} & own]
-    for word in added:
-        if "_target_" in word:
-            raise ConfigError(
-                f"{file}: {word!r} names code; give it on the command line, if the run is one of yours"
-            )
-    if added:
-        sys.stderr.write(f"as in {file.parent.parent}: {shlex.join(added)}\n")
-    return sorted([*added, *words], key=is_override)
+    words = [_with_quoted_path(word) for word in words]
+    paths = [_value(word) for word in words if _key(word) == "ckpt_path"]
+    if not paths or not isinstance(paths[-1], str) or "${" in paths[-1] or _is_lightnings(paths[-1]):
+        return words  # no checkpoint, several of a sweep, or one that Hydra or Lightning looks up
+    check_checkpoint(paths[-1])
+    run_folder = Path(paths[-1]).parent.parent
+    file = run_folder / ".hydra" / "overrides.yaml"
+    if not file.is_file():
+        return words
+    command_keys = {*map(_key, words), *_ONE_COMMAND}
+    stored = [word for word in _read(file) if not {_key(word), *_parents(_key(word))} & command_keys]
+    refusals = [f"{word!r} {reason}" for word in stored if (reason := _refusal(word)) is not None]
+    if refusals:
+        raise ConfigError(
+            f"{file} has overrides that a file must not bring: {'; '.join(refusals)}. If the run is one of yours, give "
+            f"these keys on the command line"
+        )
+    replayed = [word for word in stored if not _says_where_to_write(_key(word))]
+    outputs = [word for word in stored if _says_where_to_write(_key(word))]
+    if replayed and not _is_trusted(run_folder, words):
+        raise ConfigError(
+            f"the run {run_folder} is outside of {Path.cwd()} and would bring these overrides: {shlex.join(replayed)}; "
+            "if they are what you expect, pass trust_run=true"
+        )
+    if replayed:
+        sys.stderr.write(printable(f"as in {run_folder}: {shlex.join(replayed)}\n"))
+    if outputs:
+        sys.stderr.write(
+            printable(f"not as in {run_folder}, since it says where to write: {shlex.join(outputs)}\n")
+        )
+    return sorted([*replayed, *words], key=is_override)
+
+
+def _is_lightnings(path: str) -> bool:
+    """Return whether Lightning looks a checkpoint up by a word, or opens a URL."""
+    return path in _LIGHTNINGS_WORDS or "://" in path
+
+
+def _is_sharded_checkpoint(folder: Path) -> bool:
+    """Return whether a folder is a checkpoint that FSDP or DeepSpeed wrote in parts."""
+    return (folder / "meta.pt").is_file() or (folder / "checkpoint").is_dir()
+
+
+def _is_trusted(run_folder: Path, words: Sequence[str]) -> bool:
+    """Return whether a run is below the current folder, or the command says that it is trusted."""
+    if run_folder.resolve().is_relative_to(Path.cwd().resolve()):
+        return True
+    answers = [_value(word) for word in words if _key(word) == "trust_run"]
+    return bool(answers) and answers[-1] is True
+
+
+def _with_quoted_path(word: str) -> str:
+    """Return ``ckpt_path=PATH`` in quotes where PATH is a file whose name Hydra would not read as it is."""
+    prefix, _, path = word.partition("=")
+    if _key(word) != "ckpt_path" or not os.path.lexists(path) or _value(word) == path:
+        return word
+    return f"{prefix}={quote_for_hydra(path)}"
+
+
+def _value(word: str) -> Any:
+    """Return the value of an override as Hydra parses it, or None if it is no single value."""
+    override = _parsed(word)
+    return None if override is None or override.is_sweep_override() else override.value()
+
+
+def _parsed(word: str) -> Override | None:
+    try:
+        return OverridesParser.create().parse_override(word)
+    except (HydraException, RecursionError):
+        return None
+
+
+def _refusal(word: str) -> str | None:
+    """Return why an override that a file brings is refused, or None if it is allowed."""
+    if "${" in word:
+        return "is looked up"
+    override = _parsed(word)
+    if override is None:
+        return "is not an override"
+    root, *parts = override.key_or_group.split(".")
+    allowed_roots = _GROUPS | {"paths"} if parts else _GROUPS | _ROOT_KEYS
+    if root not in allowed_roots or override.package is not None or not all(map(_is_name, parts)):
+        return "is not a key or a group of the shipped configs"
+    if override.is_sweep_override():
+        return "is a sweep"
+    value = override.value()
+    texts = list(_texts(value))
+    if "${" in word or any(
+        "${" in text for text in texts
+    ):  # escapes of Hydra's make one where the word has none
+        return "is looked up"
+    settings = list(_settings(parts[-1] if parts else "", value))
+    names = {*parts, *(name for name, _ in settings)}
+    if any(name.startswith("_") for name in names):
+        return "names code"
+    if "compile" in names and not isinstance(value, bool):  # the options of a compiler name programs
+        return "chooses a compiler"
+    if not parts and root in _GROUPS and not isinstance(value, dict):
+        return None if all(map(_is_option, texts)) else "is not an option of a group"
+    if root == "dataset" or _says_where_to_write(override.key_or_group):
+        return None  # where the data is read, or not replayed
+    return next((reason for name, item in settings if (reason := _setting_refusal(name, item))), None)
+
+
+def _setting_refusal(name: str, value: object) -> str | None:
+    """Return why one plain value, under a key outside of ``dataset``, is refused, or None if it is allowed."""
+    if name in _OUTPUT_KEYS:
+        return "says where to write"
+    if not isinstance(value, str):
+        return None
+    if _is_place(value) or (name in _WEIGHTS_KEYS and not _is_option(value)):
+        return "names a file or an address"
+    return None
+
+
+def _is_name(part: str) -> bool:
+    return re.fullmatch(r"\w+", part) is not None
+
+
+def _is_option(text: str) -> bool:
+    """Return whether a string is a plain name, which no file elsewhere has as its path."""
+    return re.fullmatch(r"\w[\w-]*", text) is not None
+
+
+def _settings(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield every scalar in a parsed value with the key nearest to it, and every mapping's keys."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield str(key), None
+            yield from _settings(str(key), item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _settings(name, item)
+    else:
+        yield name, value
+
+
+def _texts(value: object) -> list[str]:
+    """Return every string in a parsed value that is not empty, keys of mappings included."""
+    return [text for setting in _settings("", value) for text in setting if isinstance(text, str) and text]
+
+
+def _is_place(text: str) -> bool:
+    """Return whether a string can name a file or an address; names of metrics and models with a slash do not."""
+    return text.startswith(("/", "~", "./")) or ":" in text or "\\" in text or ".." in text.split("/")
+
+
+def _says_where_to_write(key: str) -> bool:
+    root, *parts = key.split(".")
+    if root == "dataset":
+        return parts == ["cache_dir"]
+    return root == "paths" or (bool(parts) and parts[-1] in _OUTPUT_KEYS)
 
 
 def _read(file: Path) -> list[str]:
-    """Return the words that a file holds.
+    """Return the overrides that a file holds.
 
     Raises:
         ConfigError: If it holds something else.
     """
     try:
         with file.open("rb") as stream:
-            found = yaml.safe_load(stream.read(_MAX_BYTES))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+            text = stream.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
+            raise ValueError(f"it has more than {_MAX_BYTES} bytes")
+        overrides = yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
-    if not isinstance(found, list) or not all(isinstance(word, str) for word in found):
+    if not isinstance(overrides, list) or not all(isinstance(word, str) for word in overrides):
         raise ConfigError(f"{file} should be a list of the words that started the run")
-    return found
+    return overrides
 
 
 def _key(word: str) -> str:
@@ -85,7 +274,7 @@ def _key(word: str) -> str:
     return re.match(r"[+~]*([^=]*)", word)[1].partition("@")[0]  # type: ignore[index]
 
 
-def _above(key: str) -> set[str]:
+def _parents(key: str) -> set[str]:
     """Return the nodes above a key: of ``model.optimizer.lr`` ``model`` and ``model.optimizer``."""
     parts = key.split(".")
     return {".".join(parts[:count]) for count in range(1, len(parts))}

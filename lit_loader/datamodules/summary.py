@@ -12,6 +12,7 @@ from rich.table import Table
 from torch.utils.data import Sampler
 
 from lit_loader.annotations import AnnotationTable, image_labels
+from lit_loader.escaping import printable
 from lit_loader.samplers import OrderSampler, SequentialSampler
 
 __all__ = ["SetSummary", "expected_class_mix", "summary_table"]
@@ -149,13 +150,13 @@ def summary_table(summaries: list[SetSummary]) -> str:
     previous = None
     for summary in summaries:
         empty = f" ({summary.num_empty} empty)" if summary.num_empty else ""
-        what = "all" if summary.label == "class" else summary.label
+        what = "all" if summary.label == "class" else _cell(summary.label)
         what, images = f"{what}, {summary.imbalance:.0f} : 1", f"{summary.num_images}{empty}"
         table.add_row(summary.name, what, images, str(summary.class_counts.sum()), "", summary.sampler)
         for c, name in enumerate(summary.class_names):
             mix = "n/a" if summary.expected_mix is None else f"{summary.expected_mix[c]:.1%}"
             images, objects = str(summary.image_counts[c]), str(summary.class_counts[c])
-            table.add_row("", name, images, objects, f"{summary.natural_mix[c]:.1%}", mix)
+            table.add_row("", _cell(name), images, objects, f"{summary.natural_mix[c]:.1%}", mix)
         if summary.name != previous:  # these belong to the set, not to one of its labels
             if summary.problems:
                 table.add_row("", f"{summary.problems} annotation problems handled")
@@ -166,5 +167,10 @@ def summary_table(summaries: list[SetSummary]) -> str:
         table.add_section()
         previous = summary.name
     stream = io.StringIO()
-    Console(file=stream, width=100).print(table)
+    Console(file=stream, width=100, markup=False).print(table)
     return stream.getvalue().rstrip()
+
+
+def _cell(name: str) -> str:
+    """Return a name from a file as one line of text that no terminal acts on."""
+    return printable(name).replace("\n", "\\n")

@@ -27,14 +27,14 @@ def scores(out):
 
 def test_eval_repeats_the_test_of_the_run(app, run):
     folder, printed = run
-    done = app("eval", f"ckpt_path={folder}/checkpoints/best.ckpt")
+    done = app("eval", "trust_run=true", f"ckpt_path={folder}/checkpoints/best.ckpt")
     assert scores(done.out) == scores(printed)
     assert len(scores(printed)) == 5
     assert not (done.folder / "checkpoints").exists()
 
 
 def test_training_can_be_left_out(app, run):
-    done = app("train", "train=false", f"ckpt_path={run[0]}/checkpoints/best.ckpt")
+    done = app("train", "train=false", "trust_run=true", f"ckpt_path={run[0]}/checkpoints/best.ckpt")
     assert scores(done.out) == scores(run[1])
     assert "waited" not in done.out
 
@@ -52,12 +52,20 @@ def test_data_with_other_classes_is_refused(app, run, tmp_path):
         "model=fcos_small",
     ]
     model = [word for word in SMALL if word.startswith(("model", "trainer", "~"))]
-    done = app("eval", *words, *model, f"ckpt_path={run[0]}/checkpoints/best.ckpt", code=1, small=False)
+    done = app(
+        "eval",
+        *words,
+        *model,
+        "trust_run=true",
+        f"ckpt_path={run[0]}/checkpoints/best.ckpt",
+        code=1,
+        small=False,
+    )
     assert "class_names of the checkpoint are ['disc', 'square', 'star'], and of the data ['cat']" in done.err
 
 
 def test_predictions_are_written(app, run):
-    done = app("predict", f"ckpt_path={run[0]}/checkpoints/best.ckpt")
+    done = app("predict", "trust_run=true", f"ckpt_path={run[0]}/checkpoints/best.ckpt")
     (file,) = (done.folder / "predictions").rglob("*.json")
     found = json.loads(file.read_text())
     assert isinstance(found, list)
@@ -65,7 +73,7 @@ def test_predictions_are_written(app, run):
 
 def test_the_run_of_the_checkpoint_says_what_model_and_data_it_is_of(app, run):
     folder, printed = run
-    done = app("eval", f"ckpt_path={folder}/checkpoints/best.ckpt", small=False)
+    done = app("eval", "trust_run=true", f"ckpt_path={folder}/checkpoints/best.ckpt", small=False)
     assert scores(done.out) == scores(printed)
     assert f"as in {folder}: experiment=shapes" in done.err
 
@@ -75,6 +83,7 @@ def test_words_given_anew_replace_those_of_the_run(app, run):
     words = [
         "trainer.max_epochs=2",
         "trainer.limit_train_batches=1",
+        "trust_run=true",
         f"ckpt_path={run[0]}/checkpoints/last.ckpt",
     ]
     done = app("train", *words, small=False)

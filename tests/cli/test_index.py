@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lit_loader.cli.printing import printable
+from lit_loader.escaping import printable
 from tests.face_lists import write_faces
 
 
