@@ -71,6 +71,19 @@ def test_mistakes_on_the_command_line_end_the_run_with_a_hint(override, told, ca
     assert told in told_of(lambda: composed(override), capsys)
 
 
+@pytest.mark.parametrize("model", ["classifier_small", "heatmaps_small", "fcos_small"])
+def test_a_key_that_is_not_there_lists_the_same_keys_with_and_without_a_plus(model, capsys, monkeypatch):
+    task = {"classifier_small": "classification", "heatmaps_small": "landmarks"}.get(model, "detection")
+    words = ["dataset=shapes", f"datamodule={task}", f"model={model}"]
+    messages = []
+    for word in ("model.lss=1", "+model.lss=1"):
+        monkeypatch.setattr(sys, "argv", ["lit-loader", *words, word])
+        messages.append(told_of(lambda word=word: compose_config(overrides=[*words, word]), capsys))
+    assert messages[0] == messages[1]
+    assert "model has no key 'lss'" in messages[0]
+    assert ("did you mean model.loss?" in messages[0]) == (task != "detection")
+
+
 def keys_below(node, path=""):
     for name, child in node.items():
         yield f"{path}{name}"

@@ -137,7 +137,10 @@ def _held_back(held: list[str]) -> Iterator[None]:
 
 
 def _with_choices_for_help(main: Callable[[], Any]) -> None:
-    """Run a function; where help lacks a choice in a group without a default, with its first option."""
+    """Run a function; where help lacks a choice in a group without a default, with its first option.
+
+    ``source=FOLDER`` of ``predict`` replaces the data set, so that none has to be chosen.
+    """
     while True:
         try:
             main()
@@ -146,6 +149,10 @@ def _with_choices_for_help(main: Callable[[], Any]) -> None:
             choice = re.search(
                 r"You must specify '([\w/]+)'.*?\n\s*(\w+)$", str(error), re.DOTALL | re.MULTILINE
             )
+            reads_images = any(word.startswith("source=") for word in sys.argv[1:])
+            if choice is not None and choice[1] == "dataset" and reads_images:
+                sys.argv.append("dataset=image_files")
+                continue
             if choice is None or not {"--help", "-h"} & {*sys.argv[1:]}:
                 raise
             sys.argv.append(f"{choice[1]}={choice[2]}")
@@ -266,8 +273,7 @@ def _hint(key: str) -> str | None:
                 return f"{key} is not in this config; +{key}=VALUE adds another of its arguments"
             if name == "_target_":
                 return f"{path} has keywords; put something else in their place by ~{path} '+{path}={{_target_: ...}}'"
-            keys = [name for node in inner.values() for name in node if not name.startswith("_")]
-            return unknown_key(path, name, list(dict.fromkeys(keys)))
+            return unknown_key(path, name, _keys_of(path, group, inner, parents))
         nodes, parents, path = found, nodes, f"{path}.{name}"
     if path == key and len(nodes) < len(options):
         belongs = (
@@ -277,6 +283,34 @@ def _hint(key: str) -> str | None:
     node, _, name = key.rpartition(".")
     whole = f"; where {node} is null, {node}='{{{name}: VALUE}}'" if "." in node else ""
     return f"{key} is not in this config; add it with +{key}=VALUE{whole}" if node else None
+
+
+def _keys_of(path: str, group: str, nodes: _Nodes, parents: _Nodes) -> list[str]:
+    """Return the keys that a node of the chosen option may have, as `validate` lists them."""
+    # Without a choice that is known, the keys of all options are listed.
+    option = _chosen_option(group)
+    keys: dict[str, None] = {}
+    for name, node in ({option: nodes[option]} if option in nodes else nodes).items():
+        signature = accepted(path, node, parents.get(name, {}))
+        if signature is None or signature.is_open:
+            keys |= dict.fromkeys(key for key in node if not key.startswith("_"))
+        else:
+            keys |= dict.fromkeys(signature.types)
+    return list(keys)
+
+
+def _chosen_option(group: str) -> str | None:
+    """Return the option that the command, its experiment or the default chooses of a group, if it is a shipped one."""
+    words = {key: value for key, _, value in (word.partition("=") for word in sys.argv[1:])}
+    configs = [SHIPPED / "train.yaml", SHIPPED / "experiment" / f"{words.get('experiment')}.yaml"]
+    choices: dict[str, Any] = {}
+    for path in configs:
+        config: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
+        for entry in config.get("defaults", ()):
+            if isinstance(entry, dict):
+                choices |= {key.removeprefix("override /"): value for key, value in entry.items()}
+    option = words.get(group, choices.get(group))
+    return option if isinstance(option, str) else None
 
 
 def _how_to_choose_several(group: str, option: str) -> str:

@@ -6,6 +6,7 @@ from lit_loader.recipes.classification import ClassificationTask, replace_classi
 from lit_loader.recipes.detection import DetectionTask, replace_detection_heads
 from lit_loader.recipes.heatmap_model import HeatmapModel, heatmap_model, heatmaps_small
 from lit_loader.recipes.landmarks import LandmarkTask
+from lit_loader.recipes.losses import ClassificationLoss, LandmarkLoss, WingLoss
 from lit_loader.recipes.metrics import (
     AveragePrecision,
     ClassificationScores,
@@ -30,11 +31,13 @@ from lit_loader.recipes.without_duplicates import WithoutDuplicates
 __all__ = [
     "AveragePrecision",
     "ClassMetric",
+    "ClassificationLoss",
     "ClassificationScores",
     "ClassificationTask",
     "DetectionScores",
     "DetectionTask",
     "HeatmapModel",
+    "LandmarkLoss",
     "LandmarkScores",
     "LandmarkTask",
     "MultiTask",
@@ -44,6 +47,7 @@ __all__ = [
     "PyramidBackbone",
     "Task",
     "WarmupCosineLR",
+    "WingLoss",
     "WithoutDuplicates",
     "check_model_fits",
     "classifier_small",

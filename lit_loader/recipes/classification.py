@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lit_loader.collate.classification import ClassificationBatch
+from lit_loader.recipes.losses import ClassificationLoss
 from lit_loader.recipes.metrics import ClassMetric
 from lit_loader.recipes.network import NormalizeImages, check_labels, check_names, classifier_small
 from lit_loader.recipes.task import Metric, Task
@@ -36,6 +36,10 @@ class ClassificationTask(Task):
         multi_label: An image has any number of the classes: one sigmoid each in the place of a softmax.
         weights: Name of weights, such as ``DEFAULT``, or a file, or None for random ones. See `build_model`. The last
             layer is replaced where it is for other classes, see `replace_classifier`.
+        loss: Called with logits ``(B, num_classes)`` and labels; returns the loss of each image, float ``(B,)``, or of
+            each class ``(B, num_classes)``, in training, validation and tests. Such as `ClassificationLoss` with label
+            smoothing, class weights or the focal factor, or ``torch.nn.CrossEntropyLoss(reduction="none")``. None for
+            cross-entropy.
         **training: Arguments of `Task`.
 
     Attributes:
@@ -57,11 +61,15 @@ class ClassificationTask(Task):
         class_names: Sequence[str],
         multi_label: bool = False,
         weights: str | None = None,
+        loss: Callable[[Tensor, Tensor], Tensor] | None = None,
         **training: Any,
     ) -> None:
         super().__init__(**training)
         self.keep_arguments()
         self.class_names, self.multi_label = tuple(check_names("class_names", class_names)), multi_label
+        self.loss = ClassificationLoss() if loss is None else loss
+        if isinstance(self.loss, ClassificationLoss):
+            self.loss.set_class_names(self.class_names)
         builder = model_builder(model, CLASSIFIERS)
         classifier = build_model(
             builder,
@@ -134,12 +142,15 @@ class ClassificationTask(Task):
 
     def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each image, float32 ``(B,)``."""
-        logits = logits.float()
-        if not self.multi_label:
-            return functional.cross_entropy(logits, labels, reduction="none")
-        return functional.binary_cross_entropy_with_logits(logits, labels.float(), reduction="none").mean(
-            dim=1
-        )
+        losses = self.loss(logits.float(), labels)
+        if losses.shape == logits.shape:  # one for each class of several labels, as torch's have them
+            losses = losses.mean(dim=1)
+        if losses.shape != logits.shape[:1]:
+            raise ValueError(
+                f"expected one loss an image {tuple(logits.shape[:1])} of the loss, got {tuple(losses.shape)}; give "
+                "one with reduction='none'"
+            )
+        return losses
 
 
 def replace_classifier(model: nn.Module, num_classes: int) -> None:

@@ -9,19 +9,17 @@ from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from lit_loader.collate.landmarks import LandmarkBatch
 from lit_loader.recipes.heatmap_model import heatmap_model, heatmaps_small
+from lit_loader.recipes.losses import LandmarkLoss
 from lit_loader.recipes.metrics import ClassMetric, JointMetric, LandmarkScores, NormalizeBy, landmark_metric
 from lit_loader.recipes.network import (
     NormalizeImages,
     check_keypoints,
     check_labels,
     check_names,
-    heatmap_loss,
     plain,
-    point_loss,
     soft_argmax,
 )
 from lit_loader.recipes.task import Metric, Task
@@ -74,8 +72,8 @@ class LandmarkTask(Task):
     logits ``(B, K, h, w)``, and with classes ``class_logits`` ``(B, num_classes)``. The cells of a heatmap are squares
     of ``model.stride`` pixels from the upper left corner; heatmaps of a model without that attribute cover the crop.
 
-    The loss is the mean absolute error of the points as shares of the crop, times 100, plus the divergence of the
-    heatmaps from a Gaussian, plus the cross-entropy of the class.
+    The loss is the loss of the points as shares of the crop, by default their mean absolute error times 100, plus the
+    divergence of the heatmaps from a Gaussian, plus the cross-entropy of the class.
 
     Logs ``train/loss`` and its parts, ``val/nme``, ``val/failure_rate``, ``val/auc``, with classes ``val/accuracy`` and
     ``val/macro_f1``, and the same under ``test/``.
@@ -94,6 +92,7 @@ class LandmarkTask(Task):
         weights: Given to a builder that takes ``weights``, as `heatmap_model` does for its backbone: a name, such as
             ``DEFAULT``, or a file. Of other builders, and those that have their weights already, a file of the whole
             model, see `load_weights`. None for random ones.
+        loss: The losses and their weights, or None for `LandmarkLoss()`.
         **training: Arguments of `Task`.
 
     Attributes:
@@ -119,10 +118,12 @@ class LandmarkTask(Task):
         normalization_pair: Sequence[int] | None = None,
         failure_threshold: float = 0.10,
         weights: str | None = None,
+        loss: LandmarkLoss | None = None,
         **training: Any,
     ) -> None:
         super().__init__(**training)
         self.keep_arguments()
+        self.loss = LandmarkLoss() if loss is None else loss
         self.keypoint_names = tuple(check_names("keypoint_names", keypoint_names))
         self.class_names = None if class_names is None else tuple(check_names("class_names", class_names))
         self.set_metric(lambda: LandmarkMetric(self.hparams))
@@ -165,10 +166,10 @@ class LandmarkTask(Task):
         size = self._map_size(logits, batch.images)
         crop = size.new_tensor([batch.images.shape[-1], batch.images.shape[-2]])
         points, _ = soft_argmax(logits)
-        losses = {"points": 100 * point_loss(points * (size / crop), batch.keypoints / crop, batch.mask)}
-        losses["heatmaps"] = heatmap_loss(logits, batch.keypoints / size, batch.mask)
+        losses = {"points": self.loss.points(points * (size / crop), batch.keypoints / crop, batch.mask)}
+        losses["heatmaps"] = self.loss.heatmaps(logits, batch.keypoints / size, batch.mask)
         if self.class_names is not None:
-            losses["classes"] = functional.cross_entropy(outputs["class_logits"].float(), batch.labels)
+            losses["classes"] = self.loss.classes(outputs["class_logits"], batch.labels)
         return self.log_sum(losses, batch_size=len(batch.images))
 
     def collect(self, batch: LandmarkBatch, metric: Metric) -> None:

@@ -141,7 +141,7 @@ class Task(LightningModule):
         """
         frame = cast(FrameType, cast(FrameType, inspect.currentframe()).f_back)
         self.save_hyperparameters(
-            ignore=["compile", "optimizer", "scheduler", "weights"], frame=frame, logger=False
+            ignore=["compile", "loss", "optimizer", "scheduler", "weights"], frame=frame, logger=False
         )
         if not isinstance(self.hparams.get("model"), str):
             self.hparams.pop("model", None)

@@ -1,0 +1,208 @@
+"""Losses that a config can choose: of classes with smoothing, weights and focus, and of points and heatmaps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lit_loader.recipes.network import heatmap_loss, masked_mean
+
+__all__ = ["ClassificationLoss", "LandmarkLoss", "WingLoss"]
+
+
+class ClassificationLoss(nn.Module):
+    """Cross-entropy of each image, with label smoothing, class weights and the focal factor.
+
+    The loss of an image of class c is ``w_c * (1 - p_c)^gamma * CE``; p_c is the probability of c, and CE has smoothed
+    labels. With several labels an image, each class is a yes-or-no question with a loss of this form, where p is the
+    probability of the right answer, and the loss of the image is their mean. A batch's loss is the mean over its
+    images: weights are not divided by their sum.
+
+    Args:
+        label_smoothing: Share of a label that is spread evenly over all classes, in [0, 1).
+        class_weights: Factors w by class name, 1 for a class that is not named, or one for each class in their order,
+            or None for 1.
+        focal_gamma: Exponent gamma, 0 or more; 2 is usual, 0 leaves the focal factor out.
+
+    Raises:
+        ValueError: If an argument is out of range.
+
+    Source:
+        Lin et al. 2017, "Focal Loss for Dense Object Detection", equation 5; Szegedy et al. 2016, "Rethinking the
+        Inception Architecture", section 7, for label smoothing.
+    """
+
+    class_factors: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        label_smoothing: float = 0.0,
+        class_weights: Mapping[str, float] | Sequence[float] | None = None,
+        focal_gamma: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing={label_smoothing} must be in [0, 1)")
+        if not 0 <= focal_gamma < math.inf:
+            raise ValueError(f"focal_gamma={focal_gamma} must be 0 or more")
+        self.label_smoothing = label_smoothing
+        self.class_weights = class_weights
+        self.focal_gamma = focal_gamma
+        # Not persistent: a checkpoint loads with other weights, or without any.
+        self.register_buffer("class_factors", None, persistent=False)
+
+    def set_class_names(self, class_names: Sequence[str]) -> None:
+        """Take the classes that ``class_weights`` are of.
+
+        Raises:
+            ValueError: If weights are of other classes, or not positive.
+        """
+        weights = self.class_weights
+        if weights is None:
+            return
+        if isinstance(weights, Mapping):
+            unknown = sorted(map(str, weights.keys() - set(class_names)))
+            if unknown:
+                raise ValueError(f"class_weights names {unknown}; the classes are {list(class_names)}")
+            factors = [float(weights.get(name, 1.0)) for name in class_names]
+        else:
+            factors = [float(weight) for weight in weights]
+        if len(factors) != len(class_names):
+            raise ValueError(
+                f"class_weights has {len(factors)} values for {len(class_names)} classes; give one for each of "
+                f"{list(class_names)}, or a mapping of some of these names"
+            )
+        if not all(0 < factor < math.inf for factor in factors):
+            raise ValueError(f"class_weights={factors} must be positive numbers")
+        self.class_factors = torch.tensor(factors)
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of each image, float32 ``(B,)``.
+
+        Args:
+            logits: float ``(B, C)``.
+            labels: int64 ``(B,)``, or float ``(B, C)`` of 0 and 1 for several labels an image.
+        """
+        logits = logits.float()
+        if labels.ndim == 1:
+            losses = functional.cross_entropy(
+                logits, labels, reduction="none", label_smoothing=self.label_smoothing
+            )
+            if self.focal_gamma:
+                right = logits.log_softmax(dim=1).gather(1, labels[:, None])[:, 0].exp()
+                losses = losses * (1 - right) ** self.focal_gamma
+            return losses if self.class_factors is None else losses * self.class_factors[labels]
+        answers = labels.float()
+        smoothed = answers
+        if self.label_smoothing:
+            smoothed = answers * (1 - self.label_smoothing) + self.label_smoothing / 2
+        losses = functional.binary_cross_entropy_with_logits(logits, smoothed, reduction="none")
+        if self.focal_gamma:
+            yes = logits.sigmoid()
+            right = yes * answers + (1 - yes) * (1 - answers)
+            losses = losses * (1 - right) ** self.focal_gamma
+        if self.class_factors is not None:
+            losses = losses * self.class_factors
+        return losses.mean(dim=1)
+
+
+class WingLoss(nn.Module):
+    """The error of each coordinate, logarithmic for small errors, so that they count more than under the L1 loss.
+
+    ``width * ln(1 + |e| / curvature)`` where ``|e| < width``, else ``|e|`` less a constant that joins the two.
+
+    Args:
+        width: Errors below it are in the logarithmic part, as shares of the crop; the paper's 10 pixels of 256.
+        curvature: How steep that part is; the paper's 2 pixels of 256.
+
+    Raises:
+        ValueError: If an argument is not positive.
+
+    Source:
+        Feng et al. 2018, "Wing Loss for Robust Facial Landmark Localisation with Convolutional Neural Networks".
+    """
+
+    def __init__(self, *, width: float = 10 / 256, curvature: float = 2 / 256) -> None:
+        super().__init__()
+        if width <= 0 or curvature <= 0:
+            raise ValueError(f"width={width} and curvature={curvature} must be positive")
+        self.width = width
+        self.curvature = curvature
+
+    def forward(self, points: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each coordinate, of the shape of both arguments."""
+        errors = (points - targets).abs()
+        logarithmic = self.width * torch.log1p(errors / self.curvature)
+        constant = self.width - self.width * math.log1p(self.width / self.curvature)
+        return torch.where(errors < self.width, logarithmic, errors - constant)
+
+
+class LandmarkLoss(nn.Module):
+    """The losses of `LandmarkTask`: of points, of heatmaps and of the class, each with a weight.
+
+    Args:
+        point_loss: Called with predicted and true coordinates as shares of the crop; returns the loss of each, such as
+            `WingLoss` or ``torch.nn.SmoothL1Loss(reduction="none")``. None for the absolute error.
+        point_weight: Factor of the points' mean loss.
+        heatmap_weight: Factor of the heatmaps' divergence from a Gaussian, see `heatmap_loss`.
+        heatmap_sigma: Width of that Gaussian in cells.
+        class_weight: Factor of the cross-entropy of the class, where the task has classes.
+
+    Raises:
+        ValueError: If a weight is negative, or ``heatmap_sigma`` not positive.
+    """
+
+    def __init__(
+        self,
+        *,
+        point_loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+        point_weight: float = 100.0,
+        heatmap_weight: float = 1.0,
+        heatmap_sigma: float = 1.0,
+        class_weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        weights = {"point": point_weight, "heatmap": heatmap_weight, "class": class_weight}
+        for name, weight in weights.items():
+            if not 0 <= weight < math.inf:
+                raise ValueError(f"{name}_weight={weight} must be 0 or more")
+        if heatmap_sigma <= 0:
+            raise ValueError(f"heatmap_sigma={heatmap_sigma} must be positive")
+        self.point_loss = nn.L1Loss(reduction="none") if point_loss is None else point_loss
+        self.point_weight = point_weight
+        self.heatmap_weight = heatmap_weight
+        self.heatmap_sigma = heatmap_sigma
+        self.class_weight = class_weight
+
+    def points(self, points: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
+        """Return the weighted mean loss of present coordinates; 0 where no point is present.
+
+        Args:
+            points: float ``(..., 2)``, shares of the crop.
+            targets: The same shape; masked values may be anything, including NaN.
+            mask: bool ``(...,)``.
+
+        Raises:
+            ValueError: If ``point_loss`` does not return one loss a coordinate.
+        """
+        targets = torch.where(mask[..., None], targets, torch.zeros_like(targets))
+        losses = self.point_loss(points, targets)
+        if losses.shape != points.shape:
+            raise ValueError(
+                f"expected one loss a coordinate {tuple(points.shape)} of point_loss, got {tuple(losses.shape)}; "
+                "give one with reduction='none'"
+            )
+        return self.point_weight * masked_mean(losses.mean(dim=-1), mask)
+
+    def heatmaps(self, logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
+        """Return the weighted divergence of heatmaps from a Gaussian, with the arguments of `heatmap_loss`."""
+        return self.heatmap_weight * heatmap_loss(logits, targets, mask, sigma=self.heatmap_sigma)
+
+    def classes(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the weighted mean cross-entropy of classes; logits ``(B, C)``, labels int64 ``(B,)``."""
+        return self.class_weight * functional.cross_entropy(logits.float(), labels)
