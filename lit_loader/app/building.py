@@ -83,6 +83,8 @@ def build_run(
     """
     with config_errors(cfg):
         _check_task(cfg)
+    if needs_names:
+        _check_masks(cfg)
     validate(cfg)
     accelerator = cfg.trainer.get("accelerator")
     if accelerator in ("gpu", "cuda") and not torch.accelerator.is_available():
@@ -106,7 +108,8 @@ def build_run(
         held = {} if checkpoint is None else _hyperparameters(read_checkpoint(checkpoint))
         names = {**held, "weights": None} if held else {}
         if isinstance(datamodule, TableDataModule):
-            console().print(datamodule.summary(), markup=False, highlight=False)
+            if datamodule.first_table(("train", "val", "test")) is not None:
+                console().print(datamodule.summary(), markup=False, highlight=False)
             if needs_names or not held:
                 found = model_kwargs_from_datamodule(datamodule)
                 _check_names(held, found)
@@ -224,6 +227,15 @@ def _check_names(held: Mapping[str, Any], found: Mapping[str, Any]) -> None:
                 f"{key} of the checkpoint are {held[key]}, and of the data {found[key]}: its labels would mean "
                 f"something else{remedy}"
             )
+
+
+def _check_masks(cfg: DictConfig) -> None:
+    """Refuse a model that learns or scores masks for a data module without them, before the data is read."""
+    if cfg.model.get("masks") is True and cfg.datamodule.get("masks") is False:
+        raise ConfigError(
+            "model.masks=true, and datamodule.masks=false: targets would have no masks; give datamodule.masks=true, or "
+            "choose a model without masks, such as model=fasterrcnn_resnet50_fpn_v2"
+        )
 
 
 def _check_task(cfg: DictConfig) -> None:

@@ -103,12 +103,13 @@ def _words_of_job() -> list[str]:
 
 
 @contextmanager
-def config_errors(cfg: DictConfig, *, data_only: bool = False) -> Iterator[None]:
+def config_errors(cfg: DictConfig, *, data_only: bool = False, node: str | None = None) -> Iterator[None]:
     """Raise what refuses a setting or the data as an error that names the config's keys.
 
     Args:
         cfg: The config.
         data_only: Leave errors of other kinds as they are: while a model runs they may be defects of it.
+        node: Where the settings in question are, such as ``predict``, or None for any of the groups.
 
     Raises:
         ConfigError: For a ValueError, TypeError, OSError or ImportError.
@@ -119,13 +120,13 @@ def config_errors(cfg: DictConfig, *, data_only: bool = False) -> Iterator[None]
     except ConfigError:
         raise
     except LitLoaderError as error:
-        raise LitLoaderError(with_config_keys(str(error), cfg) + _names_of_files(error, cfg)) from error
+        raise LitLoaderError(with_config_keys(str(error), cfg, node) + _names_of_files(error, cfg)) from error
     except HydraException as error:
-        raise ConfigError(with_config_keys(what_is_wrong(error), cfg)) from error
+        raise ConfigError(with_config_keys(what_is_wrong(error), cfg, node)) from error
     except (ValueError, TypeError, OSError, ImportError) as error:
         if data_only:
             raise
-        raise ConfigError(with_config_keys(str(error), cfg)) from error
+        raise ConfigError(with_config_keys(str(error), cfg, node)) from error
 
 
 def _names_of_files(error: LitLoaderError, cfg: DictConfig) -> str:
@@ -136,16 +137,34 @@ def _names_of_files(error: LitLoaderError, cfg: DictConfig) -> str:
     return f"; dataset.train={train}, dataset.val and dataset.test name what is read below dataset.root"
 
 
-def with_config_keys(text: str, cfg: DictConfig) -> str:
+def with_config_keys(text: str, cfg: DictConfig, node: str | None = None) -> str:
     """Return a message with the keys of a config in the place of Python's arguments.
 
     ``ReadPolicy(missing_image=...)`` becomes ``dataset.policy.missing_image=drop``, ``pass header=True`` becomes
     ``pass dataset.options.header=true``, ``give sample_unit='image'`` becomes ``give datamodule.sample_unit=image``.
+    Frames of a traceback in the message, such as a worker's, are not changed.
+
+    Args:
+        text: The message.
+        cfg: The config.
+        node: Where a key is looked for first, or None for the order of the groups.
     """
+    lines = []
+    is_traceback = False
+    for line in text.split("\n"):
+        # Frames are indented; the line after the last one names the error.
+        is_traceback = is_traceback and (not line or line.startswith((" ", "\t")))
+        lines.append(line if is_traceback else _with_config_keys(line, cfg, node))
+        is_traceback = is_traceback or line.endswith("Traceback (most recent call last):")
+    return "\n".join(lines)
+
+
+def _with_config_keys(text: str, cfg: DictConfig, node: str | None) -> str:
+    """Return a line of a message with the keys of a config instead of Python's arguments."""
     text = re.sub(r"\bReadPolicy\((\w+)=[^)]*\)", lambda found: _policy_key(found[1]), text)
 
     def named(found: re.Match[str]) -> str:
-        key = _key_of(found[2], cfg)
+        key = _key_of(found[2], cfg, node)
         return found[0] if key is None else f"{found[1]}{key}={_hydra_value(found[3])}"
 
     value = r"\[.*?\](?!\])|'[^']*'|\"[^\"]*\"|[\w.]+"
@@ -157,7 +176,7 @@ def _policy_key(name: str) -> str:
     return f"dataset.policy.{name}={' or '.join(actions) or 'ACTION'}"
 
 
-def _key_of(name: str, cfg: DictConfig) -> str | None:
+def _key_of(name: str, cfg: DictConfig, first: str | None) -> str | None:
     """Return where a config has a setting of this name below its groups, or can have it, or None if it has none."""
     if name in cfg:
         return None
@@ -165,6 +184,7 @@ def _key_of(name: str, cfg: DictConfig) -> str | None:
     format = dataset.get("format") or ("voc" if str(dataset.get("_target_")).endswith(".VocSource") else None)
     options = format_options(readers()[format]) if format in readers() else {}
     for path in (
+        *([first] if first else []),
         "dataset",
         "workers",
         "datamodule",

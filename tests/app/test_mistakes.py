@@ -101,6 +101,20 @@ def test_arguments_become_keys(text, told):
     assert with_config_keys(text, compose_config(overrides=[*CSV, "datamodule=classification"])) == told
 
 
+def test_source_lines_of_a_workers_traceback_stay_as_they_are():
+    cfg = compose_config(overrides=[*CSV, "datamodule=classification"])
+    frame = '  File "a.py", line 3, in read\n    raise ValueError("give cache=False")\n'
+    text = f"Caught ValueError in a worker.\nOriginal Traceback (most recent call last):\n{frame}ValueError: "
+    message = with_config_keys(f"{text}give cache=False", cfg)
+    assert message == f"{text}give datamodule.cache=false"
+
+
+def test_settings_of_a_node_are_looked_for_in_it_first():
+    cfg = compose_config(config_name="predict", overrides=CSV)
+    assert with_config_keys("give format='csv'", cfg) == "give dataset.format=csv"
+    assert with_config_keys("give format='csv'", cfg, "predict") == "give predict.format=csv"
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -109,6 +123,10 @@ def test_arguments_become_keys(text, told):
             "choose model=heatmaps_resnet18 or model=heatmaps_small",
         ),
         (["experiment=shapes", "ckpt_path=nope.ckpt"], "ckpt_path='nope.ckpt' does not exist in"),
+        (
+            ["experiment=shapes", "model=maskrcnn_resnet50_fpn_v2"],
+            "model.masks=true, and datamodule.masks=false: targets would have no masks; give datamodule.masks=true",
+        ),
         (["experiment=shapes", "datamodule.batchsize=4"], "did you mean datamodule.batch_size?"),
     ],
 )
