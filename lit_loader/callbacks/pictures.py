@@ -27,10 +27,10 @@ __all__ = ["PictureLogger", "class_reports"]
 class PictureLogger(Callback):
     """Draws the first training batch, predictions in validations, and how classes came and were scored.
 
-    Pictures are PNG files in a folder, ``train_batch.png``, ``predictions.png`` (of the last validation that was drawn)
-    and ``class_report.png`` (of validation after a fit, of the test after a test); and every logger that takes pictures
-    gets them with the step, as ``train_batch``, ``predictions`` and ``class_report``: TensorBoard by ``add_figure``,
-    others, such as W&B, by ``log_image``. A CSV logger gets none.
+    Pictures are PNG files in a folder, ``train_batch.png``, ``predictions.png`` (of the last validation that was drawn,
+    with the ground truth) and ``class_report.png`` (of validation after a fit, of the test after a test); and every
+    logger that takes pictures gets them with the step, as ``train_batch``, ``predictions`` and ``class_report``:
+    TensorBoard by ``add_figure``, others, such as W&B, by ``log_image``. A CSV logger gets none.
 
     The batches are those that the loaders give to the run: none is loaded for a picture. Predictions are those of the
     first batch of a validation, by one more ``predict_step``, if the module has one, which every rank takes, so that

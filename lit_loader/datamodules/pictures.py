@@ -11,19 +11,33 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torchvision.transforms.v2 import functional
 from torchvision.utils import draw_bounding_boxes, draw_keypoints, draw_segmentation_masks
 
+from lit_loader.datamodules.text_drawing import draw_texts, short_text
 from lit_loader.extras import require
 from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["ClassReport", "draw_boxes", "draw_class_report", "draw_labels", "draw_points", "label_texts"]
+__all__ = [
+    "ClassReport",
+    "draw_boxes",
+    "draw_class_report",
+    "draw_labels",
+    "draw_objects",
+    "draw_points",
+    "label_texts",
+]
 
 _COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#800000")
 _POINT_COLOURS = {1: "orange", 2: "lime"}  # by visibility: hidden, visible
-_LONGER_SIDE = 320  # of a drawn image in pixels: texts and points have a fixed size
+_POINT_LEGEND = {"true point": "lime", "true point, hidden": "orange", "prediction": "red"}
+_LONGER_SIDE = 448  # of a drawn image in pixels: texts and points have a fixed size
+_PAIR_GAP = 6  # pixels between an image with true objects and one with predicted ones
+_DPI = 120  # of figures, so that a pixel of a drawn image is a pixel of the file
+_MARGIN = 8  # pixels around a drawn image
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,6 +69,7 @@ def draw_boxes(
     class_names: Sequence[str],
     first_label: int = FIRST_LABEL,
     attributes: Mapping[str, Sequence[str]] | None = None,
+    truths: Sequence[Mapping[str, Any]] | None = None,
     min_score: float = 0.0,
     max_images: int = 16,
     title: str = "",
@@ -70,6 +85,7 @@ def draw_boxes(
         first_label: The label of the first class.
         attributes: Names of the values of each attribute to write beside the class; the targets hold its ids
             (N,) by its name, -1 for none.
+        truths: Where ``targets`` are detections, the true targets, drawn on a copy of the image to the left.
         min_score: Detections below it are left out.
         max_images: Images drawn at most.
         title: The figure's title.
@@ -77,29 +93,71 @@ def draw_boxes(
     Raises:
         ImportError: If matplotlib is not installed.
     """
-    drawn, names = [], attributes or {}
-    for image, found in zip(list(images)[:max_images], targets, strict=False):
-        canvas, zoom = _canvas(image)
-        keep = found["scores"] >= min_score if "scores" in found else slice(None)
-        fields = ("boxes", "labels", "scores", "keypoints", "visibility", "masks", *names)
-        target = {name: found[name][keep].detach().cpu() for name in fields if name in found}
-        labels = target["labels"] - first_label
-        known = {name: (target[name], values) for name, values in names.items() if name in target}
-        texts = label_texts(labels, class_names, attributes=known)
-        if "scores" in target:
-            scores = target["scores"].tolist()
-            texts = [f"{text} {score:.2f}" for text, score in zip(texts, scores, strict=True)]
-        colours = [_COLOURS[label % len(_COLOURS)] for label in labels.tolist()]
-        if texts and "masks" in target:
-            masks = target["masks"].reshape(-1, *target["masks"].shape[-2:])
-            inside = masks > (0.5 if masks.is_floating_point() else 0)
-            canvas = draw_segmentation_masks(canvas, _enlarged(inside, zoom), alpha=0.4, colors=colours)
-        if texts:
-            canvas = draw_bounding_boxes(canvas, target["boxes"] * zoom, texts, colors=colours, width=2)
-        if "keypoints" in target:
-            canvas = _with_points(canvas, target["keypoints"] * zoom, target.get("visibility"))
-        drawn.append(canvas)
-    return _figure(drawn, title)
+    drawing: dict[str, Any] = {
+        "class_names": class_names,
+        "first_label": first_label,
+        "attributes": attributes,
+        "min_score": min_score,
+    }
+    canvases = []
+    for row, (image, target) in enumerate(zip(list(images)[:max_images], targets, strict=False)):
+        parts = [
+            draw_objects(image, part, **drawing) for part in ((truths[row], target) if truths else (target,))
+        ]
+        gap = torch.full((3, parts[0].shape[1], _PAIR_GAP), 255, dtype=torch.uint8)
+        canvases.append(torch.cat([parts[0], gap, parts[1]], dim=2) if truths else parts[0])
+    halves = ("ground truth", "predictions") if truths else ()
+    return _figure(canvases, title, halves=halves)
+
+
+def draw_objects(
+    image: Tensor,
+    target: Mapping[str, Any],
+    *,
+    class_names: Sequence[str],
+    first_label: int = FIRST_LABEL,
+    attributes: Mapping[str, Sequence[str]] | None = None,
+    min_score: float = 0.0,
+    longer_side: int = _LONGER_SIDE,
+) -> Tensor:
+    """Return an image with its objects drawn, uint8 ``(3, h, w)``.
+
+    Labels do not cover each other. Labels without room are left out, and a note counts them.
+
+    Args:
+        image: ``(3, H, W)``, uint8 or float in [0, 1].
+        target: As `draw_boxes` takes it. Without ``boxes`` the labels describe the whole image.
+        class_names: Names of the classes.
+        first_label: The label of the first class.
+        attributes: Names of the values of each attribute, as `draw_boxes` takes them.
+        min_score: Detections below it are left out.
+        longer_side: Height or width of the result in pixels, whichever is larger.
+    """
+    canvas, zoom = _canvas(image, longer_side)
+    line_width = 2 + longer_side // 340
+    names = attributes or {}
+    keep = target["scores"] >= min_score if "scores" in target else slice(None)
+    fields = ("boxes", "labels", "scores", "keypoints", "visibility", "masks", *names)
+    objects = {name: target[name][keep].detach().cpu() for name in fields if name in target}
+    labels = objects["labels"] - first_label
+    values = {name: (objects[name], texts) for name, texts in names.items() if name in objects}
+    texts = label_texts(labels, class_names, attributes=values)
+    if "scores" in objects:
+        scores = objects["scores"].tolist()
+        texts = [f"{text} {score:.2f}" for text, score in zip(texts, scores, strict=True)]
+    colours = [_COLOURS[label % len(_COLOURS)] for label in labels.tolist()]
+    if texts and "masks" in objects:
+        masks = objects["masks"].reshape(-1, *objects["masks"].shape[-2:])
+        inside = masks > (0.5 if masks.is_floating_point() else 0)
+        canvas = draw_segmentation_masks(canvas, _resized(inside, canvas), alpha=0.4, colors=colours)
+    boxes = None
+    if texts and "boxes" in objects:
+        boxes = objects["boxes"].float() * zoom
+        canvas = draw_bounding_boxes(canvas, boxes, colors=colours, width=line_width)
+    if "keypoints" in objects:
+        points = objects["keypoints"] * zoom
+        canvas = _with_points(canvas, points, objects.get("visibility"), radius=line_width)
+    return draw_texts(canvas, boxes, texts, colours)
 
 
 def draw_points(
@@ -116,7 +174,7 @@ def draw_points(
     """Return a figure of object crops with their points.
 
     A visible point is green, a hidden one orange, an absent one is not drawn; a predicted one is red, joined to the
-    true one by a white line where there is one.
+    true one by a white line where there is one. With predictions the figure has a legend.
 
     Args:
         images: ``(3, H, W)`` each, a list or one tensor, uint8 or float in [0, 1].
@@ -133,7 +191,7 @@ def draw_points(
     """
     drawn = []
     for i, image in enumerate(list(images)[:max_images]):
-        canvas, zoom = _canvas(image)
+        canvas, zoom = _canvas(image, _LONGER_SIDE)
         points = keypoints[i].detach().cpu() * zoom
         seen = torch.full(points.shape[:1], 2) if visibility is None else visibility[i].cpu()
         if predicted is not None and len(points):
@@ -143,7 +201,7 @@ def draw_points(
             canvas = draw_keypoints(canvas, pairs, [(0, 1)], width=1, visibility=both)
             canvas = draw_keypoints(canvas, found[None], colors="red")
         drawn.append(_with_points(canvas, points[None], seen[None]))
-    return _figure(drawn, title, texts, truths)
+    return _figure(drawn, title, texts, truths, legend=_POINT_LEGEND if predicted is not None else {})
 
 
 def draw_labels(
@@ -167,7 +225,8 @@ def draw_labels(
     Raises:
         ImportError: If matplotlib is not installed.
     """
-    return _figure([_canvas(image)[0] for image in list(images)[:max_images]], title, texts, truths)
+    canvases = [_canvas(image, _LONGER_SIDE)[0] for image in list(images)[:max_images]]
+    return _figure(canvases, title, texts, truths)
 
 
 def draw_class_report(
@@ -225,7 +284,7 @@ def draw_class_report(
             if left_out
             else ""
         )
-        row[0].set_yticks(range(len(order)), [_short(name) for name in names], fontsize=8)
+        row[0].set_yticks(range(len(order)), [short_text(name) for name in names], fontsize=8)
         row[0].set_ylim(len(order) - 0.4, -0.6)  # the most frequent at the top
         row[0].set_ylabel(report.label + note, fontsize=9)
     if title:
@@ -263,10 +322,6 @@ def _draw_bars(axis: Any, bars: Mapping[str, npt.NDArray[np.float64]], form: str
         axis.legend(fontsize=7, ncols=len(bars), frameon=False, **place)
 
 
-def _short(name: str, most: int = 28) -> str:
-    return name if len(name) <= most else name[: most - 1] + "\u2026"
-
-
 def label_texts(
     labels: Tensor,
     class_names: Sequence[str],
@@ -290,8 +345,8 @@ def label_texts(
     return texts
 
 
-def _canvas(image: Tensor) -> tuple[Tensor, int]:
-    """Return an image as uint8, enlarged a whole number of times, and this number.
+def _canvas(image: Tensor, longer_side: int) -> tuple[Tensor, float]:
+    """Return an image as uint8, resized so that its longer side is about ``longer_side``, and the factor.
 
     Values far outside [0, 1] are those of a normalised image: they are stretched from the lowest to the highest.
     """
@@ -302,19 +357,30 @@ def _canvas(image: Tensor) -> tuple[Tensor, int]:
         if low < -0.1 or high > 1.1:
             pixels = (pixels - low) / (high - low)
         pixels = (pixels.clamp(0, 1) * 255).round().to(torch.uint8)
-    zoom = max(1, _LONGER_SIDE // max(pixels.shape[-2:]))
-    return _enlarged(pixels, zoom), zoom
+    height, width = pixels.shape[-2:]
+    zoom = longer_side / max(height, width)
+    if zoom >= 3:
+        # A whole factor shows the pixels of a small image as squares of one size.
+        zoom = int(zoom)
+        return _resized(pixels, torch.empty(height * zoom, width * zoom)), zoom
+    size = [max(1, round(height * zoom)), max(1, round(width * zoom))]
+    return functional.resize(pixels, size, antialias=True), zoom
 
 
-def _enlarged(pixels: Tensor, zoom: int) -> Tensor:
-    return torch.as_tensor(pixels.repeat_interleave(zoom, -2).repeat_interleave(zoom, -1))
+def _resized(pixels: Tensor, canvas: Tensor) -> Tensor:
+    """Return pixels ``(N, H, W)`` at the size of a canvas, each with the value of the nearest one."""
+    rows, columns = (
+        torch.arange(side) * count // side
+        for side, count in zip(canvas.shape[-2:], pixels.shape[-2:], strict=True)
+    )
+    return pixels[:, rows[:, None], columns]
 
 
-def _with_points(canvas: Tensor, points: Tensor, visibility: Tensor | None) -> Tensor:
+def _with_points(canvas: Tensor, points: Tensor, visibility: Tensor | None, *, radius: int = 3) -> Tensor:
     seen = torch.full(points.shape[:2], 2) if visibility is None else visibility
     for state, colour in _POINT_COLOURS.items():
         if (seen == state).any():
-            canvas = draw_keypoints(canvas, points, colors=colour, radius=3, visibility=seen == state)
+            canvas = draw_keypoints(canvas, points, colors=colour, radius=radius, visibility=seen == state)
     return canvas
 
 
@@ -323,21 +389,59 @@ def _figure(
     title: str,
     texts: Sequence[str] = (),
     truths: Sequence[str | None] | None = None,
+    *,
+    halves: Sequence[str] = (),
+    legend: Mapping[str, str] | None = None,
 ) -> Figure:
-    columns = max(1, math.ceil(math.sqrt(len(canvases))))
+    """Return a figure of canvases in rows, each shown pixel by pixel.
+
+    Args:
+        canvases: uint8 ``(3, h, w)`` each.
+        title: The figure's title.
+        texts: One for each canvas, written above it, or none.
+        truths: As for `draw_labels`.
+        halves: Captions of the left and the right half of each canvas, or none.
+        legend: Colours of points by their meaning.
+    """
+    cell_height, cell_width = (
+        max((canvas.shape[side] for canvas in canvases), default=_LONGER_SIDE) for side in (1, 2)
+    )
+    columns = max(1, round(math.sqrt(len(canvases) * cell_height / cell_width)))
     rows = max(1, math.ceil(len(canvases) / columns))
-    size = (3 * columns, 3 * rows + 0.4)
-    figure: Figure = require("matplotlib.figure", "plot").Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axis in axes:
+    text_height = 24 if texts or halves else 0
+    head = 40 * (bool(title) + bool(legend))
+    width = columns * (cell_width + _MARGIN) + _MARGIN
+    height = rows * (cell_height + text_height + _MARGIN) + _MARGIN + head
+    size = (width / _DPI, height / _DPI)
+    figure: Figure = require("matplotlib.figure", "plot").Figure(figsize=size, dpi=_DPI)
+    for i, canvas in enumerate(canvases):
+        row, column = divmod(i, columns)
+        left = _MARGIN + column * (cell_width + _MARGIN)
+        top = head + _MARGIN + row * (cell_height + text_height + _MARGIN) + text_height
+        bottom = height - top - canvas.shape[1]
+        place = (left / width, bottom / height, canvas.shape[2] / width, canvas.shape[1] / height)
+        # Subplots would resample the canvas, which blurs its texts.
+        axis = figure.add_axes(place)
         axis.axis("off")
-    for i, (axis, canvas) in enumerate(zip(axes, canvases, strict=False)):
-        axis.imshow(canvas.permute(1, 2, 0).numpy())
+        axis.imshow(canvas.permute(1, 2, 0).numpy(), aspect="auto")
         if texts:
             truth = None if truths is None else truths[i]
             wrong = truth not in (None, texts[i])
             text = f"{texts[i]} ({truth})" if wrong else texts[i]
-            axis.set_title(text, fontsize=7, color=_COLOURS[0] if wrong else "black")
+            axis.set_title(
+                short_text(text, cell_width // 8), fontsize=9, color=_COLOURS[0] if wrong else "black"
+            )
+        for number, half in enumerate(halves):
+            axis.text(number * (canvas.shape[2] + _PAIR_GAP) / 2, -5, half, fontsize=8)
     if title:
-        figure.suptitle(title)
+        figure.suptitle(title, y=1 - 20 / height, va="center")
+    if legend:
+        line = require("matplotlib.lines", "plot").Line2D
+        handles = [
+            line([], [], marker="o", ls="", color=colour, label=name) for name, colour in legend.items()
+        ]
+        anchor = (0.5, 1 - (60 if title else 20) / height)
+        figure.legend(
+            handles=handles, loc="center", ncols=3, fontsize=8, frameon=False, bbox_to_anchor=anchor
+        )
     return figure

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from lit_loader.collate import ClassificationBatch, LandmarkBatch, batch_images
+from lit_loader.collate import ClassificationBatch, LandmarkBatch, batch_images, batch_targets
 from lit_loader.datamodules.pictures import draw_boxes, draw_labels, draw_points, label_texts
 from lit_loader.datamodules.table_module import TableDataModule
+from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,7 +29,8 @@ def draw_found(
 ) -> Figure:
     """Return a picture of a batch with what a task found in it.
 
-    Boxes are the predicted ones, with their masks, points and attributes. Of a batch of crops, points are drawn in red,
+    Boxes are the predicted ones, with their masks, points and attributes, and to the left of them the true ones where
+    the batch has some. Of a batch of crops, points are drawn in red,
     joined to the true ones where there are some; of it, and of a classified batch, a wrong label is red, with the true
     one in brackets where that is known.
 
@@ -59,15 +61,26 @@ def draw_found(
         return draw_labels(
             batch.images, label_texts(labels, names), truths=_truths(batch.labels, names), **drawing
         )
-    held = found[0] if found else {}
     return draw_boxes(
         batch_images(batch),
         found,
         class_names=names,
-        attributes={name: values for name, values in datamodule.attributes.items() if name in held},
+        first_label=getattr(datamodule, "first_label", FIRST_LABEL),
+        attributes=datamodule.attributes,
+        truths=_true_targets(batch),
         min_score=min_score,
         **drawing,
     )
+
+
+def _true_targets(batch: Any) -> Sequence[Mapping[str, Any]] | None:
+    """Return the targets of a batch, None where there are none, or they come as columns."""
+    try:
+        targets = batch_targets(batch)
+    except TypeError:
+        # A collate function of the user's may give columns, of which the predictions alone are drawn.
+        return None
+    return targets if any(len(target.get("boxes", ())) for target in targets) else None
 
 
 def _truths(labels: Tensor, names: Sequence[str]) -> list[str | None]:

@@ -23,7 +23,7 @@ from lit_loader.datamodules import (
 IMAGES = [torch.zeros(3, 80, 120), torch.full((3, 80, 120), 255, dtype=torch.uint8)]
 POINTS = torch.tensor([[[20.0, 30], [100, 30], [60, 60]], [[10.0, 10], [20, 20], [900, 900]]])
 SEEN = torch.tensor([[2, 1, 0], [2, 0, 0]], dtype=torch.uint8)
-ZOOM = 2  # of images of this size
+ZOOM = 3  # of images of this size
 LIME, ORANGE, RED = (0, 255, 0), (255, 165, 0), (255, 0, 0)
 WHITE, BLACK = (255, 255, 255), (0, 0, 0)
 
@@ -65,6 +65,41 @@ def test_boxes_bring_their_points_masks_and_attributes():
     plain = draw_boxes(IMAGES, [target], class_names=("disc", "star"))
     pictures = [each.axes[0].images[0].get_array() for each in (figure, plain)]
     assert (pictures[0] != pictures[1]).any()  # the attribute's value
+
+
+def test_true_boxes_are_to_the_left_of_predicted_ones():
+    truth = {"boxes": torch.tensor([[10.0, 20, 50, 70]]), "labels": torch.tensor([1])}
+    detection = {
+        "boxes": torch.tensor([[60.0, 20, 110, 79]]),
+        "labels": torch.tensor([1]),
+        "scores": torch.ones(1),
+    }
+    (axis,) = draw_boxes(IMAGES[:1], [detection], truths=[truth], class_names=("disc",)).axes
+    image = axis.images[0].get_array()
+    width = 120 * ZOOM
+    true_half = image[:, :width]
+    predicted_half = image[:, -width:]
+    assert (
+        tuple(true_half[50 * ZOOM, 50 * ZOOM - 1])
+        == tuple(predicted_half[50 * ZOOM, 110 * ZOOM - 1])
+        == (230, 25, 75)
+    )
+    assert (
+        tuple(true_half[50 * ZOOM, 110 * ZOOM - 1])
+        == tuple(predicted_half[50 * ZOOM, 50 * ZOOM - 1])
+        == BLACK
+    )
+    assert [text.get_text() for text in axis.texts] == ["ground truth", "predictions"]
+
+
+@pytest.mark.parametrize("size", [(900, 1400), (300, 200), (20, 31)])
+def test_a_pixel_of_a_tile_is_a_pixel_of_the_file(size):
+    figure = draw_labels([torch.rand(3, *size)] * 3, ["a text"] * 3, title="images")
+    for axis in figure.axes:
+        box = axis.get_window_extent()
+        height, width = axis.images[0].get_array().shape[:2]
+        assert (round(box.width), round(box.height)) == (width, height)
+        assert 300 < max(width, height) <= 448
 
 
 def test_weak_detections_are_left_out_with_their_points():

@@ -50,8 +50,8 @@ def batch_of(kind, table, stage="val", **settings):
 
 
 def colour_at(axis, point):
-    """Return the colour at a point of a crop of 96 pixels, which is drawn three times as large."""
-    x, y = (min(int(value * 3), 287) for value in point.tolist())
+    """Return the colour at a point of a crop of 96 pixels, which is drawn four times as large."""
+    x, y = (min(int(value * 4), 383) for value in point.tolist())
     return tuple(axis.images[0].get_array()[y, x].tolist())
 
 
@@ -108,13 +108,13 @@ def test_several_labels_are_those_above_a_half(table):
 
 def test_boxes_are_the_predicted_ones_above_the_score(table, monkeypatch):
     drawn = []
-    draw = pictures.draw_bounding_boxes
+    draw = pictures.draw_texts
 
-    def noted(canvas, boxes, labels, **settings):
-        drawn.append(labels)
-        return draw(canvas, boxes, labels, **settings)
+    def noted(canvas, boxes, texts, colours):
+        drawn.append(texts)
+        return draw(canvas, boxes, texts, colours)
 
-    monkeypatch.setattr(pictures, "draw_bounding_boxes", noted)
+    monkeypatch.setattr(pictures, "draw_texts", noted)
     datamodule, batch = batch_of(MultiTaskDataModule, table)
     one = {
         "boxes": torch.tensor([[1.0, 1, 9, 9], [2, 2, 8, 8]]),
@@ -149,8 +149,9 @@ def test_masks_of_detections_above_the_score_are_drawn(table, shape, dtype):
         draw_predictions(Saying([found] * 6), datamodule, batch).axes[0].images[0].get_array()
         for found in (one, one | {"masks": masks.to(dtype)})
     ]
-    zoom = pictures[0].shape[1] // 64
-    changed = (pictures[0] != pictures[1]).any(axis=2)[zoom // 2 :: zoom, zoom // 2 :: zoom]
+    zoom = pictures[0].shape[0] // 48
+    predicted = [picture[:, -64 * zoom :] for picture in pictures]  # to the right of the true ones
+    changed = (predicted[0] != predicted[1]).any(axis=2)[zoom // 2 :: zoom, zoom // 2 :: zoom]
     assert changed[2:8, 30:36].all()
     assert changed.sum() == 36
 

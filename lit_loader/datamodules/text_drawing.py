@@ -1,0 +1,109 @@
+"""Texts of objects on an image: readable on their background, and none over another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+__all__ = ["Rectangle", "draw_texts", "free_place", "overlap", "short_text", "text_colour"]
+
+Rectangle: TypeAlias = tuple[int, int, int, int]
+"""Left, top, right and bottom in pixels, all of them inside."""
+
+
+def draw_texts(canvas: Tensor, boxes: Tensor | None, texts: Sequence[str], colours: Sequence[str]) -> Tensor:
+    """Return a canvas with a text at each box, or one below the other without boxes; no text covers another one.
+
+    Texts without room are left out, and a note counts them.
+
+    Args:
+        canvas: uint8 ``(3, H, W)``.
+        boxes: float ``(N, 4)``, xyxy in pixels of the canvas, or None. The first ones are served first.
+        texts: One for each box.
+        colours: Of the backgrounds, ``#rrggbb``, one for each box.
+    """
+    if not texts:
+        return canvas
+    image = Image.fromarray(canvas.permute(1, 2, 0).numpy())
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.load_default(max(12, max(image.size) // 45))
+    line_height = int(font.getbbox("Ag")[3]) + 3
+    rectangles: list[Rectangle] = []
+    corners = [[0.0, (row + 1.0) * line_height, image.width, image.height] for row in range(len(texts))]
+    if boxes is not None:
+        corners = boxes.tolist()
+
+    def add(text: str, colour: str, box: Sequence[float]) -> bool:
+        width = int(draw.textlength(text, font)) + 5
+        place = free_place(box, (width, line_height), image.size, rectangles)
+        if place is None:
+            return False
+        draw.rectangle(place, fill=colour)
+        draw.text((place[0] + 3, place[1] + 1), text, fill=text_colour(colour), font=font)
+        rectangles.append(place)
+        return True
+
+    placed = [
+        add(short_text(text, 40), colour, box)
+        for text, colour, box in zip(texts, colours, corners, strict=True)
+    ]
+    if not all(placed):
+        bottom = [0.0, image.height, image.width, image.height]
+        add(f"{placed.count(False)} labels without room", "#000000", bottom)
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def free_place(
+    box: Sequence[float], size: tuple[int, int], canvas: tuple[int, int], rectangles: Sequence[Rectangle]
+) -> Rectangle | None:
+    """Return where a text fits at a box without covering another one, or None.
+
+    Args:
+        box: Left, top, right and bottom.
+        size: Width and height of the text.
+        canvas: Width and height of the image.
+        rectangles: Places of the other texts.
+    """
+    left, top, right, bottom = (round(side) for side in box)
+    width, height = size
+    at_edges = (top - height, bottom, top, bottom - height)
+    places = [(x, y) for y in at_edges for x in (left, right - width)]
+    # Many objects at one place: the texts go down the sides of the box.
+    rows = range(top, max(top + 1, bottom - height), height)
+    places += [(x, y) for y in rows for x in (left, right - width, left - width, right)]
+    for x, y in places:
+        # A box at the rim has its text inside of the image.
+        x = min(max(x, 0), canvas[0] - width)
+        y = min(max(y, 0), canvas[1] - height)
+        place = (x, y, x + width - 1, y + height - 1)
+        if x >= 0 and y >= 0 and not any(overlap(place, other) for other in rectangles):
+            return place
+    return None
+
+
+def overlap(first: Rectangle, second: Rectangle) -> bool:
+    """Return whether two rectangles share a pixel."""
+    is_beside = first[2] < second[0] or second[2] < first[0]
+    return not (is_beside or first[3] < second[1] or second[3] < first[1])
+
+
+def text_colour(background: str) -> str:
+    """Return black or white, whichever has more contrast to a colour ``#rrggbb``.
+
+    Source:
+        WCAG 2.2, relative luminance and contrast ratio.
+    """
+    channels = [int(background[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "black" if (luminance + 0.05) ** 2 > 1.05 * 0.05 else "white"
+
+
+def short_text(text: str, length: int = 28) -> str:
+    """Return a text of at most ``length`` characters; an ellipsis ends one that was longer."""
+    return text if len(text) <= length else text[: length - 1] + "\u2026"

@@ -1,0 +1,61 @@
+"""Texts of objects: readable, and none over another one."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+
+from lit_loader.datamodules import text_drawing
+from lit_loader.datamodules.text_drawing import draw_texts, overlap, short_text, text_colour
+
+COLOURS = ["#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#800000"]
+
+
+@pytest.mark.parametrize("count", [1, 6, 200])
+def test_texts_do_not_cover_each_other_and_those_without_room_are_counted(count, monkeypatch):
+    places = []
+    free_place = text_drawing.free_place
+
+    def noted(*arguments):
+        places.append(free_place(*arguments))
+        return places[-1]
+
+    monkeypatch.setattr(text_drawing, "free_place", noted)
+    boxes = torch.tensor([[90.0, 90, 180, 150]]).repeat(count, 1)
+    canvas = torch.zeros(3, 240, 360, dtype=torch.uint8)
+    draw_texts(canvas, boxes, ["a class with a name"] * count, [COLOURS[0]] * count)
+    rectangles = [place for place in places if place is not None]
+    assert not any(overlap(first, second) for first, second in combinations(rectangles, 2))
+    assert all(0 <= x < right < 360 and 0 <= y < bottom < 240 for x, y, right, bottom in rectangles)
+    assert len(places) == count + (None in places)  # one more for the note
+    assert (None in places) == (count == 200)
+
+
+def test_texts_of_a_whole_image_are_below_each_other():
+    canvas = torch.zeros(3, 240, 360, dtype=torch.uint8)
+    picture = draw_texts(canvas, None, ["a", "b", "c"], ["#ff0000", "#00ff00", "#0000ff"])
+    column = picture[:, :, 1]
+    rows = [column[channel].nonzero().flatten() for channel in range(3)]
+    assert rows[0].min() == 0
+    assert [int(rows[i].max()) + 1 for i in (0, 1)] == [int(rows[i].min()) for i in (1, 2)]
+    assert not picture[:, int(rows[2].max()) + 1 :].any()
+
+
+@pytest.mark.parametrize("colour", [*COLOURS, "#000000", "#ffffff", "#777777"])
+def test_texts_have_contrast_to_the_colour_behind_them(colour):
+    def luminance(channels):
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+    background = luminance([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    text = {"black": 0.0, "white": 1.0}[text_colour(colour)]
+    dark, light = sorted([background, text])
+    assert (light + 0.05) / (dark + 0.05) >= 4.5  # WCAG AA
+
+
+def test_a_long_text_is_cut_with_an_ellipsis():
+    assert short_text("abcdef", 6) == "abcdef"
+    assert short_text("abcdefg", 6) == "abcde\u2026"
