@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import hydra
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lit_loader.app.building import build_run, checkpoint_path, console, loading
 from lit_loader.app.running import config_errors, one_job, run
 from lit_loader.app.training import has_stage
+from lit_loader.callbacks import BadSampleReport, PredictionWriter
 from lit_loader.configs import ConfigError
+from lit_loader.datamodules import TableDataModule
+from lit_loader.errors import ImageError
 
 __all__ = ["main", "predict"]
 
 
 def predict(cfg: DictConfig) -> None:
-    """Predict on the split ``predict`` of the data, or ``test`` without one, with the checkpoint ``ckpt_path``.
+    """Predict with the checkpoint ``ckpt_path`` on the images of ``source``, or on the data without it.
 
-    The model gets the names of classes and points from the checkpoint; the data needs no labels. The callback
-    ``predict`` of the config writes the predictions.
+    ``source`` is a folder of images, or an image; it replaces the data set alone. Without it the split ``predict`` of
+    the data is predicted on, or ``test``. The model gets the names of classes and points from the checkpoint; the data
+    needs no labels. The callback ``predict`` of the config writes the predictions.
 
     Args:
         cfg: A config as ``conf/predict.yaml`` composes it.
@@ -29,12 +36,19 @@ def predict(cfg: DictConfig) -> None:
     """
     with one_job():
         path = checkpoint_path(cfg, is_needed=True)
-        with config_errors(cfg):
+        if cfg.get("source") is not None:
+            cfg = _with_image_files(cfg)
+        with config_errors(cfg, node="predict"):
             writer = instantiate(cfg.predict, _convert_="all")
         run = build_run(cfg, checkpoint=path, callbacks=(writer,), needs_names=False)
         if not has_stage(run.datamodule, "predict"):
-            raise ConfigError("there is nothing to predict on; name it by dataset.predict=NAME")
-        with config_errors(cfg), loading(cfg):
+            raise ConfigError(
+                "there is nothing to predict on; name it by dataset.predict=NAME, or give source=FOLDER"
+            )
+        with config_errors(cfg, node="predict"):
+            if isinstance(writer, PredictionWriter) and isinstance(run.datamodule, TableDataModule):
+                writer.check_task(run.datamodule, run.model)
+        with config_errors(cfg), loading(cfg), _naming_the_policy():
             run.trainer.predict(
                 run.model,
                 datamodule=run.datamodule,
@@ -42,7 +56,43 @@ def predict(cfg: DictConfig) -> None:
                 weights_only=True,
                 return_predictions=False,
             )
+        for report in run.trainer.callbacks:  # type: ignore[attr-defined] # Lightning sets it in a connector
+            if isinstance(report, BadSampleReport) and (count := report.num_bad_samples.get("predict")):
+                console().print(
+                    f"{count} images could not be read: {report.path or 'see above'}", soft_wrap=True
+                )
         console().print(f"predictions of checkpoint {path}:", *writer.paths, soft_wrap=True)
+
+
+@contextmanager
+def _naming_the_policy() -> Iterator[None]:
+    """Add to the error of an image that cannot be decoded how it is left out."""
+    try:
+        yield
+    except ImageError as error:
+        remedy = "datamodule.on_bad_sample=skip leaves out images that cannot be read, and lists them"
+        raise ImageError(f"{str(error).rstrip()}\n{remedy}") from error
+
+
+def _with_image_files(cfg: DictConfig) -> DictConfig:
+    """Return a copy of a config whose data set is the images of ``source``."""
+    cuts_objects = cfg.datamodule.get("sample_unit") == "object"
+    copy = cfg.copy()
+    # Names of the checkpoint do not pass through the config, where `${...}` in them would be resolved: the callback
+    # takes them from the model.
+    with open_dict(copy):
+        copy.dataset = {
+            "_target_": "lit_loader.datasets.ImageFilesSource",
+            "root": "${source}",
+            "object_class": "object" if cuts_objects else None,
+            "progress": OmegaConf.select(cfg, "dataset.progress", default=True),
+        }
+        copy.datamodule.source = "${dataset}"
+    if cuts_objects:
+        console().print(
+            "datamodule.sample_unit=object: each image is one object that fills it", soft_wrap=True
+        )
+    return copy
 
 
 @hydra.main(version_base="1.3", config_path="pkg://lit_loader.conf", config_name="predict")

@@ -16,6 +16,7 @@ from lit_loader.formats.image_sizes import read_image_sizes
 __all__ = ["Placement", "Placements"]
 
 _Size = tuple[int, int]  # height and width
+_TINY_SIDE = 4  # pixels
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,8 @@ class Placements:
             height, width = size
             # not the whole image: a box at its rim would be clipped where the transforms crop
             corners = torch.tensor([[width / 4, height / 4, width * 3 / 4, height * 3 / 4]])
+            if min(size) < _TINY_SIDE:  # the middle may be less than `min_box_size`
+                corners = torch.tensor([[0.0, 0.0, width, height]])
             names = (*getattr(self._dataset, "extra_fields", ()), *getattr(self._dataset, "attributes", ()))
             target: dict[str, Any] = {
                 "boxes": tv_tensors.BoundingBoxes(corners, format="XYXY", canvas_size=size),

@@ -12,23 +12,30 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor
 
 from lit_loader.annotations import AnnotationTable, Attribute, KeypointSchema
-from lit_loader.annotations.masks import RunLengths
-from lit_loader.files import new_folder
+from lit_loader.annotations.masks import Masks, RunLengths
+from lit_loader.datamodules.pictures import draw_objects
+from lit_loader.files import new_file, new_folder
 from lit_loader.formats.coco_writer import coco_results
 from lit_loader.formats.keypoints_txt_writer import KeypointsTxtWriter
 from lit_loader.formats.rows import Declared
 from lit_loader.formats.voc_writer import voc_image_paths, write_image_xml
 from lit_loader.formats.writer import write_file
 
-__all__ = ["Found", "PredictionFormat", "check_can_be_written", "write_predictions"]
+__all__ = ["Found", "PredictionFormat", "check_can_be_written", "draw_prediction", "write_predictions"]
 
 PredictionFormat: TypeAlias = Literal["coco", "voc", "keypoints_txt", "csv"]
 
 _SCORE: Final = "score"
 """Name of the attribute, or column, that holds the score of an object."""
 
+
+_PICTURE_SIDE: Final = 1024
+"""Longer side of a drawn image in pixels."""
 
 _BOX_COLUMNS: Final = ("xmin", "ymin", "xmax", "ymax")
 _CSV_COLUMNS: Final = ("path", "label", _SCORE, *_BOX_COLUMNS)
@@ -147,6 +154,56 @@ def write_predictions(
             path = folder / name
             _write_voc(path, predicted, attributes)
     return path
+
+
+def draw_prediction(
+    pixels: Tensor,
+    result: Found,
+    path: Path,
+    *,
+    class_names: Sequence[str],
+    attributes: Mapping[str, Sequence[str]],
+    min_score: float,
+) -> None:
+    """Write a JPEG file of an image with its predictions.
+
+    Args:
+        pixels: The image, uint8 ``(3, H, W)``, of the size that boxes and points refer to.
+        result: The predictions.
+        path: The file; missing folders are made.
+        class_names: Names of the classes.
+        attributes: Names of the values of each attribute.
+        min_score: Objects below it are left out; labels of the whole image are all drawn.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    columns = {
+        "labels": result.labels,
+        "scores": result.scores,
+        "boxes": result.boxes,
+        "keypoints": result.keypoints,
+        **result.attributes,
+    }
+    target = {name: torch.as_tensor(column) for name, column in columns.items() if column is not None}
+    if result.masks:
+        height, width = pixels.shape[-2:]
+        masks = Masks.from_rows(list(result.masks))
+        rows = [masks.rasterize(row, height, width) for row in range(len(result.masks))]
+        target["masks"] = torch.from_numpy(np.stack(rows))
+    canvas = draw_objects(
+        pixels,
+        target,
+        class_names=class_names,
+        first_label=0,
+        attributes=attributes,
+        min_score=0.0 if result.boxes is None else min_score,
+        longer_side=_PICTURE_SIDE,
+    )
+    buffer = io.BytesIO()
+    Image.fromarray(canvas.permute(1, 2, 0).numpy()).save(buffer, "JPEG", quality=90)
+    with new_file(path, mode=0o666) as file:
+        file.write(buffer.getvalue())
 
 
 def _coco_parts(

@@ -24,6 +24,7 @@ from lit_loader.callbacks.prediction_files import (
     Found,
     PredictionFormat,
     check_can_be_written,
+    draw_prediction,
     write_predictions,
 )
 from lit_loader.collate import (
@@ -33,7 +34,8 @@ from lit_loader.collate import (
     batch_images,
     batch_targets,
 )
-from lit_loader.datamodules import TableDataModule
+from lit_loader.datamodules import ClassificationDataModule, TableDataModule
+from lit_loader.datasets import ImageReading
 from lit_loader.types import FIRST_LABEL
 
 __all__ = ["PredictionWriter"]
@@ -88,19 +90,25 @@ class PredictionWriter(BasePredictionWriter):
     Several sets are numbered: ``predictions-0.json``. Probabilities of other classes, and of attributes, are not
     written.
 
+    On request the first images are drawn with their predictions, as JPEG files in a folder
+    ``predictions-pictures``: the image ``a/b.png`` is ``a/b.png.jpg``.
+
     Args:
-        format: One of these; classification has ``"csv"`` alone.
+        format: One of these, or None for ``"csv"`` of classification, which has no other, and ``"coco"`` else.
         folder: Where to write; missing folders are made.
         name: Of the file without its ending, or of the folder of XML files, relative to ``folder``.
         min_score: Objects below it are left out.
+        num_pictures: Images of each set that are drawn at most, or None for all.
+        min_picture_score: Detections below it are left out of pictures.
 
     Attributes:
+        format: The format; where None was given, it is chosen at the start of a prediction.
         paths: The files, or folders, of the last prediction; of rank 0 alone.
 
     Raises:
         ValueError: If an argument is out of range; at the start of a prediction, if the trainer has no data module of
-            lit_loader that reads tables, or a name or path cannot be in the format; at a batch, if the format cannot
-            hold what was found, or the transforms of prediction cannot be undone.
+            lit_loader that reads tables, or the format cannot hold the task's predictions, a name or a path; at a
+            batch, if the format cannot hold its predictions, or the transforms of prediction cannot be undone.
         UnsafePathError: If ``name`` leads out of ``folder``.
         FileExistsError: At the start of a prediction, if there is a folder of XML files already.
         TypeError: If predictions are not what a task returns.
@@ -109,18 +117,31 @@ class PredictionWriter(BasePredictionWriter):
     def __init__(
         self,
         *,
-        format: PredictionFormat = "coco",
+        format: PredictionFormat | None = None,
         folder: Path | str = "predictions",
         name: str = "predictions",
         min_score: float = 0.0,
+        num_pictures: int | None = 0,
+        min_picture_score: float = 0.5,
     ) -> None:
         super().__init__(write_interval="batch")
-        check_choice("format", format, PredictionFormat)
+        if format is not None:
+            check_choice("format", format, PredictionFormat)
         check_relative(name)
-        if not 0 <= min_score <= 1:
-            raise ValueError(f"min_score={min_score} must lie in [0, 1]")
-        self.format, self.folder, self.name, self.min_score = format, Path(folder), name, min_score
+        for argument, score in (("min_score", min_score), ("min_picture_score", min_picture_score)):
+            if not 0 <= score <= 1:
+                raise ValueError(f"{argument}={score} must be in [0, 1]")
+        if num_pictures is not None and num_pictures < 0:
+            raise ValueError(f"num_pictures={num_pictures} must be 0 or more, or None for all images")
+        self._chosen_format = format
+        self.format: PredictionFormat = format or "coco"
+        self.folder = Path(folder)
+        self.name = name
+        self.min_score = min_score
+        self.num_pictures = num_pictures
+        self.min_picture_score = min_picture_score
         self.paths: list[Path] = []
+        self._reading = ImageReading()
         self._sets: list[_PredictSet] = []
         self._schema: KeypointSchema | None = None
         self._attributes: dict[str, tuple[str, ...]] = {}
@@ -129,6 +150,19 @@ class PredictionWriter(BasePredictionWriter):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_sets": [], "_found": {}}  # made again by setup
+
+    def check_task(self, datamodule: TableDataModule, module: LightningModule) -> None:
+        """Check that the format can hold a task's predictions for a data module, before a batch is read.
+
+        Raises:
+            ValueError: If it cannot.
+        """
+        is_labels = isinstance(datamodule, ClassificationDataModule)
+        self.format = self._chosen_format or ("csv" if is_labels else "coco")
+        if is_labels and self.format != "csv":
+            raise ValueError(_cannot_hold_labels(self.format))
+        if getattr(module, "masks", None) is True and self.format != "coco":
+            raise ValueError(_cannot_hold_masks(self.format))
 
     # -- Lightning's hooks ----------------------------------------------------------------------------------
 
@@ -144,6 +178,8 @@ class PredictionWriter(BasePredictionWriter):
                 "PredictionWriter takes paths, ids and names from a data module of lit_loader that reads tables, and "
                 f"the trainer has {found}; give trainer.predict(model, datamodule=...) one, such as DetectionDataModule"
             )
+        self.check_task(datamodule, pl_module)
+        self._reading = datamodule.reading
         names = tuple(getattr(pl_module, "class_names", None) or datamodule.class_names)
         schema = datamodule.keypoint_schema
         points = tuple(getattr(pl_module, "keypoint_names", None) or (schema.names if schema else ()))
@@ -193,7 +229,7 @@ class PredictionWriter(BasePredictionWriter):
             if is_duplicate:
                 continue
             if one.masks is not None and self.format != "coco":
-                raise ValueError(f"format={self.format!r} cannot hold masks; give format='coco'")
+                raise ValueError(_cannot_hold_masks(self.format))
             if (
                 one.keypoint_scores is not None
                 and self.format in ("voc", "keypoints_txt")
@@ -222,9 +258,30 @@ class PredictionWriter(BasePredictionWriter):
                     "attributes": self._attributes,
                     "schema": self._schema,
                 }
-                path = write_predictions(self.format, self.folder, of.name, _by_image(rows, of), **settings)
+                results = _by_image(rows, of)
+                path = write_predictions(self.format, self.folder, of.name, results, **settings)
                 self.paths.append(path)
                 rank_zero_info(f"predictions of {len(rows)} samples: {path}")
+                if self.num_pictures != 0:
+                    self.paths.append(self._draw(results, of))
+
+    def _draw(self, results: Mapping[int, Found], predict_set: _PredictSet) -> Path:
+        """Draw the first images of a set, and return the folder of the pictures."""
+        folder = self.folder / f"{predict_set.name}-pictures"
+        rows = list(results)[: self.num_pictures]
+        drawing: dict[str, Any] = {
+            "class_names": predict_set.images.class_names,
+            "attributes": self._attributes,
+            "min_score": 0.0 if predict_set.is_object else self.min_picture_score,
+        }
+        table = predict_set.images
+        for row in rows:
+            # Read again: a batch has the image as the model sees it, resized or cropped.
+            pixels = self._reading.read(table.image_path(row))
+            draw_prediction(pixels, results[row], folder / f"{table.image_paths[row]}.jpg", **drawing)
+        counts = f"the first {len(rows)} of {len(results)}" if len(rows) < len(results) else f"{len(rows)}"
+        rank_zero_info(f"pictures of {counts} images: {folder}")
+        return folder
 
     # -- what predict_step returns --------------------------------------------------------------------------
 
@@ -250,10 +307,7 @@ class PredictionWriter(BasePredictionWriter):
         self, probabilities: Tensor, batch: ClassificationBatch, rows: Sequence[int], of: _PredictSet
     ) -> Iterator[Found]:
         if self.format != "csv":
-            raise ValueError(
-                f"format={self.format!r} holds objects with boxes, and these predictions are labels of samples; give "
-                "format='csv'"
-            )
+            raise ValueError(_cannot_hold_labels(self.format))
         for row, values in zip(rows, probabilities.float().cpu().numpy(), strict=True):
             best = np.flatnonzero(values >= 0.5) if batch.labels.ndim == 2 else values.argmax(keepdims=True)
             labels = best[values[best] >= self.min_score].astype(np.int64)
@@ -305,6 +359,14 @@ class PredictionWriter(BasePredictionWriter):
             attributes={name: values[name] for name in self._attributes if name in values},
             masks=masks,
         )
+
+
+def _cannot_hold_labels(format: PredictionFormat) -> str:
+    return f"format={format!r} holds objects with boxes, and these predictions are labels of samples; give format='csv'"
+
+
+def _cannot_hold_masks(format: PredictionFormat) -> str:
+    return f"format={format!r} cannot hold masks; give format='coco'"
 
 
 def _by_image(found: Mapping[int, Found], of: _PredictSet) -> dict[int, Found]:

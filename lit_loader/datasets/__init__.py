@@ -7,6 +7,7 @@ from lit_loader.datasets.decoded import CacheSettings
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
 from lit_loader.datasets.encoded_image import EncodedImage, decode_image, open_image
 from lit_loader.datasets.format_source import FormatSource, ShapesSource, VocSource
+from lit_loader.datasets.image_files import ImageFilesSource
 from lit_loader.datasets.images import MAX_PIXELS
 from lit_loader.datasets.landmarks import LandmarkDataset
 from lit_loader.datasets.reading import ImageReading
@@ -22,6 +23,7 @@ __all__ = [
     "DetectionSample",
     "EncodedImage",
     "FormatSource",
+    "ImageFilesSource",
     "ImageReading",
     "LandmarkDataset",
     "MAX_PIXELS",

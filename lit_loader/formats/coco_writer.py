@@ -115,7 +115,7 @@ def coco_results(
 ) -> list[dict[str, Any]]:
     """Return predictions as COCO's own evaluation takes them, with the numbers of the file that the table came from.
 
-    For a table without these they are the numbers that `CocoWriter` gives.
+    For a table without these they are the numbers that `CocoWriter` gives; a result then also has the names.
 
     Args:
         table: The images that were predicted on.
@@ -130,7 +130,9 @@ def coco_results(
     Returns:
         A dict for each object that ``json.dump`` takes: ``image_id``, ``category_id``, ``bbox`` (x, y, width, height),
         ``score``, and where there are some ``segmentation`` (run lengths as text), ``keypoints`` (x, y and the point's
-        score, or 1 without scores, of each) and ``attributes``, a key that COCO's evaluation ignores.
+        score, or 1 without scores, of each). COCO's evaluation ignores the other keys: ``attributes``; ``file_name``,
+        the path of the image, where the table has no numbers of its images; ``category_name``, where it has none of its
+        classes.
 
     Raises:
         ValueError: If an image or a label is not in the table.
@@ -138,6 +140,8 @@ def coco_results(
     images, categories, _ = _ids(table)
     left = dict(zip(table.image_numbers.tolist(), images, strict=True))
     known, results = frozenset(left), list[dict[str, Any]]()
+    paths = {} if _numbers(table.source_ids) else dict(zip(images, table.image_paths, strict=True))
+    class_names = () if _numbers(table.category_ids) else table.class_names
     for found in predictions:
         given, labels = int(found["image_id"]), np.asarray(found["labels"]) - first_label
         if given not in known or np.any((labels < 0) | (labels >= table.num_classes)):
@@ -146,6 +150,10 @@ def coco_results(
         for row, label in enumerate(labels.tolist() if number is not None else ()):
             x, y, right, bottom = np.asarray(found["boxes"][row]).tolist()
             result: dict[str, Any] = {"image_id": number, "category_id": categories[label]}
+            if paths:
+                result["file_name"] = paths[number]
+            if class_names:
+                result["category_name"] = class_names[label]
             result |= {"bbox": [x, y, right - x, bottom - y], "score": float(found["scores"][row])}
             if "masks" in found:
                 mask = found["masks"][row]

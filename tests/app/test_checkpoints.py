@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
+from lit_loader.datasets import ShapesSource
+from lit_loader.errors import BadSamplesWarning
+from tests.formats.text_sets import write_image
 from tests.small_app import SMALL, run_app
 from tests.voc_set import VocSet
 
@@ -69,6 +74,63 @@ def test_predictions_are_written(app, run):
     (file,) = (done.folder / "predictions").rglob("*.json")
     found = json.loads(file.read_text())
     assert isinstance(found, list)
+
+
+def results_by_name(folder):
+    results = json.loads((folder / "predictions" / "predictions.json").read_text())
+    return [
+        (Path(row["file_name"]).name, row["category_name"], row["score"], *row["bbox"]) for row in results
+    ]
+
+
+def test_images_of_a_folder_get_the_predictions_of_the_data_set(app, run, tmp_path):
+    """Size, normalisation and names are the run's; ``source`` replaces the data set alone."""
+    words = [f"ckpt_path={run[0]}/checkpoints/best.ckpt", "datamodule.predict_batch_size=9"]
+    expected = results_by_name(app("predict", *words, small=False).folder)
+    source = ShapesSource(
+        num_images={"train": 16, "val": 8, "test": 8},
+        image_size=48,
+        class_shares=(0.5, 0.3, 0.2),
+        progress=False,
+    )
+    (table,) = source.tables("test")
+    for number in range(len(table)):
+        file = tmp_path / "images" / f"part{number // 4}" / table.image_path(number).name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(table.image_path(number), file)
+    (tmp_path / "images" / "broken.png").write_bytes(b"no image")
+    words.append(f"source={tmp_path}/images")
+    result = app("predict", *words, small=False, code=1)
+    assert "broken.png: cannot be identified" in result.err
+    assert "datamodule.on_bad_sample=skip leaves out images that cannot be read" in result.err
+    with pytest.warns(BadSamplesWarning, match=r"broken\.png"):
+        result = app("predict", *words, "datamodule.on_bad_sample=skip", small=False)
+    assert results_by_name(result.folder) == expected
+    assert f"1 images could not be read: {result.folder}/bad_samples.jsonl" in result.out
+    assert len(list(result.folder.rglob("*.jpg"))) == 8
+
+
+def test_without_a_run_beside_the_checkpoint_no_data_set_has_to_be_chosen(app, run, tmp_path):
+    shutil.copy(run[0] / "checkpoints" / "best.ckpt", tmp_path / "copy.ckpt")
+    write_image(tmp_path / "a.png")
+    left_out = ("experiment", "dataset")
+    words = [word for word in SMALL if not word.startswith(left_out)]
+    words += ["model=fcos_small", "model.model.strides=[8]", f"ckpt_path={tmp_path}/copy.ckpt"]
+    result = app("predict", *words, f"source={tmp_path}/a.png", small=False)
+    assert (result.folder / "predictions" / "predictions-pictures" / "a.png.jpg").is_file()
+    result = app("predict", *words, f"source={tmp_path}/nowhere", code=1, small=False)
+    assert f"error: {tmp_path}/nowhere: this file or folder does not exist" in result.err
+    assert "Traceback" not in result.err
+
+
+def test_a_format_that_cannot_hold_the_task_is_refused_by_its_key_before_images_are_read(app, tmp_path):
+    (tmp_path / "a.png").write_bytes(b"no image")
+    torch.save({"hyper_parameters": {"class_names": ["cat", "dog"]}}, tmp_path / "a.ckpt")
+    words = ["datamodule=classification", "model=classifier_small", "workers=inline", "trainer=cpu"]
+    words += [f"ckpt_path={tmp_path}/a.ckpt", f"source={tmp_path}/a.png", "predict.format=coco"]
+    result = app("predict", *words, code=1, small=False)
+    assert "format='coco' holds objects with boxes" in result.err
+    assert result.err.rstrip().endswith("give predict.format=csv")
 
 
 def test_the_run_of_the_checkpoint_says_what_model_and_data_it_is_of(app, run):

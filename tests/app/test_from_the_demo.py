@@ -9,6 +9,7 @@ import pytest
 
 from tests import documents
 from tests.documents import PAGES, blocks
+from tests.formats.text_sets import write_image
 from tests.made_sets import make_coco, split_in_two
 from tests.small_app import run_app
 
@@ -164,3 +165,8 @@ def test_resume_test_and_predict(run, tmp_path):
     run(given[2])
     (results,) = (tmp_path / "logs" / "predict" / "runs").glob("*/predictions/**/*.json")
     assert isinstance(json.loads(results.read_text()), list)
+    (predict,) = commands("Predict on images")
+    write_image(tmp_path / "path/to/images/a.png")
+    printed = run([word.replace("logs/train/runs/DATE_TIME", str(folder)) for word in predict])
+    (picture,) = (tmp_path / "logs" / "predict" / "runs").glob("*/predictions/predictions-pictures/a.png.jpg")
+    assert str(picture.parent) in printed

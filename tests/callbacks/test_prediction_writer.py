@@ -187,7 +187,9 @@ def test_labels_of_images_are_rows_with_a_probability(tmp_path):
         ("2.png", "rare"),
     ]
     with pytest.raises(ValueError, match=r"format='coco' holds objects with boxes.*give format='csv'"):
-        predict(tmp_path, datamodule, find)
+        predict(tmp_path, datamodule, find, format="coco")
+    (path,) = predict(tmp_path, datamodule, find)
+    assert path.suffix == ".csv"
 
 
 def test_labels_of_objects_cut_out_have_their_boxes(tmp_path, table):

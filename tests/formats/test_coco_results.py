@@ -97,10 +97,13 @@ def test_keypoints_and_masks_of_a_model_are_written_as_coco_has_them(tmp_path):
     assert scored == result | {"keypoints": [2, 3, 0.5], "attributes": {"finish": "plain"}}
 
 
-def test_tables_without_numbers_get_those_that_the_writer_gives(tmp_path, table):
+def test_tables_without_numbers_get_those_that_the_writer_gives_beside_the_names(tmp_path, table):
     bare = dataclasses.replace(table, source_ids=None, category_ids=None)
     found = {"image_id": 5, "boxes": np.ones((1, 4)), "labels": np.array([2]), "scores": np.ones(1)}
     (result,) = coco_results(bare, [found])
+    assert (result["file_name"], result["category_name"]) == (bare.image_paths[5], "house")
+    with_numbers = coco_results(table, [found | {"image_id": IMAGES[5]}])
+    assert not {"file_name", "category_name"} & with_numbers[0].keys()
     write_annotations("coco", bare, tmp_path, "a.json", progress=False)
     written = json.loads((tmp_path / "a.json").read_text())
     image = next(each for each in written["images"] if each["file_name"] == bare.image_paths[5])
