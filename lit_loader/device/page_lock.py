@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 
 _PORTABLE: Final = 1  # cudaHostRegisterPortable: page-locked for every context, not for the current one alone
+_NOT_REGISTERED: Final = 713  # cudaErrorHostMemoryNotRegistered
 
 
 class CudaPageLock:
@@ -54,10 +55,19 @@ class CudaPageLock:
         )
         return False
 
-    def unlock(self, address: int) -> None:
-        """Undo a `lock` that returned True; called before the memory is unmapped or moved."""
-        if os.getpid() == self._pid and int(_cudart().cudaHostUnregister(address)) != 0:
-            self._clear_error()
+    def unlock(self, address: int) -> bool:
+        """Undo a `lock` that returned True or was interrupted, before the memory is unmapped or moved.
+
+        Returns:
+            False if the memory may still be registered: it has to stay mapped then.
+        """
+        if os.getpid() != self._pid:
+            return True  # nothing is registered for a fork
+        error = int(_cudart().cudaHostUnregister(address))
+        if error == 0:
+            return True
+        self._clear_error()
+        return error == _NOT_REGISTERED  # Ctrl-C came before it was registered, or after it was unregistered
 
     def _clear_error(self) -> None:
         """Clear the error that CUDA keeps after a refused call, because the next kernel launch would raise it."""

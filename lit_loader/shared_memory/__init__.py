@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lit_loader.shared_memory.mapping import MemoryFile, memory_for
+from lit_loader.shared_memory.mapping import MemoryFile, PageLock, memory_for
 from lit_loader.shared_memory.serialization import (
     Buffer,
     RebuildError,
@@ -11,7 +11,7 @@ from lit_loader.shared_memory.serialization import (
     encode,
 )
 from lit_loader.shared_memory.slot_writer import SlotKeptError, SlotWriter
-from lit_loader.shared_memory.slots import PageLock, Slots, Ticket, interrupt_again, open_slots
+from lit_loader.shared_memory.slots import Slots, Ticket, interrupt_again, open_slots
 
 __all__ = [
     "Buffer",

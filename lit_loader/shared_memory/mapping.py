@@ -5,6 +5,12 @@ NOTE [One file, slots far apart]
     slots begin so far apart that a batch of any size has room; pages that were never written take no memory. The file
     needs neither /dev/shm nor a name, so nothing is left when all processes have ended, however they ended.
 
+NOTE [Mapped while it is locked]
+    If memory is unmapped while it is registered with a device, the next mapping at its address counts as page-locked,
+    and the device copies from the pages of before. So a mapping notes the range before it is locked, and forgets it
+    after it is unlocked: Ctrl-C may come in either call. Memory that cannot be unlocked stays mapped (`_parked`), and
+    `unmap_parked` tries again.
+
 ``mmap.mmap`` keeps a descriptor of its own for every mapping, so the system calls are made here.
 
 Runs in: every process. Linux; elsewhere `MemoryFile` raises OSError.
@@ -17,9 +23,11 @@ import errno
 import mmap
 import os
 import sys
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
 from multiprocessing import reduction
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -49,6 +57,18 @@ def _find_libc() -> Any:
 
 
 _libc: Any = _find_libc()
+# How to unlock and how to unmap what could not be unlocked: see NOTE [Mapped while it is locked].
+_parked: deque[tuple[Callable[[], bool], Callable[[], Any]]] = deque()
+
+
+class PageLock(Protocol):
+    """Page-locks memory of this process, so that a device can copy from it asynchronously."""
+
+    def lock(self, address: int, num_bytes: int) -> bool:
+        """Page-lock memory; return False if that is not possible now."""
+
+    def unlock(self, address: int) -> bool:
+        """Undo `lock` before the memory is unmapped or moved; return False if it may still be locked."""
 
 
 class MemoryFile:
@@ -107,11 +127,12 @@ class Mapping:
 
     Attributes:
         address: Address of its first byte.
+        locked: Start and end of the bytes that are page-locked, or None.
 
     Raises:
         OSError: If this process is not allowed to map so much.
 
-    Owns: the mapping, until it is collected.
+    Owns: the mapping and its page lock, until it is collected; see NOTE [Mapped while it is locked].
     """
 
     def __init__(self, file: MemoryFile, slot: int) -> None:
@@ -120,6 +141,9 @@ class Mapping:
         self._touched = bytearray(WINDOW_BYTES // CHUNK_BYTES)
         # for `__del__`: at the interpreter's exit the names of this module may be None already
         self._unmap, self._size = _libc.munmap, WINDOW_BYTES
+        self._is_finalizing = sys.is_finalizing
+        self._page_lock: PageLock | None = None
+        self.locked: tuple[int, int] | None = None
 
     def touch(self, start: int, num_bytes: int) -> bool:
         """Bring pages into this process's page tables, many at a time, if that was not done before.
@@ -137,6 +161,22 @@ class Mapping:
         if advised != 0 and ctypes.get_errno() in _NO_MEMORY:
             return False
         self._touched[new:end] = b"\1" * (end - new)
+        return True
+
+    def lock(self, page_lock: PageLock, start: int, num_bytes: int) -> None:
+        """Page-lock bytes of the slot, if that is possible; no others may be locked."""
+        self._page_lock = page_lock
+        self.locked = (start, start + num_bytes)  # before the call, in which Ctrl-C may come
+        if not page_lock.lock(self.address + start, num_bytes):
+            self.locked = None
+
+    def unlock(self) -> bool:
+        """Undo `lock`; return False if the bytes may still be locked."""
+        if self.locked is None or self._page_lock is None:
+            return True
+        if not self._page_lock.unlock(self.address + self.locked[0]):
+            return False
+        self.locked = None  # after the call, in which Ctrl-C may come
         return True
 
     def free_pages(self) -> None:
@@ -184,8 +224,28 @@ class Mapping:
             raise MemoryError(shortage)
 
     def __del__(self) -> None:
-        if hasattr(self, "_unmap"):
+        if not hasattr(self, "locked") or (self.locked is not None and self._is_finalizing()):
+            return  # it was never mapped, or the process ends
+        if self.unlock():
             self._unmap(self.address, self._size)
+        elif self.locked is not None and self._page_lock is not None:
+            unlock = partial(self._page_lock.unlock, self.address + self.locked[0])
+            _parked.append((unlock, partial(self._unmap, self.address, self._size)))
+
+
+def unmap_parked() -> None:
+    """Try again to unlock and unmap what could not be unlocked: see NOTE [Mapped while it is locked]."""
+    for _ in range(len(_parked)):
+        try:
+            # Taken before it is unmapped, so that another thread does not unmap the address a second time. After Ctrl-C
+            # in these lines it stays mapped for ever.
+            unlock, unmap = _parked.popleft()
+        except IndexError:
+            return
+        if unlock():
+            unmap()
+        else:
+            _parked.append((unlock, unmap))
 
 
 class Lease(ctypes.Array[ctypes.c_uint8]):

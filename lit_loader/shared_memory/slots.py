@@ -44,7 +44,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +56,9 @@ from lit_loader.shared_memory.mapping import (
     Lease,
     Mapping,
     MemoryFile,
+    PageLock,
     merge_ranges,
+    unmap_parked,
 )
 from lit_loader.shared_memory.serialization import Places
 
@@ -67,16 +69,6 @@ _INTERRUPT_DELAY_S = 0.01
 
 _open_lock = threading.RLock()  # held while a batch is opened, and through a fork: see NOTE [Forks]
 _all_slots: list[weakref.ref[Slots]] = []
-
-
-class PageLock(Protocol):
-    """Page-locks memory of this process, so that a device can copy from it asynchronously."""
-
-    def lock(self, address: int, num_bytes: int) -> bool:
-        """Page-lock memory; return False if that is not possible."""
-
-    def unlock(self, address: int) -> None:
-        """Undo `lock`, before the memory is unmapped, moved or grown."""
 
 
 class Ticket:
@@ -126,7 +118,6 @@ class Slots:
         self._pid = os.getpid()
         self._free: deque[int] = deque()  # taken from the right end: used last, and still in the CPU's caches
         self._mappings: dict[int, Mapping] = {}
-        self._locked: dict[int, tuple[int, int]] = {}  # start and end of what is page-locked of a slot
         self._leases: dict[int, weakref.ref[Lease]] = {}  # of slots whose batches were opened
         self._kept: dict[int, int] = {}  # memory of each of these slots, in bytes
         self._retired: set[int] = set()  # never used again: see `Ticket.retire`
@@ -201,40 +192,35 @@ class Slots:
             kept = self.kept_bytes
             if kept and kept + size > self._kept_limit:
                 return None
-            mapping = self._mappings.get(number)
-            if mapping is None:
-                mapping = self._mappings[number] = Mapping(self.file, number)
+            unmap_parked()
+            mapping = self._mapping(number, ranges)
             lease = Lease.from_address(mapping.address)
             lease.mapping, lease.ticket, lease.ranges = mapping, ticket, ranges
             self._kept[number], self._leases[number] = size, weakref.ref(lease)
             for start, end in ranges:
                 mapping.touch(start, end - start)
-            if self._page_lock is not None and ranges:
-                self._lock_pages(self._page_lock, number, mapping, ranges)
+            if self._page_lock is not None and ranges and mapping.locked is None:
+                _lock_pages(self._page_lock, mapping, ranges)
             return lease
 
-    def _lock_pages(self, page_lock: PageLock, number: int, mapping: Mapping, ranges: Places) -> None:
-        """Page-lock the bytes that a batch uses of a slot, unless they are locked: see NOTE [Page-locked bytes].
+    def _mapping(self, number: int, ranges: Places) -> Mapping:
+        """Return the mapping of a slot: with all bytes that a batch uses page-locked, or none.
 
         A slot has one locked range, because a copy to a device fails if its source extends over two of them.
-        """
-        first, end = ranges[0][0], ranges[-1][1]
-        locked = self._locked.get(number)
-        if locked is not None and locked[0] <= first and end <= locked[1]:
-            return
-        self._unlock_pages(number, mapping)  # no copy is running: the batch is only being opened
-        first = first // mmap.PAGESIZE * mmap.PAGESIZE
-        most = 2 * sum(end - start for start, end in ranges) + _MIN_LOCKED_BYTES
-        if end - first > most:
-            return
-        size = min(max(_MIN_LOCKED_BYTES, 1 << (end - first - 1).bit_length()), most, WINDOW_BYTES - first)
-        if page_lock.lock(mapping.address + first, size):
-            self._locked[number] = (first, first + size)
 
-    def _unlock_pages(self, number: int, mapping: Mapping) -> None:
-        locked = self._locked.pop(number, None)
-        if locked is not None and self._page_lock is not None:
-            self._page_lock.unlock(mapping.address + locked[0])
+        Raises:
+            OSError: If this process is not allowed to map so much.
+        """
+        mapping = self._mappings.get(number)
+        if mapping is not None and mapping.locked is not None and ranges:
+            start, end = mapping.locked
+            is_inside = start <= ranges[0][0] and ranges[-1][1] <= end
+            # No copy is running: the batch is only being opened.
+            if not is_inside and not mapping.unlock():
+                mapping = None  # it is unmapped when that is possible; the slot is mapped at another address
+        if mapping is None:
+            mapping = self._mappings[number] = Mapping(self.file, number)
+        return mapping
 
     def free(self, number: int) -> None:
         """Free a slot whose ticket was deleted: see NOTE [Finalizers]."""
@@ -242,23 +228,24 @@ class Slots:
             return  # in a fork, which has only copies of the tickets, or at the interpreter's exit
         self._kept.pop(number, None)
         self._leases.pop(number, None)
-        if self._closed:
-            if number not in self._retired:
-                self._drop(number)
-            self.close()
-        elif number in self._retired:
-            return
+        if number in self._retired:
+            # Unlocked and unmapped. Its memory is not freed: another process may read it.
+            self._mappings.pop(number, None)
+        elif self._closed:
+            self._drop(number)
         elif len(self._free) + self._num_out < self._max_out + _NUM_IN_USE:
             self._free.append(number)
         else:
             self._drop(number)
             self._free.appendleft(number)  # at the left end: used only if there is no other
+        if self._closed:
+            self.close()
 
     def _drop(self, number: int) -> None:
         """Unmap a free slot, and free its memory in all processes that have it mapped."""
         mapping = self._mappings.pop(number, None)
         if mapping is not None:
-            self._unlock_pages(number, mapping)
+            mapping.unlock()
         # A slot that was never opened, or was made private before a fork, has no mapping here.
         with contextlib.suppress(OSError):
             (mapping or Mapping(self.file, number)).free_pages()
@@ -268,7 +255,7 @@ class Slots:
         for number in list(self._leases):
             reference = self._leases.get(number)
             lease = None if reference is None else reference()
-            if lease is None or lease.ticket is None or number in self._locked:
+            if lease is None or lease.ticket is None or lease.mapping.locked is not None:
                 continue  # only the loader has batches in page-locked slots, and only while it copies them
             # Before the next lines, so that a mapping of which only a part was made private is not used again.
             self._mappings.pop(number, None)
@@ -281,6 +268,7 @@ class Slots:
     def close(self) -> None:
         """Free all slots; those that the consumer still holds are freed when it drops them."""
         self._closed = True
+        unmap_parked()
         while self._free:
             self._drop(self._free.pop())
         if not self._leases:  # else a fork still needs the file, to make the memory of held batches private
@@ -297,6 +285,17 @@ def open_slots(page_lock: PageLock | None = None) -> Slots | None:
     except OSError:
         return None
     return Slots(file, page_lock=page_lock)
+
+
+def _lock_pages(page_lock: PageLock, mapping: Mapping, ranges: Places) -> None:
+    """Page-lock the bytes that a batch uses of a slot: see NOTE [Page-locked bytes]."""
+    first, end = ranges[0][0], ranges[-1][1]
+    first = first // mmap.PAGESIZE * mmap.PAGESIZE
+    most = 2 * sum(end - start for start, end in ranges) + _MIN_LOCKED_BYTES
+    if end - first > most:
+        return
+    size = min(max(_MIN_LOCKED_BYTES, 1 << (end - first - 1).bit_length()), most, WINDOW_BYTES - first)
+    mapping.lock(page_lock, first, size)
 
 
 def interrupt_again() -> None:

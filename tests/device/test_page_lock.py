@@ -27,8 +27,11 @@ class Cuda:
 
     def cudaHostUnregister(self, address):
         self.calls.append(("unregister", address))
-        del self.registered[address]
-        return 0
+        if address not in self.registered:
+            return 713
+        if not self.refusal:
+            del self.registered[address]
+        return self.refusal
 
     def cudaGetErrorString(self, error):
         return {2: "out of memory"}[error]
@@ -51,7 +54,7 @@ def lock(cuda):
 def test_memory_is_registered_and_given_back(cuda, lock):
     assert lock.lock(4096, 8192)
     assert cuda.registered == {4096: 8192}
-    lock.unlock(4096)
+    assert lock.unlock(4096)
     assert cuda.calls == [("register", 4096, 8192, 1), ("unregister", 4096)]
 
 
@@ -66,7 +69,19 @@ def test_a_refusal_is_told_once_with_bytes_and_remedy_and_nothing_more_is_tried(
     assert len(caught) == 1
     assert len([call for call in cuda.calls if call[0] == "register"]) == 2
     assert cuda.cleared == [1]  # the next kernel is not blamed
-    lock.unlock(4096)
+    cuda.refusal = 0
+    assert lock.unlock(4096)
+    assert cuda.registered == {}
+
+
+def test_unlock_tells_whether_the_memory_may_still_be_registered(cuda, lock):
+    assert lock.lock(4096, 1)
+    cuda.refusal = 2
+    assert not lock.unlock(4096)
+    assert cuda.cleared == [1]
+    cuda.refusal = 0
+    assert lock.unlock(4096)
+    assert lock.unlock(4096)  # Ctrl-C came after the first call, say
     assert cuda.registered == {}
 
 
@@ -75,7 +90,7 @@ def test_a_fork_touches_nothing(cuda, lock, monkeypatch):
     calls = list(cuda.calls)
     monkeypatch.setattr(os, "getpid", lambda: -1)
     assert not lock.lock(8192, 1)
-    lock.unlock(4096)
+    assert lock.unlock(4096)  # nothing is registered there, so the fork may unmap it
     assert cuda.calls == calls
 
 

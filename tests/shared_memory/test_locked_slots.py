@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lit_loader.shared_memory import slots
+from lit_loader.shared_memory import mapping, slots
 from lit_loader.shared_memory.mapping import ALIGNMENT, WINDOW_BYTES, merge_ranges
 from tests.shared_memory.link import Link, large
 
@@ -22,6 +22,7 @@ class FakeLock:
 
     def __init__(self, *, grants=True):
         self.grants, self.locked, self.log = grants, {}, []
+        self.refuses, self.interrupts = False, set()
 
     def lock(self, address, num_bytes):
         assert address not in self.locked, "locked twice"
@@ -29,10 +30,22 @@ class FakeLock:
         self.log.append(("lock", num_bytes))
         if self.grants:
             self.locked[address] = num_bytes
+        self._interrupt("lock")
         return self.grants
 
+    def _interrupt(self, call):
+        if call in self.interrupts:
+            self.interrupts.discard(call)
+            raise KeyboardInterrupt
+
     def unlock(self, address):
-        self.log.append(("unlock", self.locked.pop(address)))
+        if self.refuses:
+            return False
+        self._interrupt("unlock")
+        size = self.locked.pop(address, None)
+        if size is not None:
+            self.log.append(("unlock", size))
+        return True
 
     def holds(self, tensor):
         start, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
@@ -42,6 +55,24 @@ class FakeLock:
 @pytest.fixture
 def lock():
     return FakeLock()
+
+
+@pytest.fixture
+def unmapped(lock, monkeypatch):
+    """Return the addresses of mappings that were unmapped, with a remark if they were locked."""
+    libc, addresses = mapping._libc, []
+
+    class Watching:
+        def __getattr__(self, name):
+            return getattr(libc, name)
+
+        def munmap(self, address, size):
+            locked = [first for first in lock.locked if address <= first < address + size]
+            addresses.append(f"{address} while locked" if locked else address)
+            return libc.munmap(address, size)
+
+    monkeypatch.setattr(mapping, "_libc", Watching())
+    return addresses
 
 
 @pytest.fixture
@@ -180,3 +211,75 @@ def test_a_fork_leaves_locked_memory_as_it_is(link, lock):
     for number in range(5):
         link.send(large(number + 5))
     assert torch.equal(held, large(1))
+
+
+def all_unlocked(lock, unmapped):
+    return lock.locked == {} and unmapped and all(isinstance(address, int) for address in unmapped)
+
+
+def test_ctrl_c_while_memory_is_locked_leaves_nothing_locked(lock, unmapped):
+    link = Link(page_lock=lock)
+    lock.interrupts = {"lock"}
+    with pytest.raises(KeyboardInterrupt):
+        link.send(large(1))
+    assert len(lock.locked) == 1
+    assert lock.holds(link.send(large(2)))
+    link.close()
+    assert all_unlocked(lock, unmapped)
+
+
+def test_ctrl_c_while_memory_is_unlocked_leaves_it_to_be_unlocked_again(lock, unmapped):
+    link = Link(page_lock=lock)
+    link.send(large(1))
+    lock.interrupts = {"unlock"}
+    with pytest.raises(KeyboardInterrupt):
+        link.close()
+    link.close()
+    del link
+    assert all_unlocked(lock, unmapped)
+
+
+def test_memory_that_cannot_be_unlocked_stays_mapped_until_other_slots_are_used(lock, unmapped):
+    link = Link(page_lock=lock)
+    batches = [link.send(large(number)) for number in range(3)]
+    addresses = set(lock.locked)
+    lock.refuses = True
+    batches.clear()
+    link.close()
+    del link
+    assert set(lock.locked) == addresses
+    assert not addresses & set(unmapped)
+    lock.refuses = False
+    other = Link(page_lock=lock)
+    other.send(large(1))
+    assert addresses <= set(unmapped)
+    other.close()
+    assert all_unlocked(lock, unmapped)
+
+
+def test_a_larger_batch_gets_other_addresses_if_its_slot_cannot_be_unlocked(lock, unmapped):
+    link = Link(page_lock=lock)
+    link.send(large(1))
+    ((first, _),) = lock.locked.items()
+    lock.refuses = True
+    batch = link.send(large(2, 1 << 20))
+    assert lock.holds(batch)
+    assert (batch == 2).all()
+    assert first in lock.locked
+    lock.refuses = False
+    assert (link.send(large(3, 1 << 12)) == 3).all()
+    assert first in unmapped
+    del batch
+    link.close()
+    assert all_unlocked(lock, unmapped)
+
+
+def test_slots_that_are_never_used_again_are_unlocked(lock, unmapped):
+    link = Link(page_lock=lock)
+    link.send(large(1))
+    assert len(lock.locked) == 1
+    ticket = link.slots.ticket()
+    ticket.retire()  # user code in the worker keeps a part of the slot
+    del ticket
+    assert all_unlocked(lock, unmapped)
+    link.close()
