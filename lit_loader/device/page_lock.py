@@ -5,6 +5,12 @@ NOTE [Which memory is page-locked]
     only for its own copies: a user may copy on any stream, and CUDA cannot list the streams that read some memory. So
     slots are locked only if the loader moves batches to the device. Without ``device=``, batches are copied to memory
     of torch's own pinned allocator, which records the streams on which its memory is used.
+
+NOTE [While a graph is captured]
+    Registering memory breaks the capture of a CUDA graph off, and a loader may be closed then, by the user or by the
+    garbage collector. So while the current stream captures, nothing is registered or unregistered: `lock` and `unlock`
+    return False, and the caller tries again later. torch does not tell whether another thread captures. Then CUDA
+    refuses the call, which counts as "not now" too.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from typing import Any, Final
 import torch
 
 _PORTABLE: Final = 1  # cudaHostRegisterPortable: page-locked for every context, not for the current one alone
+_CAPTURE_UNSUPPORTED: Final = 900  # cudaErrorStreamCaptureUnsupported: another thread captures a graph
 _NOT_REGISTERED: Final = 713  # cudaErrorHostMemoryNotRegistered
 
 
@@ -24,7 +31,7 @@ class CudaPageLock:
     """Registers host memory with CUDA, so that copies from it run asynchronously.
 
     ``is_pinned()`` is true for a tensor in such memory. If memory cannot be locked, there is one warning, no further
-    try, and batches are copied to other page-locked memory before they are copied to the device (`find_pin`).
+    try (but see NOTE [While a graph is captured]), and batches are copied to other page-locked memory before they are copied to the device (`find_pin`).
 
     Args:
         device: The device that copies from it.
@@ -39,14 +46,16 @@ class CudaPageLock:
         self._failed = False
 
     def lock(self, address: int, num_bytes: int) -> bool:
-        """Page-lock ``num_bytes`` of memory at an address; return False if that is not possible."""
-        if self._failed or os.getpid() != self._pid:
+        """Page-lock ``num_bytes`` of memory at an address; return False if that is not possible now."""
+        if self._failed or os.getpid() != self._pid or _is_capturing():
             return False
         error = _cudart().cudaHostRegister(address, num_bytes, _PORTABLE)
         if int(error) == 0:
             return True
-        self._failed = True
         self._clear_error()
+        if int(error) == _CAPTURE_UNSUPPORTED:
+            return False
+        self._failed = True
         reason = f"CUDA error {int(error)}: {_cudart().cudaGetErrorString(error)}"
         warnings.warn(
             f"{num_bytes} bytes of shared memory could not be page-locked ({reason}); batches are copied to other "
@@ -63,6 +72,8 @@ class CudaPageLock:
         """
         if os.getpid() != self._pid:
             return True  # nothing is registered for a fork
+        if _is_capturing():
+            return False
         error = int(_cudart().cudaHostUnregister(address))
         if error == 0:
             return True
@@ -85,6 +96,11 @@ def find_page_lock(pin_memory: bool, device: torch.device | None) -> CudaPageLoc
         device: The loader's.
     """
     return CudaPageLock(device) if pin_memory and device is not None and device.type == "cuda" else None
+
+
+def _is_capturing() -> bool:
+    """Return whether the current stream captures a CUDA graph."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _cudart() -> Any:

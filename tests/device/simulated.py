@@ -16,7 +16,7 @@ from collections import deque
 import torch
 
 import lit_loader.loader
-from lit_loader.device import DevicePrefetcher, transfer
+from lit_loader.device import DevicePrefetcher, page_lock, transfer
 from lit_loader.engine import EndOfEpoch
 
 UNWRITTEN, OVERWRITTEN = -1, -2
@@ -199,6 +199,7 @@ def present(monkeypatch, kind=Prompt, *, pace=0.4):
     """Let loaders find a simulated device; its copies end late."""
     found = kind(random.Random(3), pace=pace)
     monkeypatch.setattr(transfer, "find_streams", lambda device: found)
+    monkeypatch.setattr(page_lock, "_is_capturing", found.is_capturing)
     monkeypatch.setattr(
         lit_loader.loader, "checked_device", lambda device: device and torch.device("cuda", 0)
     )

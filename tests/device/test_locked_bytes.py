@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import pytest
@@ -58,8 +59,9 @@ def padded(samples):
 @pytest.fixture
 def cuda(monkeypatch):
     """A loader's device is simulated, and so is the CUDA runtime; what slots are used for is written down."""
-    present(monkeypatch)
+    device = present(monkeypatch)
     found = Cuda()
+    found.device = device
     monkeypatch.setattr(page_lock, "_cudart", lambda: found)
     found.peaks, found.most = {}, 0
     open_batch = Slots._open
@@ -121,6 +123,30 @@ def test_a_pass_that_is_broken_off_leaves_nothing_locked(cuda):
     assert cuda.registered != {}
     del iterator
     loader.close()
+    assert cuda.registered == {}
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_a_loader_that_is_closed_while_a_graph_is_captured_unlocks_its_memory_later(cuda, collected):
+    arguments = {"batch_size": BATCH, "seed": 1, "num_workers": 2, "pin_memory": True, "device": "cuda"}
+    loader = DataLoader(Sized("of 400 KB"), **arguments)
+    iterator = iter(loader)
+    next(iterator)
+    cuda.device.drain()
+    calls, locked = list(cuda.calls), set(cuda.registered)
+    assert locked
+    cuda.device.capturing = True
+    if collected:
+        del iterator, loader
+        gc.collect()
+    else:
+        iterator.close()
+        loader.close()
+    assert cuda.calls == calls
+    cuda.device.capturing = False
+    with DataLoader(Sized("of 400 KB"), **arguments) as other:
+        assert len(list(other)) == NUM_BATCHES
+    assert locked <= {call[1] for call in cuda.calls if call[0] == "unregister"}
     assert cuda.registered == {}
 
 

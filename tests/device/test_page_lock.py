@@ -74,6 +74,27 @@ def test_a_refusal_is_told_once_with_bytes_and_remedy_and_nothing_more_is_tried(
     assert cuda.registered == {}
 
 
+def test_nothing_is_registered_or_unregistered_while_a_graph_is_captured(cuda, lock, monkeypatch):
+    assert lock.lock(4096, 1)
+    calls = list(cuda.calls)
+    with monkeypatch.context() as patch:
+        patch.setattr(page_lock, "_is_capturing", lambda: True)
+        assert not lock.lock(8192, 1)
+        assert not lock.unlock(4096)
+    assert cuda.calls == calls
+    assert cuda.cleared == []  # a kernel would become a part of the graph
+    assert lock.lock(8192, 1)
+    assert lock.unlock(4096)
+
+
+def test_a_graph_that_another_thread_captures_does_not_switch_locking_off(cuda, lock):
+    cuda.refusal = 900  # cudaErrorStreamCaptureUnsupported
+    assert not lock.lock(4096, 1)  # without a warning
+    assert cuda.cleared == [1]
+    cuda.refusal = 0
+    assert lock.lock(4096, 1)
+
+
 def test_unlock_tells_whether_the_memory_may_still_be_registered(cuda, lock):
     assert lock.lock(4096, 1)
     cuda.refusal = 2
