@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from torch._C._autograd import _profiler_enabled as profiler_enabled
 from torch.autograd import profiler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from lit_loader.engine import Batches, BatchTimeoutError, EndOfEpoch, LoaderSpec, TransferFn
+from lit_loader.engine import Batches, BatchTimeoutError, EndOfEpoch, LoaderSpec, TransferFn, WrappedBatches
 from lit_loader.resume import Progress
 from lit_loader.shared_memory import interrupt_again
 
@@ -19,6 +20,37 @@ T_co = TypeVar("T_co", covariant=True)
 
 StartFn: TypeAlias = Callable[[], tuple[Batches, Progress]]
 """Claims an epoch and starts it; returns its batches and the progress that counts them."""
+
+
+class WaitTime:
+    """Sum of the time that a loader's iterators have waited for batches.
+
+    Attributes:
+        seconds: The sum.
+    """
+
+    seconds = 0.0
+
+
+class TimedBatches(WrappedBatches):
+    """Adds the time that the engine takes to return each batch to a sum; the transfer to a device does not count.
+
+    Args:
+        batches: The engine's.
+        wait_time: The sum.
+    """
+
+    def __init__(self, batches: Batches, wait_time: WaitTime) -> None:
+        super().__init__(batches)
+        self._wait_time = wait_time
+
+    def next_batch(self) -> Any:
+        """Return the next batch; errors are those of the engine."""
+        start = time.perf_counter()
+        try:
+            return self._batches.next_batch()
+        finally:
+            self._wait_time.seconds += time.perf_counter() - start
 
 
 def _close_when_collected(batches: Batches) -> None:

@@ -42,7 +42,7 @@ from lit_loader.engine import (
     WorkerMethod,
 )
 from lit_loader.errors import ResumeWarning
-from lit_loader.iterator import LoaderIterator
+from lit_loader.iterator import LoaderIterator, TimedBatches, WaitTime
 from lit_loader.lightning_compat import (
     register_rebuild_hook,
     replace_torch_samplers,
@@ -199,6 +199,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self.device = checked_device(device)
         self.resume = resume
         self._worker_manager, self._epochs = WorkerManager(), EpochState()
+        self._wait_time = WaitTime()
         is_default = seed is not None and sampler is None and batch_sampler is None
         if is_default and not isinstance(dataset, IterableDataset):
             sized = cast("Sized", dataset)  # as of any map dataset; the samplers refuse one without a length
@@ -358,7 +359,7 @@ class DataLoader(TorchDataLoader[T_co]):
                 num_batches=progress.num_batches,
                 seen=seen_indices(spec.batch_sampler),
             )
-        return batches, progress
+        return TimedBatches(batches, self._wait_time), progress
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -412,6 +413,14 @@ class DataLoader(TorchDataLoader[T_co]):
         sums them up. `lit_loader.append_bad_samples` writes them to a file.
         """
         return () if self._bad_sample_log is None else tuple(self._bad_sample_log.records)
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds that iterators of this loader have waited so far: for workers, or while batches were made here.
+
+        Page-locking and copies to a device do not count, nor does waiting for the device.
+        """
+        return self._wait_time.seconds
 
     def close(self) -> None:
         """End the loader's workers; its live iterators end with them. The loader can be iterated again."""

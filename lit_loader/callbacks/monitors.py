@@ -14,6 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_loader.collate import ClassificationBatch, batch_labels
 from lit_loader.datamodules import TableDataModule
+from lit_loader.datamodules.resuming import train_loaders
 from lit_loader.types import FIRST_LABEL
 
 __all__ = ["ClassMix", "ClassMixMonitor", "DataWaitMonitor"]
@@ -186,13 +187,14 @@ def _shares(counts: npt.NDArray[np.int64]) -> Shares:
 
 
 class DataWaitMonitor(Callback):
-    """Sums the time between training steps: waiting for a batch and moving it to the device.
+    """Sums the time that training waits for its loaders' workers, or while they make batches without workers.
 
-    Validation and what runs between epochs do not count.
+    Copies to the device, other callbacks and waiting for the device count as training. Validation and what runs between
+    epochs do not count. If no training loader is lit_loader's, all time between training steps counts as waiting.
 
     Attributes:
         wait_s: Seconds waited so far.
-        step_s: Seconds spent in training steps so far.
+        step_s: Other seconds of the training loop so far.
         num_batches: Training batches so far.
         num_images: Images in them, or crops; 0 for batches of another kind than lit_loader's.
 
@@ -205,6 +207,7 @@ class DataWaitMonitor(Callback):
         self.wait_s = self.step_s = 0.0
         self.num_batches = self.num_images = 0
         self._mark = 0.0
+        self._loaders_wait_s = 0.0
         self._epoch_start = (0.0, 0.0, 0)
 
     @property
@@ -214,31 +217,44 @@ class DataWaitMonitor(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin the wait for the first batch of a fit that is resumed in an epoch, whose start is not called again."""
-        self._mark = time.perf_counter()
+        self._set_mark(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin the wait for the first batch."""
         self._epoch_start = (self.wait_s, self.step_s, self.num_images)
-        self._mark = time.perf_counter()
+        self._set_mark(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         """End the wait for the batch."""
-        now = time.perf_counter()
-        self.wait_s += now - self._mark
-        self._mark = now
+        self._add_time(trainer, is_between_steps=True)
         if isinstance(batch, tuple | ClassificationBatch):
             self.num_images += len(batch[0] if isinstance(batch, tuple) else batch.images)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """End the step and begin the wait for the next batch."""
-        now = time.perf_counter()
-        self.step_s += now - self._mark
-        self._mark = now
+        self._add_time(trainer, is_between_steps=False)
         self.num_batches += 1
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave a validation inside the epoch out."""
+        self._set_mark(trainer)
+
+    def _set_mark(self, trainer: Trainer) -> None:
         self._mark = time.perf_counter()
+        self._loaders_wait_s = sum(loader.wait_s for loader in train_loaders(trainer))
+
+    def _add_time(self, trainer: Trainer, *, is_between_steps: bool) -> None:
+        """Add the time since the last mark."""
+        mark = self._mark
+        wait_s = self._loaders_wait_s
+        self._set_mark(trainer)
+        elapsed_s = self._mark - mark
+        if train_loaders(trainer):
+            waited_s = self._loaders_wait_s - wait_s
+        else:
+            waited_s = elapsed_s if is_between_steps else 0.0
+        self.wait_s += waited_s
+        self.step_s += elapsed_s - waited_s
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the epoch's share."""

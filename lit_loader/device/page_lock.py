@@ -31,7 +31,8 @@ class CudaPageLock:
     """Registers host memory with CUDA, so that copies from it run asynchronously.
 
     ``is_pinned()`` is true for a tensor in such memory. If memory cannot be locked, there is one warning, no further
-    try (but see NOTE [While a graph is captured]), and batches are copied to other page-locked memory before they are copied to the device (`find_pin`).
+    try, and batches are copied to other page-locked memory before they are copied to the device (`find_pin`). See also
+    NOTE [While a graph is captured].
 
     Args:
         device: The device that copies from it.

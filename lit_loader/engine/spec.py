@@ -308,8 +308,8 @@ class Result(NamedTuple):
 class Batches(Protocol):
     """The batches of one epoch: of the scheduler, or of a wrapper around it.
 
-    The wrappers are `BadSampleLog` (``on_bad_sample``), `StreamBatches` (positions in an iterable dataset), and the
-    transfer to page-locked memory or to a device; each is used only if it is needed.
+    The wrappers are `BadSampleLog` (``on_bad_sample``), `StreamBatches` (positions in an iterable dataset),
+    `TimedBatches` (how long the consumer waited, always there), and the transfer to page-locked memory or to a device.
     """
 
     def next_batch(self) -> Any:

@@ -6,13 +6,14 @@ import time
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.data import Dataset
 from torchvision import tv_tensors
 
 from lit_loader import DataLoader
 from lit_loader.callbacks import ClassMixMonitor, DataWaitMonitor
 from lit_loader.collate import ClassificationCollate, DetectionCollate, LandmarkCollate, MultiTaskCollate
+from tests.device.simulated import Prompt, present
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
@@ -53,7 +54,7 @@ class Sleeping(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def fit(*callbacks, sample_s=0.0, step_s=0.0, **arguments):
+def fit(*callbacks, sample_s=0.0, step_s=0.0, device=None, **arguments):
     trainer = Trainer(
         accelerator="cpu",
         logger=False,
@@ -65,7 +66,7 @@ def fit(*callbacks, sample_s=0.0, step_s=0.0, **arguments):
         callbacks=list(callbacks),
         **{"max_epochs": 2, **arguments},
     )
-    loader = DataLoader(Labelled(sample_s), batch_size=2, seed=0, collate_fn=collate)
+    loader = DataLoader(Labelled(sample_s), batch_size=2, seed=0, collate_fn=collate, device=device)
     trainer.fit(Sleeping(step_s), loader, loader if "val_check_interval" in arguments else None)
     return trainer
 
@@ -82,6 +83,40 @@ def test_waiting_for_data_is_told_from_training():
     assert 0.5 < float(trainer.callback_metrics["data/wait_fraction"]) <= 1
     assert slow_data.num_images == 16
     assert 0 < float(trainer.callback_metrics["data/images_per_s"]) < 1 / 0.02
+
+
+class Busy(Prompt):
+    """A device for which the host waits before each batch."""
+
+    def wait_event(self, event):
+        super().wait_event(event)
+        time.sleep(0.02)
+
+
+class Slow(Callback):
+    """A callback that takes time before each step."""
+
+    def on_train_batch_start(self, *_):
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("callbacks", [[], [Slow()]], ids=["device", "device and callback"])
+def test_waiting_for_the_device_or_a_callback_is_no_wait_for_data(monkeypatch, callbacks):
+    present(monkeypatch, Busy)
+    monitor = DataWaitMonitor()
+    fit(*callbacks, monitor, device="cuda")
+    assert monitor.num_batches == 8
+    assert monitor.step_s >= 8 * 0.02 * (1 + len(callbacks))
+    assert 0 < monitor.wait_fraction < 0.3
+
+
+def test_loaders_of_other_kinds_wait_between_steps():
+    monitor = DataWaitMonitor()
+    monitor.on_train_epoch_start(None, None)
+    time.sleep(0.02)
+    monitor.on_train_batch_start(None, None, None)
+    monitor.on_train_batch_end(None, None)
+    assert monitor.wait_s >= 0.02 > monitor.step_s
 
 
 def test_validation_is_no_wait():
