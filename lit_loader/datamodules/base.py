@@ -274,7 +274,7 @@ class LoaderDataModule(LightningDataModule):
         trainer = self.trainer  # without one the loader looks for a process group
         rank, world_size = (None, None) if trainer is None else (trainer.global_rank, trainer.world_size)
         workers = self.workers.loader_arguments(self.num_workers_of_loaders)
-        pin_memory = self.workers.pin_memory
+        pin_memory = to_device and self._pins_memory()
         loaders: list[DataLoader[Any]] = []
         for number, (dataset, sampler) in enumerate(self._open(stage)):
             loader: DataLoader[Any] = DataLoader(
@@ -282,7 +282,7 @@ class LoaderDataModule(LightningDataModule):
                 batch_size=self._batch_size_of(stage),
                 sampler=sampler,
                 collate_fn=self.collate_fn(stage),
-                pin_memory=torch.accelerator.is_available() if pin_memory is None else pin_memory,
+                pin_memory=pin_memory,
                 device=self._device_of_loaders() if to_device else None,
                 on_bad_sample=self.on_bad_sample,
                 max_bad_samples=self.max_bad_samples,
@@ -322,6 +322,17 @@ class LoaderDataModule(LightningDataModule):
         device: torch.device = self.trainer.strategy.root_device
         accelerated = torch.accelerator.is_available() and device.type != "cpu"
         return device if prefetch or accelerated else None
+
+    def _pins_memory(self) -> bool:
+        """Return whether loaders page-lock batches: by default, if the trainer's device copies from such memory.
+
+        Elsewhere page-locking would copy each batch, and create a context on the accelerator, for nothing.
+        """
+        if self.workers.pin_memory is not None:
+            return self.workers.pin_memory
+        if self.trainer is None or not torch.accelerator.is_available():
+            return False
+        return self.trainer.strategy.root_device.type not in ("cpu", "mps")
 
     def __str__(self) -> str:
         # Lightning's own calls all four *_dataloader methods

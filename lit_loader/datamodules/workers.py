@@ -37,7 +37,8 @@ class WorkerSettings:
         max_worker_restarts: How many worker processes that ended are replaced in an epoch, see `lit_loader.DataLoader`,
             or None for 3.
         hang_timeout_s: Seconds that a worker process may be at one sample before it is replaced, or None for no limit.
-        pin_memory: Page-lock batches, or None to do so if an accelerator is there.
+        pin_memory: Page-lock batches, or None to do so if the trainer has an accelerator that copies from page-locked
+            memory: not on MPS, and not without a trainer.
         prefetch_to_device: Copy the next batch to the trainer's device while this one is used, so that Lightning's
             own transfer finds it there, or None to do so if that device is an accelerator. On a CPU nothing is copied.
         timeout: Seconds to wait for a batch from workers; 0 for no limit.

@@ -114,3 +114,37 @@ def test_the_device_is_the_trainers(shapes, monkeypatch, setting, kind, accelera
     assert found == {str(expected)}
     assert datamodule.first_batch("val")[0][0].device.type == "cpu"  # to be looked at
     datamodule.trainer = None
+
+
+PIN_CASES = [
+    (None, "cuda", True),
+    (None, "cpu", False),
+    (None, "mps", False),
+    (None, None, False),
+    (True, "cpu", True),
+    (True, None, True),
+    (False, "cuda", False),
+]
+
+
+@pytest.mark.parametrize(("setting", "kind", "expected"), PIN_CASES)
+def test_batches_are_page_locked_where_the_trainers_device_copies_from_such_memory(
+    shapes, monkeypatch, setting, kind, expected
+):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    calls = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: calls.append(1) or tensor)
+    datamodule = DetectionDataModule(shapes, prefetch_to_device=False, pin_memory=setting)
+    if kind is not None:
+        datamodule.trainer = SimpleNamespace(
+            strategy=SimpleNamespace(root_device=torch.device(kind)),
+            global_rank=0,
+            world_size=1,
+            num_devices=1,
+        )
+    for stage in ("train", "val", "test", "predict"):
+        assert [loader.pin_memory for loader in datamodule._make_loaders(stage)] == [expected]
+    datamodule.first_batch("val")
+    assert calls == []  # to be looked at
+    datamodule.trainer = None
