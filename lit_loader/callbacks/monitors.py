@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
 
-from lit_loader.collate import ClassificationBatch, batch_labels
+from lit_loader.collate import ClassificationBatch
+from lit_loader.collate.batches import masked_labels
 from lit_loader.datamodules import TableDataModule
 from lit_loader.datamodules.resuming import train_loaders
 from lit_loader.types import FIRST_LABEL
@@ -20,6 +22,68 @@ from lit_loader.types import FIRST_LABEL
 __all__ = ["ClassMix", "ClassMixMonitor", "DataWaitMonitor"]
 
 Shares = npt.NDArray[np.float64]
+
+
+class EpochCount:
+    """Counts of labels on the device that batches are on: to read them in each step would wait for its work.
+
+    Args:
+        num_classes: Labels are 0 to ``num_classes - 1``; others are noticed by `check`.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        self._num_classes = num_classes
+        self._counts: Tensor | None = None
+        self._range: Tensor | None = None  # minus the smallest label, and the largest one
+
+    def add(self, labels: Tensor, mask: Tensor | None) -> None:
+        """Count labels.
+
+        Args:
+            labels: int64, any shape.
+            mask: bool, of the same shape, True where a label counts, or None if all do.
+        """
+        if labels.numel() == 0:
+            return
+        last = self._num_classes
+        places = labels.long().clamp(-1, last).flatten()
+        # Labels that do not count, and those out of range, are in the last place, which is not read.
+        places = torch.where(places < 0, last, places)
+        if mask is not None:
+            labels = torch.where(mask, labels, 0)
+            places = torch.where(mask.flatten(), places, last)
+        counts = torch.zeros(last + 1, dtype=torch.int64, device=labels.device)
+        counts.index_add_(0, places, torch.ones_like(places))
+        label_range = torch.stack([-labels.min(), labels.max()])
+        self._counts = counts if self._counts is None else self._counts + counts
+        self._range = label_range if self._range is None else torch.maximum(self._range, label_range)
+
+    def read(self) -> npt.NDArray[np.int64]:
+        """Return how often each class came, int64 ``(num_classes,)``."""
+        if self._counts is None:
+            return np.zeros(self._num_classes, dtype=np.int64)
+        counts: npt.NDArray[np.int64] = self._counts[:-1].cpu().numpy()
+        return counts
+
+    def check(self, first_label: int) -> None:
+        """Refuse labels of no class.
+
+        Args:
+            first_label: What batches have for label 0, for the message.
+
+        Raises:
+            ValueError: If there were any.
+        """
+        if self._range is None:
+            return
+        below, highest = self._range.tolist()
+        if below > 0:
+            raise ValueError(f"a batch holds label {first_label - below}, below first_label={first_label}.")
+        if highest >= self._num_classes:
+            raise ValueError(
+                f"a batch holds class {highest}, counted from 0, and there are {self._num_classes} class_names; give "
+                "all names, and first_label as the data module has it"
+            )
 
 
 @dataclass(eq=False)
@@ -32,18 +96,32 @@ class ClassMix:
         natural: float64 ``(num_classes,)``, the share of each in the training set, or None if it is not known.
         expected: float64 ``(num_classes,)``, the share that the sampler delivers in the mean, with the weights that it
             has at the start of training; or None if it is not known.
-        counts: int64 ``(num_classes,)``, how often each came: of all ranks in the epochs that have ended, and of this
-            rank in the current one.
     """
 
     label: str
     class_names: tuple[str, ...]
     natural: Shares | None = None
     expected: Shares | None = None
-    counts: npt.NDArray[np.int64] = field(init=False)
+    _past: npt.NDArray[np.int64] = field(init=False)
+    _epoch: EpochCount = field(init=False)
 
     def __post_init__(self) -> None:
-        self.counts = np.zeros(len(self.class_names), dtype=np.int64)
+        self._past = np.zeros(len(self.class_names), dtype=np.int64)
+        self._epoch = EpochCount(len(self.class_names))
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """int64 ``(num_classes,)``, how often each came.
+
+        Of all ranks in the epochs that have ended, and of this rank in the current one. To read it waits for the
+        device.
+        """
+        return self._past + self._epoch.read()
+
+    def _end_epoch(self, counts: npt.NDArray[np.int64]) -> None:
+        """Add an epoch's counts, and begin to count another one."""
+        self._past += counts
+        self._epoch = EpochCount(len(self.class_names))
 
     @property
     def arrived(self) -> Shares:
@@ -130,53 +208,47 @@ class ClassMixMonitor(Callback):
 
     def _set(self, mixes: Sequence[ClassMix], labels: Mapping[str, str | None]) -> None:
         self.mixes, self._labels = {mix.label: mix for mix in mixes}, dict(labels)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._own = {
-            name: np.zeros_like(mix.counts) for name, mix in self.mixes.items()
-        }  # this rank's, of this epoch
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin an epoch; what an epoch that was broken off has counted stays this rank's."""
-        self._begin()
+        for mix in self.mixes.values():
+            mix._end_epoch(mix._epoch.read())
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Count a batch.
+        """Count a batch, on the device that it is on.
 
         Raises:
             TypeError: If targets come as columns, or the batch has no attributes.
-            ValueError: If there is no such attribute, or a label lies outside ``class_names``.
+            ValueError: If there is no such attribute, or a label of a batch on the CPU lies outside ``class_names``.
         """
         for name, mix in self.mixes.items():
-            labels = (
-                batch_labels(batch, label=self._labels[name], first_label=self._first_label).cpu().numpy()
-            )
-            if labels.size and labels.max() >= len(mix.class_names):
-                raise ValueError(
-                    f"a batch holds class {labels.max()}, counted from 0, and there are {len(mix.class_names)} "
-                    "class_names; give all names, and first_label as the data module has it"
-                )
-            counts = np.bincount(labels, minlength=len(mix.class_names))
-            self._own[name] += counts
-            mix.counts += counts
+            labels, mask = masked_labels(batch, label=self._labels[name], first_label=self._first_label)
+            mix._epoch.add(labels, mask)
+            if labels.device.type == "cpu":
+                mix._epoch.check(self._first_label)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Add the epoch's counts of all ranks, and give its shares to the loggers."""
-        own = torch.tensor(np.concatenate(list(self._own.values())), device=pl_module.device)
+        """Add the epoch's counts of all ranks, and give its shares to the loggers.
+
+        Raises:
+            ValueError: If a label of a batch on a device lay outside ``class_names``.
+        """
+        for mix in self.mixes.values():
+            mix._epoch.check(self._first_label)
+        rank_counts = [mix._epoch.read() for mix in self.mixes.values()]
+        own = torch.tensor(np.concatenate(rank_counts), device=pl_module.device)
         total = trainer.strategy.reduce(own, reduce_op="sum").cpu().numpy()
         shares: dict[str, float] = {}
         for name, mix in self.mixes.items():
-            of_all, total = np.split(total, [len(mix.counts)])
-            mix.counts += of_all - self._own[name]
+            of_all, total = np.split(total, [len(mix.class_names)])
+            mix._end_epoch(of_all)
             prefix = "data/mix" if self._labels[name] is None else f"data/mix/{name}"
             values = _shares(of_all).tolist()
             shares |= {
                 f"{prefix}/{value}": share for value, share in zip(mix.class_names, values, strict=True)
             }
-        self._begin()
         for logger in trainer.loggers:
             logger.log_metrics(shares, step=trainer.global_step)
 
@@ -249,10 +321,9 @@ class DataWaitMonitor(Callback):
         wait_s = self._loaders_wait_s
         self._set_mark(trainer)
         elapsed_s = self._mark - mark
+        waited_s = elapsed_s if is_between_steps else 0.0
         if train_loaders(trainer):
             waited_s = self._loaders_wait_s - wait_s
-        else:
-            waited_s = elapsed_s if is_between_steps else 0.0
         self.wait_s += waited_s
         self.step_s += elapsed_s - waited_s
 

@@ -90,25 +90,55 @@ def batch_labels(batch: Any, *, label: str | None = None, first_label: int = FIR
         TypeError: If the batch holds no attributes, or targets come as columns.
         ValueError: If there is no such attribute, or a class lies below ``first_label``.
     """
+    labels, mask = masked_labels(batch, label=label, first_label=first_label)
+    labels = labels if mask is None else labels[mask]
+    has_first_label = label is None and not isinstance(batch, ClassificationBatch | LandmarkBatch)
+    if has_first_label and labels.numel() and int(labels.min()) < 0:
+        raise ValueError(
+            f"a batch holds label {int(labels.min()) + first_label}, below first_label={first_label}."
+        )
+    return labels
+
+
+def masked_labels(
+    batch: Any, *, label: str | None = None, first_label: int = FIRST_LABEL
+) -> tuple[Tensor, Tensor | None]:
+    """Return the labels of a batch as `batch_labels` does, without waiting for the device that the batch is on.
+
+    Args:
+        batch: The result of one of lit_loader's collate functions.
+        label: See `batch_labels`.
+        first_label: See `batch_labels`.
+
+    Returns:
+        int64 labels, and a bool mask of the same shape of those that count, or None if all do. Labels below
+        ``first_label`` are negative.
+
+    Raises:
+        TypeError: If the batch holds no attributes, or targets come as columns.
+        ValueError: If there is no such attribute.
+    """
     if isinstance(batch, ClassificationBatch):
         if label is not None:
             raise TypeError(f"label={label!r}: a ClassificationBatch has one kind of label; leave label out.")
-        return batch.labels.nonzero()[:, 1] if batch.labels.is_floating_point() else batch.labels
+        if not batch.labels.is_floating_point():
+            return batch.labels, None
+        classes = torch.arange(batch.labels.shape[1], device=batch.labels.device)
+        return classes.expand(batch.labels.shape), batch.labels != 0
     if isinstance(batch, LandmarkBatch):
         if label is None:
-            return batch.labels
-        found = _attribute(batch.attributes, label)
-    elif isinstance(batch, MultiTaskBatch):
-        found = (batch.labels if label is None else _attribute(batch.attributes, label))[batch.object_mask]
-    else:
-        targets = batch_targets(batch)
-        rows = [target["labels"] if label is None else _attribute(target, label) for target in targets]
-        found = torch.cat(rows) if rows else torch.zeros(0, dtype=torch.int64)
-    if label is not None:
-        return found[found >= 0]
-    if found.numel() and int(found.min()) < first_label:
-        raise ValueError(f"a batch holds label {int(found.min())}, below first_label={first_label}.")
-    return found - first_label
+            return batch.labels, None
+        labels = _attribute(batch.attributes, label)
+        return labels, labels >= 0
+    if isinstance(batch, MultiTaskBatch):
+        if label is None:
+            return batch.labels - first_label, batch.object_mask
+        labels = _attribute(batch.attributes, label)
+        return labels, batch.object_mask & (labels >= 0)
+    targets = batch_targets(batch)
+    rows = [target["labels"] if label is None else _attribute(target, label) for target in targets]
+    labels = torch.cat(rows) if rows else torch.zeros(0, dtype=torch.int64)
+    return (labels - first_label, None) if label is None else (labels, labels >= 0)
 
 
 def _attribute(fields: Mapping[str, Any], label: str) -> Tensor:

@@ -12,7 +12,10 @@ from torchvision import tv_tensors
 
 from lit_loader import DataLoader
 from lit_loader.callbacks import ClassMixMonitor, DataWaitMonitor
+from lit_loader.callbacks.monitors import EpochCount
 from lit_loader.collate import ClassificationCollate, DetectionCollate, LandmarkCollate, MultiTaskCollate
+from lit_loader.device import moved
+from tests.device.no_sync import META, NoSync
 from tests.device.simulated import Prompt, present
 
 pytestmark = [
@@ -196,6 +199,32 @@ def test_batches_of_classification_are_counted(multi_label):
     assert monitor.mixes["class"].counts.tolist() == ([0, 1, 2] if multi_label else [0, 1, 1])
     with pytest.raises(TypeError, match="leave label out"):
         ClassMixMonitor(list("abc"), label="finish").on_train_batch_start(None, None, batch, 0)
+
+
+@pytest.mark.parametrize("kind", [*BATCHES, "labels", "multi-hot"])
+def test_batches_on_a_device_are_counted_without_waiting_for_it(kind):
+    if kind in BATCHES:
+        batch = BATCHES[kind]
+    else:
+        labels = [torch.tensor([0.0, 1, 1])] if kind == "multi-hot" else [1]
+        collate_fn = ClassificationCollate(multi_label=kind == "multi-hot")
+        batch = collate_fn([(IMAGE, label, 0, False) for label in labels])
+    batch = moved(batch, META)
+    monitors = [ClassMixMonitor(list("abc"))]
+    monitors += [ClassMixMonitor(list("xyz"), label="finish")] if kind in BATCHES else []
+    with NoSync():
+        for monitor in 2 * monitors:
+            monitor.on_train_batch_start(None, None, batch, 0)
+
+
+@pytest.mark.parametrize(("label", "message"), [(3, "holds class 3"), (-1, "label 0, below first_label=1")])
+def test_labels_of_no_class_on_a_device_are_told_when_they_are_read(label, message):
+    count = EpochCount(3)
+    count.add(torch.tensor([0, label, 2, 2]), None)
+    count.add(torch.tensor([2, 9]), torch.tensor([True, False]))
+    assert count.read().tolist() == [1, 0, 3]
+    with pytest.raises(ValueError, match=message):
+        count.check(1)
 
 
 @pytest.mark.parametrize(
