@@ -21,7 +21,7 @@ from lit_loader.formats.folder import IMAGE_FORMATS
 from lit_loader.formats.labelme_file import LABELME_ENDING, embedded_image
 from lit_loader.formats.parallel import iter_chunks
 
-__all__ = ["MAX_HEADER_BYTES", "MAX_HEADER_READS", "read_image_sizes"]
+__all__ = ["MAX_HEADER_BYTES", "MAX_HEADER_READS", "read_image_sizes", "read_shown_sizes"]
 
 # NOTE [what is read of an image]
 # Pillow reads as far as the size and stops, but WebP and AVIF are read whole, a damaged TIFF can send it through
@@ -52,26 +52,47 @@ def read_image_sizes(
     Returns:
         int32 ``(num_paths, 2)`` width and height, 0 where the header cannot be read, and why, by position.
     """
-    read, told = partial(_read_chunk, root=str(root)), "Reading image sizes"
-    parts = iter_chunks(read, paths, num_workers=num_workers, progress=progress, description=told)
-    sizes = np.zeros((len(paths), 2), dtype=np.int32)
-    reasons: dict[int, str] = {}
-    for row, size in enumerate(chain.from_iterable(parts)):
-        if isinstance(size, str):
-            reasons[row] = size
-        else:
-            sizes[row] = size
+    sizes, _, reasons = read_shown_sizes(root, paths, num_workers=num_workers, progress=progress)
     return sizes, reasons
 
 
-def _read_chunk(paths: Sequence[str], *, root: str) -> list[tuple[int, int] | str]:
+def read_shown_sizes(
+    root: Path, paths: Sequence[str], *, num_workers: int | None, progress: bool
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], dict[int, str]]:
+    """Read the same, and which images EXIF turns onto their side.
+
+    Args:
+        root: As for `read_image_sizes`, like the others.
+        paths: Image files.
+        num_workers: Processes.
+        progress: Progress bar.
+
+    Returns:
+        The sizes; bool ``(num_paths,)``, True where the stored width is the shown height; the reasons.
+    """
+    read = partial(_read_chunk, root=str(root))
+    parts = iter_chunks(
+        read, paths, num_workers=num_workers, progress=progress, description="Reading image sizes"
+    )
+    sizes = np.zeros((len(paths), 2), dtype=np.int32)
+    turned = np.zeros(len(paths), dtype=np.bool_)
+    reasons: dict[int, str] = {}
+    for row, header in enumerate(chain.from_iterable(parts)):
+        if isinstance(header, str):
+            reasons[row] = header
+        else:
+            *sizes[row], turned[row] = header
+    return sizes, turned, reasons
+
+
+def _read_chunk(paths: Sequence[str], *, root: str) -> list[tuple[int, int, bool] | str]:
     with warnings.catch_warnings():
         # Pillow warns of broken EXIF and of large images; neither changes a size, and decoding finds them.
         warnings.simplefilter("ignore")
         return [_read(Path(root, path)) for path in paths]
 
 
-def _read(path: Path) -> tuple[int, int] | str:
+def _read(path: Path) -> tuple[int, int, bool] | str:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
             return "is not a regular file"
@@ -79,10 +100,11 @@ def _read(path: Path) -> tuple[int, int] | str:
         raw = io.BytesIO(embedded_image(path)) if is_labelme else io.FileIO(path, "rb")
         with _LimitedFile(raw) as file, Image.open(file, formats=IMAGE_FORMATS) as image:
             width, height = image.size
-            if image.format != "TIFF" and _orientation(image, file) in (5, 6, 7, 8):  # TIFF is upright by now
+            is_turned = _orientation(image, file) in (5, 6, 7, 8)
+            if is_turned and image.format != "TIFF":  # Pillow gives the shown size of a TIFF
                 width, height = height, width
             stated = f"it is said to have {width} x {height} pixels"
-            return (width, height) if max(image.size) < 2**31 else stated
+            return (width, height, is_turned) if max(image.size) < 2**31 else stated
     except UnidentifiedImageError:
         return "its header is damaged, or its format is not one that is read"
     except Exception as error:  # Pillow's plugins raise SyntaxError, struct.error, ValueError, EOFError ...

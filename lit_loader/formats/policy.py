@@ -30,6 +30,9 @@ class ReadPolicy:
             image; its size is unknown unless the annotations have it.
         wrong_filename: The annotation of an image that was found by its id names another file. The id wins:
             ``"report"`` uses it, ``"drop"`` drops the image.
+        turned_image: EXIF turns the image onto its side, and the annotations state the size of the stored
+            pixels, so boxes and points do not fit the upright image. ``"drop"`` drops the image. ``"keep"``
+            leaves it, for data sets with ``exif_orientation=False``.
         unreadable_image: The annotations do not have the image's size, and its header cannot be read.
             ``"keep"`` keeps it with size 0, so that nothing is compared with it.
         unknown_class: An object's class is not among the ``class_names`` that were given. ``"drop"`` drops
@@ -58,6 +61,7 @@ class ReadPolicy:
     bad_size: Literal["unknown", "raise"] = "unknown"
     missing_image: Literal["raise", "drop", "keep"] = "raise"
     wrong_filename: Literal["report", "drop", "raise"] = "report"
+    turned_image: Literal["raise", "drop", "keep"] = "raise"
     unreadable_image: Literal["raise", "drop", "keep"] = "raise"
     unknown_class: Literal["raise", "drop"] = "raise"
     invalid_keypoint: Literal["absent", "drop", "raise"] = "absent"

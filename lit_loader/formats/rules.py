@@ -21,7 +21,7 @@ from lit_loader.annotations.table import AnnotationTable, Attribute
 from lit_loader.errors import AnnotationError
 from lit_loader.formats.declared import unite
 from lit_loader.formats.folder import Folder, is_image_name
-from lit_loader.formats.image_sizes import read_image_sizes
+from lit_loader.formats.image_sizes import read_image_sizes, read_shown_sizes
 from lit_loader.formats.rows import BoxKind, Declared, Rows, as_array
 
 __all__ = ["build_table"]
@@ -61,6 +61,7 @@ def build_table(
     """
     declared = unite(rows, class_names=class_names, keypoints=keypoints)
     images = _Images(rows, folder)
+    images.check_turned(num_workers=num_workers, progress=progress)
     images.read_sizes(num_workers=num_workers, progress=progress)
     objects = _Objects(rows, images, declared)
     boxes = objects.check()
@@ -127,7 +128,7 @@ class _Images:
         images = folder.find_images(rows.images.paths, map(bool, names))
         for number, (stated, files) in enumerate(zip(names, images, strict=True)):
             found = files[0] if files else ""
-            if len(files) != 1 or not found.endswith(f"/{stated}"):
+            if len(files) != 1 or (stated and not found.endswith(f"/{stated}")):
                 found = self._choose(number, stated, files)
             self.paths[number] = found
             first = number_of.setdefault(found, number)
@@ -154,6 +155,33 @@ class _Images:
             message = f"the annotation calls the image {shorten(stated)!r}; {chosen!r} was found"
             self._problem(number, "wrong_filename", policy.wrong_filename, message)
         return chosen
+
+    def check_turned(self, *, num_workers: int | None, progress: bool) -> None:
+        """Report each image that EXIF turns onto its side while the annotations state its stored size.
+
+        See NOTE [When a cached table is stale] on images that change later.
+        """
+        action, root = self._rows.policy.turned_image, self._folder.root
+        read = partial(read_shown_sizes, root, num_workers=num_workers, progress=progress)
+
+        def turned(numbers: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+            upright_sizes, is_turned, _ = read([self.paths[number] for number in numbers.tolist()])
+            return numbers[is_turned & _all(upright_sizes[:, ::-1] == self.sizes[numbers])]
+
+        stated = np.flatnonzero(self.keep & self._exists & (self.sizes[:, 0] != self.sizes[:, 1]))
+        numbers = turned(stated)
+        # Few images are left: their stamps are taken, and then they are read again, so that a change is not missed.
+        self.stamps[numbers] = [image_stamp(root, self.paths[number]) for number in numbers.tolist()]
+        numbers = turned(numbers)
+        for number in numbers.tolist():
+            width, height = self.sizes[number].tolist()
+            message = f"EXIF turns {shorten(repr(self.paths[number]))} from {width}x{height} to {height}x{width}, and "
+            message += f"the annotations say {width}x{height}: the boxes were drawn on the pixels as stored"
+            if action == "raise":
+                count = f" ({len(numbers)} such images)" if len(numbers) > 1 else ""
+                message += f"{count}. Remove the orientation from its EXIF, or correct the size if the boxes fit the "
+                message += "turned image; 'keep' is for data sets with exif_orientation=False"
+            self._problem(number, "turned_image", action, message)
 
     def read_sizes(self, *, num_workers: int | None, progress: bool) -> None:
         """Read the header of each image whose size the annotations do not say."""

@@ -66,7 +66,11 @@ def files_of(tmp_path):
 
 def test_a_warm_read_opens_no_annotation_and_no_image_and_gives_all_weights(read, opened, three_images):
     read()
-    assert {Path(path).suffix for path in opened if str(three_images.root) in path} == {".xml", ".txt"}
+    assert {Path(path).suffix for path in opened if str(three_images.root) in path} == {
+        ".xml",
+        ".txt",
+        ".jpg",
+    }
     opened.clear()
     table = read()
     table.image_class_counts(), image_labels(table), image_weights(table, np.ones(2))

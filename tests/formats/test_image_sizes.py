@@ -13,7 +13,7 @@ from PIL import Image
 from lit_loader.datasets import decode_image
 from lit_loader.errors import ImageError
 from lit_loader.formats import image_sizes
-from lit_loader.formats.image_sizes import read_image_sizes
+from lit_loader.formats.image_sizes import read_image_sizes, read_shown_sizes
 
 
 def read(root, *names, num_workers=0):
@@ -41,6 +41,8 @@ def test_sizes_are_those_of_the_upright_image(tmp_path, ending, orientation):
     decoded = decode_image(path)
     assert read(tmp_path, path.name)[0] == [[decoded.shape[2], decoded.shape[1]]]
     assert decoded.shape[2] == (17 if orientation > 4 else 31)
+    turned = read_shown_sizes(tmp_path, [path.name], num_workers=0, progress=False)[1]
+    assert turned.tolist() == [orientation > 4]
 
 
 def chunk(kind, data):

@@ -19,6 +19,7 @@ DEFAULTS = {
     "bad_size": "unknown",
     "missing_image": "raise",
     "wrong_filename": "report",
+    "turned_image": "raise",
     "unreadable_image": "raise",
     "unknown_class": "raise",
     "invalid_keypoint": "absent",
@@ -57,6 +58,11 @@ def break_voc(voc, kind):
             voc.add(image_id, GOOD, before=f"\n<schema><keypoints>{listed}</keypoints></schema>")
     elif kind == "missing_image":
         voc.add("b", GOOD, image=None)
+    elif kind == "turned_image":
+        voc.add("b", ("x", 1, 1, 500, 50), size=(600, 500))
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        Image.new("L", (600, 500)).save(voc.root / "JPEGImages/b.jpg", exif=exif)
     elif kind in ("bad_size", "unreadable_image"):
         voc.add("b", ("x", 1, 1, 500, 500), size=(0, 80) if kind == "bad_size" else None)
         if kind == "bad_size":
@@ -82,6 +88,8 @@ EXPECTED = {
     ("wrong_filename", "report"): (["a", "b"], [[1, 1, 5, 5]], "wrong_filename"),
     ("wrong_filename", "drop"): (["a"], [[1, 1, 5, 5]], "wrong_filename"),
     ("bad_size", "unknown"): (["a", "b"], [[1, 1, 500, 500]], "bad_size"),
+    ("turned_image", "keep"): (["a", "b"], [[1, 1, 500, 50]], "turned_image"),
+    ("turned_image", "drop"): (["a"], [[1, 1, 5, 5]], "turned_image"),
     ("unreadable_image", "keep"): (["a", "b"], [[1, 1, 500, 500]], "unreadable_image"),
     ("unreadable_image", "drop"): (["a"], [[1, 1, 5, 5]], "unreadable_image"),
     ("unknown_class", "drop"): (["a", "b"], [[1, 1, 5, 5]], "unknown_class"),
@@ -100,7 +108,9 @@ EXPECTED = {
     ("degenerate", "keep"): (["a", "b"], [[1, 1, 5, 5], [7, 7, 7, 9]], "degenerate"),
 }
 PLACES = {"duplicate_id": r"s\.txt:2: ", "missing_annotation": r"s\.txt:2: ", "malformed": r"b\.xml:2: "}
-PLACES |= dict.fromkeys(("missing_image", "wrong_filename", "bad_size", "unreadable_image"), r"b\.xml: ")
+PLACES |= dict.fromkeys(
+    ("missing_image", "wrong_filename", "bad_size", "turned_image", "unreadable_image"), r"b\.xml: "
+)
 PLACES["schema_mismatch"] = r"b\.xml: "
 OF_OBJECTS = (
     "unknown_class",
