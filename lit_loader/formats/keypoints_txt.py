@@ -68,8 +68,9 @@ class LineReader(Reader):
     """What the readers of lists and of tables have in common: one object from the fields of a line.
 
     Lines with the same path are one image's. A path without an image's ending means the first file that has one. A
-    point with an empty field is absent. An object without a box gets the one around its points; one without points
-    too gets the whole image.
+    point with an empty field is absent. An object without a box gets the one around its points, with sides of at
+    least a tenth of the longer side (of a single point: a tenth of the image's shorter side). An object without points
+    and box gets the whole image.
 
     Args:
         schema: The points, as in ``keypoint_schema``.

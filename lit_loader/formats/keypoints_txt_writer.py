@@ -24,6 +24,7 @@ from lit_loader.formats.keypoints_txt import (
     parse_columns,
 )
 from lit_loader.formats.rows import MAX_NAME_CHARS
+from lit_loader.formats.rules import point_boxes
 from lit_loader.formats.text_file import check_separator
 from lit_loader.formats.writer import Writer, lost, write_file
 
@@ -150,12 +151,10 @@ class KeypointsTxtWriter(Writer):
 
 def _read_boxes(table: AnnotationTable, columns: Columns) -> npt.NDArray[np.float32]:
     """Return the boxes that the reader gives to objects without one."""
-    if columns.points and table.keypoints is not None and table.visibility is not None:
-        there = (table.visibility > 0)[..., None]
-        low = np.where(there, table.keypoints, np.inf).min(axis=1)
-        high = np.where(there, table.keypoints, -np.inf).max(axis=1)
-        return np.hstack([low, high]).astype(np.float32)
     image = table.image_of_object()
+    if columns.points and table.keypoints is not None and table.visibility is not None:
+        sizes = np.stack([table.widths, table.heights], axis=1)[image]
+        return point_boxes(table.keypoints, table.visibility, sizes)[0].astype(np.float32)
     zero = np.zeros(len(image), dtype=np.float32)
     return np.stack([zero, zero, table.widths[image], table.heights[image]], axis=1).astype(np.float32)
 

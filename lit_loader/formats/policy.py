@@ -47,8 +47,8 @@ class ReadPolicy:
             ends exactly at width or height does not). ``"keep"`` leaves it, since `DetectionDataset` cuts
             boxes to the decoded image. ``"clip"`` cuts it to the image, ``"drop"`` drops the object. A box
             put around points is cut with the others and never reported: its points are.
-        degenerate: A box has no width or no height, as written, after clipping, or around the points of
-            an object without a box. ``"drop"`` drops the object, ``"keep"`` leaves it.
+        degenerate: A box has no width or no height, as written or after clipping, or an object without a box has
+            no point. ``"drop"`` drops the object, ``"keep"`` leaves it.
 
     Raises:
         ValueError: If an action is not one of those that the attribute knows.

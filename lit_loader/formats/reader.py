@@ -10,8 +10,8 @@ NOTE [When a cached table is stale]
     A table is kept under a key of its format, its options, and name, size and time of each annotation file. Images are
     not part of the key, so pictures that are written below the root change nothing, unless the images of a folder are
     what is read: then their names are part of it. Images whose size was read from
-    their header, those that were missing, and those that EXIF turns away from the stated size decide what is in the
-    table: it keeps a stamp of each, and is made anew if one of them has changed. A table from which the policy has
+    their header, those that were missing, and those that EXIF turns away from the stated size decide the table's
+    content: it keeps a stamp of each, and is made anew if one of them has changed. A table from which the policy has
     dropped images is not kept, because they may come. An image that agreed with its stated size when the table was made
     has no stamp, as a look at each would cost every start of a run: data sets refuse one that is turned later.
 """

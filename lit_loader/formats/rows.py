@@ -353,7 +353,8 @@ class Rows:
             image: What `image` returned.
             class_name: Its class.
             box: xmin, ymin, xmax, ymax in pixels (or fractions). None for the box around the points that are
-                present, without points around the polygons, and without these the whole image.
+                present (see `lit_loader.formats.rules.point_boxes`), without points around the polygons, and without
+                these the whole image.
             points: ``(K, 2)``, one row for each name, or None if all are absent.
             visibility: ``(K,)`` 0 absent, 1 hidden, 2 visible, or None if all are visible.
             point_names: K names, or None for those that the file has declared.

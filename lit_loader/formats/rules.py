@@ -24,11 +24,12 @@ from lit_loader.formats.folder import Folder, is_image_name
 from lit_loader.formats.image_sizes import read_image_sizes, read_shown_sizes
 from lit_loader.formats.rows import BoxKind, Declared, Rows, as_array
 
-__all__ = ["build_table"]
+__all__ = ["build_table", "point_boxes"]
 
 _CHUNK_ROWS: Final = 65_536
 _CHUNK_POINTS: Final = 2**20
 _SHOWN_POINTS: Final = 3
+_LEAST_SIDE: Final = 0.1
 _Mask: TypeAlias = npt.NDArray[np.bool_]
 _all = partial(np.logical_and.reduce, axis=-1)
 _any = partial(np.logical_or.reduce, axis=-1)
@@ -100,6 +101,36 @@ def build_table(
         report=rows.report,
         **points,
     )
+
+
+def point_boxes(
+    points: npt.NDArray[np.float32], visibility: npt.NDArray[np.uint8], sizes: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.float64], _Mask]:
+    """Return the boxes around points, wide and high enough to train on.
+
+    A side is at least a tenth of the longer side, and the box of a single point a tenth of the image's shorter side
+    (one pixel if the size is unknown); a shorter side grows around its centre.
+
+    Args:
+        points: Shape ``(num_objects, num_points, 2)``, pixels.
+        visibility: Shape ``(num_objects, num_points)``, 0 for absent points.
+        sizes: Width and height of each object's image, shape ``(num_objects, 2)``, 0 if unknown.
+
+    Returns:
+        float64 ``(num_objects, 4)``, xyxy, zeros without a present point; which boxes have a side that grew.
+    """
+    present = (visibility > 0)[..., None]
+    low = np.where(present, points, np.inf).min(axis=1).astype(np.float64)
+    high = np.where(present, points, -np.inf).max(axis=1).astype(np.float64)
+    is_empty = ~_any(present[..., 0])
+    low[is_empty] = high[is_empty] = 0.0
+    sides = high - low
+    longer = sides.max(axis=1)
+    least = _LEAST_SIDE * np.where(longer > 0, longer, sizes.min(axis=1))
+    least = np.where(is_empty, 0.0, np.where(least > 0, least, 1.0))[:, None]
+    is_short = sides < least
+    growth = np.where(is_short, (least - sides) / 2, 0.0)
+    return np.hstack([low - growth, high + growth]), _any(is_short)
 
 
 class _Images:
@@ -366,10 +397,15 @@ class _Objects:
         around = np.flatnonzero(self._kinds[chunk] == BoxKind.AROUND_POINTS)
         if around.size:
             boxes = boxes.copy()
-            there = (seen[around] > 0)[..., None]
-            low = np.where(there, points[around], np.inf).min(axis=1)
-            high = np.where(there, points[around], -np.inf).max(axis=1)
-            boxes[around] = np.where(_any(there[..., 0])[:, None], np.hstack([low, high]), 0.0)
+            boxes[around], is_wider = point_boxes(points[around], seen[around], sizes[around])
+            self._report(
+                "narrow_points",
+                "widen",
+                chunk.start + around[is_wider & self.keep[chunk][around]],
+                lambda row: (
+                    f"its points are on or near one line; its box is {boxes[row - chunk.start].tolist()}"
+                ),
+            )
         return boxes
 
     def _point_message(

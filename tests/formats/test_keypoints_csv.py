@@ -59,10 +59,10 @@ def test_points_are_named_begun_or_left_over(read):
 
 
 def test_an_empty_field_is_an_absent_point(read):
-    table = read("f,a,b,c,d,e,f2\na.jpg,1,2,,4,5,60\n", schema=3)
+    table = read("f,a,b,c,d,e,f2\na.jpg,1,2,,4,15,60\n", schema=3)
     assert table.visibility.tolist() == [[2, 0, 2]]
-    assert table.keypoints.tolist() == [[[1, 2], [0, 0], [5, 60]]]
-    assert table.boxes.tolist() == [[1, 2, 5, 60]]
+    assert table.keypoints.tolist() == [[[1, 2], [0, 0], [15, 60]]]
+    assert table.boxes.tolist() == [[1, 2, 15, 60]]
 
 
 def test_options_are_honoured(read):

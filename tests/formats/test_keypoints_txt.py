@@ -33,12 +33,12 @@ def read(tmp_path):
 
 
 def test_points_and_class_after_the_path(read):
-    text = "# faces\r\n\r\na.jpg 1 2 30 4.5 sad\r\ndeep/d.png 5 6 7 8 happy\r\n  # end"
+    text = "# faces\r\n\r\na.jpg 1 2 30 5.5 sad\r\ndeep/d.png 5 6 7 8 happy\r\n  # end"
     table = read(text, columns="path points class", schema=2)
     assert list(table.image_paths) == ["a.jpg", "deep/d.png"]
     assert (table.class_names, table.labels.tolist()) == (("happy", "sad"), [1, 0])
-    assert table.keypoints.tolist() == [[[1, 2], [30, 4.5]], [[5, 6], [7, 8]]]
-    assert table.boxes.tolist() == [[1, 2, 30, 4.5], [5, 6, 7, 8]]
+    assert table.keypoints.tolist() == [[[1, 2], [30, 5.5]], [[5, 6], [7, 8]]]
+    assert table.boxes.tolist() == [[1, 2, 30, 5.5], [5, 6, 7, 8]]
     assert (table.visibility == 2).all()
     assert table.widths.tolist() == [60, 60]
     assert table.keypoint_names == ("00", "01")
@@ -150,7 +150,7 @@ def test_an_empty_field_is_an_absent_point(read):
 
 def test_y_upwards_needs_the_size_and_moves_boxes_around_points_too(read):
     options = {"columns": "path points", "schema": 2, "y_up": True}
-    assert read("a.jpg 1 2 3 40", **options).boxes.tolist() == [[1, 10, 3, 48]]
+    assert read("a.jpg 1 2 13 40", **options).boxes.tolist() == [[1, 10, 13, 48]]
     assert read("a.jpg", columns="path", class_name="cat", y_up=True).boxes.tolist() == [[0, 0, 60, 50]]
     with pytest.raises(
         AnnotationError, match=r"from the lower edge of the image, and the size of 'none\.jpg'"

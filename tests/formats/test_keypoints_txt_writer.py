@@ -155,7 +155,7 @@ def test_paths_are_written_relative_to_the_folder_of_the_images(table, tmp_path)
         ({"image_paths": ["a", "b", "c"], "offsets": [0, 1, 2, 2]}, ALL, ["1 images without objects"]),
         ({"image_paths": ["a", "a"]}, ALL, ["1 images that have the same file as another"]),
         ({"visibility": [[0, 2], [2, 1]]}, ALL, ["1 absent points with a place"]),
-        ({"boxes": [[1, 2, 3.5, 4], [5, 6, 5, 6]]}, "path class points_v attribute:pose", []),
+        ({"boxes": [[1, 2, 3.5, 4], [4.5, 5.5, 5.5, 6.5]]}, "path class points_v attribute:pose", []),
         ({"labels": [1, 1]}, "path box points_v attribute:pose", []),
         ({}, "path", ["classes", "boxes", "points", "attribute 'pose'"]),
     ],

@@ -120,11 +120,6 @@ def test_a_classified_image_has_the_box_of_the_whole_image(root):
         ("degenerate", {"box": (5, 5, 5, 9)}, "has no area"),
         (
             "degenerate",
-            {"box": None, "points": POINTS, "visibility": [2, 0, 0]},
-            "around the points has no area",
-        ),
-        (
-            "degenerate",
             {"box": None, "points": POINTS, "visibility": [0, 0, 0]},
             "around the points has no area",
         ),
@@ -149,6 +144,32 @@ def test_a_problem_is_raised_with_file_and_line_or_reported(root, policy, fields
         assert table.report.counts[policy, action] == 1
         assert table.report.problems[0].line == 7
         assert table.num_objects == (1 if action == "drop" else 2)
+
+
+@pytest.mark.parametrize(
+    ("points", "box"),
+    [
+        ([[30, 40]], [27.5, 37.5, 32.5, 42.5]),  # a tenth of the image's 50
+        ([[10, 20], [50, 20]], [10, 18, 50, 22]),
+        ([[20, 10], [20, 40]], [18.5, 10, 21.5, 40]),
+        ([[10, 20], [50, 21]], [10, 18.5, 50, 22.5]),
+        ([[10, 20], [50, 24.5]], [10, 20, 50, 24.5]),
+    ],
+)
+def test_point_objects_get_a_box_that_is_not_narrow(root, points, box):
+    names = [f"p{place}" for place in range(len(points))]
+    rows = make(root, schema=KeypointSchema(names=names), degenerate="raise")
+    add(rows, box=None, points=points)
+    table = build(rows)
+    assert table.boxes.tolist() == [box]
+    is_widened = points[-1] != [50, 24.5]
+    assert table.report.counts == ({("narrow_points", "widen"): 1} if is_widened else {})
+
+
+def test_a_point_in_an_image_of_unknown_size_gets_a_box_of_one_pixel(root):
+    rows = make(root, schema=KeypointSchema(names=["p"]), missing_image="keep")
+    add(rows, "none.jpg", box=None, points=[[30, 40]])
+    assert build(rows).boxes.tolist() == [[29.5, 39.5, 30.5, 40.5]]
 
 
 def test_actions_do_what_they_say(root):
