@@ -10,7 +10,7 @@ from typing import ClassVar, Final, Literal, NoReturn, TypeAlias
 
 from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
-from lit_loader.formats.keypoints_txt import Columns, LineReader
+from lit_loader.formats.keypoints_txt import BoxFormat, Columns, LineReader
 from lit_loader.formats.rows import Rows
 from lit_loader.formats.text_file import check_separator, read_rows
 
@@ -18,6 +18,21 @@ __all__ = ["Column", "KeypointsCsvReader"]
 
 Column: TypeAlias = str | int
 _LOOKED_AT: Final = 100  # rows that decide whether a column holds numbers
+_BOX_FORMATS: Final[Mapping[BoxFormat, Sequence[str]]] = {
+    "xyxy": ("xmin", "ymin", "xmax", "ymax"),
+    "xywh": ("xmin", "ymin", "width", "height"),
+    "cxcywh": ("xcenter", "ycenter", "width", "height"),
+}
+_COLUMN_NAMES: Final = {
+    **dict.fromkeys(("x", "x0", "x1", "left", "xtl"), "xmin"),
+    **dict.fromkeys(("y", "y0", "y1", "top", "ytl"), "ymin"),
+    **dict.fromkeys(("x2", "right", "xbr"), "xmax"),
+    **dict.fromkeys(("y2", "bottom", "ybr"), "ymax"),
+    **dict.fromkeys(("cx", "xc", "xcentre", "centerx", "centrex"), "xcenter"),
+    **dict.fromkeys(("cy", "yc", "ycentre", "centery", "centrey"), "ycenter"),
+    **{"w": "width", "h": "height"},
+}
+"""Names of the columns of a box, in lower case and without signs between words, as `_BOX_FORMATS` has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +47,9 @@ class KeypointsCsvReader(LineReader):
         point_columns: The 2 K columns of x and y of each point, or the first of 2 K side by side. None, with
             a schema, for the first 2 K columns that no other option names.
         class_column: The column with the class.
-        box_columns: The four columns of the box, in the order of ``box_format``.
+        box_columns: The four columns of the box, in the order of ``box_format``. Without ``box_format`` their names
+            in the header decide it: ``x``, ``y``, ``w``, ``h`` are ``"xywh"``. Names that are in another order than
+            any format, or mean a corner or the centre of fractions, are refused.
         attribute_columns: Columns of attributes, or the column of each attribute by its name.
         ignore_columns: Columns that are not read, whatever they hold; ``"rest"`` for all that no option names.
         separator: The character between columns.
@@ -136,13 +153,22 @@ class KeypointsCsvReader(LineReader):
                 found = shorten(str([head[i] if self.header else i for i in rest if numeric[i]]))
                 remedy = "name them in point_columns (with a schema), box_columns, class_column"
                 refuse(f"columns {found} hold numbers that nothing reads; {remedy}, ... or ignore_columns")
+        box = [place(column) for column in self.box_columns or ()]
+        box_format: BoxFormat = "xyxy"
+        if box and self.header and self.box_format is None:
+            box_names = [head[position] for position in box]
+            try:
+                box_format = _named_box_format(box_names, normalized=self.normalized)
+            except ValueError as error:
+                refuse(str(error))
         columns = Columns(
             count=count,
             rule=f"the first row has {count}",
             path=place(self.path_column),
             class_name=place(classes[0]) if classes else None,
             points=points,
-            box=[place(column) for column in self.box_columns or ()],
+            box=box,
+            box_format=box_format,
             attributes=[(name, place(column)) for name, column in attributes.items()],
         )
         return columns, sorted([*rest, *map(place, ignored)])
@@ -154,6 +180,33 @@ class KeypointsCsvReader(LineReader):
     def _attribute_columns(self) -> dict[str, Column]:
         columns = self.attribute_columns
         return dict(columns) if isinstance(columns, Mapping) else {str(column): column for column in columns}
+
+
+def _named_box_format(names: Sequence[str], *, normalized: bool) -> BoxFormat:
+    """Return the format of a box that the names of its four columns say, corners if they say none.
+
+    Raises:
+        ValueError: If the names are in another order than the format, or may mean two formats.
+    """
+    plain_names = [
+        re.sub(r"^(bbox|box|bb)|[^a-z0-9]", "", re.sub(r"[\s_.-]", "", name.lower())) for name in names
+    ]
+    second_corner = {"x1": "xmax", "y1": "ymax"} if "x0" in plain_names else {}
+    roles = [second_corner.get(name) or _COLUMN_NAMES.get(name, name) for name in plain_names]
+    listed = shorten(", ".join(names))
+    remedy = f"box_columns {listed}: give box_format='xyxy', 'xywh' or 'cxcywh'"
+    for box_format, ordered in _BOX_FORMATS.items():
+        if sorted(roles) == sorted(ordered):
+            if roles != list(ordered):
+                raise ValueError(
+                    f"box_columns {listed} are not in the order {', '.join(ordered)}; list them in it"
+                )
+            if normalized and box_format == "xywh" and plain_names[:2] == ["x", "y"]:
+                raise ValueError(f"{remedy}; x and y of fractions may be a corner or the centre")
+            return box_format
+    if {"width", "height", "xcenter", "ycenter"} & {*roles}:
+        raise ValueError(f"{remedy}; their names fit no format")
+    return "xyxy"
 
 
 def _count_numbers(cells: Iterable[str]) -> int:

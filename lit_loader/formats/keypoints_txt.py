@@ -51,6 +51,7 @@ class Columns:
         visibility: What a point's third field means, or None if points have two fields.
         box: Positions of the box's four numbers, or empty.
         attributes: Name and position of each attribute.
+        box_format: Meaning of the box's four numbers, unless an option states it.
     """
 
     count: int
@@ -61,6 +62,7 @@ class Columns:
     visibility: Mapping[float, int] | None = None
     box: Sequence[int] = ()
     attributes: Sequence[tuple[str, int]] = ()
+    box_format: BoxFormat = "xyxy"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,7 @@ class LineReader(Reader):
         attribute_values: What the text of an attribute means, such as ``{"0": "no", "1": "yes"}``, or None for the
             text itself. An empty field or ``-`` means that the object does not have it.
         box_format: ``"xyxy"``: xmin, ymin, xmax, ymax. ``"xywh"``: xmin, ymin, width, height. ``"cxcywh"``: centre,
-            width, height.
+            width, height. None for the one that the names of a table's columns say, else ``"xyxy"``.
         normalized: Whether coordinates are fractions of the image.
         one_based: Whether to subtract one from every coordinate.
         y_up: Whether y counts from the lower edge of the image upwards; ymin of a box is then its lower edge.
@@ -90,7 +92,7 @@ class LineReader(Reader):
     image_dir: str = "."
     class_name: str | None = None
     attribute_values: Mapping[str, str] | None = None
-    box_format: BoxFormat = "xyxy"
+    box_format: BoxFormat | None = None
     normalized: bool = False
     one_based: bool = False
     y_up: bool = False
@@ -132,7 +134,8 @@ class LineReader(Reader):
             if not fields[columns.path]:
                 raise AnnotationError("the path of the image is empty")
             if columns.box:
-                corners = box_corners(numbers([fields[place] for place in columns.box]), self.box_format)
+                box_format = self.box_format or columns.box_format
+                corners = box_corners(numbers([fields[place] for place in columns.box]), box_format)
                 found["box"] = [corner - 1 for corner in corners] if self.one_based else corners
             if columns.points:
                 found["points"], found["visibility"] = self._points(columns, fields)
@@ -297,9 +300,9 @@ def column_names(columns: Sequence[str] | str) -> tuple[str, ...]:
     return tuple(columns.split() if isinstance(columns, str) else columns)
 
 
-def check_box_format(box_format: BoxFormat, *, has_box: bool) -> None:
-    """Raise ValueError if the format is not that of corners and there is no box of four numbers."""
-    if box_format != "xyxy" and not has_box:
+def check_box_format(box_format: BoxFormat | None, *, has_box: bool) -> None:
+    """Raise ValueError for a format other than corners without a box of four numbers."""
+    if box_format not in (None, "xyxy") and not has_box:
         raise ValueError(f"box_format={box_format!r} needs a box of four numbers among the columns")
 
 

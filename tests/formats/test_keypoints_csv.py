@@ -85,6 +85,42 @@ def test_options_are_honoured(read):
 
 
 @pytest.mark.parametrize(
+    ("names", "values", "options"),
+    [
+        ("x,y,w,h", "10,20,20,15", {}),
+        ("X,Y,Width,Height", "10,20,20,15", {}),
+        ("bbox_x,bbox_y,bbox_w,bbox_h", "10,20,20,15", {}),
+        ("left,top,width,height", "10,20,20,15", {}),
+        ("x_center,y_center,w,h", "20,27.5,20,15", {}),
+        ("x1,y1,x2,y2", "10,20,30,35", {}),
+        ("x0,y0,x1,y1", "10,20,30,35", {}),
+        ("a,b,c,d", "10,20,30,35", {}),
+        ("x,y,w,h", "10,20,30,35", {"box_format": "xyxy"}),
+    ],
+)
+def test_names_of_box_columns_say_the_format(read, names, values, options):
+    for columns in (names.split(","), [1, 2, 3, 4]):
+        table = read(f"file,{names}\na.jpg,{values}\n", box_columns=columns, **options)
+        assert table.boxes.tolist() == [[10, 20, 30, 35]]
+        assert table.report.counts == {}
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "words"),
+    [
+        ("xmin,xmax,ymin,ymax", {}, "not in the order xmin, ymin, xmax, ymax"),
+        ("x0,x1,y0,y1", {}, "not in the order xmin, ymin, xmax, ymax"),
+        ("w,h,x,y", {}, "not in the order xmin, ymin, width, height"),
+        ("x,y,xmax,height", {}, "give box_format='xyxy', 'xywh' or 'cxcywh'"),
+        ("x,y,w,h", {"normalized": True}, "may be a corner or the centre"),
+    ],
+)
+def test_names_of_box_columns_that_fit_no_format_are_refused(read, names, options, words):
+    with pytest.raises(AnnotationError, match=rf"t\.csv:1: .*{words}"):
+        read(f"file,{names}\na.jpg,0.1,0.2,0.3,0.4\n", box_columns=names.split(","), **options)
+
+
+@pytest.mark.parametrize(
     ("text", "line", "words"),
     [
         ("f,x,y\na.jpg,1\n", 2, "2 fields; the first row has 3"),
