@@ -146,11 +146,8 @@ def load_last(*, folder: Path, request: str, root: Path) -> AnnotationTable | No
     path = _last_file(folder, request)
     if not os.access(path.parent, os.W_OK):
         return None
-    try:
-        key = path.read_text("ascii")
-    except (OSError, ValueError):
-        return None
-    return _load(cache_file(folder, key), key, root) if key.isalnum() else None
+    key = _last_key(path)
+    return _load(cache_file(folder, key), key, root) if key is not None else None
 
 
 def _load(path: Path, key: str, root: Path) -> AnnotationTable | None:
@@ -165,11 +162,20 @@ def _last_file(folder: Path, request: str) -> Path:
     return folder / "annotations" / f"{request}.last"
 
 
+def _last_key(path: Path) -> str | None:
+    """Return the key that a file of `_last_file` holds, or None without one."""
+    try:
+        key = path.read_text("ascii")
+    except (OSError, UnicodeDecodeError):  # damaged: as if the file were missing
+        return None
+    return key if key.isalnum() else None
+
+
 def _set_last(folder: Path, request: str, key: str | None) -> None:
     path = _last_file(folder, request)
     # without it `load_last` finds nothing, and other processes look at the files themselves
     with suppress(OSError):
-        if key is not None and path.is_file() and path.read_text("ascii") == key:
+        if key is not None and _last_key(path) == key:
             return
         path.unlink(missing_ok=True)
         if key is not None:

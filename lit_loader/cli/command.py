@@ -240,7 +240,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--writer-option", **_REPEATED, help="an option of the format to write")
     add("--images", choices=("hardlink", "copy", "none"), default="hardlink", help="how images get into DIR")
     add("--allow-loss", action="store_true", help="leave out what the new format cannot hold")
-    add("--overwrite", action="store_true", help="replace DIR if an earlier convert made it, or it is empty")
+    add(
+        "--overwrite",
+        action="store_true",
+        help="replace the files that an earlier convert wrote into DIR, and no others",
+    )
 
     index = command(_index)
     _add_reading(index)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,14 @@ from typing import Any
 from lit_loader.annotations import KEYPOINT_SCHEMAS, AnnotationTable, KeypointSchema
 from lit_loader.annotations.splitting import check_groups, hold_out
 from lit_loader.cli.index import figures_of, print_figures, print_reports, read_sets
-from lit_loader.cli.placing import RECORD, check_rows_agree, image_places, new_folder, place_images, relocated
+from lit_loader.cli.placing import (
+    check_rows_agree,
+    image_places,
+    new_folder,
+    place_images,
+    relocated,
+    write_record,
+)
 from lit_loader.cli.printing import print_lines
 from lit_loader.cli.settings import UsageError, parse_options, parse_shares, parse_splits, usage_errors
 from lit_loader.cli.training import training_command
@@ -51,8 +57,7 @@ def convert(arguments: argparse.Namespace) -> None:
             loss = {"allow_loss": arguments.allow_loss, "progress": progress}
             lost += write_annotations(to, moved, folder, names[split], **loss, **options)
         placed = place_images(root, places, folder, how=arguments.images, progress=progress)
-        record = {"from": arguments.format, "to": to, "read": splits, "shares": shares}
-        (folder / RECORD).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+        write_record(folder, {"from": arguments.format, "to": to, "read": splits, "shares": shares})
     print_figures({split: figures_of(table) for split, table in tables.items()})
     print_reports(read)
     print_lines(*(f"not kept: {loss}" for loss in dict.fromkeys(lost)), *copies, placed)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import BytesIO
@@ -33,19 +34,24 @@ __all__ = [
     "new_folder",
     "place_images",
     "relocated",
+    "write_record",
 ]
 
 RECORD: Final = "lit_loader_conversion.json"
-"""The file that records how a folder was made; only a folder that has it is ever replaced."""
+"""The file that records how a folder was made and its files; only a folder that has it is ever replaced."""
 
 
 @contextmanager
 def new_folder(out: Path | str, *, overwrite: bool, keep: Iterable[Path]) -> Iterator[Path]:
     """Give a temporary folder beside ``out`` to fill; rename it to ``out`` afterwards, remove it on an error.
 
+    The caller must also write a record into it, with `write_record`.
+
     Args:
         out: The folder to make. One that is there is replaced only with ``overwrite``, and only if it is
-            empty or was made here, which its ``lit_loader_conversion.json`` records. On an error it stays as it was.
+            empty or was made here, which its ``lit_loader_conversion.json`` records. Files in it that the record does
+            not name are the user's: they stay, unless the new folder has a file of that name. On an error the folder
+            is unchanged.
         overwrite: Whether to replace it.
         keep: Files and folders that are being read; ``out`` may not hold them.
 
@@ -58,12 +64,14 @@ def new_folder(out: Path | str, *, overwrite: bool, keep: Iterable[Path]) -> Ite
     for path in keep:
         if path.resolve().is_relative_to(target.resolve()):
             raise UsageError(f"--out {out} holds {path}, which is being read; give another folder")
+    earlier_files = _recorded_files(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
     made, old = draft / "made", draft / "old"
     try:
         made.mkdir()
         yield made
+        _take_along(target, made, written=earlier_files)
         try:
             if target.exists():
                 target.replace(old)
@@ -87,6 +95,60 @@ def _check_replaceable(target: Path, *, overwrite: bool) -> None:
             f"--out {target} was not made by lit-loader convert (it has no {RECORD}); remove it yourself, or give "
             "another folder"
         )
+
+
+def write_record(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write how a folder was made, and the names of all files in it, into its ``lit_loader_conversion.json``."""
+    files = sorted(_file_names(folder))
+    text = json.dumps({**record, "files": files}, indent=1, sort_keys=True)
+    (folder / RECORD).write_text(text + "\n")
+
+
+def _recorded_files(folder: Path) -> set[str]:
+    """Return the names of the files that an earlier conversion wrote into a folder, which may be empty or missing.
+
+    Raises:
+        UsageError: If the record does not name them.
+    """
+    if not (folder / RECORD).exists():
+        return set()
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return {RECORD, *json.loads((folder / RECORD).read_bytes())["files"]}
+    raise UsageError(
+        f"{folder / RECORD} does not name the files that convert wrote, so other files in {folder} might be lost; "
+        "remove the folder yourself, or give another one"
+    )
+
+
+def _file_names(folder: Path) -> Iterator[str]:
+    """Yield the names of all files below a folder, relative to it; a link to a folder counts as a file."""
+    for parent, folder_names, file_names in os.walk(folder):
+        links = [name for name in folder_names if Path(parent, name).is_symlink()]
+        yield from (Path(parent, name).relative_to(folder).as_posix() for name in [*file_names, *links])
+
+
+def _take_along(earlier: Path, folder: Path, *, written: Collection[str]) -> None:
+    """Link the user's files of an earlier folder into the new one, or copy them where that is not possible.
+
+    Args:
+        earlier: The earlier folder, which is not changed.
+        folder: The new folder; a file that it has already is left alone.
+        written: Names of the files that the earlier conversion wrote.
+    """
+    for name in _file_names(earlier):
+        source = earlier / name
+        target = folder / name
+        if name in written or os.path.lexists(target):
+            continue
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            message = f"{source} was not written by convert, which needs the name of its folder for a file"
+            raise UsageError(f"{message}; move {source} away") from None
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except OSError:  # another file system, or one without links
+            shutil.copy2(source, target, follow_symlinks=False)
 
 
 def image_places(tables: Iterable[AnnotationTable], *, image_dir: str) -> dict[str, str]:

@@ -26,7 +26,7 @@ from lit_loader.annotations.masks import MAX_MASK_PIXELS, RunLengths, decode_cou
 from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
 from lit_loader.formats.declared import mirrored_by_name, unite_keypoints
-from lit_loader.formats.json_file import entry_lines, read_entries
+from lit_loader.formats.json_file import RepeatedKey, entry_lines, read_entries
 from lit_loader.formats.reader import Reader
 from lit_loader.formats.rows import (
     MAX_COORDINATE,
@@ -73,7 +73,8 @@ class CocoReader(Reader):
     ids.
 
     An annotation of an image or with a number that does not exist is malformed; one of a category that does not exist
-    has an unknown class. Rows of ``images`` with the same file are one image.
+    has an unknown class. An entry with a repeated key is malformed. Rows of ``images`` with the same file are
+    one image.
 
     Args:
         image_dir: The folder that ``file_name`` is relative to, relative to the root.
@@ -87,7 +88,7 @@ class CocoReader(Reader):
 
     format: ClassVar[str] = "coco"
     description: ClassVar[str] = "COCO JSON: boxes, crowds, keypoints; NAME: the JSON file"
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
 
     image_dir: str = "."
     schema: str | KeypointSchema | Mapping[str, Any] | int | None = None
@@ -143,6 +144,8 @@ class _File:
         if self.is_second_time and key != "annotations":
             return
         self.seen.add(key)
+        if key in ("info", "attributes"):
+            entries = self._without_repeated(key, entries)
         if key in _LISTS and start < 0:
             raise AnnotationError(f"{key} must be a list", path=self._rows.root / self._rows.file)
         if key == "annotations":
@@ -154,7 +157,7 @@ class _File:
             add, what = (self._add_image, "an image") if is_images else (self._add_category, "a category")
             self._add_records(key, add, start, entries)
             self._note_unread(what, entries)
-        elif key == "info" and isinstance(entries[0], dict):
+        elif key == "info" and entries and isinstance(entries[0], dict):
             with suppress(ValueError):
                 self._rows.split = checked_name(entries[0].get("split"), "split")
                 del entries[0]["split"]
@@ -218,12 +221,22 @@ class _File:
         for position, record in enumerate(entries, start):
             try:
                 if type(record) is not dict:
-                    raise ValueError(f"is {shorten(repr(record))}, not an object")
+                    raise ValueError(_no_object(record))
                 add(position, record)
             except AnnotationError:
                 raise
             except (TypeError, ValueError) as error:
                 self._rows.malformed(f"{key}[{position}]: {error}", line=self._lines()[key][position])
+
+    def _without_repeated(self, key: str, entries: list[Any]) -> list[Any]:
+        """Return the entries without those with a repeated key, which are malformed."""
+        valid = []
+        for entry in entries:
+            if isinstance(entry, RepeatedKey):
+                self._rows.malformed(f"{key}: {_no_object(entry)}")
+            else:
+                valid.append(entry)
+        return valid
 
     def _note_unread(self, what: str, entries: list[Any]) -> None:
         """Count what is said under keys that are not read."""
@@ -308,7 +321,7 @@ class _File:
         """
         rows, objects, options = self._rows, self._rows.objects, self._options
         if set(map(type, records)) != {dict}:
-            raise ValueError(f"is {shorten(repr(records[0]))}, not an object")
+            raise ValueError(_no_object(records[0]))
         keys: set[str] = set().union(*records)
 
         def column(key: str, is_wanted: bool = True) -> list[Any]:
@@ -397,6 +410,12 @@ def checked_name(value: Any, what: str) -> str:
     if SURROGATE.search(value):
         raise ValueError(f"{what} is {shorten(repr(value))}, which is not Unicode text")
     return value
+
+
+def _no_object(entry: Any) -> str:
+    if isinstance(entry, RepeatedKey):
+        return f"the key {shorten(repr(entry.key))} is repeated in one object; keep one of its values"
+    return f"is {shorten(repr(entry))}, not an object"
 
 
 def _id(value: Any, what: str) -> CocoId:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain, repeat, starmap
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import ijson
 
@@ -18,7 +18,7 @@ from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
 from lit_loader.formats.text_file import open_file
 
-__all__ = ["MAX_DEPTH", "MAX_ENTRY_BYTES", "Take", "entry_lines", "read_entries"]
+__all__ = ["MAX_DEPTH", "MAX_ENTRY_BYTES", "RepeatedKey", "Take", "entry_lines", "read_entries"]
 
 # NOTE [entry by entry]
 # ijson builds the outermost object in C, several times as fast as its events are handled in Python. It puts a list
@@ -35,8 +35,15 @@ _CHUNK_BYTES: Final = 4_096
 Take: TypeAlias = Callable[[str, int, list[Any]], None]
 """Gets a key of the outermost object, the position of the first entry counted from 0, and the entries.
 
-A value that is no list comes at the end of the file, as one entry with the position -1.
+A value that is no list comes at the end of the file, as one entry with the position -1. A `RepeatedKey` replaces an
+entry in which an object has a key twice.
 """
+
+
+class RepeatedKey(NamedTuple):
+    """A repeated key of an object in an entry; which of its values is meant is unknown."""
+
+    key: str
 
 
 def read_entries(root: Path, name: str, take: Take) -> None:
@@ -91,7 +98,8 @@ class _Feed:
 
     def parse(self) -> None:
         """Read the whole file."""
-        containers = chain([self._document], starmap(dict, repeat(())))  # the outermost object is ours
+        objects = starmap(_Object, repeat((self._document,))) if self._take else starmap(dict, repeat(()))
+        containers = chain([self._document], objects)  # the lines need no repeated keys: dict is faster
         is_collecting = gc.isenabled()
         gc.disable()  # entries hold no cycles, and the collector would look at each of them several times
         try:
@@ -130,13 +138,13 @@ class _Feed:
         return data
 
     def _hand_on(self, *, is_whole: bool = False) -> None:
-        if self._document.repeated:
-            raise _NotRead(f"the key {self._document.repeated} stands twice; unite what it has")
+        if self._document.repeated_key is not None:
+            raise _NotRead(f"the key {self._document.repeated_key!r} stands twice; unite what it has")
         for key, value in self._document.items():
             first = self._taken.get(key, -1)
             if not isinstance(value, list):
                 if is_whole and self._take:
-                    self._take(key, -1, [value])
+                    self._take(key, -1, self._plain([value]))
                 continue
             begun = max(first, 0) + len(value)
             is_growing = not is_whole and key == next(reversed(self._document))
@@ -145,10 +153,20 @@ class _Feed:
             if ready or first < 0:
                 self._taken[key], self._since = max(first, 0) + len(ready), 0
                 if self._take:
-                    self._take(key, max(first, 0), ready)
+                    self._take(key, max(first, 0), self._plain(ready))
             if not self._take:
                 lines = self.lines.setdefault(key, array("q"))
                 lines.extend([self.line] * (begun - len(lines)))
+
+    def _plain(self, entries: list[Any]) -> list[Any]:
+        """Return entries with the objects as dict, which is faster to look up in than `_Object`."""
+        plain = [dict(entry) if type(entry) is _Object else entry for entry in entries]
+        if self._document.any_repeated:
+            for position, entry in enumerate(entries):
+                key = _first_repeated_key(entry)
+                if key is not None:
+                    plain[position] = RepeatedKey(key)
+        return plain
 
     def _check_nesting(self) -> None:
         node: Any = self._document
@@ -165,10 +183,39 @@ class _Feed:
         raise _NotRead(f"lists and objects are nested deeper than MAX_DEPTH={MAX_DEPTH}")
 
 
-class _Document(dict[str, Any]):
-    repeated = ""
+class _Object(dict[str, Any]):
+    """A JSON object that notes a repeated key; the last value replaces the earlier one."""
+
+    __slots__ = ("_document", "repeated_key")
+
+    def __init__(self, document: _Document) -> None:
+        self._document = document
+        self.repeated_key: str | None = None
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if key in self:
-            self.repeated = repr(key)  # ijson goes on after an error here
-        super().__setitem__(key, value)
+        if key in self:  # noted, not raised, since ijson ignores an error here
+            self.repeated_key = key
+            self._document.any_repeated = True
+        dict.__setitem__(self, key, value)  # super() takes 3 % of the time of a read
+
+
+class _Document(_Object):
+    """The outermost object of a file; ``any_repeated`` is True once an object of the file has a key twice."""
+
+    def __init__(self) -> None:
+        super().__init__(self)
+        self.any_repeated = False
+
+
+def _first_repeated_key(entry: Any) -> str | None:
+    """Return a key that an object in an entry, or the entry itself, has twice; None without one."""
+    pending: list[Any] = [entry]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, _Object):
+            if part.repeated_key is not None:
+                return part.repeated_key
+            pending.extend(part.values())
+        elif isinstance(part, list):
+            pending.extend(part)
+    return None

@@ -199,7 +199,7 @@ def _all(base: Any) -> dict[str, Any]:
                 raise TypeError("it is neither a Reader nor a Writer")
             if issubclass(kind, base) and (other := found.setdefault(kind.format, kind)) is not kind:
                 raise ValueError(f"its format {kind.format!r} is that of {other.__qualname__}")
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a module may call sys.exit() when it is imported
             message = f"entry point {point.name}={point.value!r} of {_GROUP!r} is left out"
             warnings.warn(f"{message}: {type(error).__name__}: {error}", stacklevel=2)
     return found

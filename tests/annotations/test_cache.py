@@ -230,6 +230,17 @@ def test_a_trusted_cache_never_gives_a_table_older_than_the_last(read, builds, t
     assert read(missing_image="drop", trust_cache=True).num_images == 2
 
 
+def test_a_damaged_note_of_the_last_read_counts_as_missing(read, builds, tmp_path):
+    read()
+    (path,) = (tmp_path / "cache").rglob("*.last")
+    key = path.read_bytes()
+    for damaged in (b"\xff" + key, b"../" + key, b""):
+        path.write_bytes(damaged)
+        assert read(trust_cache=True).num_images == 3
+        assert path.read_bytes() == key
+    assert len(builds) == 1
+
+
 def test_a_failed_read_leaves_nothing_in_the_cache(read, three_images, tmp_path):
     three_images.raw("b", "<oops")
     with pytest.raises(AnnotationError):

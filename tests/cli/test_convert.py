@@ -219,6 +219,49 @@ def test_a_folder_is_replaced_only_when_it_was_made_here(command, faces, read, t
     assert json.loads((tmp_path / "empty" / RECORD).read_text())["read"] == {"train": "train.txt"}
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_overwrite_replaces_its_own_files_and_keeps_those_of_the_user(
+    command, faces, read, tmp_path, monkeypatch, links
+):
+    command("convert", "keypoints_txt", "faces", "all.txt", *TO_VOC, *read)
+    new = tmp_path / "new"
+    original_files = set(files(new))
+    (new / "notes.txt").write_text("mine")
+    (new / "Annotations" / "runs").mkdir()
+    (new / "Annotations" / "runs" / "a.log").write_text("also mine")
+    (new / "elsewhere").symlink_to(faces)
+    if not links:
+        monkeypatch.setattr(placing.os, "link", lambda *_, **__: exec("raise OSError(18, 'cross-device')"))
+    for _ in range(2):
+        command("convert", "keypoints_txt", "faces", "val=val.txt", *TO_VOC, *read, "--overwrite")
+        assert set(files(new)) - original_files == {
+            "ImageSets/Main/val.txt",
+            "notes.txt",
+            "Annotations/runs/a.log",
+        }
+        assert voc_of(new, ".").num_images == 6  # no annotation file of the first conversion is left
+        assert (new / "elsewhere").readlink() == faces
+        assert (new / "notes.txt").read_text() == "mine"
+
+
+def test_overwrite_needs_to_know_which_files_are_its_own(command, faces, read, tmp_path):
+    words = ["convert", "keypoints_txt", "faces", "train.txt", *TO_VOC, *read, "--overwrite"]
+    command(*words)
+    record = tmp_path / "new" / RECORD
+    record.write_text(json.dumps({"from": "keypoints_txt"}))
+    original_files = files(tmp_path / "new")
+    command(*words, code=2)
+    assert "does not name the files that convert wrote" in command.err
+    assert files(tmp_path / "new") == original_files
+    record.write_text(json.dumps({"files": []}))
+    (tmp_path / "new" / "ImageSets" / "Main" / "train.txt" / "mine").parent.unlink()
+    (tmp_path / "new" / "ImageSets" / "Main" / "train.txt").mkdir()
+    (tmp_path / "new" / "ImageSets" / "Main" / "train.txt" / "mine").touch()
+    command(*words, code=2)
+    assert "which needs the name of its folder for a file; move" in command.err
+    assert (tmp_path / "new" / "ImageSets" / "Main" / "train.txt" / "mine").is_file()
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(5, "Input/output error")])
 def test_a_folder_that_cannot_be_replaced_stays_as_it_was(command, faces, read, tmp_path, monkeypatch, error):
     words = ["convert", "keypoints_txt", "faces", "train.txt", *TO_VOC, *read]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from lit_loader.errors import AnnotationError
@@ -48,6 +50,43 @@ def test_annotations_that_are_malformed_name_file_line_and_entry_or_are_dropped(
     assert words in str(caught.value)
     table = coco.read(malformed="drop")
     assert (table.num_objects, table.report.counts) == (1, {("malformed", "drop"): 1})
+
+
+@pytest.mark.parametrize(
+    ("once", "twice", "place"),
+    [
+        (
+            '"bbox": [1, 2, 3, 4]',
+            '"bbox": [1, 2, 3, 4], "bbox": [5, 6, 7, 8]',
+            "a.json:6: object 1: the key 'bbox'",
+        ),
+        ('"size": 4', '"size": 4, "size": 5', "a.json:6: object 1: the key 'size'"),
+        (
+            '"file_name": "b.jpg"',
+            '"file_name": "b.jpg", "file_name": "a.jpg"',
+            "a.json:3: images[1]: the key 'file_name'",
+        ),
+        ('"split": "val"', '"split": "val", "split": "train"', "info: the key 'split'"),
+    ],
+)
+def test_a_key_that_comes_twice_in_an_entry_is_malformed(coco, once, twice, place):
+    coco.image(2, "b.jpg")
+    coco.more = {"info": {"split": "val"}}
+    coco.add()
+    coco.add(attributes={"size": 4, "color": "red"})
+    coco.write()
+    head, sign, tail = (coco.root / "a.json").read_text().rpartition(once)
+    assert sign
+    (coco.root / "a.json").write_text(head + twice + tail)
+    with pytest.raises(AnnotationError, match=rf"{re.escape(place)} is repeated.*malformed="):
+        coco.read()
+    table = coco.read(malformed="drop")
+    assert table.report.counts == {("malformed", "drop"): 1}
+    assert (table.num_images, table.num_objects) == (
+        1 if "images" in place else 2,
+        1 if "object" in place else 2,
+    )
+    assert table.split == (None if "info" in place else "val")
 
 
 def test_what_other_programs_write_under_the_same_keys_costs_nothing(coco):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lit_loader.errors import AnnotationError, UnsafePathError
 from lit_loader.formats import json_file
-from lit_loader.formats.json_file import entry_lines, read_entries
+from lit_loader.formats.json_file import RepeatedKey, entry_lines, read_entries
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 VALUES = st.recursive(
@@ -63,6 +63,23 @@ def test_entries_are_what_json_reads_whatever_the_chunks(
         patch.setattr(json_file, "_CHUNK_BYTES", chunk)
         patch.setattr(json_file, "_BATCH_BYTES", batch)
         assert rebuilt(root) == document
+
+
+@pytest.mark.parametrize("batch", [1, 2**20])
+def test_an_entry_names_a_key_that_comes_twice_in_it(tmp_path, batch, monkeypatch):
+    monkeypatch.setattr(json_file, "_BATCH_BYTES", batch)
+    twice = '{"b": 1, "b": 2}'
+    entries = [
+        '{"a": 1}',
+        twice,
+        f'{{"c": [1, [{twice}]]}}',
+        f"[{twice}]",
+        f'{{"d": {twice}, "e": {twice}}}',
+        "{}",
+    ]
+    entries_read = rebuilt(write(tmp_path, f'{{"list": [{", ".join(entries)}], "alone": {twice}}}'))
+    repeated = RepeatedKey("b")
+    assert entries_read == {"list": [{"a": 1}, repeated, repeated, repeated, repeated, {}], "alone": repeated}
 
 
 def test_each_entry_has_its_line(tmp_path):

@@ -202,6 +202,7 @@ def tiny_package(tmp_path_factory, monkeypatch):
     """Install a package that makes formats known by entry points; yields a function that names them."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "tiny_formats.py").write_text(TINY)
+    (folder / "leaves_at_import.py").write_text("raise SystemExit(3)\n")
     info = folder / "tiny_formats-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-formats\nVersion: 1.0\n")
@@ -230,6 +231,7 @@ def test_a_format_of_another_package_is_found_by_its_entry_point(tiny_package, t
         ("tiny_formats:dataclass", "is neither a Reader nor a Writer"),
         ("no_such_package:Reader", "ModuleNotFoundError: No module named"),
         ("tiny_formats:VocNamesake", "its format 'voc' is that of VocReader"),
+        ("leaves_at_import:Reader", "SystemExit: 3"),
         ("tiny_formats:Nameless", "AttributeError: .* has no attribute 'format'"),
     ],
 )
