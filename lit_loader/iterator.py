@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 import weakref
@@ -73,7 +74,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         transfer: Page-locks batches or moves them to a device, or None if they are returned as they were made.
         reported_length: The length that an iterable dataset gave, or None if it was not asked.
 
-    Runs in: the process and thread that created it.
+    Runs in: the process that created it; several threads may take batches from it, each batch goes to one of them.
     Owns: its epoch, which is closed when the iterator is exhausted, closed or collected.
     """
 
@@ -86,6 +87,8 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         self._shown_workers: list[Any] = []
         self._batches: Batches | None = None
         self._closer: weakref.finalize[..., Any] | None = None
+        # Only one thread begins the epoch. Reentrant, because a signal handler may ask for a batch meanwhile.
+        self._begin_lock = threading.RLock()
         self.restart(start, reported_length)
 
     def restart(self, start: StartFn, reported_length: int | None) -> None:
@@ -149,7 +152,14 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
     def _next(self) -> T_co:
         if self._ended:
             raise StopIteration
-        batches = self._batches if self._batches is not None else self.begin()
+        batches = self._batches
+        if batches is None:
+            with self._begin_lock:
+                batches = self._batches  # another thread may have begun it meanwhile
+                if self._ended:
+                    raise StopIteration
+                if batches is None:
+                    batches = self.begin()
         progress = self._progress
         try:
             batch = batches.next_batch()
@@ -157,7 +167,9 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
             progress.ended = True
             # The state was saved at the end of its epoch, so the next epoch begins.
             if progress.resumed and not (progress.num_returned or progress.num_failed):
-                self._drop_batches()
+                with self._begin_lock:
+                    if self._batches is batches:  # not the next epoch, which another thread may have begun
+                        self._drop_batches()
                 return self._next()
             self.close()
             raise StopIteration from None

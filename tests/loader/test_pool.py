@@ -177,6 +177,28 @@ def test_threads_may_iterate_one_loader():
         assert found == [[[i, i + 1] for i in range(0, 120, 2)]] * 3
 
 
+@pytest.mark.parametrize("worker_method", ["multiprocessing", "thread"])
+def test_threads_that_share_an_iterator_share_one_epoch(worker_method):
+    for epoch in range(3):
+        loader = DataLoader(range(64), batch_size=4, num_workers=2, worker_method=worker_method, seed=1)
+        loader.set_epoch(epoch)
+        iterator, indices = iter(loader), []
+        start = threading.Barrier(4)
+
+        def take(iterator=iterator, indices=indices, start=start):
+            start.wait()
+            for batch in iterator:
+                indices.extend(batch.tolist())
+
+        threads = [threading.Thread(target=take) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(indices) == list(range(64))
+        assert loader.state_dict()["epoch"] == epoch + 1
+
+
 def test_closing_while_another_thread_waits_ends_its_wait_with_an_error(monkeypatch):
     monkeypatch.setattr(worker_process, "_GRACE_S", 0.3)
     loader = DataLoader(Slow(20.0), num_workers=1, seed=1)
