@@ -33,6 +33,7 @@ from lit_loader.engine import (
     plan_stream,
     plan_unkeyed,
 )
+from lit_loader.engine.worker_process import shortages_explained
 from lit_loader.forkserver import start_forkserver
 from lit_loader.lightning_compat import begin_seen_indices, is_watched
 from lit_loader.resume import (
@@ -203,7 +204,8 @@ class WorkerManager:
         else:
             context = spec.multiprocessing_context or torch.multiprocessing
             if context.get_start_method() == "forkserver":
-                start_forkserver()
+                with shortages_explained(spec.num_workers):
+                    start_forkserver()
             given = spec.max_worker_restarts
             backend = ProcessBackend(
                 workers,

@@ -27,6 +27,7 @@ import contextlib
 import faulthandler
 import mmap
 import os
+import select
 import signal
 import sys
 import tempfile
@@ -42,6 +43,8 @@ from lit_loader.errors import WorkerRestartWarning
 _RESTING: Final = 0.0
 _NOT_REPORTED: Final = -1.0  # idle, and its report has not come
 _PRINTING_S, _STEP_S = 1.0, 0.05
+# Of at most 4 bytes: a pipe that is reported as writable accepts 4096 bytes (PIPE_BUF) without blocking.
+_PRINTED_CHARACTERS = 1000
 _REPORT_S = 60.0  # a worker process that is being started may take long to import what it needs
 _MAX_LOOK_S = 3.0  # longer gaps do not count; a waiting consumer looks at least every second
 
@@ -107,8 +110,11 @@ class Recovery:
         )
 
     def warn(self) -> None:
-        """Warn of restarts; if a warning is raised as an error, the next call warns of the others."""
-        while self.warnings:
+        """Warn of restarts; if a warning is raised as an error, the next call warns of the others.
+
+        Warnings wait for a later call while standard error is a full pipe, which would block this process.
+        """
+        while self.warnings and _stderr_accepts_text(0.0):
             with contextlib.suppress(IndexError):  # another thread was faster
                 warnings.warn(self.warnings.popleft(), WorkerRestartWarning, stacklevel=2)
 
@@ -177,9 +183,9 @@ class HeartbeatTable:
 
 
 def _nameless_file(num_bytes: int) -> int:
-    if hasattr(os, "memfd_create"):
+    try:
         fd = os.memfd_create("lit_loader heartbeats", os.MFD_CLOEXEC)
-    else:
+    except (AttributeError, OSError):  # the platform has none, or the kernel or a sandbox refuses it (ENOSYS)
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     os.ftruncate(fd, num_bytes)
@@ -242,7 +248,25 @@ class HangWatch:
         at = "did not report" if was_idle else "was at one sample (or unseeded batch)"
         what = f"hung: it {at} for longer than hang_timeout_s={self._timeout_s:g}"
         stacks = self.table.request_stacks(pid) or "  (it printed none: stopped, or not started yet)\n"
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # no standard error, or it was closed
-            sys.stderr.write(f"DataLoader worker {worker} (pid {pid}) {what}. Its stacks:\n{stacks}")
-            sys.stderr.flush()
+        _print_error(f"DataLoader worker {worker} (pid {pid}) {what}. Its stacks:\n{stacks}")
         return f"{what}, and was killed"
+
+
+def _print_error(text: str) -> None:
+    """Print to standard error; the rest is left out if that is a full pipe which nobody reads."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # no standard error, or it was closed
+        for start in range(0, len(text), _PRINTED_CHARACTERS):
+            if not _stderr_accepts_text(_PRINTING_S):
+                return
+            sys.stderr.write(text[start : start + _PRINTED_CHARACTERS])
+            sys.stderr.flush()
+
+
+def _stderr_accepts_text(timeout_s: float) -> bool:
+    """Whether `_PRINTED_CHARACTERS` can be written to standard error at once, or will be within a time."""
+    try:
+        poller = select.poll()
+        poller.register(sys.stderr.fileno(), select.POLLOUT)
+        return bool(poller.poll(timeout_s * 1000))
+    except (AttributeError, OSError, ValueError):
+        return True  # no standard error, or one that is not a file (a notebook's)

@@ -28,7 +28,7 @@ from lit_loader.engine.fetch import Fetcher, SeedFn
 from lit_loader.engine.scheduler import Backend, check_workers
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
 from lit_loader.engine.worker import Worker
-from lit_loader.engine.worker_process import WORKER_NAME
+from lit_loader.engine.worker_process import WORKER_NAME, shortages_explained
 from lit_loader.seeding import (
     DrawCheck,
     ThreadScope,
@@ -213,6 +213,9 @@ class ThreadBackend(Backend):
 
     Owns: the threads. They end when the backend is closed, when it is collected and at the interpreter's exit. A thread
         that does not finish its sample within five seconds is left behind, because threads cannot be killed.
+
+    Raises:
+        RuntimeError: If the system refuses as many threads.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -226,7 +229,7 @@ class ThreadBackend(Backend):
         self._close = weakref.finalize(self, _end, state, threads, self._owner_pid)
         # ``torch.set_num_threads`` sets both the calling thread's number of intra-op threads and that of new threads,
         # so the latter is asked for and restored in threads that are needed for nothing else.
-        with _starting:
+        with _starting, shortages_explained(spec.num_workers):
             intra_op = _in_new_thread(torch.get_num_threads)
             try:
                 for thread in threads:

@@ -54,6 +54,7 @@ from lit_loader.seeding import EpochKeys, RngPurpose, seed_process, seed_worker
 from lit_loader.shared_memory import Buffer, MemoryFile, SlotKeptError, SlotWriter, decode, encode
 
 _MESSAGE = struct.Struct("<BQQiI")
+NO_THREADS_EXIT_CODE = 111  # of a worker process that cannot start its threads
 _ORPHAN_EXIT_CODE = 1
 _ORPHAN_POLL_MS = 500  # how often a worker checks for its main process, as not every kernel has pidfds
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
@@ -241,7 +242,12 @@ def worker_main(spec: WorkerSpec, worker_id: int, main_pid: int, ends: WorkerEnd
     torch.set_num_threads(1)
     _keep_freed_memory()
     gc.freeze()  # see NOTE [Inherited memory]
-    link = ProcessLink(spec, worker_id, main_pid, ends)
+    try:
+        link = ProcessLink(spec, worker_id, main_pid, ends)
+    except RuntimeError as error:
+        if not is_thread_shortage(error):
+            raise
+        raise SystemExit(NO_THREADS_EXIT_CODE) from None  # the main process says what is exhausted
     seed = seed_worker(spec.base_seed, worker_id)
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=worker_id, num_workers=spec.num_workers, seed=seed, dataset=spec.fetch.dataset
@@ -250,6 +256,11 @@ def worker_main(spec: WorkerSpec, worker_id: int, main_pid: int, ends: WorkerEnd
         Worker(spec, worker_id, link).run()
     finally:
         gc.unfreeze()  # a process that was spawned frees its modules as it ends
+
+
+def is_thread_shortage(error: RuntimeError) -> bool:
+    """Whether the system has refused to start a thread; CPython has no class of its own for that."""
+    return "start new thread" in str(error)
 
 
 def _keep_freed_memory() -> None:

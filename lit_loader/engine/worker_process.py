@@ -23,8 +23,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import multiprocessing.popen_fork  # at the first fork it may be unreadable: the program may have given up its rights
 import multiprocessing.process
 import os
+import select
 import signal
 import threading
 import time
@@ -41,7 +43,13 @@ from lit_loader.engine.channels import (
     FrameWriter,
 )
 from lit_loader.engine.spec import Kind, Message, WorkerSpec
-from lit_loader.engine.worker import WorkerEnds, pack_message, worker_main
+from lit_loader.engine.worker import (
+    NO_THREADS_EXIT_CODE,
+    WorkerEnds,
+    is_thread_shortage,
+    pack_message,
+    worker_main,
+)
 from lit_loader.resources import read_resources
 from lit_loader.shared_memory import Buffer
 
@@ -50,7 +58,14 @@ WORKER_NAME = "lit_loader-worker"
 _GRACE_S = 5.0  # for a worker to finish the sample that it is making, the same as in torch
 _TERMINATE_S = 1.0
 _POLL_S = 0.002
+_UNKNOWN_EXIT_CODE = 255  # CPython's asyncio reports this one too
 _FDS_OF_A_WORKER, _FDS_OF_A_BACKEND = 6, 24
+
+
+def _is_readable(fd: int) -> bool:
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(0))
 
 
 @dataclass(slots=True)
@@ -85,7 +100,16 @@ class WorkerProcess:
     @property
     def is_running(self) -> bool:
         """Whether the process has not ended."""
-        return self.process.exitcode is None
+        if self.process.exitcode is not None:
+            return False
+        popen: Any = self.process._popen  # type: ignore[attr-defined] # no public access
+        # The exit code of a fork server's child comes later, by pipe.
+        if popen is None or popen.method == "forkserver" or not any(map(_is_readable, self.watch)):
+            return True
+        if self.process.exitcode is None:
+            # The program ignores SIGCHLD, or a thread of it waits for all children and took the exit code.
+            popen.returncode = _UNKNOWN_EXIT_CODE
+        return False
 
 
 def start_worker(
@@ -190,6 +214,13 @@ def describe_exit(exitcode: int | None) -> str:
     """Return a text on how a process has ended."""
     if exitcode is None:
         return "its pipe was closed, but it is still running"
+    if exitcode == _UNKNOWN_EXIT_CODE:
+        return (
+            f"exit code {exitcode}, which also stands for an unknown one: this program ignores SIGCHLD, or waits for "
+            "all children itself"
+        )
+    if exitcode == NO_THREADS_EXIT_CODE:
+        return f"exit code {exitcode}: it could not start its threads, {_TOO_MANY}; {_FEWER}"
     if exitcode >= 0:
         return f"exit code {exitcode}"
     name = signal.Signals(-exitcode).name
@@ -208,6 +239,9 @@ if hasattr(os, "register_at_fork"):
 
 
 # -- shortages ---------------------------------------------------------------------------------------------
+
+_TOO_MANY = "more than this user or control group may have (ulimit -u, pids.max)"
+_FEWER = "end some processes, raise the limit, or lower num_workers"
 
 
 def count_descriptors(num_workers: int) -> int:
@@ -233,7 +267,7 @@ def check_descriptors(num_workers: int) -> None:
 
 @contextlib.contextmanager
 def shortages_explained(num_workers: int) -> Iterator[None]:
-    """Raise an OSError of starting workers again, with what was needed and the remedy."""
+    """Raise an error of starting workers again, with what was needed and the remedy."""
     needs = f"num_workers={num_workers} needs"
     try:
         yield
@@ -244,10 +278,7 @@ def shortages_explained(num_workers: int) -> Iterator[None]:
                 "or this machine (sysctl fs.file-max) allows; raise the limit, close files, or lower num_workers"
             )
         elif error.errno == errno.EAGAIN:
-            text = (
-                f"{needs} as many processes, of three threads each, more than this user or control group may have "
-                "(ulimit -u, pids.max); end some, raise the limit, or lower num_workers"
-            )
+            text = f"{needs} as many processes, of three threads each, {_TOO_MANY}; {_FEWER}"
         elif error.errno in (errno.ENOMEM, errno.ENOSPC):
             text = (
                 f"{needs} more memory than the {read_resources().available_bytes} bytes that are available (ulimit -v "
@@ -257,6 +288,10 @@ def shortages_explained(num_workers: int) -> Iterator[None]:
         else:
             raise
         raise OSError(error.errno, text) from error
+    except RuntimeError as error:
+        if not is_thread_shortage(error):
+            raise
+        raise RuntimeError(f"{needs} as many threads, {_TOO_MANY}; {_FEWER}") from error
     except EOFError as error:
         error.add_note(
             f"the fork server ended while it started one of num_workers={num_workers} workers (its own message is on "

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import signal
+import sys
+import threading
 import time
 import warnings
 from functools import partial
@@ -15,7 +19,7 @@ from torch.utils.data import Dataset
 from lit_loader import DataLoader
 from lit_loader.engine.recovery import HangWatch
 from lit_loader.errors import WorkerDiedError, WorkerRestartWarning
-from tests.dying_sets import first_time
+from tests.dying_sets import Dying, first_time
 
 SIZE, BATCH = 32, 4
 
@@ -110,6 +114,52 @@ def test_without_a_seed_a_hang_raises(tmp_path, capfd):
 def _hang_in_init(marks, worker_id):
     if first_time(marks, "init"):
         a_frame_to_be_seen("sleep")
+
+
+@contextlib.contextmanager
+def full_stderr():
+    """Standard error is a full pipe that nobody reads; its reader goes away after 20 s, which ends a blocked write."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    os.set_blocking(writer, True)
+    rescue = threading.Timer(20, os.close, [reader])
+    rescue.start()
+    with open(writer, "w", buffering=1) as stream, contextlib.redirect_stderr(stream):
+        yield
+    rescue.cancel()
+    with contextlib.suppress(OSError):
+        os.close(reader)
+
+
+def print_warning(message, *_):
+    sys.stderr.write(str(message))
+
+
+@pytest.mark.parametrize("how", ["hang", "kill"])
+def test_a_standard_error_that_nobody_reads_blocks_no_run(tmp_path, how):
+    dataset = Dying(SIZE, tmp_path, {9: "kill"}) if how == "kill" else Hanging(tmp_path, 9)
+    loader = DataLoader(dataset, batch_size=BATCH, seed=5, num_workers=2, hang_timeout_s=1.0)
+    start = time.monotonic()
+    with full_stderr(), warnings.catch_warnings():
+        warnings.simplefilter("default", WorkerRestartWarning)
+        warnings.showwarning = print_warning  # pytest's would record it
+        assert len(list(loader)) == SIZE // BATCH
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
+def test_a_kernel_without_memfd_can_watch_for_hangs(tmp_path, monkeypatch, capfd, number):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    loader = DataLoader(Hanging(tmp_path, 9), batch_size=BATCH, num_workers=1, hang_timeout_s=0.5)
+    with pytest.raises(WorkerDiedError, match="hung"):
+        list(loader)
+    assert "a_frame_to_be_seen" in capfd.readouterr().err
 
 
 def test_a_worker_may_hang_in_its_init_function(tmp_path, capfd):

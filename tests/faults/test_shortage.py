@@ -9,11 +9,18 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from lit_loader.engine.worker_process import check_descriptors, count_descriptors, shortages_explained
+from lit_loader.engine.worker_process import (
+    WORKER_NAME,
+    check_descriptors,
+    count_descriptors,
+    shortages_explained,
+)
+from lit_loader.errors import WorkerDiedError
 from tests.short_of import children, descriptors, epoch_or_error, has_children, loader_of
 
 ANOTHER_USER = 65527  # a user id without other processes
@@ -115,19 +122,45 @@ def test_a_fork_that_fails_is_explained_and_leaves_no_worker(num_started, monkey
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs another user, whose processes are counted alone")
-def test_a_user_without_processes_is_told_so():
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [(1, "needs as many processes"), (2, "it could not start its threads, more than this user")],
+)
+def test_a_user_without_processes_is_told_so(limit, told):
     pid = os.fork()
     if pid == 0:
         signal.alarm(60)
-        loader = loader_of(2, "fork", seed=1)
+        loader = loader_of(1, "fork")
         os.setgroups([])
-        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-        os.setuid(ANOTHER_USER)
+        resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
+        os.setuid(ANOTHER_USER + limit)
         before, found = descriptors(), epoch_or_error(loader)
-        fine = isinstance(found, BlockingIOError) and "needs as many processes" in str(found)
+        fine = isinstance(found, OSError | WorkerDiedError) and told in str(found)
         left = set(descriptors()) - set(before)
         os._exit(0 if fine and len(left) <= CPYTHONS and not has_children() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_threads_that_are_refused_are_explained(monkeypatch):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name.startswith(("lit_loader-sender", f"{WORKER_NAME}-1")):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    limits = r"more than this user or control group may have \(ulimit -u, pids.max\).*lower num_workers"
+    with pytest.raises(WorkerDiedError, match=f"it could not start its threads, {limits}"):
+        list(loader_of(2, "fork"))
+    with pytest.raises(RuntimeError, match=f"num_workers=2 needs as many threads, {limits}"):
+        list(loader_of(2, "thread"))
+
+
+def test_a_fork_server_that_cannot_be_started_is_explained(monkeypatch):
+    monkeypatch.setattr("lit_loader.worker_manager.start_forkserver", no_more)
+    with pytest.raises(BlockingIOError, match="num_workers=2 needs as many processes"):
+        list(loader_of(2, "forkserver"))
 
 
 @pytest.mark.parametrize(

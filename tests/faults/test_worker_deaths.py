@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import select
 import signal
+import threading
 import time
 import warnings
 from functools import partial
@@ -235,6 +238,62 @@ def test_without_a_seed_a_death_raises_as_in_torch(tmp_path):
         RuntimeError, match=r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly.*SIGKILL"
     ):
         list(loader)
+
+
+@pytest.fixture(params=["SIGCHLD ignored", "another thread waits"])
+def reap(request):
+    """Return a function that is given the workers, whose exit codes do not reach multiprocessing."""
+    if request.param == "SIGCHLD ignored":
+        handler = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        yield lambda processes: None
+        signal.signal(signal.SIGCHLD, handler)
+        return
+    threads = []
+
+    def wait_for(pid):
+        with contextlib.suppress(ChildProcessError):  # multiprocessing was faster
+            os.waitpid(pid, 0)
+
+    def take_exit_codes(processes):
+        for process in processes:
+            threads.append(threading.Thread(target=wait_for, args=(process.pid,)))
+            threads[-1].start()
+
+    yield take_exit_codes
+    for thread in threads:
+        thread.join(10)
+
+
+def test_workers_whose_exit_codes_are_lost_end_with_their_epoch(reap):
+    loader = DataLoader(range(8), num_workers=2, seed=3)
+    batches = iter(loader)
+    next(batches)
+    workers = batches._workers
+    reap(workers)
+    time.sleep(0.1)  # until the threads wait, which then are the first to learn of an end
+    start = time.monotonic()
+    assert len(list(batches)) == 7
+    assert time.monotonic() - start < 4  # 5 to finish a sample, 1 after SIGTERM, 1 after SIGKILL
+    assert not any(worker.is_alive() for worker in workers)
+
+
+def test_a_worker_whose_exit_code_is_lost_is_replaced(reap, tmp_path):
+    with make_loader(Dying(SIZE, tmp_path), max_worker_restarts=1) as loader:
+        batches = iter(loader)
+        next(batches)
+        reap(batches._workers)
+        time.sleep(0.1)
+        pid = batches._workers[0].pid
+        end = os.pidfd_open(pid)
+        os.kill(pid, signal.SIGKILL)
+        select.select([end], [], [], 10)
+        os.close(end)
+        start = time.monotonic()
+        with pytest.warns(
+            WorkerRestartWarning, match=r"SIGKILL|exit code 255, which also stands for an unknown one"
+        ):
+            assert len(list(batches)) == SIZE // BATCH - 1
+        assert time.monotonic() - start < 4
 
 
 def test_a_warning_that_is_an_error_leaves_the_loader_usable(tmp_path, expected):
