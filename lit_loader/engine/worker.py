@@ -4,6 +4,8 @@ NOTE [Three threads of a worker process]
     main     Receives tasks, fetches and collates. Nothing but user code blocks it for long.
     control  Reads a pipe of its own, so that STOP and END_EPOCH are received while a sample is being made. It also
              watches the main process: when that has ended, this process exits at once (os._exit), even in user code.
+             It cannot while a sample holds the interpreter lock, or while this process is stopped; there the kernel
+             kills a worker that the main thread started (`_die_with_main_process`).
     sender   Writes what the pipe of results did not accept at once, so that the next batch is made while the consumer
              has not read the last one.
 
@@ -57,6 +59,7 @@ _MESSAGE = struct.Struct("<BQQiI")
 NO_THREADS_EXIT_CODE = 111  # of a worker process that cannot start its threads
 _ORPHAN_EXIT_CODE = 1
 _ORPHAN_POLL_MS = 500  # how often a worker checks for its main process, as not every kernel has pidfds
+_PR_SET_PDEATHSIG = 1  # of prctl(2)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
 _MMAP_BYTES = 32 << 20  # the largest value that glibc accepts
 _TRIM_BYTES = (1 << 31) - 1
@@ -227,11 +230,22 @@ class WorkerEnds(NamedTuple):
     heartbeats: HeartbeatTable | None
 
 
-def worker_main(spec: WorkerSpec, worker_id: int, main_pid: int, ends: WorkerEnds) -> None:
+def worker_main(
+    spec: WorkerSpec, worker_id: int, main_pid: int, from_main_thread: bool, ends: WorkerEnds
+) -> None:
     """Run a worker process until it is to stop or its main process has ended.
+
+    Args:
+        spec: The same for all workers.
+        worker_id: Number of this worker.
+        main_pid: The main process.
+        from_main_thread: Whether the main thread of that process starts this one.
+        ends: This process's ends of its connections.
 
     Runs in: a worker process, as its target.
     """
+    if from_main_thread:
+        _die_with_main_process(main_pid)
     # A forked process inherits the handlers of the main process (Lightning's, for example), which are wrong here. On
     # the terminal's Ctrl-C the main process stops the workers; a SIGTERM ends this process.
     signal.signal(signal.SIGINT, lambda *_: None)
@@ -256,6 +270,19 @@ def worker_main(spec: WorkerSpec, worker_id: int, main_pid: int, ends: WorkerEnd
         Worker(spec, worker_id, link).run()
     finally:
         gc.unfreeze()  # a process that was spawned frees its modules as it ends
+
+
+def _die_with_main_process(main_pid: int) -> None:
+    """Let the kernel kill this process when the thread that started it ends, which must be the main thread (Linux).
+
+    Workers of a fork server are left out: they would end with the server, which the program may outlive.
+    """
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # not every C library has it
+    if prctl is None or os.getppid() != main_pid:
+        return
+    prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != main_pid:  # it ended before the call, which has no effect then
+        os._exit(_ORPHAN_EXIT_CODE)
 
 
 def is_thread_shortage(error: RuntimeError) -> bool:

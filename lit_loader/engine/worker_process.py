@@ -123,7 +123,9 @@ def start_worker(
     their_control, control = context.Pipe(duplex=False)
     their_tasks, tasks = context.Pipe(duplex=False)
     results, their_results = context.Pipe(duplex=False)
-    args = spec, worker_id, os.getpid(), make_ends(their_control, their_tasks, their_results)
+    main_pid = os.getpid()
+    from_main_thread = threading.get_native_id() == main_pid
+    args = spec, worker_id, main_pid, from_main_thread, make_ends(their_control, their_tasks, their_results)
     name = f"{WORKER_NAME}-{worker_id}"
     try:
         process: BaseProcess = context.Process(target=worker_main, args=args, name=name, daemon=True)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from lit_loader import DataLoader
 from lit_loader.engine import worker_process
@@ -135,6 +139,48 @@ def script(tmp_path, then="input()", *, seconds=0.01, method="fork", seed=1):
     )
     assert process.stdout.readline() == "first\n"
     return process
+
+
+class Unresponsive:
+    """Sends its worker's pid; then the worker stops itself, or holds the interpreter lock for minutes."""
+
+    def __init__(self, writer, how):
+        self.writer, self.how = writer, how
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        os.write(self.writer, struct.pack("i", os.getpid()))
+        if self.how == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+@pytest.mark.parametrize("how", ["stopped", "holding the interpreter lock"])
+def test_with_a_killed_main_process_in_the_middle_of_anything(how):
+    reader, writer = os.pipe()
+    main_pid = os.fork()
+    if main_pid == 0:
+        list(DataLoader(Unresponsive(writer, how), num_workers=2, seed=1, multiprocessing_context="fork"))
+        os._exit(1)
+    workers = [struct.unpack("i", os.read(reader, 4))[0] for _ in range(2)]
+    os.close(reader)
+    os.close(writer)
+    time.sleep(0.1)  # until both are in the call
+    os.kill(main_pid, signal.SIGKILL)
+    os.waitpid(main_pid, 0)
+    assert gone(workers, 2.0)
+
+
+def test_not_with_the_thread_that_started_them():
+    with DataLoader(Pids(), batch_size=2, num_workers=2, seed=1, persistent_workers=True) as loader:
+        pids = []
+        thread = threading.Thread(target=lambda: pids.extend(torch.cat(list(loader)).tolist()))
+        thread.start()
+        thread.join()
+        time.sleep(0.2)  # a signal of the thread's end would have come
+        assert set(torch.cat(list(loader)).tolist()) <= set(pids)
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
