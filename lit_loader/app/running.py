@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,9 +28,12 @@ from lit_loader.formats import ReadPolicy, readers
 from lit_loader.formats.registry import format_options
 from lit_loader.signatures import signature_of
 
-__all__ = ["config_errors", "one_job", "run", "with_config_keys"]
+__all__ = ["FULL_DISK", "NOT_WRITABLE", "config_errors", "one_job", "run", "with_config_keys"]
 
+FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NOT_WRITABLE = {errno.EACCES, errno.EEXIST, errno.ENOTDIR, errno.EPERM, errno.EROFS}
 _RANK_VARIABLES = ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "WORLD_SIZE")
+_job_has_begun: ContextVar[bool] = ContextVar("job_has_begun", default=False)
 
 
 def run(main: Callable[[], Any], words: Sequence[str] | None = None) -> None:
@@ -50,7 +55,16 @@ def run(main: Callable[[], Any], words: Sequence[str] | None = None) -> None:
 
     def main_as_in_the_run() -> None:
         sys.argv[1:] = with_words_of_run(sys.argv[1:])
-        main()
+        _job_has_begun.set(False)
+        try:
+            main()
+        except OSError as error:
+            # Before the job Hydra makes its folder and writes the config there; later errors have causes of their own.
+            if _job_has_begun.get() or error.errno not in FULL_DISK | NOT_WRITABLE:
+                raise
+            raise ConfigError(
+                f"{error}: the run's folder cannot be made; choose where runs write by paths.log_dir=FOLDER"
+            ) from error
 
     try:
         run_with_hints(main_as_in_the_run)
@@ -66,6 +80,7 @@ def one_job() -> Iterator[None]:
     rank would run all of its jobs. And its variables, which name a process as a rank, would outlive the job: the next
     one would wait for ranks that nobody starts. A run of Weights & Biases would go on in the next job.
     """
+    _job_has_begun.set(True)
     is_of_sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
     words, variables = list(sys.argv), {name: os.environ.get(name) for name in _RANK_VARIABLES}
     had_group = torch.distributed.is_available() and torch.distributed.is_initialized()

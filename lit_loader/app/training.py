@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import hydra
@@ -12,10 +14,12 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from omegaconf import DictConfig
 
 from lit_loader.app.building import Run, build_run, checkpoint_path, console, loading, read_checkpoint
+from lit_loader.app.checkpoints import use_durable_checkpoints
 from lit_loader.app.report import print_report
-from lit_loader.app.running import config_errors, one_job, run
+from lit_loader.app.running import FULL_DISK, NOT_WRITABLE, config_errors, one_job, run
 from lit_loader.configs import ConfigError
 from lit_loader.datamodules import TableDataModule
+from lit_loader.errors import LitLoaderError
 
 __all__ = ["finish", "has_stage", "main", "numbers", "test", "train"]
 
@@ -45,9 +49,13 @@ def train(cfg: DictConfig) -> float | None:
         run = build_run(cfg, checkpoint=None if fits else path)
         metrics: dict[str, float] = {}
         if fits:
-            with config_errors(cfg, data_only=True):
+            checkpoints = use_durable_checkpoints(run.trainer)
+            with config_errors(cfg, data_only=True), _disk_errors(run):
                 run.trainer.fit(run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True)
             metrics, path = numbers(run), None
+            if checkpoints is not None and run.trainer.is_global_zero:
+                for failure in checkpoints.failures.values():
+                    console().print(f"warning: {failure}", soft_wrap=True, markup=False)
         tested = "nothing"
         if cfg.get("test", True):
             tested = "nothing, there is no test split"
@@ -85,6 +93,8 @@ def test(run: Run, path: str | None) -> str:
     """Test the best checkpoint of the fit, or the one given, and return what was tested."""
     if path is None:
         path = getattr(run.trainer.checkpoint_callback, "best_model_path", None) or None
+        if path is not None and "://" not in path and not Path(path).exists():
+            path = None  # the disk was full whenever it was saved
     with loading(run.cfg):
         run.trainer.test(
             run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True, verbose=False
@@ -95,6 +105,24 @@ def test(run: Run, path: str | None) -> str:
 def numbers(run: Run) -> dict[str, float]:
     """Return the metrics that the trainer logged last."""
     return {name: float(value) for name, value in run.trainer.callback_metrics.items()}
+
+
+@contextmanager
+def _disk_errors(run: Run) -> Iterator[None]:
+    """Raise what keeps a run from writing to its folder as an error of one line.
+
+    Raises:
+        LitLoaderError: If the disk is full, or a file of the run's folder cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        in_folder = str(error.filename or "").startswith(str(run.folder))
+        if error.errno not in FULL_DISK and not (in_folder and error.errno in NOT_WRITABLE):
+            raise
+        raise LitLoaderError(
+            f"{error}; the run writes to {run.folder}. Its checkpoints there are whole"
+        ) from error
 
 
 def _optimized(run: Run, metrics: Mapping[str, float]) -> float | None:
