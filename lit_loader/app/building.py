@@ -132,6 +132,8 @@ def checkpoint_path(cfg: DictConfig, *, is_needed: bool = False) -> str | None:
         ConfigError: If the file does not exist, or is not given where it is needed.
     """
     path: str | None = cfg.get("ckpt_path")
+    if is_needed and cfg.get("resume_in_place"):
+        raise ConfigError("resume_in_place=true is of training alone; leave it out")
     if path is None and is_needed:
         raise ConfigError(
             "ckpt_path is missing; pass ckpt_path=FILE, a checkpoint of a run such as "

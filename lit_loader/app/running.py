@@ -28,7 +28,7 @@ from lit_loader.formats import ReadPolicy, readers
 from lit_loader.formats.registry import format_options
 from lit_loader.signatures import signature_of
 
-__all__ = ["FULL_DISK", "NOT_WRITABLE", "config_errors", "one_job", "run", "with_config_keys"]
+__all__ = ["FULL_DISK", "NOT_WRITABLE", "config_errors", "in_place", "one_job", "run", "with_config_keys"]
 
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NOT_WRITABLE = {errno.EACCES, errno.EEXIST, errno.ENOTDIR, errno.EPERM, errno.EROFS}
@@ -55,6 +55,8 @@ def run(main: Callable[[], Any], words: Sequence[str] | None = None) -> None:
 
     def main_as_in_the_run() -> None:
         sys.argv[1:] = with_words_of_run(sys.argv[1:])
+        if inspect.unwrap(main).__module__.rpartition(".")[2] not in ("evaluation", "prediction"):
+            sys.argv[1:] = in_place(sys.argv[1:])
         _job_has_begun.set(False)
         try:
             main()
@@ -70,6 +72,27 @@ def run(main: Callable[[], Any], words: Sequence[str] | None = None) -> None:
         run_with_hints(main_as_in_the_run)
     finally:
         sys.argv, sys.path[:] = before, path
+
+
+def in_place(words: Sequence[str]) -> list[str]:
+    """Return the words of a command, with ``hydra.run.dir`` of the checkpoint's run for ``resume_in_place=true``.
+
+    Raises:
+        ConfigError: If ``ckpt_path`` names no checkpoint of a run, or the command is a sweep.
+    """
+    values = {
+        key.lstrip("+"): value.strip("'\"") for key, _, value in (word.partition("=") for word in words)
+    }
+    if values.get("resume_in_place", "").lower() != "true" or "hydra.run.dir" in values:
+        return list(words)
+    folder = Path(values.get("ckpt_path", "")).absolute().parent.parent
+    if not (folder / ".hydra").is_dir() or {"-m", "--multirun"} & {*words}:
+        raise ConfigError(
+            "resume_in_place=true goes on in the folder of one run; give it with "
+            "ckpt_path=logs/train/runs/DATE_TIME/checkpoints/last.ckpt and without -m"
+        )
+    quoted = str(folder).replace("'", r"\'")
+    return [*words, f"hydra.run.dir='{quoted}'"]
 
 
 @contextmanager

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+import signal
+import sys
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,17 +15,19 @@ from typing import Any
 import hydra
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig
 
 from lit_loader.app.building import Run, build_run, checkpoint_path, console, loading, read_checkpoint
 from lit_loader.app.checkpoints import use_durable_checkpoints
 from lit_loader.app.report import print_report
 from lit_loader.app.running import FULL_DISK, NOT_WRITABLE, config_errors, one_job, run
+from lit_loader.callbacks import SigtermCheckpoint
 from lit_loader.configs import ConfigError
 from lit_loader.datamodules import TableDataModule
 from lit_loader.errors import LitLoaderError
 
-__all__ = ["finish", "has_stage", "main", "numbers", "test", "train"]
+__all__ = ["finish", "has_stage", "last_checkpoint", "main", "numbers", "test", "train"]
 
 
 def train(cfg: DictConfig) -> float | None:
@@ -43,19 +49,17 @@ def train(cfg: DictConfig) -> float | None:
     """
     start = time.monotonic()
     with one_job():
-        path, fits = checkpoint_path(cfg), cfg.get("train", True)
+        path = checkpoint_path(cfg)
+        fits = cfg.get("train", True)
         if path is not None and fits:
             read_checkpoint(path, resumes=True)
+        _check_place(cfg, path if fits else None)
         run = build_run(cfg, checkpoint=None if fits else path)
         metrics: dict[str, float] = {}
         if fits:
-            checkpoints = use_durable_checkpoints(run.trainer)
-            with config_errors(cfg, data_only=True), _disk_errors(run):
-                run.trainer.fit(run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True)
-            metrics, path = numbers(run), None
-            if checkpoints is not None and run.trainer.is_global_zero:
-                for failure in checkpoints.failures.values():
-                    console().print(f"warning: {failure}", soft_wrap=True, markup=False)
+            _fit(run, path)
+            metrics = numbers(run)
+            path = None
         tested = "nothing"
         if cfg.get("test", True):
             tested = "nothing, there is no test split"
@@ -63,6 +67,108 @@ def train(cfg: DictConfig) -> float | None:
                 tested = test(run, path)
                 metrics |= numbers(run)
         return finish(run, metrics, tested, start)
+
+
+def _check_place(cfg: DictConfig, path: str | None) -> None:
+    """Refuse ``resume_in_place`` where the run does not go on in the folder of its checkpoint.
+
+    Raises:
+        ConfigError: If there is no checkpoint to resume from, or the run writes into another folder.
+    """
+    if not cfg.get("resume_in_place"):
+        return
+    folder = Path(cfg.paths.output_dir).absolute()
+    if path is None or Path(path).absolute().parent.parent != folder:
+        raise ConfigError(
+            f"resume_in_place={cfg.resume_in_place} goes on in the folder of a run, and this one would resume from "
+            f"ckpt_path={path} in {folder}; give resume_in_place=true ckpt_path=FILE as words of the command"
+        )
+
+
+def _fit(run: Run, path: str | None) -> None:
+    """Fit a model, from a checkpoint if there is one.
+
+    Raises:
+        SystemExit: With code 143 after SIGTERM, 130 after Ctrl-C; the command that resumes has been printed.
+        LitLoaderError: If the data cannot be used, or the run's folder cannot be written.
+    """
+    trainer = run.trainer
+    _check_early_stopping(run)
+    checkpoints = use_durable_checkpoints(trainer)
+    try:
+        with config_errors(run.cfg, data_only=True), _disk_errors(run), warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", "The dirpath has changed"
+            )  # a resumed run has a folder of its own
+            warnings.filterwarnings(
+                "ignore", "Checkpoint directory .* exists and is not empty"
+            )  # or its old one
+            trainer.fit(run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True)
+    except SystemExit as stop:
+        # Lightning raises its SIGTERMException without a code, and makes SystemExit(1) of a KeyboardInterrupt.
+        if isinstance(stop, SIGTERMException):
+            _print_how_to_resume(run)
+            raise SystemExit(128 + signal.SIGTERM) from stop
+        if isinstance(stop.__context__, KeyboardInterrupt):
+            _print_how_to_resume(run)
+            raise SystemExit(128 + signal.SIGINT) from stop
+        raise
+    if (
+        trainer.received_sigterm
+    ):  # in the last batch: the fit is over, and a test would not get the time it needs
+        _print_how_to_resume(run)
+        raise SystemExit(128 + signal.SIGTERM)
+    if checkpoints is not None and trainer.is_global_zero:
+        for failure in checkpoints.failures.values():
+            console().print(f"warning: {failure}", soft_wrap=True, markup=False)
+
+
+def _check_early_stopping(run: Run) -> None:
+    """Refuse to wait for a metric of validations that will not run.
+
+    Raises:
+        ConfigError: If there is no validation split.
+    """
+    metric = getattr(run.model, "monitor", None)
+    if has_stage(run.datamodule, "val"):
+        return
+    for callback in run.trainer.early_stopping_callbacks:
+        if callback.monitor == metric:
+            raise ConfigError(
+                f"callbacks.early_stopping watches {metric}, and there is no validation split; name one by "
+                "dataset.val=NAME, or leave it out by ~callbacks.early_stopping"
+            )
+
+
+def _print_how_to_resume(run: Run) -> None:
+    """Print the command that resumes a run from its last checkpoint, on rank 0."""
+    path = last_checkpoint(run)
+    out = console()
+    if path is None:
+        out.print("stopped before the first checkpoint was saved", soft_wrap=True)
+        return
+    program = "lit-loader train"
+    if Path(sys.argv[0]).parent != Path(__file__).parent:  # an app of the user's own
+        program = shlex.join(["python", sys.argv[0]])
+    word = shlex.quote(f"ckpt_path={path}")
+    out.print(
+        f"stopped; to resume:\n\n  {program} {word}\n\nresume_in_place=true goes on in the same folder",
+        soft_wrap=True,
+        markup=False,
+        highlight=False,
+    )
+
+
+def last_checkpoint(run: Run) -> str | None:
+    """Return the newest of the checkpoints to resume from that a run has saved, or None before the first."""
+    paths = [run.folder / "checkpoints" / "last.ckpt"]
+    for callback in run.trainer.checkpoint_callbacks:
+        if isinstance(callback, SigtermCheckpoint):
+            paths.append(callback.path)
+        elif isinstance(callback, ModelCheckpoint) and callback.monitor is None:
+            paths.append(Path(callback.best_model_path))
+    files = [path for path in paths if path.is_file()]
+    return str(max(files, key=lambda path: path.stat().st_mtime)) if files else None
 
 
 def finish(run: Run, metrics: Mapping[str, float], tested: str, start: float) -> float | None:
@@ -90,11 +196,11 @@ def has_stage(datamodule: LightningDataModule, stage: Any) -> bool:
 
 
 def test(run: Run, path: str | None) -> str:
-    """Test the best checkpoint of the fit, or the one given, and return what was tested."""
+    """Test a checkpoint, or without one the best of the fit, else its last one; return which was tested."""
     if path is None:
         path = getattr(run.trainer.checkpoint_callback, "best_model_path", None) or None
-        if path is not None and "://" not in path and not Path(path).exists():
-            path = None  # the disk was full whenever it was saved
+        if path is None or ("://" not in path and not Path(path).exists()):  # the disk was full at each save
+            path = last_checkpoint(run)
     with loading(run.cfg):
         run.trainer.test(
             run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True, verbose=False

@@ -8,6 +8,7 @@ from lit_loader.callbacks.pictures import PictureLogger, class_reports
 from lit_loader.callbacks.prediction_writer import PredictionWriter
 from lit_loader.callbacks.resume_loaders import ResumeLoaders
 from lit_loader.callbacks.reweight import ReweightClasses, recall_weights
+from lit_loader.callbacks.sigterm import SigtermCheckpoint
 
 __all__ = [
     "BadSampleReport",
@@ -18,6 +19,7 @@ __all__ = [
     "PredictionWriter",
     "ResumeLoaders",
     "ReweightClasses",
+    "SigtermCheckpoint",
     "class_reports",
     "recall_weights",
 ]

@@ -31,7 +31,16 @@ __all__ = ["check_checkpoint", "with_words_of_run"]
 _MAX_BYTES: Final = 1 << 16
 _LIGHTNINGS_WORDS: Final = ("last", "best", "hpc", "null")
 _ONE_COMMAND: Final = frozenset(
-    {"ckpt_path", "hparams_search", "optimized_metric", "task_name", "test", "train", "trust_run"}
+    {
+        "ckpt_path",
+        "hparams_search",
+        "optimized_metric",
+        "resume_in_place",
+        "source",
+        "task_name",
+        "train",
+        "trust_run",
+    }
 )
 _GROUPS: Final = frozenset(
     {
@@ -49,7 +58,7 @@ _GROUPS: Final = frozenset(
         "workers",
     }
 )
-_ROOT_KEYS: Final = frozenset({"num_threads", "seed", "tags"})
+_ROOT_KEYS: Final = frozenset({"num_threads", "seed", "tags", "test"})
 # Keys that say where a run writes, by the last part of their path; the current command decides that.
 _OUTPUT_KEYS: Final = frozenset(
     {"cache_dir", "default_root_dir", "dirpath", "filename", "folder", "path", "root_dir", "save_dir"}

@@ -1,7 +1,9 @@
-"""A callback that keeps what a run's trainer has."""
+"""Callbacks that keep what a run's trainer has, and that stop it."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 from lightning.pytorch import Callback
@@ -22,3 +24,24 @@ class Recorder(Callback):
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
         self.batches.append([int(target["image_id"]) for target in batch[1]])
+
+
+class Stopper(Callback):
+    """Sends this process a signal at a step, or raises KeyboardInterrupt for SIGINT; step -1 is the fit's end."""
+
+    def __init__(self, step: int, name: str = "SIGTERM") -> None:
+        self.step = step
+        self.name = name
+
+    def _stop(self) -> None:
+        if self.name == "SIGINT":
+            raise KeyboardInterrupt
+        os.kill(os.getpid(), getattr(signal, self.name))
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if trainer.global_step == self.step:
+            self._stop()
+
+    def on_train_end(self, trainer, pl_module):
+        if self.step == -1:
+            self._stop()

@@ -99,9 +99,9 @@ def test_without_a_test_split_a_run_ends_after_its_fit(app):
 
 
 @pytest.mark.filterwarnings("ignore:.*could not find the monitored key", "ignore:Total length of `list`")
-def test_without_validation_the_last_weights_are_tested(app):
+def test_without_validation_the_last_checkpoint_is_tested(app):
     done = app("train", "~dataset.num_images.val", "trainer.limit_train_batches=1")
-    assert "tested: the last weights" in done.out
+    assert f"tested: checkpoint {done.folder}/checkpoints/last.ckpt" in done.out
 
 
 def returned(folder, *words):

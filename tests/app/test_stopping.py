@@ -1,0 +1,111 @@
+"""Runs that are stopped leave a checkpoint, say how to resume, and go on where they were."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+
+import pytest
+import torch
+
+from lit_loader.app.running import in_place
+from lit_loader.configs import ConfigError
+from tests.app import recorder
+from tests.small_app import SMALL, run_app
+
+RECORDED = "+callbacks.recorder._target_=tests.app.recorder.Recorder"
+
+
+def stopping_at(step, name="SIGTERM"):
+    return f"+callbacks.stopper={{_target_: tests.app.recorder.Stopper, step: {step}, name: {name}}}"
+
+
+def printed_command(done):
+    """Return the words of the command that a run printed, without its program."""
+    (words,) = re.findall(r"^  lit-loader train (.*)$", done.out, re.MULTILINE)
+    return shlex.split(words)
+
+
+def test_sigterm_saves_and_the_printed_command_resumes_in_place_to_the_same_weights(tmp_path):
+    def run(*words):
+        recorder.seen.clear()
+        done = run_app(tmp_path, "train", *words)
+        return done, recorder.seen[-1]
+
+    words = [*SMALL, "trainer.max_epochs=2", "test=false", RECORDED, "logger=none"]
+    _, whole = run(*words, f"hydra.run.dir={tmp_path}/whole")
+    stopped, first = run(*words, stopping_at(2), f"hydra.run.dir={tmp_path}/stopped")
+    assert stopped.code == 128 + signal.SIGTERM
+    (word,) = printed_command(stopped)
+    assert word == f"ckpt_path={tmp_path}/stopped/checkpoints/last.ckpt"
+    # words with code in a run's folder are refused, so the callbacks are given anew
+    overrides = tmp_path / "stopped/.hydra/overrides.yaml"
+    lines = overrides.read_text().splitlines()
+    overrides.write_text("\n".join(line for line in lines if "_target_" not in line))
+    resumed, second = run(word, "resume_in_place=true", RECORDED)
+    assert resumed.code == 0, resumed.err
+    assert f"checkpoints in {tmp_path}/stopped" in resumed.out
+    assert {path.name for path in tmp_path.iterdir()} == {"whole", "stopped"}
+    assert first.batches + second.batches == whole.batches
+    for ours, expected in zip(second.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(ours, expected)
+
+
+def test_ctrl_c_prints_the_command_that_resumes(app):
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        every_step = "callbacks.last_checkpoint_in_epoch.every_n_train_steps=1"
+        done = app("train", stopping_at(1, "SIGINT"), every_step, code=130)
+    finally:
+        signal.signal(signal.SIGINT, handler)  # Lightning ignores it for the rest of the process
+    assert printed_command(done) == [f"ckpt_path={done.folder}/checkpoints/last.ckpt"]
+
+
+def test_sigterm_at_the_end_of_the_fit_ends_the_run_before_its_test(app):
+    done = app("train", stopping_at(-1), "trainer.limit_train_batches=1", code=143)
+    assert printed_command(done) == [f"ckpt_path={done.folder}/checkpoints/last.ckpt"]
+    assert "tested" not in done.out
+
+
+@pytest.mark.filterwarnings("ignore:.*could not find the monitored key")
+def test_early_stopping_bears_max_steps_within_an_epoch_and_the_last_checkpoint_is_tested(app):
+    done = app("train", "callbacks=[default,early_stopping]", "trainer.max_steps=2", "logger=none")
+    assert f"tested: checkpoint {done.folder}/checkpoints/last.ckpt" in done.out
+
+
+def test_early_stopping_without_a_validation_split_is_refused(app):
+    done = app("train", "callbacks=[default,early_stopping]", "~dataset.num_images.val", code=1)
+    assert "early_stopping watches val/map_50, and there is no validation split" in done.err.splitlines()[-1]
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    folder = tmp_path / "it's a run"
+    (folder / ".hydra").mkdir(parents=True)
+    return folder / "checkpoints/last.ckpt"
+
+
+def test_resuming_in_place_sets_the_folder_of_the_checkpoint(checkpoint):
+    words = [f'ckpt_path="{checkpoint}"', "resume_in_place=true"]
+    (added,) = in_place(words)[2:]
+    assert added == "hydra.run.dir='" + str(checkpoint.parent.parent).replace("'", r"\'") + "'"
+    assert in_place([*words, added]) == [*words, added]
+    assert in_place([words[0], "resume_in_place=false"]) == [words[0], "resume_in_place=false"]
+
+
+def test_resuming_in_place_needs_a_run_and_no_sweep(checkpoint, tmp_path):
+    for words in ([], [f"ckpt_path={tmp_path}/a/b.ckpt"], [f"ckpt_path={checkpoint}", "-m"]):
+        with pytest.raises(ConfigError, match="goes on in the folder of one run; give it with ckpt_path="):
+            in_place([*words, "resume_in_place=true"])
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "reason"),
+    [
+        ("train", [], "give resume_in_place=true ckpt_path=FILE as words of the command"),
+        ("eval", ["ckpt_path=last"], "resume_in_place=true is of training alone"),
+    ],
+)
+def test_resuming_in_place_is_never_ignored(app, command, words, reason):
+    assert reason in app(command, "resume_in_place=true", *words, code=1).err
