@@ -11,16 +11,29 @@ from rich.table import Table
 from lit_loader.callbacks import ClassMix, ClassMixMonitor, DataWaitMonitor
 from lit_loader.escaping import printable
 from lit_loader.recipes import Task
+from lit_loader.recipes.metrics import Report
 
 __all__ = ["print_report"]
 
 
 def print_report(
-    model: LightningModule, trainer: Trainer, metrics: Mapping[str, float], out: Console
+    model: LightningModule,
+    trainer: Trainer,
+    metrics: Mapping[str, float],
+    out: Console,
+    validation: Report,
 ) -> None:
-    """Print the scores of the test, or the metrics of a model that is no `Task`, and what the monitors measured."""
+    """Print the scores of a run and what the monitors measured.
+
+    Args:
+        model: Its model.
+        trainer: Its trainer, whose callbacks are the monitors.
+        metrics: Its metrics by name, printed for a model that is no `Task`.
+        out: Where to print.
+        validation: Scores of the best validation of a `Task`, printed if no test was run.
+    """
     if isinstance(model, Task):
-        _print_scores(model.test_report() if model.test_scores is not None else [], out)
+        _print_scores(model.test_report() if model.test_scores is not None else validation, out)
     else:
         _print_scores([("", metrics)] if metrics else [], out)
     for callback in trainer.callbacks:  # type: ignore[attr-defined] # set by a connector of Lightning

@@ -21,6 +21,7 @@ from omegaconf import DictConfig
 from lit_loader.app.building import Run, build_run, checkpoint_path, console, loading, read_checkpoint
 from lit_loader.app.checkpoints import use_durable_checkpoints
 from lit_loader.app.report import print_report
+from lit_loader.app.results import BestValidation, plain_scores, write_results
 from lit_loader.app.running import FULL_DISK, NOT_WRITABLE, config_errors, one_job, run
 from lit_loader.callbacks import SigtermCheckpoint
 from lit_loader.configs import ConfigError
@@ -54,7 +55,8 @@ def train(cfg: DictConfig) -> float | None:
         if path is not None and fits:
             read_checkpoint(path, resumes=True)
         _check_place(cfg, path if fits else None)
-        run = build_run(cfg, checkpoint=None if fits else path)
+        validation = BestValidation()
+        run = build_run(cfg, checkpoint=None if fits else path, callbacks=(validation,) if fits else ())
         metrics: dict[str, float] = {}
         if fits:
             _fit(run, path)
@@ -66,7 +68,7 @@ def train(cfg: DictConfig) -> float | None:
             if has_stage(run.datamodule, "test"):
                 tested = test(run, path)
                 metrics |= numbers(run)
-        return finish(run, metrics, tested, start)
+        return finish(run, metrics, tested, start, validation)
 
 
 def _check_place(cfg: DictConfig, path: str | None) -> None:
@@ -161,7 +163,7 @@ def _print_how_to_resume(run: Run) -> None:
 
 def last_checkpoint(run: Run) -> str | None:
     """Return the newest of the checkpoints to resume from that a run has saved, or None before the first."""
-    paths = [run.folder / "checkpoints" / "last.ckpt"]
+    paths: list[Path] = []
     for callback in run.trainer.checkpoint_callbacks:
         if isinstance(callback, SigtermCheckpoint):
             paths.append(callback.path)
@@ -171,8 +173,21 @@ def last_checkpoint(run: Run) -> str | None:
     return str(max(files, key=lambda path: path.stat().st_mtime)) if files else None
 
 
-def finish(run: Run, metrics: Mapping[str, float], tested: str, start: float) -> float | None:
-    """Print what a run has to tell, on rank 0, and return what a sweep optimises.
+def finish(
+    run: Run,
+    metrics: Mapping[str, float],
+    tested: str,
+    start: float,
+    validation: BestValidation | None = None,
+) -> float | None:
+    """Print what a run has to tell and write ``results.json``, on rank 0, and return what a sweep optimises.
+
+    Args:
+        run: The run.
+        metrics: The metrics that were logged last, by name.
+        tested: What was tested.
+        start: When the run began, of `time.monotonic`.
+        validation: The best validation of the fit, or None of a run without one.
 
     Raises:
         ConfigError: If ``optimized_metric`` is not among the run's metrics.
@@ -180,12 +195,36 @@ def finish(run: Run, metrics: Mapping[str, float], tested: str, start: float) ->
     if run.trainer.is_global_zero:
         out = console()
         out.print(f"tested: {tested}", soft_wrap=True)
-        print_report(run.model, run.trainer, metrics, out)
+        print_report(run.model, run.trainer, metrics, out, [] if validation is None else validation.report())
         seconds = time.monotonic() - start
+        _write_results(run, metrics, tested, seconds, validation)
         out.print(
-            f"finished in {seconds:.0f} s; pictures, logs and checkpoints in {run.folder}", soft_wrap=True
+            f"finished in {seconds:.0f} s; results.json, pictures, logs and checkpoints in {run.folder}",
+            soft_wrap=True,
         )
     return _optimized(run, metrics)
+
+
+def _write_results(
+    run: Run, metrics: Mapping[str, float], tested: str, seconds: float, validation: BestValidation | None
+) -> None:
+    """Write ``results.json`` into the run's folder; a full disk is a warning."""
+    best = {} if validation is None else {**validation.best}
+    best.pop("report", None)
+    if best:
+        best["checkpoint"] = getattr(run.trainer.checkpoint_callback, "best_model_path", None) or None
+    test_scores = plain_scores(getattr(run.model, "test_scores", None))
+    test_metrics = {name: value for name, value in metrics.items() if name.startswith("test/")}
+    results = {
+        "best_validation": best or None,
+        "test": {"tested": tested, "metrics": test_metrics, "scores": test_scores},
+        "metrics": metrics,
+        "seconds": round(seconds, 1),
+    }
+    try:
+        write_results(run.folder / "results.json", results)
+    except OSError as error:
+        console().print(f"warning: results.json could not be written: {error}", soft_wrap=True, markup=False)
 
 
 def has_stage(datamodule: LightningDataModule, stage: Any) -> bool:

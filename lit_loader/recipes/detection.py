@@ -64,7 +64,7 @@ class DetectionTask(Task):
         **training: Arguments of `Task`.
 
     Attributes:
-        test_scores: mAP, mAP@50 and AP@50 of every class in the last test, or None before a test.
+        test_scores: `DetectionScores` of the last test, or None before a test.
         val_scores: The same of the last validation.
 
     Raises:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -56,12 +56,24 @@ class DetectionScores:
         map_50: Mean over classes at IoU 0.5; 0 where no object was to be found.
         ap_50: AP at IoU 0.5 of every class by name; NaN for a class without objects to be found.
         masks: The scores of masks, beside those of boxes, or None of a model without them.
+        map_75: Mean over classes at IoU 0.75; 0 where no object was to be found.
+        ap: AP of every class by name, mean over IoU thresholds 0.50 to 0.95; NaN as ``ap_50``.
+        map_by_size: mAP of small, medium and large objects; NaN for a size without objects. The limits are COCO's
+            areas, ``32**2`` and ``96**2`` pixels.
+        recall: Average recall by the number of detections of an image that count, such as ``"1"``, ``"10"`` and
+            ``"100"``: mean over classes and IoU thresholds of the largest recall.
+        recall_by_size: The same of the largest number, of small, medium and large objects.
     """
 
     map: float
     map_50: float
     ap_50: Mapping[str, float]
     masks: DetectionScores | None = None
+    map_75: float = float("nan")
+    ap: Mapping[str, float] = field(default_factory=dict)
+    map_by_size: Mapping[str, float] = field(default_factory=dict)
+    recall: Mapping[str, float] = field(default_factory=dict)
+    recall_by_size: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def logged(self) -> dict[str, float]:
@@ -80,6 +92,10 @@ class DetectionScores:
             ("AP@50", dict(self.ap_50)),
             ("mask AP@50", dict(self.masks.ap_50)),
         ]
+
+
+_SIZES: Final = ("small", "medium", "large")
+_IOU_75: Final = 5  # of the thresholds 0.50, 0.55, ... 0.95
 
 
 class AveragePrecision(MeanAveragePrecision):
@@ -127,20 +143,47 @@ class AveragePrecision(MeanAveragePrecision):
         """Return the scores of everything collected since the last reset, over all ranks."""
         found: dict[str, Any] = self.compute()
         if not self.masks:
-            return self._scores(found["precision"], found["classes"])
-        masks = self._scores(found["segm_precision"], found["classes"])
-        return replace(self._scores(found["bbox_precision"], found["classes"]), masks=masks)
+            return self._scores(found["precision"], found["recall"], found["classes"])
+        masks = self._scores(found["segm_precision"], found["segm_recall"], found["classes"])
+        boxes = self._scores(found["bbox_precision"], found["bbox_recall"], found["classes"])
+        return replace(boxes, masks=masks)
 
-    def _scores(self, precision: Tensor, classes: Tensor) -> DetectionScores:
-        # Axes: IoU threshold, recall threshold, class, area, number of detections; -1 is undefined.
-        table = precision[:, :, :, 0, -1]
-        ap_50 = dict.fromkeys(self.class_names, float("nan"))
-        for label, row in zip(classes.reshape(-1).tolist(), table[0].unbind(1), strict=True):
-            if (row > -1).all():
-                ap_50[self.class_names[label - FIRST_LABEL]] = float(row.mean())
+    def _scores(self, precision: Tensor, recall: Tensor, classes: Tensor) -> DetectionScores:
         # torchmetrics' own means are those of 100 detections only.
-        means = [float(each[each > -1].mean()) if (each > -1).any() else 0.0 for each in (table, table[0])]
-        return DetectionScores(map=means[0], map_50=means[1], ap_50=ap_50)
+        # Axes: IoU threshold, recall threshold (of precision alone), class, area, number of detections.
+        table = precision[:, :, :, 0, -1]
+        nan = float("nan")
+        ap = dict.fromkeys(self.class_names, nan)
+        ap_50 = dict.fromkeys(self.class_names, nan)
+        for column, label in enumerate(classes.reshape(-1).tolist()):
+            name = self.class_names[label - FIRST_LABEL]
+            ap[name] = _mean_of_defined(table[:, :, column], default=nan)
+            ap_50[name] = _mean_of_defined(table[0, :, column], default=nan)
+        areas = tuple(enumerate(_SIZES, start=1))  # area 0 is objects of any size
+        counts = [str(count) for count in self.max_detection_thresholds]
+        return DetectionScores(
+            map=_mean_of_defined(table, default=0.0),
+            map_50=_mean_of_defined(table[0], default=0.0),
+            ap_50=ap_50,
+            map_75=_mean_of_defined(table[_IOU_75], default=0.0),
+            ap=ap,
+            map_by_size={
+                size: _mean_of_defined(precision[:, :, :, area, -1], default=nan) for area, size in areas
+            },
+            recall={
+                count: _mean_of_defined(recall[:, :, 0, column], default=nan)
+                for column, count in enumerate(counts)
+            },
+            recall_by_size={
+                size: _mean_of_defined(recall[:, :, area, -1], default=nan) for area, size in areas
+            },
+        )
+
+
+def _mean_of_defined(values: Tensor, *, default: float) -> float:
+    """Return the mean of the values that are defined, which -1 is not, or a default without any."""
+    defined = values[values > -1]
+    return float(defined.mean()) if len(defined) else default
 
 
 # -- classification --------------------------------------------------------------------------------------

@@ -114,3 +114,25 @@ def test_the_means_are_torchmetrics_own() -> None:
         pytest.approx(float(found["map"])),
         pytest.approx(float(found["map_50"])),
     )
+
+
+def test_scores_at_iou_three_quarters_by_size_and_recall_are_those_of_torchmetrics() -> None:
+    metric = AveragePrecision(["disc", "square"])
+    small = (10.0, 10.0, 30.0, 30.0)
+    large = (60.0, 60.0, 190.0, 190.0)
+    loose = scored(boxes((10.0, 10.0, 30.0, 25.0), B, large, large, labels=[1, 2, 2, 1]))
+    metric.update([loose], [boxes(small, B, large, labels=[1, 2, 2])])
+    scores = metric.compute_scores()
+    expected = metric.compute()
+    assert scores.map_75 == pytest.approx(float(expected["map_75"]))
+    sizes = ("small", "medium", "large")
+    assert scores.map_by_size["small"] == pytest.approx(float(expected["map_small"]))
+    assert scores.map_by_size["large"] == pytest.approx(float(expected["map_large"]))
+    assert [scores.recall_by_size[size] for size in sizes if size != "medium"] == [
+        pytest.approx(float(expected[f"mar_{size}"])) for size in sizes if size != "medium"
+    ]
+    assert math.isnan(scores.map_by_size["medium"])
+    assert scores.recall == {
+        count: pytest.approx(float(expected[f"mar_{count}"])) for count in ("1", "10", "100")
+    }
+    assert scores.ap["disc"] == pytest.approx(0.6)  # IoU 0.75: 6 of the 10 thresholds

@@ -1,0 +1,103 @@
+"""The results of a run as a file: metrics and scores of its best validation and of its test."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from lit_loader.files import new_file
+from lit_loader.recipes import Task
+from lit_loader.recipes.metrics import Report
+
+__all__ = ["BestValidation", "plain_scores", "write_results"]
+
+_KEY: Final = "lit_loader_best_validation"
+
+
+class BestValidation(Callback):
+    """Keeps metrics and scores of the best validation of a fit: by the metric that picks the best checkpoint.
+
+    The state goes into checkpoints, so that a resumed run knows a best validation of before. Without such a metric the
+    last validation counts.
+
+    Attributes:
+        best: ``epoch``, ``step``, ``metrics`` by name; of a `Task` also ``scores``, see `plain_scores`, and
+            ``report``, see `Report`. Empty before a validation.
+    """
+
+    def __init__(self) -> None:
+        self.best: dict[str, Any] = {}
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep this validation if it is the best so far."""
+        if trainer.state.fn != "fit" or trainer.sanity_checking:
+            return
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        monitor, mode = _monitored(trainer, pl_module)
+        previous = self.best.get("metrics", {}).get(monitor)
+        value = metrics.get(str(monitor))
+        is_better = operator.lt if mode == "min" else operator.gt
+        if previous is not None and value is not None and not is_better(value, previous):
+            return
+        self.best = {"epoch": trainer.current_epoch, "step": trainer.global_step, "metrics": metrics}
+        if isinstance(pl_module, Task):
+            self.best["scores"] = plain_scores(pl_module.val_scores)
+            self.best["report"] = [list(section) for section in pl_module.val_scores.report()]
+
+    def report(self) -> Report:
+        """Return the report of the best validation, whose first section has that title; empty of no `Task`."""
+        sections = self.best.get("report", [])
+        return [("best validation" if title == "test" else title, figures) for title, figures in sections]
+
+    # A key of its own, not the state of a callback: Lightning would warn wherever a checkpoint is used without it.
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Put the best validation so far into a checkpoint, in plain values."""
+        checkpoint[_KEY] = self.best
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Go on with the best validation of the checkpoint that a fit resumes from."""
+        if trainer.state.fn == "fit":
+            self.best = checkpoint.get(_KEY, {})
+
+
+def _monitored(trainer: Trainer, model: LightningModule) -> tuple[str | None, str]:
+    """Return the metric that picks the best checkpoint, and whether its best is the ``"min"`` or the ``"max"``."""
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and callback.monitor is not None:
+            return callback.monitor, callback.mode
+    return getattr(model, "monitor", None), getattr(model, "monitor_mode", "min")
+
+
+def write_results(path: Path, results: Mapping[str, Any]) -> None:
+    """Write nested dicts as JSON; NaN, which JSON lacks, becomes null.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
+    with new_file(path, mode=0o666) as file:
+        file.write(json.dumps(_without_nan(results), indent=1).encode())
+
+
+def plain_scores(scores: Any) -> dict[str, Any] | None:
+    """Return scores as dicts of numbers by name, or None if they are no dataclass."""
+    return asdict(scores) if is_dataclass(scores) and not isinstance(scores, type) else None
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_nan(item) for name, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

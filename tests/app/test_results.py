@@ -1,0 +1,79 @@
+"""``results.json``: every metric, and the scores of the best validation and of the test."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+
+from lit_loader.app.results import BestValidation, write_results
+
+
+def read_results(done):
+    return json.loads((done.folder / "results.json").read_text())
+
+
+def test_results_hold_the_best_validation_and_the_test(app):
+    done = app("train", "logger=none")
+    results = read_results(done)
+    validation = results["best_validation"]
+    assert (validation["epoch"], validation["step"]) == (0, 4)
+    assert validation["checkpoint"] == f"{done.folder}/checkpoints/best.ckpt"
+    assert validation["metrics"]["val/map_50"] == pytest.approx(validation["scores"]["map_50"])
+    scores = results["test"]["scores"]
+    assert results["test"]["metrics"]["test/map"] == pytest.approx(scores["map"])
+    assert set(scores["ap_50"]) == set(scores["ap"]) == {"disc", "square", "star"}
+    assert set(scores["map_by_size"]) == set(scores["recall_by_size"]) == {"small", "medium", "large"}
+    assert set(scores["recall"]) == {"1", "10", "100"}
+    assert scores["map_75"] >= 0
+    assert scores["map_by_size"]["large"] is None  # the images have 48 pixels
+    assert {"train/loss", "val/map_50", "test/map", "data/wait_fraction"} <= set(results["metrics"])
+
+
+def test_without_a_test_split_the_best_validation_is_printed(app):
+    done = app("train", "~dataset.num_images.test", "trainer.limit_train_batches=1", "logger=none")
+    assert "best validation" in done.out
+    assert "AP@50" in done.out
+    results = read_results(done)
+    assert results["test"]["scores"] is None
+    assert results["best_validation"]["scores"]["ap_50"].keys() == {"disc", "square", "star"}
+
+
+class Model(LightningModule):
+    monitor = "val/loss"
+    monitor_mode = "min"
+
+
+def validated(best, *losses):
+    """Let a fit have validations of these losses, a step apart."""
+    for step, loss in enumerate(losses):
+        trainer = SimpleNamespace(
+            state=SimpleNamespace(fn="fit"),
+            sanity_checking=False,
+            checkpoint_callbacks=[],
+            callback_metrics={"val/loss": torch.tensor(loss)},
+            current_epoch=step,
+            global_step=step,
+        )
+        best.on_validation_end(trainer, Model())
+    return trainer
+
+
+def test_the_best_validation_is_kept_in_checkpoints():
+    best = BestValidation()
+    trainer = validated(best, 3.0, 1.0, 1.0, 2.0)
+    assert best.best["epoch"] == 1
+    checkpoint = {}
+    best.on_save_checkpoint(trainer, Model(), checkpoint)
+    resumed = BestValidation()
+    resumed.on_load_checkpoint(trainer, Model(), checkpoint)
+    validated(resumed, 1.5)
+    assert resumed.best["metrics"] == {"val/loss": 1.0}
+
+
+def test_numbers_that_json_lacks_become_null(tmp_path):
+    write_results(tmp_path / "results.json", {"a": float("nan"), "b": {"c": float("inf"), "d": 1.5}})
+    assert json.loads((tmp_path / "results.json").read_text()) == {"a": None, "b": {"c": None, "d": 1.5}}
