@@ -1,4 +1,4 @@
-"""Escaping of text that comes from files, for the places that would act on it: a terminal, Hydra, OmegaConf."""
+"""Escape text from files for a terminal, a Hydra override or an OmegaConf value, which would act on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def escape_interpolations(text: str) -> str:
 
 
 def quote_for_hydra(text: str) -> str:
-    """Return text as a quoted value of a Hydra override that stands for exactly this text."""
+    """Return text as a quoted value of a Hydra override; Hydra parses it to exactly this text."""
     # Backslashes count before a quote, before "${", which would be looked up, and at the end.
     quoted = re.sub(r"(\\*)('|\$\{|$)", lambda match: match[1] * 2 + ("\\" + match[2]) * bool(match[2]), text)
     return f"'{quoted}'"

@@ -105,8 +105,8 @@ def test_a_path_may_hold_any_character(tmp_path, monkeypatch, name):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{a: 1}", "should be a list of the words"),
-        ("[a=1, {b: 2}]", "should be a list of the words"),
+        ("{a: 1}", "should be a list of the overrides"),
+        ("[a=1, {b: 2}]", "should be a list of the overrides"),
         ("[a=1", "cannot be read"),
         ("!!python/object/apply:os.system [exit]", "cannot be read"),
         (f"[{'x' * (1 << 16)}]", "more than 65536 bytes"),
@@ -152,7 +152,7 @@ def test_a_file_without_overrides_is_refused(run, text, message):
         ("+model.compile={backend: inductor, options: {cpp.cxx: [evil]}}", "chooses a compiler"),
     ],
 )
-def test_what_runs_code_or_names_a_place_is_refused(run, word, reason):
+def test_overrides_that_run_code_or_name_a_place_are_refused(run, word, reason):
     checkpoint = run(f"[seed=1, {quote_yaml(word)}]")
     with pytest.raises(ConfigError, match=reason) as error:
         with_words_of_run([checkpoint])
@@ -186,7 +186,7 @@ def test_shipped_keys_with_plain_values_are_replayed(run):
 @pytest.mark.parametrize(
     "word", ["paths.log_dir=/elsewhere", "callbacks.pictures.folder=/x", "dataset.cache_dir=/x"]
 )
-def test_where_a_run_wrote_is_told_and_not_replayed(run, capsys, word):
+def test_places_that_a_run_wrote_to_are_listed_and_not_replayed(run, capsys, word):
     checkpoint = run(f"[seed=1, {word}]")
     assert with_words_of_run([checkpoint]) == ["seed=1", checkpoint]
     assert f"since it says where to write: {word}" in capsys.readouterr().err

@@ -159,10 +159,11 @@ def read_checkpoint(path: str, *, resumes: bool = False) -> dict[str, Any]:
 
     Args:
         path: The file; a folder of a sharded checkpoint and Lightning's own words are left to Lightning.
-        resumes: Whether a fit goes on from it, which takes more than its weights.
+        resumes: True if a fit resumes from it: then it must have the state of the fit too, besides weights.
 
     Raises:
-        ConfigError: If the file is no checkpoint of tensors and plain values, or has too little to resume from.
+        ConfigError: If the file cannot be loaded as a Lightning checkpoint of tensors and plain values, or a fit
+            cannot resume from it.
     """
     if not Path(path).is_file():
         return {}
@@ -175,15 +176,15 @@ def read_checkpoint(path: str, *, resumes: bool = False) -> dict[str, Any]:
         ) from error
     if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get("state_dict"), Mapping):
         raise ConfigError(
-            f"ckpt_path={path!r} is no checkpoint of Lightning: it has no state_dict; to start from the weights in it, "
-            f"pass model.weights={path}"
+            f"ckpt_path={path!r} is not a Lightning checkpoint: it has no state_dict; to start from its weights, pass "
+            f"model.weights={path}"
         )
     missing = [
         name for name in ("epoch", "global_step", "loops", "optimizer_states") if name not in checkpoint
     ]
     if resumes and missing:
         raise ConfigError(
-            f"ckpt_path={path!r} holds weights alone, without {', '.join(missing)}: a fit cannot go on from it; to "
+            f"ckpt_path={path!r} holds weights alone, without {', '.join(missing)}: a fit cannot resume from it; to "
             f"start from its weights, pass model.weights={path}"
         )
     return checkpoint
@@ -200,8 +201,8 @@ def _hyperparameters(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 def _build_model(cfg: DictConfig, names: Mapping[str, Any]) -> LightningModule:
     """Build the model of a config with arguments from files.
 
-    Only the config passes through Hydra: a mapping with ``_target_`` or a string with ``${...}`` that comes from a
-    checkpoint or a data set is a plain argument of the constructor.
+    Only the config passes through Hydra. In a checkpoint or a data set, a mapping with ``_target_`` or a string with
+    ``${...}`` is a plain argument of the constructor.
 
     Raises:
         InstantiationException: If the constructor refuses its arguments.

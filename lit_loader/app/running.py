@@ -22,8 +22,9 @@ from omegaconf import DictConfig, OmegaConf, read_write
 from lit_loader.configs import ConfigError, run_with_hints
 from lit_loader.configs.checks import accepted
 from lit_loader.configs.hints import what_is_wrong
-from lit_loader.configs.run_words import with_words_of_run
+from lit_loader.configs.run_words import checkpoint_of, override_value, with_words_of_run
 from lit_loader.errors import LitLoaderError
+from lit_loader.escaping import quote_for_hydra
 from lit_loader.formats import ReadPolicy, readers
 from lit_loader.formats.registry import format_options
 from lit_loader.signatures import signature_of
@@ -80,19 +81,19 @@ def in_place(words: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: If ``ckpt_path`` names no checkpoint of a run, or the command is a sweep.
     """
-    values = {
-        key.lstrip("+"): value.strip("'\"") for key, _, value in (word.partition("=") for word in words)
-    }
-    if values.get("resume_in_place", "").lower() != "true" or "hydra.run.dir" in values:
+    if (
+        override_value(words, "resume_in_place") is not True
+        or override_value(words, "hydra.run.dir") is not None
+    ):
         return list(words)
-    folder = Path(values.get("ckpt_path", "")).absolute().parent.parent
-    if not (folder / ".hydra").is_dir() or {"-m", "--multirun"} & {*words}:
+    checkpoint = checkpoint_of(words)
+    folder = Path(checkpoint or "").absolute().parent.parent
+    if checkpoint is None or not (folder / ".hydra").is_dir() or {"-m", "--multirun"} & {*words}:
         raise ConfigError(
-            "resume_in_place=true goes on in the folder of one run; give it with "
+            "resume_in_place=true continues in the folder of one run; give it with "
             "ckpt_path=logs/train/runs/DATE_TIME/checkpoints/last.ckpt and without -m"
         )
-    quoted = str(folder).replace("'", r"\'")
-    return [*words, f"hydra.run.dir='{quoted}'"]
+    return [*words, f"hydra.run.dir={quote_for_hydra(str(folder))}"]
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """Replay the overrides of the run that wrote a checkpoint, before the overrides of the current command.
 
-NOTE [Overrides from files] A run folder may come from somebody else, and Hydra overrides can run any code: by
-``_target_``, by a resolver in ``${...}``, by another search path. So what `with_words_of_run` takes from a file is an
-allow-list: choices in the shipped groups and keys below them, with plain values. What remains is data for the
-signatures that the shipped configs name.
+NOTE [Overrides from files] A run folder is as hostile as any other file, and Hydra overrides can run any code: through
+``_target_``, a resolver in ``${...}`` or another search path. So `with_words_of_run` has an allow-list: choices in the
+shipped groups and keys below them, with plain values. Such values are only data for the signatures that the shipped
+configs name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lit_loader.configs.checks import ConfigError
 from lit_loader.configs.hints import is_override
 from lit_loader.escaping import printable, quote_for_hydra
 
-__all__ = ["check_checkpoint", "with_words_of_run"]
+__all__ = ["check_checkpoint", "checkpoint_of", "override_value", "with_words_of_run"]
 
 _MAX_BYTES: Final = 1 << 16
 _LIGHTNINGS_WORDS: Final = ("last", "best", "hpc", "null")
@@ -70,7 +70,7 @@ def check_checkpoint(path: str) -> None:
     """Refuse the path of a checkpoint that is not there or not a file; Lightning's own words and URLs pass.
 
     Raises:
-        ConfigError: If there is no such file, or it is a folder or a pipe.
+        ConfigError: If the file does not exist, or the path leads to a folder, a pipe or a device.
     """
     if _is_lightnings(path):
         return
@@ -94,23 +94,26 @@ def check_checkpoint(path: str) -> None:
 
 
 def with_words_of_run(words: Sequence[str]) -> list[str]:
-    """Return the overrides of a command, preceded by those of the run whose checkpoint ``ckpt_path=FILE`` names.
+    """Replay the overrides of the run that wrote the checkpoint ``ckpt_path=FILE``, before the overrides of a command.
 
     Hydra keeps a run's overrides in ``.hydra/overrides.yaml`` of its folder, two above the checkpoint. An override of
     the command replaces the run's for the same key and for all keys below it. The replayed ones are printed to stderr.
-    See NOTE [Overrides from files] for what may be replayed; of a run outside of the current folder anything is only
-    with ``trust_run=true``. A path of a checkpoint may hold any character, whatever it means to Hydra.
+    NOTE [Overrides from files] says which are refused. A run outside of the current folder needs ``trust_run=true``.
+    The path of a checkpoint may hold characters that Hydra would parse.
+
+    Returns:
+        The replayed overrides, then those of the command.
 
     Raises:
-        ConfigError: If there is no such checkpoint, the run's overrides cannot be read, one of them is refused, or the
-            run is outside of the current folder and ``trust_run=true`` is not given.
+        ConfigError: If the checkpoint does not exist, the run's overrides cannot be read, one of them is refused, or
+            the run is outside of the current folder and ``trust_run=true`` is missing.
     """
     words = [_with_quoted_path(word) for word in words]
-    paths = [_value(word) for word in words if _key(word) == "ckpt_path"]
-    if not paths or not isinstance(paths[-1], str) or "${" in paths[-1] or _is_lightnings(paths[-1]):
-        return words  # no checkpoint, several of a sweep, or one that Hydra or Lightning looks up
-    check_checkpoint(paths[-1])
-    run_folder = Path(paths[-1]).parent.parent
+    checkpoint = checkpoint_of(words)
+    if checkpoint is None:
+        return words
+    check_checkpoint(checkpoint)
+    run_folder = Path(checkpoint).parent.parent
     file = run_folder / ".hydra" / "overrides.yaml"
     if not file.is_file():
         return words
@@ -119,8 +122,8 @@ def with_words_of_run(words: Sequence[str]) -> list[str]:
     refusals = [f"{word!r} {reason}" for word in stored if (reason := _refusal(word)) is not None]
     if refusals:
         raise ConfigError(
-            f"{file} has overrides that a file must not bring: {'; '.join(refusals)}. If the run is one of yours, give "
-            f"these keys on the command line"
+            f"{file} has overrides that only a command may have: {'; '.join(refusals)}. If you trust them, give these "
+            f"keys on the command line"
         )
     replayed = [word for word in stored if not _says_where_to_write(_key(word))]
     outputs = [word for word in stored if _says_where_to_write(_key(word))]
@@ -138,6 +141,22 @@ def with_words_of_run(words: Sequence[str]) -> list[str]:
     return sorted([*replayed, *words], key=is_override)
 
 
+def checkpoint_of(words: Sequence[str]) -> str | None:
+    """Return the path that ``ckpt_path`` has in a command.
+
+    Returns:
+        None without a checkpoint, in a sweep over several, and for one that Hydra or Lightning looks up.
+    """
+    path = override_value(words, "ckpt_path")
+    return path if isinstance(path, str) and "${" not in path and not _is_lightnings(path) else None
+
+
+def override_value(words: Sequence[str], key: str) -> Any:
+    """Return the last value that a command gives a key, as Hydra parses it; None without one, and for a sweep."""
+    values = [_value(word) for word in words if _key(word) == key]
+    return values[-1] if values else None
+
+
 def _is_lightnings(path: str) -> bool:
     """Return whether Lightning looks a checkpoint up by a word, or opens a URL."""
     return path in _LIGHTNINGS_WORDS or "://" in path
@@ -152,12 +171,11 @@ def _is_trusted(run_folder: Path, words: Sequence[str]) -> bool:
     """Return whether a run is below the current folder, or the command says that it is trusted."""
     if run_folder.resolve().is_relative_to(Path.cwd().resolve()):
         return True
-    answers = [_value(word) for word in words if _key(word) == "trust_run"]
-    return bool(answers) and answers[-1] is True
+    return override_value(words, "trust_run") is True
 
 
 def _with_quoted_path(word: str) -> str:
-    """Return ``ckpt_path=PATH`` in quotes where PATH is a file whose name Hydra would not read as it is."""
+    """Quote PATH in ``ckpt_path=PATH`` if it is a file and Hydra would parse its name as something else."""
     prefix, _, path = word.partition("=")
     if _key(word) != "ckpt_path" or not os.path.lexists(path) or _value(word) == path:
         return word
@@ -165,7 +183,7 @@ def _with_quoted_path(word: str) -> str:
 
 
 def _value(word: str) -> Any:
-    """Return the value of an override as Hydra parses it, or None if it is no single value."""
+    """Return the value of an override as Hydra parses it, or None for a sweep and for text that Hydra cannot parse."""
     override = _parsed(word)
     return None if override is None or override.is_sweep_override() else override.value()
 
@@ -260,10 +278,10 @@ def _says_where_to_write(key: str) -> bool:
 
 
 def _read(file: Path) -> list[str]:
-    """Return the overrides that a file holds.
+    """Return the overrides in a file.
 
     Raises:
-        ConfigError: If it holds something else.
+        ConfigError: If the file cannot be read as a list of strings.
     """
     try:
         with file.open("rb") as stream:
@@ -274,7 +292,7 @@ def _read(file: Path) -> list[str]:
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{file} cannot be read: {error}") from error
     if not isinstance(overrides, list) or not all(isinstance(word, str) for word in overrides):
-        raise ConfigError(f"{file} should be a list of the words that started the run")
+        raise ConfigError(f"{file} should be a list of the overrides that started the run")
     return overrides
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Self, TypeAlias, get_args
 
 import torch
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import LightningDataModule, Trainer
 from torch.utils.data import Sampler
 
 from lit_loader.arguments import check_choice, check_policy
@@ -145,6 +145,27 @@ class LoaderDataModule(LightningDataModule):
 
     def _batch_size_of(self, stage: Stage) -> int:
         return self._batch_sizes[stage] or self._batch_size
+
+    @property
+    def trainer(self) -> Trainer | None:  # type: ignore[override] # a plain attribute in Lightning
+        """The trainer that uses the data module, or None.
+
+        Raises:
+            TypeError: Set to a Trainer of ``pytorch_lightning``, which takes only data modules of its own package and
+                would end with "Expected a parent".
+        """
+        return self._trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Trainer | None) -> None:
+        packages = {kind.__module__.partition(".")[0] for kind in type(trainer).__mro__}
+        if "pytorch_lightning" in packages:
+            raise TypeError(
+                f"{type(self).__name__} is a data module of lightning.pytorch, got a Trainer of pytorch_lightning; "
+                "import Trainer and LightningModule from lightning.pytorch, or return lit_loader.DataLoader from a "
+                "data module of pytorch_lightning"
+            )
+        self._trainer = trainer
 
     @property
     def seed(self) -> int:

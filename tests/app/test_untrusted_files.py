@@ -197,12 +197,12 @@ def test_the_installed_command_runs_no_code_of_a_checkpoint(checkpoint, evil, tm
     [
         (b"", "cannot be read as a checkpoint"),
         (b"PK\x03\x04" + bytes(100), "cannot be read as a checkpoint"),
-        ({"layer.weight": torch.zeros(2)}, r"is no checkpoint of Lightning: .* pass model\.weights="),
+        ({"layer.weight": torch.zeros(2)}, r"is not a Lightning checkpoint: .* pass model\.weights="),
         (
             {"state_dict": {}, "epoch": 1, "global_step": 2, "loops": {}},
             "holds weights alone, without optimizer_states",
         ),
-        ([1, 2], "is no checkpoint of Lightning"),
+        ([1, 2], "is not a Lightning checkpoint"),
     ],
 )
 def test_training_from_no_checkpoint_is_one_line(app, tmp_path, content, message):
