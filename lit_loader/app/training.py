@@ -82,7 +82,7 @@ def _check_place(cfg: DictConfig, path: str | None) -> None:
     folder = Path(cfg.paths.output_dir).absolute()
     if path is None or Path(path).absolute().parent.parent != folder:
         raise ConfigError(
-            f"resume_in_place={cfg.resume_in_place} goes on in the folder of a run, and this one would resume from "
+            f"resume_in_place={cfg.resume_in_place} continues in the folder of a run, and this one would resume from "
             f"ckpt_path={path} in {folder}; give resume_in_place=true ckpt_path=FILE as words of the command"
         )
 

@@ -96,7 +96,7 @@ def test_resuming_in_place_sets_the_folder_of_the_checkpoint(checkpoint):
 
 def test_resuming_in_place_needs_a_run_and_no_sweep(checkpoint, tmp_path):
     for words in ([], [f"ckpt_path={tmp_path}/a/b.ckpt"], [f"ckpt_path={checkpoint}", "-m"]):
-        with pytest.raises(ConfigError, match="goes on in the folder of one run; give it with ckpt_path="):
+        with pytest.raises(ConfigError, match="continues in the folder of one run; give it with ckpt_path="):
             in_place([*words, "resume_in_place=true"])
 
 
