@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,9 @@ from lit_loader.datasets import ImageReading
 from lit_loader.types import FIRST_LABEL
 
 __all__ = ["PredictionWriter"]
+
+_NOTE_INTERVAL_S = 10.0
+"""Time from one note of how many pictures are drawn to the next; the trainer's progress bar has the terminal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,7 +279,11 @@ class PredictionWriter(BasePredictionWriter):
             "min_score": 0.0 if predict_set.is_object else self.min_picture_score,
         }
         table = predict_set.images
-        for row in rows:
+        last_note = time.monotonic()
+        for number, row in enumerate(rows):
+            if time.monotonic() - last_note > _NOTE_INTERVAL_S:
+                rank_zero_info(f"pictures: {number} of {len(rows)}")
+                last_note = time.monotonic()
             # Read again: a batch has the image as the model sees it, resized or cropped.
             pixels = self._reading.read(table.image_path(row))
             draw_prediction(pixels, results[row], folder / f"{table.image_paths[row]}.jpg", **drawing)

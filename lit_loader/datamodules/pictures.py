@@ -427,7 +427,7 @@ def _figure(
         if texts:
             truth = None if truths is None else truths[i]
             wrong = truth not in (None, texts[i])
-            text = f"{texts[i]} ({truth})" if wrong else texts[i]
+            text = f"{texts[i]} (true: {truth})" if wrong else texts[i]
             axis.set_title(
                 short_text(text, cell_width // 8), fontsize=9, color=_COLOURS[0] if wrong else "black"
             )

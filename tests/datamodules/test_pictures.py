@@ -117,7 +117,7 @@ def test_weak_detections_are_left_out_with_their_points():
 def test_wrong_labels_are_told_from_right_ones():
     figure = draw_labels(IMAGES, ["disc", "star"], truths=["disc", "square"])
     right, wrong = figure.axes[:2]
-    assert (right.get_title(), wrong.get_title()) == ("disc", "star (square)")
+    assert (right.get_title(), wrong.get_title()) == ("disc", "star (true: square)")
     assert right.title.get_color() != wrong.title.get_color()
     assert [axis.get_title() for axis in draw_labels(IMAGES, ["a", "b"]).axes[:2]] == ["a", "b"]
 

@@ -80,7 +80,7 @@ def test_a_wrong_class_of_a_crop_is_red_with_the_true_one_behind_it(table):
     figure = draw_predictions(
         Saying({"keypoints": batch.keypoints, "class_logits": logits}), datamodule, batch
     )
-    assert titles(figure) == ["common", "common", "common (rare)", "common", "common"]
+    assert titles(figure) == ["common", "common", "common (true: rare)", "common", "common"]
     colours = [axis.title.get_color() for axis in figure.axes[:5]]
     assert [colour == RED for colour in colours] == [False, False, True, False, False]
 
@@ -90,7 +90,7 @@ def test_a_wrong_label_is_red_and_an_unknown_one_is_not_wrong(table):
         datamodule, batch = batch_of(ClassificationDataModule, table, stage, label_attribute="finish")
         assert len(batch.labels) == last
         figure = draw_predictions(Saying(torch.eye(3)[[0] * last]), datamodule, batch)
-        wanted = ["plain" if label <= 0 else "plain (dotted)" for label in batch.labels.tolist()]
+        wanted = ["plain" if label <= 0 else "plain (true: dotted)" for label in batch.labels.tolist()]
         assert titles(figure) == wanted
         assert [axis.title.get_color() == RED for axis in figure.axes[:last]] == [
             label > 0 for label in batch.labels.tolist()
@@ -103,7 +103,7 @@ def test_several_labels_are_those_above_a_half(table):
     datamodule, batch = batch_of(ClassificationDataModule, table, multi_label=True)
     found = torch.tensor([[0.9, 0.6, 0.4]]).expand(6, -1)
     texts = titles(draw_predictions(Saying(found), datamodule, batch))
-    assert texts[:3] == ["common, rare (common)", "common, rare (common)", "common, rare (rare)"]
+    assert texts[:3] == [f"common, rare (true: {name})" for name in ("common", "common", "rare")]
 
 
 def test_boxes_are_the_predicted_ones_above_the_score(table, monkeypatch):
