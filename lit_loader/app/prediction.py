@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
+from typing import Any
 
 import hydra
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lit_loader.app.building import build_run, checkpoint_path, console, loading
@@ -76,7 +78,7 @@ def _naming_the_policy() -> Iterator[None]:
 
 def _with_image_files(cfg: DictConfig) -> DictConfig:
     """Return a copy of a config whose data set is the images of ``source``."""
-    cuts_objects = cfg.datamodule.get("sample_unit") == "object"
+    cuts_objects = _sample_unit(cfg) == "object"
     copy = cfg.copy()
     # Names of the checkpoint do not pass through the config, where `${...}` in them would be resolved: the callback
     # takes them from the model.
@@ -93,6 +95,12 @@ def _with_image_files(cfg: DictConfig) -> DictConfig:
             "datamodule.sample_unit=object: each image is one object that fills it", soft_wrap=True
         )
     return copy
+
+
+def _sample_unit(cfg: DictConfig) -> Any:
+    """Return ``sample_unit`` of the data module: the config's, else the default of its constructor."""
+    parameter = signature(get_object(cfg.datamodule._target_)).parameters.get("sample_unit")
+    return cfg.datamodule.get("sample_unit", None if parameter is None else parameter.default)
 
 
 @hydra.main(version_base="1.3", config_path="pkg://lit_loader.conf", config_name="predict")

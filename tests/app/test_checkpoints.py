@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
+import lightning
 import pytest
 import torch
+from PIL import Image
 
 from lit_loader.datasets import ShapesSource
 from lit_loader.errors import BadSamplesWarning
+from lit_loader.recipes import LandmarkTask, heatmaps_small
 from tests.formats.text_sets import write_image
 from tests.small_app import SMALL, run_app
 from tests.voc_set import VocSet
@@ -125,12 +129,38 @@ def test_without_a_run_beside_the_checkpoint_no_data_set_has_to_be_chosen(app, r
 
 def test_a_format_that_cannot_hold_the_task_is_refused_by_its_key_before_images_are_read(app, tmp_path):
     (tmp_path / "a.png").write_bytes(b"no image")
-    torch.save({"hyper_parameters": {"class_names": ["cat", "dog"]}}, tmp_path / "a.ckpt")
+    checkpoint = {"hyper_parameters": {"class_names": ["cat", "dog"]}, "state_dict": {}}
+    torch.save(checkpoint, tmp_path / "a.ckpt")
     words = ["datamodule=classification", "model=classifier_small", "workers=inline", "trainer=cpu"]
     words += [f"ckpt_path={tmp_path}/a.ckpt", f"source={tmp_path}/a.png", "predict.format=coco"]
     result = app("predict", *words, code=1, small=False)
     assert "format='coco' holds objects with boxes" in result.err
     assert result.err.rstrip().endswith("give predict.format=csv")
+
+
+def test_landmarks_of_an_image_are_those_of_an_object_that_fills_it(app, tmp_path):
+    write_image(tmp_path / "a.png")
+    names = {"keypoint_names": ["left", "right"], "class_names": None}
+    task = LandmarkTask(partial(heatmaps_small, channels=8, head_channels=8), **names)
+    checkpoint = {
+        "hyper_parameters": names,
+        "state_dict": task.state_dict(),
+        "pytorch-lightning_version": lightning.__version__,
+    }
+    torch.save(checkpoint, tmp_path / "a.ckpt")
+    words = ["datamodule=landmarks", "model=heatmaps_small", "workers=inline", "trainer=cpu"]
+    words += [
+        "model.model.channels=8",
+        "model.model.head_channels=8",
+        "callbacks=none",
+        "~datamodule.sample_unit",
+    ]
+    result = app("predict", *words, f"ckpt_path={tmp_path}/a.ckpt", f"source={tmp_path}/a.png", small=False)
+    assert "datamodule.sample_unit=object: each image is one object that fills it" in result.out
+    ((name, *_, left, top, width, height),) = results_by_name(result.folder)
+    assert (name, left, top) == ("a.png", 0, 0)
+    with Image.open(tmp_path / "a.png") as image:
+        assert (width, height) == image.size
 
 
 def test_the_run_of_the_checkpoint_says_what_model_and_data_it_is_of(app, run):
