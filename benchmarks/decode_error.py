@@ -20,10 +20,12 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader.datasets import decode_image, open_image
-from lit_loader.transforms import CropToObjects, DecodeAwareCompose
+from lit_loader.transforms import CropToObjects, DecodeAwareCompose, landmark_transforms
 
 SIZES = ((375, 500), (481, 639), (960, 1280))
 SHARES = (0.5, 0.37, 0.25, 0.18, 0.125, 0.08)
+SIDES = (8, 16, 32, 64, 128, 256)
+BOXES = torch.tensor([(0.3, 0.3, 0.7, 0.7), (0, 0, 0.6, 0.5), (0.3, 0.4, 1, 1)])  # shares of width and height
 
 
 def photo_like(height: int, width: int, *, seed: int, num_discs: int = 14) -> Image.Image:
@@ -48,14 +50,22 @@ def difference(exact: Tensor, fast: Tensor) -> tuple[float, float, float]:
     return psnr, float(apart.max()), float(np.quantile(apart.numpy(), 0.999))
 
 
-def differences(paths: Sequence[Path], transform: DecodeAwareCompose) -> list[tuple[float, float, float]]:
-    """Return the `difference` of each file, after the same draws."""
+def differences(
+    paths: Sequence[Path], transform: DecodeAwareCompose, *, box: Tensor | None = None
+) -> list[tuple[float, float, float]]:
+    """Return the `difference` of each file, after the same draws; ``box`` is in shares of width and height."""
     found = []
     for number, path in enumerate(paths):
+        image = tv_tensors.Image(decode_image(path))
+        target = {}
+        if box is not None:
+            height, width = image.shape[-2:]
+            corners = box[None] * torch.tensor([width, height, width, height])
+            target["boxes"] = tv_tensors.BoundingBoxes(corners, format="XYXY", canvas_size=(height, width))
         torch.manual_seed(number)
-        exact, _ = transform(tv_tensors.Image(decode_image(path)), {})
+        exact, _ = transform(image, target)
         torch.manual_seed(number)
-        fast, _ = transform.read(open_image(path), {})
+        fast, _ = transform.read(open_image(path), target)
         found.append(difference(exact, fast))
     return found
 
@@ -81,11 +91,20 @@ def report(name: str, paths: Sequence[Path]) -> None:
                 ),
             ),
         ):
-            psnr, largest, rare = zip(*differences(paths, transform), strict=True)
-            told = f"{kind}, {share:.3g} of the side"
-            print(
-                f"  {told:28s} {min(psnr):12.1f} {np.median(psnr):8.1f} {max(largest):8.0f} {max(rare):10.1f}"
+            print_row(f"{kind}, {share:.3g} of the side", differences(paths, transform))
+    for side in SIDES:
+        for kind, settings in (("crops with fill", {}), ("turned crops", {"rotation": 30})):
+            transform = landmark_transforms(
+                bool(settings), size=side, fill=255, hflip=0, to_float=False, **settings
             )
+            results = [result for box in BOXES for result in differences(paths, transform, box=box)]
+            print_row(f"{kind}, {side} pixels", results)
+
+
+def print_row(name: str, results: Sequence[tuple[float, float, float]]) -> None:
+    """Print one row of a table, from the `differences` of its images."""
+    psnr, largest, rare = zip(*results, strict=True)
+    print(f"  {name:28s} {min(psnr):12.1f} {np.median(psnr):8.1f} {max(largest):8.0f} {max(rare):10.1f}")
 
 
 def main() -> None:

@@ -132,10 +132,10 @@ class EncodedImage(LazyImage):
     It is decoded at 1/2, 1/4 or 1/8 where that is enough. A region at full size has the bits of `decode_image`.
 
     Bound. Pixels of a part at 1/2, 1/4 or 1/8, shrunk to what is shown, against a full decode shrunk to the same: on
-    photo-like pictures of 239 to 960 rows and on photographs PSNR is at least 33 dB (median 45), 999 of 1000 values
-    are within 64 of 255 levels, and single values at sharp edges within 96. ``benchmarks/decode_error.py`` measures it.
-    Where a view reaches beyond the image, and a side is not a multiple of 2, 4 or 8, the last row or column is part of
-    a pixel and drawn as a whole one: beside the fill, 2 of 1000 values may be beyond 64, and single ones 150 off.
+    photo-like pictures of 239 to 960 rows and on photographs, shown at 8 pixels and more, also with fill around them,
+    PSNR is at least 33 dB (median 48), 999 of 1000 values are within 64 of 255 levels, and all within 96.
+    ``benchmarks/decode_error.py`` measures it. For that, a result of up to 192 pixels is read with 24 pixels more along
+    its shorter side, and where a side is not a multiple of 2, 4 or 8, its last pixel is mixed with the fill beyond it.
     The scaled pixels are the frequencies that fit and not means of pixels, so fine texture keeps more contrast.
 
     libjpeg-turbo 3 decodes where one is found, else simplejpeg, else Pillow; they give the same bits, and the first

@@ -20,8 +20,6 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv_functional
 
-from lit_loader.transforms.views import cut_pixels
-
 __all__ = ["Allocate", "resample"]
 
 Allocate: TypeAlias = Callable[[Sequence[int], torch.dtype], Tensor]
@@ -52,13 +50,13 @@ def resample(
 
     Returns:
         uint8 ``(3, *size)``, the three values of a pixel side by side if ``pixels`` has them so or ``empty`` is given:
-        where the box has whole pixels, the bits of torchvision's crop and resize.
+        where the box has whole pixels, the bits of torchvision's crop, pad and resize.
     """
     left, top, right, bottom = box
     low_x, low_y, high_x, high_y = math.floor(left), math.floor(top), math.ceil(right), math.ceil(bottom)
     cut = (low_x, low_y, high_x, high_y)
     if not (0 <= low_x < high_x <= pixels.shape[-1] and 0 <= low_y < high_y <= pixels.shape[-2]):
-        pixels, cut = cut_pixels(pixels, cut, fill=fill), (0, 0, high_x - low_x, high_y - low_y)
+        pixels, cut = _padded(pixels, cut, fill), (0, 0, high_x - low_x, high_y - low_y)
     if (left, top) != (low_x, low_y):
         inner = (left - low_x, top - low_y, right - low_x, bottom - low_y)
         found = _resized_by_pillow(_view(pixels, cut), inner, size)
@@ -78,6 +76,18 @@ def _ordinary_memory(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 def _view(pixels: Tensor, cut: _Cut) -> Tensor:
     left, top, right, bottom = cut
     return pixels[:, top:bottom, left:right]
+
+
+def _padded(pixels: Tensor, cut: _Cut, fill: float) -> Tensor:
+    """Return a cut that goes beyond the image, with the strides that the resize is fast with."""
+    left, top, right, bottom = cut
+    height, width = pixels.shape[1:]
+    canvas = _ordinary_memory((bottom - top, right - left, 3), torch.uint8).fill_(fill).permute(2, 0, 1)
+    x0, x1 = max(left, 0), min(right, width)
+    y0, y1 = max(top, 0), min(bottom, height)
+    if x0 < x1 and y0 < y1:
+        canvas[:, y0 - top : y1 - top, x0 - left : x1 - left] = pixels[:, y0:y1, x0:x1]
+    return canvas
 
 
 def _placed(pixels: Tensor, empty: Allocate | None) -> Tensor:

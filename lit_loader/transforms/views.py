@@ -65,14 +65,8 @@ class View:
         mapped, _ = self.points(corners)
         return torch.cat([mapped.amin(dim=1), mapped.amax(dim=1)], dim=1) if len(boxes) else boxes.float()
 
-    def pixels(self, image: Any, *, fill: float, origin: tuple[int, int] = (0, 0)) -> Any:
-        """Return the pixels shown of an image or mask ``(..., H, W)``, of its own type and dtype.
-
-        Args:
-            image: All pixels, or at least those shown and one more on each side where the image has it.
-            fill: Value beyond the image.
-            origin: x and y of the upper left corner of ``image``, where it is not all pixels.
-        """
+    def pixels(self, image: Any, *, fill: float) -> Any:
+        """Return the pixels shown of an image or mask ``(..., H, W)``, of its own type and dtype; ``fill`` beyond."""
         low, high = self._bounds()
         height, width = image.shape[-2:]
         if needs_care(self, (height, width)):
@@ -80,9 +74,22 @@ class View:
             low, high = (np.clip(side, 0, [width, height]) for side in (low - more, high + more))
             return self._pixels_between(image, low, high, rim=_RIM, fill=fill)
         if self.upright:
-            cut = cut_pixels(image, (*(low - origin).tolist(), *(high - origin).tolist()), fill=fill)
-            return _resize(cut, self.size)
-        return self._pixels_between(image, low, high, rim=0, fill=fill, origin=origin)
+            return _resize(cut_pixels(image, (*low.tolist(), *high.tolist()), fill=fill), self.size)
+        return self._pixels_between(image, low, high, rim=0, fill=fill)
+
+    def part(self) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
+        """Return the part (left, top, right, bottom) that is cut out, and the (height, width) it is resized to."""
+        low, high = self._bounds()
+        size = self.size if self.upright else self._shrunk_size(low, high)
+        left, top, right, bottom = (*low.tolist(), *high.tolist())
+        return (left, top, right, bottom), size
+
+    def warped(self, source: Any) -> Any:
+        """Return the pixels shown, from those of `part` at its size."""
+        if self.upright:
+            return source
+        low, high = self._bounds()
+        return self._warped(source, low, high, rim=0, fill=None)
 
     def _bounds(self) -> tuple[npt.NDArray[np.int_], npt.NDArray[np.int_]]:
         """Return x and y of the upper left and lower right corner of what is cut out."""
@@ -100,7 +107,6 @@ class View:
         *,
         rim: int,
         fill: float,
-        origin: tuple[int, int] = (0, 0),
     ) -> Any:
         """Return the pixels shown, of which those from corner ``low`` to ``high`` are read.
 
@@ -110,21 +116,36 @@ class View:
             high: The lower right one; what lies beyond it is ``fill`` where ``rim`` is above 0.
             rim: Pixels of ``fill`` put around what is read, once it is shrunk.
             fill: Value beyond the image.
-            origin: As for `pixels`.
         """
-        sides = high - low
-        if (sides <= 0).any():
+        if (high <= low).any():
             return _filled(image, self.size, fill=fill)
-        # At least 2 pixels: torch 2.15 fails an assertion of its own where it shrinks an image to a single one.
-        shrunk = np.maximum(2, np.round(sides * np.minimum(1.0, self.scale()))).astype(int)
-        cut = cut_pixels(image, (*(low - origin).tolist(), *(high - origin).tolist()), fill=fill)
-        source = _resize(cut, (int(shrunk[1]), int(shrunk[0])))
+        cut = cut_pixels(image, (*low.tolist(), *high.tolist()), fill=fill)
+        source = _resize(cut, self._shrunk_size(low, high))
         if rim:
             source = functional.pad(source, [rim] * 4, fill=fill)
-        zoom = shrunk / sides
+        return self._warped(source, low, high, rim=rim, fill=fill if rim else None)
+
+    def _shrunk_size(self, low: npt.NDArray[np.int_], high: npt.NDArray[np.int_]) -> tuple[int, int]:
+        """Return the (height, width) that pixels between two corners are shrunk to before the warp."""
+        # At least 2 pixels: torch 2.15 fails an assertion of its own where it shrinks an image to a single one.
+        width, height = np.maximum(2, np.round((high - low) * np.minimum(1.0, self.scale()))).astype(int)
+        return int(height), int(width)
+
+    def _warped(
+        self,
+        source: Any,
+        low: npt.NDArray[np.int_],
+        high: npt.NDArray[np.int_],
+        *,
+        rim: int,
+        fill: float | None,
+    ) -> Any:
+        """Return the pixels shown, from shrunk ones; arguments as for `_pixels_between`."""
+        height, width = (side - 2 * rim for side in source.shape[-2:])
+        zoom = np.array([width, height]) / (high - low)
         shift = rim - low * zoom
         to_source = np.array([[zoom[0], 0, shift[0]], [0, zoom[1], shift[1]], [0, 0, 1.0]])
-        return _warp(source, to_source @ self._matrix(), self.size, fill=fill if rim else None)
+        return _warp(source, to_source @ self._matrix(), self.size, fill=fill)
 
     def scale(self) -> Matrix:
         """Return the result's pixels for one of the image, along x and y."""

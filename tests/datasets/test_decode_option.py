@@ -56,7 +56,7 @@ def same(ours, theirs):
 
 
 def test_fast_samples_differ_from_exact_ones_in_pixels_alone_and_those_are_of_a_full_decode(table, opened):
-    transforms = detection_transforms(True, size=48, photometric=0.5)
+    transforms = detection_transforms(True, size=32, photometric=0.5)
     exact, fast = (
         DetectionDataset(table, transforms=transforms, reading=ImageReading(decode=way))
         for way in ("exact", "fast")
