@@ -23,35 +23,43 @@ StartFn: TypeAlias = Callable[[], tuple[Batches, Progress]]
 """Claims an epoch and starts it; returns its batches and the progress that counts them."""
 
 
-class WaitTime:
-    """Sum of the time that a loader's iterators have waited for batches.
+class IterationHooks:
+    """What a loader shares with its iterators.
 
     Attributes:
-        seconds: The sum.
+        wait_s: Sum of the seconds that they have waited for batches.
+        check_batch: Called with each batch before it is page-locked or moved, or None.
     """
 
-    seconds = 0.0
+    def __init__(self) -> None:
+        self.wait_s = 0.0
+        self.check_batch: Callable[[Any], None] | None = None
 
 
 class TimedBatches(WrappedBatches):
-    """Adds the time that the engine takes to return each batch to a sum; the transfer to a device does not count.
+    """Adds the time that the engine takes to return each batch to a sum, and has each batch checked.
+
+    The transfer to a device does not count.
 
     Args:
         batches: The engine's.
-        wait_time: The sum.
+        hooks: The loader's.
     """
 
-    def __init__(self, batches: Batches, wait_time: WaitTime) -> None:
+    def __init__(self, batches: Batches, hooks: IterationHooks) -> None:
         super().__init__(batches)
-        self._wait_time = wait_time
+        self._hooks = hooks
 
     def next_batch(self) -> Any:
-        """Return the next batch; errors are those of the engine."""
+        """Return the next batch; errors are those of the engine and of the check."""
         start = time.perf_counter()
         try:
-            return self._batches.next_batch()
+            batch = self._batches.next_batch()
         finally:
-            self._wait_time.seconds += time.perf_counter() - start
+            self._hooks.wait_s += time.perf_counter() - start
+        if self._hooks.check_batch is not None:
+            self._hooks.check_batch(batch)
+        return batch
 
 
 def _close_when_collected(batches: Batches) -> None:

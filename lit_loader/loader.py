@@ -12,7 +12,7 @@ NOTE [Two regimes]
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sized
+from collections.abc import Callable, Iterable, Sized
 from functools import partial
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -42,7 +42,7 @@ from lit_loader.engine import (
     WorkerMethod,
 )
 from lit_loader.errors import ResumeWarning
-from lit_loader.iterator import LoaderIterator, TimedBatches, WaitTime
+from lit_loader.iterator import IterationHooks, LoaderIterator, TimedBatches
 from lit_loader.lightning_compat import (
     register_rebuild_hook,
     replace_torch_samplers,
@@ -199,7 +199,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self.device = checked_device(device)
         self.resume = resume
         self._worker_manager, self._epochs = WorkerManager(), EpochState()
-        self._wait_time = WaitTime()
+        self._hooks = IterationHooks()
         is_default = seed is not None and sampler is None and batch_sampler is None
         if is_default and not isinstance(dataset, IterableDataset):
             sized = cast("Sized", dataset)  # as of any map dataset; the samplers refuse one without a length
@@ -359,7 +359,7 @@ class DataLoader(TorchDataLoader[T_co]):
                 num_batches=progress.num_batches,
                 seen=seen_indices(spec.batch_sampler),
             )
-        return TimedBatches(batches, self._wait_time), progress
+        return TimedBatches(batches, self._hooks), progress
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -420,7 +420,20 @@ class DataLoader(TorchDataLoader[T_co]):
 
         Page-locking and copies to a device do not count, nor does waiting for the device.
         """
-        return self._wait_time.seconds
+        return self._hooks.wait_s
+
+    @property
+    def check_batch(self) -> Callable[[Any], None] | None:
+        """Called with each batch before it is page-locked or moved to a device, or None.
+
+        The error that it raises is raised in place of the batch. Values of a batch can be read there without waiting
+        for a device. It may be set at any time. Loaders that Lightning rebuilds, and pickled ones, begin with None.
+        """
+        return self._hooks.check_batch
+
+    @check_batch.setter
+    def check_batch(self, check: Callable[[Any], None] | None) -> None:
+        self._hooks.check_batch = check
 
     def close(self) -> None:
         """End the loader's workers; its live iterators end with them. The loader can be iterated again."""
@@ -435,7 +448,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         # iterators and workers belong to this process; a copy makes its own
-        return {**self.__dict__, "_iterator": None, "_bad_sample_log": None}
+        return {**self.__dict__, "_iterator": None, "_bad_sample_log": None, "_hooks": IterationHooks()}
 
 
 def _gather(value: Any) -> list[Any]:

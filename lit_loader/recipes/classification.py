@@ -136,9 +136,14 @@ class ClassificationTask(Task):
                 f"multi_label={self.multi_label} needs {wanted}, got {labels.dtype} {tuple(labels.shape)}; give "
                 "multi_label=True to the task and to ClassificationDataModule, or to none of them"
             )
-        if is_ids:
-            check_labels(labels, self.class_names, argument="class_names", first=0)
+        if self.must_check(labels):
+            self.check_batch(batch)
         return labels
+
+    def check_batch(self, batch: Any) -> None:
+        """Refuse labels that have no name."""
+        if isinstance(batch, ClassificationBatch) and not batch.labels.is_floating_point():
+            check_labels(batch.labels, self.class_names, argument="class_names", first=0)
 
     def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each image, float32 ``(B,)``."""

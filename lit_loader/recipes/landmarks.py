@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
-import torch
 from torch import Tensor
 
 from lit_loader.collate.landmarks import LandmarkBatch
@@ -19,6 +18,7 @@ from lit_loader.recipes.network import (
     check_keypoints,
     check_labels,
     check_names,
+    filled_pair,
     plain,
     soft_argmax,
 )
@@ -164,7 +164,7 @@ class LandmarkTask(Task):
         outputs = self._outputs(batch.images)
         logits = outputs["heatmaps"]
         size = self._map_size(logits, batch.images)
-        crop = size.new_tensor([batch.images.shape[-1], batch.images.shape[-2]])
+        crop = filled_pair(batch.images.shape[-1], batch.images.shape[-2], like=size)
         points, _ = soft_argmax(logits)
         losses = {"points": self.loss.points(points * (size / crop), batch.keypoints / crop, batch.mask)}
         losses["heatmaps"] = self.loss.heatmaps(logits, batch.keypoints / size, batch.mask)
@@ -206,7 +206,12 @@ class LandmarkTask(Task):
         height, width = (
             images.shape[-2:] if stride is None else (stride * side for side in heatmaps.shape[-2:])
         )
-        return heatmaps.new_tensor([width, height], dtype=torch.float32)
+        return filled_pair(width, height, like=heatmaps)
+
+    def check_batch(self, batch: Any) -> None:
+        """Refuse classes that have no name."""
+        if isinstance(batch, LandmarkBatch) and self.class_names is not None:
+            check_labels(batch.labels, self.class_names, argument="class_names", first=0)
 
     def _checked(self, batch: LandmarkBatch) -> LandmarkBatch:
         if not isinstance(batch, LandmarkBatch):
@@ -215,8 +220,8 @@ class LandmarkTask(Task):
                 "LandmarkDataModule"
             )
         check_keypoints(batch.keypoints, self.keypoint_names)
-        if self.class_names is not None:
-            check_labels(batch.labels, self.class_names, argument="class_names", first=0)
+        if self.must_check(batch.labels):
+            self.check_batch(batch)
         return batch
 
 

@@ -261,7 +261,7 @@ class ClassMetric(Metric):
             self.counts += found.reshape(-1, 5)  # of one class torchmetrics returns a row, not a table
         if losses is not None:
             self._has_losses = True
-            self.losses += torch.stack([losses.detach().sum(), losses.new_tensor(len(losses))])
+            self.losses += torch.stack([losses.detach().sum(), losses.new_full((), len(losses))])
 
     def compute(self) -> dict[str, Tensor]:
         """Return the counts by class, and the mean loss."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.ops import Conv2dNormActivation, MultiScaleRoIAlign
 
-from lit_loader.recipes.network import heatmap_loss, masked_mean, point_loss, soft_argmax
+from lit_loader.recipes.network import filled_pair, heatmap_loss, masked_mean, point_loss, soft_argmax
 
 __all__ = ["MultiTaskModel", "ObjectHeads", "jitter_boxes", "scale_boxes"]
 
@@ -84,7 +84,7 @@ class MultiTaskModel(nn.Module):
             outputs = look([jitter_boxes(one["boxes"], _BOX_JITTER) for one in resized])
             return found | self.heads.losses(outputs, resized)
         scales = [  # of the input over the image, x and y
-            one["boxes"].new_tensor([width / image.shape[-1], height / image.shape[-2]])
+            filled_pair(width / image.shape[-1], height / image.shape[-2], like=one["boxes"])
             for one, (height, width), image in zip(found, inputs.image_sizes, images, strict=True)
         ]
         boxes = [one["boxes"] * scale.repeat(2) for one, scale in zip(found, scales, strict=True)]

@@ -25,6 +25,7 @@ __all__ = [
     "classifier_small",
     "fcos_small",
     "feature_map",
+    "filled_pair",
     "heatmap_loss",
     "masked_mean",
     "plain",
@@ -303,6 +304,14 @@ def soft_argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([x, y], dim=-1), scores
 
 
+def filled_pair(first: float, second: float, *, like: Tensor) -> Tensor:
+    """Return two numbers as a tensor on the device of another one, float32 ``(2,)``.
+
+    They are filled in there: a copy from the CPU, as of ``new_tensor``, would wait for the device.
+    """
+    return torch.stack([like.new_full((), value, dtype=torch.float32) for value in (first, second)])
+
+
 def point_loss(points: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
     """Return the mean absolute error of present coordinates; 0 where no point is present.
 
@@ -386,7 +395,9 @@ def check_labels(labels: Tensor, names: Sequence[str], *, argument: str, first: 
     if not labels.numel():
         return
     background = " (0 is background)" if first else ""
-    low, high, last = int(labels.min()), int(labels.max()), first + len(names) - 1
+    # both in one copy: each waits for the device
+    low, high = torch.stack(labels.aminmax()).tolist()
+    last = first + len(names) - 1
     if low < first or high > last:
         raise ValueError(
             f"labels {low} to {high} must lie in {first} to {last}{note or background} "

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import inspect
 import math
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from lit_loader.collate import batch_images
+from lit_loader.datamodules.resuming import held_loaders
 from lit_loader.recipes.metrics import Report
 from lit_loader.recipes.network import check_unit_range
 from lit_loader.recipes.parameters import freeze_parameters, parameter_groups
@@ -129,6 +133,7 @@ class Task(LightningModule):
         self.make_scheduler, self.scheduler_interval = scheduler, scheduler_interval
         self.lr_scales, self.freeze_patterns = dict(lr_scales or {}), freeze
         self.compile_settings = compile
+        self._loaders_check = False
         self.val_scores: Any = None
         self.test_scores: Any = None
 
@@ -183,6 +188,33 @@ class Task(LightningModule):
     def on_train_start(self) -> None:
         """Keep frozen layers in evaluation mode; before, Lightning would warn of modules in it."""
         self._keep_frozen()
+        self._check_before_transfer()
+
+    def on_validation_start(self) -> None:
+        """Let the loaders check batches before they are moved."""
+        self._check_before_transfer()
+
+    def on_test_start(self) -> None:
+        """Let the loaders check batches before they are moved."""
+        self._check_before_transfer()
+
+    def check_batch(self, batch: Any) -> None:
+        """Refuse a batch whose values do not fit the task, such as labels without a name.
+
+        Called before the batch is moved, so that no step waits for the device. Batch transforms come later, so a batch
+        of a type that the task cannot read is let pass.
+        """
+
+    def must_check(self, values: Tensor) -> bool:
+        """Return whether a step has to check values: they can be read at once, or no loader has checked them."""
+        return values.device.type == "cpu" or not self._loaders_check
+
+    def _check_before_transfer(self) -> None:
+        """Let lit_loader's loaders check batches before these are moved; no others can."""
+        loaders = list(held_loaders(self._trainer))
+        for loader in loaders:
+            loader.check_batch = partial(_check_while_running, weakref.ref(self))
+        self._loaders_check = bool(loaders)
 
     def _keep_frozen(self) -> None:
         """Set layers of modules that are frozen as a whole, such as normalisation and dropout, to evaluation mode.
@@ -309,6 +341,14 @@ class Task(LightningModule):
         """
         total = self.trainer.estimated_stepping_batches
         return total if total > 0 else math.inf
+
+
+def _check_while_running(reference: weakref.ref[Task], batch: Any) -> None:
+    """Have a task check a batch, unless its trainer has ended: the loader may be used again without it."""
+    task = reference()
+    # After an error no hook of Lightning would be there to reset the loader.
+    if task is not None and task._trainer is not None and task._trainer.state.status == TrainerStatus.RUNNING:
+        task.check_batch(batch)
 
 
 def _plain(value: Any) -> Any:
