@@ -49,6 +49,9 @@ class NormalizeBatch(nn.Module):
         for name, values in (("scale", 1 / (255 * stds)), ("shift", -means / stds)):
             # not persistent: the arguments make them, so a checkpoint need not hold them
             self.register_buffer(name, values.float().view(-1, 1, 1), persistent=False)
+        # Copies of both by device: inside a `v2.Compose`, which registers no modules, the buffers stay on the CPU, and
+        # to copy them for each image would wait for the device.
+        self._copies: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def forward(self, batch: Any) -> Any:
         """Return the batch with normalised images.
@@ -92,7 +95,7 @@ class NormalizeBatch(nn.Module):
                 f"images are {image.dtype}, and NormalizeBatch takes uint8; let the data module's transforms keep that "
                 "(to_float=False), or leave NormalizeBatch out"
             )
-        scale, shift = (self.get_buffer(name).to(image.device) for name in ("scale", "shift"))
+        scale, shift = self._constants(image.device)
         channels = max(len(scale), len(shift))
         if image.ndim not in (3, 4) or channels not in (1, image.shape[-3]):
             raise ValueError(
@@ -101,6 +104,18 @@ class NormalizeBatch(nn.Module):
             )
         floats = image.as_subclass(Tensor).to(torch.float32, memory_format=torch.contiguous_format)
         return floats.mul_(scale).add_(shift)
+
+    def _constants(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return scale and shift on a device."""
+        scale, shift = self.get_buffer("scale"), self.get_buffer("shift")
+        if scale.device == device:
+            return scale, shift
+        if device not in self._copies:
+            self._copies[device] = (scale.to(device), shift.to(device))
+        return self._copies[device]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_copies": {}}  # a copy may be used where there is no such device
 
     def extra_repr(self) -> str:
         """Show the arguments."""

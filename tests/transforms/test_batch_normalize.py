@@ -13,6 +13,7 @@ from torchvision.transforms import v2
 
 from lit_loader.collate import ClassificationBatch, PaddedBatch
 from lit_loader.transforms import NormalizeBatch
+from tests.device.no_sync import META, NoSync
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -136,3 +137,13 @@ def test_what_are_no_uint8_images_is_refused(batch, error, message):
 def test_numbers_that_make_no_sense_are_refused_at_once(mean, std, message):
     with pytest.raises(ValueError, match=message):
         NormalizeBatch(mean, std)
+
+
+def test_constants_are_copied_once_to_a_device_also_inside_a_compose():
+    transform = v2.Compose([NormalizeBatch(MEAN, STD)])
+    batch = ([image.to(META) for image in images()], [{}, {}])
+    transform(batch)
+    with NoSync():
+        transform(batch)
+    batch_on_cpu = images()
+    close(copy.deepcopy(transform)(batch_on_cpu), batch_on_cpu)
