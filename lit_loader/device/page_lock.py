@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import warnings
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -50,7 +51,8 @@ class CudaPageLock:
         """Page-lock ``num_bytes`` of memory at an address; return False if that is not possible now."""
         if self._failed or os.getpid() != self._pid or _is_capturing():
             return False
-        error = _cudart().cudaHostRegister(address, num_bytes, _PORTABLE)
+        with self._on_device() as cudart:
+            error = cudart.cudaHostRegister(address, num_bytes, _PORTABLE)
         if int(error) == 0:
             return True
         self._clear_error()
@@ -75,11 +77,19 @@ class CudaPageLock:
             return True  # nothing is registered for a fork
         if _is_capturing():
             return False
-        error = int(_cudart().cudaHostUnregister(address))
+        with self._on_device() as cudart:
+            error = int(cudart.cudaHostUnregister(address))
         if error == 0:
             return True
         self._clear_error()
         return error == _NOT_REGISTERED  # Ctrl-C came before it was registered, or after it was unregistered
+
+    @contextlib.contextmanager
+    def _on_device(self) -> Iterator[Any]:
+        """Make the device the current one, because CUDA would create a context on any other; return the runtime."""
+        cudart = _cudart()  # initialises CUDA
+        with torch.cuda.device(self._device) if torch.cuda.is_initialized() else contextlib.nullcontext():
+            yield cudart
 
     def _clear_error(self) -> None:
         """Clear the error that CUDA keeps after a refused call, because the next kernel launch would raise it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import pytest
@@ -85,6 +86,28 @@ def test_nothing_is_registered_or_unregistered_while_a_graph_is_captured(cuda, l
     assert cuda.cleared == []  # a kernel would become a part of the graph
     assert lock.lock(8192, 1)
     assert lock.unlock(4096)
+
+
+def test_memory_is_registered_on_the_device_that_copies_from_it(cuda, monkeypatch):
+    current = []
+
+    @contextlib.contextmanager
+    def device(chosen):
+        current.append(chosen)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device", device)
+    devices = []
+    for name in ("cudaHostRegister", "cudaHostUnregister"):
+        call = getattr(cuda, name)
+        setattr(cuda, name, lambda *args, call=call: devices.append(*current) or call(*args))
+    lock = CudaPageLock(torch.device("cuda", 1))
+    assert lock.lock(4096, 1)
+    assert lock.unlock(4096)
+    assert devices == [torch.device("cuda", 1)] * 2
 
 
 def test_a_graph_that_another_thread_captures_does_not_switch_locking_off(cuda, lock):
