@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from lightning.pytorch import Trainer
 from torch import nn
 
@@ -40,7 +41,9 @@ def apply_to_batch(
     if isinstance(transform, nn.Module):
         held = (*transform.parameters(), *transform.buffers())
         if any(each.device != device for each in held):  # Lightning moves the model's modules only
-            transform.to(device)
+            # Validation may come first, in inference mode: parameters made there could not be changed in training.
+            with torch.inference_mode(False):
+                transform.to(device)
     stage, number = _next_batch(trainer)
     key = key64(seed, "batch transforms", stage, dataloader_idx, trainer.global_rank)
     with seeded_batch(key, trainer.current_epoch, number, device):

@@ -155,6 +155,16 @@ def test_a_module_is_moved_to_the_device_once():
     assert moves == [torch.device("cpu")]
 
 
+def test_a_module_that_validation_moves_to_the_device_can_be_changed_in_training():
+    module = nn.BatchNorm2d(3, device="meta")
+    module.to = lambda device: module.to_empty(device=device)
+    with torch.inference_mode():
+        apply_to_batch(module, torch.ones(2, 3, 4, 4), fake_trainer(), seed=1, dataloader_idx=0)
+    before = int(module.num_batches_tracked)
+    apply_to_batch(module, torch.ones(2, 3, 4, 4), fake_trainer(), seed=1, dataloader_idx=0)
+    assert int(module.num_batches_tracked) == before + 1
+
+
 def test_without_a_trainer_a_batch_stays_as_it_is(shapes):
     datamodule = DetectionDataModule(shapes, batch_transforms=draw, eval_batch_transforms=draw)
     assert datamodule.on_after_batch_transfer("batch", 0) == "batch"
