@@ -126,6 +126,11 @@ def register_rebuild_hook(loader: Any, sampler: Any, batch_sampler: Any) -> None
         is_fixed = isinstance(own, Sequence)
         sampler = loader.sampler if is_fixed else own
         shown = (_ShownAsFixed if is_fixed else _ShownAsDistributed)(loader.dataset, own)
+    is_prediction = is_watched(batch_sampler) and not hasattr(own, "set_epoch")
+    if loader.seed is None and is_prediction:
+        # the sampler stays that of torch's constructor, as in torch's loader that Lightning rebuilt
+        _record(loader, sampler, own)
+        return
     if loader.seed is None and not isinstance(sampler, OrderSampler):
         in_order = isinstance(sampler, torch.utils.data.SequentialSampler) or type(own) is not BatchSampler
         shown = (_ShownAsSequential if in_order else _ShownAsRandom)(loader.dataset, own)
@@ -247,7 +252,7 @@ def _correct_prediction(rebuilt: Any, sampler: Any, batch_sampler: Any) -> None:
             inner = unwrapped(rebuilt.batch_sampler)
             rebuilt.batch_sampler.sampler = inner.sampler = batch_sampler.sampler
             return
-        if rebuilt.sampler is batch_sampler.sampler:
+        if unwrapped(rebuilt.batch_sampler).sampler is batch_sampler.sampler:
             return
     _wrap_instead(rebuilt, batch_sampler, sampler)
 
@@ -264,16 +269,22 @@ def _wrap_instead(rebuilt: Any, batch_sampler: Any, sampler: Any) -> None:
         warnings.warn(text, UserWarning, stacklevel=2)
     attributes = getattr(batch_sampler, "__dict__", {})
     rebuilt.batch_sampler.__dict__.update(attributes, _batch_sampler=batch_sampler)
-    _set(rebuilt, sampler=sampler)
+    if rebuilt.seed is not None or hasattr(batch_sampler, "set_epoch"):
+        _set(rebuilt, sampler=sampler)
 
 
 def _correct_overfitting(rebuilt: Any, sampler: Any, batch_sampler: Any) -> None:
     """Give ``overfit_batches`` the same batches in every epoch, of the indices that the sampler gives."""
     if batch_sampler is not None and type(batch_sampler) is not BatchSampler:
-        raise ValueError(
+        text = (
             f"batch_sampler={_name(batch_sampler)} may go on shuffling, which overfit_batches cannot stop; leave "
             "it out of this run, and give batch_size="
         )
+        if rebuilt.seed is not None:
+            raise ValueError(text)
+        if _is_first_warning(batch_sampler):
+            warnings.warn(text, UserWarning, stacklevel=2)
+        return
     fixed = rebuilt.sampler
     if isinstance(sampler, OrderSampler):
         given = sampler.expected_visits() > 0
@@ -306,12 +317,8 @@ def _warn_of_sharding(rebuilt: Any, injected: Any, sampler: Any, batch_sampler: 
     """Warn once if Lightning's sharding does not give what the user's sampler gives."""
     lost = _lost_by_sharding(rebuilt, injected, sampler, batch_sampler)
     given = sampler if batch_sampler is None else batch_sampler
-    if lost is None or injected.rank != 0:
+    if lost is None or injected.rank != 0 or not _is_first_warning(given):
         return
-    with contextlib.suppress(TypeError):  # a list, for example, has no weak references
-        if _warned.get(id(given)) is given:
-            return
-        _warned[id(given)] = given
     argument = "sampler" if batch_sampler is None else "batch_sampler"
     warnings.warn(
         f"{argument}={_name(given)} was replaced by Lightning's {_name(injected)}, as with torch's DataLoader: {lost}. "
@@ -321,6 +328,15 @@ def _warn_of_sharding(rebuilt: Any, injected: Any, sampler: Any, batch_sampler: 
         UserWarning,
         stacklevel=2,
     )
+
+
+def _is_first_warning(sampler: Any) -> bool:
+    """Note that there is a warning of a sampler, and return whether it is the first one."""
+    with contextlib.suppress(TypeError):  # a list, for example, has no weak references
+        if _warned.get(id(sampler)) is sampler:
+            return False
+        _warned[id(sampler)] = sampler
+    return True
 
 
 def _lost_by_sharding(rebuilt: Any, injected: Any, sampler: Any, batch_sampler: Any) -> str | None:

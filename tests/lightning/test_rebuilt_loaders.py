@@ -10,7 +10,14 @@ import weakref
 import pytest
 import torch
 from lightning.fabric.utilities.data import _update_dataloader as fabrics_update
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SubsetRandomSampler
+from lightning.pytorch.utilities.data import _update_dataloader
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+)
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from lit_loader import DataLoader, samplers
@@ -156,6 +163,34 @@ def test_without_a_seed_overfitting_leaves_a_users_batch_sampler_as_it_leaves_to
     for kind in (TorchDataLoader, DataLoader):
         made = kind(DATA, batch_sampler=given())
         assert as_lightning(lambda made=made: made, world_size=1, overfit_batches=2) is made
+
+
+def test_without_a_seed_a_users_batch_sampler_that_lightning_rebuilt_is_left_with_one_warning():
+    """Lightning rebuilds all loaders if one shuffles; its own test_custom_torch_batch_sampler does it directly."""
+    given = Buckets(OwnRandom(DATA), 4, False)
+    expected = _update_dataloader(TorchDataLoader(DATA, batch_sampler=given), SequentialSampler(DATA))
+    made = loader(batch_sampler=given)
+    with pytest.warns(UserWarning, match="batch_sampler=Buckets may go on shuffling") as told:
+        rebuilt = [_update_dataloader(made, SequentialSampler(DATA)) for _ in range(2)]
+    assert len(told) == 1
+    for one in rebuilt:
+        assert type(one.batch_sampler) is Buckets
+        assert batches(one) == batches(expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*was replaced by Lightning's")
+@pytest.mark.parametrize(
+    "sampler", [None, RandomSampler(DATA), samplers.RandomSampler(DATA)], ids=["none", "torch's", "ours"]
+)
+@pytest.mark.parametrize("kind", [None, BatchSampler, Plainer, Buckets])
+def test_without_a_seed_a_prediction_has_lightnings_sampler(sampler, kind):
+    given = {"batch_size": 4} if sampler is None else over(sampler, kind)
+    for world_size in (1, 2):
+        theirs, ours = (
+            as_lightning(lambda loader=loader: loader(DATA, **given), PREDICT, world_size=world_size)
+            for loader in (TorchDataLoader, DataLoader)
+        )
+        assert type(ours.sampler) is type(theirs.sampler) is SequentialSampler
 
 
 # -- the mechanism ----------------------------------------------------------------------------------------
