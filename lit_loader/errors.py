@@ -14,7 +14,7 @@ __all__ = [
     "LitLoaderError",
     "NotResumableWarning",
     "ResumeWarning",
-    "SharedGeneratorError",
+    "SharedGeneratorWarning",
     "TooManyBadSamplesError",
     "UnsafePathError",
     "UnsendableBatchError",
@@ -77,8 +77,8 @@ class ResumeWarning(UserWarning):
     """A loader resumes from a state on an assumption or at a cost, or ignored the state."""
 
 
-class SharedGeneratorError(LitLoaderError, RuntimeError):
-    """Worker threads draw from a generator that they share, so a seed could not fix what they draw."""
+class SharedGeneratorWarning(UserWarning):
+    """Worker threads seem to draw from a generator that they share, so a seed could not fix what they draw."""
 
 
 class UnsendableBatchError(LitLoaderError, RuntimeError):

@@ -113,8 +113,8 @@ class DataLoader(TorchDataLoader[T_co]):
         world_size: How many ranks share the order, or None for the size of the initialised process group, else 1.
         worker_method: "multiprocessing" or "thread". Threads share the dataset object and need no copy of it, which
             pays where samples are long calls that release the GIL. Each thread has its own worker info, seed and torch
-            generator. A dataset that draws from the generators of ``random`` or ``numpy.random``, which threads share,
-            is refused if there is a seed.
+            generator. If there is a seed, a dataset that draws from the generators of ``random`` or ``numpy.random``,
+            which threads share, brings a `lit_loader.errors.SharedGeneratorWarning`.
         max_worker_restarts: With a seed and a map dataset: how many worker processes that ended (out of memory,
             killed, crashed) are replaced in an epoch, each with a warning, or None for 3. The batches that such a
             worker was making are made again, the same bits. One more, or any without a seed, raises

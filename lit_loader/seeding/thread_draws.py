@@ -1,12 +1,12 @@
 """A check of the first tasks of worker threads: does the dataset draw from generators that the threads share?
 
-Problem: a dataset that draws from ``random`` in worker threads must be refused, but a generator does not record which
+Problem: a dataset that draws from ``random`` in worker threads does not repeat, but a generator does not record which
 thread drew, and the main thread or another loader's threads may draw too. Mechanism: the generators are compared before
-and after a task, and so is the CPU time of every other thread: a thread that has not run has not drawn. So no dataset
-is refused wrongly.
-The check is best effort. Not covered: a dataset that draws only now and then; one that leaves a generator as it was,
-because it always seeds it with the same number; other threads that run all the time; platforms without a CPU clock for
-each thread.
+and after a task, and so is the CPU time of every other thread: a thread that has not run has not drawn.
+The check is best effort, and so it warns and refuses nothing: where a virtual machine takes stolen time off a thread's,
+or where the clock is coarse, a thread that has drawn may seem to have rested. Not covered: a dataset that draws only
+now and then; one that leaves a generator as it was, because it always seeds it with the same number; other threads that
+run all the time; platforms without a CPU clock for each thread.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import random
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Set
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from lit_loader.errors import SharedGeneratorError
+from lit_loader.errors import SharedGeneratorWarning
 from lit_loader.seeding.generators import call_uncollected
 
 _T = TypeVar("_T")
@@ -37,8 +38,8 @@ class DrawCheck:
     """Checks the first tasks of a backend's worker threads.
 
     As long as the result is uncertain, a task waits until the consumer waits too and no other thread runs, so that the
-    check after the task is certain. This is so at the beginning, so that a dataset that draws is refused before a batch
-    is delivered, and after an uncertain check. No wait is longer than 0.1 s, because workers may need each other.
+    check after the task is certain. This is so at the beginning, so that the warning comes before the first batch, and
+    after an uncertain check. No wait is longer than 0.1 s, because workers may need each other.
 
     Args:
         num_workers: Number of worker threads.
@@ -53,28 +54,22 @@ class DrawCheck:
         self._workers: set[int] = set()
         self._tasks_left, self._waits_left = _NUM_TASKS, _NUM_WAITS * num_workers
         self._is_open = True
-        self._refused: str | None = None  # the message only, because an error would keep its frames alive
+        self._warning = threading.Lock()  # acquired for good by the thread that warns
 
     @property
     def over(self) -> bool:
         """Whether no more tasks are checked."""
-        return self._tasks_left <= 0 and self._refused is None
+        return self._tasks_left <= 0
 
     def worker_ready(self) -> None:
         """Add the calling worker. Its ``worker_init_fn``, which may draw, is done."""
         self._workers.add(threading.get_native_id())
 
     def watch(self, work: Callable[[], _T]) -> _T:
-        """Do a worker's task and return its result.
-
-        Raises:
-            SharedGeneratorError: If the dataset draws from a process-wide generator.
-        """
+        """Do a worker's task and return its result; warn once if the dataset draws from a process-wide generator."""
         if self._is_open and self._waits_left > 0:
             self._waits_left -= 1
             self._wait_for_rest()
-        if self._refused is not None:
-            raise SharedGeneratorError(self._refused)
         self._tasks_left -= 1
         if len(self._workers) < self._num_workers:
             return work()
@@ -87,12 +82,15 @@ class DrawCheck:
         # If another thread has run meanwhile, it may have drawn.
         others_rested = cpu_times is not None and cpu_times == _cpu_times_of_others(self._workers)
         self._is_open = bool(changed) and not others_rested
-        if changed and not self._is_open:
-            self._refused = (
-                f"the dataset (or collate_fn) draws from the process-wide generator of {' and '.join(changed)}; worker "
-                'threads share it; draw from lit_loader.sample_rng(), or use worker_method="multiprocessing"'
+        if changed and not self._is_open and self._warning.acquire(blocking=False):
+            self._tasks_left = 0
+            warnings.warn(
+                "the dataset (or collate_fn) seems to draw from the process-wide generator of "
+                f"{' and '.join(changed)}; worker threads share it, so the seed does not fix these draws; draw from "
+                'lit_loader.sample_rng(), or use worker_method="multiprocessing"',
+                SharedGeneratorWarning,
+                stacklevel=2,
             )
-            raise SharedGeneratorError(self._refused)
         return made
 
     def _wait_for_rest(self) -> None:

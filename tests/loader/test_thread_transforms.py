@@ -200,6 +200,7 @@ def test_mixing_in_the_collate_function(mix):
     )
 
 
+@pytest.mark.filterwarnings("ignore::lit_loader.errors.SharedGeneratorWarning")
 def test_without_the_scope_they_would_differ(monkeypatch):
     """The mechanism disabled."""
     monkeypatch.setattr(thread_scope.ThreadScope, "__enter__", lambda scope: scope)
