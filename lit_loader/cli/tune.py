@@ -25,6 +25,7 @@ from lit_loader.tuning import (
     Measurement,
     TuningResult,
     diagnose,
+    explain_choice,
     median,
     search_settings,
 )
@@ -58,10 +59,12 @@ def tune(arguments: argparse.Namespace) -> None:
     overrides = " ".join(worker_override(cfg, name, value) for name, value in settings.items())
     figures = tuned.medians()
     verdicts = diagnose(figures, median(tuned.measured[tuned.best]), host)
+    choice = explain_choice(tuned)
     auto = _auto(figures, tuned.best, host, arguments.simulate_step)
     if arguments.json:
         result = {
             "best": asdict(tuned.best),
+            "choice": choice,
             "overrides": overrides,
             "auto": auto,
             "verdicts": [verdict._asdict() for verdict in verdicts],
@@ -73,6 +76,7 @@ def tune(arguments: argparse.Namespace) -> None:
     rows = [_row(each, tuned) for each in figures]
     print_table("training batches, medians", list(rows[0]), [list(row.values()) for row in rows])
     print_lines(*(f"{candidate!s} cannot be used: {why}" for candidate, why in tuned.refused.items()))
+    print_lines(*([] if choice is None else [f"- {choice}"]))
     print_lines(*(f"- {verdict.text}" for verdict in verdicts), f"- {auto['text']}", "")
     print_lines(f"best: {tuned.best!s}; to use it:", "", f"  {overrides}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lit_loader.tuning.meter import LoaderMeter
-from lit_loader.tuning.report import Verdict, diagnose
+from lit_loader.tuning.report import Verdict, diagnose, explain_choice
 from lit_loader.tuning.search import (
     INLINE,
     METHODS,
@@ -29,6 +29,7 @@ __all__ = [
     "Verdict",
     "coarse_grid",
     "diagnose",
+    "explain_choice",
     "median",
     "neighbours",
     "pick",

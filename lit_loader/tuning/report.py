@@ -11,9 +11,17 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from lit_loader.resources import Resources
-from lit_loader.tuning.search import INLINE, Measurement
+from lit_loader.tuning.search import (
+    INLINE,
+    INLINE_MARGIN,
+    TIE,
+    Measurement,
+    TuningResult,
+    is_measured_enough,
+    median,
+)
 
-__all__ = ["Verdict", "diagnose"]
+__all__ = ["Verdict", "diagnose", "explain_choice"]
 
 _Measured = Sequence[Measurement]
 
@@ -48,6 +56,30 @@ def diagnose(measured: _Measured, best: Measurement, host: Resources) -> list[Ve
     texts = {rule.__name__.strip("_"): rule(measured, best, host) for rule in _RULES}
     verdicts = [Verdict(name, text) for name, text in texts.items() if text]
     return verdicts or [Verdict("no_limit", _no_limit(measured, best, host))]
+
+
+def explain_choice(result: TuningResult) -> str | None:
+    """Return why the chosen settings are not those with the highest median, or None if they are.
+
+    Args:
+        result: The result of a search.
+    """
+    chosen = median(result.measured[result.best])
+    fastest = max(result.medians(), key=lambda figures: figures.samples_per_s)
+    if fastest.samples_per_s <= chosen.samples_per_s:
+        return None
+    repeats = len(result.measured[fastest.candidate])
+    if not is_measured_enough(fastest.candidate, result.measured):
+        times = "once" if repeats == 1 else f"{repeats} times"
+        reason = f"it was measured {times}, {chosen.candidate!s} {len(result.measured[result.best])} times: may be luck"
+    elif fastest.candidate == INLINE:
+        reason = f"inline wins from {INLINE_MARGIN:.0%} on, because workers continue during a training step"
+    else:
+        reason = f"rates within {TIE:.0%} count as equal, then fewer workers win, then less CPU"
+    return (
+        f"{fastest.candidate!s} made {fastest.samples_per_s:.1f} samples/s, more than the "
+        f"{chosen.samples_per_s:.1f} of {chosen.candidate!s}, and was not chosen: {reason}."
+    )
 
 
 def _busy_host(measured: _Measured, best: Measurement, host: Resources) -> str | None:

@@ -18,11 +18,14 @@ from typing import Any, Final
 __all__ = [
     "Candidate",
     "INLINE",
+    "INLINE_MARGIN",
     "METHODS",
     "Measure",
     "Measurement",
+    "TIE",
     "TuningResult",
     "coarse_grid",
+    "is_measured_enough",
     "median",
     "neighbours",
     "pick",
@@ -53,10 +56,10 @@ _NEW: Final = 3
 _SURVIVORS: Final = 4
 """How many go on after the coarse grid, and how few are left at last."""
 
-_TIE: Final = 0.02
+TIE: Final = 0.02
 """Rates closer than this are taken for equal, and fewer workers win."""
 
-_INLINE_MARGIN: Final = 0.03
+INLINE_MARGIN: Final = 0.03
 """Inline is chosen only if it is so much faster than any worker: a worker works on during the training step."""
 
 
@@ -294,14 +297,18 @@ def pick(measured: Mapping[Candidate, Sequence[Measurement]]) -> Candidate:
     Args:
         measured: Measurements by settings, one at least.
     """
-    often = max(map(len, measured.values()))
-    medians = [median(each) for each in measured.values() if 2 * len(each) > often]
+    medians = [median(each) for name, each in measured.items() if is_measured_enough(name, measured)]
     with_workers = [figures for figures in medians if figures.candidate != INLINE]
     best = max((figures.samples_per_s for figures in with_workers), default=0.0)
-    if INLINE in measured and median(measured[INLINE]).samples_per_s > best * (1 + _INLINE_MARGIN):
+    if INLINE in measured and median(measured[INLINE]).samples_per_s > best * (1 + INLINE_MARGIN):
         return INLINE
-    equal = [figures for figures in with_workers if figures.samples_per_s >= best * (1 - _TIE)]
+    equal = [figures for figures in with_workers if figures.samples_per_s >= best * (1 - TIE)]
     return min(equal, key=lambda each: (each.candidate.num_workers, each.cpu_s_per_sample)).candidate
+
+
+def is_measured_enough(candidate: Candidate, measured: Mapping[Candidate, Sequence[Measurement]]) -> bool:
+    """Return whether settings were measured more than half as often as the most often measured ones."""
+    return 2 * len(measured[candidate]) > max(map(len, measured.values()))
 
 
 def _in_a_line(error: Exception) -> str:

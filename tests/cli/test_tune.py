@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from argparse import Namespace
@@ -76,6 +77,15 @@ def test_what_is_told_to_a_person(command, folder, by_formula):
     last = command.out.rstrip().splitlines()[-1]
     assert last == "  workers.num_workers=2 workers.worker_method=thread workers.prefetch_factor=2"
     assert "measuring inline" in command.err  # the progress
+
+
+def test_a_choice_of_slower_settings_is_explained(command, folder, by_formula, monkeypatch):
+    monkeypatch.setattr(
+        "lit_loader.cli.tune.explain_choice", lambda result: f"{len(result.measured)} settings"
+    )
+    command("tune", *SMALL, "--no-progress")
+    assert re.search(r"^- \d+ settings$", command.out, re.MULTILINE)
+    assert "settings" in json.loads(command("tune", *SMALL, "--no-progress", "--json"))["choice"]
 
 
 def test_the_progress_can_be_left_out(command, folder, by_formula):
