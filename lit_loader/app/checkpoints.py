@@ -1,4 +1,4 @@
-"""Checkpoint files that a crash or a full disk leaves whole."""
+"""Checkpoint files that survive a crash or a full disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
 
     A save writes a hidden file in the checkpoint's own folder, syncs it and renames it. Whenever the process or the
     machine stops, the previous checkpoint or the new one is there. A save that fails (the disk is full, the file system
-    became read-only) is logged; the previous file stays and training goes on.
+    became read-only) is logged; the previous file remains and training continues.
 
     NOTE Lightning's plugin (2.6 with fsspec 2026.9) writes to the temporary folder and moves the file. Between two
     file systems that move copies into the checkpoint itself, which is empty or half written until the copy ends.
@@ -42,7 +42,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
         self._saved_steps: dict[str, int] = {}
 
     def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any | None = None
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
     ) -> None:
         """Replace a checkpoint file, or log why the previous one stays; a URL is left to Lightning's plugin."""
         if storage_options is not None or "://" in str(path):
@@ -59,10 +59,12 @@ class DurableCheckpointIO(TorchCheckpointIO):
             if Path(path).exists():
                 saved_step = self._saved_steps.get(key)
                 previous = (
-                    "the previous one stays" if saved_step is None else f"that of step {saved_step} stays"
+                    "the previous file remains"
+                    if saved_step is None
+                    else f"the file of step {saved_step} remains"
                 )
             self.failures[key] = f"{path} of step {step} could not be written ({error}); {previous}"
-            _log.warning("%s. Training goes on; free space for the next save.", self.failures[key])
+            _log.warning("%s. Training continues; free space for the next save.", self.failures[key])
             return
         self._saved_steps[key] = step
         self.failures.pop(key, None)

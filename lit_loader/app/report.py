@@ -23,12 +23,12 @@ def print_report(
     out: Console,
     validation: Report,
 ) -> None:
-    """Print the scores of a run and what the monitors measured.
+    """Print the scores of a run and the figures of its monitors.
 
     Args:
         model: Its model.
         trainer: Its trainer, whose callbacks are the monitors.
-        metrics: Its metrics by name, printed for a model that is no `Task`.
+        metrics: Its metrics by name, printed if the model is not a `Task`.
         out: Where to print.
         validation: Scores of the best validation of a `Task`, printed if no test was run.
     """

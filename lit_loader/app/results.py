@@ -25,7 +25,7 @@ _KEY: Final = "lit_loader_best_validation"
 class BestValidation(Callback):
     """Keeps metrics and scores of the best validation of a fit: by the metric that picks the best checkpoint.
 
-    The state goes into checkpoints, so that a resumed run knows a best validation of before. Without such a metric the
+    The state goes into checkpoints, so a resumed run knows an earlier best validation. Without such a metric the
     last validation counts.
 
     Attributes:
@@ -91,7 +91,7 @@ def write_results(path: Path, results: Mapping[str, Any]) -> None:
 
 
 def plain_scores(scores: Any) -> dict[str, Any] | None:
-    """Return scores as dicts of numbers by name, or None if they are no dataclass."""
+    """Return scores as dicts of numbers by name, or None if they are not a dataclass."""
     return asdict(scores) if is_dataclass(scores) and not isinstance(scores, type) else None
 
 

@@ -6,30 +6,39 @@ import errno
 import inspect
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
+import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
+from lit_loader.app.log import logged_run
 from lit_loader.configs import ConfigError, run_with_hints
 from lit_loader.configs.checks import accepted
 from lit_loader.configs.hints import what_is_wrong
 from lit_loader.configs.run_words import checkpoint_of, override_value, with_words_of_run
 from lit_loader.errors import LitLoaderError
 from lit_loader.escaping import quote_for_hydra
-from lit_loader.formats import ReadPolicy, readers
-from lit_loader.formats.registry import format_options
 from lit_loader.signatures import signature_of
 
-__all__ = ["FULL_DISK", "NOT_WRITABLE", "config_errors", "in_place", "one_job", "run", "with_config_keys"]
+__all__ = [
+    "FULL_DISK",
+    "NOT_WRITABLE",
+    "config_errors",
+    "in_place",
+    "one_job",
+    "run",
+    "show",
+    "with_config_keys",
+]
 
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NOT_WRITABLE = {errno.EACCES, errno.EEXIST, errno.ENOTDIR, errno.EPERM, errno.EROFS}
@@ -75,8 +84,23 @@ def run(main: Callable[[], Any], words: Sequence[str] | None = None) -> None:
         sys.argv, sys.path[:] = before, path
 
 
+def show(config_name: str, words: Sequence[str]) -> None:
+    """Run a command whose words only show something of its config, as ``--help`` and ``--cfg job`` do.
+
+    Args:
+        config_name: The shipped config of the command.
+        words: The command line after the name of the command.
+    """
+
+    @hydra.main(version_base="1.3", config_path="pkg://lit_loader.conf", config_name=config_name)
+    def main(cfg: DictConfig) -> None:
+        raise AssertionError(f"{words} run a job")
+
+    run(main, words)
+
+
 def in_place(words: Sequence[str]) -> list[str]:
-    """Return the words of a command, with ``hydra.run.dir`` of the checkpoint's run for ``resume_in_place=true``.
+    """Add ``hydra.run.dir``, the folder of the checkpoint's run, to words that contain ``resume_in_place=true``.
 
     Raises:
         ConfigError: If ``ckpt_path`` names no checkpoint of a run, or the command is a sweep.
@@ -103,7 +127,13 @@ def one_job() -> Iterator[None]:
     NOTE Lightning starts further ranks by ``sys.argv`` and ``hydra.run.dir``. In a sweep these are the sweep's: each
     rank would run all of its jobs. And its variables, which name a process as a rank, would outlive the job: the next
     one would wait for ranks that nobody starts. A run of Weights & Biases would go on in the next job.
+
+    Raises:
+        SystemExit: With code 143 after SIGTERM, and 130 after Ctrl-C.
     """
+    import torch  # seconds, which help and --cfg need not wait for
+    from lightning.pytorch.utilities.exceptions import SIGTERMException
+
     _job_has_begun.set(True)
     is_of_sweep = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
     words, variables = list(sys.argv), {name: os.environ.get(name) for name in _RANK_VARIABLES}
@@ -114,7 +144,14 @@ def one_job() -> Iterator[None]:
         with read_write(hydra):
             hydra.run.dir = hydra.runtime.output_dir
     try:
-        yield
+        with logged_run() if HydraConfig.initialized() else nullcontext():
+            yield
+    except SIGTERMException as stop:  # Lightning raises it without a code, which would be 0
+        raise SystemExit(128 + signal.SIGTERM) from stop
+    except SystemExit as stop:
+        if isinstance(stop.__context__, KeyboardInterrupt):  # of which Lightning makes SystemExit(1)
+            raise SystemExit(128 + signal.SIGINT) from stop
+        raise
     finally:
         sys.argv[:] = words
         wandb: Any = sys.modules.get("wandb")
@@ -211,12 +248,17 @@ def _with_config_keys(text: str, cfg: DictConfig, node: str | None) -> str:
 
 
 def _policy_key(name: str) -> str:
+    from lit_loader.formats import ReadPolicy  # numpy and pandas, which only an error needs
+
     actions = [each for each in get_args(signature_of(ReadPolicy).types.get(name)) if each != "raise"]  # type: ignore[union-attr]
     return f"dataset.policy.{name}={' or '.join(actions) or 'ACTION'}"
 
 
 def _key_of(name: str, cfg: DictConfig, first: str | None) -> str | None:
     """Return where a config has a setting of this name below its groups, or can have it, or None if it has none."""
+    from lit_loader.formats import readers
+    from lit_loader.formats.registry import format_options
+
     if name in cfg:
         return None
     dataset = cfg.get("dataset") or {}

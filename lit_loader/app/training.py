@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
 import time
 import warnings
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from lightning.pytorch import LightningDataModule
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import DictConfig
@@ -56,7 +55,8 @@ def train(cfg: DictConfig) -> float | None:
             read_checkpoint(path, resumes=True)
         _check_place(cfg, path if fits else None)
         validation = BestValidation()
-        run = build_run(cfg, checkpoint=None if fits else path, callbacks=(validation,) if fits else ())
+        callbacks = (validation, _LossOfShortRuns()) if fits else ()
+        run = build_run(cfg, checkpoint=None if fits else path, callbacks=callbacks)
         metrics: dict[str, float] = {}
         if fits:
             _fit(run, path)
@@ -71,11 +71,22 @@ def train(cfg: DictConfig) -> float | None:
         return finish(run, metrics, tested, start, validation)
 
 
+class _LossOfShortRuns(Callback):
+    """Lowers ``log_every_n_steps`` to the batches of an epoch, or of the run, so that loggers get a loss."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        num_batches = trainer.num_training_batches
+        if trainer.max_steps > 0:
+            num_batches = min(num_batches, trainer.max_steps * trainer.accumulate_grad_batches)
+        if 0 < num_batches < trainer.log_every_n_steps:  # type: ignore[attr-defined] # set by a connector of Lightning
+            trainer.log_every_n_steps = int(num_batches)  # type: ignore[attr-defined]
+
+
 def _check_place(cfg: DictConfig, path: str | None) -> None:
     """Refuse ``resume_in_place`` where the run does not go on in the folder of its checkpoint.
 
     Raises:
-        ConfigError: If there is no checkpoint to resume from, or the run writes into another folder.
+        ConfigError: If the run resumes from no checkpoint, or writes into another folder.
     """
     if not cfg.get("resume_in_place"):
         return
@@ -91,7 +102,7 @@ def _fit(run: Run, path: str | None) -> None:
     """Fit a model, from a checkpoint if there is one.
 
     Raises:
-        SystemExit: With code 143 after SIGTERM, 130 after Ctrl-C; the command that resumes has been printed.
+        SystemExit: After SIGTERM and Ctrl-C; the command that resumes has been printed.
         LitLoaderError: If the data cannot be used, or the run's folder cannot be written.
     """
     trainer = run.trainer
@@ -99,27 +110,18 @@ def _fit(run: Run, path: str | None) -> None:
     checkpoints = use_durable_checkpoints(trainer)
     try:
         with config_errors(run.cfg, data_only=True), _disk_errors(run), warnings.catch_warnings():
-            warnings.filterwarnings(
-                "ignore", "The dirpath has changed"
-            )  # a resumed run has a folder of its own
-            warnings.filterwarnings(
-                "ignore", "Checkpoint directory .* exists and is not empty"
-            )  # or its old one
+            # A resumed run has a folder of its own, or its old one.
+            warnings.filterwarnings("ignore", "The dirpath has changed")
+            warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty")
             trainer.fit(run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True)
     except SystemExit as stop:
-        # Lightning raises its SIGTERMException without a code, and makes SystemExit(1) of a KeyboardInterrupt.
-        if isinstance(stop, SIGTERMException):
+        if isinstance(stop, SIGTERMException) or isinstance(stop.__context__, KeyboardInterrupt):
             _print_how_to_resume(run)
-            raise SystemExit(128 + signal.SIGTERM) from stop
-        if isinstance(stop.__context__, KeyboardInterrupt):
-            _print_how_to_resume(run)
-            raise SystemExit(128 + signal.SIGINT) from stop
         raise
-    if (
-        trainer.received_sigterm
-    ):  # in the last batch: the fit is over, and a test would not get the time it needs
+    # The signal may come in the last batch. The fit is complete then, and a test would not get the time it needs.
+    if trainer.received_sigterm:
         _print_how_to_resume(run)
-        raise SystemExit(128 + signal.SIGTERM)
+        raise SIGTERMException
     if checkpoints is not None and trainer.is_global_zero:
         for failure in checkpoints.failures.values():
             console().print(f"warning: {failure}", soft_wrap=True, markup=False)
@@ -129,7 +131,7 @@ def _check_early_stopping(run: Run) -> None:
     """Refuse to wait for a metric of validations that will not run.
 
     Raises:
-        ConfigError: If there is no validation split.
+        ConfigError: Without a validation split.
     """
     metric = getattr(run.model, "monitor", None)
     if has_stage(run.datamodule, "val"):
@@ -137,7 +139,7 @@ def _check_early_stopping(run: Run) -> None:
     for callback in run.trainer.early_stopping_callbacks:
         if callback.monitor == metric:
             raise ConfigError(
-                f"callbacks.early_stopping watches {metric}, and there is no validation split; name one by "
+                f"callbacks.early_stopping watches {metric}, which needs a validation split; name one by "
                 "dataset.val=NAME, or leave it out by ~callbacks.early_stopping"
             )
 
@@ -154,7 +156,7 @@ def _print_how_to_resume(run: Run) -> None:
         program = shlex.join(["python", sys.argv[0]])
     word = shlex.quote(f"ckpt_path={path}")
     out.print(
-        f"stopped; to resume:\n\n  {program} {word}\n\nresume_in_place=true goes on in the same folder",
+        f"stopped; to resume:\n\n  {program} {word}\n\nresume_in_place=true continues in the same folder",
         soft_wrap=True,
         markup=False,
         highlight=False,
@@ -180,12 +182,12 @@ def finish(
     start: float,
     validation: BestValidation | None = None,
 ) -> float | None:
-    """Print what a run has to tell and write ``results.json``, on rank 0, and return what a sweep optimises.
+    """Print the report of a run and write ``results.json``, on rank 0; return the value that a sweep optimises.
 
     Args:
         run: The run.
         metrics: The metrics that were logged last, by name.
-        tested: What was tested.
+        tested: Description of the tested checkpoint.
         start: When the run began, of `time.monotonic`.
         validation: The best validation of the fit, or None of a run without one.
 
@@ -240,7 +242,7 @@ def test(run: Run, path: str | None) -> str:
         path = getattr(run.trainer.checkpoint_callback, "best_model_path", None) or None
         if path is None or ("://" not in path and not Path(path).exists()):  # the disk was full at each save
             path = last_checkpoint(run)
-    with loading(run.cfg):
+    with loading(run.cfg), _disk_errors(run):
         run.trainer.test(
             run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True, verbose=False
         )

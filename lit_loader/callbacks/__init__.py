@@ -6,6 +6,7 @@ from lit_loader.callbacks.bad_samples import BadSampleReport
 from lit_loader.callbacks.monitors import ClassMix, ClassMixMonitor, DataWaitMonitor
 from lit_loader.callbacks.pictures import PictureLogger, class_reports
 from lit_loader.callbacks.prediction_writer import PredictionWriter
+from lit_loader.callbacks.progress import EpochLines, TrainingProgressBar
 from lit_loader.callbacks.resume_loaders import ResumeLoaders
 from lit_loader.callbacks.reweight import ReweightClasses, recall_weights
 from lit_loader.callbacks.sigterm import SigtermCheckpoint
@@ -15,11 +16,13 @@ __all__ = [
     "ClassMix",
     "ClassMixMonitor",
     "DataWaitMonitor",
+    "EpochLines",
     "PictureLogger",
     "PredictionWriter",
     "ResumeLoaders",
     "ReweightClasses",
     "SigtermCheckpoint",
+    "TrainingProgressBar",
     "class_reports",
     "recall_weights",
 ]

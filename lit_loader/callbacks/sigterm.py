@@ -15,8 +15,8 @@ __all__ = ["SigtermCheckpoint"]
 class SigtermCheckpoint(Checkpoint):
     """Saves a checkpoint when SIGTERM ends a fit, as schedulers of clusters and containers send it before SIGKILL.
 
-    Lightning ends the fit after the batch in which the signal comes, or within a validation. The checkpoint is that of
-    this batch.
+    Lightning ends the fit after the current batch, or within a validation. The checkpoint holds the state after this
+    batch.
 
     Args:
         dirpath: Folder of the checkpoint.
@@ -32,7 +32,7 @@ class SigtermCheckpoint(Checkpoint):
         self.has_saved = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin anew, also in a second fit."""
+        """Reset for a second fit."""
         self.has_saved = False
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
@@ -52,6 +52,7 @@ class SigtermCheckpoint(Checkpoint):
         self._save(trainer)
 
     def _save(self, trainer: Trainer) -> None:
-        if not trainer.fast_dev_run and not trainer.sanity_checking:
+        is_dry_run = trainer.fast_dev_run  # type: ignore[attr-defined] # set by a connector of Lightning
+        if not is_dry_run and not trainer.sanity_checking:
             trainer.save_checkpoint(self.path, weights_only=False)
             self.has_saved = True

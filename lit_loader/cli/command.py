@@ -32,6 +32,9 @@ _APP: Final = {
     "eval": ("lit_loader.app.evaluation", "test a checkpoint"),
     "predict": ("lit_loader.app.prediction", "write predictions of a checkpoint"),
 }
+_SHOWING: Final = {"-c", "--cfg", "-h", "--help", "--hydra-help", "-i", "--info", "--version"}
+"""Flags of Hydra's with which no job runs."""
+
 _REPEATED: Final[dict[str, Any]] = {"metavar": "KEY=VALUE", "action": "append", "default": []}
 
 
@@ -84,16 +87,20 @@ def _with_options(message: str) -> str:
 
 def _run_app(name: str, words: Sequence[str]) -> int:
     """Run ``train``, ``eval`` or ``predict``, whose words are Hydra's."""
+    shows = any(word.partition("=")[0] in _SHOWING for word in words)
     try:
-        app = import_module("lit_loader.app")
-        main = import_module(_APP[name][0]).main
+        app = import_module("lit_loader.app.running" if shows else "lit_loader.app")
+        main = None if shows else import_module(_APP[name][0]).main
     except ImportError as error:
         if "lit-loader[" not in str(error):
             raise
         _report("error", str(error))
         return 1
     try:
-        app.run(main, words)
+        if shows:
+            app.show(name, words)
+        else:
+            app.run(main, words)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Callbacks that keep what a run's trainer has, and that stop it."""
+"""Callbacks that record a run's trainer, and that stop a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class Recorder(Callback):
 
 
 class Stopper(Callback):
-    """Sends this process a signal at a step, or raises KeyboardInterrupt for SIGINT; step -1 is the fit's end."""
+    """Sends this process a signal at a step, or raises KeyboardInterrupt for SIGINT.
+
+    Step -1 is the fit's end, -2 the test.
+    """
 
     def __init__(self, step: int, name: str = "SIGTERM") -> None:
         self.step = step
@@ -40,6 +43,10 @@ class Stopper(Callback):
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
         if trainer.global_step == self.step:
+            self._stop()
+
+    def on_test_batch_start(self, trainer, pl_module, batch, batch_idx, dataloader_idx=0):
+        if self.step == -2:
             self._stop()
 
     def on_train_end(self, trainer, pl_module):

@@ -12,16 +12,16 @@ from lightning.pytorch import LightningModule
 from lit_loader.app.results import BestValidation, write_results
 
 
-def read_results(done):
-    return json.loads((done.folder / "results.json").read_text())
+def read_results(result):
+    return json.loads((result.folder / "results.json").read_text())
 
 
 def test_results_hold_the_best_validation_and_the_test(app):
-    done = app("train", "logger=none")
-    results = read_results(done)
+    result = app("train", "logger=none")
+    results = read_results(result)
     validation = results["best_validation"]
     assert (validation["epoch"], validation["step"]) == (0, 4)
-    assert validation["checkpoint"] == f"{done.folder}/checkpoints/best.ckpt"
+    assert validation["checkpoint"] == f"{result.folder}/checkpoints/best.ckpt"
     assert validation["metrics"]["val/map_50"] == pytest.approx(validation["scores"]["map_50"])
     scores = results["test"]["scores"]
     assert results["test"]["metrics"]["test/map"] == pytest.approx(scores["map"])
@@ -34,10 +34,10 @@ def test_results_hold_the_best_validation_and_the_test(app):
 
 
 def test_without_a_test_split_the_best_validation_is_printed(app):
-    done = app("train", "~dataset.num_images.test", "trainer.limit_train_batches=1", "logger=none")
-    assert "best validation" in done.out
-    assert "AP@50" in done.out
-    results = read_results(done)
+    result = app("train", "~dataset.num_images.test", "trainer.limit_train_batches=1", "logger=none")
+    assert "best validation" in result.out
+    assert "AP@50" in result.out
+    results = read_results(result)
     assert results["test"]["scores"] is None
     assert results["best_validation"]["scores"]["ap_50"].keys() == {"disc", "square", "star"}
 

@@ -21,20 +21,20 @@ def stopping_at(step, name="SIGTERM"):
     return f"+callbacks.stopper={{_target_: tests.app.recorder.Stopper, step: {step}, name: {name}}}"
 
 
-def printed_command(done):
-    """Return the words of the command that a run printed, without its program."""
-    (words,) = re.findall(r"^  lit-loader train (.*)$", done.out, re.MULTILINE)
+def printed_command(result):
+    """Return the arguments of the printed command."""
+    (words,) = re.findall(r"^  lit-loader train (.*)$", result.out, re.MULTILINE)
     return shlex.split(words)
 
 
 def test_sigterm_saves_and_the_printed_command_resumes_in_place_to_the_same_weights(tmp_path):
     def run(*words):
         recorder.seen.clear()
-        done = run_app(tmp_path, "train", *words)
-        return done, recorder.seen[-1]
+        result = run_app(tmp_path, "train", *words)
+        return result, recorder.seen[-1]
 
     words = [*SMALL, "trainer.max_epochs=2", "test=false", RECORDED, "logger=none"]
-    _, whole = run(*words, f"hydra.run.dir={tmp_path}/whole")
+    _, reference = run(*words, f"hydra.run.dir={tmp_path}/whole")
     stopped, first = run(*words, stopping_at(2), f"hydra.run.dir={tmp_path}/stopped")
     assert stopped.code == 128 + signal.SIGTERM
     (word,) = printed_command(stopped)
@@ -47,8 +47,8 @@ def test_sigterm_saves_and_the_printed_command_resumes_in_place_to_the_same_weig
     assert resumed.code == 0, resumed.err
     assert f"checkpoints in {tmp_path}/stopped" in resumed.out
     assert {path.name for path in tmp_path.iterdir()} == {"whole", "stopped"}
-    assert first.batches + second.batches == whole.batches
-    for ours, expected in zip(second.model.parameters(), whole.model.parameters(), strict=True):
+    assert first.batches + second.batches == reference.batches
+    for ours, expected in zip(second.model.parameters(), reference.model.parameters(), strict=True):
         assert torch.equal(ours, expected)
 
 
@@ -56,27 +56,32 @@ def test_ctrl_c_prints_the_command_that_resumes(app):
     handler = signal.getsignal(signal.SIGINT)
     try:
         every_step = "callbacks.last_checkpoint_in_epoch.every_n_train_steps=1"
-        done = app("train", stopping_at(1, "SIGINT"), every_step, code=130)
+        result = app("train", stopping_at(1, "SIGINT"), every_step, code=130)
     finally:
         signal.signal(signal.SIGINT, handler)  # Lightning ignores it for the rest of the process
-    assert printed_command(done) == [f"ckpt_path={done.folder}/checkpoints/last.ckpt"]
+    assert printed_command(result) == [f"ckpt_path={result.folder}/checkpoints/last.ckpt"]
 
 
 def test_sigterm_at_the_end_of_the_fit_ends_the_run_before_its_test(app):
-    done = app("train", stopping_at(-1), "trainer.limit_train_batches=1", code=143)
-    assert printed_command(done) == [f"ckpt_path={done.folder}/checkpoints/last.ckpt"]
-    assert "tested" not in done.out
+    result = app("train", stopping_at(-1), "trainer.limit_train_batches=1", code=143)
+    assert printed_command(result) == [f"ckpt_path={result.folder}/checkpoints/last.ckpt"]
+    assert "tested" not in result.out
+
+
+def test_sigterm_within_a_test_is_no_success(app):
+    result = app("train", stopping_at(-2), "trainer.limit_train_batches=1", "logger=none", code=143)
+    assert "finished" not in result.out
 
 
 @pytest.mark.filterwarnings("ignore:.*could not find the monitored key")
 def test_early_stopping_bears_max_steps_within_an_epoch_and_the_last_checkpoint_is_tested(app):
-    done = app("train", "callbacks=[default,early_stopping]", "trainer.max_steps=2", "logger=none")
-    assert f"tested: checkpoint {done.folder}/checkpoints/last.ckpt" in done.out
+    result = app("train", "callbacks=[default,early_stopping]", "trainer.max_steps=2", "logger=none")
+    assert f"tested: checkpoint {result.folder}/checkpoints/last.ckpt" in result.out
 
 
 def test_early_stopping_without_a_validation_split_is_refused(app):
-    done = app("train", "callbacks=[default,early_stopping]", "~dataset.num_images.val", code=1)
-    assert "early_stopping watches val/map_50, and there is no validation split" in done.err.splitlines()[-1]
+    result = app("train", "callbacks=[default,early_stopping]", "~dataset.num_images.val", code=1)
+    assert "early_stopping watches val/map_50, which needs a validation split" in result.err.splitlines()[-1]
 
 
 @pytest.fixture

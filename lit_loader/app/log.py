@@ -1,0 +1,114 @@
+"""The log file of a run: a copy of its console output, without uninformative lines."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+__all__ = ["logged_run"]
+
+_LIGHTNING: Final = ("lightning", "lightning.fabric", "lightning.pytorch")
+_EPOCH_LINES: Final = "lit_loader.callbacks.progress"
+_SILENT: Final = re.compile(
+    r"💡 Tip: "  # advertisements of Lightning's services
+    r"|Trainer already configured with model summary callbacks"
+    r"|`weights_only` was not set"
+)
+_SILENT_WARNINGS: Final = (
+    "`isinstance.treespec, LeafSpec.` is deprecated",  # Lightning 2.6 on torch 2.14, in every transfer of a batch
+    "The number of training batches .* is smaller than the logging interval",  # the app lowers the interval
+)
+_STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@contextmanager
+def logged_run() -> Iterator[None]:
+    """Copy the output, warnings and log messages of a job to the log file that Hydra opened; drop uninformative lines.
+
+    Frames of a progress bar are left out, as are outputs of other processes. A log file that cannot be written, on a
+    full disk, changes nothing else.
+    """
+    files = [handler for handler in logging.root.handlers if isinstance(handler, logging.FileHandler)]
+    consoles = [handler for handler in logging.root.handlers if handler not in files]
+    lightning = [logger for logger in map(logging.getLogger, _LIGHTNING) if logger.handlers]
+    messages = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    stdout = sys.stdout
+    raises = logging.raiseExceptions
+    for logger in lightning:
+        logger.handlers += files
+    for console in consoles:
+        console.addFilter(_is_unprinted)
+    messages.addFilter(_is_informative)
+    logging.raiseExceptions = False  # a full disk: each record would print a traceback
+    sys.stdout = _LoggedStream(stdout, files)
+    try:
+        with warnings.catch_warnings():
+            show = warnings.showwarning
+
+            def show_and_log(
+                message: Warning | str, category: type[Warning], *place: Any, **options: Any
+            ) -> None:
+                show(message, category, *place, **options)
+                _write(files, f"{category.__name__}: {message}\n")
+
+            warnings.showwarning = show_and_log
+            for text in _SILENT_WARNINGS:
+                warnings.filterwarnings("ignore", text)
+            yield
+    except Exception:
+        _write(files, traceback.format_exc())
+        raise
+    finally:
+        sys.stdout = stdout
+        logging.raiseExceptions = raises
+        messages.removeFilter(_is_informative)
+        for console in consoles:
+            console.removeFilter(_is_unprinted)
+        for logger in lightning:
+            logger.handlers = [handler for handler in logger.handlers if handler not in files]
+
+
+def _is_informative(record: logging.LogRecord) -> bool:
+    return _SILENT.search(record.getMessage()) is None
+
+
+def _is_unprinted(record: logging.LogRecord) -> bool:
+    return record.name != _EPOCH_LINES
+
+
+def _write(files: list[logging.FileHandler], text: str) -> None:
+    """Write text to log files between two records."""
+    for file in files:
+        try:
+            stream: Any = file.stream
+            if stream is not None:  # the handler opens it with its first record
+                with file.lock:  # type: ignore[union-attr] # every handler has one
+                    stream.write(text)
+                    stream.flush()
+        except (OSError, ValueError):  # a full disk, or a file that was closed
+            continue
+
+
+class _LoggedStream:
+    """A stream that writes to log files too: text, and no frames of a progress bar."""
+
+    def __init__(self, stream: Any, files: list[logging.FileHandler]) -> None:
+        self._stream = stream
+        self._files = files
+
+    def write(self, text: str) -> int:
+        """Write text."""
+        plain = _STYLE.sub("", text)
+        if not {"\x1b", "\r"} & {*plain}:  # else it moves the cursor
+            _write(self._files, plain)
+        written: int = self._stream.write(text)
+        return written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
