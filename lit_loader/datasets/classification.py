@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import Dataset
+from torchvision.transforms import v2
 
 from lit_loader.annotations import LabelSets, image_labels
 from lit_loader.datasets.decoded import CachedReader, CacheSettings
@@ -18,6 +20,7 @@ from lit_loader.datasets.detection import DetectionDataset, DetectionSample
 from lit_loader.datasets.reading import ImageReading
 from lit_loader.datasets.samples import SampleUnit, check_sample_unit, every_sample, labelled_samples
 from lit_loader.seeding import is_duplicate
+from lit_loader.transforms import DecodeAwareCompose
 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
@@ -26,6 +29,9 @@ __all__ = ["ClassificationDataset", "ClassificationSample"]
 
 ClassificationSample: TypeAlias = tuple[Any, int | Tensor, int, bool]
 """``(image, label, image_id, is_duplicate)``; what a transform gives may be of any type."""
+
+_AUTO_AUGMENT: Final = (v2.AutoAugment, v2.RandAugment, v2.TrivialAugmentWide, v2.AugMix)
+_CONTAINERS: Final = (v2.Compose, v2.RandomApply, v2.RandomChoice, v2.RandomOrder)
 
 
 class ClassificationDataset(Dataset[ClassificationSample]):
@@ -50,7 +56,10 @@ class ClassificationDataset(Dataset[ClassificationSample]):
             cut out, such as ``classification_transforms(crop=True)`` does.
         unlabelled: ``"keep"`` makes every image, or object, a sample, as prediction wants it; so are images with
             several labels without ``multi_label``, whose label is -1 too.
-        transforms: Called as ``transforms(image, target)`` with the target of `DetectionDataset`, labels from 0.
+        transforms: Called as ``transforms(image, target)`` with the target of `DetectionDataset`, labels from 0. With
+            ``sample_unit="image"`` a transform that takes one argument, as torchvision's first version has them, or
+            that holds ``AutoAugment``, ``RandAugment``, ``TrivialAugmentWide`` or ``AugMix`` of ``transforms.v2``,
+            which refuse boxes, is called as ``transforms(image)``.
         reading: How image files are read.
         cache: Keep the images decoded, see `DetectionDataset`; all samples of an image share it.
 
@@ -93,6 +102,8 @@ class ClassificationDataset(Dataset[ClassificationSample]):
             image_labels(self.table, label_attribute) if has_labels else _no_labels(self.table.num_images)
         )
         self.label_attribute, self.multi_label = label_attribute, multi_label
+        if transforms is not None and sample_unit == "image" and _takes_image_alone(transforms):
+            transforms = _ImageTransform(transforms)
         self._samples = DetectionDataset(
             self.table, transforms=transforms, first_label=0, reading=reading, cache=cache
         )
@@ -138,6 +149,39 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         hot = np.zeros(len(self.class_names), dtype=np.float32)
         hot[known] = 1
         return torch.from_numpy(hot)
+
+
+class _ImageTransform:
+    """Apply a transform of images to the image of a sample, and leave its target.
+
+    Args:
+        transform: Called as ``transform(image)``.
+    """
+
+    def __init__(self, transform: Callable[..., Any]) -> None:
+        self.transform = transform
+
+    def __call__(self, image: Any, target: dict[str, Any]) -> DetectionSample:
+        """Return the new image with the same target."""
+        return self.transform(image), target
+
+
+def _takes_image_alone(transforms: Callable[..., Any]) -> bool:
+    """Return whether a transform takes an image and no target."""
+    if isinstance(transforms, DecodeAwareCompose):
+        return False
+    if isinstance(transforms, _AUTO_AUGMENT):
+        return True
+    if isinstance(transforms, _CONTAINERS):
+        return any(map(_takes_image_alone, transforms.transforms))
+    # A module's own signature takes anything.
+    function = transforms.forward if isinstance(transforms, nn.Module) else transforms
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a builtin
+        return False
+    kinds = [parameter.kind for parameter in parameters if parameter.kind != parameter.KEYWORD_ONLY]
+    return kinds in ([inspect.Parameter.POSITIONAL_ONLY], [inspect.Parameter.POSITIONAL_OR_KEYWORD])
 
 
 def _no_labels(num_images: int) -> LabelSets:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision import transforms as first_version
 from torchvision import tv_tensors
+from torchvision.transforms import v2
 
 from lit_loader.annotations import Attribute
 from lit_loader.datasets import ClassificationDataset, ImageReading, every_sample, labelled_samples
@@ -53,6 +55,23 @@ def test_an_attribute_labels_and_samples_without_it_are_left_out(single):
     assert [label for _, label, *_ in dataset] == ids[ids >= 0].tolist()
     assert dataset.num_left_out == (ids < 0).sum() == 2
     assert dataset.class_names == FINISHES
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        v2.Compose([v2.AutoAugment(), v2.Resize((20, 24))]),
+        v2.Compose([v2.RandomApply([v2.RandAugment()]), v2.Resize((20, 24))]),
+        v2.Compose([first_version.AutoAugment(), v2.Resize((20, 24))]),
+        first_version.Compose([first_version.AutoAugment(), first_version.Resize((20, 24))]),
+        torch.nn.Sequential(v2.TrivialAugmentWide(), v2.Resize((20, 24))),
+        v2.functional.vertical_flip,
+    ],
+)
+def test_transforms_of_images_alone_work_on_whole_images(single, transforms):
+    image, label, *_ = pickle.loads(pickle.dumps(ClassificationDataset(single, transforms=transforms)))[2]
+    assert image.shape == ((3, 48, 64) if transforms is v2.functional.vertical_flip else (3, 20, 24))
+    assert label == int(single.labels[2])
 
 
 @pytest.mark.parametrize("by", [None, "finish"])
