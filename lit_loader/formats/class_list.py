@@ -153,7 +153,12 @@ class ClassListReader(Reader):
             return _Columns(False)
         (_, path, names), below = first[0], first[1:]
         apart = re.search(r"[,;\t]", path)
-        if self.separator is None and not names and apart and not is_image_name(path):
+        if (
+            self.separator is None
+            and apart
+            and not is_image_name(path)
+            and (not names or path.endswith(apart[0]))
+        ):
             refuse(f"{shorten(path)!r} is not an image's path; pass separator={apart[0]!r}")
         every = range(len(names))
         listed = shorten(", ".join(map(repr, names)))

@@ -39,6 +39,10 @@ _COLUMN_NAMES: Final = {
 class KeypointsCsvReader(LineReader):
     """Reads a CSV file in which every row is an object.
 
+    Where no option names them, columns called ``xmin``, ``ymin``, ``xmax`` and ``ymax`` are the box, and one called
+    ``class`` or ``label`` the class; with such a box, ``width`` and ``height`` are the size of the image, as in the
+    tables of TensorFlow's object detection (``filename,width,height,class,xmin,ymin,xmax,ymax``).
+
     Every column that is not used is named in the report. A table in which such columns look like coordinates is
     refused: where more than one of them holds numbers, or where points are those left over and one more holds some.
 
@@ -46,8 +50,10 @@ class KeypointsCsvReader(LineReader):
         path_column: Name or number, from 0, of the column with the image's path.
         point_columns: The 2 K columns of x and y of each point, or the first of 2 K side by side. None, with
             a schema, for the first 2 K columns that no other option names.
-        class_column: The column with the class.
-        box_columns: The four columns of the box, in the order of ``box_format``. Without ``box_format`` their names
+        class_column: The column with the class, or None for one called ``class`` or ``label``, if there is one and
+            ``class_name`` is None.
+        box_columns: The four columns of the box, in the order of ``box_format``, or None for the corners' names
+            above. Without ``box_format`` their names
             in the header decide it: ``x``, ``y``, ``w``, ``h`` are ``"xywh"``. Names that are in another order than
             any format, or mean a corner or the centre of fractions, are refused.
         attribute_columns: Columns of attributes, or the column of each attribute by its name.
@@ -57,7 +63,7 @@ class KeypointsCsvReader(LineReader):
     """
 
     format: ClassVar[str] = "keypoints_csv"
-    description: ClassVar[str] = "CSV, a row an object, with points or boxes; NAME: the file"
+    description: ClassVar[str] = "CSV, a row an object, with points or boxes; also called csv; NAME: the file"
 
     path_column: Column = 0
     point_columns: Sequence[Column] | Column | None = None
@@ -132,12 +138,13 @@ class KeypointsCsvReader(LineReader):
             return head.index(column)
 
         attributes, given = self._attribute_columns(), self.point_columns
+        class_column, box_columns, size_columns = self._usual_columns(head, sample)
         if isinstance(given, str | int):
             given = range(place(given), place(given) + needed)
         ignored = () if self.ignore_columns == "rest" else self.ignore_columns
-        classes = () if self.class_column is None else (self.class_column,)
-        named = [self.path_column, *classes, *(given or ()), *(self.box_columns or ())]
-        named += [*attributes.values(), *ignored]
+        classes = () if class_column is None else (class_column,)
+        named = [self.path_column, *classes, *(given or ()), *box_columns]
+        named += [*attributes.values(), *ignored, *size_columns]
         used = set(map(place, named))
         if len(used) < len(named):
             refuse(f"columns {shorten(str(named))} name one column twice")
@@ -153,7 +160,7 @@ class KeypointsCsvReader(LineReader):
                 found = shorten(str([head[i] if self.header else i for i in rest if numeric[i]]))
                 remedy = "name them in point_columns (with a schema), box_columns, class_column"
                 refuse(f"columns {found} hold numbers that nothing reads; {remedy}, ... or ignore_columns")
-        box = [place(column) for column in self.box_columns or ()]
+        box = [place(column) for column in box_columns]
         box_format: BoxFormat = "xyxy"
         if box and self.header and self.box_format is None:
             box_names = [head[position] for position in box]
@@ -161,6 +168,7 @@ class KeypointsCsvReader(LineReader):
                 box_format = _named_box_format(box_names, normalized=self.normalized)
             except ValueError as error:
                 refuse(str(error))
+        size = [place(column) for column in size_columns]
         columns = Columns(
             count=count,
             rule=f"the first row has {count}",
@@ -169,9 +177,48 @@ class KeypointsCsvReader(LineReader):
             points=points,
             box=box,
             box_format=box_format,
+            size=size,
             attributes=[(name, place(column)) for name, column in attributes.items()],
         )
         return columns, sorted([*rest, *map(place, ignored)])
+
+    def _usual_columns(
+        self, head: Sequence[str], sample: Sequence[list[str]]
+    ) -> tuple[Column | None, Sequence[Column], Sequence[Column]]:
+        """Return the columns of the class, the box and the image's size, by the options, else by usual names."""
+        options = [self.path_column, *self._attribute_columns().values(), *self.ignore_columns]
+        options += (
+            [self.point_columns] if isinstance(self.point_columns, str | int) else self.point_columns or ()
+        )
+        options += [*(self.box_columns or ()), *(() if self.class_column is None else (self.class_column,))]
+        positions = dict(enumerate(head))
+        used_names = {positions.get(column) if isinstance(column, int) else column for column in options}
+        names = [name for name in head if name not in used_names and head.count(name) == 1]
+        columns = {name.lower(): name for name in names}
+
+        def usual(*usual_names: str) -> list[str]:
+            """Return the columns with these names, if the header has all of them and no option names one."""
+            return [columns[name] for name in usual_names] if columns.keys() >= {*usual_names} else []
+
+        class_column: Column | None = self.class_column
+        box_columns: Sequence[Column] = self.box_columns or ()
+        if not self.header or self.ignore_columns == "rest":
+            return class_column, box_columns, ()
+        if class_column is None and self.class_name is None:
+            class_column = next(iter(usual("class") or usual("label")), None)
+        if self.box_columns is None:
+            box_columns = usual(*_BOX_FORMATS["xyxy"])
+        box_names = [
+            column if isinstance(column, str) else positions.get(column, "") for column in box_columns
+        ]
+        if [name.lower() for name in box_names] != [*_BOX_FORMATS["xyxy"]] or not {*box_names} <= {*head}:
+            return class_column, box_columns, ()
+        size_columns = usual("width", "height")
+        places = [head.index(name) for name in (*box_names, *size_columns)]
+        rows = [[fields[i] for i in places] for fields in sample if len(fields) == len(head)]
+        if size_columns and all(map(_has_size_of_box, rows)):
+            size_columns = []
+        return class_column, box_columns, size_columns
 
     def _num_points(self) -> int:
         schema = self.given_keypoints()
@@ -207,6 +254,15 @@ def _named_box_format(names: Sequence[str], *, normalized: bool) -> BoxFormat:
     if {"width", "height", "xcenter", "ycenter"} & {*roles}:
         raise ValueError(f"{remedy}; their names fit no format")
     return "xyxy"
+
+
+def _has_size_of_box(texts: Sequence[str]) -> bool:
+    """Return whether the last two of six numbers are width and height of the box whose corners are the first four."""
+    try:
+        xmin, ymin, xmax, ymax, width, height = map(float, texts)
+    except ValueError:
+        return False
+    return abs(xmax - xmin - width) <= 1 and abs(ymax - ymin - height) <= 1
 
 
 def _count_numbers(cells: Iterable[str]) -> int:

@@ -51,6 +51,7 @@ class Columns:
         visibility: What a point's third field means, or None if points have two fields.
         box: Positions of the box's four numbers, or empty.
         attributes: Name and position of each attribute.
+        size: Positions of the image's width and height, or empty.
         box_format: Meaning of the box's four numbers, unless an option states it.
     """
 
@@ -62,6 +63,7 @@ class Columns:
     visibility: Mapping[float, int] | None = None
     box: Sequence[int] = ()
     attributes: Sequence[tuple[str, int]] = ()
+    size: Sequence[int] = ()
     box_format: BoxFormat = "xyxy"
 
 
@@ -140,10 +142,12 @@ class LineReader(Reader):
             if columns.points:
                 found["points"], found["visibility"] = self._points(columns, fields)
             found["attributes"] = self._attributes(columns, fields)
+            width, height = numbers([fields[place] for place in columns.size]) if columns.size else (0, 0)
         except AnnotationError as error:
             rows.malformed(error.message, line=line)
             return
-        image = rows.image(fields[columns.path], folder=self.image_dir, line=line)
+        path = fields[columns.path]
+        image = rows.image(path, folder=self.image_dir, line=line, width=width, height=height)
         class_name = self.class_name if columns.class_name is None else fields[columns.class_name]
         if class_name is not None or columns.points or columns.box or columns.attributes:
             name = _DEFAULT_CLASS if class_name is None else class_name

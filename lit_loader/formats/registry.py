@@ -48,6 +48,7 @@ __all__ = [
 ]
 
 _GROUP: Final = "lit_loader.formats"
+_SHORT_NAMES: Final = {"csv": "keypoints_csv"}  # as the config of the data set is called
 _Kind = type[Reader] | type[Writer]
 _KindT = TypeVar("_KindT", bound=_Kind)
 _T = TypeVar("_T", Reader, Writer)
@@ -227,6 +228,8 @@ def _shipped(base: Any) -> list[Any]:
 
 def _find(base: Any, format: str, done: str) -> Any:
     known = _at_hand(base)
+    if format not in known:
+        format = _SHORT_NAMES.get(format, format)
     if format not in known and format not in (known := _all(base)):
         raise ValueError(
             f"format {format!r} cannot be {done}; {_known(format, known, 'formats')}; one of your own is made known by "

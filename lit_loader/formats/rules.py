@@ -157,6 +157,7 @@ class _Images:
         number_of: dict[str, int] = {}
         names = rows.images.file_names
         images = folder.find_images(rows.images.paths, map(bool, names))
+        self._missing: list[int] = []
         for number, (stated, files) in enumerate(zip(names, images, strict=True)):
             found = files[0] if files else ""
             if len(files) != 1 or (stated and not found.endswith(f"/{stated}")):
@@ -166,6 +167,7 @@ class _Images:
             if first != number:  # the same file under several names
                 self.united[number], self.keep[number] = first, False
                 self._problem(number, "same_file", "unite", f"{shorten(found)!r} is an image before, too")
+        self._report_missing()
 
     def _choose(self, number: int, stated: str, found: list[str]) -> str:
         """Return the path of an image of which no, another or several files were found; or where it would be."""
@@ -173,8 +175,7 @@ class _Images:
         ending = f".{stated.rpartition('.')[2]}"
         if not found:
             self._exists[number], self.stamps[number] = False, -1
-            message = f"there is no image {shorten(path)!r}; `image_dir` is the folder that holds the paths"
-            self._problem(number, "missing_image", policy.missing_image, message)
+            self._missing.append(number)
             return path + ending if is_image_name(ending) else path
         chosen = found[0]
         if len(found) > 1:
@@ -187,6 +188,24 @@ class _Images:
             self._problem(number, "wrong_filename", policy.wrong_filename, message)
         return chosen
 
+    def _report_missing(self) -> None:
+        """Report the images that are missing: one problem, with the first of them and their number."""
+        if not self._missing:
+            return
+        rows = self._rows
+        action = rows.policy.missing_image
+        first = self._missing[0]
+        further = self._missing[1:]
+        message = f"there is no image {shorten(rows.images.paths[first])!r}"
+        if further:
+            message += f", and {len(self._missing)} of {len(self.paths)} images are missing in all"
+        message += "; `image_dir` is the folder that holds the paths"
+        self._problem(first, "missing_image", action, message)
+        if further:
+            rows.report.add_count("missing_image", action, len(further))
+        if action == "drop":
+            self.keep[further] = False
+
     def check_turned(self, *, num_workers: int | None, progress: bool) -> None:
         """Report each image that EXIF turns onto its side while the annotations state its stored size.
 
@@ -197,7 +216,8 @@ class _Images:
 
         def turned(numbers: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
             upright_sizes, is_turned, _ = read([self.paths[number] for number in numbers.tolist()])
-            return numbers[is_turned & _all(upright_sizes[:, ::-1] == self.sizes[numbers])]
+            is_stored_size: _Mask = _all(upright_sizes[:, ::-1] == self.sizes[numbers])
+            return numbers[is_turned & is_stored_size]
 
         stated = np.flatnonzero(self.keep & self._exists & (self.sizes[:, 0] != self.sizes[:, 1]))
         numbers = turned(stated)

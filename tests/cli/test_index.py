@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from PIL import Image
 
 from lit_loader.escaping import printable
 from tests.face_lists import write_faces
@@ -126,3 +127,10 @@ def test_an_error_names_the_option_that_settles_it(command, tmp_path):
     (tmp_path / "train.csv").write_text("path,label,fold\na.jpg,cat,1\n")
     command("index", "class_list", tmp_path, "train.csv", "--option", "separator=,", code=1)
     assert "pass --option header=true, and label_columns" in command.err
+
+
+def test_a_csv_table_is_read_by_the_name_of_its_config(command, tmp_path):
+    Image.new("RGB", (60, 50)).save(tmp_path / "a.jpg")
+    (tmp_path / "train.csv").write_text("path,label,xmin,ymin,xmax,ymax\na.jpg,dog,1,2,30,40\n")
+    out = command("index", "csv", tmp_path, "train.csv", "--cache-dir", tmp_path / "cache", "--no-progress")
+    assert "dog 1 in 1 images" in " ".join(out.split())

@@ -41,6 +41,13 @@ def test_paths_may_hold_blanks_or_lack_their_ending(listed):
     assert names(listed("c d.JPG x\na y\n")) == [("img/c d.JPG", ["x"]), ("img/a.jpg", ["y"])]
 
 
+@pytest.mark.parametrize("text", ["a.jpg,cat\n", "a.jpg, cat\n"])
+def test_a_comma_after_the_path_asks_for_a_separator(listed, text):
+    with pytest.raises(AnnotationError, match="is not an image's path; pass separator=','"):
+        listed(text)
+    assert listed(text, separator=",").class_names == ("cat",)
+
+
 def test_a_separator_leaves_blanks_in_paths_and_labels(listed):
     table = listed("c d.JPG, polar bear ,cat,\na.jpg,cat\n", separator=",")
     assert names(table) == [("img/c d.JPG", ["polar bear", "cat"]), ("img/a.jpg", ["cat"])]

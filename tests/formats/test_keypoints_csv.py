@@ -335,3 +335,52 @@ def test_the_real_boxes_are_those_of_the_xml(shared_data):
     )
     counts = dict(zip(table.class_names, table.class_counts().tolist(), strict=True))
     assert counts == {"Platelets": 361, "RBC": 4155, "WBC": 372}
+
+
+TENSORFLOW = (
+    "filename,width,height,class,xmin,ymin,xmax,ymax\na.jpg,60,50,dog,1,2,30,40\na.jpg,60,50,cat,5,6,9,9\n"
+)
+
+
+@pytest.mark.parametrize("separator", [",", ", "])
+@pytest.mark.parametrize("format", ["keypoints_csv", "csv"])
+def test_a_tensorflow_table_is_read_without_options(tmp_path, separator, format):
+    write_image(tmp_path / "a.jpg")
+    (tmp_path / "t.csv").write_text(TENSORFLOW.replace(",", separator))
+    table = read_annotations(format, tmp_path, "t.csv", use_cache=False)
+    assert table.boxes.tolist() == [[1, 2, 30, 40], [5, 6, 9, 9]]
+    assert ([table.class_names[label] for label in table.labels], table.num_images) == (["dog", "cat"], 1)
+    assert (table.widths.tolist(), table.report.counts) == ([60], {})
+
+
+def test_usual_names_stay_free_for_options(read):
+    table = read(TENSORFLOW, class_name="animal", attribute_columns=["class"])
+    assert (table.class_names, table.attributes["class"].names) == (("animal",), ("cat", "dog"))
+    assert read(TENSORFLOW, ignore_columns="rest").num_objects == 0
+    sized = read(TENSORFLOW, ignore_columns=["width", "height"])
+    assert sized.report.counts == {("column 'width'", "not read"): 2, ("column 'height'", "not read"): 2}
+
+
+def test_width_and_height_of_the_box_are_not_those_of_the_image(read):
+    boxes = (
+        "filename,class,xmin,ymin,xmax,ymax,width,height\na.jpg,dog,1,2,30,40,29,38\na.jpg,cat,5,6,9,9,4,3\n"
+    )
+    with pytest.raises(
+        AnnotationError, match=r"columns \['width', 'height'\] hold numbers that nothing reads"
+    ):
+        read(boxes)
+    assert read(boxes, ignore_columns=["width", "height"]).widths.tolist() == [60]
+
+
+def test_missing_images_are_one_problem_with_a_count(read):
+    text = "filename,class,xmin,ymin,xmax,ymax\n" + "".join(
+        f"m{i % 127}.jpg,dog,1,2,3,4\n" for i in range(561)
+    )
+    for action, num_images in (("keep", 127), ("drop", 0)):
+        table = read(text, policy={"missing_image": action})
+        assert (table.num_images, table.report.counts) == (num_images, {("missing_image", action): 127})
+        assert [problem.line for problem in table.report] == [2]
+    with pytest.raises(
+        AnnotationError, match=r"t\.csv:2: .*'m0\.jpg', and 127 of 127 images are missing in all"
+    ):
+        read(text)
