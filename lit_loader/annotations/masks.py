@@ -9,7 +9,7 @@ NOTE [Which pixels a polygon covers]
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
@@ -24,10 +24,22 @@ from lit_loader.annotations.columns import (
 )
 from lit_loader.types import IndexArray
 
-__all__ = ["MAX_MASK_PIXELS", "Masks", "RunLengths", "decode_counts", "encode_counts", "run_lengths"]
+__all__ = [
+    "MAX_MASK_PIXELS",
+    "MAX_ROW_CROSSINGS",
+    "Masks",
+    "RunLengths",
+    "decode_counts",
+    "encode_counts",
+    "row_crossings",
+    "run_lengths",
+]
 
 MAX_MASK_PIXELS: Final = 2**31 - 1
 """Most pixels of a mask given as run lengths."""
+
+MAX_ROW_CROSSINGS: Final = 2**22
+"""Most crossings of an object's outlines with rows of pixels that readers take: drawing them takes about 1 s."""
 
 _CROSSINGS_AT_ONCE: Final = 2**20
 _MAX_CHARS: Final = 7  # of a number in COCO's text: 7 times 5 bits hold any difference of two counts
@@ -147,7 +159,8 @@ class Masks(RaggedColumn):
         """Return the pixels of a row, uint8 ``(height, width)``, 1 inside.
 
         What lies beyond the canvas is cut off, and an object without a mask covers nothing. Memory is bounded by the
-        canvas, whatever the annotation says.
+        canvas, whatever the annotation says. Time grows with the canvas and with the rows of pixels that the outlines
+        cross; readers refuse an object with more than `MAX_ROW_CROSSINGS`.
 
         Args:
             row: The object.
@@ -159,14 +172,53 @@ class Masks(RaggedColumn):
         if found is not None:
             return _of_runs(found, height, width, scale)
         bitmap = np.zeros((height, width), dtype=np.uint8)
-        for polygon in self.polygons(row):
-            _fill(bitmap, polygon.astype(np.float64) * scale)
+        starts = self.value_offsets[self.part_offsets[row] : self.part_offsets[row + 1] + 1]
+        points = self.values[starts[0] : starts[-1]].reshape(-1, 2).astype(np.float64) * scale
+        _fill(bitmap, points, (starts - starts[0]) // 2)
         return bitmap
 
 
-def _fill(bitmap: Bitmap, points: npt.NDArray[np.float64]) -> None:
-    """Set the pixels of one polygon; see NOTE [Which pixels a polygon covers]."""
-    if len(points) < 3:
+def row_crossings(points: npt.NDArray[np.float64], starts: IndexArray, height: int) -> int:
+    """Return how often the outlines of polygons cross a row of pixels; drawing takes time in proportion to it.
+
+    Args:
+        points: The points of all polygons, ``(n, 2)``.
+        starts: int64 ``(P + 1,)``; polygon p has ``points[starts[p]:starts[p + 1]]``.
+        height: Of the canvas, in pixels; rows beyond it do not count.
+    """
+    rows = np.ceil(np.clip(points[:, 1], 0, height) - 0.5)
+    return int(np.abs(rows[_next_points(starts)] - rows).sum())
+
+
+def _next_points(starts: IndexArray) -> IndexArray:
+    """Return the position of the point that follows each point on its polygon's outline."""
+    following = np.arange(1, starts[-1] + 1)
+    closed = np.flatnonzero(np.diff(starts))
+    following[starts[closed + 1] - 1] = starts[closed]
+    return following
+
+
+class _Edges(NamedTuple):
+    """Edges of outlines that cross rows of pixels, each from its upper end.
+
+    Attributes:
+        upper: x and y of the upper ends, ``(E, 2)``.
+        slopes: Change of x for one row down.
+        first: The first row that the edge crosses.
+        last: The row after the last one.
+        polygons: The number of the polygon.
+    """
+
+    upper: npt.NDArray[np.float64]
+    slopes: npt.NDArray[np.float64]
+    first: IndexArray
+    last: IndexArray
+    polygons: IndexArray
+
+
+def _fill(bitmap: Bitmap, points: npt.NDArray[np.float64], starts: IndexArray) -> None:
+    """Set the pixels of polygons; see NOTE [Which pixels a polygon covers]."""
+    if not len(points):
         return
     height, width = bitmap.shape
     low, high = points.min(axis=0), points.max(axis=0)
@@ -175,27 +227,61 @@ def _fill(bitmap: Bitmap, points: npt.NDArray[np.float64]) -> None:
     if left >= right or top >= bottom:
         return
     # Edges from the upper to the lower end, so that an edge has the same crossings from either side.
-    following = np.roll(points, -1, axis=0)
+    following = points[_next_points(starts)]
     down = points[:, 1] <= following[:, 1]
     upper, lower = np.where(down[:, None], points, following), np.where(down[:, None], following, points)
     first, last = (np.clip(np.ceil(end[:, 1] - 0.5), top, bottom).astype(np.int64) for end in (upper, lower))
     crossed = np.flatnonzero(last > first)
-    upper, first, counts = upper[crossed], first[crossed], (last - first)[crossed]
+    upper = upper[crossed]
     slopes = (lower[crossed, 0] - upper[:, 0]) / (lower[crossed, 1] - upper[:, 1])
+    polygons = np.repeat(np.arange(len(starts) - 1), np.diff(starts))[crossed]
+    edges = _Edges(upper, slopes, first[crossed], last[crossed], polygons)
+    for start, end in _bands(edges, top, bottom):
+        bitmap[start:end, left:right] |= _inside(edges, start, end, left, right)
+
+
+def _bands(edges: _Edges, top: int, bottom: int) -> Iterator[tuple[int, int]]:
+    """Yield the first row, and the row after the last one, of bands with few crossings each."""
+    if int((edges.last - edges.first).sum()) <= _CROSSINGS_AT_ONCE:
+        yield top, bottom
+        return
+    # Outlines of many long edges have more crossings than fit into memory.
+    begins = np.bincount(edges.first - top, minlength=bottom - top + 1)
+    ends = np.bincount(edges.last - top, minlength=bottom - top + 1)
+    num_crossings = offsets_of(np.cumsum(begins - ends)[:-1])
+    start = 0
+    while start < bottom - top:
+        limit = num_crossings[start] + _CROSSINGS_AT_ONCE
+        end = max(start + 1, int(np.searchsorted(num_crossings, limit, side="right")) - 1)
+        yield top + start, top + end
+        start = end
+
+
+def _inside(edges: _Edges, top: int, bottom: int, x_min: int, x_max: int) -> Bitmap:
+    """Return 1 for the pixels of some rows that lie inside of a polygon, ``(bottom - top, x_max - x_min)``."""
+    active = np.flatnonzero((edges.first < bottom) & (edges.last > top))
+    start = np.maximum(edges.first[active], top)
+    counts = np.minimum(edges.last[active], bottom) - start
+    edge = np.repeat(active, counts)
+    y = np.arange(len(edge)) + np.repeat(start - offsets_of(counts)[:-1], counts)
+    x = edges.upper[edge, 0] + (y + 0.5 - edges.upper[edge, 1]) * edges.slopes[edge]
+    columns = np.clip(np.ceil(x - 0.5), x_min, x_max).astype(np.int64) - x_min
+    shape = (bottom - top, x_max - x_min + 1)
+    cells = (y - top) * shape[1] + columns
     # The outline changes sides at each crossing: the parity of the crossings to the left is inside or outside.
-    changes = np.zeros((bottom - top, right - left + 1), dtype=np.uint8)
-    starts, begin = offsets_of(counts), 0
-    while begin < len(counts):  # an outline of many long edges has more crossings than fit into memory
-        limit = np.searchsorted(starts, starts[begin] + _CROSSINGS_AT_ONCE, side="right")
-        end = max(begin + 1, int(limit) - 1)
-        edge = np.repeat(np.arange(begin, end), counts[begin:end])
-        y = first[edge] + np.arange(len(edge)) - (starts[edge] - starts[begin])
-        x = upper[edge, 0] + (y + 0.5 - upper[edge, 1]) * slopes[edge]
-        columns = np.clip(np.ceil(x - 0.5), left, right).astype(np.int64) - left
-        np.add.at(changes, (y - top, columns), np.uint8(1))  # wraps at 256, which is even
-        begin = end
-    inside = np.cumsum(changes[:, :-1], axis=1, dtype=np.uint8) & 1
-    bitmap[top:bottom, left:right] |= inside
+    if not len(cells) or edges.polygons[0] == edges.polygons[-1]:
+        changes = np.zeros(shape, dtype=np.uint8)
+        np.add.at(changes.reshape(-1), cells, np.uint8(1))  # wraps at 256, which is even
+        return np.cumsum(changes[:, :-1], axis=1, dtype=np.uint8) & 1
+    # Of several polygons a row has pairs of crossings where it enters and leaves one of them: a pixel is inside of as
+    # many as were entered and not left. One pass over the pixels draws all, however many there are.
+    num_cells = shape[0] * shape[1]
+    order = np.sort(edges.polygons[edge] * num_cells + cells) % num_cells
+    depth = np.zeros(shape, dtype=np.int32)
+    np.add.at(depth.reshape(-1), order[::2], 1)
+    np.add.at(depth.reshape(-1), order[1::2], -1)
+    inside = np.cumsum(depth[:, :-1], axis=1, dtype=np.int32) > 0
+    return inside.view(np.uint8)
 
 
 def _of_runs(runs: RunLengths, height: int, width: int, scale: tuple[float, float]) -> Bitmap:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from lit_loader.annotations.cache import image_stamp
 from lit_loader.annotations.columns import offsets_of
 from lit_loader.annotations.keypoints import KeypointSchema
-from lit_loader.annotations.masks import Masks, RunLengths
+from lit_loader.annotations.masks import MAX_ROW_CROSSINGS, Masks, RunLengths, row_crossings
 from lit_loader.annotations.report import shorten
 from lit_loader.annotations.table import AnnotationTable, Attribute
 from lit_loader.errors import AnnotationError
@@ -30,6 +30,7 @@ _CHUNK_ROWS: Final = 65_536
 _CHUNK_POINTS: Final = 2**20
 _SHOWN_POINTS: Final = 3
 _LEAST_SIDE: Final = 0.1
+_MAX_UNKNOWN_HEIGHT: Final = 2**16  # of an image without a size, in pixels
 _Mask: TypeAlias = npt.NDArray[np.bool_]
 _all = partial(np.logical_and.reduce, axis=-1)
 _any = partial(np.logical_or.reduce, axis=-1)
@@ -344,6 +345,8 @@ class _Objects:
             points *= np.repeat(sizes[of_polygon], lengths // 2, axis=0)
         if self._rows.y_up:
             points[:, 1] = np.repeat(sizes[of_polygon, 1], lengths // 2) - points[:, 1]
+        part_offsets = offsets_of(np.bincount(of_polygon, minlength=count))
+        self._check_outlines(points, value_offsets // 2, part_offsets, sizes[:, 1])
         runs = [columns.run_lengths.get(row, RunLengths((), 0, 0)) for row in range(count)]
         for row, given in columns.run_lengths.items():
             width, height = sizes[row].tolist()
@@ -352,7 +355,7 @@ class _Objects:
                 self._report("malformed", self._rows.policy.malformed, np.array([row]), found)
                 self.keep[row] = False
         self.masks = Masks(
-            offsets_of(np.bincount(of_polygon, minlength=count)),
+            part_offsets,
             value_offsets,
             points.astype(np.float32).reshape(-1),
             offsets_of([len(given.counts) for given in runs]),
@@ -369,6 +372,28 @@ class _Objects:
             np.maximum.at(corners[:, 2:], of_polygon, high)
             self._boxes = self._boxes.copy()
             self._boxes[boxless] = corners[boxless]
+
+    def _check_outlines(
+        self,
+        points: npt.NDArray[np.float64],
+        starts: npt.NDArray[np.int64],
+        part_offsets: npt.NDArray[np.int64],
+        heights: npt.NDArray[np.int32],
+    ) -> None:
+        """Report the objects whose mask would take too long to draw for every sample."""
+        limits = np.where(heights > 0, heights, _MAX_UNKNOWN_HEIGHT)
+        most_crossings = np.diff(starts[part_offsets]) * limits
+        for row in np.flatnonzero((most_crossings > MAX_ROW_CROSSINGS) & self.keep).tolist():
+            parts = starts[part_offsets[row] : part_offsets[row + 1] + 1]
+            crossings = row_crossings(points[parts[0] : parts[-1]], parts - parts[0], int(limits[row]))
+            if crossings <= MAX_ROW_CROSSINGS:
+                continue
+            message = (
+                f"{parts[-1] - parts[0]} points of polygons whose outlines cross {crossings} rows of pixels"
+            )
+            message += f"; at most MAX_ROW_CROSSINGS={MAX_ROW_CROSSINGS} are drawn, so simplify the polygons"
+            self._report("malformed", self._rows.policy.malformed, np.array([row]), message)
+            self.keep[row] = False
 
     def _check_chunk(self, chunk: slice) -> npt.NDArray[np.float32]:
         sizes, labels, rows = self._sizes[self.images[chunk]], self.labels[chunk], self._rows

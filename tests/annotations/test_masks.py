@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_loader.annotations import Masks, RunLengths
-from lit_loader.annotations.masks import MAX_MASK_PIXELS, decode_counts, encode_counts, run_lengths
+from lit_loader.annotations import masks as masks_module
+from lit_loader.annotations.masks import (
+    MAX_MASK_PIXELS,
+    decode_counts,
+    encode_counts,
+    row_crossings,
+    run_lengths,
+)
 
 RECTANGLE = [[1, 1], [5, 1], [5, 4], [1, 4]]
 COORDINATE = st.floats(-3, 15, width=32) | st.integers(-3, 15)
@@ -245,3 +253,36 @@ def test_any_text_gives_counts_or_is_refused(text):
         return
     assert (counts >= 0).all()
     assert len(counts) <= len(text)
+
+
+@pytest.mark.parametrize("at_once", [1, 50, 2**20])
+def test_many_polygons_are_drawn_as_their_union(at_once, monkeypatch):
+    monkeypatch.setattr(masks_module, "_CROSSINGS_AT_ONCE", at_once)
+    rng = np.random.default_rng(1)
+    polygons = [rng.uniform(-5, 35, (int(rng.integers(0, 8)), 2)) for _ in range(40)]
+    union = np.zeros((30, 28), dtype=np.uint8)
+    for polygon in polygons:
+        union |= rasterize([polygon], 30, 28)
+    assert 0 < union.sum() < union.size
+    np.testing.assert_array_equal(rasterize(polygons, 30, 28), union)
+
+
+def test_time_of_a_mask_grows_with_its_points_and_not_with_polygons_times_pixels():
+    polygons = np.tile(np.float32([[0, 0], [2000, 0], [0, 1]]), (100_000, 1, 1))
+    masks = Masks(
+        np.array([0, 100_000]),
+        np.arange(0, 600_001, 6),
+        polygons.reshape(-1),
+        np.zeros(2, np.int64),
+        np.zeros(0, np.uint32),
+        np.zeros(1, np.int32),
+        np.zeros(1, np.int32),
+    )
+    begin = time.process_time()
+    assert masks.rasterize(0, 2000, 2000).sum() == 1000
+    assert time.process_time() - begin < 5  # 100,000 passes over 2,000 pixels and more take longer
+
+
+def test_row_crossings_count_the_rows_of_every_edge_on_the_canvas():
+    points = np.array([[0, 0], [5, 10], [5, -7], [1, 1], [9, 4], [3, 3]], dtype=np.float64)
+    assert row_crossings(points, np.array([0, 3, 3, 6]), 8) == 8 + 8 + 0 + 3 + 1 + 2

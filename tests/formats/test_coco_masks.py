@@ -167,3 +167,18 @@ def test_a_polygon_that_reaches_beyond_the_image_is_reported_as_its_box_is(tmp_p
     table = read(tmp_path, policy=policy)
     assert table.report.count("out_of_image", "clip") == 1
     assert table.boxes.tolist() == [[0, 1, 10, 3]]
+
+
+def test_an_object_that_would_take_too_long_to_draw_is_malformed(tmp_path):
+    image = {"id": 40, "file_name": "a.png", "width": 4000, "height": 4000}
+    zigzag = [number for x in range(1100) for number in (x, 4000 * (x % 2))]
+    annotations = [annotation(1, [SQUARE]), annotation(2, [SQUARE, zigzag]), annotation(3, [zigzag[:1200]])]
+    data = {"images": [image], "categories": [{"id": 90, "name": "cat"}], "annotations": annotations}
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    words = r"a\.json:1: object 1: 1104 points .* cross 4400004 rows .* MAX_ROW_CROSSINGS=4194304"
+    with pytest.raises(AnnotationError, match=words):
+        read(tmp_path)
+    table = read(tmp_path, policy={"missing_image": "keep", "malformed": "drop"})
+    assert table.object_ids.tolist() == [1, 3]
+    assert table.report.counts[("malformed", "drop")] == 1
+    assert read(tmp_path, masks=False).num_objects == 3
