@@ -99,7 +99,7 @@ def _with_image_files(cfg: DictConfig) -> DictConfig:
 
 def _sample_unit(cfg: DictConfig) -> Any:
     """Return ``sample_unit`` of the data module: the config's, else the default of its constructor."""
-    parameter = signature(get_object(cfg.datamodule._target_)).parameters.get("sample_unit")
+    parameter = signature(get_object(cfg.datamodule["_target_"])).parameters.get("sample_unit")
     return cfg.datamodule.get("sample_unit", None if parameter is None else parameter.default)
 
 

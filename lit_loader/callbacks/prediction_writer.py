@@ -147,6 +147,7 @@ class PredictionWriter(BasePredictionWriter):
         self.paths: list[Path] = []
         self._reading = ImageReading()
         self._sets: list[_PredictSet] = []
+        self._class_names: tuple[str, ...] = ()
         self._schema: KeypointSchema | None = None
         self._attributes: dict[str, tuple[str, ...]] = {}
         # what this rank has found so far, by set and sample
@@ -159,7 +160,8 @@ class PredictionWriter(BasePredictionWriter):
         """Check that the format can hold a task's predictions for a data module, before a batch is read.
 
         Raises:
-            ValueError: If it cannot.
+            ValueError: If it cannot hold them, or a name or path.
+            FileExistsError: If there is a folder of XML files already.
         """
         is_labels = isinstance(datamodule, ClassificationDataModule)
         self.format = self._chosen_format or ("csv" if is_labels else "coco")
@@ -167,6 +169,33 @@ class PredictionWriter(BasePredictionWriter):
             raise ValueError(_cannot_hold_labels(self.format))
         if getattr(module, "masks", None) is True and self.format != "coco":
             raise ValueError(_cannot_hold_masks(self.format))
+        self._class_names = tuple(getattr(module, "class_names", None) or datamodule.class_names)
+        schema = datamodule.keypoint_schema
+        points = tuple(getattr(module, "keypoint_names", None) or (schema.names if schema else ()))
+        if schema is None or schema.names != points:  # the model's points are not those of the data
+            schema = KeypointSchema(names=points) if points else None
+        self._schema = schema
+        attributes = getattr(module, "attributes", None)
+        self._attributes = dict(datamodule.attributes if attributes is None else attributes)
+        texts: dict[str, Any] = {"names": (*self._class_names, *points), "attributes": self._attributes}
+        tables = datamodule.tables("predict")
+        for number, samples in enumerate(tables):
+            images = self._image_table(datamodule, number, samples)
+            name = self._name_of_set(number, len(tables))
+            check_can_be_written(self.format, self.folder, name, images, **texts)
+
+    def _image_table(
+        self, datamodule: TableDataModule, number: int, samples: AnnotationTable
+    ) -> AnnotationTable:
+        """Return the images of a set, with the classes of the model before others."""
+        images = samples
+        if datamodule.sample_unit == "object":
+            images = with_same_names([samples.select([]), datamodule.source.tables("predict")[number]])[1]
+        further = [name for name in images.class_names if name not in self._class_names]
+        return images.with_class_names((*self._class_names, *further))
+
+    def _name_of_set(self, number: int, num_sets: int) -> str:
+        return self.name if num_sets == 1 else f"{self.name}-{number}"
 
     # -- Lightning's hooks ----------------------------------------------------------------------------------
 
@@ -184,14 +213,6 @@ class PredictionWriter(BasePredictionWriter):
             )
         self.check_task(datamodule, pl_module)
         self._reading = datamodule.reading
-        names = tuple(getattr(pl_module, "class_names", None) or datamodule.class_names)
-        schema = datamodule.keypoint_schema
-        points = tuple(getattr(pl_module, "keypoint_names", None) or (schema.names if schema else ()))
-        if schema is None or schema.names != points:  # the model's points are not those of the data
-            schema = KeypointSchema(names=points) if points else None
-        self._schema = schema
-        attributes = getattr(pl_module, "attributes", None)
-        self._attributes = dict(datamodule.attributes if attributes is None else attributes)
         self._first_label = getattr(datamodule, "first_label", FIRST_LABEL)
         self._found, self.paths = {}, []
         datasets = datamodule.predict_dataset
@@ -199,14 +220,8 @@ class PredictionWriter(BasePredictionWriter):
         is_object, self._sets = datamodule.sample_unit == "object", []
         for number, dataset in enumerate(datasets):
             samples = getattr(dataset, "table", datamodule.tables("predict")[number])
-            images = samples
-            if is_object:
-                images = with_same_names([samples.select([]), datamodule.source.tables("predict")[number]])[1]
-            others = [name for name in images.class_names if name not in names]
-            images = images.with_class_names((*names, *others))
-            name = self.name if len(datasets) == 1 else f"{self.name}-{number}"
-            texts: dict[str, Any] = {"names": (*names, *points), "attributes": self._attributes}
-            check_can_be_written(self.format, self.folder, name, images, **texts)
+            images = self._image_table(datamodule, number, samples)
+            name = self._name_of_set(number, len(datasets))
             row_of = dict(zip(samples.image_numbers.tolist(), range(len(samples)), strict=True))
             placements = Placements(dataset, samples)
             self._sets.append(_PredictSet(name, samples, images, is_object, row_of, placements))

@@ -138,6 +138,15 @@ def test_a_format_that_cannot_hold_the_task_is_refused_by_its_key_before_images_
     assert result.err.rstrip().endswith("give predict.format=csv")
 
 
+def test_a_folder_of_earlier_predictions_is_refused_in_one_line(app, run, tmp_path):
+    write_image(tmp_path / "a.png")
+    (tmp_path / "out" / "predictions").mkdir(parents=True)
+    words = [f"ckpt_path={run[0]}/checkpoints/best.ckpt", f"source={tmp_path}/a.png", "predict.format=voc"]
+    result = app("predict", *words, f"predict.folder={tmp_path}/out", code=1, small=False)
+    assert f"{tmp_path}/out/predictions exists, and XML files of other images in it would stay" in result.err
+    assert "Traceback" not in result.err
+
+
 def test_landmarks_of_an_image_are_those_of_an_object_that_fills_it(app, tmp_path):
     write_image(tmp_path / "a.png")
     names = {"keypoint_names": ["left", "right"], "class_names": None}
@@ -157,10 +166,9 @@ def test_landmarks_of_an_image_are_those_of_an_object_that_fills_it(app, tmp_pat
     ]
     result = app("predict", *words, f"ckpt_path={tmp_path}/a.ckpt", f"source={tmp_path}/a.png", small=False)
     assert "datamodule.sample_unit=object: each image is one object that fills it" in result.out
-    ((name, *_, left, top, width, height),) = results_by_name(result.folder)
-    assert (name, left, top) == ("a.png", 0, 0)
+    (row,) = results_by_name(result.folder)
     with Image.open(tmp_path / "a.png") as image:
-        assert (width, height) == image.size
+        assert (row[0], *row[-4:]) == ("a.png", 0, 0, *image.size)
 
 
 def test_the_run_of_the_checkpoint_says_what_model_and_data_it_is_of(app, run):
