@@ -114,15 +114,19 @@ def test_images_of_a_folder_get_the_predictions_of_the_data_set(app, run, tmp_pa
     assert len(list(result.folder.rglob("*.jpg"))) == 8
 
 
-def test_without_a_run_beside_the_checkpoint_no_data_set_has_to_be_chosen(app, run, tmp_path):
+@pytest.fixture
+def without_run(run, tmp_path):
+    """The words for a copy of the checkpoint that no run's folder is around."""
     shutil.copy(run[0] / "checkpoints" / "best.ckpt", tmp_path / "copy.ckpt")
+    words = [word for word in SMALL if not word.startswith(("experiment", "dataset"))]
+    return [*words, "model=fcos_small", "model.model.strides=[8]", f"ckpt_path={tmp_path}/copy.ckpt"]
+
+
+def test_without_a_run_beside_the_checkpoint_no_data_set_has_to_be_chosen(app, without_run, tmp_path):
     write_image(tmp_path / "a.png")
-    left_out = ("experiment", "dataset")
-    words = [word for word in SMALL if not word.startswith(left_out)]
-    words += ["model=fcos_small", "model.model.strides=[8]", f"ckpt_path={tmp_path}/copy.ckpt"]
-    result = app("predict", *words, f"source={tmp_path}/a.png", small=False)
+    result = app("predict", *without_run, f"source={tmp_path}/a.png", small=False)
     assert (result.folder / "predictions" / "predictions-pictures" / "a.png.jpg").is_file()
-    result = app("predict", *words, f"source={tmp_path}/nowhere", code=1, small=False)
+    result = app("predict", *without_run, f"source={tmp_path}/nowhere", code=1, small=False)
     assert f"error: {tmp_path}/nowhere: this file or folder does not exist" in result.err
     assert "Traceback" not in result.err
 
@@ -138,11 +142,11 @@ def test_a_format_that_cannot_hold_the_task_is_refused_by_its_key_before_images_
     assert result.err.rstrip().endswith("give predict.format=csv")
 
 
-def test_a_folder_of_earlier_predictions_is_refused_in_one_line(app, run, tmp_path):
+def test_a_folder_of_earlier_predictions_is_refused_in_one_line(app, without_run, tmp_path):
     write_image(tmp_path / "a.png")
     (tmp_path / "out" / "predictions").mkdir(parents=True)
-    words = [f"ckpt_path={run[0]}/checkpoints/best.ckpt", f"source={tmp_path}/a.png", "predict.format=voc"]
-    result = app("predict", *words, f"predict.folder={tmp_path}/out", code=1, small=False)
+    words = [f"source={tmp_path}/a.png", "predict.format=voc", f"predict.folder={tmp_path}/out"]
+    result = app("predict", *without_run, *words, code=1, small=False)
     assert f"{tmp_path}/out/predictions exists, and XML files of other images in it would stay" in result.err
     assert "Traceback" not in result.err
 
