@@ -34,7 +34,7 @@ from lit_loader.recipes import check_model_fits, model_kwargs_from_datamodule
 __all__ = ["Run", "build_run", "checkpoint_path", "console", "loading", "read_checkpoint"]
 
 # Arguments of a model that choose code, a download or a machine's compiler; no checkpoint of a `Task` holds them.
-_NEVER_FROM_CHECKPOINT = frozenset({"compile", "model", "optimizer", "scheduler", "weights"})
+_NEVER_FROM_CHECKPOINT = frozenset({"compile", "loss", "model", "optimizer", "scheduler", "weights"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,7 +89,7 @@ def results_by_name(folder):
 
 def test_images_of_a_folder_get_the_predictions_of_the_data_set(app, run, tmp_path):
     """Size, normalisation and names are the run's; ``source`` replaces the data set alone."""
-    words = [f"ckpt_path={run[0]}/checkpoints/best.ckpt", "datamodule.predict_batch_size=9"]
+    words = ["trust_run=true", f"ckpt_path={run[0]}/checkpoints/best.ckpt", "datamodule.predict_batch_size=9"]
     expected = results_by_name(app("predict", *words, small=False).folder)
     source = ShapesSource(
         num_images={"train": 16, "val": 8, "test": 8},
