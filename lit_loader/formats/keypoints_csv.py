@@ -194,11 +194,11 @@ class KeypointsCsvReader(LineReader):
         positions = dict(enumerate(head))
         used_names = {positions.get(column) if isinstance(column, int) else column for column in options}
         names = [name for name in head if name not in used_names and head.count(name) == 1]
-        columns = {name.lower(): name for name in names}
+        columns = {*names}
 
         def usual(*usual_names: str) -> list[str]:
             """Return the columns with these names, if the header has all of them and no option names one."""
-            return [columns[name] for name in usual_names] if columns.keys() >= {*usual_names} else []
+            return [*usual_names] if columns >= {*usual_names} else []
 
         class_column: Column | None = self.class_column
         box_columns: Sequence[Column] = self.box_columns or ()
@@ -211,7 +211,7 @@ class KeypointsCsvReader(LineReader):
         box_names = [
             column if isinstance(column, str) else positions.get(column, "") for column in box_columns
         ]
-        if [name.lower() for name in box_names] != [*_BOX_FORMATS["xyxy"]] or not {*box_names} <= {*head}:
+        if box_names != [*_BOX_FORMATS["xyxy"]] or not {*box_names} <= {*head}:
             return class_column, box_columns, ()
         size_columns = usual("width", "height")
         places = [head.index(name) for name in (*box_names, *size_columns)]

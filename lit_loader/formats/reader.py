@@ -18,9 +18,11 @@ NOTE [When a cached table is stale]
 
 from __future__ import annotations
 
+import fnmatch
+import posixpath
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
@@ -48,19 +50,51 @@ from lit_loader.formats.text_file import read_lines
 
 __all__ = ["Inputs", "ReadOptions", "Reader"]
 
+_KITTI: Final = "KITTI labels: convert them to COCO or YOLO"
+_DOTA: Final = "DOTA labels of rotated boxes: convert them to YOLO-OBB, and read that with task=segment"
+_CREATEML: Final = "CreateML JSON: export it as COCO or Pascal VOC"
+_ICDAR: Final = "ICDAR text: convert its quadrangles to COCO polygons"
+_MPII: Final = "MPII's poses: convert them to COCO keypoints"
+_TPS: Final = "TPS of tpsDig: write path, x and y as CSV, which keypoints_csv reads with schema and y_up=True"
+_DEEPLABCUT: Final = (
+    "DeepLabCut CSV: keypoints_txt reads it with separator=',', header=3, columns='path points' and schema, the "
+    "number of points; join a path that is in three columns"
+)
 _OTHER_FORMATS: Final = {
     rb"<annotations>\s*<version>": "CVAT XML: export it from CVAT as COCO or Pascal VOC",
     rb"<sourceAnnotation>LabelMe|</deleted>\s*<verified>": "old LabelMe XML: convert it to COCO or Pascal VOC",
     rb"<dataset>\s*<(name|comment|images)\b": "imglab XML: read it as 'imglab'",
     rb'"(shape_attributes|_via_\w+)"\s*:': "VIA JSON: export it from VIA as COCO",
     rb'"(shapes|shape_type|imageData)"\s*:': "LabelMe JSON: read it as 'labelme'",
+    rb'"coordinates"\s*:\s*\{': _CREATEML,
+    rb'"securityToken"\s*:|"asset"\s*:\s*\{': "VoTT JSON: export it from VoTT as CSV, which keypoints_csv reads",
+    rb'"joints(_vis)?"\s*:': _MPII,
     rb'"(images|annotations|categories)"\s*:\s*\[': "COCO JSON: read it as 'coco'",
     rb"\A(ImageID,(Source|Subset)|MaskPath,ImageID|LabelName,)": "Open Images CSV: convert it to COCO",
-    rb'\A"?image"?,"?xmin"?,"?ymin': "VoTT CSV: keypoints_csv reads it with box_columns=xmin,ymin,xmax,ymax",
+    rb'\A"?image"?,"?xmin"?,"?ymin': "VoTT CSV: read it as 'keypoints_csv'",
     rb"\ANAME_ID,X,": "VGGFace2 CSV: keypoints_csv reads it with box_columns=X,Y,W,H and box_format=xywh",
     rb"\ANAME_ID,P1X,": "VGGFace2 CSV: keypoints_csv reads it with schema=face_5",
+    rb"\Ascorer,": _DEEPLABCUT,
+    rb"\A\x89HDF\r\n": "an HDF5 file: of DeepLabCut, read the CSV file with the same name",
+    rb"\AMATLAB 5\.0 MAT-file": _MPII,
+    rb"\A\s*LM3?=\d": _TPS,
+    rb"\A(imagesource|gsd):|\A(-?[\d.]+ ){8}[A-Za-z][\w-]* [0-2]\s": _DOTA,
+    rb"\A[A-Za-z_]+ -?[\d.]+ -?\d (-?[\d.]+ ){11}-?[\d.]+( -?[\d.]+)?\s": _KITTI,
+    rb"\A(\xef\xbb\xbf)?(-?\d+,\s?){8}\S|\A(\d+,? ){4}\"": _ICDAR,
 }
 """Formats that a file may be taken for another one's: how they begin, and what to do about them."""
+
+_OTHER_FOLDERS: Final = {
+    "label_[0-9]": _KITTI,
+    "labelTxt*": _DOTA,
+    "*.vott": "a VoTT project: export it from VoTT as CSV, which keypoints_csv reads",
+    "*createml.json": _CREATEML,
+    "gt_*.txt": _ICDAR,
+    "mpii_*.mat": _MPII,
+    "*.tps": _TPS,
+    "labeled-data": _DEEPLABCUT,
+}
+"""Names in the folders of other formats, and the remedies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +234,7 @@ class Reader(ABC):
         options = ReadOptions() if options is None else options
         folder = root if isinstance(root, Folder) else Folder(root)
         if not options.use_cache:
-            return self._build(folder, self.inputs(folder, name), options)[0]
+            return self._build(folder, self._checked_inputs(folder, name), options)[0]
         cache = cache_folder(options.cache_dir)
         make_key = partial(cache_key, reader=self.format, version=self.version, root=folder.root)
         settings = self._settings(name, options)
@@ -208,7 +242,7 @@ class Reader(ABC):
         last = load_last(folder=cache, request=request, root=folder.root) if options.trust_cache else None
         if last is not None:
             return last
-        inputs = self.inputs(folder, name)
+        inputs = self._checked_inputs(folder, name)
         settings["listed"] = inputs.listed
         files, unit_files = inputs.files, inputs.unit_files
         if inputs.units is None:
@@ -230,6 +264,11 @@ class Reader(ABC):
         key = make_key(stamps=stamps + stamps_read)
         return keep(table, folder=cache, key=key, request=request)
 
+    def _checked_inputs(self, folder: Folder, name: str) -> Inputs:
+        """Return the files of a set; an error says if the folder is of another format."""
+        with _other_format_named(self.format, folder, name):
+            return self.inputs(folder, name)
+
     def _settings(self, name: str, options: ReadOptions) -> dict[str, Any]:
         """Return all that changes the table, as plain values."""
         schema = self.given_keypoints()
@@ -249,7 +288,7 @@ class Reader(ABC):
         names = [*inputs.files[:3], *inputs.unit_files[:3]]
         with (
             status_spinner(f"Reading {shorten(', '.join(names[:3]))}", progress=options.progress),
-            _other_format_named(self.format),
+            _other_format_named(self.format, folder),
         ):
             parts = iter_chunks(
                 partial(
@@ -309,8 +348,8 @@ def _has_all_images(table: AnnotationTable) -> bool:
 
 
 @contextmanager
-def _other_format_named(format: str) -> Iterator[None]:
-    """Add to an error what its file is, if it is known to be of another format."""
+def _other_format_named(format: str, folder: Folder, name: str = ".") -> Iterator[None]:
+    """Add to an error the format of its file or of the folder, if that is a known other one."""
     try:
         yield
     except AnnotationError as error:
@@ -322,7 +361,23 @@ def _other_format_named(format: str) -> Iterator[None]:
             if f"'{format}'" not in found and re.search(pattern, start):
                 message = f"this is {found} (as {format!r}: {error.message})"
                 raise type(error)(message, path=error.path, line=error.line) from None
+        if not path.is_file() and not isinstance(error, UnsafePathError):
+            for pattern, remedy in _OTHER_FOLDERS.items():
+                names = (".", name, posixpath.relpath(path, folder.root))
+                entry = next(iter(fnmatch.filter(_entries(folder, names), pattern)), None)
+                if entry is not None and f"'{format}'" not in remedy:
+                    message = f"{error.message}; {entry!r} is there: {remedy}"
+                    raise type(error)(message, path=error.path, line=error.line) from None
         raise
+
+
+def _entries(folder: Folder, parents: Iterable[str]) -> list[str]:
+    """Return the names of files and folders in some folders, relative to the root."""
+    entries: list[str] = []
+    for parent in dict.fromkeys(map(posixpath.normpath, parents)):
+        with suppress(AnnotationError):  # a folder that cannot be listed has its own error
+            entries += [*folder.files(parent), *folder.folders(parent)]
+    return entries
 
 
 def _plain(value: Any) -> Any:

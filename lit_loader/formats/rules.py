@@ -200,7 +200,14 @@ class _Images:
         message = f"there is no image {shorten(rows.images.paths[first])!r}"
         if further:
             message += f", and {len(self._missing)} of {len(self.paths)} images are missing in all"
-        message += "; `image_dir` is the folder that holds the paths"
+        stem, _, ending = rows.images.paths[first].rpartition(".")
+        similar = next(self._folder.find_images([stem], [True]), []) if is_image_name(f".{ending}") else []
+        if similar:
+            message += (
+                f", but {shorten(similar[0])!r} is, with another ending: rename it, or correct the path"
+            )
+        else:
+            message += "; `image_dir` is the folder that holds the paths"
         self._problem(first, "missing_image", action, message)
         if further:
             rows.report.add_count("missing_image", action, len(further))

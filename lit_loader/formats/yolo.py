@@ -281,8 +281,9 @@ class _DataFile:
 
     def find(self, text: Any, key: str) -> str:
         """Return the folder or file that the data file names."""
-        for each in (text.removeprefix("../"), text) if isinstance(text, str) else ():
-            if place := next(filter(self.exists, self.places(self.file, each)), ""):
+        if isinstance(text, str):
+            place = next(filter(self.exists, self.places(self.file, text.removeprefix("../"))), "")
+            if place:
                 return place
         raise self.wrong(f"{key} names {shorten(repr(text))}, which is no folder and no file here")
 
@@ -362,12 +363,17 @@ def _object(values: list[float], of_set: _Set, names: Sequence[str]) -> dict[str
     if polygons != "no" and count > 6 and count % 2:
         if polygons == "yes":
             return {"class_name": class_name, "box": None, "polygons": [values[1:]]}
-        raise AnnotationError(f"{count} numbers are a polygon or points: pass task='segment' or task='pose'")
+        kinds = "a polygon, a rotated box (YOLO-OBB) or points" if count == 9 else "a polygon or points"
+        raise AnnotationError(f"{count} numbers are {kinds}: pass task='segment' or task='pose'")
     if count not in of_set.lengths:
         lengths = [*of_set.lengths, *(() if polygons == "no" else ("7, 9, 11, ... for a polygon",))]
         message = f"{count} numbers, where a row has {' or '.join(map(str, lengths))}"
         is_prediction = count - 1 in of_set.lengths or (polygons != "no" and count > 6)
         remedy = "remove the confidence of a prediction at its end" if is_prediction else "see `task`"
+        if count == 9 and polygons == "no" and of_set.keypoints is None:
+            remedy = (
+                "a rotated box (YOLO-OBB) is read with task='segment', as its polygon and the box around it"
+            )
         raise AnnotationError(f"{message}; {remedy}")
     x, y, width, height = values[1:5]
     box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)

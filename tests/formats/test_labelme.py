@@ -49,6 +49,13 @@ def test_a_rectangle_is_a_box_and_a_polygon_a_mask(folder):
     assert (list(table.image_paths), table.widths.tolist(), len(table.report)) == (["a.png"], [SIZE[0]], 0)
 
 
+def test_a_missing_image_with_another_ending_is_named(folder):
+    root = folder(shape("rectangle", "cat", [1, 2], [3, 4]))
+    (root / "a.png").rename(root / "a.jpg")
+    with pytest.raises(AnnotationError, match=r"no image 'a\.png', but 'a\.jpg' is, with another ending"):
+        read(root)
+
+
 def test_a_rectangle_may_have_four_corners_that_are_upright(folder):
     corners = [[1, 2], [30, 2], [30, 40], [1, 40]]
     assert read(folder(shape("rectangle", "cat", *corners))).boxes.tolist() == [[1, 2, 30, 40]]

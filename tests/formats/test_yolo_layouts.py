@@ -215,6 +215,17 @@ def test_without_names_a_class_is_refused_with_the_options_that_name_it(tmp_path
         read(make(tmp_path, **ULTRALYTICS))
 
 
+def test_a_missing_split_folder_is_named(tmp_path):
+    files = {
+        **pair("train/images", "train/labels"),
+        "data.yaml": f"train: ../train/images\nval: ../valid/images\n{NAMES}",
+    }
+    with pytest.raises(
+        AnnotationError, match=r"data\.yaml: val names '\.\./valid/images', which is no folder"
+    ):
+        read(make(tmp_path, **files), "val")
+
+
 @pytest.mark.parametrize("path", ["../../x", "/etc", "images/../../x", "../x/../.."])
 def test_no_path_of_a_file_leads_out_of_the_root(tmp_path, path):
     files = pair("images/train", "labels/train")
