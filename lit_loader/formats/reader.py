@@ -362,9 +362,9 @@ def _other_format_named(format: str, folder: Folder, name: str = ".") -> Iterato
                 message = f"this is {found} (as {format!r}: {error.message})"
                 raise type(error)(message, path=error.path, line=error.line) from None
         if not path.is_file() and not isinstance(error, UnsafePathError):
-            for pattern, remedy in _OTHER_FOLDERS.items():
+            for name_pattern, remedy in _OTHER_FOLDERS.items():
                 names = (".", name, posixpath.relpath(path, folder.root))
-                entry = next(iter(fnmatch.filter(_entries(folder, names), pattern)), None)
+                entry = next(iter(fnmatch.filter(_entries(folder, names), name_pattern)), None)
                 if entry is not None and f"'{format}'" not in remedy:
                     message = f"{error.message}; {entry!r} is there: {remedy}"
                     raise type(error)(message, path=error.path, line=error.line) from None

@@ -39,7 +39,7 @@ DEEPLABCUT = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\na.jpg,1,2\n"
 CASES = [
     ("coco", "json", CREATEML, "CreateML JSON: export it as COCO or Pascal VOC"),
     ("labelme", "json", CREATEML, "CreateML JSON: export it as COCO or Pascal VOC"),
-    ("coco", "json", VOTT_JSON, "VoTT JSON: export it from VoTT as CSV, which 'keypoints_csv' reads"),
+    ("coco", "json", VOTT_JSON, "VoTT JSON: export it from VoTT as CSV, which keypoints_csv reads"),
     ("coco", "json", MPII, "MPII's poses: convert them to COCO keypoints"),
     ("coco", "mat", "MATLAB 5.0 MAT-file, Platform", "MPII's poses: convert them to COCO keypoints"),
     ("keypoints_txt", "txt", KITTI, "KITTI labels: convert them to COCO or YOLO"),
@@ -53,7 +53,7 @@ CASES = [
         "class_list",
         "csv",
         DEEPLABCUT,
-        "DeepLabCut CSV: 'keypoints_txt' reads it with separator=',', header=3",
+        "DeepLabCut CSV: keypoints_txt reads it with separator=',', header=3",
     ),
     ("voc", "xml", CVAT, "CVAT XML: export it from CVAT as COCO or Pascal VOC"),
     ("imglab", "xml", CVAT, "CVAT XML: export it from CVAT as COCO or Pascal VOC"),
