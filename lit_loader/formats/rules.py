@@ -204,7 +204,7 @@ class _Images:
         similar = next(self._folder.find_images([stem], [True]), []) if is_image_name(f".{ending}") else []
         if similar:
             message += (
-                f", but {shorten(similar[0])!r} is, with another ending: rename it, or correct the path"
+                f", but {shorten(similar[0])!r} is, with another ending"
             )
         else:
             message += "; `image_dir` is the folder that holds the paths"
