@@ -203,9 +203,7 @@ class _Images:
         stem, _, ending = rows.images.paths[first].rpartition(".")
         similar = next(self._folder.find_images([stem], [True]), []) if is_image_name(f".{ending}") else []
         if similar:
-            message += (
-                f", but {shorten(similar[0])!r} is, with another ending"
-            )
+            message += f", but {shorten(similar[0])!r} is, with another ending"
         else:
             message += "; `image_dir` is the folder that holds the paths"
         self._problem(first, "missing_image", action, message)
