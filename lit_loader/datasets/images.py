@@ -19,6 +19,7 @@ from torch import Tensor
 from lit_loader.datasets.jpeg import BYTES_A_PIXEL, SPARE_BYTES, check_jpeg_cost, jpeg_frame
 from lit_loader.errors import AnnotationError, ImageError
 from lit_loader.formats.folder import IMAGE_FORMATS
+from lit_loader.formats.image_sizes import MAX_HEADER_BYTES, MAX_HEADER_READS
 from lit_loader.formats.labelme_file import LABELME_ENDING, embedded_image
 
 __all__ = [
@@ -122,11 +123,48 @@ def decode_bytes(data: bytes, path: Path | str, *, max_pixels: int, exif_orienta
         ) from error
 
 
+class _HeaderLimit(BytesIO):
+    """The bytes of an image file; bounds how often and how much Pillow reads before it knows the image's size.
+
+    Comments and tags without end would take minutes and many times the memory of the file.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.in_header = True
+        self.refusal: ImageError | None = None
+        self._reads_left = MAX_HEADER_READS
+        self._bytes_left = max(MAX_HEADER_BYTES, 2 * len(data))  # WebP and AVIF are read whole
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return self._count(super().read(size))
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        return self._count(super().readline(size))
+
+    def _count(self, data: bytes) -> bytes:
+        if self.in_header:
+            self._reads_left -= 1
+            self._bytes_left -= len(data)
+            if self._reads_left < 0:
+                self._refuse(f"MAX_HEADER_READS={MAX_HEADER_READS} pieces")
+            if self._bytes_left < 0:
+                self._refuse(f"MAX_HEADER_BYTES={MAX_HEADER_BYTES}")
+        return data
+
+    def _refuse(self, limit: str) -> None:
+        self.refusal = ImageError(f"its header asks for more than {limit}")
+        raise self.refusal
+
+
 def _decode(data: bytes, *, max_pixels: int, exif_orientation: bool) -> Tensor:
     frame = jpeg_frame(data)
+    file = _HeaderLimit(data)
     try:
-        opened = Image.open(BytesIO(data), formats=IMAGE_FORMATS)
+        opened = Image.open(file, formats=IMAGE_FORMATS)
     except UnidentifiedImageError:
+        if file.refusal is not None:  # Pillow's reader of TIFF turns an OSError into a warning
+            raise file.refusal from None
         raise ImageError(
             f"cannot be identified as an image: {len(data)} bytes that start with {data[:8]!r}; "
             f"the header is damaged, or the format none of {', '.join(IMAGE_FORMATS)}."
@@ -136,6 +174,9 @@ def _decode(data: bytes, *, max_pixels: int, exif_orientation: bool) -> Tensor:
             f"refused before decoding: {str(error).rstrip('.')}. If the image is trusted, raise "
             "PIL.Image.MAX_IMAGE_PIXELS and max_pixels."
         ) from None
+    file.in_header = False
+    if file.refusal is not None:
+        raise file.refusal
     with opened as image:
         _check_header(image, max_pixels=max_pixels)
         if image.format in ("JPEG", "MPO") and (frame is None or not frame.one_pass):

@@ -18,7 +18,7 @@ from lit_loader.annotations.report import shorten
 from lit_loader.errors import AnnotationError
 from lit_loader.formats.text_file import read_file
 
-__all__ = ["MAX_TAGS", "MAX_XML_BYTES", "child_line", "child_text", "parse_xml"]
+__all__ = ["MAX_ATTRIBUTES", "MAX_TAGS", "MAX_XML_BYTES", "child_line", "child_text", "parse_xml"]
 
 # NOTE [two parsers]
 # defusedxml runs on ElementTree's pure Python parser, 2.5 times slower than the C one. What it adds, refusing
@@ -28,13 +28,14 @@ __all__ = ["MAX_TAGS", "MAX_XML_BYTES", "child_line", "child_text", "parse_xml"]
 # other to defusedxml. Both build the same tree.
 MAX_XML_BYTES: Final = 16 * 1024 * 1024
 MAX_TAGS: Final = 500_000
+MAX_ATTRIBUTES: Final = 200_000
 
 
 def parse_xml(data: bytes, *, path: Path | str) -> Element:
     """Parse a whole document held in memory.
 
     Document types, entities and external references are refused (``defusedxml``), so nothing but ``data``
-    is ever read and no text can grow; ``MAX_TAGS`` bounds the memory of the tree.
+    is ever read and no text can grow; ``MAX_TAGS`` and ``MAX_ATTRIBUTES`` bound the memory of the tree.
 
     Args:
         data: The file's bytes.
@@ -46,6 +47,9 @@ def parse_xml(data: bytes, *, path: Path | str) -> Element:
     if data.count(b"<") > MAX_TAGS:
         message = f"the file has more than MAX_TAGS={MAX_TAGS} tags; it cannot describe one image"
         raise AnnotationError(message, path=path)
+    if data.count(b"=") > MAX_ATTRIBUTES:  # each has one
+        message = f"the file has more than MAX_ATTRIBUTES={MAX_ATTRIBUTES} attributes or signs '='"
+        raise AnnotationError(f"{message}; it cannot describe one image", path=path)
     try:
         if b"<!DOCTYPE" in data or b"\0" in data:  # NOTE [two parsers]
             return defusedxml.ElementTree.fromstring(data, forbid_dtd=True)

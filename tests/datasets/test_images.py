@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 import warnings
 import zlib
 
@@ -246,6 +247,28 @@ def make_bomb(width, height):
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     pixels = zlib.compress(bytes(100))
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+
+
+GIF_HEAD = b"GIF89a\x03\0\x02\0\0\0\0"
+ENDLESS_HEADERS = {
+    "comments.gif": GIF_HEAD + b"!\xfe\x01a\0" * 500_000,
+    "comments.ppm": b"P6\n" + b"#c\n" * 500_000 + b"3 2\n255\n" + bytes(18),
+    "comment.ppm": b"P6\n#" + b"c" * 1_500_000 + b"\n3 2\n255\n" + bytes(18),
+    # 30,000 tags of 8 KB, all of the same bytes
+    "tags.tif": b"II*\0\x08\0\0\0"
+    + struct.pack("<H", 30_000)
+    + b"".join(struct.pack("<HHII", 1000 + tag, 1, 8192, 8) for tag in range(30_000))
+    + bytes(4),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS_HEADERS)
+def test_a_header_without_end_is_refused_by_name(tmp_path, name):
+    (tmp_path / name).write_bytes(ENDLESS_HEADERS[name])
+    begin = time.process_time()
+    with pytest.raises(ImageError, match=rf"{name}: its header asks for more than MAX_HEADER_\w+=\d+"):
+        decode_image(tmp_path / name)
+    assert time.process_time() - begin < 3
 
 
 @pytest.mark.parametrize("side", [10_000, 60_000])

@@ -7,7 +7,7 @@ import pytest
 
 from lit_loader.errors import AnnotationError
 from lit_loader.formats import xml_tree
-from lit_loader.formats.xml_tree import MAX_TAGS, child_line, child_text, parse_xml
+from lit_loader.formats.xml_tree import MAX_ATTRIBUTES, MAX_TAGS, child_line, child_text, parse_xml
 
 LAUGHS = b"""<?xml version="1.0"?>
 <!DOCTYPE lolz [<!ENTITY a "lol"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">
@@ -102,6 +102,13 @@ def test_documents_with_too_many_tags_are_refused_unparsed():
     with pytest.raises(AnnotationError, match="MAX_TAGS"):
         parse_xml(b"<a>" + b"<b/>" * MAX_TAGS + b"</a>", path="x.xml")
     assert time.perf_counter() - begin < 0.5
+
+
+def test_documents_with_too_many_attributes_are_refused_unparsed():
+    data = b"<a " + b" ".join(b"b%d=''" % number for number in range(MAX_ATTRIBUTES + 1)) + b"/>"
+    with pytest.raises(AnnotationError, match=r"x\.xml: .*MAX_ATTRIBUTES=200000"):
+        parse_xml(data, path="x.xml")
+    assert len(parse_xml(data[: data.rindex(b" ")] + b"/>", path="x.xml").attrib) == MAX_ATTRIBUTES
 
 
 @pytest.mark.parametrize(
