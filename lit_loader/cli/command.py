@@ -246,7 +246,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, help="seed of --hold-out (default: 0)")
     add("--writer-option", **_REPEATED, help="an option of the format to write")
     add("--images", choices=("hardlink", "copy", "none"), default="hardlink", help="how images get into DIR")
-    add("--allow-loss", action="store_true", help="leave out what the new format cannot hold")
+    add(
+        "--allow-loss",
+        action="store_true",
+        help="leave out what the new format cannot hold; ids need no leave",
+    )
     add(
         "--overwrite",
         action="store_true",

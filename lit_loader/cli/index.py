@@ -22,7 +22,7 @@ from lit_loader.cli.settings import UsageError, parse_actions, parse_options, pa
 from lit_loader.cli.training import training_command
 from lit_loader.formats import Reader, Writer, find_reader, read_annotations, readers, writers
 from lit_loader.formats.folder import Folder
-from lit_loader.formats.registry import format_options, takes_option
+from lit_loader.formats.registry import format_options, policy_text, takes_option
 
 __all__ = ["figures_of", "formats_text", "index", "print_figures", "print_reports", "read_sets"]
 
@@ -187,8 +187,10 @@ def print_reports(tables: Mapping[str, AnnotationTable]) -> None:
 
 
 def formats_text(*, with_writers: bool) -> str:
-    """Return the formats that can be read, and those that can be written if asked for, with every option."""
-    lines = ["formats to read, and their options:", *_described(readers())]
+    """Return the policy, the formats that can be read, and those that can be written if asked for, with all options."""
+    lines = ["problems for --policy PROBLEM=ACTION, with the default action first:"]
+    lines += [f"  {line}" for line in policy_text().splitlines()]
+    lines += ["", "formats to read, and their options:", *_described(readers())]
     if with_writers:
         lines += ["", "formats to write, and their options:", *_described(writers())]
     return "\n".join([*lines, ""])

@@ -24,7 +24,7 @@ from importlib.metadata import entry_points
 from inspect import isabstract
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Final, TypeVar, get_type_hints
+from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.report import shorten
@@ -39,6 +39,7 @@ __all__ = [
     "find_writer",
     "format_options",
     "make_format",
+    "policy_text",
     "read_annotations",
     "readers",
     "register_format",
@@ -176,7 +177,8 @@ def write_annotations(
         options: The options of the format.
 
     Raises:
-        ValueError: If the format cannot hold the table and ``allow_loss`` is False, or as `read_annotations`.
+        ValueError: If the format cannot hold the table, ids aside, and ``allow_loss`` is False, or as
+            `read_annotations`.
     """
     writer = make_format(find_writer(format), options)
     return writer.write_table(table, root, name, allow_loss=allow_loss, progress=progress)
@@ -188,6 +190,16 @@ def _make_policy(actions: Mapping[str, Any]) -> ReadPolicy:
         if name not in known:
             raise ValueError(f"the policy has no {name!r}; {_known(name, known, 'it has')}")
     return ReadPolicy(**actions)
+
+
+def policy_text() -> str:
+    """Return the problems of a `ReadPolicy` with their actions, one a line, the default first."""
+    hints = get_type_hints(ReadPolicy)
+    lines = []
+    for field in fields(ReadPolicy):
+        actions = [action for action in get_args(hints[field.name]) if action != field.default]
+        lines.append(f"{field.name}={field.default} (or {', '.join(actions)})")
+    return "\n".join(lines)
 
 
 def _all(base: Any) -> dict[str, Any]:

@@ -64,14 +64,16 @@ class Writer(ABC):
         """Write a table and return what the format could not hold.
 
         Raises:
-            ValueError: If there is such a thing and ``allow_loss`` is False.
+            ValueError: If there is such a thing, other than ids, and ``allow_loss`` is False.
         """
-        lost = self.losses(table)
-        if lost and not allow_loss:
+        losses = self.losses(table)
+        lost_ids = lost(table, "ids")  # new ids do as well
+        refused = [loss for loss in losses if loss not in lost_ids]
+        if refused and not allow_loss:
             remedy = "pass allow_loss=True to write without"
-            raise ValueError(f"format {self.format!r} cannot hold {'; '.join(lost)}; {remedy}")
+            raise ValueError(f"format {self.format!r} cannot hold {'; '.join(refused)}; {remedy}")
         self.write(table, Path(root), name, progress=progress)
-        return lost
+        return losses
 
 
 def in_chunks(
@@ -93,20 +95,22 @@ def lost(table: AnnotationTable, *kinds: str) -> list[str]:
 
     Args:
         table: The table.
-        kinds: What the format has no place for: ``"masks"``; ``"numbers"``, which are ids and areas; ``"places"`` of
-            absent points; ``"sizes"`` of which one side is known; ``"files"`` of several images; ``"flags"``.
+        kinds: What the format has no place for: ``"masks"``; ``"numbers"``, which are ids and areas; ``"ids"`` alone;
+            ``"places"`` of absent points; ``"sizes"`` of which one side is known; ``"files"`` of several images;
+            ``"flags"``.
     """
     masks, points, absent = table.masks, table.keypoints, table.visibility == 0
     parts = () if masks is None else np.diff(masks.part_offsets) + np.diff(masks.run_offsets)
     ids = {"images": table.source_ids, "classes": table.category_ids, "objects": table.object_ids}
     counts: dict[str, dict[str, Any]] = {
         "masks": {"masks": np.count_nonzero(parts)},
-        "numbers": {f"ids of {what}": (each >= 0).sum() for what, each in ids.items() if each is not None},
+        "ids": {f"ids of {what}": (each >= 0).sum() for what, each in ids.items() if each is not None},
         "places": {"absent points with a place": 0 if points is None else points[absent].any(axis=-1).sum()},
         "sizes": {"widths or heights without the other": ((table.widths == 0) != (table.heights == 0)).sum()},
         "files": {"images that have the same file as another": len(table) - len(set(table.image_paths))},
         "flags": {f"{flag} objects": getattr(table, flag).sum() for flag in _FLAGS},
     }
+    counts["numbers"] = dict(counts["ids"])
     if table.areas is not None:
         counts["numbers"]["areas of objects"] = np.isfinite(table.areas).sum()
     return [f"{count} {what}" for kind in kinds for what, count in counts[kind].items() if count]

@@ -119,3 +119,11 @@ def test_a_warning_is_one_line(command, faces, read):
     command("index", "keypoints_txt", "faces", "train.txt", *read, "--cache-dir", "file")
     assert command.err.startswith("lit-loader: warning: the cache ")
     assert command.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["index", "convert"])
+def test_help_and_errors_list_the_actions_of_a_policy(command, faces, name):
+    assert "\n  out_of_image=keep (or clip, drop, raise)\n" in command(name, "--help")
+    words = ["--to", "voc", "--out", "new"] if name == "convert" else []
+    command(name, "keypoints_txt", "faces", "train.txt", "--policy", "malformed=keep", *words, code=2)
+    assert "malformed='keep' must be one of 'raise', 'drop'" in command.err

@@ -179,7 +179,7 @@ def test_coco_and_back_gives_the_same_xml(command, faces, read, tmp_path):
     lists = ["annotations/train.json", "annotations/val.json"]
     assert "dataset.format=coco dataset.root=coco dataset.train=annotations/train.json" in out
     words = ["convert", "coco", "coco", *lists, "--to", "voc", "--out", "again"]
-    command(*words, "--writer-option", "annotation_dir=xml", "--allow-loss")  # of COCO's ids
+    command(*words, "--writer-option", "annotation_dir=xml", "--allow-loss")  # of COCO's areas
     for path in (tmp_path / "new" / "Annotations").iterdir():
         text = path.read_text().replace("<folder>Annotations<", "<folder>xml<")
         assert (tmp_path / "again" / "xml" / path.name).read_text() == text

@@ -97,6 +97,14 @@ def test_each_loss_is_said_in_words_and_refused_unless_allowed(tmp_path, format,
     assert write_annotations(format, table, tmp_path / "set", "a.json", allow_loss=True) == [lost]
 
 
+def test_ids_alone_are_lost_without_leave(tmp_path):
+    table = table_of(source_ids=[7], category_ids=[5], object_ids=[3])
+    lost = write_annotations("yolo", table, tmp_path, "train", progress=False)
+    assert lost == ["1 ids of images", "1 ids of classes", "1 ids of objects"]
+    with pytest.raises(ValueError, match="cannot hold 1 areas of objects; pass allow_loss=True"):
+        write_annotations("yolo", table_of(source_ids=[7], areas=[2.5]), tmp_path, "val", progress=False)
+
+
 def test_what_a_list_loses_depends_on_its_columns():
     table = table_of(**POINTS, visibility=[[2, 2]])
     assert losses(table, "keypoints_txt", columns="path class points box") == []
