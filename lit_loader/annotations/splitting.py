@@ -29,7 +29,15 @@ from lit_loader.errors import AnnotationError
 from lit_loader.files import new_file
 from lit_loader.types import IndexArray
 
-__all__ = ["check_groups", "find_copies", "group_names", "hold_out", "shared_names", "stratified_split"]
+__all__ = [
+    "check_groups",
+    "copies_across",
+    "find_copies",
+    "group_names",
+    "hold_out",
+    "shared_names",
+    "stratified_split",
+]
 
 _TAIL_BYTES = 4096
 
@@ -98,6 +106,50 @@ def find_copies(table: AnnotationTable, cache_dir: Path | str | None = None) -> 
     with suppress(OSError), new_file(path) as file:
         file.write(json.dumps(copies).encode())
     return copies, True
+
+
+def copies_across(tables: Mapping[str, AnnotationTable]) -> list[str]:
+    """Return a sentence for each two sets of which one holds byte-identical copies of images of the other.
+
+    A file is opened only if another set has one of the same size and, for a second look, of the same last bytes.
+
+    Args:
+        tables: The sets by name. A path that several sets name is one file and no copy of itself.
+    """
+    sets_of_file: dict[str, set[str]] = {}
+    for name, table in tables.items():
+        for path in table.image_paths:
+            sets_of_file.setdefault(f"{table.root}/{path}", set()).add(name)
+    groups = [list(sets_of_file)]
+    for trait in (os.path.getsize, _tail, _digest):
+        groups = [
+            files
+            for group in groups
+            for files in _equal_files(group, trait)
+            if len(set().union(*(sets_of_file[file] for file in files))) > 1
+        ]
+    sentences = []
+    for a, b in combinations(tables, 2):
+        pairs = []
+        for files in groups:
+            in_a = [file for file in files if a in sets_of_file[file]]
+            in_b = [file for file in files if b in sets_of_file[file]]
+            copies = [file for file in in_b if in_a and in_a != [file]]
+            pairs += [(next(other for other in in_a if other != file), file) for file in copies]
+        if pairs:
+            first, copy = (os.path.relpath(file, tables[a].root) for file in pairs[0])
+            count = f"{len(pairs)} images of {b} are byte-identical copies of images of {a}"
+            sentences.append(f"{count}, such as {copy!r} of {first!r}; results on {b} are too good")
+    return sentences
+
+
+def _equal_files(files: Iterable[str], trait: Callable[[str], object]) -> Iterator[list[str]]:
+    """Yield the files, two at least, that are equal in a trait; unreadable and empty files are left out."""
+    files_by_value: dict[object, list[str]] = {}
+    for file in files:
+        with suppress(OSError):
+            files_by_value.setdefault(trait(file), []).append(file)
+    return (equal for value, equal in files_by_value.items() if value and len(equal) > 1)
 
 
 def stratified_split(

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.merge import with_same_names
-from lit_loader.annotations.splitting import shared_names
+from lit_loader.annotations.splitting import copies_across, shared_names
 from lit_loader.cli.printing import print_lines, print_table
 from lit_loader.cli.settings import UsageError, parse_actions, parse_options, parse_splits, usage_errors
 from lit_loader.cli.training import training_command
@@ -44,14 +44,17 @@ def index(arguments: argparse.Namespace) -> None:
     tables = read_sets(arguments, splits)
     figures = {name: figures_of(table) for name, table in tables.items()}
     shared = list(shared_names({name: table.image_paths for name, table in tables.items()}))
+    copies = copies_across(tables)
     if arguments.json:
         result = {"format": arguments.format, "root": arguments.root, "sets": figures}
         result["shared_images"] = [[a, b, len(paths)] for a, b, paths in shared]
+        result["copies"] = copies
         print_lines(json.dumps(result, indent=1))
         return
     print_figures(figures)
     print_lines(
-        *(f"{len(paths)} images are in {a} and in {b}, such as {paths[0]!r}" for a, b, paths in shared)
+        *(f"{len(paths)} images are in {a} and in {b}, such as {paths[0]!r}" for a, b, paths in shared),
+        *copies,
     )
     print_reports(tables)
     keys = {PurePosixPath(name).stem: name for name in splits}

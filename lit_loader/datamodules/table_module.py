@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, Sampler
 
 from lit_loader.annotations import AnnotationTable, KeypointSchema
 from lit_loader.annotations.merge import with_same_names
+from lit_loader.annotations.splitting import copies_across
 from lit_loader.collate import batch_images, batch_targets
 from lit_loader.datamodules.base import STAGES, LoaderDataModule, SplitData
 from lit_loader.datamodules.batch_transforms import apply_to_batch
@@ -432,8 +433,16 @@ class TableDataModule(LoaderDataModule):
         return found
 
     def summary(self) -> str:
-        """Return counts, imbalance and the expected mix as a table for a terminal."""
-        return summary_table(self.summaries())
+        """Return counts, imbalance and the expected mix as a table for a terminal, and the copies across its sets.
+
+        Files of images are opened where a file of another set has the same size.
+        """
+        sets = {}
+        for stage in STAGES[:3]:
+            tables = self.tables(stage)
+            names = [stage] if len(tables) == 1 else [f"{stage}/{number}" for number in range(len(tables))]
+            sets.update(zip(names, tables, strict=True))
+        return "\n".join([summary_table(self.summaries()), *copies_across(sets)])
 
     def first_batch(self, stage: Stage) -> Any:
         """Return the first batch of a stage (of its first set) as the model gets it, on the CPU.

@@ -26,6 +26,19 @@ def test_it_prints_what_the_sets_hold(command, faces, read):
     assert len(list(faces.parent.glob("cache/**/*.arrow"))) == 3
 
 
+def test_copies_of_images_in_two_sets_are_told(command, faces, read):
+    images = faces / "images"
+    first, second, *_ = (line.split()[0] for line in (faces / "train.txt").read_text().splitlines())
+    copy = (faces / "val.txt").read_text().split()[0]
+    (faces / copy).write_bytes((faces / first).read_bytes())
+    (faces / second).write_bytes((faces / first).read_bytes())  # in one set: no copy across sets
+    assert images.is_dir()
+    words = ["index", "keypoints_txt", "faces", "train.txt", "val.txt", *read]
+    sentence = "1 images of val.txt are byte-identical copies of images of train.txt"
+    assert f"{sentence}, such as {copy!r} of {first!r}; results on val.txt are too good" in command(*words)
+    assert len(json.loads(command(*words, "--json"))["copies"]) == 1
+
+
 def test_it_prints_json_for_machines(command, faces, read):
     told = json.loads(command("index", "keypoints_txt", "faces", "a=train.txt", "all.txt", "--json", *read))
     assert told["sets"]["a"]["images"] == 20

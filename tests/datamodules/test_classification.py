@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from PIL import Image
 
 from lit_loader.collate import ClassificationBatch
 from lit_loader.datamodules import ClassBalancedSamplerConfig, ClassificationDataModule, WeightedSamplerConfig
-from lit_loader.datasets import VocSource
+from lit_loader.datasets import FormatSource, VocSource
 from tests.drawn_set import CLASSES, FINISHES, DrawnSource, draw_set, drawn_source
 
 
@@ -129,3 +130,17 @@ def test_crops_of_a_real_detection_set(shared_data, tmp_path):
     batch = first(datamodule.train_dataloader())
     assert batch.images.shape == (16, 3, 224, 224)
     assert torch.bincount(batch.labels, minlength=3).tolist() == pytest.approx([16 / 3] * 3, abs=1)
+
+
+def test_the_summary_names_copies_of_training_images_in_other_sets(tmp_path):
+    for split in ("train", "val"):
+        for name in ("a", "b"):
+            (tmp_path / split / name).mkdir(parents=True)
+            size = (4, 4) if name == "a" else (5 + len(split), 5)
+            Image.new("RGB", size).save(tmp_path / split / name / "0.png")
+    source = FormatSource(
+        "image_folder", tmp_path, train="train", val="val", progress=False, cache_dir=str(tmp_path)
+    )
+    summary = ClassificationDataModule(source).summary()
+    sentence = "1 images of val are byte-identical copies of images of train, such as 'val/a/0.png' of 'train/a/0.png'"
+    assert sentence in summary
