@@ -103,6 +103,15 @@ def first_batch(words):
     return datamodule, next(iter(datamodule.train_dataloader()))
 
 
+def test_the_command_for_points_without_mirror_pairs_does_not_flip(command, faces):
+    words = ["index", "keypoints_txt", "faces", "train.txt", "--option", "columns=path points class"]
+    (command_line,) = commands(command(*words, "--option", "schema=5"))
+    assert "datamodule.train_transforms.hflip=0.0" in command_line
+    datamodule, batch = first_batch(command_line)
+    assert type(datamodule) is LandmarkDataModule
+    assert len(batch.images) == 2
+
+
 @pytest.mark.parametrize("to", ["voc", "coco", "yolo", "keypoints_txt"])
 def test_the_command_after_a_conversion_trains_on_the_new_set(command, faces, read, to):
     words = ["convert", "keypoints_txt", "faces", "train.txt", "val.txt", *read, "--to", to, "--out", "new"]
