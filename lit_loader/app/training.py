@@ -119,7 +119,10 @@ def _fit(run: Run, path: str | None) -> None:
             _print_how_to_resume(run)
         raise
     # The signal may come in the last batch. The fit is complete then, and a test would not get the time it needs.
-    if trainer.received_sigterm:
+    callbacks = [
+        callback for callback in trainer.checkpoint_callbacks if isinstance(callback, SigtermCheckpoint)
+    ]
+    if trainer.received_sigterm or any(callback.received for callback in callbacks):
         _print_how_to_resume(run)
         raise SIGTERMException
     if checkpoints is not None and trainer.is_global_zero:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -18,6 +21,10 @@ class SigtermCheckpoint(Checkpoint):
     Lightning ends the fit after the current batch, or within a validation. The checkpoint holds the state after this
     batch.
 
+    NOTE Several ranks. Lightning's handler (2.6) broadcasts to all ranks while these may wait in the reduction of
+    gradients: both wait forever. In training this callback handles the signal instead. It notes the signal, the ranks
+    agree after each batch whether one of them was signalled, and all save and stop together.
+
     Args:
         dirpath: Folder of the checkpoint.
         filename: Its name without the extension ``.ckpt``; an earlier file of this name is replaced.
@@ -25,24 +32,39 @@ class SigtermCheckpoint(Checkpoint):
     Attributes:
         path: The file.
         has_saved: Whether a signal came and the file was written.
+        received: Whether the signal came to this rank, of several.
     """
 
     def __init__(self, dirpath: str | Path, filename: str = "last") -> None:
         self.path = Path(dirpath) / f"{filename}.ckpt"
         self.has_saved = False
+        self.received = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reset for a second fit."""
+        """Reset for a second fit; with several ranks, handle the signal until Lightning's teardown."""
         self.has_saved = False
+        self.received = False
+        if trainer.world_size > 1 and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._note_signal)
+
+    def _note_signal(self, number: int, frame: FrameType | None) -> None:
+        self.received = True
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Save after the batch in which the signal came, at the moment at which other checkpoints are saved."""
-        # Several ranks agree on the signal only before the next batch; until then one of them would wait alone.
-        if trainer.world_size == 1 and trainer.received_sigterm:
+        """Save after the batch in which the signal came, at the moment at which other checkpoints are saved.
+
+        Raises:
+            SIGTERMException: With several ranks, on all of them.
+        """
+        if trainer.world_size == 1:
+            if trainer.received_sigterm:
+                self._save(trainer)
+        elif trainer.strategy.reduce_boolean_decision(self.received, all=False):
             self._save(trainer)
+            raise SIGTERMException
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Save where the signal ended a validation, or several ranks."""
+        """Save where the signal ended a validation."""
         if not isinstance(exception, SIGTERMException) or trainer.state.fn != "fit" or self.has_saved:
             return
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined] # set by a connector of Lightning

@@ -1,0 +1,50 @@
+"""SIGTERM with several ranks: they agree before one of them saves or stops."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import SimpleNamespace
+
+import pytest
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from lit_loader.callbacks import SigtermCheckpoint
+
+
+@pytest.fixture
+def _handler():
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+def trainer_of_ranks(other_received):
+    """A trainer of two ranks, whose reduction knows whether the other one got the signal."""
+    saved = []
+    return SimpleNamespace(
+        world_size=2,
+        strategy=SimpleNamespace(reduce_boolean_decision=lambda value, all: value or other_received),
+        fast_dev_run=False,
+        sanity_checking=False,
+        saved=saved,
+        save_checkpoint=lambda path, weights_only: saved.append(path.name),
+    )
+
+
+@pytest.mark.parametrize("other_received", [False, True])
+@pytest.mark.usefixtures("_handler")
+def test_every_rank_saves_and_stops_after_the_batch_in_which_one_gets_the_signal(tmp_path, other_received):
+    callback = SigtermCheckpoint(tmp_path)
+    trainer = trainer_of_ranks(False)
+    callback.on_train_start(trainer, None)
+    callback.on_train_batch_end(trainer, None)
+    assert trainer.saved == []
+    if other_received:
+        trainer = trainer_of_ranks(True)
+    else:
+        os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(SIGTERMException):
+        callback.on_train_batch_end(trainer, None)
+    assert trainer.saved == ["last.ckpt"]
+    assert callback.has_saved
