@@ -27,7 +27,7 @@ from lit_loader.configs import ConfigError
 from lit_loader.datamodules import TableDataModule
 from lit_loader.errors import LitLoaderError
 
-__all__ = ["finish", "has_stage", "last_checkpoint", "main", "numbers", "test", "train"]
+__all__ = ["disk_errors", "finish", "has_stage", "last_checkpoint", "main", "numbers", "test", "train"]
 
 
 def train(cfg: DictConfig) -> float | None:
@@ -109,7 +109,7 @@ def _fit(run: Run, path: str | None) -> None:
     _check_early_stopping(run)
     checkpoints = use_durable_checkpoints(trainer)
     try:
-        with config_errors(run.cfg, data_only=True), _disk_errors(run), warnings.catch_warnings():
+        with config_errors(run.cfg, data_only=True), disk_errors(run), warnings.catch_warnings():
             # A resumed run has a folder of its own, or its old one.
             warnings.filterwarnings("ignore", "The dirpath has changed")
             warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty")
@@ -245,7 +245,7 @@ def test(run: Run, path: str | None) -> str:
         path = getattr(run.trainer.checkpoint_callback, "best_model_path", None) or None
         if path is None or ("://" not in path and not Path(path).exists()):  # the disk was full at each save
             path = last_checkpoint(run)
-    with loading(run.cfg), _disk_errors(run):
+    with loading(run.cfg), disk_errors(run):
         run.trainer.test(
             run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True, verbose=False
         )
@@ -258,7 +258,7 @@ def numbers(run: Run) -> dict[str, float]:
 
 
 @contextmanager
-def _disk_errors(run: Run) -> Iterator[None]:
+def disk_errors(run: Run) -> Iterator[None]:
     """Raise what keeps a run from writing to its folder as an error of one line.
 
     Raises:

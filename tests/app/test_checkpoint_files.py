@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +15,8 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch import Trainer
 
 from lit_loader.app.checkpoints import DurableCheckpointIO, use_durable_checkpoints
+from lit_loader.app.training import disk_errors
+from lit_loader.errors import LitLoaderError
 
 SMALL_STATE = {"global_step": 1, "weights": torch.zeros(10)}
 LARGE_STATE = {"global_step": 2, "weights": torch.zeros(100_000)}
@@ -97,6 +101,23 @@ def test_a_run_on_a_full_disk_goes_on_and_tests_the_last_weights(app):
     )
     assert "tested: the last weights" in result.out
     assert list((result.folder / "checkpoints").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "expected"),
+    [
+        (errno.ENOSPC, None, LitLoaderError),
+        (errno.EROFS, "csv/metrics.csv", LitLoaderError),
+        (errno.ENOSPC, "elsewhere", LitLoaderError),
+        (errno.EACCES, "/data/image.png", PermissionError),
+        (errno.ENOENT, "csv/metrics.csv", FileNotFoundError),
+    ],
+)
+def test_errors_of_the_runs_folder_are_told_apart_from_others(tmp_path, code, name, expected):
+    path = None if name is None else str(tmp_path / name)
+    with pytest.raises(expected) as caught, disk_errors(SimpleNamespace(folder=tmp_path)):
+        raise OSError(code, os.strerror(code), path)
+    assert (f"the run writes to {tmp_path}" in str(caught.value)) is (expected is LitLoaderError)
 
 
 @pytest.mark.parametrize(("size", "reason"), [(100, "File too large"), (-1, "Not a directory")])
