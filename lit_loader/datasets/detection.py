@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeAlias
 
 from torch.utils.data import Dataset
 
@@ -31,6 +31,10 @@ __all__ = ["DetectionDataset", "DetectionSample", "check_dataset_settings"]
 
 DetectionSample: TypeAlias = tuple[Any, dict[str, Any]]
 """``(image, target)``; what a transform gives may be of any type."""
+
+
+# Of a data set of 16-bit images all are such, as a rule, and a header takes up to 0.1 ms, or more on a network.
+_NUM_LOOKED_AT: Final = 256
 
 
 class DetectionDataset(Dataset[DetectionSample]):
@@ -110,6 +114,8 @@ class DetectionDataset(Dataset[DetectionSample]):
         self.attributes = attribute_names(table, attributes)
         self._image_alone = False
         self._num_images = table.num_images  # the table counts anew each time
+        spread = range(0, self._num_images, max(1, self._num_images // _NUM_LOOKED_AT))
+        reading.warn_of_sixteen_bits(list(dict.fromkeys(map(self._path, spread))))
         kept = CacheSettings.of(cache)
         self.cache = None if kept is None else CachedReader(table, reading, kept)
 

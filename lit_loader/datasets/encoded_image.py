@@ -15,6 +15,7 @@ from torch import Tensor
 from lit_loader.datasets.images import (
     MAX_PIXELS,
     SIDEWAYS,
+    SIXTEEN_BIT_MAX,
     decode_bytes,
     interleaved,
     orientation_of,
@@ -43,7 +44,13 @@ _SMALLEST_SHRUNK_SIDE: Final = 16
 _BESIDE, _ALIGNED = 8, 16
 
 
-def decode_image(path: Path | str, *, max_pixels: int = MAX_PIXELS, exif_orientation: bool = True) -> Tensor:
+def decode_image(
+    path: Path | str,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    exif_orientation: bool = True,
+    sixteen_bit_max: int = SIXTEEN_BIT_MAX,
+) -> Tensor:
     """Decode an image file to 8-bit RGB; the file's content decides the format, not its name.
 
     - JPEG, MPO, PNG, WebP, TIFF, BMP, GIF, PPM, JPEG 2000 and AVIF are read; Pillow's other formats are refused: some
@@ -52,8 +59,8 @@ def decode_image(path: Path | str, *, max_pixels: int = MAX_PIXELS, exif_orienta
     - An alpha channel or a transparent colour is dropped and the stored colours are kept, as
       ``PIL.Image.convert("RGB")`` and torchvision's RGB mode do: no background is made up.
     - 16-bit unsigned grayscale is divided by 257 and rounded, so that 0..65535 becomes 0..255; the rule
-      looks at the type and not at the values, so 12-bit data in 16 bits comes out dark. 16-bit RGB is
-      reduced to its high byte by Pillow.
+      looks at the type and not at the values, so 12-bit data in 16 bits comes out dark unless
+      ``sixteen_bit_max=4095`` says so. 16-bit RGB is reduced to its high byte by Pillow.
     - Signed and floating-point images have no agreed range and are refused.
     - Of an animation, the first frame is taken.
     - A file is read up to 64 MiB and 16 bytes for each of ``max_pixels``; a JPEG that costs far more than its pixels
@@ -70,6 +77,8 @@ def decode_image(path: Path | str, *, max_pixels: int = MAX_PIXELS, exif_orienta
         exif_orientation: Turn the image upright. Boxes are taken to refer to the upright image, which is
             what annotation tools show; ``False`` gives the pixels as stored (but for TIFF, which Pillow
             turns while loading).
+        sixteen_bit_max: Value of 16-bit grayscale that becomes 255, such as 4095 for data of 12 bits; higher ones
+            become 255 too.
 
     Returns:
         uint8 tensor, shape ``(3, H, W)``, R G B. In memory the three values of a pixel lie side by side, as they
@@ -80,16 +89,29 @@ def decode_image(path: Path | str, *, max_pixels: int = MAX_PIXELS, exif_orienta
             message names the file.
         ValueError: If ``max_pixels`` is below 1.
     """
-    return open_image(path, max_pixels=max_pixels, exif_orientation=exif_orientation).read()
+    image = open_image(
+        path,
+        max_pixels=max_pixels,
+        exif_orientation=exif_orientation,
+        sixteen_bit_max=sixteen_bit_max,
+    )
+    return image.read()
 
 
-def open_image(path: Path | str, *, max_pixels: int = MAX_PIXELS, exif_orientation: bool = True) -> LazyImage:
+def open_image(
+    path: Path | str,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    exif_orientation: bool = True,
+    sixteen_bit_max: int = SIXTEEN_BIT_MAX,
+) -> LazyImage:
     """Read an image file; a JPEG is decoded when its pixels are asked for, as far as they are.
 
     Args:
         path: The file.
         max_pixels: As for `decode_image`.
         exif_orientation: As for `decode_image`.
+        sixteen_bit_max: As for `decode_image`.
 
     Returns:
         An `EncodedImage` of a JPEG of 8 bits and one or three channels; everything else is decoded by Pillow now.
@@ -98,7 +120,14 @@ def open_image(path: Path | str, *, max_pixels: int = MAX_PIXELS, exif_orientati
         ImageError: As `decode_image` does; a damaged JPEG may be found out only when it is decoded.
     """
     data = read_image_file(path, max_pixels=max_pixels)
-    decode = partial(decode_bytes, data, path, max_pixels=max_pixels, exif_orientation=exif_orientation)
+    decode = partial(
+        decode_bytes,
+        data,
+        path,
+        max_pixels=max_pixels,
+        exif_orientation=exif_orientation,
+        sixteen_bit_max=sixteen_bit_max,
+    )
     try:
         frame = _frame_to_decode(data, max_pixels=max_pixels)
     except ImageError as error:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import stat
 import warnings
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,16 +27,24 @@ from lit_loader.formats.labelme_file import LABELME_ENDING, embedded_image
 __all__ = [
     "MAX_PIXELS",
     "SIDEWAYS",
+    "SIXTEEN_BIT_MAX",
     "decode_bytes",
     "interleaved",
     "orientation_of",
     "read_image_file",
+    "sixteen_bit_report",
     "stored_region",
     "upright",
 ]
 
 MAX_PIXELS: Final = 89_478_485
 """Default limit on width x height: the size from which Pillow itself warns of a decompression bomb."""
+
+SIXTEEN_BIT_MAX: Final = 65_535
+"""Default value of 16-bit grayscale that becomes 255."""
+
+_MAY_HAVE_16_BITS: Final = (".png", ".tif", ".tiff", ".jp2")
+_NUM_DECODED: Final = 4
 
 # Without O_NONBLOCK a pipe would be waited for.
 _READ: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -93,7 +103,14 @@ def read_image_file(path: Path | str, *, max_pixels: int) -> bytes:
     return data
 
 
-def decode_bytes(data: bytes, path: Path | str, *, max_pixels: int, exif_orientation: bool) -> Tensor:
+def decode_bytes(
+    data: bytes,
+    path: Path | str,
+    *,
+    max_pixels: int,
+    exif_orientation: bool,
+    sixteen_bit_max: int = SIXTEEN_BIT_MAX,
+) -> Tensor:
     """Decode the bytes of an image file with Pillow; see `lit_loader.datasets.decode_image`.
 
     Args:
@@ -101,16 +118,22 @@ def decode_bytes(data: bytes, path: Path | str, *, max_pixels: int, exif_orienta
         path: Named in messages.
         max_pixels: Largest width x height accepted.
         exif_orientation: Turn the image upright.
+        sixteen_bit_max: Value of 16-bit grayscale that becomes 255.
     """
+    settings = {
+        "max_pixels": max_pixels,
+        "exif_orientation": exif_orientation,
+        "sixteen_bit_max": sixteen_bit_max,
+    }
     try:
         try:
-            return _decode(data, max_pixels=max_pixels, exif_orientation=exif_orientation)
+            return _decode(data, **settings)
         except Warning:
             # Warnings may be errors, and Pillow warns of broken EXIF in images that decode well.
             # The filters are process-wide, so they are touched in this case alone.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return _decode(data, max_pixels=max_pixels, exif_orientation=exif_orientation)
+                return _decode(data, **settings)
     except ImageError as error:
         raise ImageError(f"{path}: {error}") from error.__cause__
     except MemoryError:
@@ -157,7 +180,7 @@ class _HeaderLimit(BytesIO):
         raise self.refusal
 
 
-def _decode(data: bytes, *, max_pixels: int, exif_orientation: bool) -> Tensor:
+def _decode(data: bytes, *, max_pixels: int, exif_orientation: bool, sixteen_bit_max: int) -> Tensor:
     frame = jpeg_frame(data)
     file = _HeaderLimit(data)
     try:
@@ -184,7 +207,7 @@ def _decode(data: bytes, *, max_pixels: int, exif_orientation: bool) -> Tensor:
         image.load()
         # Only now: a PNG may carry EXIF behind its pixels, and asking before load() fails on a damaged tail.
         orientation = orientation_of(image) if exif_orientation else 1
-        return interleaved(upright(_to_rgb(image), orientation))
+        return interleaved(upright(_to_rgb(image, sixteen_bit_max), orientation))
 
 
 def _check_header(image: Image.Image, *, max_pixels: int) -> None:
@@ -248,9 +271,63 @@ def interleaved(pixels: Tensor) -> Tensor:
     return torch.from_numpy(triples.view(np.uint8)).permute(2, 0, 1)
 
 
-def _to_rgb(image: Image.Image) -> Tensor:
+def sixteen_bit_report(paths: Sequence[str], *, max_pixels: int) -> str | None:
+    """Return a sentence about the images whose 16 bits become 8, or None if there are none.
+
+    The header of each PNG, TIFF and JPEG 2000 file is read, and the pixels of up to 4. A file that cannot be read is
+    passed over: its sample says what is wrong with it.
+
+    Args:
+        paths: The image files to look at.
+        max_pixels: Largest width x height that is decoded.
+    """
+    num_grey = num_colour = 0
+    largest: list[int] = []
+    for path in paths:
+        if not path.lower().endswith(_MAY_HAVE_16_BITS):
+            continue
+        with contextlib.suppress(Exception), Image.open(path, formats=IMAGE_FORMATS) as image:
+            if image.mode.startswith("I;16"):
+                num_grey += 1
+                if len(largest) < _NUM_DECODED:
+                    _check_header(image, max_pixels=max_pixels)
+                    largest.append(int(np.asarray(image).max()))
+            elif image.mode != "I" and image.format != "JPEG2000":
+                # Of 16-bit RGB, Pillow's mode says 8 bits: only the raw mode of its decoder tells.
+                num_colour += any(";16" in str(tile[3]) for tile in image.tile)
+    if not num_grey and not num_colour:
+        return None
+    sentences = []
+    if num_grey:
+        value = max(largest, default=SIXTEEN_BIT_MAX)
+        shown = _to_8_bits(np.array([value]), SIXTEEN_BIT_MAX)[0]
+        bits = max(8, value.bit_length())
+        remedy = (
+            f"sixteen_bit_max={2**bits - 1} for data of {bits} bits, or {SIXTEEN_BIT_MAX} if this is right"
+            if bits < 16
+            else f"sixteen_bit_max={SIXTEEN_BIT_MAX} if this is right, or the value that is to become 255"
+        )
+        sentences.append(
+            f"{num_grey} of {len(paths)} images looked at are 16-bit grayscale, divided by 257, so that 65535 becomes "
+            f"255: the largest value of the first {len(largest)} is {value}, which becomes {shown}; give {remedy}"
+        )
+    if num_colour:
+        sentences.append(
+            f"{num_colour} of {len(paths)} images looked at are 16-bit colour, of which the high byte is kept; convert "
+            "them to 8 bits if their values use fewer than 16"
+        )
+    return ". ".join(sentences)
+
+
+def _to_8_bits(values: npt.NDArray[Any], largest: int) -> npt.NDArray[np.uint8]:
+    """Return values from 0 to ``largest`` as 0 to 255, rounded; values above it become 255."""
+    doubled = np.minimum(values, largest).astype(np.uint32) * 510
+    return ((doubled + largest) // (2 * largest)).astype(np.uint8)
+
+
+def _to_rgb(image: Image.Image, sixteen_bit_max: int) -> Tensor:
     if image.mode.startswith("I;16"):
-        grey = ((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8)
+        grey = _to_8_bits(np.asarray(image), sixteen_bit_max)
         return _channels_first(np.repeat(grey[..., None], 3, axis=2))
     # Pillow warns when a palette's transparency is dropped; dropping it is the rule here.
     image.info.pop("transparency", None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -9,7 +11,7 @@ from typing import Literal, TypeAlias, get_args
 from torch import Tensor
 
 from lit_loader.datasets.encoded_image import open_image
-from lit_loader.datasets.images import MAX_PIXELS
+from lit_loader.datasets.images import MAX_PIXELS, SIXTEEN_BIT_MAX, sixteen_bit_report
 from lit_loader.transforms import LazyImage
 
 __all__ = ["Decode", "ImageReading", "SizeMismatch"]
@@ -36,6 +38,9 @@ class ImageReading:
             they show it, where they are one of the presets or a ``lit_loader.transforms.DecodeAwareCompose``. Random
             draws and targets are the same, pixels within the bound of `EncodedImage`. Other transforms get every
             pixel either way, and a cache keeps every pixel.
+        sixteen_bit_max: Value of 16-bit grayscale that becomes 255, such as 4095 for data of 12 bits; higher ones
+            become 255 too. None is 65535, and a data set with such images warns when it is made: how many of up to
+            512 that are looked at, and their largest value.
 
     Raises:
         ValueError: A setting is outside its choices.
@@ -46,6 +51,7 @@ class ImageReading:
     exif_orientation: bool = True
     max_pixels: int = MAX_PIXELS
     decode: Decode = "exact"
+    sixteen_bit_max: int | None = None
 
     def __post_init__(self) -> None:
         for name, choices in (("size_mismatch", get_args(SizeMismatch)), ("decode", get_args(Decode))):
@@ -55,6 +61,13 @@ class ImageReading:
             raise TypeError(f"exif_orientation={self.exif_orientation!r} is not a bool; give True or False.")
         if type(self.max_pixels) is not int or self.max_pixels < 1:
             raise ValueError(f"max_pixels={self.max_pixels!r} is not a whole number of pixels, at least 1.")
+
+        largest = self.sixteen_bit_max
+        if largest is not None and (type(largest) is not int or not 1 <= largest <= SIXTEEN_BIT_MAX):
+            raise ValueError(
+                f"sixteen_bit_max={largest!r} is not a value from 1 to {SIXTEEN_BIT_MAX}; give the one that becomes "
+                "255, such as 4095 for data of 12 bits, or None."
+            )
 
     def read(self, path: Path | str) -> Tensor:
         """Return all pixels of an image file, uint8 ``(3, H, W)``.
@@ -70,4 +83,21 @@ class ImageReading:
         Raises:
             ImageError: The file cannot be read, or is larger than ``max_pixels``; the message names the file.
         """
-        return open_image(path, max_pixels=self.max_pixels, exif_orientation=self.exif_orientation)
+        return open_image(
+            path,
+            max_pixels=self.max_pixels,
+            exif_orientation=self.exif_orientation,
+            sixteen_bit_max=SIXTEEN_BIT_MAX if self.sixteen_bit_max is None else self.sixteen_bit_max,
+        )
+
+    def warn_of_sixteen_bits(self, paths: Sequence[str]) -> None:
+        """Warn of images whose 16 bits become 8, unless ``sixteen_bit_max`` says how.
+
+        Args:
+            paths: Image files, spread over a data set.
+        """
+        if self.sixteen_bit_max is not None:
+            return
+        report = sixteen_bit_report(paths, max_pixels=self.max_pixels)
+        if report is not None:
+            warnings.warn(report, UserWarning, stacklevel=3)

@@ -73,6 +73,8 @@ class CachedReader:
         self._slots: IndexArray | None = of_rows if len(slots) < len(of_rows) else None
         names, size = list(slots), settings.cache_size
         given = {"max_pixels": reader.max_pixels, "exif_orientation": reader.exif_orientation, "size": size}
+        if reader.sixteen_bit_max is not None:
+            given["sixteen_bit_max"] = reader.sixteen_bit_max
         shrinkers = [] if size is None else [torch.__version__, torchvision.__version__]
         key_of = partial(cache_key, reader="decoded images", version=FORMAT, root=table.root, files=names)
 
