@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.utils.data import Dataset, Sampler
 
 from lit_loader.annotations import AnnotationTable, KeypointSchema
@@ -28,6 +29,7 @@ from lit_loader.datasets.decoded import CachedReader, byte_count, byte_words
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
 from lit_loader.samplers import SequentialSampler
+from lit_loader.seeding import preserved_generators
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -78,7 +80,9 @@ class TableDataModule(LoaderDataModule):
         train_transforms: v2 transforms of ``(image, target)``, or a mapping: keywords of the preset, which gets
             what the table knows (flip pairs, names of fields) too, or None for the preset as it is.
         val_transforms: The same for validation, or None for the preset without randomness, with the keywords of
-            ``train_transforms`` if those are a mapping. Likewise the next two.
+            ``train_transforms`` if those are a mapping. A mapping is laid over those keywords. Likewise the next two.
+            Where ``train_transforms`` is a callable, the preset alone decides here: a warning names both sizes if they
+            differ.
         test_transforms: For testing.
         predict_transforms: For prediction.
         batch_transforms: Applied to each training batch after it was moved to the device: any function or module
@@ -145,9 +149,12 @@ class TableDataModule(LoaderDataModule):
         self._samplers: dict[Stage, SamplerConfig | Sampler[int] | None] = {}
         self._transforms: dict[Stage, Transforms] = {}
         self._batchings: dict[Stage, Batching | None] = {}
+        self._preset_alone: set[Stage] = set()
         for stage, sampler, given in zip(STAGES, samplers, transforms, strict=True):
-            given = shared if given is None else given
-            if isinstance(given, Mapping):
+            if given is None and callable(train_transforms):
+                self._preset_alone.add(stage)
+            if given is None or isinstance(given, Mapping):
+                given = {**shared, **(given or {})}
                 preset(False, **given)  # a wrong keyword is an error here and not in the middle of a run
             self._samplers[stage], self._transforms[stage] = sampler, given
             batching = train_batching if stage == "train" else eval_batching
@@ -298,6 +305,7 @@ class TableDataModule(LoaderDataModule):
         for table in self.tables(stage):
             dataset = self.make_dataset(table, self._transforms_of(stage, table))
             self._note_cache(dataset, stage=stage)
+            self._compare_sizes(stage, table)
             sampler: Any = self._sampler(table, stage)
             if (batching := self._batchings[stage]) is not None:
                 order = SequentialSampler(table.num_images) if sampler is None else sampler
@@ -373,6 +381,32 @@ class TableDataModule(LoaderDataModule):
             keywords.pop("hflip", None)  # the user knows the pairs that the table does not
         transforms: Callable[..., Any] = self._preset(stage == "train", **keywords)
         return transforms
+
+    def _compare_sizes(self, stage: Stage, table: AnnotationTable) -> None:
+        """Warn once if a preset that the user did not set evaluates at another size than the user trains at."""
+        if stage not in self._preset_alone or table.num_images == 0:
+            return
+        self._preset_alone.clear()
+        first, cache = table.select([0]), self._cache
+        self._cache = None  # of one image there is none
+        sizes = []
+        try:
+            with preserved_generators(), warnings.catch_warnings(action="ignore"):
+                for other in ("train", stage):
+                    sample = self.make_dataset(first, self._transforms_of(other, first))[0]
+                    sizes.append(tuple(sample[0].shape[-2:]))
+        except Exception:  # of a sample that cannot be made, the run says why
+            return
+        finally:
+            self._cache = cache
+        trained, evaluated = sizes
+        if trained != evaluated:
+            rank_zero_warn(
+                f"train_transforms is a callable, which only training uses: it makes the first image of {stage} "
+                f"{trained[0]}x{trained[1]} (height x width), and the preset with its defaults, which evaluates, makes "
+                f"it {evaluated[0]}x{evaluated[1]}; give {stage}_transforms, as keywords of the preset such as "
+                f"{{'size': {list(trained)}}} or as a callable"
+            )
 
     def _sampler(self, table: AnnotationTable, stage: Stage) -> Sampler[int] | None:
         chosen = self._samplers[stage]

@@ -118,7 +118,8 @@ def test_keywords_of_the_preset_serve_evaluation_too_and_a_transform_does_not(so
         test_transforms={"size": 40},
     )
     assert first(own.train_dataloader()).images.shape[-1] == 24
-    assert first(own.val_dataloader()).images.shape[-1] == 256
+    with pytest.warns(UserWarning, match="first image of val 24x24 .* makes it 256x256"):
+        assert first(own.val_dataloader()).images.shape[-1] == 256
     assert first(own.test_dataloader()).images.shape[-1] == 40
 
 
