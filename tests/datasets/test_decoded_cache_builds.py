@@ -33,6 +33,7 @@ class SlowReader:
     """Decodes after a while, says so in a file that processes share, and gets stuck after ``most`` images."""
 
     max_pixels, exif_orientation = MAX_PIXELS, True
+    sixteen_bit_max = None
 
     def __init__(self, told, *, seconds=0.0, most=None):
         self.told, self.seconds, self.most = str(told), seconds, most
