@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.collate import (
@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["LandmarkDataModule"]
+
+
+_CROPPED_AROUND: Final = {
+    "box": "are crops around the boxes of the annotations, not around those of a detector",
+    "points": "are crops around the true points, which a model has to find",
+}
 
 
 class LandmarkDataModule(TableDataModule):
@@ -97,6 +103,15 @@ class LandmarkDataModule(TableDataModule):
             return LandmarkDataset(table, min_points=0, **settings)
         first_label = 0 if self.sample_unit == "object" else FIRST_LABEL
         return DetectionDataset(table, first_label=first_label, keypoints=has_keypoints, **settings)
+
+    def summary(self) -> str:
+        """Return counts, imbalance and the expected mix as a table for a terminal, and what evaluation crops around."""
+        transforms = self._transforms["test"]
+        if self.sample_unit == "image" or not isinstance(transforms, Mapping):
+            return super().summary()
+        around = transforms.get("around", "box")
+        place = "show whole images" if around == "image" else _CROPPED_AROUND[around]
+        return f"{super().summary()}\nSamples of evaluation {place}."
 
     def collate_fn(self, stage: Stage) -> CollateFn:
         """Return the collate function of a stage."""

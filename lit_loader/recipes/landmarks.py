@@ -75,6 +75,10 @@ class LandmarkTask(Task):
     The loss is the loss of the points as shares of the crop, by default their mean absolute error times 100, plus the
     divergence of the heatmaps from a Gaussian, plus the cross-entropy of the class.
 
+    Whole images (``sample_unit="image"`` of `LandmarkDataModule`) are batches of `MultiTask`; this task refuses them.
+    Crops are made around the boxes, or points, of the annotations, in evaluation too: with a detector's boxes the error
+    is larger.
+
     Logs ``train/loss`` and its parts, ``val/nme``, ``val/failure_rate``, ``val/auc``, with classes ``val/accuracy`` and
     ``val/macro_f1``, and the same under ``test/``.
 
@@ -217,7 +221,7 @@ class LandmarkTask(Task):
         if not isinstance(batch, LandmarkBatch):
             raise TypeError(
                 f"expected a LandmarkBatch of object crops, got a {type(batch).__name__}; give the batches of "
-                "LandmarkDataModule"
+                "LandmarkDataModule with sample_unit='object', or train whole images with MultiTask"
             )
         check_keypoints(batch.keypoints, self.keypoint_names)
         if self.must_check(batch.labels):

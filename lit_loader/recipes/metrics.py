@@ -289,6 +289,13 @@ class ClassMetric(Metric):
 # -- landmarks -------------------------------------------------------------------------------------------
 
 
+_NORMALIZERS: Final = {
+    "pair": "distance of two points",
+    "box": "root of box area",
+    "diagonal": "box diagonal",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class LandmarkScores:
     """Scores of landmarks.
@@ -301,6 +308,7 @@ class LandmarkScores:
         num_faces: Faces (or other objects) that were measured.
         num_excluded: Faces that could not be: no point present, or nothing to divide by.
         failure_threshold: Error above which a face fails.
+        normalize_by: What the errors are divided by, see `NormalizedMeanError`; `report` names it.
         classes: Scores of the faces' classes, or None if a model tells none.
     """
 
@@ -310,6 +318,7 @@ class LandmarkScores:
     num_faces: int
     num_excluded: int
     failure_threshold: float
+    normalize_by: NormalizeBy = "box"
     classes: ClassificationScores | None = None
 
     @property
@@ -321,7 +330,7 @@ class LandmarkScores:
     def report(self) -> Report:
         """Return error, failure rate and AUC; with classes also accuracy, and recall and F1 by class."""
         figures: dict[str, float] = {
-            "NME": self.nme,
+            f"NME over {_NORMALIZERS[self.normalize_by]}": self.nme,
             f"failures above {self.failure_threshold:g}": self.failure_rate,
             f"AUC up to {self.failure_threshold:g}": self.auc,
             "objects measured": self.num_faces,
@@ -433,7 +442,11 @@ class NormalizedMeanError(Metric):
     def compute_scores(self) -> LandmarkScores:
         """Return the scores of everything collected since the last reset, over all ranks."""
         values = {name: value.item() for name, value in self.compute().items()}
-        return LandmarkScores(**values, failure_threshold=self.failure_threshold)  # type: ignore[arg-type] # two are ints
+        return LandmarkScores(
+            **values,  # type: ignore[arg-type] # two are ints
+            failure_threshold=self.failure_threshold,
+            normalize_by=self.normalize_by,
+        )
 
 
 def landmark_metric(settings: Mapping[str, Any]) -> NormalizedMeanError:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
 
 from torch import nn
 from torchvision.transforms import v2
 
 from lit_loader.transforms.compose import DecodeAwareCompose
-from lit_loader.transforms.crops import CropToObjects, Fit
+from lit_loader.transforms.crops import Around, CropToObjects, Fit
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import FLIP_REMEDY, FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.preset_checks import check_chances, check_fill
@@ -115,7 +114,7 @@ def landmark_transforms(
     *,
     size: int = 256,
     margin: float = 0.25,
-    around: Literal["box", "points"] = "box",
+    around: Around = "box",
     shift: float = 0.0,
     scale: Sequence[float] = (1.0, 1.0),
     rotation: float = 0.0,
@@ -140,8 +139,8 @@ def landmark_transforms(
         train: Apply the random transforms.
         size: Height and width of the result, in pixels.
         margin: Share of the box's width and height added on each side.
-        around: ``"box"``, or ``"points"`` for the box of the present points (the object's box where fewer than
-            two are present).
+        around: ``"box"``; ``"points"`` for the box of the present points (the object's box where fewer than
+            two are present); or ``"image"`` for the whole image, which ``margin`` grows too.
         shift: Largest move of the crop along x and y, as a share of its side.
         scale: Smallest and largest factor for the crop's side; above 1 shows more around the object.
         rotation: Largest turn to either side, in degrees.
@@ -166,8 +165,6 @@ def landmark_transforms(
         raise ValueError(
             f"hflip={hflip} names left points right unless flip_pairs says which exchange their places; {FLIP_REMEDY}."
         )
-    if around not in ("box", "points"):
-        raise ValueError(f"around={around!r} is not 'box' or 'points'.")
     view = partial(CropToObjects, size=size, margin=margin, around=around, fill=fill)
     plain, moved = view(), view(shift=shift, scale=scale, rotation=rotation)
     chances = {"hflip": hflip, "photometric": photometric}

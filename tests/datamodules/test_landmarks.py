@@ -8,6 +8,7 @@ import torch
 
 from lit_loader.collate import LandmarkBatch, MultiTaskBatch
 from lit_loader.datamodules import LandmarkDataModule, WeightedSamplerConfig
+from lit_loader.recipes import LandmarkTask
 from lit_loader.transforms import landmark_transforms
 from tests.drawn_set import CLASSES, FINISHES, POINTS, DrawnSource, draw_set, drawn_source
 
@@ -172,3 +173,35 @@ def test_a_picture_of_a_batch_is_saved(source, tmp_path, sample_unit):
     assert all(axis.images for axis in figure.axes)
     titles = [axis.get_title() for axis in figure.axes]
     assert any(", plain" in text for text in titles) is (sample_unit == "object")
+
+
+@pytest.mark.parametrize(
+    ("around", "told"),
+    [
+        ("box", "around the boxes of the annotations, not around those of a detector"),
+        ("points", "around the true points"),
+        ("image", "show whole images"),
+    ],
+)
+def test_the_summary_says_what_evaluation_crops_around(source, around, told):
+    datamodule = LandmarkDataModule(source, train_transforms={"size": 32, "around": around, "margin": 0})
+    assert told in datamodule.summary()
+
+
+def test_around_image_shows_whole_images_that_the_landmark_task_learns(source):
+    datamodule = LandmarkDataModule(
+        source, batch_size=4, train_transforms={"size": 64, "around": "image", "margin": 0, "hflip": 0}
+    )
+    batch = datamodule.first_batch("val")
+    table = datamodule.tables("val")[0]
+    sides = np.maximum(table.widths[:4], table.heights[:4]).astype(np.float32)
+    assert torch.allclose(batch.crops[:, 2] - batch.crops[:, 0], torch.from_numpy(sides))
+    task = LandmarkTask("heatmaps_small", keypoint_names=POINTS)
+    task.log_dict = lambda *_, **__: None
+    assert torch.isfinite(task.training_step(batch, 0))
+
+
+def test_whole_images_with_all_objects_are_refused_by_the_landmark_task_with_the_remedy(source):
+    batch = LandmarkDataModule(source, sample_unit="image", batch_size=2).first_batch("val")
+    with pytest.raises(TypeError, match=r"got a MultiTaskBatch; .* sample_unit='object', .* MultiTask"):
+        LandmarkTask("heatmaps_small", keypoint_names=POINTS).training_step(batch, 0)

@@ -58,7 +58,7 @@ def test_fit_and_test_report_points_and_classes(tmp_path: Any) -> None:
     assert float(logged["test/nme"]) == pytest.approx(model.test_scores.nme)
     assert float(logged["test/macro_f1"]) == pytest.approx(model.test_scores.classes.macro_f1)
     sections = dict(model.test_report())
-    assert sections["test"]["NME"] == model.test_scores.nme
+    assert sections["test"]["NME over root of box area"] == model.test_scores.nme
     assert sections["test"]["failures above 0.5"] == model.test_scores.failure_rate
     assert set(sections["recall"]) == set(sections["F1"]) == set(CLASSES)
 
@@ -191,3 +191,17 @@ def test_a_report_before_a_test_is_refused() -> None:
 def test_arguments_out_of_range_are_refused(changes: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         task(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({}, "NME over root of box area"),
+        ({"normalize_by": "diagonal"}, "NME over box diagonal"),
+        ({"normalization_pair": (0, 1)}, "NME over distance of two points"),
+    ],
+)
+def test_the_printed_error_names_what_normalises_it(changes: dict[str, Any], name: str) -> None:
+    model = task(**changes)
+    model.collect(landmark_batch(2), model.test_metric)
+    assert name in dict(model.test_metric.metric.compute_scores().report())["test"]

@@ -235,7 +235,7 @@ def test_a_degenerate_box_is_still_a_crop():
     [
         (landmark_transforms, {"hflip": 1.5}, "hflip=1.5"),
         (landmark_transforms, {"photometric": -1}, "photometric=-1"),
-        (landmark_transforms, {"around": "image"}, "around='image'"),
+        (landmark_transforms, {"around": "middle"}, "around='middle'"),
         (landmark_transforms, {"rotation": 200}, "rotation=200"),
         (landmark_transforms, {"flip_pairs": [(0, 0)]}, "twice"),
         (landmark_transforms, {"size": 0}, "size=0"),
