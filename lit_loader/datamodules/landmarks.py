@@ -105,7 +105,7 @@ class LandmarkDataModule(TableDataModule):
         return DetectionDataset(table, first_label=first_label, keypoints=has_keypoints, **settings)
 
     def summary(self) -> str:
-        """Return counts, imbalance and the expected mix as a table for a terminal, and what evaluation crops around."""
+        """Return counts, imbalance and the expected mix as a table, and the region of evaluation crops."""
         transforms = self._transforms["test"]
         if self.sample_unit == "image" or not isinstance(transforms, Mapping):
             return super().summary()

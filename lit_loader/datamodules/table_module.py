@@ -387,7 +387,8 @@ class TableDataModule(LoaderDataModule):
         if stage not in self._preset_alone or table.num_images == 0:
             return
         self._preset_alone.clear()
-        first, cache = table.select([0]), self._cache
+        first = table.select([0])
+        cache = self._cache
         self._cache = None  # of one image there is none
         sizes = []
         try:

@@ -275,7 +275,7 @@ def sixteen_bit_report(paths: Sequence[str], *, max_pixels: int) -> str | None:
     """Return a sentence about the images whose 16 bits become 8, or None if there are none.
 
     The header of each PNG, TIFF and JPEG 2000 file is read, and the pixels of up to 4. A file that cannot be read is
-    passed over: its sample says what is wrong with it.
+    passed over; its sample raises the error.
 
     Args:
         paths: The image files to look at.
@@ -322,7 +322,8 @@ def sixteen_bit_report(paths: Sequence[str], *, max_pixels: int) -> str | None:
 def _to_8_bits(values: npt.NDArray[Any], largest: int) -> npt.NDArray[np.uint8]:
     """Return values from 0 to ``largest`` as 0 to 255, rounded; values above it become 255."""
     doubled = np.minimum(values, largest).astype(np.uint32) * 510
-    return ((doubled + largest) // (2 * largest)).astype(np.uint8)
+    result: npt.NDArray[np.uint8] = ((doubled + largest) // (2 * largest)).astype(np.uint8)
+    return result
 
 
 def _to_rgb(image: Image.Image, sixteen_bit_max: int) -> Tensor:

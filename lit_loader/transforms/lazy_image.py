@@ -106,7 +106,8 @@ class LazyImage:
         left, top = min(max(part[0], 0), width - 1), min(max(part[1], 0), height - 1)
         right, bottom = min(max(part[2], left + 1), width), min(max(part[3], top + 1), height)
         region = self.read_region((left, top, right, bottom), zoom=zoom)
-        beyond_right, beyond_bottom = part[2] > width, part[3] > height
+        beyond_right = part[2] > width
+        beyond_bottom = part[3] > height
         if region.zoom == 1 or not (beyond_right or beyond_bottom):
             return region
         # Of a side that is no multiple of 1 / zoom, the last pixel is part image and part fill.

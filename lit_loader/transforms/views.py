@@ -81,8 +81,7 @@ class View:
         """Return the part (left, top, right, bottom) that is cut out, and the (height, width) it is resized to."""
         low, high = self._bounds()
         size = self.size if self.upright else self._shrunk_size(low, high)
-        left, top, right, bottom = (*low.tolist(), *high.tolist())
-        return (left, top, right, bottom), size
+        return (int(low[0]), int(low[1]), int(high[0]), int(high[1])), size
 
     def warped(self, source: Any) -> Any:
         """Return the pixels shown, from those of `part` at its size."""
@@ -128,8 +127,8 @@ class View:
     def _shrunk_size(self, low: npt.NDArray[np.int_], high: npt.NDArray[np.int_]) -> tuple[int, int]:
         """Return the (height, width) that pixels between two corners are shrunk to before the warp."""
         # At least 2 pixels: torch 2.15 fails an assertion of its own where it shrinks an image to a single one.
-        width, height = np.maximum(2, np.round((high - low) * np.minimum(1.0, self.scale()))).astype(int)
-        return int(height), int(width)
+        sides = np.maximum(2, np.round((high - low) * np.minimum(1.0, self.scale())))
+        return int(sides[1]), int(sides[0])
 
     def _warped(
         self,
@@ -141,8 +140,8 @@ class View:
         fill: float | None,
     ) -> Any:
         """Return the pixels shown, from shrunk ones; arguments as for `_pixels_between`."""
-        height, width = (side - 2 * rim for side in source.shape[-2:])
-        zoom = np.array([width, height]) / (high - low)
+        sides = np.array([source.shape[-1], source.shape[-2]]) - 2 * rim
+        zoom = sides / (high - low)
         shift = rim - low * zoom
         to_source = np.array([[zoom[0], 0, shift[0]], [0, zoom[1], shift[1]], [0, 0, 1.0]])
         return _warp(source, to_source @ self._matrix(), self.size, fill=fill)
