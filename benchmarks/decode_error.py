@@ -11,6 +11,7 @@ import math
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,11 +94,11 @@ def report(name: str, paths: Sequence[Path]) -> None:
         ):
             print_row(f"{kind}, {share:.3g} of the side", differences(paths, transform))
     for side in SIDES:
-        for kind, settings in (("crops with fill", {}), ("turned crops", {"rotation": 30})):
-            transform = landmark_transforms(
-                bool(settings), size=side, fill=255, hflip=0, to_float=False, **settings
+        for kind, rotation in (("crops with fill", 0), ("turned crops", 30)):
+            crop: Any = landmark_transforms(
+                rotation > 0, size=side, fill=255, hflip=0, to_float=False, rotation=rotation
             )
-            results = [result for box in BOXES for result in differences(paths, transform, box=box)]
+            results = [result for box in BOXES for result in differences(paths, crop, box=box)]
             print_row(f"{kind}, {side} pixels", results)
 
 

@@ -120,7 +120,7 @@ def decode_bytes(
         exif_orientation: Turn the image upright.
         sixteen_bit_max: Value of 16-bit grayscale that becomes 255.
     """
-    settings = {
+    settings: dict[str, Any] = {
         "max_pixels": max_pixels,
         "exif_orientation": exif_orientation,
         "sixteen_bit_max": sixteen_bit_max,
