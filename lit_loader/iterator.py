@@ -82,6 +82,10 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         transfer: Page-locks batches or moves them to a device, or None if they are returned as they were made.
         reported_length: The length that an iterable dataset gave, or None if it was not asked.
 
+    Attributes:
+        ends_without_batches: Whether an epoch that is resumed after its last batch ends without a batch, as under
+            Lightning, which asks for the end of an epoch itself. If not, the next epoch begins.
+
     Runs in: the process that created it; several threads may take batches from it, each batch goes to one of them.
     Owns: its epoch, which is closed when the iterator is exhausted, closed or collected.
     """
@@ -94,6 +98,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         self._has_workers, self._dataset = spec.num_workers > 0, spec.fetch.dataset
         self._shown_workers: list[Any] = []
         self._batches: Batches | None = None
+        self._progress: Progress | None = None
         self._closer: weakref.finalize[..., Any] | None = None
         # Only one thread begins the epoch. Reentrant, because a signal handler may ask for a batch meanwhile.
         self._begin_lock = threading.RLock()
@@ -103,15 +108,17 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         """Drop the rest of the epoch and deliver another one, as torch's iterator over persistent workers does."""
         self.close()
         self._ended = False
+        self.ends_without_batches = False
         self._start: StartFn | None = start
         self._reported_length = reported_length
 
     def begin(self) -> Batches:
         """Start the epoch and return its batches."""
         assert self._start is not None
-        batches, self._progress = self._start()
+        batches, progress = self._start()
+        self._progress = progress
         self._shown_workers = batches.workers
-        if not self._progress.resumed:
+        if not progress.resumed:
             self._start = None  # it refers to the loader, which may refer to this iterator: a reference cycle
         self._batches = batches if self._transfer is None else self._transfer(batches)
         self._closer = weakref.finalize(self, _close_when_collected, self._batches)
@@ -128,6 +135,16 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         closer, self._closer = self._closer, None
         if batches is not None and closer is not None and closer.detach() is not None:
             batches.close()
+
+    @property
+    def num_received(self) -> int:
+        """How many batches the iterator returned, those that raised before one of them included."""
+        return 0 if self._progress is None else self._progress.num_received
+
+    @property
+    def stopped(self) -> bool:
+        """Whether its last ``next()`` raised: StopIteration, or the error of a batch."""
+        return self._ended or (self._progress is not None and self._progress.num_failed > 0)
 
     @property
     def _workers(self) -> list[Any]:
@@ -169,12 +186,14 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
                 if batches is None:
                     batches = self.begin()
         progress = self._progress
+        assert progress is not None
         try:
             batch = batches.next_batch()
         except EndOfEpoch:
             progress.ended = True
             # The state was saved at the end of its epoch, so the next epoch begins.
-            if progress.resumed and not (progress.num_returned or progress.num_failed):
+            is_empty = progress.resumed and not (progress.num_returned or progress.num_failed)
+            if is_empty and not self.ends_without_batches:
                 with self._begin_lock:
                     if self._batches is batches:  # not the next epoch, which another thread may have begun
                         self._drop_batches()

@@ -21,7 +21,7 @@ from lit_loader.datamodules.keywords import (
     plain_arguments,
     take_fields,
 )
-from lit_loader.datamodules.resuming import held_loaders, resume_with, saved_states
+from lit_loader.datamodules.resuming import held_loaders, loop_position, resume_with, saved_states
 from lit_loader.datamodules.workers import NumWorkers, WorkerSettings, auto_num_workers
 from lit_loader.datasets import ImageReading, Stage
 from lit_loader.engine import OnBadSample, Resume
@@ -262,7 +262,9 @@ class LoaderDataModule(LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the training loader: Lightning's own copy of it is not loaded in every case."""
         states = saved_states(self.trainer)
-        return {"train": states[0]} if states else {}
+        if not states or self.trainer is None:
+            return {}
+        return {"train": states[0], "position": loop_position(self.trainer).fields()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from the state when training starts; a checkpoint that is tested changes nothing.
@@ -272,7 +274,7 @@ class LoaderDataModule(LightningDataModule):
         if self.trainer is None:
             self._train_state = state_dict.get("train")
         elif self.trainer.state.fn == "fit" and "train" in state_dict:
-            resume_with(self.trainer, [state_dict["train"]])
+            resume_with(self.trainer, [state_dict["train"]], state_dict.get("position"))
 
     def teardown(self, stage: str | None = None) -> None:
         """End the workers of every loader made so far, those that Lightning made of them included."""

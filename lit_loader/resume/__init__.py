@@ -10,7 +10,8 @@ from lit_loader.resume.custom_samplers import custom_tasks
 from lit_loader.resume.epochs import EpochState
 from lit_loader.resume.progress import MAX_HELD, Progress, ResumePoint
 from lit_loader.resume.replay import ReplayedSampler, StateRefusedError
-from lit_loader.resume.streams import StreamBatches, StreamPosition
+from lit_loader.resume.state_format import check_state
+from lit_loader.resume.streams import StreamBatches, StreamPosition, next_epoch_state
 
 __all__ = [
     "EpochState",
@@ -21,5 +22,7 @@ __all__ = [
     "StateRefusedError",
     "StreamBatches",
     "StreamPosition",
+    "check_state",
     "custom_tasks",
+    "next_epoch_state",
 ]

@@ -29,7 +29,10 @@ class EpochState:
         self._last_set: int | None = None
         self._was_set = False  # whether an epoch was set since the last one was claimed
         self._sampler_mark: Any = 0  # see `_epoch_of_sampler`
+        self._expected_mark: Any = None  # see `expect_set`
         self._progress: Progress | None = None
+        # of the previous epoch, if it was finished: a consumer may hold batches of both
+        self._previous: Progress | None = None
         # that was loaded, until an epoch is claimed or another one is set
         self._point: ResumePoint | None = None
         # Iterators in two threads claim two epochs. Reentrant, because a signal handler may save a checkpoint while its
@@ -37,7 +40,7 @@ class EpochState:
         self._lock = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_progress": None, "_lock": None}
+        return {**self.__dict__, "_progress": None, "_previous": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=threading.RLock())
@@ -73,7 +76,24 @@ class EpochState:
         if not isinstance(epoch, int) or mark == self._sampler_mark:
             return None
         self._sampler_mark = mark
+        if mark == self._expected_mark:
+            self._expected_mark = None
+            return None
         return epoch
+
+    def expect_set(self, spec: LoaderSpec, epoch: int) -> None:
+        """Ignore the next ``set_epoch`` of the sampler, because the current epoch continues.
+
+        Lightning calls ``set_epoch`` after it has fetched the first batch of loaders without a length.
+        """
+        with self._lock:
+            self._sync_from_sampler(spec)
+            sampler: Any = getattr(unwrapped(spec.batch_sampler), "sampler", spec.sampler)
+            if isinstance(mark := getattr(sampler, "num_epochs_set", None), int):
+                self._expected_mark = mark + 1
+                self._last_set = epoch
+                if self._progress is not None:
+                    self._progress.last_set = epoch
 
     def _set(self, epoch: int) -> None:
         point = self._point
@@ -97,6 +117,8 @@ class EpochState:
                 keeps = here.epoch == self.next and isinstance(here.detail, StreamPosition)
                 here = ResumePoint(self.next, 0, self._last_set, here.detail if keeps else None)
             progress = _begin_progress(spec, here)
+            is_finished = self._progress is not None and self._progress.reached()[2]
+            self._previous = self._progress if is_finished else None
             # all at once, because a signal handler may save a state at any time
             self._progress, self._point, self._was_set, self.next = progress, None, False, self.next + 1
             return progress, point
@@ -106,7 +128,27 @@ class EpochState:
         with self._lock:
             if self._progress is progress:
                 self.next = progress.epoch
-                self._progress, self._point = None, point
+                self._progress, self._previous, self._point = None, None, point
+
+    @property
+    def has_point(self) -> bool:
+        """Whether a state was loaded and no iterator has begun there yet."""
+        return self._point is not None
+
+    def forget_point(self) -> None:
+        """Begin the epoch of a state that was loaded as any other epoch, with the dataset as the state left it."""
+        self._point = None
+
+    def num_received(self, num_held: int = 0) -> int:
+        """Return how many batches were received of the epoch in which the consumer is, without the last ``num_held``.
+
+        The epoch before counts if all batches of the last one are among those.
+        """
+        with self._lock:
+            current = 0 if self._progress is None else self._progress.num_received
+            if num_held < current or self._previous is None:
+                return max(0, current - num_held)
+            return max(0, self._previous.num_received - (num_held - current))
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -115,9 +157,13 @@ class EpochState:
         if not 0 <= num_held <= MAX_HELD:
             raise ValueError(f"num_held={num_held} must lie in 0 to {MAX_HELD}")
         with self._lock:
-            point, progress = self._next_point(spec, num_held), self._progress
-            if progress is not None and self._point is None and point.epoch == progress.epoch:
-                return save_state(spec, point, base_seed_drawn=True, dataset_before=progress.dataset_before)
+            point = self._next_point(spec, num_held)
+            for progress in (self._progress, self._previous):
+                if progress is not None and self._point is None and point.epoch == progress.epoch:
+                    return save_state(
+                        spec, point, base_seed_drawn=True, dataset_before=progress.dataset_before
+                    )
+            progress = self._progress
             # torch draws one base seed for an iterator over persistent workers, before its first epoch
             drawn = progress is not None and spec.persistent_workers and spec.num_workers > 0
             before = stream_dataset_state(spec)
@@ -134,7 +180,8 @@ class EpochState:
                 self.set_epoch(spec, point.last_set)  # on a sampler that has epochs
             self._sync_from_sampler(spec)
             self.next, self._last_set, self._was_set = point.epoch, point.last_set, False
-            self._point, self._progress = point, None
+            self._point, self._progress, self._previous = point, None, None
+            self._expected_mark = None
         return state["dataset_state"] is not None or spec.is_iterable
 
     def _next_point(self, spec: LoaderSpec, num_held: int) -> ResumePoint:
@@ -145,12 +192,16 @@ class EpochState:
             return point
         if progress is None or self._was_set:
             return ResumePoint(self.next, 0, self._last_set)
+        if num_held > progress.num_received and self._previous is not None:
+            num_held -= progress.num_received
+            progress = self._previous
         position, detail, complete = progress.reached(held=num_held)
         if not complete and spec.seed is None and not num_held and position:
             # only here, because torch's loader does not call the sampler's ``len`` while it is iterated
             complete = position == length_of(spec.index_sampler)
         if complete:
-            return ResumePoint(self.next, 0, progress.last_set, _detail_of_next(spec, detail))
+            number = self.next if progress is self._progress else progress.epoch + 1
+            return ResumePoint(number, 0, progress.last_set, _detail_of_next(spec, detail))
         return ResumePoint(progress.epoch, position, progress.last_set, detail)
 
 

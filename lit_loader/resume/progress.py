@@ -77,6 +77,11 @@ class Progress:
         self.num_failed = 0
         self.num_returned += 1
 
+    @property
+    def num_received(self) -> int:
+        """How many batches the consumer received, without those before the point at which the epoch was resumed."""
+        return self._num_received
+
     def reached(self, *, held: int = 0) -> tuple[int, Any, bool]:
         """Return the consumer's progress, without the last ``held`` batches that it received.
 

@@ -6,7 +6,7 @@ import copy
 import warnings
 from typing import Any
 
-from lit_loader.engine import LoaderSpec, is_stateful
+from lit_loader.engine import LoaderSpec, StreamPlace, is_stateful
 from lit_loader.errors import NotResumableWarning, ResumeWarning
 from lit_loader.lightning_compat import is_called_by_lightning, unwrapped
 from lit_loader.resume.custom_samplers import (
@@ -243,8 +243,20 @@ def _warn_of_replay(spec: LoaderSpec, state: dict[str, Any], detail: Any) -> Non
     """Warn if samples or indices from before are made again, or if the dataset's draws are not the same."""
     where, position, text = f"epoch {state['epoch']}", state["position"], None
     if spec.is_iterable:
+        is_unknown = any(place == StreamPlace(0, 0) for place in detail.places)
+        if (
+            spec.persistent_workers
+            and state["epoch"] > 0
+            and is_unknown
+            and state["dataset_state"] is not None
+        ):
+            text = (
+                f"the resumed {where} of {type(spec.fetch.dataset).__name__} is not exact: the epoch before was broken "
+                "off, and what its persistent workers have made of the dataset since is not known; give "
+                "persistent_workers=False"
+            )
         num_samples = sum(place.samples for place in detail.places if place.state is None and not place.ended)
-        if num_samples:
+        if num_samples and text is None:
             text = (
                 f"{type(spec.fetch.dataset).__name__} has no state to go on from: its first {num_samples} samples of "
                 f"{where} are made again and dropped; give it state_dict and load_state_dict to save that time"

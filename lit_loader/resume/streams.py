@@ -62,6 +62,34 @@ def stream_position(fields: dict[str, Any], *, with_state: bool) -> StreamPositi
     return StreamPosition(tuple(places), fields["turn"])
 
 
+def next_epoch_state(state: dict[str, Any], *, persistent_workers: bool) -> tuple[dict[str, Any], bool]:
+    """Return a state that begins the next epoch where an epoch of an iterable dataset was broken off.
+
+    A dataset without workers is iterated again as its last sample left it. Workers get new copies of it in each epoch.
+    Persistent workers keep their copies, which are ahead of the batches that were received by a number that differs
+    from run to run.
+
+    Args:
+        state: A state of an iterable dataset, which was checked.
+        persistent_workers: Whether workers keep their copies of the dataset.
+
+    Returns:
+        The state, and whether the next epoch is sure to be the one of a run that was not stopped.
+    """
+    num_workers, places = state["num_workers"], state["workers"]
+    beginning = [[0, 0, False, None, None] for _ in places]
+    following = {**state, "epoch": state["epoch"] + 1, "position": 0, "workers": beginning, "turn": 0}
+    dataset_states = [None if place[3] is None else place[3][0] for place in places]
+    if num_workers == 0:
+        following["dataset_state"] = (
+            state["dataset_state"] if dataset_states[0] is None else dataset_states[0]
+        )
+    elif persistent_workers:
+        following["workers"] = [[0, 0, False, place[3], None] for place in places]
+        return following, all(dataset_state is None for dataset_state in dataset_states)
+    return following, True
+
+
 class StreamBatches(WrappedBatches):
     """The batches of an iterable dataset; the workers' positions after each batch are noted.
 
