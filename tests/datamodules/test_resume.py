@@ -68,6 +68,14 @@ def test_a_data_module_goes_on_by_itself(tmp_path, hook, stops, settings):
     resumes(tmp_path, NumbersModule, hook, stops, **settings)
 
 
+def test_max_steps_within_the_last_epoch_can_be_raised(tmp_path):
+    save = Save(tmp_path, "on_train_end")
+    fitted(Learner(), datamodule=NumbersModule(), callbacks=[save], max_epochs=1, max_steps=3)
+    path = save.saved[-1][1]
+    more = fitted(Learner(), datamodule=NumbersModule(), ckpt_path=path, max_epochs=1, max_steps=20)
+    assert_same(more, fitted(Learner(), datamodule=NumbersModule(), max_epochs=1), 3)
+
+
 def test_a_limit_ends_an_epoch(tmp_path):
     resumes(tmp_path, NumbersModule, "on_train_batch_end", (1, 4, 8), limit_train_batches=4)
 

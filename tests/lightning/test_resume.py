@@ -244,6 +244,15 @@ def test_training_that_max_steps_ended_goes_on_with_more(tmp_path, source, hook)
     assert_same(again, whole, 16)
 
 
+@pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_train_end"])
+@pytest.mark.parametrize("source", [loader, lambda: make("stream")], ids=["map", "stream"])
+def test_max_steps_within_the_last_epoch_can_be_raised(tmp_path, source, hook):
+    save = Save(tmp_path, hook)
+    fitted(Learner(source), callbacks=[ResumeLoaders(), save], max_epochs=1, max_steps=3)
+    more = fitted(Learner(source), callbacks=[ResumeLoaders()], ckpt_path=save.saved[-1][1], max_epochs=1)
+    assert_same(more, fitted(Learner(source), max_epochs=1), 3)
+
+
 def test_a_checkpoint_is_plain_values(tmp_path):
     save = Save(tmp_path)
     fitted(Learner(two), callbacks=[ResumeLoaders(), save], max_epochs=1)
