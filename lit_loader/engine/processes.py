@@ -112,7 +112,9 @@ class ProcessBackend(Backend):
         )
         memory = None if self._slots is None else self._slots.file
         queue = None if self._queue is None else self._queue.theirs
-        ends = partial(WorkerEnds, queue=queue, memory=memory, heartbeats=heartbeats)
+        # `context` may be the module `multiprocessing`, whose start method is the default one
+        is_spawned = context.get_start_method() == "spawn"
+        ends = partial(WorkerEnds, queue=queue, memory=memory, heartbeats=heartbeats, is_spawned=is_spawned)
         start = partial(start_worker, spec, context=context, make_ends=ends)
         self._start = shortages_explained(spec.num_workers)(start)
         try:

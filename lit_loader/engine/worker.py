@@ -220,6 +220,7 @@ class WorkerEnds(NamedTuple):
         queue: Socket from which any idle worker takes tasks, or None.
         memory: The slots that batches are written to, or None if batches are sent by pipe.
         heartbeats: Where the worker notes when it began a sample, or None without a hang timeout.
+        is_spawned: Whether the process began with an interpreter of its own, and was not forked.
     """
 
     control: Any
@@ -228,6 +229,7 @@ class WorkerEnds(NamedTuple):
     queue: socket.socket | None
     memory: MemoryFile | None
     heartbeats: HeartbeatTable | None
+    is_spawned: bool = False
 
 
 def worker_main(
@@ -269,7 +271,10 @@ def worker_main(
     try:
         Worker(spec, worker_id, link).run()
     finally:
-        gc.unfreeze()  # a process that was spawned frees its modules as it ends
+        # A process that was spawned frees its modules as it ends. In a fork a collection would go through what it
+        # inherited, and could finalize the main process's objects, those of CUDA among them.
+        if ends.is_spawned:
+            gc.unfreeze()
 
 
 def _die_with_main_process(main_pid: int) -> None:

@@ -162,3 +162,10 @@ def test_a_spawned_workers_collector_frees_everything_as_it_ends(tmp_path):
     note = partial(note_at_the_end, tmp_path / "frozen")
     list(DataLoader(range(2), num_workers=1, multiprocessing_context="spawn", worker_init_fn=note))
     assert (tmp_path / "frozen").read_text() == "0"
+
+
+def test_a_forked_workers_collector_leaves_what_it_inherited_alone_as_it_ends(tmp_path):
+    """Among it may be CUDA's objects, which a fork must not finalize."""
+    note = partial(note_at_the_end, tmp_path / "frozen")
+    list(DataLoader(range(2), num_workers=1, multiprocessing_context="fork", worker_init_fn=note))
+    assert int((tmp_path / "frozen").read_text()) > 0
