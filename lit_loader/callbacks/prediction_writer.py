@@ -341,8 +341,8 @@ class PredictionWriter(BasePredictionWriter):
         self, found: Mapping[str, Tensor], batch: LandmarkBatch, rows: Sequence[int], of: _PredictSet
     ) -> Iterator[Found]:
         height, width = batch.images.shape[-2:]
-        crops = batch.crops.double().cpu().numpy()
-        points = found["keypoints"].double().cpu().numpy()
+        crops = batch.crops.cpu().double().numpy()  # on the CPU: MPS has no float64
+        points = found["keypoints"].cpu().double().numpy()
         scores = found["scores"].float().cpu().numpy()
         heads = found.get("class_logits")
         labels = batch.labels if heads is None else heads.argmax(dim=1)

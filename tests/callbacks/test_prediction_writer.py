@@ -149,6 +149,25 @@ def test_points_of_crops_stand_with_their_image_in_its_pixels(tmp_path, table, s
         )
 
 
+def test_float64_is_made_on_the_cpu_alone(tmp_path, table, monkeypatch):
+    """MPS has no float64."""
+    double, on_device = torch.Tensor.double, []
+    monkeypatch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)
+
+    def checked(tensor):
+        assert all(tensor is not field for field in on_device), "float64 on the device"
+        return double(tensor)
+
+    def predict_batch(batch):
+        prediction = of_crops(batch)
+        on_device.extend([batch.crops, *prediction.values()])
+        return prediction
+
+    monkeypatch.setattr(torch.Tensor, "double", checked)
+    datamodule = LandmarkDataModule(DrawnSource(predict=table), train_transforms={"size": 32})
+    assert results(predict(tmp_path, datamodule, predict_batch))
+
+
 def test_the_class_that_a_head_finds_is_that_of_a_crop(tmp_path, table):
     datamodule = LandmarkDataModule(DrawnSource(predict=table), train_transforms={"size": 32})
     logits = torch.tensor([0.0, 0.0, 1.0])
