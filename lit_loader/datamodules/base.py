@@ -22,6 +22,7 @@ from lit_loader.datamodules.keywords import (
     take_fields,
 )
 from lit_loader.datamodules.resuming import held_loaders, loop_position, resume_with, saved_states
+from lit_loader.datamodules.validation import close_after_validation
 from lit_loader.datamodules.workers import NumWorkers, WorkerSettings, auto_num_workers
 from lit_loader.datasets import ImageReading, Stage
 from lit_loader.engine import OnBadSample, Resume
@@ -209,6 +210,7 @@ class LoaderDataModule(LightningDataModule):
         Raises:
             ValueError: If there is no such stage, or the trainer is to test or to predict and there is nothing for it.
         """
+        close_after_validation(self.trainer)
         key = None if stage is None else str(getattr(stage, "value", stage))
         if key is not None and key not in _STAGES:
             raise ValueError(f"stage={key!r} is not one of {list(_STAGES)}, nor None for all")

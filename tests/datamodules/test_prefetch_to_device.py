@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -148,3 +150,40 @@ def test_batches_are_page_locked_where_the_trainers_device_copies_from_such_memo
     datamodule.first_batch("val")
     assert calls == []  # to be looked at
     datamodule.trainer = None
+
+
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+def test_no_batch_stays_on_the_device_after_a_validation_that_ends_early(simulated, shapes):
+    copies, counts = [], []
+    copy_to_device = simulated.copy_to_device
+
+    class Watching(Taking):
+        def validation_step(self, batch, batch_idx):
+            time.sleep(0.1)  # so that the next batch is ready when this one is asked for
+
+        def on_train_start(self):
+            counts.append(sum(holder() is not None for holder in copies))
+
+    def noting(tensor):
+        block = copy_to_device(tensor)
+        copies.append(weakref.ref(block))
+        return block
+
+    simulated.copy_to_device = noting
+    datamodule = DetectionDataModule(
+        shapes, batch_size=4, num_workers=1, worker_method="thread", prefetch_to_device=True
+    )
+    trainer = Trainer(
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        max_epochs=1,
+        limit_train_batches=1,
+        num_sanity_val_steps=2,
+        log_every_n_steps=1,
+    )
+    trainer.fit(Watching(), datamodule=datamodule)
+    assert copies
+    assert counts == [0]
