@@ -99,8 +99,9 @@ class DataLoader(TorchDataLoader[T_co]):
             sampler, ``loader.sampler`` only serves Lightning, which looks at it.
         num_workers: Number of workers, or 0 to make batches in this process and thread.
         collate_fn: Makes a batch of a list of samples.
-        pin_memory: Copy tensors to page-locked memory before they are returned, as torch does. With ``device``, the
-            shared memory that worker processes write to is page-locked instead.
+        pin_memory: Copy tensors to page-locked memory before they are returned, as torch does; with a seed and workers
+            in a thread, while the batch before is used. With ``device``, the shared memory that worker processes write
+            to is page-locked instead.
         drop_last: Leave out the last batch if it is not full.
         timeout: Seconds to wait for a batch from workers, or 0 for no limit.
         worker_init_fn: Called in each worker with its number, after the worker's seeding. With a seed, what it
@@ -332,7 +333,12 @@ class DataLoader(TorchDataLoader[T_co]):
             raise AssertionError(f"timeout={self.timeout} needs workers; num_workers=0 requires timeout == 0")
         spec = self._spec()
         transfer = make_transfer(
-            self.pin_memory, self.pin_memory_device, self.device, from_slots=spec.page_lock is not None
+            self.pin_memory,
+            self.pin_memory_device,
+            self.device,
+            from_slots=spec.page_lock is not None,
+            # Without a seed a batch that is taken ahead would have the sampler draw earlier than torch's loader does.
+            ahead=self.seed is not None,
         )
         return LoaderIterator(self._start_epoch, spec, transfer, self._IterableDataset_len_called)
 

@@ -42,6 +42,7 @@ import torch
 from torch import Tensor
 
 from lit_loader.device.nested import NO_LEAF, MapFn, find_pin, has_to, map_nested, moved
+from lit_loader.device.pin_thread import PinnedBatches
 from lit_loader.engine import Batches, WrappedBatches
 
 MAX_QUEUED: Final = 2
@@ -57,7 +58,12 @@ _side_streams: dict[torch.device, Any] = {}
 
 
 def make_transfer(
-    pin_memory: bool, pin_memory_device: str, device: torch.device | None, *, from_slots: bool = False
+    pin_memory: bool,
+    pin_memory_device: str,
+    device: torch.device | None,
+    *,
+    from_slots: bool = False,
+    ahead: bool = False,
 ) -> Callable[[Batches], Batches] | None:
     """Return a function that wraps the engine's batches to page-lock or move them, or None if neither is asked for.
 
@@ -66,10 +72,13 @@ def make_transfer(
         pin_memory_device: The loader's.
         device: The loader's, as `checked_device` returned it.
         from_slots: Whether batches may lie in page-locked slots of worker processes.
+        ahead: Whether a batch may be taken ahead to page-lock it in a thread, where no device is given.
     """
     pin = find_pin(pin_memory, pin_memory_device)
     if device is None or device.type == "cpu":
-        return None if pin is None else partial(MappedBatches, function=pin)
+        if pin is None:
+            return None
+        return partial(PinnedBatches, pin=pin) if ahead else partial(MappedBatches, function=pin)
     index: int | None = device.index  # torch annotates it as int
     if index is None:
         device = torch.device(device.type, torch.accelerator.current_device_index())
