@@ -5,12 +5,14 @@ Needs a GPU, and says so where there is none: ``python -m benchmarks.transfer --
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import random
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -19,12 +21,14 @@ from torch.utils.data import Dataset
 
 from benchmarks.rounds import Pass, compare, judge, run
 from lit_loader import DataLoader
-from lit_loader.device import CudaPageLock
+from lit_loader.device import CudaPageLock, DeviceStreams, PendingTransfer
 
 BATCH, NUM_BATCHES, STEP_S = 64, 60, 0.02
 WORKERS: dict[str, Any] = {"batch_size": BATCH, "num_workers": 4, "persistent_workers": True}
 RACE_BATCHES, RACE_BATCH = 100_000, 4
-RACE_SIZES = (32, 200, 64, 80, 33, 128, 48)
+RACE_SIZES = (32, 200, 64, 80, 33, 128, 48)  # batches of 12 KB, by pipe, to 480 KB, in slots
+CONTROL_BATCHES = 5_000
+SIDE_CYCLES = 4_000_000  # about two milliseconds
 
 
 class Images(Dataset[Tensor]):
@@ -137,33 +141,58 @@ def _itself(loader: Any) -> Any:
     return loader
 
 
-def race(num_batches: int = RACE_BATCHES, *, own_stream: bool) -> int:
-    """Return how many samples arrived on the GPU otherwise than they left, over a consumer that is often late.
+def _nothing(*_: Any) -> None:
+    pass
+
+
+CONTROLS: dict[str, tuple[type, str, Any]] = {
+    "sources released at once": (PendingTransfer, "is_done", True),
+    "no wait for the copy": (DeviceStreams, "wait_event", _nothing),
+    "no record_stream": (DeviceStreams, "record_stream", _nothing),
+}
+"""Attributes whose replacement takes a safeguard away: `race` then finds wrong values, or it proves nothing."""
+
+
+def race(
+    num_batches: int = RACE_BATCHES, *, own_stream: bool, pin_memory: bool = True, device: str | None = "cuda"
+) -> int:
+    """Return how many samples arrived on the GPU otherwise than they left, with both streams often late.
 
     Args:
         num_batches: How many batches are looked at.
         own_stream: Whether the consumer copies them itself, on a stream of its own, and drops each at once.
+        pin_memory: The loader's.
+        device: The GPU, or None to go through the same steps on the CPU.
     """
-    chance = random.Random(0)
-    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
-    held: list[Any] = []
+    chance, side_chance = random.Random(0), random.Random(1)
+    wrong = torch.zeros((), dtype=torch.int64, device=device)
+    alive: list[Any] = []
     cuda: Any = torch.cuda
-    stream = cuda.Stream() if own_stream else cuda.current_stream()
-    settings: dict[str, Any] = {"batch_size": RACE_BATCH, "num_workers": 4, "pin_memory": True}
-    settings |= {} if own_stream else {"device": "cuda"}
-    made: Any = DataLoader
-    with made(Numbered(RACE_BATCH * num_batches), seed=0, **settings) as loader, torch.cuda.stream(stream):
+    copy_to_device = DeviceStreams.copy_to_device
+
+    def copy_late(streams: DeviceStreams, tensor: Tensor) -> Tensor:
+        if side_chance.random() < 0.05:
+            cuda._sleep(side_chance.randrange(SIDE_CYCLES))  # on the side stream, before the copy
+        return copy_to_device(streams, tensor)
+
+    settings: dict[str, Any] = {"batch_size": RACE_BATCH, "num_workers": 4, "pin_memory": pin_memory}
+    settings |= {} if own_stream else {"device": device}
+    context: Any = cuda.stream(cuda.Stream()) if own_stream and device else contextlib.nullcontext()
+    loader_class: Any = DataLoader
+    late = patch.object(DeviceStreams, "copy_to_device", copy_late)
+    with late, loader_class(Numbered(RACE_BATCH * num_batches), seed=0, **settings) as loader, context:
         for images, numbers in loader:
-            if chance.random() < 0.2:
-                torch.cuda._sleep(chance.randrange(2_000_000))  # type: ignore[no-untyped-call] # about a millisecond
+            if device and chance.random() < 0.1:
+                cuda._sleep(chance.randrange(2_000_000))  # about a millisecond
             if chance.random() < 0.01:
                 time.sleep(0.002)  # workers come to wait for slots
-            images = images.to(
-                "cuda", non_blocking=True
-            )  # on the user's own stream the batch is dropped here
-            numbers = numbers.to("cuda", non_blocking=True)
+            # on the user's own stream the batch is dropped here
+            images = images.to(device, non_blocking=True) if device else images
+            numbers = numbers.to(device, non_blocking=True) if device else numbers
             wrong += (images != numbers.to(torch.uint8).view(-1, 1, 1, 1)).sum()
-            held = [*held, images][-chance.randrange(1, 4) :]
+            alive = [*alive, images][-chance.randrange(1, 4) :]
+        if device:
+            cuda.synchronize()
     return int(wrong)
 
 
@@ -195,6 +224,10 @@ def main(rounds: int) -> None:
         how = "copied on the user's own stream" if own_stream else "copied by the loader"
         took_s = time.perf_counter() - begin
         print(f"  -> race, {how}: {wrong} wrong values in {RACE_BATCHES} batches, {took_s:.0f} s: {verdict}")
+    for name, (owner, attribute, replacement) in CONTROLS.items():
+        with patch.object(owner, attribute, replacement):
+            wrong = race(CONTROL_BATCHES, own_stream=False)
+        print(f"  -> control, {name}: {wrong} wrong values are noticed: {'met' if wrong else 'MISSED'}")
 
 
 if __name__ == "__main__":

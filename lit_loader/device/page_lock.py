@@ -88,7 +88,7 @@ class CudaPageLock:
     def _on_device(self) -> Iterator[Any]:
         """Make the device the current one, because CUDA would create a context on any other; return the runtime."""
         cudart = _cudart()  # initialises CUDA
-        with torch.cuda.device(self._device) if torch.cuda.is_initialized() else contextlib.nullcontext():
+        with torch.cuda.device(self._device) if _is_initialized() else contextlib.nullcontext():
             yield cudart
 
     def _clear_error(self) -> None:
@@ -111,7 +111,11 @@ def find_page_lock(pin_memory: bool, device: torch.device | None) -> CudaPageLoc
 
 def _is_capturing() -> bool:
     """Return whether the current stream captures a CUDA graph."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    return _is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def _is_initialized() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def _cudart() -> Any:

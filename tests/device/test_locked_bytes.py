@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
+from benchmarks.transfer import RACE_BATCH, RACE_SIZES, race
+from benchmarks.transfer import Numbered as RaceSamples
 from lit_loader import DataLoader
+from lit_loader.batch_memory import LARGE_BYTES
 from lit_loader.device import page_lock
 from lit_loader.shared_memory import Slots
 from tests.device.simulated import present
@@ -148,6 +151,36 @@ def test_a_loader_that_is_closed_while_a_graph_is_captured_unlocks_its_memory_la
         assert len(list(other)) == NUM_BATCHES
     assert locked <= {call[1] for call in cuda.calls if call[0] == "unregister"}
     assert cuda.registered == {}
+
+
+def test_batches_of_the_race_are_copied_from_locked_slots(cuda, monkeypatch):
+    """Or the race on a GPU would prove nothing."""
+    from_locked, copy_to_device = [], cuda.device.copy_to_device
+
+    def noting(tensor):
+        if tensor.ndim == 4:
+            start, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+            ranges = cuda.registered.items()
+            from_locked.append(any(first <= start and end <= first + size for first, size in ranges))
+        return copy_to_device(tensor)
+
+    cuda.device.copy_to_device = noting
+    arguments = {"batch_size": RACE_BATCH, "seed": 0, "num_workers": 2, "pin_memory": True, "device": "cuda"}
+    with DataLoader(RaceSamples(2 * RACE_BATCH * len(RACE_SIZES)), **arguments) as loader:
+        list(loader)
+    large = [RACE_BATCH * 3 * size**2 >= LARGE_BYTES for size in RACE_SIZES]
+    assert from_locked == 2 * large
+    assert sum(large) >= 5
+
+
+def test_the_race_counts_no_wrong_value_and_every_wrong_one(monkeypatch):
+    assert race(7, own_stream=False, device=None) == 0
+    monkeypatch.setattr(
+        RaceSamples,
+        "__getitem__",
+        lambda samples, index: (torch.zeros(3, 2, 2, dtype=torch.uint8), index % 2),
+    )
+    assert race(7, own_stream=False, device=None) == 7 * 2 * 12  # half of the samples of each batch
 
 
 def test_batches_that_the_user_copies_lie_in_no_locked_slot(cuda, monkeypatch):
