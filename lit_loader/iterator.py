@@ -24,7 +24,7 @@ StartFn: TypeAlias = Callable[[], tuple[Batches, Progress]]
 
 
 class IterationHooks:
-    """What a loader shares with its iterators.
+    """State that a loader shares with its iterators.
 
     Attributes:
         wait_s: Sum of the seconds that they have waited for batches.
@@ -51,7 +51,7 @@ class TimedBatches(WrappedBatches):
         self._hooks = hooks
 
     def next_batch(self) -> Any:
-        """Return the next batch; errors are those of the engine and of the check."""
+        """Return the next batch; the engine and the check may raise errors."""
         start = time.perf_counter()
         try:
             batch = self._batches.next_batch()

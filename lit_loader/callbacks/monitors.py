@@ -96,6 +96,7 @@ class ClassMix:
         natural: float64 ``(num_classes,)``, the share of each in the training set, or None if it is not known.
         expected: float64 ``(num_classes,)``, the share that the sampler delivers in the mean, with the weights that it
             has at the start of training; or None if it is not known.
+        epoch_count: This rank's count of the current epoch.
     """
 
     label: str
@@ -103,11 +104,11 @@ class ClassMix:
     natural: Shares | None = None
     expected: Shares | None = None
     _past: npt.NDArray[np.int64] = field(init=False)
-    _epoch: EpochCount = field(init=False)
+    epoch_count: EpochCount = field(init=False)
 
     def __post_init__(self) -> None:
         self._past = np.zeros(len(self.class_names), dtype=np.int64)
-        self._epoch = EpochCount(len(self.class_names))
+        self.epoch_count = EpochCount(len(self.class_names))
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
@@ -116,12 +117,12 @@ class ClassMix:
         Of all ranks in the epochs that have ended, and of this rank in the current one. To read it waits for the
         device.
         """
-        return self._past + self._epoch.read()
+        return self._past + self.epoch_count.read()
 
-    def _end_epoch(self, counts: npt.NDArray[np.int64]) -> None:
+    def end_epoch(self, counts: npt.NDArray[np.int64]) -> None:
         """Add an epoch's counts, and begin to count another one."""
         self._past += counts
-        self._epoch = EpochCount(len(self.class_names))
+        self.epoch_count = EpochCount(len(self.class_names))
 
     @property
     def arrived(self) -> Shares:
@@ -212,7 +213,7 @@ class ClassMixMonitor(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin an epoch; what an epoch that was broken off has counted stays this rank's."""
         for mix in self.mixes.values():
-            mix._end_epoch(mix._epoch.read())
+            mix.end_epoch(mix.epoch_count.read())
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -221,13 +222,13 @@ class ClassMixMonitor(Callback):
 
         Raises:
             TypeError: If targets come as columns, or the batch has no attributes.
-            ValueError: If there is no such attribute, or a label of a batch on the CPU lies outside ``class_names``.
+            ValueError: If the attribute is missing, or a label of a batch on the CPU lies outside ``class_names``.
         """
         for name, mix in self.mixes.items():
             labels, mask = masked_labels(batch, label=self._labels[name], first_label=self._first_label)
-            mix._epoch.add(labels, mask)
+            mix.epoch_count.add(labels, mask)
             if labels.device.type == "cpu":
-                mix._epoch.check(self._first_label)
+                mix.epoch_count.check(self._first_label)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the epoch's counts of all ranks, and give its shares to the loggers.
@@ -236,14 +237,14 @@ class ClassMixMonitor(Callback):
             ValueError: If a label of a batch on a device lay outside ``class_names``.
         """
         for mix in self.mixes.values():
-            mix._epoch.check(self._first_label)
-        rank_counts = [mix._epoch.read() for mix in self.mixes.values()]
+            mix.epoch_count.check(self._first_label)
+        rank_counts = [mix.epoch_count.read() for mix in self.mixes.values()]
         own = torch.tensor(np.concatenate(rank_counts), device=pl_module.device)
         total = trainer.strategy.reduce(own, reduce_op="sum").cpu().numpy()
         shares: dict[str, float] = {}
         for name, mix in self.mixes.items():
             of_all, total = np.split(total, [len(mix.class_names)])
-            mix._end_epoch(of_all)
+            mix.end_epoch(of_all)
             prefix = "data/mix" if self._labels[name] is None else f"data/mix/{name}"
             values = _shares(of_all).tolist()
             shares |= {

@@ -116,7 +116,7 @@ def masked_labels(
 
     Raises:
         TypeError: If the batch holds no attributes, or targets come as columns.
-        ValueError: If there is no such attribute.
+        ValueError: If the attribute is missing.
     """
     if isinstance(batch, ClassificationBatch):
         if label is not None:

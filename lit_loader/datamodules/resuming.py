@@ -41,6 +41,7 @@ from lit_loader.resume import MAX_HELD, EpochState, check_state, next_epoch_stat
 __all__ = [
     "LoopPosition",
     "ResumeStates",
+    "held_iterators",
     "held_loaders",
     "loop_position",
     "resume_with",
@@ -53,9 +54,25 @@ _LOOPS = ("fit_loop", "fit_loop.epoch_loop.val_loop", "validate_loop", "test_loo
 
 def held_loaders(trainer: Trainer | None, loops: Sequence[str] = _LOOPS) -> Iterator[DataLoader[Any]]:
     """Yield the loaders of lit_loader that a trainer's loops hold: it makes its own copy for a prediction."""
+    for combined in _combined_loaders(trainer, loops):
+        yield from (loader for loader in combined.flattened if isinstance(loader, DataLoader))
+
+
+def held_iterators(trainer: Trainer, loops: Sequence[str]) -> list[Any]:
+    """Return the iterators of the loaders that a trainer's loops hold."""
+    return [iterator for combined in _combined_loaders(trainer, loops) for iterator in _iterators(combined)]
+
+
+def _combined_loaders(trainer: Trainer | None, loops: Sequence[str]) -> Iterator[CombinedLoader]:
     for path in () if trainer is None else loops:
-        held = operator.attrgetter(path)(trainer)._combined_loader
-        yield from (loader for loader in getattr(held, "flattened", ()) if isinstance(loader, DataLoader))
+        combined = operator.attrgetter(path)(trainer)._combined_loader
+        if combined is not None:
+            yield combined
+
+
+def _iterators(combined: CombinedLoader) -> list[Any]:
+    """Return the list of iterators that Lightning uses, or an empty list before it is iterated."""
+    return getattr(combined._iterator, "iterators", [])
 
 
 def train_loaders(trainer: Trainer | None) -> list[DataLoader[Any]]:

@@ -6,10 +6,9 @@ middle of an epoch until the next validation begins. Each would keep a batch tha
 
 from __future__ import annotations
 
-import operator
-
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lit_loader.datamodules.resuming import held_iterators
 from lit_loader.iterator import LoaderIterator
 
 __all__ = ["close_after_validation"]
@@ -22,14 +21,9 @@ class CloseAfterValidation(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Close them; the next validation makes others."""
-        for path in _LOOPS:
-            combined = operator.attrgetter(path)(
-                trainer
-            )._combined_loader  # no public name; written for Lightning 2.6
-            iterator = None if combined is None else combined._iterator
-            for loader_iterator in () if iterator is None else iterator.iterators:
-                if isinstance(loader_iterator, LoaderIterator):
-                    loader_iterator.close()
+        for iterator in held_iterators(trainer, _LOOPS):
+            if isinstance(iterator, LoaderIterator):
+                iterator.close()
 
 
 def close_after_validation(trainer: Trainer | None) -> None:

@@ -10,7 +10,7 @@ NOTE [While a graph is captured]
     Registering memory breaks the capture of a CUDA graph off, and a loader may be closed then, by the user or by the
     garbage collector. So while the current stream captures, nothing is registered or unregistered: `lock` and `unlock`
     return False, and the caller tries again later. torch does not tell whether another thread captures. Then CUDA
-    refuses the call, which counts as "not now" too.
+    refuses the call, which also counts as "not now".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ NOTE [One batch ahead]
     Batches are taken from the engine in the consumer's thread alone, in order. If the engine has the next batch ready,
     it is taken before this one is returned, and the thread copies it to page-locked memory meanwhile. An error that is
     raised ahead is raised again by the call that would have returned its batch. Without workers no batch is ever ready,
-    and there is no thread.
+    so no thread is started.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PinJob:
     Args:
         batch: The batch, kept until it was copied.
         pin: Returns a batch page-locked.
-        in_thread: Whether the thread runs this, or else whoever asks for the result.
+        in_thread: True if the thread runs this, False if `result` does.
     """
 
     def __init__(self, batch: Any, pin: MapFn, *, in_thread: bool) -> None:
@@ -50,7 +50,7 @@ class PinJob:
         self._done.set()
 
     def result(self) -> Any:
-        """Return the batch page-locked, or raise the error; called again after Ctrl-C, it goes on."""
+        """Return the batch page-locked, or raise the error; after Ctrl-C it may be called again."""
         if not self._in_thread and not self._done.is_set():
             self.run()
         self._done.wait()

@@ -271,8 +271,8 @@ def worker_main(
     try:
         Worker(spec, worker_id, link).run()
     finally:
-        # A process that was spawned frees its modules as it ends. In a fork a collection would go through what it
-        # inherited, and could finalize the main process's objects, those of CUDA among them.
+        # A process that was spawned frees its modules as it ends. In a fork a collection would visit all inherited
+        # objects, and could finalize objects of the main process, such as CUDA's.
         if ends.is_spawned:
             gc.unfreeze()
 

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
@@ -213,7 +213,7 @@ class Task(LightningModule):
         """Let lit_loader's loaders check batches before these are moved; no others can."""
         loaders = list(held_loaders(self._trainer))
         for loader in loaders:
-            loader.check_batch = partial(_check_while_running, weakref.ref(self))
+            loader.check_batch = partial(_check_while_running, weakref.ref(self), weakref.ref(self.trainer))
         self._loaders_check = bool(loaders)
 
     def _keep_frozen(self) -> None:
@@ -343,11 +343,14 @@ class Task(LightningModule):
         return total if total > 0 else math.inf
 
 
-def _check_while_running(reference: weakref.ref[Task], batch: Any) -> None:
+def _check_while_running(
+    task_reference: weakref.ref[Task], trainer_reference: weakref.ref[Trainer], batch: Any
+) -> None:
     """Have a task check a batch, unless its trainer has ended: the loader may be used again without it."""
-    task = reference()
-    # After an error no hook of Lightning would be there to reset the loader.
-    if task is not None and task._trainer is not None and task._trainer.state.status == TrainerStatus.RUNNING:
+    task = task_reference()
+    trainer = trainer_reference()
+    # After an error Lightning calls no hook that could reset the loader.
+    if task is not None and trainer is not None and trainer.state.status == TrainerStatus.RUNNING:
         task.check_batch(batch)
 
 

@@ -7,7 +7,7 @@ NOTE [One file, slots far apart]
 
 NOTE [Mapped while it is locked]
     If memory is unmapped while it is registered with a device, the next mapping at its address counts as page-locked,
-    and the device copies from the pages of before. So a mapping notes the range before it is locked, and forgets it
+    and the device copies from the old pages. So a mapping notes the range before it is locked, and forgets it
     after it is unlocked: Ctrl-C may come in either call. Memory that cannot be unlocked stays mapped (`_parked`), and
     `unmap_parked` tries again.
 
@@ -238,7 +238,7 @@ def unmap_parked() -> None:
     for _ in range(len(_parked)):
         try:
             # Taken before it is unmapped, so that another thread does not unmap the address a second time. After Ctrl-C
-            # in these lines it stays mapped for ever.
+            # in these lines it is never unmapped.
             unlock, unmap = _parked.popleft()
         except IndexError:
             return

@@ -115,7 +115,7 @@ class NormalizeBatch(nn.Module):
         return self._copies[device]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_copies": {}}  # a copy may be used where there is no such device
+        return {**self.__dict__, "_copies": {}}  # the process that loads a copy may lack the device
 
     def extra_repr(self) -> str:
         """Show the arguments."""

@@ -151,7 +151,8 @@ def test_points_of_crops_stand_with_their_image_in_its_pixels(tmp_path, table, s
 
 def test_float64_is_made_on_the_cpu_alone(tmp_path, table, monkeypatch):
     """MPS has no float64."""
-    double, on_device = torch.Tensor.double, []
+    double = torch.Tensor.double
+    on_device = []
     monkeypatch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)
 
     def checked(tensor):

@@ -146,7 +146,7 @@ def test_batches_are_page_locked_where_the_trainers_device_copies_from_such_memo
             num_devices=1,
         )
     for stage in ("train", "val", "test", "predict"):
-        assert [loader.pin_memory for loader in datamodule._make_loaders(stage)] == [expected]
+        assert getattr(datamodule, f"{stage}_dataloader")().pin_memory is expected
     datamodule.first_batch("val")
     assert calls == []  # to be looked at
     datamodule.trainer = None
@@ -154,7 +154,8 @@ def test_batches_are_page_locked_where_the_trainers_device_copies_from_such_memo
 
 @pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 def test_no_batch_stays_on_the_device_after_a_validation_that_ends_early(simulated, shapes):
-    copies, counts = [], []
+    copies = []
+    counts = []
     copy_to_device = simulated.copy_to_device
 
     class Watching(Taking):

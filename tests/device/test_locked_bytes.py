@@ -136,7 +136,8 @@ def test_a_loader_that_is_closed_while_a_graph_is_captured_unlocks_its_memory_la
     iterator = iter(loader)
     next(iterator)
     cuda.device.drain()
-    calls, locked = list(cuda.calls), set(cuda.registered)
+    calls = list(cuda.calls)
+    locked = set(cuda.registered)
     assert locked
     cuda.device.capturing = True
     if collected:
@@ -155,11 +156,13 @@ def test_a_loader_that_is_closed_while_a_graph_is_captured_unlocks_its_memory_la
 
 def test_batches_of_the_race_are_copied_from_locked_slots(cuda, monkeypatch):
     """Or the race on a GPU would prove nothing."""
-    from_locked, copy_to_device = [], cuda.device.copy_to_device
+    from_locked = []
+    copy_to_device = cuda.device.copy_to_device
 
     def noting(tensor):
         if tensor.ndim == 4:
-            start, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+            start = tensor.data_ptr()
+            end = start + tensor.nbytes
             ranges = cuda.registered.items()
             from_locked.append(any(first <= start and end <= first + size for first, size in ranges))
         return copy_to_device(tensor)

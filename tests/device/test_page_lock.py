@@ -75,7 +75,7 @@ def test_a_refusal_is_told_once_with_bytes_and_remedy_and_nothing_more_is_tried(
     assert cuda.registered == {}
 
 
-def test_nothing_is_registered_or_unregistered_while_a_graph_is_captured(cuda, lock, monkeypatch):
+def test_registering_waits_while_a_graph_is_captured(cuda, lock, monkeypatch):
     assert lock.lock(4096, 1)
     calls = list(cuda.calls)
     with monkeypatch.context() as patch:

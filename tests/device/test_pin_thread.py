@@ -66,7 +66,8 @@ def test_batches_and_errors_come_in_their_order(ready):
 
 
 def test_the_next_batch_is_page_locked_while_this_one_is_used(accelerator):
-    started, go_on = threading.Event(), threading.Event()
+    started = threading.Event()
+    go_on = threading.Event()
 
     def pin(batch):
         if batch["number"] == 2:
@@ -142,7 +143,7 @@ def test_ctrl_c_loses_no_batch():
     batches.close()
 
 
-def test_what_is_closed_or_collected_ends_its_thread_and_keeps_nothing():
+def test_closing_ends_the_thread_and_frees_the_batches():
     slots = SlotRun([1, 2, 3], ready=1.0)
     batches = PinnedBatches(slots, copy_of)
     batches.next_batch()

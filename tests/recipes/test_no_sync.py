@@ -45,7 +45,7 @@ def test_labels_are_refused_before_they_are_moved(monkeypatch: Any, tmp_path: An
     task, batch = task_and_batch("classification")
     wrong = replace(batch, labels=torch.full_like(batch.labels, len(CLASSES)))
     loader: Any = DataLoader([batch, wrong], batch_size=None, seed=0, device="cuda")
-    with pytest.raises(ValueError, match="must lie in 0 to 1"):
+    with pytest.raises(ValueError, match="labels 2 to 2 must"):
         trainer(tmp_path, max_epochs=1).fit(task, loader)
-    assert device.copies == len(vars(batch))  # those of the first batch
+    assert device.copies == len(vars(batch))  # only tensors of the first batch
     assert len(list(loader)) == 2  # a loader without the trainer checks nothing

@@ -22,7 +22,8 @@ class FakeLock:
 
     def __init__(self, *, grants=True):
         self.grants, self.locked, self.log = grants, {}, []
-        self.refuses, self.interrupts = False, set()
+        self.refuses = False
+        self.interrupts = set()
 
     def lock(self, address, num_bytes):
         assert address not in self.locked, "locked twice"
@@ -60,7 +61,8 @@ def lock():
 @pytest.fixture
 def unmapped(lock, monkeypatch):
     """Return the addresses of mappings that were unmapped, with a remark if they were locked."""
-    libc, addresses = mapping._libc, []
+    libc = mapping._libc
+    addresses = []
 
     class Watching:
         def __getattr__(self, name):
