@@ -52,14 +52,19 @@ class TimedBatches(WrappedBatches):
 
     def next_batch(self) -> Any:
         """Return the next batch; the engine and the check may raise errors."""
-        start = time.perf_counter()
-        try:
-            batch = self._batches.next_batch()
-        finally:
-            self._hooks.wait_s += time.perf_counter() - start
-        if self._hooks.check_batch is not None:
-            self._hooks.check_batch(batch)
-        return batch
+        return _next_timed(self._batches, self._hooks)
+
+
+def _next_timed(batches: Batches, hooks: IterationHooks) -> Any:
+    """Return the engine's next batch, checked; the time that it takes is added to ``hooks.wait_s``."""
+    start = time.perf_counter()
+    try:
+        batch = batches.next_batch()
+    finally:
+        hooks.wait_s += time.perf_counter() - start
+    if hooks.check_batch is not None:
+        hooks.check_batch(batch)
+    return batch
 
 
 def _close_when_collected(batches: Batches) -> None:
@@ -81,6 +86,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         spec: Of the loader.
         transfer: Page-locks batches or moves them to a device, or None if they are returned as they were made.
         reported_length: The length that an iterable dataset gave, or None if it was not asked.
+        hooks: The loader's.
 
     Attributes:
         ends_without_batches: Whether an epoch that is resumed after its last batch ends without a batch, as under
@@ -91,11 +97,17 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
     """
 
     def __init__(
-        self, start: StartFn, spec: LoaderSpec, transfer: TransferFn | None, reported_length: int | None
+        self,
+        start: StartFn,
+        spec: LoaderSpec,
+        transfer: TransferFn | None,
+        reported_length: int | None,
+        hooks: IterationHooks,
     ) -> None:
         # torch's constructor is not called, because it starts torch's engine
         self._transfer, self._num_batches = transfer, spec.count_batches
         self._has_workers, self._dataset = spec.num_workers > 0, spec.fetch.dataset
+        self._hooks = hooks
         self._shown_workers: list[Any] = []
         self._batches: Batches | None = None
         self._progress: Progress | None = None
@@ -120,7 +132,9 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         self._shown_workers = batches.workers
         if not progress.resumed:
             self._start = None  # it refers to the loader, which may refer to this iterator: a reference cycle
-        self._batches = batches if self._transfer is None else self._transfer(batches)
+        self._batches = (
+            batches if self._transfer is None else self._transfer(TimedBatches(batches, self._hooks))
+        )
         self._closer = weakref.finalize(self, _close_when_collected, self._batches)
         self._closer.atexit = False  # at exit the backend ends its workers by itself
         return self._batches
@@ -188,7 +202,8 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         progress = self._progress
         assert progress is not None
         try:
-            batch = batches.next_batch()
+            # Behind a transfer the engine is timed by `TimedBatches`.
+            batch = _next_timed(batches, self._hooks) if self._transfer is None else batches.next_batch()
         except EndOfEpoch:
             progress.ended = True
             # The state was saved at the end of its epoch, so the next epoch begins.

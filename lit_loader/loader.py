@@ -42,7 +42,7 @@ from lit_loader.engine import (
     WorkerMethod,
 )
 from lit_loader.errors import ResumeWarning
-from lit_loader.iterator import IterationHooks, LoaderIterator, TimedBatches
+from lit_loader.iterator import IterationHooks, LoaderIterator
 from lit_loader.lightning_compat import (
     register_rebuild_hook,
     replace_torch_samplers,
@@ -340,7 +340,9 @@ class DataLoader(TorchDataLoader[T_co]):
             # Without a seed a batch that is taken ahead would have the sampler draw earlier than torch's loader does.
             ahead=self.seed is not None,
         )
-        return LoaderIterator(self._start_epoch, spec, transfer, self._IterableDataset_len_called)
+        return LoaderIterator(
+            self._start_epoch, spec, transfer, self._IterableDataset_len_called, self._hooks
+        )
 
     def _start_epoch(self, *, again: bool = False) -> tuple[Batches, Progress]:
         """Claim the next epoch and start it; return its batches and the progress that counts them."""
@@ -365,7 +367,7 @@ class DataLoader(TorchDataLoader[T_co]):
                 num_batches=progress.num_batches,
                 seen=seen_indices(spec.batch_sampler),
             )
-        return TimedBatches(batches, self._hooks), progress
+        return batches, progress
 
     # -- state ----------------------------------------------------------------------------------------------
 
