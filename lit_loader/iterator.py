@@ -31,9 +31,8 @@ class IterationHooks:
         check_batch: Called with each batch before it is page-locked or moved, or None.
     """
 
-    def __init__(self) -> None:
-        self.wait_s = 0.0
-        self.check_batch: Callable[[Any], None] | None = None
+    wait_s: float = 0.0
+    check_batch: Callable[[Any], None] | None = None
 
 
 class TimedBatches(WrappedBatches):
