@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from lit_loader.configs import ConfigError
-from lit_loader.configs.run_words import with_words_of_run
+from lit_loader.configs.run_words import with_words_of_run, words_to_repeat
 from lit_loader.escaping import quote_for_hydra
 
 
@@ -204,6 +204,27 @@ def test_a_run_outside_of_the_current_folder_is_used_only_if_trusted(run, tmp_pa
     (tmp_path / "inside" / "link").symlink_to(tmp_path)
     with pytest.raises(ConfigError, match="is outside of"):
         with_words_of_run(["ckpt_path=link/checkpoints/best.ckpt"])
+
+
+def test_a_command_that_resumes_repeats_the_overrides_that_are_not_replayed(run, tmp_path, monkeypatch):
+    words = [
+        "seed=1",
+        "task_name=mine",
+        "paths.log_dir=runs",
+        "+model.a={_target_: mine.A}",
+        "+model.b=${seed}",
+    ]
+    checkpoint = run(f"[{', '.join(map(quote_yaml, words))}]")
+    path = checkpoint.partition("=")[2]
+    assert words_to_repeat(words, path) == words[2:]
+    assert with_words_of_run([checkpoint, *words_to_repeat(words, path)]) == [
+        "seed=1",
+        checkpoint,
+        *words[2:],
+    ]
+    (tmp_path / "inside").mkdir()
+    monkeypatch.chdir(tmp_path / "inside")
+    assert words_to_repeat(words, path) == ["trust_run=true", *words[2:]]
 
 
 def test_terminal_escapes_of_a_run_are_not_printed(run, capsys):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -24,6 +25,7 @@ from lit_loader.app.results import BestValidation, plain_scores, write_results
 from lit_loader.app.running import FULL_DISK, NOT_WRITABLE, config_errors, one_job, run
 from lit_loader.callbacks import SigtermCheckpoint
 from lit_loader.configs import ConfigError
+from lit_loader.configs.run_words import words_to_repeat
 from lit_loader.datamodules import TableDataModule
 from lit_loader.errors import LitLoaderError
 
@@ -157,9 +159,10 @@ def _print_how_to_resume(run: Run) -> None:
     program = "lit-loader train"
     if Path(sys.argv[0]).parent != Path(__file__).parent:  # an app of the user's own
         program = shlex.join(["python", sys.argv[0]])
-    word = shlex.quote(f"ckpt_path={path}")
+    overrides = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+    words = shlex.join([f"ckpt_path={path}", *words_to_repeat(overrides, path)])
     out.print(
-        f"stopped; to resume:\n\n  {program} {word}\n\nresume_in_place=true continues in the same folder",
+        f"stopped; to resume:\n\n  {program} {words}\n\nresume_in_place=true continues in the same folder",
         soft_wrap=True,
         markup=False,
         highlight=False,

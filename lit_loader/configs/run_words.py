@@ -26,7 +26,7 @@ from lit_loader.configs.checks import ConfigError
 from lit_loader.configs.hints import is_override
 from lit_loader.escaping import printable, quote_for_hydra
 
-__all__ = ["check_checkpoint", "checkpoint_of", "override_value", "with_words_of_run"]
+__all__ = ["check_checkpoint", "checkpoint_of", "override_value", "with_words_of_run", "words_to_repeat"]
 
 _MAX_BYTES: Final = 1 << 16
 _LIGHTNINGS_WORDS: Final = ("last", "best", "hpc", "null")
@@ -139,6 +139,25 @@ def with_words_of_run(words: Sequence[str]) -> list[str]:
             printable(f"not as in {run_folder}, since it says where to write: {shlex.join(outputs)}\n")
         )
     return sorted([*replayed, *words], key=is_override)
+
+
+def words_to_repeat(words: Sequence[str], checkpoint: str) -> list[str]:
+    """Return what a command that resumes a run has to add to ``ckpt_path``.
+
+    Args:
+        words: The overrides of the run.
+        checkpoint: The path of its checkpoint.
+
+    Returns:
+        ``trust_run=true`` if the run is outside of the current folder, and the overrides that are not replayed.
+    """
+    repeated = [word for word in words if _key(word) not in _ONE_COMMAND and not _is_replayed(word)]
+    is_inside = _is_trusted(Path(checkpoint).parent.parent, [])
+    return repeated if is_inside else ["trust_run=true", *repeated]
+
+
+def _is_replayed(word: str) -> bool:
+    return _refusal(word) is None and not _says_where_to_write(_key(word))
 
 
 def checkpoint_of(words: Sequence[str]) -> str | None:
