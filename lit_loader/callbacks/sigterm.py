@@ -23,11 +23,17 @@ class SigtermCheckpoint(Checkpoint):
 
     NOTE Several ranks. Lightning's handler (2.6) broadcasts to all ranks while these may wait in the reduction of
     gradients: both wait forever. In training this callback handles the signal instead. It notes the signal, the ranks
-    agree after each batch whether one of them was signalled, and all save and stop together.
+    agree every ``every_n_steps`` batches and at the end of an epoch whether one of them was signalled, and all save and
+    stop together.
 
     Args:
         dirpath: Folder of the checkpoint.
         filename: Its name without the extension ``.ckpt``; an earlier file of this name is replaced.
+        every_n_steps: With several ranks, training batches between two agreements. Each waits for all ranks and for
+            the device, so a small number slows training down; a large one may take longer than the scheduler waits.
+
+    Raises:
+        ValueError: If ``every_n_steps`` is below 1.
 
     Attributes:
         path: The file.
@@ -35,7 +41,10 @@ class SigtermCheckpoint(Checkpoint):
         received: Whether the signal came to this rank, of several.
     """
 
-    def __init__(self, dirpath: str | Path, filename: str = "last") -> None:
+    def __init__(self, dirpath: str | Path, filename: str = "last", *, every_n_steps: int = 10) -> None:
+        if every_n_steps < 1:
+            raise ValueError(f"every_n_steps={every_n_steps} must be 1 or more")
+        self.every_n_steps = every_n_steps
         self.path = Path(dirpath) / f"{filename}.ckpt"
         self.has_saved = False
         self.received = False
@@ -50,7 +59,9 @@ class SigtermCheckpoint(Checkpoint):
     def _note_signal(self, number: int, frame: FrameType | None) -> None:
         self.received = True
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Save after the batch in which the signal came, at the moment at which other checkpoints are saved.
 
         Raises:
@@ -59,7 +70,9 @@ class SigtermCheckpoint(Checkpoint):
         if trainer.world_size == 1:
             if trainer.received_sigterm:
                 self._save(trainer)
-        elif trainer.strategy.reduce_boolean_decision(self.received, all=False):
+            return
+        is_due = (batch_idx + 1) % self.every_n_steps == 0 or trainer.is_last_batch
+        if is_due and trainer.strategy.reduce_boolean_decision(self.received, all=False):
             self._save(trainer)
             raise SIGTERMException
 
