@@ -270,6 +270,7 @@ class DataLoader(TorchDataLoader[T_co]):
             world_size=world_size,
             gather=_gather if compares and not self._worker_manager.ranks_compared else None,
             timeout_s=self.timeout,
+            default_dtype=torch.get_default_dtype(),
             page_lock=find_page_lock(self.pin_memory and self._has_processes, self.device),
         )
 

@@ -197,6 +197,7 @@ class WorkerManager:
             base_seed=base_seed,
             worker_init_fn=spec.worker_init_fn,
             keyed=spec.seed is not None,
+            default_dtype=spec.default_dtype,
         )
         backend: ThreadBackend | ProcessBackend
         if spec.worker_method == "thread":

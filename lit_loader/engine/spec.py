@@ -59,6 +59,7 @@ class WorkerSpec:
         base_seed: Worker w is seeded with ``base_seed + w``.
         worker_init_fn: Called once in each worker, after its seeding.
         keyed: Whether tasks have keys.
+        default_dtype: torch's default dtype, which a process that is not forked would not have.
     """
 
     fetch: FetchSpec
@@ -66,6 +67,7 @@ class WorkerSpec:
     base_seed: int
     worker_init_fn: WorkerInitFn | None
     keyed: bool
+    default_dtype: torch.dtype
 
     @property
     def shared_tasks(self) -> bool:
@@ -114,6 +116,7 @@ class LoaderSpec:
         hang_timeout_s: Seconds that a worker process may take for one sample, or None for no limit.
         page_lock: Page-locks the slots that batches are written to, or None.
         resume: What happens to a state that does not fit.
+        default_dtype: torch's default dtype.
     """
 
     fetch: FetchSpec
@@ -140,6 +143,7 @@ class LoaderSpec:
     hang_timeout_s: float | None
     page_lock: PageLock | None
     resume: Resume
+    default_dtype: torch.dtype
 
     @property
     def is_iterable(self) -> bool:
@@ -179,7 +183,7 @@ class LoaderSpec:
         """The settings of workers that a user may change after they were started."""
         return (
             *(self.fetch.collate_fn, self.fetch.on_bad_sample, self.worker_init_fn, self.worker_method),
-            *(self.num_workers, self.max_worker_restarts, self.hang_timeout_s),
+            *(self.num_workers, self.max_worker_restarts, self.hang_timeout_s, self.default_dtype),
         )
 
     @property

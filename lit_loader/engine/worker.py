@@ -256,6 +256,7 @@ def worker_main(
         ends.heartbeats.write_stacks_on_request()
         ends.heartbeats.begin(worker_id)
     torch.set_num_threads(1)
+    torch.set_default_dtype(spec.default_dtype)
     _keep_freed_memory()
     gc.freeze()  # see NOTE [Inherited memory]
     try:

@@ -7,6 +7,7 @@ import threading
 from multiprocessing import Pipe
 
 import pytest
+import torch
 
 from lit_loader.collate import default_collate
 from lit_loader.engine import FetchSpec, Task, WorkerSpec
@@ -30,7 +31,9 @@ FETCH = FetchSpec(
     on_bad_sample="raise",
     stream_state=False,
 )
-SPEC = WorkerSpec(fetch=FETCH, num_workers=1, base_seed=0, worker_init_fn=None, keyed=True)
+SPEC = WorkerSpec(
+    fetch=FETCH, num_workers=1, base_seed=0, worker_init_fn=None, keyed=True, default_dtype=torch.float32
+)
 
 
 class Ends:

@@ -50,6 +50,7 @@ def backend_of(dataset=None, *, max_restarts=0):
         base_seed=0,
         worker_init_fn=None,
         keyed=not is_stream,
+        default_dtype=torch.float32,
     )
     return ProcessBackend(spec, torch.multiprocessing.get_context("fork"), max_restarts=max_restarts)
 

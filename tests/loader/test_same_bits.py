@@ -25,6 +25,14 @@ def collate_with_torch_draw(samples):
     return default_collate(samples), torch.rand(2)
 
 
+class Ones:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.ones(2)
+
+
 def epochs(dataset=None, *, count=2, **arguments):
     arguments = {"batch_size": 4, "shuffle": True, "seed": 7, **arguments}
     loader = DataLoader(dataset or Drawing(), **arguments)
@@ -46,6 +54,32 @@ def test_any_number_of_forked_workers_gives_the_inline_batches(num_workers, pers
 def test_any_start_method_gives_the_inline_batches(method, num_workers):
     workers = {"num_workers": num_workers, "persistent_workers": True, "multiprocessing_context": method}
     assert epochs(**workers) == epochs()
+
+
+@pytest.fixture
+def double_by_default():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.soak), "thread"]
+)
+def test_workers_have_the_default_dtype_of_the_main_process(method, double_by_default):
+    expected = epochs(count=1)
+    assert "float64" in str(expected[0][0]["torch"])
+    assert epochs(count=1, num_workers=1, multiprocessing_context=method) == expected
+
+
+def test_workers_that_are_kept_follow_a_change_of_the_default_dtype(double_by_default):
+    def dtype_of_batches(loader):
+        return {batch.dtype for batch in loader}
+
+    with DataLoader(Ones(), num_workers=1, seed=1, persistent_workers=True) as loader:
+        assert dtype_of_batches(loader) == {torch.float64}
+        torch.set_default_dtype(torch.float32)
+        assert dtype_of_batches(loader) == {torch.float32}
 
 
 def test_the_batches_differ_when_nothing_is_keyed(monkeypatch):

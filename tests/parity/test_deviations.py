@@ -25,6 +25,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch, of Data
 ONE = {"num_workers": 1, "multiprocessing_context": "fork", "timeout": 60}
 
 
+class Zeros:
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.zeros(2)
+
+
 def test_datapipes_are_refused():
     """Torch has deprecated them; their seeds and shards are a second protocol beside the dataset's."""
     assert list(TorchDataLoader(IterableWrapper([1, 2]), batch_size=None)) == [1, 2]
@@ -45,6 +53,17 @@ def test_beside_a_batch_sampler_that_shuffles_the_sampler_shown_is_not_a_sequent
 
 def fails(worker):
     raise ArithmeticError("not ready")
+
+
+def test_workers_of_a_fork_server_have_the_default_dtype_of_the_main_process():
+    """Torch's have it only under fork, so that the start method decides on the dtype of batches."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        settings = {**ONE, "multiprocessing_context": "forkserver"}
+        dtypes = [next(iter(kind(Zeros(), **settings))).dtype for kind in (DataLoader, TorchDataLoader)]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert dtypes == [torch.float64, torch.float32]
 
 
 def test_a_failed_worker_init_fn_fails_every_batch_with_its_own_error():
