@@ -13,6 +13,7 @@ __all__ = [
     "ImageError",
     "LitLoaderError",
     "NotResumableWarning",
+    "PrivateGeneratorWarning",
     "ResumeWarning",
     "SharedGeneratorWarning",
     "TooManyBadSamplesError",
@@ -71,6 +72,10 @@ class TooManyBadSamplesError(LitLoaderError, RuntimeError):
 
 class NotResumableWarning(UserWarning):
     """A loader's ``state_dict()`` returned a state that cannot be resumed; the message gives the reason."""
+
+
+class PrivateGeneratorWarning(UserWarning):
+    """A dataset makes different samples from the same key, so a seed does not fix its batches."""
 
 
 class ResumeWarning(UserWarning):

@@ -67,7 +67,7 @@ MAX_BAD_SAMPLES: Final = 100
 _SETTINGS: Final = (
     *("sampler", "batch_sampler", "batch_size", "seed", "generator", "in_order", "resume", "prefetch_factor"),
     *("num_workers", "worker_method", "multiprocessing_context", "worker_init_fn", "persistent_workers"),
-    *("max_worker_restarts", "hang_timeout_s"),
+    *("max_worker_restarts", "hang_timeout_s", "check_repeatability"),
 )
 
 
@@ -140,6 +140,10 @@ class DataLoader(TorchDataLoader[T_co]):
             next epoch's first batches are made before this one ends.
         pin_memory_device: Deprecated by torch, and ignored as torch does.
         in_order: Deliver batches in order.
+        check_repeatability: With a seed and a map dataset: make up to eight samples of the first epoch a second time
+            from the same key, once for each dataset, and warn with a `lit_loader.errors.PrivateGeneratorWarning` if one
+            differs: then the dataset, or a transform, draws from a generator of its own, and the seed does not fix its
+            batches. Turn it off for a dataset whose ``__getitem__`` counts its calls or has other effects.
         resume: What `load_state_dict` does with a state that does not fit. "exact": refuse it. "same_sample": accept
             one of another global batch size, and continue at the same sample. "restart": ignore it with a warning, as
             every loader without a seed does.
@@ -182,6 +186,7 @@ class DataLoader(TorchDataLoader[T_co]):
         on_bad_sample: OnBadSample = "raise",
         max_bad_samples: int | None = None,
         device: str | torch.device | None = None,
+        check_repeatability: bool = True,
         resume: Resume = "exact",
         prefetch_factor: int | None = None,
         persistent_workers: bool = False,
@@ -199,6 +204,7 @@ class DataLoader(TorchDataLoader[T_co]):
         self._bad_sample_log: BadSampleLog | None = None
         self.device = checked_device(device)
         self.resume = resume
+        self.check_repeatability = check_repeatability
         self._worker_manager, self._epochs = WorkerManager(), EpochState()
         self._hooks = IterationHooks()
         is_default = seed is not None and sampler is None and batch_sampler is None

@@ -10,9 +10,11 @@ NOTE [The next epoch]
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -51,6 +53,10 @@ MAX_WORKER_RESTARTS: Final = 3
 """How many workers are replaced in an epoch, unless the loader is given another number."""
 
 
+# Datasets whose first samples were checked, by id, since a dataset need not be hashable.
+_checked: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
 class WorkerManager:
     """Starts the epochs of one loader and keeps its workers.
 
@@ -64,6 +70,7 @@ class WorkerManager:
 
     def __init__(self) -> None:
         self.ranks_compared = False
+        self._has_checked = False  # whether the first samples of an epoch were checked
         self._kept: Any = None
         self._kept_settings: tuple[Any, ...] = ()
         # without callbacks: Python loses a Ctrl-C that comes in one
@@ -107,6 +114,8 @@ class WorkerManager:
             again: Whether an iterator over persistent workers, without a seed, begins another epoch.
         """
         epoch = progress.epoch
+        if spec.check_repeatability and spec.seed is not None and not spec.is_iterable and spec.rank == 0:
+            spec = self._with_check(spec, epoch)
         begin_next = None
         if spec.slicing is not None and spec.persistent_workers and not is_watched(spec.batch_sampler):
             begin_next = partial(_begin_next, weakref.ref(self), spec, epoch + 1, epochs)
@@ -156,6 +165,16 @@ class WorkerManager:
                 made.close()
                 raise
         return StreamBatches(made, progress, position) if spec.is_iterable else made
+
+    def _with_check(self, spec: LoaderSpec, epoch: int) -> LoaderSpec:
+        """Return the settings by which an epoch's first samples are checked, if the dataset's were not before."""
+        dataset = spec.fetch.dataset
+        if self._has_checked or _checked.get(id(dataset)) is dataset:
+            return spec
+        self._has_checked = True
+        with contextlib.suppress(TypeError):  # a list, for example, has no weak references
+            _checked[id(dataset)] = dataset
+        return replace(spec, fetch=replace(spec.fetch, checked_epoch=epoch))
 
     def _schedule(
         self, spec: LoaderSpec, tasks: Iterator[Task], backend: Backend, turn: int = 0, iterate: bool = False

@@ -40,15 +40,20 @@ NOTE [Streams between epochs]
 from __future__ import annotations
 
 import pickle
+import random
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 
+from numpy import random as numpy_random
 from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
 
+from lit_loader import batch_memory
 from lit_loader.engine.bad_samples import (
     BadSample,
     PartialBatch,
@@ -58,8 +63,16 @@ from lit_loader.engine.bad_samples import (
     stop_iteration_as_error,
     text_of,
 )
+from lit_loader.engine.repeatability import (
+    MAX_SAMPLE_S,
+    NUM_CHECKED,
+    describe_difference,
+    find_difference,
+)
 from lit_loader.engine.spec import BatchKey, FetchSpec, StreamPlace, Task
+from lit_loader.errors import PrivateGeneratorWarning
 from lit_loader.seeding import EpochKeys, RngPurpose, seed_process
+from lit_loader.seeding.generators import context
 
 SeedFn: TypeAlias = Callable[..., None]
 """Seeds the generators: takes `EpochKeys`, `RngPurpose`, and one or two numbers, which `RngPurpose` explains."""
@@ -73,20 +86,40 @@ def _as_it_is(sample: Any) -> Any:
     return sample
 
 
-def make_fetcher(spec: FetchSpec, worker: int = 0, *, seed: SeedFn = seed_process) -> Fetcher:
-    """Return the fetcher of a worker; with a seed its number is part of the keys of an iterable dataset's samples."""
+def warn_of_dataset(text: str) -> None:
+    """Warn of a dataset that draws from a generator of its own."""
+    warnings.warn(text, PrivateGeneratorWarning, stacklevel=2)
+
+
+def make_fetcher(
+    spec: FetchSpec,
+    worker: int = 0,
+    *,
+    seed: SeedFn = seed_process,
+    warn: Callable[[str], None] = warn_of_dataset,
+) -> Fetcher:
+    """Return the fetcher of a worker.
+
+    Args:
+        spec: How batches are made.
+        worker: Number of the worker; with a seed it is part of the keys of an iterable dataset's samples.
+        seed: Seeds the generators.
+        warn: Warns of a dataset that draws from a generator of its own.
+    """
     if isinstance(spec.dataset, IterableDataset):
         return IterableFetcher(spec, worker, seed=seed)
     kind = MapFetcher if spec.on_bad_sample == "raise" else SkippingFetcher
-    return kind(spec, seed=seed)
+    return kind(spec, seed=seed, warn=warn)
 
 
 class MapFetcher:
     """Fetches from a dataset with ``__getitem__`` or ``__getitems__``."""
 
-    def __init__(self, spec: FetchSpec, *, seed: SeedFn) -> None:
+    def __init__(self, spec: FetchSpec, *, seed: SeedFn, warn: Callable[[str], None]) -> None:
         self._dataset, self._batched, self._collate_fn = spec.dataset, spec.batched, spec.collate_fn
         self._seed = seed
+        self._warn = warn
+        self._checked_epoch = spec.checked_epoch
         self._epoch_keys = lru_cache(maxsize=1)(EpochKeys)
 
     def samples(self, task: Task, *, move: Move = _as_it_is) -> Any:
@@ -98,7 +131,53 @@ class MapFetcher:
         """
         if task.key is None:
             return self._make(task, move)
-        return _call_keyed(f"dataset {type(self._dataset).__name__}", self._make, task, move)
+        start = time.perf_counter()
+        samples = _call_keyed(f"dataset {type(self._dataset).__name__}", self._make, task, move)
+        if task.key.epoch == self._checked_epoch:
+            self._check_repeatability(task, samples, time.perf_counter() - start)
+        return samples
+
+    def _check_repeatability(self, task: Task, samples: Any, seconds: float) -> None:
+        """Make the epoch's first samples again and warn if one differs: see `lit_loader.engine.repeatability`.
+
+        The collate function is seeded afterwards, so it draws as if the samples had been made once.
+        """
+        key = task.key
+        indices = list(task.index) if self._batched else [task.index]
+        num_before = task.number * len(indices)
+        if key is None or num_before >= NUM_CHECKED or seconds > MAX_SAMPLE_S * len(indices):
+            return
+        made = list(samples) if self._batched else [samples]
+        states = _states_of_threads()
+        try:
+            with batch_memory.using(None):  # in the slot it would take the place of another sample
+                for again in self._made_again(task, indices, key, NUM_CHECKED - num_before):
+                    row, sample = again
+                    where = find_difference(made[row], sample)
+                    if where is not None:
+                        break
+                else:
+                    return
+        except Exception:  # raised only when a sample is made twice, or compared: not an error of the epoch
+            return
+        self._checked_epoch = None
+        if states == _states_of_threads():
+            self._warn(describe_difference(self._dataset, indices[row], where))
+
+    def _made_again(
+        self, task: Task, indices: list[Any], key: BatchKey, count: int
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the rows of a task and their samples, made again from the same keys."""
+        dataset, _ = unwrap_subset(self._dataset, indices)
+        if self._batched and getattr(dataset, "__getitems__", None):  # one key for the batch
+            yield from enumerate(self._make(task, _as_it_is))
+            return
+        for row, index in enumerate(indices[:count]):
+            again = task._replace(
+                index=[index] if self._batched else index, key=key._replace(first=key.first + row)
+            )
+            sample = self._make(again, _as_it_is)
+            yield row, sample[0] if self._batched else sample
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
         """Return the batch of these samples."""
@@ -171,6 +250,7 @@ class SkippingFetcher(MapFetcher):
 
     def samples(self, task: Task, *, move: Move = _as_it_is) -> Any:
         """Return the samples of a task: a list, or one sample without batching; see `MapFetcher`."""
+        start = time.perf_counter()
         given = list(task.index) if self._batched else [task.index]
         samples: list[Any] = []
         bad: list[BadSample] = []
@@ -206,6 +286,8 @@ class SkippingFetcher(MapFetcher):
                 bad += failed
                 is_lost = is_lost or task.spares is not None
         made: Any = samples if self._batched else next(iter(samples), None)
+        if key is not None and key.epoch == self._checked_epoch and not bad:
+            self._check_repeatability(task, made, time.perf_counter() - start)
         return PartialBatch(made, bad, is_lost) if bad else made
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
@@ -216,6 +298,13 @@ class SkippingFetcher(MapFetcher):
         if is_lost or (self._batched and not made):
             return PartialBatch(None, bad, is_lost=True)
         return PartialBatch(super().collate(made, key), bad, is_lost=False)
+
+
+def _states_of_threads() -> Any:
+    """Return the states of the generators that worker threads share; draws from them are found by `DrawCheck`."""
+    if context.generator is None:
+        return None
+    return random.getstate(), str(numpy_random.get_state(legacy=False))
 
 
 def is_stateful(thing: Any) -> bool:

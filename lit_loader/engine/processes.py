@@ -19,6 +19,7 @@ from lit_loader.engine.channels import (
     pack_frame,
     unpack_frame,
 )
+from lit_loader.engine.fetch import warn_of_dataset
 from lit_loader.engine.recovery import HangWatch, HeartbeatTable, Recovery, TaskId
 from lit_loader.engine.scheduler import Backend, check_workers
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
@@ -92,6 +93,7 @@ class ProcessBackend(Backend):
         self._results: dict[int, deque[Result]] = {}  # by epoch: read and not delivered
         self._polled: set[int] = set()  # open epochs for which `poll` was called
         self._queue: TaskQueue | None = None
+        self._notices: list[str] = []  # the text of a warning that a worker sent, empty when it was given
         if not (hasattr(os, "readv") and hasattr(select, "poll")):  # Windows
             raise NotImplementedError(
                 f"num_workers={spec.num_workers} processes need pipes that can be polled, which this platform lacks; "
@@ -226,8 +228,13 @@ class ProcessBackend(Backend):
                 self._wait(timeout_s)
         finally:
             recovery = self._recovery
+            # here, where the user may have turned a warning into an error
             if recovery is not None and recovery.warnings and timeout_s != 0.0:
-                recovery.warn()  # here, where the user may have turned the warning into an error
+                recovery.warn()
+            if self._notices and timeout_s != 0.0:
+                text, self._notices[0] = self._notices[0], ""
+                if text:
+                    warn_of_dataset(text)
         return results
 
     def _wait(self, timeout_s: float | None) -> None:
@@ -306,6 +313,10 @@ class ProcessBackend(Backend):
 
     def _take(self, worker: int, message: Message, frame: Frame) -> None:
         kind, task_id = message.kind, (message.epoch, message.number)
+        if kind is Kind.NOTICE:
+            # once, though several workers may have made such samples
+            self._notices = self._notices or [bytes(frame[0]).decode()]
+            return
         if kind is Kind.REPORTED:
             if self._recovery is not None:
                 self._recovery.report(worker, message.round)

@@ -38,6 +38,7 @@ class FetchSpec:
         on_bad_sample: What happens if a sample raises; errors of an iterable dataset are always raised.
         stream_state: Whether the batches of an iterable dataset come with the dataset's own state, and not with the
             number of its samples alone.
+        checked_epoch: The epoch whose first samples are made twice, or None: see `lit_loader.engine.repeatability`.
     """
 
     dataset: Any
@@ -47,6 +48,7 @@ class FetchSpec:
     drop_last: bool
     on_bad_sample: OnBadSample
     stream_state: bool
+    checked_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,7 @@ class LoaderSpec:
         page_lock: Page-locks the slots that batches are written to, or None.
         resume: What happens to a state that does not fit.
         default_dtype: torch's default dtype.
+        check_repeatability: Whether the first samples of a dataset's first epoch are made twice and compared.
     """
 
     fetch: FetchSpec
@@ -144,6 +147,7 @@ class LoaderSpec:
     page_lock: PageLock | None
     resume: Resume
     default_dtype: torch.dtype
+    check_repeatability: bool
 
     @property
     def is_iterable(self) -> bool:
@@ -272,6 +276,7 @@ class Kind(IntEnum):
     STREAM_ENDED = 7  # the worker's iterable dataset has no more samples
     SKIPPED = 8  # the task's epoch had ended
     REPORTED = 9
+    NOTICE = 10  # the text of a warning
 
 
 class Message(NamedTuple):

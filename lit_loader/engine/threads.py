@@ -24,7 +24,7 @@ from torch.utils.data import IterableDataset
 
 from lit_loader import batch_memory
 from lit_loader.collate.sample_stack import SampleStack, StackPool, stacks_samples
-from lit_loader.engine.fetch import Fetcher, SeedFn
+from lit_loader.engine.fetch import Fetcher, SeedFn, warn_of_dataset
 from lit_loader.engine.scheduler import Backend, check_workers
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
 from lit_loader.engine.worker import Worker
@@ -96,6 +96,7 @@ class ThreadPoolState:
         stopping: Whether the threads are to end.
         draw_check: Checks whether the dataset draws from generators that threads share, or None without a seed.
         failure: The exception that ended a worker unexpectedly, or None.
+        has_noticed: Acquired for good by the thread that warns of the dataset.
         stacks: Memory of batches.
     """
 
@@ -110,6 +111,7 @@ class ThreadPoolState:
         self.stopping = False
         self.draw_check = DrawCheck(count, lambda: self.num_waiting > 0) if spec.keyed else None
         self.failure: BaseException | None = None
+        self.has_noticed = threading.Lock()
         self.stacks = StackPool(count)
 
     def stop(self) -> None:
@@ -177,6 +179,11 @@ class ThreadLink:
             stack.end_samples()
             with batch_memory.using(stack):
                 return fetcher.collate(samples, task.key)
+
+    def warn(self, text: str) -> None:
+        """Warn of a dataset that draws from a generator of its own."""
+        if self._state.has_noticed.acquire(blocking=False):
+            warn_of_dataset(text)
 
     def send(self, kind: Kind, message: Message, contents: Any = None) -> None:
         """Pass a result to the consumer."""

@@ -100,6 +100,9 @@ class WorkerLink(Protocol):
     def send(self, kind: Kind, message: Message, contents: Any = None) -> None:
         """Answer a message."""
 
+    def warn(self, text: str) -> None:
+        """Warn of a dataset that draws from a generator of its own."""
+
 
 class Worker:
     """The loop of a worker.
@@ -114,7 +117,7 @@ class Worker:
 
     def __init__(self, spec: WorkerSpec, worker_id: int, link: WorkerLink) -> None:
         self._spec, self._id, self._link = spec, worker_id, link
-        new_fetcher = partial(make_fetcher, spec.fetch, worker_id, seed=link.seed)
+        new_fetcher = partial(make_fetcher, spec.fetch, worker_id, seed=link.seed, warn=link.warn)
         self._map_fetcher = None if isinstance(spec.fetch.dataset, IterableDataset) else new_fetcher()
         # of an iterable dataset, by epoch: its fetcher, or what ``iter(dataset)`` raised, or None after its end
         self._streams: dict[int, Any] = defaultdict(new_fetcher)
@@ -428,6 +431,11 @@ class ProcessLink:
         if self._results.waiting:
             self._left.release()
         self.ready()
+
+    def warn(self, text: str) -> None:
+        """Let the main process warn of a dataset that draws from a generator of its own."""
+        with contextlib.suppress(BrokenPipeError):
+            self._results.send([pack_message(Message(Kind.NOTICE)), text.encode("utf-8", "replace")])
 
     # -- in the sender thread -------------------------------------------------------------------------------
 

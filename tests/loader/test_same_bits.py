@@ -63,9 +63,7 @@ def double_by_default():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize(
-    "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.soak), "thread"]
-)
+@pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.soak)])
 def test_workers_have_the_default_dtype_of_the_main_process(method, double_by_default):
     expected = epochs(count=1)
     assert "float64" in str(expected[0][0]["torch"])

@@ -1,0 +1,86 @@
+"""A check of a run's first samples: does a dataset make the same sample twice from the same key?
+
+Problem: a transform with a generator of its own (all of albumentations' have one) makes other batches for every number
+and kind of workers, with a seed and without a word. Mechanism: the first samples of a dataset's first epoch are made a
+second time, after their batch, with the generators seeded for the same position again, and are compared bit by bit. The
+batch consists of the samples that were made first. The check raises nothing, and what it cannot compare counts as the
+same. Not covered: a dataset that makes the same sample several times in a row and draws later.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+NUM_CHECKED: Final = 8
+"""How many samples of the epoch are made twice; a flip of half of the images is missed once in 256 runs."""
+
+MAX_SAMPLE_S: Final = 0.25
+"""Samples of a batch that take longer on average are not made twice."""
+
+
+def find_difference(first: Any, second: Any, path: str = "") -> str | None:
+    """Return where two samples differ, as in "['image']", or None if they are the same bit by bit.
+
+    Values of types that are not known are not compared.
+    """
+    if type(first) is not type(second):
+        return path
+    if isinstance(first, Mapping):
+        if first.keys() != second.keys():
+            return path
+        pairs = [(f"{path}[{key!r}]", first[key], second[key]) for key in first]
+    elif isinstance(first, (list, tuple)):
+        if len(first) != len(second):
+            return path
+        pairs = [(f"{path}[{row}]", *values) for row, values in enumerate(zip(first, second, strict=True))]
+    elif is_dataclass(first) and not isinstance(first, type):
+        names = [field.name for field in fields(first)]
+        pairs = [(f"{path}.{name}", getattr(first, name), getattr(second, name)) for name in names]
+    else:
+        return None if _is_same_value(first, second) else path
+    differences = (find_difference(left, right, where) for where, left, right in pairs)
+    return next((where for where in differences if where is not None), None)
+
+
+def _is_same_value(first: Any, second: Any) -> bool:
+    if isinstance(first, Tensor):
+        return _bits_of_tensor(first) == _bits_of_tensor(second)
+    if isinstance(first, (np.ndarray, np.generic)):
+        return first.dtype.hasobject or _bits_of_array(first) == _bits_of_array(second)
+    if isinstance(first, (float, complex)):
+        return repr(first) == repr(second)  # NaN is the same as NaN
+    if isinstance(first, (bool, int, str, bytes)):
+        return bool(first == second)
+    pillow = sys.modules.get("PIL.Image")
+    if pillow is not None and isinstance(first, pillow.Image):
+        sizes = (first.mode, first.size) == (second.mode, second.size)
+        return sizes and bool(first.tobytes() == second.tobytes())
+    return True
+
+
+def _bits_of_tensor(tensor: Tensor) -> tuple[Any, ...]:
+    plain = tensor.detach().as_subclass(Tensor)
+    return plain.dtype, plain.shape, plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _bits_of_array(array: Any) -> tuple[Any, ...]:
+    return array.dtype, array.shape, array.tobytes()
+
+
+def describe_difference(dataset: Any, index: Any, where: str) -> str:
+    """Return the text of the warning that a sample was not the same when it was made again."""
+    return (
+        f"dataset {type(dataset).__name__} made two different samples of index {index!r} from the same key"
+        f"{where and f' (they differ at {where})'}: it, or one of its transforms (all of albumentations', for "
+        "example), draws from a generator of its own or keeps a state, so seed= does not fix its batches, and they "
+        "differ between numbers and kinds of workers; draw from the global generators of torch, NumPy or random, or "
+        "from lit_loader.sample_rng(), or reseed the transform's generator from sample_rng() for each sample; "
+        "check_repeatability=False turns this check off"
+    )
