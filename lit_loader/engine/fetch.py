@@ -147,13 +147,12 @@ class MapFetcher:
         num_before = task.number * len(indices)
         if key is None or num_before >= NUM_CHECKED or seconds > MAX_SAMPLE_S * len(indices):
             return
-        made = list(samples) if self._batched else [samples]
+        first_samples = list(samples) if self._batched else [samples]
         states = _states_of_threads()
         try:
             with batch_memory.using(None):  # in the slot it would take the place of another sample
-                for again in self._made_again(task, indices, key, NUM_CHECKED - num_before):
-                    row, sample = again
-                    where = find_difference(made[row], sample)
+                for row, sample in self._make_again(task, indices, key, NUM_CHECKED - num_before):
+                    where = find_difference(first_samples[row], sample)
                     if where is not None:
                         break
                 else:
@@ -164,7 +163,7 @@ class MapFetcher:
         if states == _states_of_threads():
             self._warn(describe_difference(self._dataset, indices[row], where))
 
-    def _made_again(
+    def _make_again(
         self, task: Task, indices: list[Any], key: BatchKey, count: int
     ) -> Iterator[tuple[int, Any]]:
         """Yield the rows of a task and their samples, made again from the same keys."""
@@ -173,10 +172,11 @@ class MapFetcher:
             yield from enumerate(self._make(task, _as_it_is))
             return
         for row, index in enumerate(indices[:count]):
-            again = task._replace(
-                index=[index] if self._batched else index, key=key._replace(first=key.first + row)
+            sample_key = BatchKey(
+                key.seed, key.epoch, key.batch, key.first + row, key.rank, key.num_positions
             )
-            sample = self._make(again, _as_it_is)
+            sample_task = Task([index] if self._batched else index, sample_key, task.number)
+            sample = self._make(sample_task, _as_it_is)
             yield row, sample[0] if self._batched else sample
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:

@@ -253,7 +253,7 @@ class HangWatch:
 
 
 def _print_error(text: str) -> None:
-    """Print to standard error; the rest is left out if that is a full pipe which nobody reads."""
+    """Print to standard error, or only the beginning if that is a full pipe without a reader."""
     with contextlib.suppress(AttributeError, OSError, ValueError):  # no standard error, or it was closed
         for start in range(0, len(text), _PRINTED_CHARACTERS):
             if not _stderr_accepts_text(_PRINTING_S):

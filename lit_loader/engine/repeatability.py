@@ -3,8 +3,8 @@
 Problem: a transform with a generator of its own (all of albumentations' have one) makes other batches for every number
 and kind of workers, with a seed and without a word. Mechanism: the first samples of a dataset's first epoch are made a
 second time, after their batch, with the generators seeded for the same position again, and are compared bit by bit. The
-batch consists of the samples that were made first. The check raises nothing, and what it cannot compare counts as the
-same. Not covered: a dataset that makes the same sample several times in a row and draws later.
+batch consists of the samples that were made first. The check raises nothing, and values that it cannot compare count as
+equal. Not covered: a dataset that makes the same sample several times in a row and draws later.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def find_difference(first: Any, second: Any, path: str = "") -> str | None:
         pairs = [(f"{path}.{name}", getattr(first, name), getattr(second, name)) for name in names]
     else:
         return None if _is_same_value(first, second) else path
-    differences = (find_difference(left, right, where) for where, left, right in pairs)
+    differences = (find_difference(one, other, where) for where, one, other in pairs)
     return next((where for where in differences if where is not None), None)
 
 

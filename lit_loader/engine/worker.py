@@ -267,7 +267,7 @@ def worker_main(
     except RuntimeError as error:
         if not is_thread_shortage(error):
             raise
-        raise SystemExit(NO_THREADS_EXIT_CODE) from None  # the main process says what is exhausted
+        raise SystemExit(NO_THREADS_EXIT_CODE) from None  # the main process explains the exit code
     seed = seed_worker(spec.base_seed, worker_id)
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=worker_id, num_workers=spec.num_workers, seed=seed, dataset=spec.fetch.dataset

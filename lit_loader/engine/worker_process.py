@@ -218,7 +218,7 @@ def describe_exit(exitcode: int | None) -> str:
         return "its pipe was closed, but it is still running"
     if exitcode == _UNKNOWN_EXIT_CODE:
         return (
-            f"exit code {exitcode}, which also stands for an unknown one: this program ignores SIGCHLD, or waits for "
+            f"exit code {exitcode}, or it is not known: this program ignores SIGCHLD, or waits for "
             "all children itself"
         )
     if exitcode == NO_THREADS_EXIT_CODE:
