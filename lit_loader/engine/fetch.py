@@ -120,6 +120,7 @@ class MapFetcher:
         self._seed = seed
         self._warn = warn
         self._checked_epoch = spec.checked_epoch
+        self._unchecked: tuple[Task, Any, float] | None = None
         self._epoch_keys = lru_cache(maxsize=1)(EpochKeys)
 
     def samples(self, task: Task, *, move: Move = _as_it_is) -> Any:
@@ -133,14 +134,18 @@ class MapFetcher:
             return self._make(task, move)
         start = time.perf_counter()
         samples = _call_keyed(f"dataset {type(self._dataset).__name__}", self._make, task, move)
-        if task.key.epoch == self._checked_epoch:
-            self._check_repeatability(task, samples, time.perf_counter() - start)
+        self._check_later(task, samples, start)
         return samples
+
+    def _check_later(self, task: Task, samples: Any, start: float) -> None:
+        """Let `collate` check samples, after the batch: a dataset may write to its samples when it makes them again."""
+        if task.key is not None and task.key.epoch == self._checked_epoch:
+            self._unchecked = task, samples, time.perf_counter() - start
 
     def _check_repeatability(self, task: Task, samples: Any, seconds: float) -> None:
         """Make the epoch's first samples again and warn if one differs: see `lit_loader.engine.repeatability`.
 
-        The collate function is seeded afterwards, so it draws as if the samples had been made once.
+        Every later sample and batch is seeded, so it draws as if these samples had been made once.
         """
         key = task.key
         indices = list(task.index) if self._batched else [task.index]
@@ -183,8 +188,12 @@ class MapFetcher:
         """Return the batch of these samples."""
         if key is None:
             return self._collate_fn(samples)
+        unchecked, self._unchecked = self._unchecked, None
         self._seed(self._keys(key), RngPurpose.BATCH, key.batch)
-        return _call_keyed("collate_fn", self._collate_fn, samples)
+        batch = _call_keyed("collate_fn", self._collate_fn, samples)
+        if unchecked is not None:
+            self._check_repeatability(*unchecked)
+        return batch
 
     def _make(self, task: Task, move: Move) -> Any:
         key, seed, purpose = task.key, self._seed, RngPurpose.SAMPLE
@@ -286,8 +295,8 @@ class SkippingFetcher(MapFetcher):
                 bad += failed
                 is_lost = is_lost or task.spares is not None
         made: Any = samples if self._batched else next(iter(samples), None)
-        if key is not None and key.epoch == self._checked_epoch and not bad:
-            self._check_repeatability(task, made, time.perf_counter() - start)
+        if not bad:
+            self._check_later(task, made, start)
         return PartialBatch(made, bad, is_lost) if bad else made
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:

@@ -168,6 +168,7 @@ class TestTheMatrixFails:
         with pytest.raises(AssertionError):
             assert_the_whole_row(Everything(), 1, "fork")
 
+    @pytest.mark.filterwarnings("ignore::lit_loader.errors.SharedGeneratorWarning")
     def test_when_threads_have_no_scope(self, monkeypatch):
         monkeypatch.setattr(thread_scope.ThreadScope, "__enter__", lambda scope: scope)
         with pytest.raises((AssertionError, RuntimeError)):

@@ -22,6 +22,12 @@ from lit_loader.engine.repeatability import NUM_CHECKED, find_difference
 from lit_loader.errors import PrivateGeneratorWarning
 from tests.toys import plain
 
+
+@pytest.fixture(autouse=True)
+def samples_made_once():
+    """Leave the check on, unlike in other tests."""
+
+
 WORKERS = [
     {},
     {"num_workers": 2},
@@ -149,6 +155,26 @@ def test_samples_are_made_once(arguments, seconds, tmp_path):
 @pytest.mark.parametrize("workers", WORKERS[:2], ids=str)
 def test_a_sample_that_fails_the_second_time_fails_no_run(workers, tmp_path):
     assert len(list(loader(Counted(tmp_path / "calls", fails=True), **workers))) == 6
+
+
+class Rewriting(Dataset):
+    """Returns the same tensor for an index each time, with the number of the call in it."""
+
+    def __init__(self):
+        self.samples = torch.zeros(24, 1)
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, index):
+        sample = self.samples[index]
+        sample += 1
+        return sample
+
+
+def test_a_dataset_that_writes_to_its_samples_again_changes_no_batch():
+    batches = list(loader(Rewriting(), shuffle=False))
+    assert torch.cat(batches).flatten().tolist() == [1.0] * 24
 
 
 def test_the_collate_function_draws_as_without_the_check():

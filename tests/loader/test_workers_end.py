@@ -175,11 +175,17 @@ def test_with_a_killed_main_process_in_the_middle_of_anything(how):
 
 def test_not_with_the_thread_that_started_them():
     with DataLoader(Pids(), batch_size=2, num_workers=2, seed=1, persistent_workers=True) as loader:
-        pids = []
-        thread = threading.Thread(target=lambda: pids.extend(torch.cat(list(loader)).tolist()))
+        iterator, pids = iter(loader), []
+
+        def begin():
+            next(iterator)
+            pids.extend(worker.pid for worker in iterator._workers)
+
+        thread = threading.Thread(target=begin)
         thread.start()
         thread.join()
         time.sleep(0.2)  # a signal of the thread's end would have come
+        assert set(torch.cat(list(iterator)).tolist()) <= set(pids)
         assert set(torch.cat(list(loader)).tolist()) <= set(pids)
 
 
