@@ -65,6 +65,7 @@ class LoaderDataModule(LightningDataModule):
             `lit_loader.DataLoader`. In evaluation a skipped sample does not count, and a substitute counts twice.
         max_bad_samples: How many samples of an epoch may be bad on each rank, or None for 100.
         drop_last: Leave out the last training batch if it is not full.
+        check_repeatability: Make the first samples twice and warn if they differ, see `DataLoader`.
         resume: What becomes of the state in a checkpoint that does not fit the training loader: "exact": it is refused,
             "same_sample", "restart"; see `lit_loader.DataLoader`.
         seed: Seed of orders and augmentation, or None for what ``seed_everything`` was called with, else 0.
@@ -93,6 +94,7 @@ class LoaderDataModule(LightningDataModule):
         on_bad_sample: OnBadSample = "raise",
         max_bad_samples: int | None = None,
         drop_last: bool = False,
+        check_repeatability: bool = True,
         resume: Resume = "exact",
         seed: int | None = None,
         **settings: Any,
@@ -107,6 +109,7 @@ class LoaderDataModule(LightningDataModule):
         check_choice("resume", resume, Resume)
         self.resume, self.drop_last, self._seed = resume, drop_last, seed
         self.on_bad_sample, self.max_bad_samples = on_bad_sample, max_bad_samples
+        self.check_repeatability = check_repeatability
         sizes = (train_batch_size, val_batch_size, test_batch_size, predict_batch_size)
         self._batch_sizes: dict[Stage, int | None] = dict(zip(STAGES, sizes, strict=True))
         named_sizes = {f"{stage}_batch_size": size for stage, size in self._batch_sizes.items()}
@@ -312,6 +315,7 @@ class LoaderDataModule(LightningDataModule):
                 on_bad_sample=self.on_bad_sample,
                 max_bad_samples=self.max_bad_samples,
                 drop_last=self.drop_last and stage == "train",
+                check_repeatability=self.check_repeatability,
                 resume=self.resume,
                 seed=key64(self.seed, stage, number) >> 1,  # 63 bits: an int64 everywhere
                 rank=rank,

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.connectors import data_connector
 
-from lit_loader import DetectionDataModule
+from lit_loader import DatasetsDataModule, DetectionDataModule
 from lit_loader.datamodules import (
     ClassificationDataModule,
     DatasetsDataModule,
@@ -171,3 +171,10 @@ def test_looking_prepares_by_itself(tmp_path, look):
     datamodule = DetectionDataModule(Unprepared(train=draw_set(tmp_path, num_images=4)))
     found = getattr(datamodule, look)
     assert found if look == "class_names" else found()
+
+
+@pytest.mark.parametrize("value", [False, True])
+def test_the_check_of_repeatability_can_be_switched_off(value):
+    dataset = [torch.zeros(1)] * 4
+    datamodule = DatasetsDataModule(train_dataset=dataset, check_repeatability=value, num_workers=0)
+    assert datamodule.train_dataloader().check_repeatability is value
