@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.connectors import data_connector
 
-from lit_loader import DatasetsDataModule, DetectionDataModule
+from lit_loader import DetectionDataModule
 from lit_loader.datamodules import (
     ClassificationDataModule,
     DatasetsDataModule,
