@@ -212,7 +212,7 @@ def _build_model(cfg: DictConfig, names: Mapping[str, Any]) -> LightningModule:
     try:
         model: LightningModule = constructor(**arguments)
     except Exception as error:  # as `instantiate` reports it
-        target = cfg.model._target_
+        target = cfg.model["_target_"]
         raise InstantiationException(
             f"Error in call to target {target!r}:\n{error!r}\nfull_key: model"
         ) from error
@@ -244,12 +244,12 @@ def _check_masks(cfg: DictConfig) -> None:
 def _check_task(cfg: DictConfig) -> None:
     """Refuse a data module and a model of different tasks before the data is read."""
     known = {name: locate(target) for name, target in shipped_targets("model").items()}
-    check_model_fits(locate(cfg.datamodule._target_), locate(cfg.model._target_), known)
+    check_model_fits(locate(cfg.datamodule["_target_"]), locate(cfg.model["_target_"]), known)
 
 
 def _taken(cfg: DictConfig, names: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that the model's constructor takes and the config does not set; ``weights`` wins."""
-    parameters = signature(get_object(cfg.model._target_)).parameters.values()
+    parameters = signature(get_object(cfg.model["_target_"])).parameters.values()
     is_open = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
     taken = {each.name for each in parameters}
     return {
@@ -299,7 +299,7 @@ def _monitored(callback: DictConfig, model: LightningModule) -> dict[str, Any]:
     wanted = [name for name in names if callback.get(name) == "auto"]
     if wanted and not isinstance(getattr(model, "monitor", None), str):
         raise ConfigError(
-            f"{callback._target_} has monitor=auto, and a {type(model).__name__} has no attribute `monitor`; name a "
+            f"{callback['_target_']} has monitor=auto, and a {type(model).__name__} has no attribute `monitor`; name a "
             "metric that it logs"
         )
     return {name: getattr(model, names[name]) for name in wanted}

@@ -48,6 +48,6 @@ def _metric(cfg: DictConfig, values: list[float]) -> tuple[str, float | None]:
     """Return the name of what was optimised, and its best value where the direction is known."""
     if cfg.get("optimized_metric"):
         return str(cfg.optimized_metric), None
-    task = get_object(cfg.model._target_)
+    task = get_object(cfg.model["_target_"])
     name, mode = getattr(task, "monitor", "value"), getattr(task, "monitor_mode", None)
     return str(name), {"min": min, "max": max}[mode](values) if mode in ("min", "max") else None

@@ -25,8 +25,8 @@ NUM_SPARES: Final = 3
 
 _MAX_CHARACTERS = 1000  # of a message that is kept
 _MAX_SHOWN = 3  # samples in a summary
-# Frames from `BadSampleLog._report` up to the consumer's loop: `next_batch`, and the iterator's two.
-_CONSUMER = 5
+# Frames from `BadSampleLog._report` up to the consumer's loop: `next_batch`, and three in `iterator.py`.
+_CONSUMER = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,7 +129,7 @@ class StreamBatches(WrappedBatches):
                 f"the iterable dataset of worker {made.worker} could not go on from its state, and its samples were "
                 f"counted off: {made.notice}",
                 ResumeWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
         places = list(self._position.places)
         places[made.worker] = made.place

@@ -173,11 +173,11 @@ def test_stored_overrides_run_no_code_and_write_nowhere_else(tmp_path, marker, w
     (tmp_path / "conf").mkdir()
     code = {"_target_": "os.mkdir", "_args_": [str(marker)]}
     (tmp_path / "conf" / "evil.yaml").write_text(yaml.safe_dump(code))
-    before = sorted(tmp_path.iterdir())
+    entries = sorted(tmp_path.iterdir())
     result = run_app(tmp_path / "work", "eval", "ckpt_path=run/checkpoints/best.ckpt")
     assert result.code == 1
     assert result.err.splitlines()[-1].startswith("error in the config: ")
-    assert sorted(tmp_path.iterdir()) == before
+    assert sorted(tmp_path.iterdir()) == entries
 
 
 def test_the_installed_command_runs_no_code_of_a_checkpoint(checkpoint, evil, tmp_path):
@@ -266,7 +266,7 @@ def test_no_value_of_a_file_is_instantiated_or_looked_up(arguments):
     OmegaConf.register_new_resolver("counted", lambda *values: calls.append(values), replace=True)
     cfg = OmegaConf.create({"model": {"_target_": f"{__name__}.Recorder"}})
     _watch_imports()
-    _build_model(cfg, {})  # imports what it needs once
+    _build_model(cfg, {})  # for its imports
     _events = []
     try:
         model = _build_model(cfg, arguments)

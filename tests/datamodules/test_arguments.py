@@ -9,6 +9,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.connectors import data_connector
+from torch.utils.data import TensorDataset
 
 from lit_loader import DetectionDataModule
 from lit_loader.datamodules import (
@@ -175,6 +176,6 @@ def test_looking_prepares_by_itself(tmp_path, look):
 
 @pytest.mark.parametrize("value", [False, True])
 def test_the_check_of_repeatability_can_be_switched_off(value):
-    dataset = [torch.zeros(1)] * 4
+    dataset = TensorDataset(torch.zeros(4))
     datamodule = DatasetsDataModule(train_dataset=dataset, check_repeatability=value, num_workers=0)
     assert datamodule.train_dataloader().check_repeatability is value

@@ -160,9 +160,9 @@ def test_a_module_that_validation_moves_to_the_device_can_be_changed_in_training
     module.to = lambda device: module.to_empty(device=device)
     with torch.inference_mode():
         apply_to_batch(module, torch.ones(2, 3, 4, 4), fake_trainer(), seed=1, dataloader_idx=0)
-    before = int(module.num_batches_tracked)
+    count = int(module.num_batches_tracked)
     apply_to_batch(module, torch.ones(2, 3, 4, 4), fake_trainer(), seed=1, dataloader_idx=0)
-    assert int(module.num_batches_tracked) == before + 1
+    assert int(module.num_batches_tracked) == count + 1
 
 
 def test_without_a_trainer_a_batch_stays_as_it_is(shapes):

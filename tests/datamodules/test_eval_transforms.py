@@ -1,4 +1,4 @@
-"""Transforms of evaluation: what the user gave for training stays, and a size left at its default is told."""
+"""Evaluation keeps the training settings of the user, and warns of a size left at its default."""
 
 from __future__ import annotations
 

@@ -176,16 +176,16 @@ def test_a_picture_of_a_batch_is_saved(source, tmp_path, sample_unit):
 
 
 @pytest.mark.parametrize(
-    ("around", "told"),
+    ("around", "sentence"),
     [
         ("box", "around the boxes of the annotations, not around those of a detector"),
         ("points", "around the true points"),
         ("image", "show whole images"),
     ],
 )
-def test_the_summary_says_what_evaluation_crops_around(source, around, told):
+def test_the_summary_says_what_evaluation_crops_around(source, around, sentence):
     datamodule = LandmarkDataModule(source, train_transforms={"size": 32, "around": around, "margin": 0})
-    assert told in datamodule.summary()
+    assert sentence in datamodule.summary()
 
 
 def test_around_image_shows_whole_images_that_the_landmark_task_learns(source):

@@ -42,14 +42,14 @@ def copy_of(batch):
 
 
 def events(batches):
-    found = []
+    numbers = []
     while True:
         try:
-            found.append(batches.next_batch()["number"])
+            numbers.append(batches.next_batch()["number"])
         except EndOfEpoch:
-            return found
+            return numbers
         except ValueError as error:
-            found.append(str(error))
+            numbers.append(str(error))
 
 
 @pytest.mark.parametrize("ready", [0.0, 0.5, 1.0])
@@ -132,13 +132,13 @@ def test_ctrl_c_loses_no_batch():
         return copy_of(batch)
 
     batches = PinnedBatches(SlotRun([1, KeyboardInterrupt(), 2, 3], ready=1.0), pin)
-    found = []
-    while len(found) < 3:
+    numbers = []
+    while len(numbers) < 3:
         try:
-            found.append(batches.next_batch()["number"])
+            numbers.append(batches.next_batch()["number"])
         except KeyboardInterrupt:
             continue
-    assert found == [1, 2, 3]
+    assert numbers == [1, 2, 3]
     assert not interrupts
     batches.close()
 

@@ -118,7 +118,7 @@ def _hang_in_init(marks, worker_id):
 
 @contextlib.contextmanager
 def full_stderr():
-    """Standard error is a full pipe that nobody reads; after 20 s it is closed, which ends a blocked write."""
+    """Standard error is a full pipe without a reader; it is closed after 20 s, which ends a blocked write."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     with contextlib.suppress(BlockingIOError):

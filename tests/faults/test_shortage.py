@@ -123,10 +123,10 @@ def test_a_fork_that_fails_is_explained_and_leaves_no_worker(num_started, monkey
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs another user, whose processes are counted alone")
 @pytest.mark.parametrize(
-    ("limit", "told"),
+    ("limit", "message"),
     [(1, "needs as many processes"), (2, "it could not start its threads, more than this user")],
 )
-def test_a_user_without_processes_is_told_so(limit, told):
+def test_a_user_without_processes_is_told_so(limit, message):
     pid = os.fork()
     if pid == 0:
         signal.alarm(60)
@@ -135,7 +135,7 @@ def test_a_user_without_processes_is_told_so(limit, told):
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
         os.setuid(ANOTHER_USER + limit)
         before, found = descriptors(), epoch_or_error(loader)
-        fine = isinstance(found, OSError | WorkerDiedError) and told in str(found)
+        fine = isinstance(found, OSError | WorkerDiedError) and message in str(found)
         left = set(descriptors()) - set(before)
         os._exit(0 if fine and len(left) <= CPYTHONS and not has_children() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -164,7 +164,7 @@ def test_a_fork_server_that_cannot_be_started_is_explained(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("number", "told"),
+    ("number", "message"),
     [
         (errno.ENOMEM, r"num_workers=3 needs more memory than the \d+ bytes that are available"),
         (errno.ENOSPC, r"needs more memory .*forkserver"),
@@ -172,8 +172,8 @@ def test_a_fork_server_that_cannot_be_started_is_explained(monkeypatch):
         (errno.ENFILE, r"needs 42 free file descriptors, .*this machine \(sysctl fs.file-max\)"),
     ],
 )
-def test_each_shortage_keeps_its_number_and_names_the_remedy(number, told):
-    with pytest.raises(OSError, match=told) as caught, shortages_explained(3):
+def test_each_shortage_keeps_its_number_and_names_the_remedy(number, message):
+    with pytest.raises(OSError, match=message) as caught, shortages_explained(3):
         raise OSError(number, "short")
     assert caught.value.errno == number
     assert "lower num_workers" in str(caught.value) or "or lower" in str(caught.value)

@@ -48,7 +48,7 @@ def test_a_polygon_with_an_odd_number_anywhere_is_malformed(rows, place, value):
 def test_the_largest_polygon_of_fractions_fits_the_largest_image(rows):
     rows.normalized = True
     image = rows.image("a.jpg", width=2**31 - 1, height=2**31 - 1)
-    rows.object(image, class_name="x", box=(0, 0, 1, 1), polygons=[[0, 0, 9e27, 0, 0, 9e27]])
+    rows.object(image, class_name="x", box=(0, 0, 1, 1), polygons=[[0, 0, 9e27, 0, 9e27, 1e-6]])
     assert np.isfinite(build_table(rows, Folder(rows.root), progress=False).masks.values).all()
 
 

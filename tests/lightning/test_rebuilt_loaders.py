@@ -167,15 +167,15 @@ def test_without_a_seed_overfitting_leaves_a_users_batch_sampler_as_it_leaves_to
 
 def test_without_a_seed_a_users_batch_sampler_that_lightning_rebuilt_is_left_with_one_warning():
     """Lightning rebuilds all loaders if one shuffles; its own test_custom_torch_batch_sampler does it directly."""
-    given = Buckets(OwnRandom(DATA), 4, False)
-    expected = _update_dataloader(TorchDataLoader(DATA, batch_sampler=given), SequentialSampler(DATA))
-    made = loader(batch_sampler=given)
-    with pytest.warns(UserWarning, match="batch_sampler=Buckets may go on shuffling") as told:
-        rebuilt = [_update_dataloader(made, SequentialSampler(DATA)) for _ in range(2)]
-    assert len(told) == 1
-    for one in rebuilt:
-        assert type(one.batch_sampler) is Buckets
-        assert batches(one) == batches(expected)
+    batch_sampler = Buckets(OwnRandom(DATA), 4, False)
+    expected = _update_dataloader(TorchDataLoader(DATA, batch_sampler=batch_sampler), SequentialSampler(DATA))
+    loader_of_ours = loader(batch_sampler=batch_sampler)
+    with pytest.warns(UserWarning, match="batch_sampler=Buckets may go on shuffling") as records:
+        rebuilt = [_update_dataloader(loader_of_ours, SequentialSampler(DATA)) for _ in range(2)]
+    assert len(records) == 1
+    for loader_again in rebuilt:
+        assert type(loader_again.batch_sampler) is Buckets
+        assert batches(loader_again) == batches(expected)
 
 
 @pytest.mark.filterwarnings("ignore:.*was replaced by Lightning's")
@@ -184,10 +184,10 @@ def test_without_a_seed_a_users_batch_sampler_that_lightning_rebuilt_is_left_wit
 )
 @pytest.mark.parametrize("kind", [None, BatchSampler, Plainer, Buckets])
 def test_without_a_seed_a_prediction_has_lightnings_sampler(sampler, kind):
-    given = {"batch_size": 4} if sampler is None else over(sampler, kind)
+    arguments = {"batch_size": 4} if sampler is None else over(sampler, kind)
     for world_size in (1, 2):
         theirs, ours = (
-            as_lightning(lambda loader=loader: loader(DATA, **given), PREDICT, world_size=world_size)
+            as_lightning(lambda loader=loader: loader(DATA, **arguments), PREDICT, world_size=world_size)
             for loader in (TorchDataLoader, DataLoader)
         )
         assert type(ours.sampler) is type(theirs.sampler) is SequentialSampler

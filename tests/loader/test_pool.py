@@ -182,7 +182,8 @@ def test_threads_that_share_an_iterator_share_one_epoch(worker_method):
     for epoch in range(3):
         loader = DataLoader(range(64), batch_size=4, num_workers=2, worker_method=worker_method, seed=1)
         loader.set_epoch(epoch)
-        iterator, indices = iter(loader), []
+        iterator = iter(loader)
+        indices = []
         start = threading.Barrier(4)
 
         def take(iterator=iterator, indices=indices, start=start):

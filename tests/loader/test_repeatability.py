@@ -72,11 +72,11 @@ def loader(dataset, **arguments):
 def test_a_transform_with_a_generator_of_its_own_brings_one_warning(workers, batch_size):
     dataset = Flipped(random.Random(1).random)
     batches = loader(dataset, batch_size=batch_size, **workers)
-    with pytest.warns(PrivateGeneratorWarning) as told:
+    with pytest.warns(PrivateGeneratorWarning) as records:
         counts = [len(list(batches)) for _ in range(2)]
     batches.close()
     assert counts == [24 // (batch_size or 1)] * 2
-    (warning,) = told
+    (warning,) = records
     text = str(warning.message)
     assert "dataset Flipped made two different samples of index" in text
     assert "they differ at ['image']" in text

@@ -79,9 +79,9 @@ def test_a_dataset_that_draws_brings_a_warning_at_the_first_batch(name, draw, in
 
 def test_no_batch_is_refused_and_one_warning_is_enough():
     with threads(Draws(random.random), persistent_workers=True) as loader:
-        with pytest.warns(SharedGeneratorWarning) as told:
+        with pytest.warns(SharedGeneratorWarning) as records:
             assert [len(list(loader)) for _ in range(2)] == [8, 8]
-        assert len(told) == 1
+        assert len(records) == 1
 
 
 def test_a_filter_that_makes_the_warning_an_error_refuses_the_dataset():

@@ -175,7 +175,8 @@ def test_with_a_killed_main_process_in_the_middle_of_anything(how):
 
 def test_not_with_the_thread_that_started_them():
     with DataLoader(Pids(), batch_size=2, num_workers=2, seed=1, persistent_workers=True) as loader:
-        iterator, pids = iter(loader), []
+        iterator = iter(loader)
+        pids = []
 
         def begin():
             next(iterator)

@@ -252,7 +252,7 @@ def test_every_mode_of_collation_trains_tests_and_predicts_the_same(mode: Any) -
             for one in (given, plain):
                 step(one, 0)
                 scores.append(model._score(score, getattr(model, f"{score}_metric")))
-            assert scores[0] == scores[1]
+            assert repr(scores[0]) == repr(scores[1])  # NaN where there are no boxes of a size
 
 
 def test_targets_in_columns_are_refused() -> None:

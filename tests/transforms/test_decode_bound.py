@@ -16,7 +16,7 @@ from tests.read_both_ways import LARGEST, LEAST_PSNR, RARE
 
 SIZES = (8, 16, 32, 64, 128)
 TURNED = {"rotation": 30, "scale": (0.75, 1.25), "hflip": 0}
-# Fine texture, and sizes that are no multiple of 8.
+# Fine texture, and sizes that 8 does not divide.
 PHOTOGRAPHS = (
     "coco_small/images/000000343934.jpg",
     "mmpose_samples/coco/000000040083.jpg",
