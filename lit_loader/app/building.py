@@ -27,11 +27,14 @@ from lit_loader.app.running import config_errors
 from lit_loader.configs import ConfigError, validate
 from lit_loader.configs.hints import shipped_targets
 from lit_loader.configs.run_words import check_checkpoint
-from lit_loader.datamodules import TableDataModule
+from lit_loader.datamodules import DetectionDataModule, TableDataModule
 from lit_loader.escaping import escape_interpolations
 from lit_loader.recipes import check_model_fits, model_kwargs_from_datamodule
 
 __all__ = ["Run", "build_run", "checkpoint_path", "console", "loading", "read_checkpoint"]
+
+# Formats whose files have a class per image and never a box: the box of every object is the whole image.
+_FORMATS_WITHOUT_BOXES = frozenset({"class_list", "image_folder"})
 
 # Arguments of a model that choose code, a download or a machine's compiler; no checkpoint of a `Task` holds them.
 _NEVER_FROM_CHECKPOINT = frozenset({"compile", "loss", "model", "optimizer", "scheduler", "weights"})
@@ -84,6 +87,7 @@ def build_run(
     with config_errors(cfg):
         _check_task(cfg)
     if needs_names:
+        _check_boxes(cfg)
         _check_masks(cfg)
     validate(cfg)
     accelerator = cfg.trainer.get("accelerator")
@@ -230,6 +234,19 @@ def _check_names(held: Mapping[str, Any], found: Mapping[str, Any]) -> None:
                 f"{key} of the checkpoint are {held[key]}, and of the data {found[key]}: its labels would mean "
                 f"something else{remedy}"
             )
+
+
+def _check_boxes(cfg: DictConfig) -> None:
+    """Refuse a detector for a format without boxes before the data is read: it would learn whole images as objects."""
+    source = cfg.get("dataset") or {}
+    format_name = source.get("format")
+    datamodule = locate(cfg.datamodule._target_)
+    is_detection = isinstance(datamodule, type) and issubclass(datamodule, DetectionDataModule)
+    if format_name in _FORMATS_WITHOUT_BOXES and is_detection:
+        raise ConfigError(
+            f"dataset.format={format_name} has a class for each image and no boxes, and datamodule is a "
+            f"{datamodule.__name__}, which needs boxes; did you mean experiment=classification?"
+        )
 
 
 def _check_masks(cfg: DictConfig) -> None:

@@ -73,6 +73,7 @@ def test_options_of_a_format_are_named_as_keys_of_the_config(app, tmp_path):
         "dataset.format=class_list",
         f"dataset.root={tmp_path}",
         "dataset.train=train.csv",
+        "experiment=classification",
     ]
     words += ["workers=inline", "dataset.options.image_dir=."]
     line = one_line(app("train", *words, "dataset.options.separator=','", code=1, small=False))
@@ -80,6 +81,17 @@ def test_options_of_a_format_are_named_as_keys_of_the_config(app, tmp_path):
 
 
 CSV = ["dataset=csv", "dataset.root=x"]
+
+
+@pytest.mark.parametrize(
+    "dataset", [["image_folder"], ["files", "dataset.format=class_list", "dataset.train=train.txt"]]
+)
+def test_a_detector_is_refused_for_a_format_without_boxes(app, tmp_path, dataset):
+    name, *words = dataset
+    line = one_line(
+        app("train", f"dataset={name}", *words, f"dataset.root={tmp_path / 'none'}", code=1, small=False)
+    )
+    assert "a DetectionDataModule, which needs boxes; did you mean experiment=classification?" in line
 
 
 @pytest.mark.parametrize(
