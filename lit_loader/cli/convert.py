@@ -21,7 +21,7 @@ from lit_loader.cli.placing import (
 )
 from lit_loader.cli.printing import print_lines
 from lit_loader.cli.settings import UsageError, parse_options, parse_shares, parse_splits, usage_errors
-from lit_loader.cli.training import training_command
+from lit_loader.cli.training import splits_by_stage, splits_left_out, training_command
 from lit_loader.formats import find_reader, find_writer, write_annotations
 from lit_loader.formats.registry import format_options, make_format, takes_option
 
@@ -61,12 +61,12 @@ def convert(arguments: argparse.Namespace) -> None:
     print_figures({split: figures_of(table) for split, table in tables.items()})
     print_reports(read)
     print_lines(*(f"not kept: {loss}" for loss in dict.fromkeys(lost)), *copies, placed)
-    first = next(iter(tables.values()))
+    first = tables[str(splits_by_stage(tables)["train"])]
     kept = {name: value for name, value in options.items() if name in format_options(find_reader(to))}
     if to == "keypoints_txt" and first.keypoint_schema is not None:
         kept["schema"] = _schema_value(first.keypoint_schema)
     command = training_command(to, arguments.out, names, first, dict.fromkeys(names, kept))
-    print_lines(f"written to {arguments.out}; next:", f"  {command}")
+    print_lines(*splits_left_out(tables), f"written to {arguments.out}; next:", f"  {command}")
     missing = [split for split in ("val", "test") if split not in tables]
     if missing and "train" in tables:
         taken = " ".join(f"--hold-out {split}=0.1" for split in missing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -19,7 +19,7 @@ from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import copies_across, shared_names
 from lit_loader.cli.printing import print_lines, print_table
 from lit_loader.cli.settings import UsageError, parse_actions, parse_options, parse_splits, usage_errors
-from lit_loader.cli.training import training_command
+from lit_loader.cli.training import splits_by_stage, splits_left_out, training_command
 from lit_loader.formats import Reader, Writer, find_reader, read_annotations, readers, writers
 from lit_loader.formats.folder import Folder
 from lit_loader.formats.registry import format_options, policy_text, takes_option
@@ -57,18 +57,35 @@ def index(arguments: argparse.Namespace) -> None:
         *copies,
     )
     print_reports(tables)
-    keys = {PurePosixPath(name).stem: name for name in splits}
+    keys = _unique_stems(splits)
+    stages = splits_by_stage(keys)
     options = _options(arguments, splits)
     command = training_command(
         arguments.format,
         arguments.root,
         {stem: splits[name] for stem, name in keys.items()},
-        tables[keys.get("train", next(iter(keys.values())))],
+        tables[keys[str(stages["train"])]],
         {stem: options[name] for stem, name in keys.items()},
         class_names=_class_names(arguments),
         policy=parse_actions(arguments.policy),
     )
+    print_lines(*splits_left_out(keys))
+    if stages["val"] is None:
+        missing_stages = [stage for stage in ("val", "test") if stages[stage] is None]
+        fractions = " ".join(f"dataset.{stage}_fraction=0.1" for stage in missing_stages)
+        print_lines(
+            f"there is no split {' and no '.join(missing_stages)}; with {fractions} a run takes images of train for it"
+        )
     print_lines("next:", f"  {command}")
+
+
+def _unique_stems(names: Iterable[str]) -> dict[str, str]:
+    """Return the names of sets by their stems; by itself a name whose stem another one has."""
+    stems: dict[str, str] = {}
+    for name in names:
+        stem = PurePosixPath(name).stem
+        stems[name if stem in stems else stem] = name
+    return stems
 
 
 def read_sets(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[str, AnnotationTable]:

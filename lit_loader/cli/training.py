@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,10 +15,43 @@ import yaml
 from lit_loader.annotations import AnnotationTable
 from lit_loader.escaping import quote_for_hydra
 
-__all__ = ["training_command"]
+__all__ = ["splits_by_stage", "splits_left_out", "training_command"]
 
 _CONFIGS: Final = Path(__file__).parents[1] / "conf"
 _HYDRA_WORDS: Final = ("null", "true", "false", "nan", "inf")
+
+
+def splits_by_stage(names: Iterable[str]) -> dict[str, str | None]:
+    """Return the split of each stage of a run: ``train``, ``val``, ``test``, or None for a stage without one.
+
+    Without ``train`` the first split under another name is trained on, else the first one. The test without ``test``
+    is that of ``val``. No stage shares the split that is trained on.
+
+    Args:
+        names: The names of the splits, in their order; one or more.
+    """
+    splits = list(names)
+    others = [split for split in splits if split not in ("val", "test")]
+    train = "train" if "train" in splits else (others or splits)[0]
+    val, test = (split if split in splits and split != train else None for split in ("val", "test"))
+    return {"train": train, "val": val, "test": test or val}
+
+
+def splits_left_out(names: Iterable[str]) -> list[str]:
+    """Return a line on the splits that `training_command` does not use, or nothing.
+
+    Args:
+        names: The names of the splits, in their order.
+    """
+    splits = list(names)
+    stages = splits_by_stage(splits)
+    unused = [split for split in splits if split not in stages.values()]
+    if not unused:
+        return []
+    return [
+        f"the command below trains on {stages['train']} and does not read {', '.join(unused)}; "
+        f"to validate or test on one of them, give val=NAME or test=NAME, such as val={unused[0]}"
+    ]
 
 
 def training_command(
@@ -34,15 +67,13 @@ def training_command(
     Args:
         format: The format's name.
         root: The data set's folder.
-        names: For each split what is read of it. Without ``train`` the first one is trained on, without ``test``
-            the test is that of ``val``, else of what is trained on.
+        names: For each split what is read of it; `splits_by_stage` chooses the stages.
         table: The set to train on, whose objects decide the task: with points landmarks, with boxes detection, with
             boxes that are all the whole image classification.
         options: For each split the options of its reader.
         shared: Other keys of the data set's config, such as ``class_names``, left out if None or empty.
     """
-    train, val = "train" if "train" in names else next(iter(names)), "val" if "val" in names else None
-    splits = {"train": train, "val": val, "test": "test" if "test" in names else val or train}
+    splits = splits_by_stage(names)
     wanted = {"root": root, **{key: value for key, value in shared.items() if value}}
     wanted |= {stage: None if split is None else names[split] for stage, split in splits.items()}
     given = {stage: options.get(split, {}) for stage, split in splits.items() if split is not None}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from lit_loader.cli.training import _hydra_value
+from lit_loader.cli.training import _hydra_value, splits_by_stage
 from lit_loader.configs import build_datamodule, compose_config
 from lit_loader.datamodules import ClassificationDataModule, LandmarkDataModule
 from tests.face_lists import write_faces
@@ -74,7 +74,7 @@ def test_the_folder_and_the_splits_arrive(command, tmp_path, monkeypatch, name):
         "dataset.image_dir": "my images",
         "dataset.train": "2012",
         "dataset.val": None,
-        "dataset.test": "2012",
+        "dataset.test": None,
     }
 
 
@@ -101,6 +101,42 @@ def first_batch(words):
     datamodule.prepare_data()
     datamodule.setup("fit")
     return datamodule, next(iter(datamodule.train_dataloader()))
+
+
+@pytest.mark.parametrize(
+    ("names", "train", "val", "test"),
+    [
+        (["train", "val", "test"], "train", "val", "test"),
+        (["val", "train"], "train", "val", "val"),
+        (["train"], "train", None, None),
+        (["a", "b"], "a", None, None),
+        (["val", "a"], "a", "val", "val"),
+        (["val", "test"], "val", None, "test"),
+        (["test"], "test", None, None),
+    ],
+)
+def test_no_stage_shares_the_split_that_is_trained_on(names, train, val, test):
+    assert splits_by_stage(names) == {"train": train, "val": val, "test": test}
+
+
+def test_the_command_never_tests_on_the_training_set(command, faces, read):
+    out = command("index", "keypoints_txt", "faces", "train.txt", *read)
+    (words,) = commands(out)
+    assert "with dataset.val_fraction=0.1 dataset.test_fraction=0.1 a run takes images of train" in out
+    datamodule, _ = first_batch(words)
+    assert datamodule.first_table(("train",)).num_images
+    assert datamodule.first_table(("val", "test")) is None
+
+
+@pytest.mark.parametrize("copy", ["two.txt", "b/one.txt"])
+def test_names_that_the_command_does_not_read_are_told(command, faces, read, copy):
+    (faces / "one.txt").write_text((faces / "train.txt").read_text())
+    (faces / copy).parent.mkdir(exist_ok=True)
+    (faces / copy).write_text((faces / "val.txt").read_text())
+    out = command("index", "keypoints_txt", "faces", "one.txt", copy, *read)
+    (words,) = commands(out)
+    assert "dataset.train=one.txt" in words
+    assert f"trains on one and does not read {copy.removesuffix('.txt') if '/' not in copy else copy};" in out
 
 
 def test_the_command_for_points_without_mirror_pairs_does_not_flip(command, faces):
