@@ -130,11 +130,7 @@ def _task(table: AnnotationTable) -> list[str]:
         return []
     choices = yaml.safe_load((_CONFIGS / "experiment" / f"{name}.yaml").read_text()).get("defaults", [])
     sampler = next((each["override /sampler"] for each in choices if "override /sampler" in each), "random")
-    words = [f"experiment={name}", *(["sampler=random"] if sampler != "random" else [])]
-    if table.keypoint_schema is not None and not table.flip_pairs:
-        # A mirrored image would have its left points on the right, so the transforms refuse the config's 0.5.
-        words.append("datamodule.train_transforms.hflip=0.0")
-    return words
+    return [f"experiment={name}", *(["sampler=random"] if sampler != "random" else [])]
 
 
 def _hydra_value(value: Any) -> str:

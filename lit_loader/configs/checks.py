@@ -55,6 +55,8 @@ def accepted(path: str, node: Mapping[Any, Any], parent: Mapping[Any, Any]) -> S
         function = "detection_transforms" if whole_images else _PRESETS[preset]
         found = signature_of(f"lit_loader.transforms.{function}")
         own = found and {name: hint for name, hint in found.types.items() if name not in ("train", "crop")}
+        if own:
+            own["hflip"] = own["hflip"] | None  # None: the data module chooses by the points' mirror pairs
         return Signature(own, is_open=False) if own else None
     return _ROOT if path == "" else signature_of(_WORKERS) if path == "workers" else None
 

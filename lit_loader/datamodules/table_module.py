@@ -78,7 +78,8 @@ class TableDataModule(LoaderDataModule):
             None for those that the sampler gives after each other.
         eval_batching: The same for validation, testing and prediction, whose samples then come in another order.
         train_transforms: v2 transforms of ``(image, target)``, or a mapping: keywords of the preset, which gets
-            what the table knows (flip pairs, names of fields) too, or None for the preset as it is.
+            what the table knows (flip pairs, names of fields) too, or None for the preset as it is. ``hflip=None`` is
+            the preset's own value, and 0 for points without known mirror pairs.
         val_transforms: The same for validation, or None for the preset without randomness, with the keywords of
             ``train_transforms`` if those are a mapping. A mapping is laid over those keywords. Likewise the next two.
             Where ``train_transforms`` is a callable, the preset alone decides here: a warning names both sizes if they
@@ -155,6 +156,9 @@ class TableDataModule(LoaderDataModule):
                 self._preset_alone.add(stage)
             if given is None or isinstance(given, Mapping):
                 given = {**shared, **(given or {})}
+                # A config cannot leave a key out. Without hflip `transform_defaults` decides by the mirror pairs.
+                if given.get("hflip", 0.0) is None:
+                    del given["hflip"]
                 preset(False, **given)  # a wrong keyword is an error here and not in the middle of a run
             self._samplers[stage], self._transforms[stage] = sampler, given
             batching = train_batching if stage == "train" else eval_batching

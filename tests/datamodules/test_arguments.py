@@ -9,9 +9,11 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.connectors import data_connector
+from omegaconf import OmegaConf
 from torch.utils.data import TensorDataset
 
 from lit_loader import DetectionDataModule
+from lit_loader.configs import compose_config, validate
 from lit_loader.datamodules import (
     ClassificationDataModule,
     DatasetsDataModule,
@@ -20,6 +22,7 @@ from lit_loader.datamodules import (
     WorkerSettings,
 )
 from lit_loader.datasets import ImageReading, VocSource
+from lit_loader.transforms import RandomHorizontalFlip
 from tests.drawn_set import DrawnSource, draw_set
 from tests.lightning.ranks import trainer
 
@@ -134,13 +137,54 @@ def test_points_without_known_pairs_flip_as_the_error_says(tmp_path, given):
     with pytest.raises(ValueError, match="flip_pairs") as refused:
         LandmarkDataModule(source, train_transforms={"hflip": 0.5}).train_dataloader()
     assert "flip_pairs=[]" in str(refused.value)
-    for alone in ({}, {"flip_pairs": []}, {"hflip": 0.0}):
+    for alone in ({}, {"flip_pairs": []}, {"hflip": 0.0}, {"hflip": None}):
         assert LandmarkDataModule(source, train_transforms=alone).first_batch("train")
     plain, flipped = (
         LandmarkDataModule(source, batch_size=4, train_transforms={"shift": 0, "rotation": 0, **each})
         for each in ({"hflip": 0.0}, given)
     )
     assert not torch.equal(plain.first_batch("train").images, flipped.first_batch("train").images)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "keywords", "chance"),
+    [
+        ([[0, 1]], {"hflip": None}, 0.5),
+        ([], {"hflip": None}, None),
+        ([], {"hflip": None, "flip_pairs": []}, 0.5),
+        ([[0, 1]], {"hflip": 0.25}, 0.25),
+    ],
+)
+@pytest.mark.parametrize("kind", [LandmarkDataModule, MultiTaskDataModule])
+def test_hflip_none_flips_where_mirror_pairs_are_known(tmp_path, kind, pairs, keywords, chance):
+    source = DrawnSource(train=draw_set(tmp_path, num_images=2, flip_pairs=pairs))
+    datamodule = kind(source, train_transforms=keywords)
+    datamodule.setup("fit")
+    flips = [
+        part
+        for part in datamodule.train_dataset.transforms.transforms
+        if isinstance(part, RandomHorizontalFlip)
+    ]
+    assert [flip.p for flip in flips] == ([] if chance is None else [chance])
+
+
+@pytest.mark.parametrize("keypoints", [True, False])
+def test_the_shipped_multi_task_config_flips_what_has_no_points(tmp_path, keypoints):
+    cfg = compose_config(
+        overrides=[
+            "dataset=shapes",
+            "model=multi_task_small",
+            "datamodule=multi_task",
+            f"datamodule.keypoints={str(keypoints).lower()}",
+        ]
+    )
+    validate(cfg)
+    source = DrawnSource(train=draw_set(tmp_path, num_images=2, flip_pairs=[]))
+    keywords = OmegaConf.to_container(cfg.datamodule.train_transforms)
+    datamodule = MultiTaskDataModule(source, keypoints=keypoints, train_transforms=keywords)
+    datamodule.setup("fit")
+    parts = datamodule.train_dataset.transforms.transforms
+    assert any(isinstance(part, RandomHorizontalFlip) for part in parts) == (not keypoints)
 
 
 def test_data_sets_of_the_stages_are_attributes(shapes):
