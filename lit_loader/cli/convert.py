@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from lit_loader.cli.printing import print_lines
 from lit_loader.cli.settings import UsageError, parse_options, parse_shares, parse_splits, usage_errors
 from lit_loader.cli.training import splits_by_stage, splits_left_out, training_command
 from lit_loader.formats import find_reader, find_writer, write_annotations
+from lit_loader.formats.keypoints_txt import column_names
 from lit_loader.formats.registry import format_options, make_format, takes_option
 
 __all__ = ["convert"]
@@ -65,7 +67,15 @@ def convert(arguments: argparse.Namespace) -> None:
     kept = {name: value for name, value in options.items() if name in format_options(find_reader(to))}
     if to == "keypoints_txt" and first.keypoint_schema is not None:
         kept["schema"] = _schema_value(first.keypoint_schema)
-    command = training_command(to, arguments.out, names, first, dict.fromkeys(names, kept))
+    class_names = _class_names_not_kept(to, options, tables)
+    command = training_command(
+        to, arguments.out, names, first, dict.fromkeys(names, kept), class_names=class_names
+    )
+    if class_names and not any("," in name for name in class_names):  # which separates them in --class-names
+        words = ["--class-names", ",".join(class_names)]
+        print_lines(
+            f"the files do not hold the order of the classes; to read them again, give {shlex.join(words)}"
+        )
     print_lines(*splits_left_out(tables), f"written to {arguments.out}; next:", f"  {command}")
     missing = [split for split in ("val", "test") if split not in tables]
     if missing and "train" in tables:
@@ -105,6 +115,21 @@ def _held_out(
             paths = {split: list(table.image_paths) for split, table in tables.items()}
             check_groups(paths, pattern, root=arguments.root)
     return tables, [text] if text else []
+
+
+def _class_names_not_kept(
+    to: str, options: Mapping[str, Any], tables: Mapping[str, AnnotationTable]
+) -> list[str]:
+    """Return the classes in the order of their ids if a list that is read alone gives others; else nothing.
+
+    A list holds the class of each object. Its reader sorts those that occur, unless it is told their order.
+    """
+    if to != "keypoints_txt" or "class" not in column_names(options["columns"]):
+        return []
+    class_names = next(iter(tables.values())).class_names
+    counts = sum(table.class_counts() for table in tables.values())
+    occurring = sorted(name for name, count in zip(class_names, counts, strict=True) if count)
+    return [] if list(class_names) == occurring else list(class_names)
 
 
 def _schema_value(schema: KeypointSchema) -> Any:

@@ -39,8 +39,8 @@ class KeypointsTxtWriter(Writer):
 
     Numbers are written so that they are read back as they were. An attribute that an object does not have is written
     as ``-``. Images are not copied. What the reader takes as an option does not count as lost: the split, the order
-    of class names, names of points and their mirror images; nor do sizes, which are read from the images. An image's
-    id is its path, and values of attributes come sorted.
+    of class names (``class_names``), names of points and their mirror images; nor do sizes, which are read from the
+    images. An image's id is its path, and values of attributes come sorted.
 
     Args:
         columns: As in `KeypointsTxtReader`; ``skip`` has nothing to write.

@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 from lit_loader.cli.training import _hydra_value, splits_by_stage
 from lit_loader.configs import build_datamodule, compose_config
 from lit_loader.datamodules import ClassificationDataModule, LandmarkDataModule
-from tests.face_lists import write_faces
+from lit_loader.formats import read_annotations
+from tests.face_lists import OPTIONS, write_faces
 from tests.formats.text_sets import write_image
 
 INLINE = ["workers=inline"]
@@ -158,6 +159,25 @@ def test_the_command_after_a_conversion_trains_on_the_new_set(command, faces, re
     datamodule, batch = first_batch(found)
     assert type(datamodule) is LandmarkDataModule
     assert len(batch.images) == 2
+
+
+def test_classes_keep_their_ids_in_a_list_that_convert_writes(command, faces, read):
+    columns = ["--writer-option", "columns=path points class"]
+    ordered = ["--class-names", "calm,sad,angry"]
+    words = ["convert", "keypoints_txt", "faces", "train.txt", *read]
+    out = command(*words, *ordered, "--to", "keypoints_txt", "--out", "lists", *columns)
+    (train_words,) = commands(out)
+    assert "dataset.class_names=[calm,sad,angry]" in train_words
+    assert "to read them again, give --class-names calm,sad,angry" in out
+    datamodule, _ = first_batch(train_words)
+    assert datamodule.class_names == ("calm", "sad", "angry")
+    classes = ["calm", "sad", "angry"]
+    original = read_annotations("keypoints_txt", faces, "train.txt", class_names=classes, **OPTIONS)
+    written = read_annotations("keypoints_txt", "lists", "train.txt", class_names=classes, **OPTIONS)
+    assert written.labels.tolist() == original.labels.tolist()
+    sorted_out = command(*words, "--to", "keypoints_txt", "--out", "sorted", *columns)
+    assert "class-names" not in sorted_out
+    assert "class_names" not in sorted_out
 
 
 def test_the_command_after_an_index_has_its_options_of_each_split(command, faces, read):
