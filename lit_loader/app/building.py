@@ -240,9 +240,10 @@ def _check_boxes(cfg: DictConfig) -> None:
     """Refuse a detector for a format without boxes before the data is read: it would learn whole images as objects."""
     source = cfg.get("dataset") or {}
     format_name = source.get("format")
-    datamodule = locate(cfg.datamodule._target_)
-    is_detection = isinstance(datamodule, type) and issubclass(datamodule, DetectionDataModule)
-    if format_name in _FORMATS_WITHOUT_BOXES and is_detection:
+    datamodule = locate(cfg.datamodule["_target_"])
+    if not isinstance(datamodule, type) or not issubclass(datamodule, DetectionDataModule):
+        return
+    if format_name in _FORMATS_WITHOUT_BOXES:
         raise ConfigError(
             f"dataset.format={format_name} has a class for each image and no boxes, and datamodule is a "
             f"{datamodule.__name__}, which needs boxes; did you mean experiment=classification?"

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lit_loader.annotations import KEYPOINT_SCHEMAS, AnnotationTable, KeypointSchema
 from lit_loader.annotations.splitting import check_groups, hold_out
 from lit_loader.cli.index import figures_of, print_figures, print_reports, read_sets
@@ -76,7 +78,11 @@ def convert(arguments: argparse.Namespace) -> None:
         print_lines(
             f"the files do not hold the order of the classes; to read them again, give {shlex.join(words)}"
         )
-    print_lines(*splits_left_out(tables), f"written to {arguments.out}; next:", f"  {command}")
+    print_lines(
+        *splits_left_out({split: splits.get(split, split) for split in tables}),
+        f"written to {arguments.out}; next:",
+        f"  {command}",
+    )
     missing = [split for split in ("val", "test") if split not in tables]
     if missing and "train" in tables:
         taken = " ".join(f"--hold-out {split}=0.1" for split in missing)
@@ -122,14 +128,14 @@ def _class_names_not_kept(
 ) -> list[str]:
     """Return the classes in the order of their ids if a list that is read alone gives others; else nothing.
 
-    A list holds the class of each object. Its reader sorts those that occur, unless it is told their order.
+    A list holds the class of each object. Its reader sorts the classes that occur unless ``class_names`` give an order.
     """
     if to != "keypoints_txt" or "class" not in column_names(options["columns"]):
         return []
-    class_names = next(iter(tables.values())).class_names
-    counts = sum(table.class_counts() for table in tables.values())
-    occurring = sorted(name for name, count in zip(class_names, counts, strict=True) if count)
-    return [] if list(class_names) == occurring else list(class_names)
+    class_names = list(next(iter(tables.values())).class_names)
+    class_ids = np.unique(np.concatenate([table.labels for table in tables.values()]))
+    occurring = sorted(class_names[class_id] for class_id in class_ids)
+    return [] if class_names == occurring else class_names
 
 
 def _schema_value(schema: KeypointSchema) -> Any:

@@ -69,18 +69,18 @@ def index(arguments: argparse.Namespace) -> None:
         class_names=_class_names(arguments),
         policy=parse_actions(arguments.policy),
     )
-    print_lines(*splits_left_out(keys))
+    print_lines(*splits_left_out({stem: splits[name] for stem, name in keys.items()}))
     if stages["val"] is None:
         missing_stages = [stage for stage in ("val", "test") if stages[stage] is None]
         fractions = " ".join(f"dataset.{stage}_fraction=0.1" for stage in missing_stages)
         print_lines(
-            f"there is no split {' and no '.join(missing_stages)}; with {fractions} a run takes images of train for it"
+            f"no split is named {' or '.join(missing_stages)}; to hold out training images, add {fractions}"
         )
     print_lines("next:", f"  {command}")
 
 
 def _unique_stems(names: Iterable[str]) -> dict[str, str]:
-    """Return the names of sets by their stems; by itself a name whose stem another one has."""
+    """Return the names of sets by their stems; a name whose stem is in use already keeps its full text as the key."""
     stems: dict[str, str] = {}
     for name in names:
         stem = PurePosixPath(name).stem

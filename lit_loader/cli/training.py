@@ -24,33 +24,32 @@ _HYDRA_WORDS: Final = ("null", "true", "false", "nan", "inf")
 def splits_by_stage(names: Iterable[str]) -> dict[str, str | None]:
     """Return the split of each stage of a run: ``train``, ``val``, ``test``, or None for a stage without one.
 
-    Without ``train`` the first split under another name is trained on, else the first one. The test without ``test``
-    is that of ``val``. No stage shares the split that is trained on.
+    Without ``train``, the run trains on the first split that is not called ``val`` or ``test``, else on the first one.
+    Without ``test``, it tests on ``val``. It never validates or tests on its training split.
 
     Args:
         names: The names of the splits, in their order; one or more.
     """
     splits = list(names)
-    others = [split for split in splits if split not in ("val", "test")]
-    train = "train" if "train" in splits else (others or splits)[0]
+    unusual_splits = [split for split in splits if split not in ("val", "test")]
+    train = "train" if "train" in splits else (unusual_splits or splits)[0]
     val, test = (split if split in splits and split != train else None for split in ("val", "test"))
     return {"train": train, "val": val, "test": test or val}
 
 
-def splits_left_out(names: Iterable[str]) -> list[str]:
+def splits_left_out(names: Mapping[str, str]) -> list[str]:
     """Return a line on the splits that `training_command` does not use, or nothing.
 
     Args:
-        names: The names of the splits, in their order.
+        names: For each split the name of its file, folder or list.
     """
-    splits = list(names)
-    stages = splits_by_stage(splits)
-    unused = [split for split in splits if split not in stages.values()]
+    stages = splits_by_stage(names)
+    unused = [split for split in names if split not in stages.values()]
     if not unused:
         return []
     return [
         f"the command below trains on {stages['train']} and does not read {', '.join(unused)}; "
-        f"to validate or test on one of them, give val=NAME or test=NAME, such as val={unused[0]}"
+        f"to validate or test on one of them, give val=NAME or test=NAME, such as val={names[unused[0]]}"
     ]
 
 
@@ -67,7 +66,7 @@ def training_command(
     Args:
         format: The format's name.
         root: The data set's folder.
-        names: For each split what is read of it; `splits_by_stage` chooses the stages.
+        names: For each split the name of its file, folder or list; `splits_by_stage` chooses the stages.
         table: The set to train on, whose objects decide the task: with points landmarks, with boxes detection, with
             boxes that are all the whole image classification.
         options: For each split the options of its reader.

@@ -123,7 +123,7 @@ def test_no_stage_shares_the_split_that_is_trained_on(names, train, val, test):
 def test_the_command_never_tests_on_the_training_set(command, faces, read):
     out = command("index", "keypoints_txt", "faces", "train.txt", *read)
     (words,) = commands(out)
-    assert "with dataset.val_fraction=0.1 dataset.test_fraction=0.1 a run takes images of train" in out
+    assert "to hold out training images, add dataset.val_fraction=0.1 dataset.test_fraction=0.1" in out
     datamodule, _ = first_batch(words)
     assert datamodule.first_table(("train",)).num_images
     assert datamodule.first_table(("val", "test")) is None
@@ -137,6 +137,7 @@ def test_names_that_the_command_does_not_read_are_told(command, faces, read, cop
     out = command("index", "keypoints_txt", "faces", "one.txt", copy, *read)
     (words,) = commands(out)
     assert "dataset.train=one.txt" in words
+    assert f"such as val={copy}" in out
     assert f"trains on one and does not read {copy.removesuffix('.txt') if '/' not in copy else copy};" in out
 
 
