@@ -40,7 +40,7 @@ def test_sigterm_saves_and_the_printed_command_resumes_in_place_to_the_same_weig
     (word,) = printed_command(stopped)
     assert word == f"ckpt_path={tmp_path}/stopped/checkpoints/last.ckpt"
     assert shlex.quote(stopping_at(2)) in stopped.out  # it names code, which a file must not bring
-    resumed, second = run(word, "resume_in_place=true", RECORDED, "~callbacks.stopper")
+    resumed, second = run(word, "resume_in_place=true", RECORDED, stopping_at(99))
     assert resumed.code == 0, resumed.err
     assert f"checkpoints in {tmp_path}/stopped" in resumed.out
     assert {path.name for path in tmp_path.iterdir()} == {"whole", "stopped"}

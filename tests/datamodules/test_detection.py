@@ -272,7 +272,7 @@ def test_a_picture_of_a_batch_is_saved(shapes, tmp_path):
     )
     assert (tmp_path / "batch.png").stat().st_size > 5000
     assert len(figure.axes) == 4
-    assert all(axis.images[0].get_array().shape == (384, 384, 3) for axis in figure.axes)
+    assert all(axis.images[0].get_array().shape == (432, 432, 3) for axis in figure.axes)
 
 
 def test_another_source_changes_nothing_of_the_first(shapes):

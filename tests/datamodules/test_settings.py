@@ -145,7 +145,7 @@ def test_a_batch_of_every_mode_is_drawn(shapes, images):
     settings = {"size_divisor": 32} if images == "pad" else {}
     figure = DetectionDataModule(shapes, batch_size=3, images=images, **settings).plot_batch("val")
     assert len(figure.axes) == 3
-    assert [axis.images[0].get_array().shape for axis in figure.axes] == [(384, 384, 3)] * 3  # enlarged
+    assert [axis.images[0].get_array().shape for axis in figure.axes] == [(432, 432, 3)] * 3  # enlarged
 
 
 def test_what_cannot_be_drawn_is_refused(shapes):
