@@ -15,7 +15,7 @@ LOADER := $(addprefix tests/,device engine faults loader) $(addprefix --ignore=,
 STATE := $(addprefix tests/,parity portability resume samplers seeding shared_memory test_distributions.py test_exports.py \
 	test_extras.py test_forkserver.py test_hydra_app.py test_walk.py) $(addprefix --ignore=,$(IMPORTS))
 TRAINING := $(addprefix tests/,datamodules lightning transforms) $(IMPORTS)
-FILES := $(addprefix tests/,annotations callbacks examples formats recipes)
+FILES := $(addprefix tests/,annotations callbacks cli examples formats recipes)
 REST := $(addprefix --ignore=,$(filter-out --ignore=% $(IMPORTS),$(LOADER) $(STATE) $(TRAINING) $(FILES)))
 
 .PHONY: demo test parts soak lint bench clean

@@ -60,6 +60,7 @@ def metadata(wheel):
     return message_from_string(wheel.read(f"{NAME}.dist-info/METADATA").decode())
 
 
+@pytest.mark.soak
 def test_the_sdist_holds_the_tree_and_nothing_else(sdist):
     wanted = {f"{NAME}/{name}": path for name, path in files_below(*IN_SDIST).items()}
     assert set(sdist.getnames()) - set(wanted) == {f"{NAME}/.gitignore", f"{NAME}/PKG-INFO"}

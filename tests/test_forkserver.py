@@ -99,6 +99,7 @@ def test_the_users_preload_list_is_kept_and_a_worker_finds_in_the_server_what_wa
 
 
 @pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.soak), 1])
+@pytest.mark.soak
 def test_a_loader_that_needs_it_starts_it_with_torch_imported(tmp_path, seed):
     found = run(
         tmp_path,

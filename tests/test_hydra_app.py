@@ -66,6 +66,7 @@ def test_with_the_wheel(wheel, tmp_path):
 
 
 @needs_hydra_to_start
+@pytest.mark.soak
 def test_with_the_editable_install(tmp_path):
     place, module, _ = run_app(tmp_path / "app")
     assert Path(place).is_relative_to(ROOT)

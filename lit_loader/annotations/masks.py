@@ -272,7 +272,7 @@ def _inside(edges: _Edges, top: int, bottom: int, x_min: int, x_max: int) -> Bit
     if not len(cells) or edges.polygons[0] == edges.polygons[-1]:
         changes = np.zeros(shape, dtype=np.uint8)
         np.add.at(changes.reshape(-1), cells, np.uint8(1))  # wraps at 256, which is even
-        return np.cumsum(changes[:, :-1], axis=1, dtype=np.uint8) & 1
+        return np.cumsum(changes[:, :-1], axis=1, dtype=np.uint8) & np.uint8(1)
     # Of several polygons a row has pairs of crossings where it enters and leaves one of them: a pixel is inside of as
     # many as were entered and not left. One pass over the pixels draws all, however many there are.
     num_cells = shape[0] * shape[1]

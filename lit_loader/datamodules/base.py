@@ -151,7 +151,7 @@ class LoaderDataModule(LightningDataModule):
         return self._batch_sizes[stage] or self._batch_size
 
     @property
-    def trainer(self) -> Trainer | None:  # type: ignore[override] # a plain attribute in Lightning
+    def trainer(self) -> Trainer | None:
         """The trainer that uses the data module, or None.
 
         Raises:

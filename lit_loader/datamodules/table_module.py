@@ -28,6 +28,7 @@ from lit_loader.datasets import CacheSettings, ImageReading, SampleTable, Stage,
 from lit_loader.datasets.decoded import CachedReader, byte_count, byte_words
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
+from lit_loader.escaping import printable
 from lit_loader.samplers import SequentialSampler
 from lit_loader.seeding import preserved_generators
 
@@ -476,12 +477,12 @@ class TableDataModule(LoaderDataModule):
 
         Files of images are opened where a file of another set has the same size.
         """
-        sets = {}
+        sets: dict[str, AnnotationTable] = {}
         for stage in STAGES[:3]:
             tables = self.tables(stage)
             names = [stage] if len(tables) == 1 else [f"{stage}/{number}" for number in range(len(tables))]
             sets.update(zip(names, tables, strict=True))
-        return "\n".join([summary_table(self.summaries()), *copies_across(sets)])
+        return "\n".join([summary_table(self.summaries()), *map(printable, copies_across(sets))])
 
     def first_batch(self, stage: Stage) -> Any:
         """Return the first batch of a stage (of its first set) as the model gets it, on the CPU.

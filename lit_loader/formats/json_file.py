@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain, repeat, starmap
 from pathlib import Path
@@ -98,8 +98,10 @@ class _Feed:
 
     def parse(self) -> None:
         """Read the whole file."""
-        objects = starmap(_Object, repeat((self._document,))) if self._take else starmap(dict, repeat(()))
-        containers = chain([self._document], objects)  # the lines need no repeated keys: dict is faster
+        objects: Iterator[Any] = starmap(dict, repeat(()))  # faster, and lines need no repeated keys
+        if self._take:
+            objects = starmap(_Object, repeat((self._document,)))
+        containers = chain([self._document], objects)
         is_collecting = gc.isenabled()
         gc.disable()  # entries hold no cycles, and the collector would look at each of them several times
         try:

@@ -107,8 +107,19 @@ class DetectionTask(Task):
         """Return the targets of a batch as one dict of plain tensors an image, checked against the names."""
         targets = plain_targets(batch_targets(batch), masks=self.masks)
         labels = torch.cat([target["labels"] for target in targets])
-        check_labels(labels, self.class_names, argument="class_names", first=FIRST_LABEL)
+        if self.must_check(labels):
+            check_labels(labels, self.class_names, argument="class_names", first=FIRST_LABEL)
         return targets
+
+    def check_batch(self, batch: Any) -> None:
+        """Refuse labels without a name, in batches with one target for each image."""
+        try:
+            targets = batch_targets(batch)
+        except (TypeError, IndexError):  # a batch transform may make a batch of it that the task reads
+            return
+        labels = [plain(target["labels"]) for target in targets if "labels" in target]
+        if labels:
+            check_labels(torch.cat(labels), self.class_names, argument="class_names", first=FIRST_LABEL)
 
     def forward(self, images: Sequence[Tensor] | Tensor) -> list[dict[str, Tensor]]:
         """Return ``boxes``, ``labels`` and ``scores`` of every image; needs ``eval()``.

@@ -107,14 +107,25 @@ class MultiTask(DetectionTask):
                 f"the batch has no attributes {missing}, only {sorted(batch.attributes)}; ask the data module for "
                 "them, or leave them out of attributes"
             )
-        for name, values in self.attributes.items():
-            ids = batch.attributes[name][batch.attribute_masks[name]]
-            check_labels(ids, values, argument="attributes", first=0, note=f" for {name!r}")
+        if self.must_check(batch.labels):
+            self._check_attribute_values(batch)
         targets = super().read_targets(batch)
         for target, given in zip(targets, batch.target_list(), strict=True):
             target |= {name: plain(given[name]) for name in ("keypoints", *self.attributes)}
             target["keypoint_mask"] = given["visibility"] > 0
         return targets
+
+    def check_batch(self, batch: Any) -> None:
+        """Refuse labels and attribute values without a name."""
+        if isinstance(batch, MultiTaskBatch):
+            self._check_attribute_values(batch)
+            super().check_batch(batch)
+
+    def _check_attribute_values(self, batch: MultiTaskBatch) -> None:
+        for name, values in self.attributes.items():
+            if name in batch.attributes:
+                ids = batch.attributes[name][batch.attribute_masks[name]]
+                check_labels(ids, values, argument="attributes", first=0, note=f" for {name!r}")
 
 
 def _check_attributes(attributes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

@@ -122,6 +122,7 @@ def test_tensorboard_with_pictures(run, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.soak
 def test_wandb_offline(run, tmp_path):
     wandb = pytest.importorskip("wandb")
     _, words = commands("A logger")
@@ -133,6 +134,7 @@ def test_wandb_offline(run, tmp_path):
     assert list(run_folder(tmp_path).glob("wandb/offline-run-*"))
 
 
+@pytest.mark.soak
 def test_a_sweep_of_two_learning_rates(run, tmp_path):
     words, _ = commands("A sweep")
     run(words, *SHAPES)

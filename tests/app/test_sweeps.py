@@ -17,6 +17,7 @@ NO_VALIDATION = pytest.mark.filterwarnings("ignore:.*could not find the monitore
 
 
 @NO_VALIDATION
+@pytest.mark.soak
 def test_a_grid_finds_the_better_of_two_learning_rates(app):
     recorder.seen.clear()
     words = ["+callbacks.recorder._target_=tests.app.recorder.Recorder", "trainer.max_epochs=2"]
@@ -34,6 +35,7 @@ def test_a_grid_finds_the_better_of_two_learning_rates(app):
 
 @NO_VALIDATION
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:optuna", "ignore::FutureWarning:optuna")
+@pytest.mark.soak
 def test_a_seeded_search_runs_four_trials_and_returns_its_best(app):
     words = ["hparams_search=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.direction=minimize"]
     done = app("train", *words, *QUICK)

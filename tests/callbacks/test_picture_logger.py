@@ -177,6 +177,7 @@ def test_tensorboard_gets_the_pictures(datamodule, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.soak
 def test_wandb_gets_the_pictures(datamodule, tmp_path, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="the extra wandb is not installed")
     for name, value in (("WANDB_SILENT", "true"), ("WANDB_DIR", tmp_path), ("WANDB_MODE", "offline")):

@@ -46,6 +46,7 @@ def root(tmp_path):
 
 @needs("hydra")
 @needs("recipes")
+@pytest.mark.soak
 def test_mask_rcnn_trains_on_the_batches_of_a_composed_data_module(root, tmp_path):
     from lit_loader.configs import build_datamodule, compose_config
 

@@ -187,6 +187,7 @@ def test_what_is_not_known_is_said_and_attributes_have_a_row_of_their_own():
     assert arrived.get_title(loc="left") == "arrived share"
 
 
+@pytest.mark.soak
 def test_eighty_classes_are_drawn_without_texts_over_each_other():
     figure = draw_class_report([report_of(80)])
     figure.savefig(io.BytesIO(), dpi=60)

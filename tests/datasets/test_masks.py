@@ -175,6 +175,7 @@ def mask_rcnn(num_classes=3, **settings):
     )
 
 
+@pytest.mark.soak
 def test_mask_rcnn_learns_drawn_polygons(tmp_path):
     table = draw_polygons(tmp_path / "set", num_images=48)
     dataset = DetectionDataset(

@@ -157,6 +157,7 @@ def note_at_the_end(file, _worker_id):
     util.Finalize(None, lambda: file.write_text(str(gc.get_freeze_count())), exitpriority=0)
 
 
+@pytest.mark.soak
 def test_a_spawned_workers_collector_frees_everything_as_it_ends(tmp_path):
     """Or libraries print at its exit what was not freed."""
     note = partial(note_at_the_end, tmp_path / "frozen")

@@ -62,6 +62,7 @@ def test_the_xml_set_holds_what_the_lists_hold(lists, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
+@pytest.mark.soak
 def test_the_xml_set_trains_all_tasks_on_torchvisions_backbone_and_draws_its_classes(lists, tmp_path, capsys):
     assert main(lists) == 0
     capsys.readouterr()

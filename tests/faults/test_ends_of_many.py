@@ -83,6 +83,7 @@ def check_flat(count):
         assert second_pss - first_pss < max(count // 2 * BATCH_BYTES, 8 << 20)
 
 
+@pytest.mark.soak
 def test_thirty_loaders_leave_everything_flat():
     check_flat(30)
 
@@ -183,6 +184,7 @@ def run_script(tmp_path, text):
     )
 
 
+@pytest.mark.soak
 def test_a_fork_of_a_process_with_live_iterators_may_end_as_any_process_does(tmp_path):
     """All finalizers of the fork run, those of multiprocessing too; and its parent's iterators go on."""
     done = run_script(

@@ -11,7 +11,7 @@ from lit_loader.formats import read_annotations
 from tests.formats.coco_set import CocoSet
 
 PACKAGE = str(Path(lit_loader.__file__).parent) + "/"
-MOST_FILES = 5
+MOST_FILES = 6  # `image_sizes.py` looks whether EXIF turns the image
 
 
 def calls(root, *, num_images):
@@ -38,7 +38,7 @@ def calls(root, *, num_images):
     return found
 
 
-def test_a_record_passes_at_most_five_files(tmp_path):
+def test_a_record_passes_at_most_six_files(tmp_path):
     few, many = calls(tmp_path, num_images=5), calls(tmp_path, num_images=45)
     once_a_record = {function for function, count in many.items() if count - few[function] >= 40}
     files = {file for file, _ in once_a_record}

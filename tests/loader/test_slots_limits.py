@@ -94,6 +94,7 @@ with loader_of(Large(8, (25_000, 167)), prefetch_factor=1) as loader:
 """
 
 
+@pytest.mark.soak
 def test_batches_of_200_megabytes_pass_a_dev_shm_of_64():
     if not may_mount():
         pytest.skip("this user may not mount a small /dev/shm in a process of its own")

@@ -55,6 +55,7 @@ def fails(worker):
     raise ArithmeticError("not ready")
 
 
+@pytest.mark.soak
 def test_workers_of_a_fork_server_have_the_default_dtype_of_the_main_process():
     """Torch's have it only under fork, so that the start method decides on the dtype of batches."""
     torch.set_default_dtype(torch.float64)

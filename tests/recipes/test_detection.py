@@ -259,3 +259,20 @@ def test_targets_in_columns_are_refused() -> None:
     images, _ = batch()
     with pytest.raises(TypeError, match="one dict per image"):
         module().training_step((images, {"boxes": torch.zeros(2, 1, 4), "labels": torch.ones(2, 1)}), 0)
+
+
+def test_labels_without_a_name_are_refused_before_the_transfer() -> None:
+    images, targets = batch()
+    task = module()
+    task.check_batch((images, targets))
+    wrong = [target | {"labels": torch.full_like(target["labels"], 99)} for target in targets]
+    with pytest.raises(ValueError, match="labels 99 to 99 must lie in 1 to"):
+        task.check_batch((images, wrong))
+    task.check_batch({"images": images})  # a batch transform may read it
+
+
+def test_a_step_reads_no_labels_that_a_loader_has_checked(monkeypatch: Any) -> None:
+    task = module()
+    monkeypatch.setattr(task, "must_check", lambda values: False)
+    monkeypatch.setattr("lit_loader.recipes.detection.check_labels", lambda *_, **__: pytest.fail("checked"))
+    task.read_targets(batch())

@@ -27,6 +27,7 @@ def task(*, detector: dict[str, Any] | None = None, **changes: Any) -> MultiTask
     return MultiTask(partial(fcos_small, **SMALL | (detector or {})), **settings | changes)
 
 
+@pytest.mark.soak
 def test_it_learns_boxes_classes_points_and_an_attribute_of_drawn_squares() -> None:
     model, batch = task(), multi_task_batch(8)
     overfit(model, batch, steps=70, learning_rate=2e-2)
@@ -171,6 +172,7 @@ def test_a_checkpoint_of_a_model_by_name_loads_by_itself(tmp_path: Any) -> None:
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.soak
 def test_a_step_of_faster_rcnn_with_frozen_and_slow_layers_by_name(tmp_path: Any) -> None:
     builder = partial(fasterrcnn_mobilenet_v3_large_320_fpn, min_size=64, max_size=96)
     names = {"class_names": CLASSES, "keypoint_names": CORNERS, "attributes": {"finish": FINISH}}
@@ -225,6 +227,8 @@ def test_batches_that_do_not_fit_the_names_are_refused_with_the_remedy() -> None
     wrong = batch._replace(attributes={"finish": torch.full_like(batch.labels, 2)})
     with pytest.raises(ValueError, match="must lie in 0 to 1 for 'finish'"):
         task().training_step(wrong, 0)
+    with pytest.raises(ValueError, match="must lie in 0 to 1 for 'finish'"):
+        task().check_batch(wrong)  # before the transfer
     with pytest.raises(ValueError, match=r"no attributes \['colour'\]"):
         task(attributes={"colour": ("red", "blue")}).training_step(batch, 0)
     with pytest.raises(ValueError, match="objects have 4 points"):

@@ -92,7 +92,7 @@ def test_a_duplicate_image_counts_as_one_in_which_there_is_nothing() -> None:
         if kept:
             others.update([found[row] for row in kept], [wanted[row] for row in kept])
         assert all(len(one["boxes"]) == 2 for one in (*found, *wanted))  # nothing of the caller's is changed
-    assert without.metric.compute_scores() == others.compute_scores()
+    assert repr(without.metric.compute_scores()) == repr(others.compute_scores())  # NaN is not equal to NaN
     assert 0 < others.compute_scores().map < 1
     assert [len(entry) for entry in without.metric.detection_scores] == [2, 2, 2, 2, 0, 0, 0, 0, 0]
 

@@ -164,6 +164,7 @@ def test_another_bit_generator_of_numpys_is_compared_too():
     "looks",
     ["thread_draws._cpu_times_of_others(set())", "thread_draws._states()", "generators._process_states()"],
 )
+@pytest.mark.soak
 def test_looking_at_threads_and_generators_while_tensors_are_collected_ends(looks):
     code = f"""
         import gc, threading, time
