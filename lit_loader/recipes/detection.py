@@ -115,9 +115,13 @@ class DetectionTask(Task):
         """Refuse labels without a name, in batches with one target for each image."""
         try:
             targets = batch_targets(batch)
-        except (TypeError, IndexError):  # a batch transform may make a batch of it that the task reads
+        except (TypeError, LookupError):  # a batch transform may make a batch of it that the task reads
             return
-        labels = [plain(target["labels"]) for target in targets if "labels" in target]
+        labels = [
+            plain(target["labels"])
+            for target in targets
+            if isinstance(target, Mapping) and "labels" in target
+        ]
         if labels:
             check_labels(torch.cat(labels), self.class_names, argument="class_names", first=FIRST_LABEL)
 
