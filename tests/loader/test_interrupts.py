@@ -89,7 +89,9 @@ def test_ctrl_c_while_a_batch_gives_its_slot_back_comes_again(monkeypatch):
 def test_a_signal_handler_takes_the_batch_that_is_waited_for_and_the_wait_goes_on_for_the_next(worker_method):
     with DataLoader(Slow(0.2, 6), num_workers=1, seed=0, worker_method=worker_method) as loader:
         iterator = iter(loader)
-        found = [int(next(iterator))]  # a signal while processes are forked would fork within the hooks of a fork
+        found = [
+            int(next(iterator))
+        ]  # a signal while processes are forked would fork within the hooks of a fork
         before = signal.signal(signal.SIGALRM, lambda *_: found.append(int(next(iterator))))
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.1)
