@@ -42,6 +42,7 @@ parts: # the suite in an environment that is there: make parts PY=python
 
 soak: $(READY) ## the long, exhaustive runs
 	$(PY) -m pytest -m soak --timeout=3600
+	$(PY) -m pytest -m 'hypothesis and not soak' --hypothesis-profile=soak --timeout=3600
 
 lint: $(READY) ## style and types
 	$(PY) -m ruff check .

@@ -72,8 +72,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
-hypothesis.settings.load_profile("untimed")
+# No deadlines: a busy machine is not a bug. `make test` tries the same few examples each time, `make soak` random ones.
+hypothesis.settings.register_profile("test", deadline=None, derandomize=True, max_examples=40)
+hypothesis.settings.register_profile("soak", deadline=None, max_examples=400)
+hypothesis.settings.load_profile("test")
 
 # Tests define datasets within functions, which the default of Python 3.14, forkserver, would pickle. Tests of the other
 # start methods name theirs.

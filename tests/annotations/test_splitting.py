@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_loader.annotations import AnnotationTable
@@ -90,7 +90,6 @@ def test_the_order_of_the_images_changes_nothing_and_the_seed_does():
     assert paths(table, 0) != paths(table, 1)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     images=st.lists(
         st.tuples(st.integers(0, 8), st.sets(st.integers(0, 4), max_size=3)), min_size=1, max_size=60

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import default_collate as torch_default_collate
 from torchvision import tv_tensors
@@ -185,7 +185,6 @@ def batches(draw):
     return batch
 
 
-@settings(max_examples=600, deadline=None)
 @given(batches())
 def test_collation_gives_torchs_result_or_torchs_error(batch):
     assert outcome(default_collate, batch) == outcome(torch_default_collate, batch)

@@ -22,7 +22,7 @@ def write_coco(table, path, **options):
     return write_annotations("coco", table, path.parent, path.name, **{"progress": False} | options)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(table=tables(exact=True))
 def test_any_table_written_and_read_is_the_same_table(tmp_path_factory, table):
     root = tmp_path_factory.mktemp("set")
@@ -50,7 +50,6 @@ def table_of(boxes, **columns):
 SIDES = st.floats(-(2.0**14), 2.0**14, width=32).filter(lambda side: not 0 < abs(side) < 1e-3)
 
 
-@settings(max_examples=60, deadline=None)
 @given(corners=st.lists(st.tuples(SIDES, SIDES, SIDES, SIDES), min_size=1, max_size=12))
 def test_boxes_of_pixels_come_back_bit_for_bit(tmp_path_factory, corners):
     boxes = [

@@ -8,7 +8,7 @@ import time
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_loader.errors import AnnotationError, UnsafePathError
@@ -46,7 +46,6 @@ def rebuilt(root):
     return found
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     document=st.dictionaries(TEXT, VALUES, max_size=5),
     indent=st.sampled_from([None, 0, 2]),

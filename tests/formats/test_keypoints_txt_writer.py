@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_loader.annotations.keypoints import KeypointSchema
@@ -70,7 +70,6 @@ def values(table):
     return [None if i < 0 else attribute.names[i] for i in attribute.ids.tolist()]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     data=st.data(), separator=st.sampled_from([None, ",", ";", "\t"]), box_format=st.sampled_from(BOX_FORMATS)
 )

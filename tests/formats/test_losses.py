@@ -38,7 +38,7 @@ NO_POINTS = {
 }
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(table=tables())
 def test_coco_loses_something_exactly_when_it_is_said(tmp_path_factory, table):
     root = tmp_path_factory.mktemp("set")

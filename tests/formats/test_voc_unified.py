@@ -26,7 +26,7 @@ def write_voc(table, root, **options):
     return write_annotations("voc", table, root, table.split or ".", progress=False, **options)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(table=tables())
 def test_any_table_written_and_read_without_a_further_argument_is_the_same_table(tmp_path_factory, table):
     root = tmp_path_factory.mktemp("set")
@@ -38,7 +38,7 @@ def test_any_table_written_and_read_without_a_further_argument_is_the_same_table
         assert (root / "twice/Annotations" / path.name).read_bytes() == path.read_bytes()
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(table=tables(), picked=st.integers(0, 3))
 def test_every_subset_of_a_written_set_has_the_columns_of_the_whole(tmp_path_factory, table, picked):
     root = tmp_path_factory.mktemp("set")

@@ -41,7 +41,7 @@ def make_images(table, root):
         Image.new("1", (int(table.widths[i]), int(table.heights[i]))).save(root / path, "png")
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(table=tables(exact=True), folder=st.sampled_from(["images", "images/train", "pictures"]))
 def test_any_table_of_boxes_or_points_written_and_read_is_the_same_table(tmp_path_factory, table, folder):
     root = tmp_path_factory.mktemp("set")
@@ -65,7 +65,7 @@ SIDE = st.integers(1, 4000)
 COORDINATE = st.floats(-50, 5000, width=32).map(lambda value: value + 0.0)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(
     polygons=st.lists(st.lists(st.tuples(COORDINATE, COORDINATE), min_size=3, max_size=6), max_size=4),
     size=st.tuples(SIDE, SIDE),

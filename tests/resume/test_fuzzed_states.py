@@ -43,7 +43,7 @@ def try_to_load(name, state):
 
 @pytest.mark.filterwarnings("ignore::lit_loader.errors.ResumeWarning")
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_one_field_is_wrong_or_missing_or_too_many(name, data):
     state = copy.deepcopy(STATES[name])
@@ -57,7 +57,7 @@ def test_one_field_is_wrong_or_missing_or_too_many(name, data):
 
 @pytest.mark.filterwarnings("ignore::lit_loader.errors.ResumeWarning")
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_only_what_a_loader_may_have_saved_is_taken(name, data):
     state = copy.deepcopy(STATES[name])

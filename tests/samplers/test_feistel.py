@@ -10,7 +10,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_loader.samplers import RandomSampler
@@ -24,7 +24,6 @@ def same(count):
     return np.full(count, 1 / count)
 
 
-@settings(max_examples=60)
 @given(key=st.integers(0, 2**64 - 1), length=st.integers(1, 5000))
 def test_every_index_comes_once(key, length):
     assert sorted(feistel_order(key, length)[:].tolist()) == list(range(length))
@@ -37,7 +36,6 @@ def test_lengths_at_the_edges(length):
     assert np.array_equal(np.sort(values), np.arange(length))
 
 
-@settings(max_examples=80)
 @given(
     key=st.integers(0, 2**64 - 1),
     length=st.integers(1, 60_000),

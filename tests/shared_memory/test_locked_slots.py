@@ -7,7 +7,7 @@ import os
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_loader.shared_memory import mapping, slots
@@ -95,7 +95,6 @@ def test_memory_is_locked_once_for_each_slot_and_anew_when_a_batch_is_larger(lin
     assert len(lock.log) == 3
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40 << 20), st.integers(1 << 14, 8 << 20)), min_size=1, max_size=6))
 def test_one_range_holds_all_of_a_batch_and_at_most_twice_its_bytes_and_2_mib_or_nothing_is_locked(places):
     lock = FakeLock()

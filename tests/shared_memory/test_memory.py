@@ -9,7 +9,7 @@ import mmap
 import os
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_loader.shared_memory import MemoryFile, mapping
@@ -193,7 +193,6 @@ def test_bytes_of_a_slot_can_be_read_without_mapping_it(file):
     assert bytes_at(one, 12345, 10).value == b"xyz"
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=20))
 def test_ranges_that_were_added_never_overlap_and_none_is_refused_without_need(pairs):
     ranges, taken = [], set()
@@ -205,7 +204,6 @@ def test_ranges_that_were_added_never_overlap_and_none_is_refused_without_need(p
     assert ranges == sorted(ranges)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 700)), max_size=12))
 def test_merged_ranges_hold_every_place_are_apart_and_no_larger_than_they_need_to_be(places):
     ranges = merge_ranges(((offset, offset + length) for offset, length in places), gap=ALIGNMENT)

@@ -72,7 +72,7 @@ def check_loader(num_examples, *, told, **arguments):
         Drawn(told=told), batch_sampler=named, num_workers=2, persistent_workers=True, **collate, **arguments
     ) as loader:
 
-        @settings(max_examples=num_examples, deadline=None, database=None, derandomize=True)
+        @settings(max_examples=num_examples, database=None, derandomize=True)
         @given(
             structure=NUMBERS,
             values=NUMBERS,
@@ -128,7 +128,6 @@ def test_torchs_own_workers_deliver_the_same():
     assert num_same > 12
 
 
-@settings(max_examples=120, deadline=None)
 @given(structure=NUMBERS, values=NUMBERS, stackable=st.booleans())
 def test_any_sample_comes_through_a_slot_as_through_a_pipe(structure, values, stackable):
     sample = draw(Key(structure, values, ""), stackable=stackable)
@@ -140,7 +139,6 @@ def test_any_sample_comes_through_a_slot_as_through_a_pipe(structure, values, st
                 assert_same(found, sample)
 
 
-@settings(max_examples=60, deadline=None)
 @given(structure=NUMBERS, values=st.lists(NUMBERS, min_size=4, max_size=4), stackable=st.booleans())
 def test_any_samples_come_in_one_batch_as_they_are(structure, values, stackable):
     samples = [draw(Key(structure, value, ""), stackable=stackable) for value in values]

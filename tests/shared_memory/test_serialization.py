@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision import tv_tensors
 
@@ -32,7 +32,6 @@ DTYPES = [
 ]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     dtype=st.sampled_from(DTYPES),
     shape=st.lists(st.integers(0, 4), max_size=4),

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision import tv_tensors
 from torchvision.transforms import v2
@@ -118,7 +118,6 @@ def test_letterbox_pads_with_fill_and_masks_with_zero():
     assert target["masks"][:, 10:90].all()
 
 
-@settings(max_examples=200, deadline=None)
 @given(*(st.integers(1, 300) for _ in range(4)))
 def test_letterbox_fills_the_canvas_exactly_and_touches_two_sides(height, width, canvas_height, canvas_width):
     scaled, (left, top, right, bottom) = letterbox_geometry((height, width), (canvas_height, canvas_width))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional
 
@@ -20,7 +20,6 @@ def pixels_of(height, width, *, seed=0):
     return torch.randint(0, 256, (height, width, 3), dtype=torch.uint8, generator=draws).permute(2, 0, 1)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.data(), SIDE, SIDE, SIDE, SIDE, st.booleans())
 def test_a_cut_of_whole_pixels_has_torchvisions_bits(data, height, width, new_height, new_width, planes):
     pixels = pixels_of(height, width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision import tv_tensors
 from torchvision.transforms import v2
@@ -52,7 +52,6 @@ def test_min_size_and_min_area_are_obeyed(arguments, kept):
     assert SanitizeObjects(**arguments)(IMAGE, make_target())[1]["labels"].tolist() == kept
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(*(st.floats(-10, 45) for _ in range(4))), max_size=6))
 def test_every_per_object_field_loses_the_same_rows(rows):
     count = len(rows)

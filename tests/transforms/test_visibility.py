@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchvision import tv_tensors
 from torchvision.transforms import v2
@@ -34,7 +34,6 @@ def test_the_edges_belong_to_the_canvas_and_what_is_beyond_or_not_finite_does_no
     assert target["visibility"].tolist() == [[2] * len(inside) + [0] * len(outside)]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.floats(-9, 40), st.floats(-9, 40), st.integers(0, 2)), max_size=8))
 def test_visibility_is_kept_inside_zero_outside_and_coordinates_stay(rows):
     given_target = make_target([row[:2] for row in rows], [row[2] for row in rows])
