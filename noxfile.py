@@ -22,7 +22,6 @@ TEST_TOOLS = {"build", "hatchling", "hypothesis", "pip", "psutil", "pytest", "py
 LIGHTNING = [
     f"tests/{part}" for part in ("app", "callbacks", "datamodules", "examples", "lightning", "recipes")
 ]
-NEED_HYDRA = ("lit_loader.app", "lit_loader.cli.tune", "lit_loader.configs")
 
 
 @nox.session(python=PYTHONS)
@@ -63,8 +62,15 @@ def base(session: nox.Session) -> None:
 def imports(session: nox.Session, extras: str) -> None:
     """Every public module is imported without a warning, in the base install and with all extras."""
     session.install("--editable", f".{extras}")
-    modules = [name for name in public_modules() if extras or not name.startswith(NEED_HYDRA)]
+    modules = [name for name in public_modules() if extras or not needs_hydra(name)]
     session.run("python", "-W", "error", "-c", f"import {', '.join(modules)}")
+
+
+def needs_hydra(module: str) -> bool:
+    """Whether a module needs the extra ``hydra``: those of the app, but for the commands without a config."""
+    if module.startswith("lit_loader.app.commands"):
+        return module.endswith(".tune")
+    return module.startswith("lit_loader.app.")
 
 
 # A reused environment would hold the extras of the run before.

@@ -35,8 +35,8 @@ from benchmarks.memory import pss_bytes
 from benchmarks.rounds import compare, cpu_seconds, judge
 from lit_loader import DataLoader
 from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.formats import read_annotations
 from lit_loader.datasets.targets import object_target
-from lit_loader.formats import read_annotations
 
 NUM_IMAGES, OBJECTS_AN_IMAGE, EPOCHS = 100_000, 5, 10
 _CLASSES: Final = [f"class {number}" for number in range(80)]

@@ -21,7 +21,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from benchmarks.rounds import Pass
-from lit_loader.datasets import decode_image, open_image
+from lit_loader.images import decode_image, open_image
 
 __all__ = ["BareSteps", "Shown", "bare_passes", "draw_crops", "draw_sizes", "write_pixels"]
 

@@ -14,6 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lit_loader.annotations import AnnotationTable, image_labels
+from lit_loader.annotations.formats import read_annotations
 from lit_loader.datamodules import (
     ClassAwareSamplerConfig,
     ClassBalancedSamplerConfig,
@@ -25,7 +26,6 @@ from lit_loader.datamodules import (
     WeightedSamplerConfig,
 )
 from lit_loader.datasets import draw_shapes, labelled_samples
-from lit_loader.formats import read_annotations
 from lit_loader.types import IndexArray
 
 NATURAL: Final = "sequential"

@@ -12,8 +12,8 @@ from torchvision.transforms.v2.functional import pil_to_tensor
 
 from benchmarks.rounds import compare, run
 from lit_loader.annotations import class_weights, image_weights
+from lit_loader.annotations.formats import read_annotations
 from lit_loader.datasets import draw_shapes
-from lit_loader.formats import read_annotations
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "bccd" / "BCCD"
 

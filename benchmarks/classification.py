@@ -27,9 +27,10 @@ from benchmarks.peers import ffcv_pass, has_ffcv, has_spdl, scaled_decode, spdl_
 from benchmarks.photographs import write_photographs
 from benchmarks.rounds import Pass, compare, judge, passes, run
 from lit_loader import DataLoader
+from lit_loader.annotations.formats import read_annotations
 from lit_loader.collate import ClassificationCollate
-from lit_loader.datasets import CacheSettings, ClassificationDataset, ImageReading, decode_image
-from lit_loader.formats import read_annotations
+from lit_loader.datasets import ClassificationDataset
+from lit_loader.images import CacheSettings, ImageReading, decode_image
 from lit_loader.transforms import classification_transforms
 
 __all__ = ["BATCH_SIZE", "REFERENCE", "SIDE", "SIZES", "Recipe", "epoch_order", "our_dataset", "our_loaders"]

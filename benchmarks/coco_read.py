@@ -19,7 +19,7 @@ from typing import Any
 import ijson
 
 from benchmarks.rounds import compare, judge, run
-from lit_loader.formats import read_annotations
+from lit_loader.annotations.formats import read_annotations
 
 NUM_IMAGES, NUM_OBJECTS, NUM_CLASSES = 20_000, 100_000, 80
 WIDTH, HEIGHT = 640, 480

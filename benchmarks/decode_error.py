@@ -20,7 +20,7 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from lit_loader.datasets import decode_image, open_image
+from lit_loader.images import decode_image, open_image
 from lit_loader.transforms import CropToObjects, DecodeAwareCompose, landmark_transforms
 
 SIZES = ((375, 500), (481, 639), (960, 1280))

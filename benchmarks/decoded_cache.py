@@ -31,7 +31,8 @@ from benchmarks.peers import ffcv_pass, has_ffcv
 from benchmarks.photographs import write_photographs
 from benchmarks.rounds import compare, judge, passes, run
 from lit_loader.collate import ClassificationCollate
-from lit_loader.datasets import CacheSettings, ClassificationDataset
+from lit_loader.datasets import ClassificationDataset
+from lit_loader.images import CacheSettings
 
 EPOCHS = 2
 BARS = {

@@ -29,8 +29,8 @@ from benchmarks.peers import has_spdl, scaled_decode, spdl_pass
 from benchmarks.photographs import write_photographs
 from benchmarks.rounds import Pass, compare, judge, passes, run
 from lit_loader import DataLoader, DetectionDataset
-from lit_loader.datasets import CacheSettings, ImageReading
-from lit_loader.formats import read_annotations
+from lit_loader.annotations.formats import read_annotations
+from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.transforms import detection_transforms
 
 __all__ = ["LONGEST", "SIDES", "SIZE", "collate", "our_dataset"]

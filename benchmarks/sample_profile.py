@@ -25,7 +25,7 @@ from benchmarks.photographs import write_photographs
 from benchmarks.rounds import run
 from lit_loader import DataLoader
 from lit_loader.collate import ClassificationCollate
-from lit_loader.datasets import CacheSettings
+from lit_loader.images import CacheSettings
 
 NUM_FILES, NUM_SAMPLES = 32, 96
 COLUMNS = ("whole", "decode", "resample", "Python", "hand-over", "limit")

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 
 from benchmarks.rounds import Pass, compare, judge, run
 from lit_loader import DataLoader
-from lit_loader.device import CudaPageLock, DeviceStreams, PendingTransfer
+from lit_loader.loader.device import CudaPageLock, DeviceStreams, PendingTransfer
 
 BATCH, NUM_BATCHES, STEP_S = 64, 60, 0.02
 WORKERS: dict[str, Any] = {"batch_size": BATCH, "num_workers": 4, "persistent_workers": True}

@@ -16,9 +16,8 @@ from collections.abc import Sequence
 
 import torch
 
-from lit_loader.configs import build_datamodule, compose_config
-from lit_loader.resources import count_cores
-from lit_loader.tuning import (
+from lit_loader.app.composition import build_datamodule, compose_config
+from lit_loader.app.tuning import (
     INLINE,
     METHODS,
     Candidate,
@@ -27,6 +26,7 @@ from lit_loader.tuning import (
     median,
     search_settings,
 )
+from lit_loader.foundation.host import count_cores
 
 ROUNDS = 5
 WINDOW_S = 1.0

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from PIL import Image
 
-from lit_loader.formats import Reader, Rows, read_annotations, register_format
+from lit_loader.annotations.formats import Reader, Rows, read_annotations, register_format
 
 LINES = "cats/a.png;cat;2;3;10;8\ncats/a.png;dog;1;1;6;6\nb.png;cat;0;0;12;broken\n"
 

@@ -14,8 +14,8 @@ import argparse
 import shutil
 from pathlib import Path
 
+from lit_loader.annotations.formats import write_annotations
 from lit_loader.datasets import ShapesSource, Stage
-from lit_loader.formats import write_annotations
 
 COLUMNS = "path class box points_v attribute:finish"
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import torch
 
-from lit_loader.worker_manager import WorkerManager
+from lit_loader.loader.worker_manager import WorkerManager
 from tests.extras import absent_extra, is_installed
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"

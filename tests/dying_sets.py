@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import Dataset
 
 from lit_loader.engine.channels import FrameWriter
-from lit_loader.shared_memory import SlotWriter
+from lit_loader.memory import SlotWriter
 
 __all__ = ["Dying", "first_time", "poison_pipe", "poison_slot"]
 

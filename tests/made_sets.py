@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from lit_loader.annotations.formats import write_annotations
 from lit_loader.annotations.keypoints import keypoint_schema
-from lit_loader.formats import write_annotations
 from tests.drawn_set import SIZE, draw_set
 
 WITHOUT_POINTS = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}

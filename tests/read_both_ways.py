@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torchvision import tv_tensors
 
-from lit_loader.datasets import decode_image, open_image
+from lit_loader.images import decode_image, open_image
 
 __all__ = ["HEIGHT", "LARGEST", "LEAST_PSNR", "RARE", "WIDTH", "both", "target"]
 

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
-from lit_loader.cli import main
+from lit_loader.app.commands import main
 
 SMALL = [
     "experiment=shapes",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 
-from lit_loader.configs import ConfigError, build_datamodule, compose_config, worker_override
+from lit_loader.app.composition import ConfigError, build_datamodule, compose_config, worker_override
 
 CONF = Path(__file__).parents[1] / "conf"
 SHAPES = ["dataset=shapes"]

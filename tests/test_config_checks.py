@@ -8,7 +8,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from lit_loader.configs import ConfigError, validate
+from lit_loader.app.composition import ConfigError, validate
 from tests.shipped_configs import composed_once
 
 

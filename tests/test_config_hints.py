@@ -11,7 +11,7 @@ from hydra.errors import ConfigCompositionException, MissingConfigException
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lit_loader.configs import compose_config, run_with_hints
+from lit_loader.app.composition import compose_config, run_with_hints
 from tests.shipped_configs import composed
 
 
@@ -180,7 +180,7 @@ def test_other_errors_are_not_swallowed():
 @pytest.mark.parametrize("lines", [1, 100_000])
 def test_a_reader_that_leaves_early_ends_the_run_quietly(lines, unbuffered):
     code = (
-        "import sys; from lit_loader.configs import run_with_hints\n"
+        "import sys; from lit_loader.app.composition import run_with_hints\n"
         "def main():\n"
         "    sys.stdin.read()\n"
         f"    for line in range({lines}): print('line', line)\n"
@@ -197,7 +197,7 @@ def test_a_reader_that_leaves_early_ends_the_run_quietly(lines, unbuffered):
 
 def test_a_pipe_that_is_not_the_output_is_not_taken_for_it():
     code = (
-        "from lit_loader.configs import run_with_hints\n"
+        "from lit_loader.app.composition import run_with_hints\n"
         "def main(): raise BrokenPipeError('another')\n"
         "run_with_hints(main)"
     )

@@ -11,10 +11,10 @@ from hydra.utils import instantiate
 from lightning.pytorch import Trainer
 from omegaconf import OmegaConf
 
-from lit_loader.configs import build_datamodule, validate
-from lit_loader.datasets import MAX_PIXELS
+from lit_loader.app.composition import build_datamodule, validate
+from lit_loader.foundation.signatures import signature_of
+from lit_loader.images import MAX_PIXELS
 from lit_loader.samplers import GroupedSampler
-from lit_loader.signatures import signature_of
 from tests.drawn_set import draw_set
 from tests.shipped_configs import (
     CONF,

@@ -6,7 +6,7 @@ import pytest
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer
 
-from lit_loader.configs import build_datamodule, compose_config
+from lit_loader.app.composition import build_datamodule, compose_config
 from lit_loader.recipes import model_kwargs_from_datamodule
 from tests.documents import PAGES, commands
 from tests.made_sets import MAKERS, split_in_two

@@ -112,7 +112,7 @@ def test_the_metadata_says_what_pyproject_says(metadata):
 
 def test_the_wheel_installs_the_program(wheel):
     text = wheel.read(f"{NAME}.dist-info/entry_points.txt").decode()
-    assert text.split() == ["[console_scripts]", "lit-loader", "=", "lit_loader.cli:main"]
+    assert text.split() == ["[console_scripts]", "lit-loader", "=", "lit_loader.app.commands:main"]
 
 
 def test_the_newest_version_of_the_changelog_is_this_one():

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from hydra.utils import instantiate
 
-from lit_loader.configs import compose_config, validate
+from lit_loader.annotations.formats import read_annotations, readers
+from lit_loader.app.composition import compose_config, validate
 from lit_loader.datasets import FormatSource, VocSource, draw_shapes
-from lit_loader.formats import read_annotations, readers
 from tests.documents import ALL, PAGES, README, ROOT, blocks, commands
 from tests.examples.forked_scripts import ForkedScripts
 from tests.formats.text_sets import write_image
@@ -47,7 +47,8 @@ def test_the_python_examples_run(code, scripts, tmp_path):
     if "class BoxesReader" in code:  # what it is for
         write_image(tmp_path / "a.png")
         (tmp_path / "boxes.txt").write_text("a.png cat 1 2 9 8\n")
-        code += "\nfrom lit_loader.formats import read_annotations, register_format\nregister_format(BoxesReader)\n"
+        code += "\nfrom lit_loader.annotations.formats import read_annotations, register_format\n"
+        code += "register_format(BoxesReader)\n"
         code += 'print(read_annotations("boxes", ".", "boxes.txt").boxes.tolist()[0][3])\n'
     (tmp_path / "example.py").write_text(code)
     done = scripts.run(tmp_path / "example.py", cwd=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path)})

@@ -149,7 +149,7 @@ def test_the_loader_has_imported_what_its_workers_need():
 @needs("hydra")
 def test_importing_the_package_imports_no_torch_and_starts_nothing():
     code = (
-        "import sys, threading, lit_loader, lit_loader.configs;"
+        "import sys, threading, lit_loader, lit_loader.app.composition;"
         "assert not {'torch', 'lightning'} & set(sys.modules), 'heavy';"
         "assert threading.active_count() == 1"
     )

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lit_loader.extras import require
+from lit_loader.foundation.extras import require
 
 
 def test_require_returns_the_module():
@@ -60,7 +60,7 @@ import torch
 
 import lit_loader
 import lit_loader.recipes
-from lit_loader.cli import main
+from lit_loader.app.commands import main
 from lit_loader.datasets import draw_shapes
 
 for name in lit_loader.__all__:
@@ -89,11 +89,11 @@ for words in (["tune"], ["tune", "--config-dir", FOLDER], ["train", "experiment=
         assert main(words) == 1
     assert "pip install 'lit-loader[hydra]'" in errors.getvalue(), errors.getvalue()
 for extra, feature in (
-    ("hydra", lambda: importlib.import_module("lit_loader.configs")),
+    ("hydra", lambda: importlib.import_module("lit_loader.app.composition")),
     ("plot", lambda: datamodule.plot_batch()),
     ("plot", lambda: lit_loader.draw_labels([torch.zeros(3, 4, 4)], ["a"])),
     ("recipes", lambda: lit_loader.recipes.DetectionTask("fcos_small", class_names=["a"])),
-    ("hydra", lambda: importlib.import_module("lit_loader.configs")),
+    ("hydra", lambda: importlib.import_module("lit_loader.app.composition")),
 ):
     try:
         feature()

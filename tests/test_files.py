@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from lit_loader.files import file_lock, new_folder
+from lit_loader.foundation.files import file_lock, new_folder
 
 FORK = multiprocessing.get_context("fork")
 

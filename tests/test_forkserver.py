@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lit_loader import forkserver, start_forkserver
+from lit_loader import start_forkserver
+from lit_loader.loader import forkserver
 
 PRELUDE = """
     import multiprocessing, sys, time

@@ -74,7 +74,7 @@ def test_with_the_editable_install(tmp_path):
 
 
 def test_the_wheels_program_trains_in_any_folder(wheel, tmp_path):
-    program = "import sys; from lit_loader.cli import main; sys.exit(main())"
+    program = "import sys; from lit_loader.app.commands import main; sys.exit(main())"
     words = [
         "train",
         "experiment=shapes",

@@ -12,7 +12,7 @@ from torchvision.transforms.v2 import functional
 from benchmarks import peers
 from benchmarks.bare_steps import BareSteps, bare_passes, draw_crops, draw_sizes, write_pixels
 from benchmarks.photographs import find_photographs, write_photographs
-from lit_loader.datasets import decode_image
+from lit_loader.images import decode_image
 from tests.photo_like import photo_like
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from lit_loader.resources import (
+from lit_loader.foundation.host import (
     MAX_WORKERS,
     PROCESS_BYTES,
     Resources,
@@ -201,7 +201,7 @@ def test_launchers_say_how_many_ranks_there_are(environ, ranks):
 
 
 def test_the_host_is_read_in_one_go(tmp_path, monkeypatch):
-    monkeypatch.setattr("lit_loader.resources.count_cores", lambda: 16)
+    monkeypatch.setattr("lit_loader.foundation.host.count_cores", lambda: 16)
     root = tree(tmp_path, groups="0::/\n", mounts=V2, cpu_dot_max="800000 100000", memory_dot_max=2 * GIB)
     (root / "proc/meminfo").write_text("MemTotal: 99999999 kB\nMemAvailable: 4194304 kB\n")
     found = read_resources(ranks_on_host=2, has_accelerator=True, environ={}, root=root)
@@ -247,5 +247,5 @@ def test_this_host_can_be_read():
 
 
 def test_no_torch_is_needed():
-    code = "import sys, lit_loader.resources; assert not {'torch', 'lightning'} & set(sys.modules)"
+    code = "import sys, lit_loader.foundation.host; assert not {'torch', 'lightning'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

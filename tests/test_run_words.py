@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from lit_loader.configs import ConfigError
-from lit_loader.configs.run_words import with_words_of_run, words_to_repeat
-from lit_loader.escaping import quote_for_hydra
+from lit_loader.app.composition import ConfigError
+from lit_loader.app.composition.stored_overrides import with_words_of_run, words_to_repeat
+from lit_loader.foundation.escaping import quote_for_hydra
 
 
 def write_run(folder, text):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from lit_loader.annotations import AnnotationTable, Attribute
+from lit_loader.annotations.formats import ReadPolicy, read_annotations
+from lit_loader.annotations.formats.rows import Declared
+from lit_loader.annotations.formats.voc_writer import write_image_xml
 from lit_loader.annotations.keypoints import keypoint_schema
-from lit_loader.formats import ReadPolicy, read_annotations
-from lit_loader.formats.rows import Declared
-from lit_loader.formats.voc_writer import write_image_xml
 
 
 class VocSet:

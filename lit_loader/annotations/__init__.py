@@ -5,7 +5,7 @@ from __future__ import annotations
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema, keypoint_schema
 from lit_loader.annotations.masks import Masks, RunLengths
 from lit_loader.annotations.merge import concatenate, with_same_names
-from lit_loader.annotations.report import Problem, ReadReport
+from lit_loader.annotations.problems import Problem, ReadReport
 from lit_loader.annotations.table import AnnotationTable, Attribute
 from lit_loader.annotations.weights import (
     LabelSets,

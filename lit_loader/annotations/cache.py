@@ -14,7 +14,7 @@ import numpy as np
 
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import CacheError
-from lit_loader.files import new_file
+from lit_loader.foundation.files import new_file
 
 __all__ = [
     "cache_file",

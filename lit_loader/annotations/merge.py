@@ -10,7 +10,7 @@ import numpy as np
 
 from lit_loader.annotations.columns import joined_offsets
 from lit_loader.annotations.keypoints import KeypointSchema
-from lit_loader.annotations.report import ReadReport
+from lit_loader.annotations.problems import ReadReport
 from lit_loader.annotations.table import COLUMNS, AnnotationTable, Attribute
 from lit_loader.types import IndexArray
 

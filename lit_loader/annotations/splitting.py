@@ -26,7 +26,7 @@ import numpy.typing as npt
 from lit_loader.annotations.cache import cache_folder
 from lit_loader.annotations.table import COLUMNS, AnnotationTable
 from lit_loader.errors import AnnotationError
-from lit_loader.files import new_file
+from lit_loader.foundation.files import new_file
 from lit_loader.types import IndexArray
 
 __all__ = [

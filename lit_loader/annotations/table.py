@@ -40,7 +40,7 @@ from lit_loader.annotations.columns import (
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.masks import Masks
 from lit_loader.annotations.paths import check_relative
-from lit_loader.annotations.report import ReadReport
+from lit_loader.annotations.problems import ReadReport
 from lit_loader.annotations.table_file import read_table, write_table
 from lit_loader.errors import CacheError
 from lit_loader.types import IndexArray

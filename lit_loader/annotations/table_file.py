@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lit_loader.annotations.columns import Attribute, ColumnSpec
-from lit_loader.annotations.report import ReadReport
+from lit_loader.annotations.problems import ReadReport
 from lit_loader.errors import CacheError
-from lit_loader.files import new_file
+from lit_loader.foundation.files import new_file
 
 __all__ = ["read_table", "write_table"]
 

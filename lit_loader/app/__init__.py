@@ -10,9 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from lit_loader.extras import require
-
-require("hydra", "hydra")  # before the imports that need it
+from lit_loader.foundation.extras import require
 
 if TYPE_CHECKING:
     from lit_loader.app.evaluation import evaluate
@@ -28,6 +26,7 @@ _HOMES: Final = {"evaluate": "evaluation", "predict": "prediction", "run": "runn
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    require("hydra", "hydra")  # before the imports that need it
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -23,12 +23,12 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.syntax import Syntax
 
+from lit_loader.app.composition import ConfigError, validate
+from lit_loader.app.composition.hints import shipped_targets
+from lit_loader.app.composition.stored_overrides import check_checkpoint
 from lit_loader.app.running import config_errors
-from lit_loader.configs import ConfigError, validate
-from lit_loader.configs.hints import shipped_targets
-from lit_loader.configs.run_words import check_checkpoint
 from lit_loader.datamodules import DetectionDataModule, TableDataModule
-from lit_loader.escaping import escape_interpolations
+from lit_loader.foundation.escaping import escape_interpolations
 from lit_loader.recipes import check_model_fits, model_kwargs_from_datamodule
 
 __all__ = ["Run", "build_run", "checkpoint_path", "console", "loading", "read_checkpoint"]

@@ -14,7 +14,7 @@ import torch
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch import Trainer
 
-from lit_loader.files import new_file
+from lit_loader.foundation.files import new_file
 
 __all__ = ["DurableCheckpointIO", "use_durable_checkpoints"]
 

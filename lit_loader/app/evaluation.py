@@ -8,9 +8,9 @@ import hydra
 from omegaconf import DictConfig
 
 from lit_loader.app.building import build_run, checkpoint_path
+from lit_loader.app.composition import ConfigError
 from lit_loader.app.running import one_job, run
 from lit_loader.app.training import finish, has_stage, numbers, test
-from lit_loader.configs import ConfigError
 
 __all__ = ["evaluate", "main"]
 

@@ -12,10 +12,10 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from lit_loader.app.building import build_run, checkpoint_path, console, loading
+from lit_loader.app.composition import ConfigError
 from lit_loader.app.running import config_errors, one_job, run
 from lit_loader.app.training import has_stage
 from lit_loader.callbacks import BadSampleReport, PredictionWriter
-from lit_loader.configs import ConfigError
 from lit_loader.datamodules import TableDataModule
 from lit_loader.errors import ImageError
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lit_loader.callbacks import ClassMix, ClassMixMonitor, DataWaitMonitor
-from lit_loader.escaping import printable
+from lit_loader.foundation.escaping import printable
 from lit_loader.recipes import Task
 from lit_loader.recipes.metrics import Report
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from lit_loader.files import new_file
+from lit_loader.foundation.files import new_file
 from lit_loader.recipes import Task
 from lit_loader.recipes.metrics import Report
 

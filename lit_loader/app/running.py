@@ -20,14 +20,14 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
+from lit_loader.app.composition import ConfigError, run_with_hints
+from lit_loader.app.composition.checks import accepted
+from lit_loader.app.composition.hints import what_is_wrong
+from lit_loader.app.composition.stored_overrides import checkpoint_of, override_value, with_words_of_run
 from lit_loader.app.log import logged_run
-from lit_loader.configs import ConfigError, run_with_hints
-from lit_loader.configs.checks import accepted
-from lit_loader.configs.hints import what_is_wrong
-from lit_loader.configs.run_words import checkpoint_of, override_value, with_words_of_run
 from lit_loader.errors import LitLoaderError
-from lit_loader.escaping import quote_for_hydra
-from lit_loader.signatures import signature_of
+from lit_loader.foundation.escaping import quote_for_hydra
+from lit_loader.foundation.signatures import signature_of
 
 __all__ = [
     "FULL_DISK",
@@ -248,7 +248,7 @@ def _with_config_keys(text: str, cfg: DictConfig, node: str | None) -> str:
 
 
 def _policy_key(name: str) -> str:
-    from lit_loader.formats import ReadPolicy  # numpy and pandas, which only an error needs
+    from lit_loader.annotations.formats import ReadPolicy  # numpy and pandas, which only an error needs
 
     actions = [each for each in get_args(signature_of(ReadPolicy).types.get(name)) if each != "raise"]  # type: ignore[union-attr]
     return f"dataset.policy.{name}={' or '.join(actions) or 'ACTION'}"
@@ -256,8 +256,8 @@ def _policy_key(name: str) -> str:
 
 def _key_of(name: str, cfg: DictConfig, first: str | None) -> str | None:
     """Return where a config has a setting of this name below its groups, or can have it, or None if it has none."""
-    from lit_loader.formats import readers
-    from lit_loader.formats.registry import format_options
+    from lit_loader.annotations.formats import readers
+    from lit_loader.annotations.formats.registry import format_options
 
     if name in cfg:
         return None

@@ -20,12 +20,12 @@ from omegaconf import DictConfig
 
 from lit_loader.app.building import Run, build_run, checkpoint_path, console, loading, read_checkpoint
 from lit_loader.app.checkpoints import use_durable_checkpoints
+from lit_loader.app.composition import ConfigError
+from lit_loader.app.composition.stored_overrides import words_to_repeat
 from lit_loader.app.report import print_report
 from lit_loader.app.results import BestValidation, plain_scores, write_results
 from lit_loader.app.running import FULL_DISK, NOT_WRITABLE, config_errors, one_job, run
 from lit_loader.callbacks import SigtermCheckpoint
-from lit_loader.configs import ConfigError
-from lit_loader.configs.run_words import words_to_repeat
 from lit_loader.datamodules import TableDataModule
 from lit_loader.errors import LitLoaderError
 

@@ -11,7 +11,7 @@ import torch
 from torchvision import tv_tensors
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.formats.image_sizes import read_image_sizes
+from lit_loader.annotations.formats.image_sizes import read_image_sizes
 
 __all__ = ["Placement", "Placements"]
 

@@ -15,8 +15,8 @@ from PIL import Image
 
 from lit_loader.callbacks.monitors import ClassMix, ClassMixMonitor
 from lit_loader.datamodules import ClassReport, TableDataModule, draw_class_report, draw_found
-from lit_loader.extras import require
-from lit_loader.files import new_file
+from lit_loader.foundation.extras import require
+from lit_loader.foundation.files import new_file
 
 if TYPE_CHECKING:  # matplotlib is an extra
     from matplotlib.figure import Figure

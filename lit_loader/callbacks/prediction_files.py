@@ -17,14 +17,14 @@ from PIL import Image
 from torch import Tensor
 
 from lit_loader.annotations import AnnotationTable, Attribute, KeypointSchema
+from lit_loader.annotations.formats.coco_writer import coco_results
+from lit_loader.annotations.formats.keypoints_txt_writer import KeypointsTxtWriter
+from lit_loader.annotations.formats.rows import Declared
+from lit_loader.annotations.formats.voc_writer import voc_image_paths, write_image_xml
+from lit_loader.annotations.formats.writer import write_file
 from lit_loader.annotations.masks import Masks, RunLengths
 from lit_loader.datamodules.pictures import draw_objects
-from lit_loader.files import new_file, new_folder
-from lit_loader.formats.coco_writer import coco_results
-from lit_loader.formats.keypoints_txt_writer import KeypointsTxtWriter
-from lit_loader.formats.rows import Declared
-from lit_loader.formats.voc_writer import voc_image_paths, write_image_xml
-from lit_loader.formats.writer import write_file
+from lit_loader.foundation.files import new_file, new_folder
 
 __all__ = ["Found", "PredictionFormat", "check_can_be_written", "draw_prediction", "write_predictions"]
 

@@ -19,7 +19,6 @@ from lit_loader.annotations import AnnotationTable, KeypointSchema
 from lit_loader.annotations.masks import run_lengths
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.paths import check_relative
-from lit_loader.arguments import check_choice
 from lit_loader.callbacks.original_pixels import Placements
 from lit_loader.callbacks.prediction_files import (
     Found,
@@ -36,7 +35,8 @@ from lit_loader.collate import (
     batch_targets,
 )
 from lit_loader.datamodules import ClassificationDataModule, TableDataModule
-from lit_loader.datasets import ImageReading
+from lit_loader.images import ImageReading
+from lit_loader.loader.arguments import check_choice
 from lit_loader.types import FIRST_LABEL
 
 __all__ = ["PredictionWriter"]

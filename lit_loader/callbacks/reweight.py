@@ -13,9 +13,9 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_loader.annotations import AnnotationTable, image_weights
-from lit_loader.arguments import check_choice
 from lit_loader.datamodules import TableDataModule, expected_class_mix
 from lit_loader.datamodules.sampling import Reduce
+from lit_loader.loader.arguments import check_choice
 from lit_loader.samplers import GroupedSampler, WeightedRandomSampler
 
 __all__ = ["ClassWeights", "ReweightClasses", "recall_weights"]

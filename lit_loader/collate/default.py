@@ -31,8 +31,8 @@ from torch.utils.data import default_collate as torch_default_collate
 from torch.utils.data import default_convert
 from torch.utils.data._utils import collate as torch_collate
 
-from lit_loader import batch_memory
-from lit_loader.batch_memory import LARGE_BYTES, is_channels_last
+from lit_loader.memory import batch_memory
+from lit_loader.memory.batch_memory import LARGE_BYTES, is_channels_last
 
 HUGE_BYTES: Final = 4 << 20
 """Memory of this size contains at least one whole huge page of 2 MiB, at any alignment."""

@@ -27,8 +27,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lit_loader.batch_memory import LARGE_BYTES
 from lit_loader.collate.default import is_builtin_collate
+from lit_loader.memory.batch_memory import LARGE_BYTES
 
 __all__ = ["SampleStack", "StackPool", "stacks_samples"]
 
@@ -96,7 +96,7 @@ class StackPool:
 
 
 class SampleStack:
-    """The `lit_loader.batch_memory.BatchMemory` of a worker thread: see NOTE [Samples of threads].
+    """The `lit_loader.memory.batch_memory.BatchMemory` of a worker thread: see NOTE [Samples of threads].
 
     Args:
         num_samples: Of the batch.

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_loader.batch_memory import is_channels_last
 from lit_loader.collate.default import empty_batch, stack_tensors
+from lit_loader.memory.batch_memory import is_channels_last
 
 
 def transpose_samples(batch: Sequence[Any], *, num_elements: int | None = None) -> list[list[Any]]:

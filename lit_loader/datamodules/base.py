@@ -12,7 +12,6 @@ import torch
 from lightning.pytorch import LightningDataModule, Trainer
 from torch.utils.data import Sampler
 
-from lit_loader.arguments import check_choice, check_policy
 from lit_loader.datamodules.keywords import (
     check_arguments,
     check_at_least,
@@ -24,9 +23,11 @@ from lit_loader.datamodules.keywords import (
 from lit_loader.datamodules.resuming import held_loaders, loop_position, resume_with, saved_states
 from lit_loader.datamodules.validation import close_after_validation
 from lit_loader.datamodules.workers import NumWorkers, WorkerSettings, auto_num_workers
-from lit_loader.datasets import ImageReading, Stage
+from lit_loader.datasets import Stage
 from lit_loader.engine import OnBadSample, Resume
+from lit_loader.images import ImageReading
 from lit_loader.loader import DataLoader
+from lit_loader.loader.arguments import check_choice, check_policy
 from lit_loader.seeding import key64
 from lit_loader.types import CollateFn
 

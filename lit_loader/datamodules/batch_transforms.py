@@ -17,7 +17,7 @@ import torch
 from lightning.pytorch import Trainer
 from torch import nn
 
-from lit_loader.device import seeded_batch
+from lit_loader.loader.device import seeded_batch
 from lit_loader.seeding import key64
 
 __all__ = ["apply_to_batch"]

@@ -11,7 +11,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import PurePath
 from typing import Any, Final, TypeVar
 
-from lit_loader.signatures import fits, signature_of, type_text
+from lit_loader.foundation.signatures import fits, signature_of, type_text
 
 __all__ = [
     "check_arguments",

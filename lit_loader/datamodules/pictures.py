@@ -15,7 +15,7 @@ from torchvision.transforms.v2 import functional
 from torchvision.utils import draw_bounding_boxes, draw_keypoints, draw_segmentation_masks
 
 from lit_loader.datamodules.text_drawing import draw_texts, short_text
-from lit_loader.extras import require
+from lit_loader.foundation.extras import require
 from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:

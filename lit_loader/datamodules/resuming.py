@@ -34,9 +34,9 @@ from lightning.pytorch.utilities import CombinedLoader, rank_zero_info
 from torch.utils.data import IterableDataset
 
 from lit_loader.errors import ResumeWarning
-from lit_loader.iterator import LoaderIterator
 from lit_loader.loader import DataLoader
-from lit_loader.resume import MAX_HELD, EpochState, check_state, next_epoch_state
+from lit_loader.loader.iterator import LoaderIterator
+from lit_loader.loader.resume import MAX_HELD, EpochState, check_state, next_epoch_state
 
 __all__ = [
     "LoopPosition",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from lit_loader.annotations import AnnotationTable, class_weights, image_labels, image_weights, label_counts
-from lit_loader.arguments import check_choice
+from lit_loader.loader.arguments import check_choice
 from lit_loader.samplers import (
     ClassAwareSampler,
     ClassBalancedSampler,

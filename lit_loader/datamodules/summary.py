@@ -12,7 +12,7 @@ from rich.table import Table
 from torch.utils.data import Sampler
 
 from lit_loader.annotations import AnnotationTable, image_labels
-from lit_loader.escaping import printable
+from lit_loader.foundation.escaping import printable
 from lit_loader.samplers import OrderSampler, SequentialSampler
 
 __all__ = ["SetSummary", "expected_class_mix", "summary_table"]

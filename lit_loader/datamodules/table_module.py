@@ -24,11 +24,12 @@ from lit_loader.datamodules.keywords import check_arguments, flat_signature, giv
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.summary import SetSummary, summary_table
-from lit_loader.datasets import CacheSettings, ImageReading, SampleTable, Stage, TableSource, every_sample
-from lit_loader.datasets.decoded import CachedReader, byte_count, byte_words
+from lit_loader.datasets import SampleTable, Stage, TableSource, every_sample
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
-from lit_loader.escaping import printable
+from lit_loader.foundation.escaping import printable
+from lit_loader.images import CacheSettings, ImageReading
+from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
 from lit_loader.samplers import SequentialSampler
 from lit_loader.seeding import preserved_generators
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lit_loader.datamodules.resuming import held_iterators
-from lit_loader.iterator import LoaderIterator
+from lit_loader.loader.iterator import LoaderIterator
 
 __all__ = ["close_after_validation"]
 

@@ -10,10 +10,10 @@ import torch.multiprocessing
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
-from lit_loader.arguments import check_replacement
 from lit_loader.datamodules.keywords import check_arguments, check_at_least
 from lit_loader.engine import WorkerMethod
-from lit_loader.resources import PROCESS_BYTES, THREAD_BYTES, decide_num_workers, read_resources
+from lit_loader.foundation.host import PROCESS_BYTES, THREAD_BYTES, decide_num_workers, read_resources
+from lit_loader.loader.arguments import check_replacement
 
 __all__ = ["NumWorkers", "WorkerSettings", "auto_num_workers"]
 

@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 from lit_loader.datasets.classification import ClassificationDataset, ClassificationSample
-from lit_loader.datasets.decoded import CacheSettings
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
-from lit_loader.datasets.encoded_image import EncodedImage, decode_image, open_image
 from lit_loader.datasets.format_source import FormatSource, ShapesSource, VocSource
 from lit_loader.datasets.image_files import ImageFilesSource
-from lit_loader.datasets.images import MAX_PIXELS
 from lit_loader.datasets.landmarks import LandmarkDataset
-from lit_loader.datasets.reading import ImageReading
 from lit_loader.datasets.samples import SampleTable, every_sample, labelled_samples, landmark_samples
 from lit_loader.datasets.shapes import draw_shapes
 from lit_loader.datasets.sources import Stage, TableSource
 
 __all__ = [
-    "CacheSettings",
     "ClassificationDataset",
     "ClassificationSample",
     "DetectionDataset",
     "DetectionSample",
-    "EncodedImage",
     "FormatSource",
     "ImageFilesSource",
-    "ImageReading",
     "LandmarkDataset",
-    "MAX_PIXELS",
     "SampleTable",
     "ShapesSource",
     "Stage",
     "TableSource",
     "VocSource",
-    "decode_image",
     "draw_shapes",
     "every_sample",
     "labelled_samples",
     "landmark_samples",
-    "open_image",
 ]

@@ -15,10 +15,10 @@ from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
 from lit_loader.annotations import LabelSets, image_labels
-from lit_loader.datasets.decoded import CachedReader, CacheSettings
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
-from lit_loader.datasets.reading import ImageReading
 from lit_loader.datasets.samples import SampleUnit, check_sample_unit, every_sample, labelled_samples
+from lit_loader.images.decoded_cache import CachedReader, CacheSettings
+from lit_loader.images.reading import ImageReading
 from lit_loader.seeding import is_duplicate
 from lit_loader.transforms import DecodeAwareCompose
 

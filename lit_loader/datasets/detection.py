@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeAlias
 
 from torch.utils.data import Dataset
 
-from lit_loader.datasets.decoded import CachedReader, CacheSettings, shrink_target
-from lit_loader.datasets.encoded_image import decode_image
-from lit_loader.datasets.reading import ImageReading
 from lit_loader.datasets.targets import (
     OBJECT_FIELDS,
     attribute_names,
@@ -20,7 +17,11 @@ from lit_loader.datasets.targets import (
     object_target,
 )
 from lit_loader.errors import ImageError
-from lit_loader.transforms import DecodeAwareCompose, DecodedImage, LazyImage
+from lit_loader.images import DecodedImage, LazyImage
+from lit_loader.images.decoded_cache import CachedReader, CacheSettings, shrink_target
+from lit_loader.images.encoded_image import decode_image
+from lit_loader.images.reading import ImageReading
+from lit_loader.transforms import DecodeAwareCompose
 from lit_loader.transforms.compose import needs_target
 from lit_loader.types import FIRST_LABEL
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.formats.folder import Folder
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import check_groups, group_names, hold_out
 from lit_loader.datasets.shapes import DEFAULT_NUM_IMAGES, draw_shapes
 from lit_loader.datasets.sources import FileSource, Stage, listed
 from lit_loader.errors import AnnotationError
-from lit_loader.formats.folder import Folder
 
 __all__ = ["FormatSource", "ShapesSource", "VocSource"]
 
@@ -25,7 +25,7 @@ _SPLITS: Final[tuple[Stage, ...]] = ("train", "val", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class FormatSource(FileSource):
-    r"""Annotations of any format that `lit_loader.formats.registry` names.
+    r"""Annotations of any format that `lit_loader.annotations.formats.registry` names.
 
     Args:
         format: A format's name, such as ``"keypoints_txt"``, ``"coco"``, ``"image_folder"``.

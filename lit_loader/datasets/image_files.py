@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.annotations.report import shorten
+from lit_loader.annotations.formats.folder import IMAGE_EXTENSIONS, Folder, is_image_name
+from lit_loader.annotations.formats.image_sizes import read_image_sizes
+from lit_loader.annotations.problems import shorten
 from lit_loader.datasets.sources import Stage, TableSource
 from lit_loader.errors import AnnotationError
-from lit_loader.formats.folder import IMAGE_EXTENSIONS, Folder, is_image_name
-from lit_loader.formats.image_sizes import read_image_sizes
 
 __all__ = ["ImageFilesSource"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from lit_loader.datasets.decoded import CacheSettings
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
-from lit_loader.datasets.reading import ImageReading
 from lit_loader.datasets.samples import landmark_samples
+from lit_loader.images.decoded_cache import CacheSettings
+from lit_loader.images.reading import ImageReading
 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable

@@ -20,6 +20,7 @@ from rich.progress import Progress
 
 from lit_loader.annotations import AnnotationTable, Attribute
 from lit_loader.annotations.cache import cache_folder
+from lit_loader.annotations.formats import write_annotations
 from lit_loader.datasets.scenes import (
     FINISH_NAMES,
     MAX_ROTATION,
@@ -30,8 +31,7 @@ from lit_loader.datasets.scenes import (
     points_of,
     render_scene,
 )
-from lit_loader.files import file_lock
-from lit_loader.formats import write_annotations
+from lit_loader.foundation.files import file_lock
 from lit_loader.samplers.class_balanced import class_quotas
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.formats import read_annotations
+from lit_loader.annotations.formats import read_annotations
 
 __all__ = ["FileSource", "Names", "Stage", "TableSource", "listed"]
 

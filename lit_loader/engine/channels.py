@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from lit_loader.shared_memory import Buffer, memory_for
+from lit_loader.memory import Buffer, memory_for
 
 Frame: TypeAlias = list[memoryview]
 

@@ -53,7 +53,6 @@ from numpy import random as numpy_random
 from torch import Tensor
 from torch.utils.data import IterableDataset, Subset
 
-from lit_loader import batch_memory
 from lit_loader.engine.bad_samples import (
     BadSample,
     PartialBatch,
@@ -71,6 +70,7 @@ from lit_loader.engine.repeatability import (
 )
 from lit_loader.engine.spec import BatchKey, FetchSpec, StreamPlace, Task
 from lit_loader.errors import PrivateGeneratorWarning
+from lit_loader.memory import batch_memory
 from lit_loader.seeding import EpochKeys, RngPurpose, seed_process
 from lit_loader.seeding.generators import context
 

@@ -36,7 +36,7 @@ from lit_loader.engine.worker_process import (
     start_worker,
 )
 from lit_loader.errors import WorkerDiedError
-from lit_loader.shared_memory import PageLock, RebuildError, Slots, Ticket, decode, open_slots
+from lit_loader.memory import PageLock, RebuildError, Slots, Ticket, decode, open_slots
 
 _SHARED_POLL_S = 0.02  # how often a waiting thread checks whether another one has read its results
 _CLOSED_POLL_S = 1.0  # how often it checks whether another one has closed the epoch or the workers

@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 import torch
 from torch.utils.data import IterableDataset
 
+from lit_loader.memory import PageLock
 from lit_loader.samplers import OrderSampler, num_batches
 from lit_loader.samplers.custom_ranks import Gather, GlobalBatches
-from lit_loader.shared_memory import PageLock
 from lit_loader.types import CollateFn, WorkerInitFn
 
 OnBadSample: TypeAlias = Literal["raise", "skip", "substitute"]

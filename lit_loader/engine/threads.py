@@ -22,13 +22,13 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.data import IterableDataset
 
-from lit_loader import batch_memory
 from lit_loader.collate.sample_stack import SampleStack, StackPool, stacks_samples
 from lit_loader.engine.fetch import Fetcher, SeedFn, warn_of_dataset
 from lit_loader.engine.scheduler import Backend, check_workers
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
 from lit_loader.engine.worker import Worker
 from lit_loader.engine.worker_process import WORKER_NAME, shortages_explained
+from lit_loader.memory import batch_memory
 from lit_loader.seeding import (
     DrawCheck,
     ThreadScope,

@@ -40,7 +40,6 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils import worker as torch_worker
 
-from lit_loader import batch_memory
 from lit_loader.engine.channels import (
     Frame,
     FrameReader,
@@ -52,8 +51,8 @@ from lit_loader.engine.fetch import Fetcher, IterableFetcher, SeedFn, make_fetch
 from lit_loader.engine.recovery import HeartbeatTable
 from lit_loader.engine.spec import BatchKey, Kind, Message, Task, WorkerSpec
 from lit_loader.engine.worker_errors import WorkerError, not_sent
+from lit_loader.memory import Buffer, MemoryFile, SlotKeptError, SlotWriter, batch_memory, decode, encode
 from lit_loader.seeding import EpochKeys, RngPurpose, seed_process, seed_worker
-from lit_loader.shared_memory import Buffer, MemoryFile, SlotKeptError, SlotWriter, decode, encode
 
 _MESSAGE = struct.Struct("<BQQiI")
 NO_THREADS_EXIT_CODE = 111  # of a worker process that cannot start its threads

@@ -13,7 +13,7 @@ from torch._utils import KeyErrorMessage
 
 from lit_loader.engine.bad_samples import stop_iteration_as_error, text_of
 from lit_loader.errors import UnsendableBatchError
-from lit_loader.shared_memory import Buffer, RebuildError, decode, describe_unsendable, encode
+from lit_loader.memory import Buffer, RebuildError, decode, describe_unsendable, encode
 
 _MAX_COPY_BYTES = 1 << 16  # size of the pickle of an exception whose class takes more than a message
 _REMEDY = (

@@ -50,8 +50,8 @@ from lit_loader.engine.worker import (
     pack_message,
     worker_main,
 )
-from lit_loader.resources import read_resources
-from lit_loader.shared_memory import Buffer
+from lit_loader.foundation.host import read_resources
+from lit_loader.memory import Buffer
 
 WORKER_NAME = "lit_loader-worker"
 

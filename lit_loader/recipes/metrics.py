@@ -12,7 +12,7 @@ from torchmetrics import Metric
 from torchmetrics.detection import MeanAveragePrecision
 from torchmetrics.functional.classification import multiclass_stat_scores, multilabel_stat_scores
 
-from lit_loader.extras import require
+from lit_loader.foundation.extras import require
 from lit_loader.types import FIRST_LABEL
 
 __all__ = [

@@ -17,7 +17,7 @@ from torchvision import models
 from torchvision.models.detection import FCOS, FasterRCNN, RetinaNet
 from torchvision.ops.misc import FrozenBatchNorm2d
 
-from lit_loader.extras import require
+from lit_loader.foundation.extras import require
 
 __all__ = [
     "ModelBuilder",

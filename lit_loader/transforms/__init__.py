@@ -10,19 +10,14 @@ from lit_loader.transforms.detection import detection_transforms
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
-from lit_loader.transforms.lazy_image import ChangedImage, DecodedImage, ImageRegion, LazyImage
 from lit_loader.transforms.object_presets import classification_transforms, landmark_transforms
 from lit_loader.transforms.resized_crop import RandomResizedCrop
 from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility
 
 __all__ = [
-    "ChangedImage",
     "CropToObjects",
     "DecodeAwareCompose",
-    "DecodedImage",
-    "ImageRegion",
-    "LazyImage",
     "Letterbox",
     "NormalizeBatch",
     "PER_IMAGE_FIELDS",

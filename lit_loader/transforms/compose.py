@@ -11,11 +11,11 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
+from lit_loader.images.lazy_image import DecodedImage, LazyImage
 from lit_loader.transforms.crops import CropToObjects
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox
-from lit_loader.transforms.lazy_image import DecodedImage, LazyImage
 from lit_loader.transforms.moving import flat_targets, moved_targets, resized
 from lit_loader.transforms.resized_crop import RandomResizedCrop
 from lit_loader.transforms.sanitize import SanitizeObjects
@@ -45,7 +45,7 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
     ``v2.RandomZoomOut``, `RandomObjectCrop` or one of the user's, gets the image decoded in full.
 
     Random draws, boxes, points, masks and labels are those of the decoded image. Pixels are within the bound that
-    `lit_loader.datasets.EncodedImage` states; where nothing is shrunk to half or less and no step was put off, they
+    `lit_loader.images.EncodedImage` states; where nothing is shrunk to half or less and no step was put off, they
     are the same.
 
     Forward hooks of the transforms named here are not called.

@@ -14,9 +14,9 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
+from lit_loader.images.lazy_image import LazyImage
+from lit_loader.images.views import View, upright_view
 from lit_loader.seeding import rand
-from lit_loader.transforms.lazy_image import LazyImage
-from lit_loader.transforms.views import View, upright_view
 from lit_loader.transforms.visibility import target_points
 
 __all__ = ["Around", "CropToObjects", "Fit"]

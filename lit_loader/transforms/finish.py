@@ -10,9 +10,9 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from lit_loader import batch_memory
-from lit_loader.batch_memory import is_channels_last
-from lit_loader.transforms.lazy_image import LazyImage
+from lit_loader.images.lazy_image import LazyImage
+from lit_loader.memory import batch_memory
+from lit_loader.memory.batch_memory import is_channels_last
 from lit_loader.transforms.moving import flat_targets, wrap
 
 __all__ = ["ToFloat32", "ToUInt8"]
@@ -23,8 +23,8 @@ _LARGEST: Final = 255
 class ToFloat32(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
     """torchvision's ``ToDtype(torch.float32, scale=True)``, the same bits, made where the batch will lie.
 
-    A uint8 image on the CPU becomes a float32 one in [0, 1] in memory of the batch, see `lit_loader.batch_memory`.
-    Everything else goes torchvision's way.
+    A uint8 image on the CPU becomes a float32 one in [0, 1] in memory of the batch, see
+    `lit_loader.memory.batch_memory`. Everything else goes torchvision's way.
 
     Determinism: no randomness.
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+from lit_loader.images.lazy_image import LazyImage
 from lit_loader.seeding import rand
-from lit_loader.transforms.lazy_image import LazyImage
 from lit_loader.transforms.moving import Mirror, flat_targets, moved_targets, wrap
 from lit_loader.transforms.preset_checks import check_chances
 from lit_loader.transforms.visibility import target_points

@@ -10,8 +10,8 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
+from lit_loader.images.lazy_image import LazyImage
 from lit_loader.seeding import rand
-from lit_loader.transforms.lazy_image import LazyImage
 from lit_loader.transforms.moving import moved_targets, resized
 from lit_loader.transforms.preset_checks import check_chances
 

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torchvision import tv_tensors
 
-__all__ = ["UpdateVisibility", "points_on_canvas", "target_points"]
+from lit_loader.images.views import points_on_canvas
+
+__all__ = ["UpdateVisibility", "target_points"]
 
 # NOTE [What torchvision does to points]
 # Read and tried in torchvision 0.26 to 0.29. Boxes, points and pixels share continuous coordinates here: pixel
@@ -51,13 +53,6 @@ def target_points(target: Any) -> tuple[tv_tensors.KeyPoints, Tensor] | None:
             "and (N, K)."
         )
     return points, visibility
-
-
-def points_on_canvas(points: Tensor, size: tuple[int, int]) -> Tensor:
-    """Return where points ``(..., 2)`` lie on a canvas of ``size`` (height, width), its edges included."""
-    height, width = size
-    x, y = points.as_subclass(Tensor).unbind(-1)
-    return (x >= 0) & (x <= width) & (y >= 0) & (y <= height)
 
 
 class UpdateVisibility(nn.Module):

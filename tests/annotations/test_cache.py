@@ -11,8 +11,8 @@ import pytest
 
 from lit_loader.annotations import cache, image_labels, image_weights
 from lit_loader.annotations.cache import cache_folder
+from lit_loader.annotations.formats import read_annotations, reader
 from lit_loader.errors import AnnotationError, CacheError
-from lit_loader.formats import read_annotations, reader
 
 OPENED: list[str] | None = None
 

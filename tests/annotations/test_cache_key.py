@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from lit_loader.annotations.cache import cache_key
-from lit_loader.formats import read_annotations, rules
-from lit_loader.formats.image_sizes import read_image_sizes
+from lit_loader.annotations.formats import read_annotations, rules
+from lit_loader.annotations.formats.image_sizes import read_image_sizes
 
 
 def test_a_key_depends_on_every_part_and_only_on_them(tmp_path):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lit_loader.annotations.report import Problem, ReadReport, shorten
+from lit_loader.annotations.problems import Problem, ReadReport, shorten
 
 
 def problem(kind="swapped", action="fix", line=3):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hydra.core.config_store import ConfigStore
 
+from lit_loader.app.composition import compose_config
 from lit_loader.app.running import with_config_keys
-from lit_loader.configs import compose_config
 from lit_loader.errors import LitLoaderError
 from tests.formats.text_sets import write_image
 from tests.voc_set import VocSet

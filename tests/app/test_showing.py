@@ -7,7 +7,7 @@ import sys
 
 SHOW = """
 import sys
-from lit_loader.cli import main
+from lit_loader.app.commands import main
 assert main(["train", "--help"]) == 0
 assert main(["train", "--cfg", "job", "experiment=shapes"]) == 0
 slow = {"torch", "torchvision", "lightning", "torchmetrics", "matplotlib", "pandas", "scipy"} & set(sys.modules)

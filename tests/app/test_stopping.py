@@ -9,8 +9,8 @@ import signal
 import pytest
 import torch
 
+from lit_loader.app.composition import ConfigError
 from lit_loader.app.running import in_place
-from lit_loader.configs import ConfigError
 from tests.app import recorder
 from tests.small_app import SMALL, run_app
 

@@ -78,7 +78,7 @@ def test_an_experiment_of_every_task_fits_and_tests_on_two_ranks(tmp_path, exper
 
 def on_two_ranks(folder, words, *, jobs):
     """Train by two processes, as a user starts it; return what it printed, once for each job."""
-    program = [sys.executable, "-c", "import sys; from lit_loader.cli import main; sys.exit(main())"]
+    program = [sys.executable, "-c", "import sys; from lit_loader.app.commands import main; sys.exit(main())"]
     done = subprocess.run(
         [*program, "train", *words], cwd=folder, capture_output=True, text=True, timeout=300
     )

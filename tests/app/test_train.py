@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, Mode
 from lightning.pytorch.loggers import CSVLogger
 
 from lit_loader.app import train
-from lit_loader.configs import ConfigError, compose_config
+from lit_loader.app.composition import ConfigError, compose_config
 from tests.app import recorder
 from tests.formats.text_sets import write_image
 from tests.small_app import SMALL

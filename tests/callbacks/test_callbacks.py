@@ -14,7 +14,7 @@ from lit_loader import DataLoader
 from lit_loader.callbacks import ClassMixMonitor, DataWaitMonitor
 from lit_loader.callbacks.monitors import EpochCount
 from lit_loader.collate import ClassificationCollate, DetectionCollate, LandmarkCollate, MultiTaskCollate
-from lit_loader.device import moved
+from lit_loader.loader.device import moved
 from tests.device.no_sync import META, NoSync
 from tests.device.simulated import Prompt, present
 

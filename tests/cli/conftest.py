@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lit_loader.cli import main
+from lit_loader.app.commands import main
 from tests.face_lists import COLUMNS, write_faces
 from tests.voc_set import VocSet
 

@@ -64,8 +64,9 @@ def test_the_program_is_installed_and_needs_no_torch(tmp_path, faces):
     assert "nope.txt" in done.stderr
     assert done.stdout == ""
     code = (
-        "import sys; from lit_loader.cli import main; main(['--help']); main(['convert', '--help']);"
-        "from lit_loader.cli import convert, index; assert not {'torch', 'lightning', 'hydra'} & set(sys.modules)"
+        "import sys; from lit_loader.app.commands import main; main(['--help']); main(['convert', '--help']);"
+        "from lit_loader.app.commands import convert, index;"
+        "assert not {'torch', 'lightning', 'hydra'} & set(sys.modules)"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "convert" in told
@@ -88,7 +89,7 @@ def test_ctrl_c_is_told_without_a_traceback(command, faces, read, monkeypatch):
     def stopped(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lit_loader.cli.index.index", stopped)
+    monkeypatch.setattr("lit_loader.app.commands.index.index", stopped)
     command("index", "keypoints_txt", "faces", "train.txt", *read, code=130)
     assert command.err == "lit-loader: error: stopped; nothing was left behind\n"
 
@@ -100,7 +101,7 @@ def test_a_conversion_that_is_ended_leaves_nothing(command, faces, read, tmp_pat
     def end(*_, **__):
         os.kill(os.getpid(), number)
 
-    monkeypatch.setattr("lit_loader.cli.placing.os.link", end)
+    monkeypatch.setattr("lit_loader.app.commands.output_folder.os.link", end)
     # a shell's background job ignores them
     interrupts = signal.signal(signal.SIGINT, signal.default_int_handler)
     words = ["convert", "keypoints_txt", "faces", "train.txt", "--to", "voc", "--out", "new", *read]

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lit_loader.cli import placing
-from lit_loader.cli.placing import RECORD
-from lit_loader.formats.registry import read_annotations
+from lit_loader.annotations.formats.registry import read_annotations
+from lit_loader.app.commands import placing
+from lit_loader.app.commands.output_folder import RECORD
 from tests.face_lists import OPTIONS, write_faces
 
 TO_VOC = ["--to", "voc", "--out", "new"]

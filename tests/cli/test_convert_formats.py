@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lit_loader.formats import read_annotations, readers
+from lit_loader.annotations.formats import read_annotations, readers
 from tests.face_lists import OPTIONS, write_faces
 from tests.formats.structured_sets import labelme_shape
 

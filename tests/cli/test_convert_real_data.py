@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lit_loader.formats.registry import read_annotations
+from lit_loader.annotations.formats.registry import read_annotations
 
 QUIET = {"use_cache": False, "progress": False}
 

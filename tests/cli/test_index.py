@@ -7,7 +7,7 @@ import json
 import pytest
 from PIL import Image
 
-from lit_loader.escaping import printable
+from lit_loader.foundation.escaping import printable
 from tests.face_lists import write_faces
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from lit_loader.cli.training import _hydra_value, splits_by_stage
-from lit_loader.configs import build_datamodule, compose_config
+from lit_loader.annotations.formats import read_annotations
+from lit_loader.app.commands.next_command import _hydra_value, splits_by_stage
+from lit_loader.app.composition import build_datamodule, compose_config
 from lit_loader.datamodules import ClassificationDataModule, LandmarkDataModule
-from lit_loader.formats import read_annotations
 from tests.face_lists import OPTIONS, write_faces
 from tests.formats.text_sets import write_image
 

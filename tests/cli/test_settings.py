@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lit_loader.cli.settings import (
+from lit_loader.app.commands.settings import (
     UsageError,
     parse_actions,
     parse_options,

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_loader.cli import main
-from lit_loader.configs import build_datamodule, compose_config
-from lit_loader.resources import Resources
-from lit_loader.tuning import INLINE, METHODS, Candidate, LoaderMeter
+from lit_loader.app.commands import main
+from lit_loader.app.composition import build_datamodule, compose_config
+from lit_loader.app.tuning import INLINE, METHODS, Candidate, LoaderMeter
+from lit_loader.foundation.host import Resources
 from tests.documents import PAGES, commands
 from tests.tuning.surfaces import figures
 
@@ -81,7 +81,7 @@ def test_what_is_told_to_a_person(command, folder, by_formula):
 
 def test_a_choice_of_slower_settings_is_explained(command, folder, by_formula, monkeypatch):
     monkeypatch.setattr(
-        "lit_loader.cli.tune.explain_choice", lambda result: f"{len(result.measured)} settings"
+        "lit_loader.app.commands.tune.explain_choice", lambda result: f"{len(result.measured)} settings"
     )
     command("tune", *SMALL, "--no-progress")
     assert re.search(r"^- \d+ settings$", command.out, re.MULTILINE)
@@ -139,7 +139,7 @@ def test_threads_take_a_start_method_back(command, folder, by_formula):
 @pytest.mark.parametrize("step", [[], ["--simulate-step", "40"]])
 def test_what_auto_would_take_is_told_with_the_reason(command, folder, by_formula, monkeypatch, step):
     host = Resources(num_cores=2)
-    monkeypatch.setattr("lit_loader.cli.tune.read_resources", lambda **_: host)
+    monkeypatch.setattr("lit_loader.app.commands.tune.read_resources", lambda **_: host)
     words = [*SMALL, "--method", "fork", *step]
     found = json.loads(command("tune", *words, "--json"))
     assert (found["best"]["num_workers"], found["auto"]["num_workers"]) == (2, 1)
@@ -237,7 +237,7 @@ def test_the_documented_commands_compose(folder, monkeypatch):
     written = commands(PAGES["workers"], "lit-loader tune")
     assert len(written) >= 3
     asked: list[Namespace] = []
-    monkeypatch.setattr("lit_loader.cli.tune.tune", asked.append)
+    monkeypatch.setattr("lit_loader.app.commands.tune.tune", asked.append)
     for words in written:
         assert main(["tune", *words]) == 0
         directory = asked[-1].config_dir and root / asked[-1].config_dir
@@ -251,7 +251,7 @@ def test_the_examples_of_the_help_are_complete(command, folder, monkeypatch):
     assert "formats to read" not in help_text
     assert "exit codes: 0 done" in help_text
     asked: list[Namespace] = []
-    monkeypatch.setattr("lit_loader.cli.tune.tune", asked.append)
+    monkeypatch.setattr("lit_loader.app.commands.tune.tune", asked.append)
     examples = help_text[help_text.index("Examples:") :].splitlines()
     words = [shlex.split(line) for line in examples if line.startswith("  lit-loader tune")]
     assert len(words) == 3

@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import default_collate as torch_default_collate
 from torchvision import tv_tensors
 
-from lit_loader import batch_memory
 from lit_loader.collate import default, default_collate
+from lit_loader.memory import batch_memory
 
 LARGE = torch.arange(default.HUGE_BYTES // 8, dtype=torch.float32).reshape(2, -1)  # two of them are enough
 

@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 
 from lit_loader import DataLoader
 from lit_loader.collate import ClassificationBatch, ClassificationCollate
-from lit_loader.device import find_pin, moved
+from lit_loader.loader.device import find_pin, moved
 from lit_loader.transforms import ToUInt8
 
 FIELDS = ("images", "labels", "image_ids", "is_duplicate")

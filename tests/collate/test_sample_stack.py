@@ -9,9 +9,10 @@ import torch
 from torch.utils.data import Dataset
 from torchvision import tv_tensors
 
-from lit_loader import DataLoader, batch_memory
+from lit_loader import DataLoader
 from lit_loader.collate import ClassificationCollate, DetectionCollate, default_collate, detection_collate
 from lit_loader.collate.sample_stack import SampleStack, StackPool, stacks_samples
+from lit_loader.memory import batch_memory
 
 SHAPE = (3, 64, 64)
 

@@ -10,7 +10,8 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader.datamodules import TableDataModule
-from lit_loader.datasets import SampleTable, decode_image
+from lit_loader.datasets import SampleTable
+from lit_loader.images import decode_image
 
 
 def resized(train: bool, *, size: int = 16) -> v2.Transform:

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from torch.utils.data import TensorDataset
 
 from lit_loader import DetectionDataModule
-from lit_loader.configs import compose_config, validate
+from lit_loader.app.composition import compose_config, validate
 from lit_loader.datamodules import (
     ClassificationDataModule,
     DatasetsDataModule,
@@ -21,7 +21,8 @@ from lit_loader.datamodules import (
     MultiTaskDataModule,
     WorkerSettings,
 )
-from lit_loader.datasets import ImageReading, VocSource
+from lit_loader.datasets import VocSource
+from lit_loader.images import ImageReading
 from lit_loader.transforms import RandomHorizontalFlip
 from tests.drawn_set import DrawnSource, draw_set
 from tests.lightning.ranks import trainer

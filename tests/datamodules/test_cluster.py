@@ -17,10 +17,10 @@ import torch
 from lightning.pytorch import LightningModule
 
 from lit_loader import DetectionDataModule
+from lit_loader.annotations.formats import write_annotations
+from lit_loader.annotations.formats.folder import Folder
 from lit_loader.datamodules import ClassificationDataModule
 from lit_loader.datasets import FormatSource, ShapesSource, VocSource
-from lit_loader.formats import write_annotations
-from lit_loader.formats.folder import Folder
 from tests.formats.text_sets import write_image
 from tests.lightning.ranks import on_ranks, trainer
 

@@ -8,7 +8,7 @@ import torch
 from lit_loader import DetectionDataModule
 from lit_loader.collate import DetectionCollate
 from lit_loader.datamodules import ClassBalancedSamplerConfig, WorkerSettings
-from lit_loader.datasets import ImageReading
+from lit_loader.images import ImageReading
 from tests.lightning.ranks import trainer
 from tests.lightning.resuming import Learner
 

@@ -12,8 +12,8 @@ import torch
 from torchvision import tv_tensors
 
 from lit_loader import DetectionDataModule
+from lit_loader.annotations.formats import write_annotations
 from lit_loader.datasets import FormatSource
-from lit_loader.formats import write_annotations
 from lit_loader.recipes import DetectionTask
 from tests.datasets.test_masks import HEIGHT, WIDTH, draw_polygons, mask_rcnn
 from tests.extras import needs
@@ -48,7 +48,7 @@ def root(tmp_path):
 @needs("recipes")
 @pytest.mark.soak
 def test_mask_rcnn_trains_on_the_batches_of_a_composed_data_module(root, tmp_path):
-    from lit_loader.configs import build_datamodule, compose_config
+    from lit_loader.app.composition import build_datamodule, compose_config
 
     config = compose_config(
         overrides=[

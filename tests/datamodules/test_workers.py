@@ -10,7 +10,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from lit_loader import DetectionDataModule
 from lit_loader.datamodules import ClassificationDataModule, LandmarkDataModule, MultiTaskDataModule
-from lit_loader.resources import Resources
+from lit_loader.foundation.host import Resources
 from tests.extras import needs
 
 QUIET = {
@@ -223,7 +223,7 @@ def test_batches_do_not_depend_on_the_worker_method(shapes, settings):
     ],
 )
 def test_the_groups_options_arrive(option, settings):
-    from lit_loader.configs import build_datamodule, compose_config
+    from lit_loader.app.composition import build_datamodule, compose_config
 
     datamodule = build_datamodule(compose_config(overrides=["dataset=shapes", f"workers={option}"]))
     assert {name: getattr(datamodule.workers, name) for name in settings} == settings
@@ -231,7 +231,7 @@ def test_the_groups_options_arrive(option, settings):
 
 @needs("hydra")
 def test_auto_is_a_word_of_the_command_line():
-    from lit_loader.configs import build_datamodule, compose_config
+    from lit_loader.app.composition import build_datamodule, compose_config
 
     for kind in ("detection", "landmarks", "classification", "multi_task"):
         words = ["dataset=shapes", f"datamodule={kind}", "workers.num_workers=auto"]

@@ -13,8 +13,9 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader.annotations import Attribute
-from lit_loader.datasets import ClassificationDataset, ImageReading, every_sample, labelled_samples
+from lit_loader.datasets import ClassificationDataset, every_sample, labelled_samples
 from lit_loader.errors import ImageError
+from lit_loader.images import ImageReading
 from lit_loader.transforms import classification_transforms
 from tests.drawn_set import CLASSES, FINISHES, draw_set
 

@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
+from lit_loader.annotations.formats import read_annotations
 from lit_loader.annotations.splitting import find_copies, stratified_split
 from lit_loader.datasets import FormatSource
-from lit_loader.formats import read_annotations
 from tests.cli.conftest import READ, Command
 from tests.face_lists import OPTIONS, write_faces
 from tests.formats.text_sets import write_image

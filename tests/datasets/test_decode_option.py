@@ -9,9 +9,10 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader import DataLoader, DetectionDataset
-from lit_loader.datasets import ClassificationDataset, EncodedImage, ImageReading, decode_image
+from lit_loader.annotations.formats import read_annotations
+from lit_loader.datasets import ClassificationDataset
 from lit_loader.errors import ImageError
-from lit_loader.formats import read_annotations
+from lit_loader.images import EncodedImage, ImageReading, decode_image
 from lit_loader.transforms import (
     CropToObjects,
     DecodeAwareCompose,

@@ -18,11 +18,11 @@ import pytest
 import torch
 from PIL import Image, ImageFile
 
-from lit_loader.datasets import MAX_PIXELS, CacheSettings, decode_image
-from lit_loader.datasets.decoded import CachedReader, byte_words
-from lit_loader.datasets.decoded.pixel_file import INDEX
-from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError
+from lit_loader.images import MAX_PIXELS, CacheSettings, decode_image
+from lit_loader.images.decoded_cache import CachedReader, byte_words
+from lit_loader.images.decoded_cache.pixel_file import INDEX
+from lit_loader.images.reading import ImageReading
 from tests.drawn_set import SIZE, draw_set
 
 FORK = multiprocessing.get_context("fork")

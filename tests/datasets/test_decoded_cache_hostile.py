@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from lit_loader.datasets import CacheSettings, decode_image
-from lit_loader.datasets.decoded import CachedReader
-from lit_loader.datasets.decoded.pixel_file import FORMAT, INDEX, PixelFile, head, pixels_start
-from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError
+from lit_loader.images import CacheSettings, decode_image
+from lit_loader.images.decoded_cache import CachedReader
+from lit_loader.images.decoded_cache.pixel_file import FORMAT, INDEX, PixelFile, head, pixels_start
+from lit_loader.images.reading import ImageReading
 from tests.drawn_set import SIZE, draw_set
 
 HUGE = 2**31 - 1
@@ -69,7 +69,7 @@ def with_rows(**fields):
 def of_another_format(path):
     data = path.read_bytes()
     index = np.frombuffer(data[64 : pixels_start(4)], dtype=INDEX)
-    with patch("lit_loader.datasets.decoded.pixel_file.FORMAT", FORMAT + 1):
+    with patch("lit_loader.images.decoded_cache.pixel_file.FORMAT", FORMAT + 1):
         path.write_bytes(head(index, path.stem.partition("-")[2]) + data[pixels_start(4) :])
 
 

@@ -14,10 +14,11 @@ from torchvision.transforms import v2
 
 from lit_loader import DataLoader
 from lit_loader.collate import detection_collate
-from lit_loader.datasets import CacheSettings, DetectionDataset, decode_image
-from lit_loader.datasets.decoded import CachedReader
-from lit_loader.datasets.reading import ImageReading
+from lit_loader.datasets import DetectionDataset
 from lit_loader.errors import CacheError
+from lit_loader.images import CacheSettings, decode_image
+from lit_loader.images.decoded_cache import CachedReader
+from lit_loader.images.reading import ImageReading
 from lit_loader.transforms import DecodeAwareCompose, classification_transforms, detection_transforms
 from tests.drawn_set import SIZE, draw_set
 

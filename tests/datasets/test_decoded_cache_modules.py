@@ -15,9 +15,9 @@ from lit_loader.datamodules import (
     LandmarkDataModule,
     MultiTaskDataModule,
 )
-from lit_loader.datasets.decoded.pixel_file import pixels_start
-from lit_loader.datasets.reading import ImageReading
 from lit_loader.errors import CacheError
+from lit_loader.images.decoded_cache.pixel_file import pixels_start
+from lit_loader.images.reading import ImageReading
 from tests.drawn_set import SIZE, DrawnSource, drawn_source
 from tests.extras import needs
 from tests.toys import plain
@@ -159,7 +159,7 @@ def test_settings_are_checked_at_once(settings):
 def test_a_config_has_the_same_keys():
     from hydra import compose, initialize_config_dir
 
-    from lit_loader.configs import ConfigError, validate
+    from lit_loader.app.composition import ConfigError, validate
 
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         words = ["dataset=shapes", "datamodule.cache=true", "datamodule.cache_budget=8 GiB"]

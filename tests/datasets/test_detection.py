@@ -12,10 +12,11 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader import datasets
+from lit_loader.annotations.formats import read_annotations
 from lit_loader.annotations.table import AnnotationTable
-from lit_loader.datasets import DetectionDataset, ImageReading
+from lit_loader.datasets import DetectionDataset
 from lit_loader.errors import ImageError
-from lit_loader.formats import read_annotations
+from lit_loader.images import ImageReading
 from lit_loader.transforms import SanitizeObjects, detection_transforms
 from tests.voc_set import write_voc_xml
 

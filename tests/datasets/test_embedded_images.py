@@ -11,10 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from lit_loader.cli import main
-from lit_loader.datasets import DetectionDataset, ImageReading, decode_image, open_image
+from lit_loader.annotations.formats import ReadPolicy, read_annotations
+from lit_loader.app.commands import main
+from lit_loader.datasets import DetectionDataset
 from lit_loader.errors import AnnotationError, ImageError
-from lit_loader.formats import ReadPolicy, read_annotations
+from lit_loader.images import ImageReading, decode_image, open_image
 from tests.formats.structured_sets import labelme_shape
 
 BOX = labelme_shape("rectangle", "cat", [1, 2], [30, 20])

@@ -12,9 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
-from lit_loader.datasets import decode_image, open_image
-from lit_loader.datasets.images import decode_bytes
 from lit_loader.errors import ImageError
+from lit_loader.images import decode_image, open_image
+from lit_loader.images.decoding import decode_bytes
 from tests.jpeg_decoders import DECODERS, only
 from tests.photo_like import jpeg, many_scans, photo_like
 

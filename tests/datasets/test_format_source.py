@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
+from lit_loader.annotations.formats.registry import read_annotations
 from lit_loader.datasets import FormatSource, sources
 from lit_loader.errors import AnnotationError
-from lit_loader.formats.registry import read_annotations
 from tests.face_lists import OPTIONS, write_faces
 
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
-from lit_loader.datasets import decode_image
 from lit_loader.errors import ImageError
+from lit_loader.images import decode_image
 
 HEIGHT, WIDTH = 24, 40
 

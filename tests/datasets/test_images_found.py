@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from lit_loader.datasets import decode_image
 from lit_loader.errors import ImageError
+from lit_loader.images import decode_image
 
 ROOT = Path(__file__).parents[3] / "shared" / "data" / "nasty_images"
 pytestmark = pytest.mark.skipif(not ROOT.is_dir(), reason="the shared folder data/nasty_images is not here")

@@ -21,7 +21,8 @@ from lit_loader import DataLoader
 from lit_loader.annotations import AnnotationTable, Attribute, Masks
 from lit_loader.annotations.masks import run_lengths
 from lit_loader.collate import DetectionCollate
-from lit_loader.datasets import CacheSettings, DetectionDataset, ImageReading
+from lit_loader.datasets import DetectionDataset
+from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.transforms import SanitizeObjects, detection_transforms
 
 WIDTH, HEIGHT = 96, 64

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lit_loader.datasets import decode_image, open_image
+from lit_loader.images import decode_image, open_image
 from tests.jpeg_decoders import DECODERS, UNNAMED, only, with_sampling
 from tests.photo_like import jpeg, photo_like
 

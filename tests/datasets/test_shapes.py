@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 
 from lit_loader.annotations import label_counts
+from lit_loader.annotations.formats import read_annotations
 from lit_loader.datasets import shapes
 from lit_loader.datasets.scenes import FINISH_NAMES, POINTS, SHAPE_NAMES, box_of, points_of
 from lit_loader.datasets.shapes import draw_shapes
-from lit_loader.formats import read_annotations
 
 SMALL: dict[str, Any] = {
     "num_images": {"train": 12, "val": 4, "test": 6},

@@ -10,14 +10,9 @@ import torch
 from PIL import Image
 
 from lit_loader import ClassificationDataModule
-from lit_loader.datasets import (
-    CacheSettings,
-    ClassificationDataset,
-    FormatSource,
-    ImageReading,
-    decode_image,
-)
-from lit_loader.formats import read_annotations
+from lit_loader.annotations.formats import read_annotations
+from lit_loader.datasets import ClassificationDataset, FormatSource
+from lit_loader.images import CacheSettings, ImageReading, decode_image
 
 NUM_IMAGES = 5
 

@@ -15,9 +15,9 @@ from collections import deque
 
 import torch
 
-import lit_loader.loader
-from lit_loader.device import DevicePrefetcher, page_lock, transfer
+import lit_loader.loader.data_loader
 from lit_loader.engine import EndOfEpoch
+from lit_loader.loader.device import DevicePrefetcher, page_lock, transfer
 
 UNWRITTEN, OVERWRITTEN = -1, -2
 SHAPE = (3,)
@@ -201,7 +201,7 @@ def present(monkeypatch, kind=Prompt, *, pace=0.4):
     monkeypatch.setattr(transfer, "find_streams", lambda device: found)
     monkeypatch.setattr(page_lock, "_is_capturing", found.is_capturing)
     monkeypatch.setattr(
-        lit_loader.loader, "checked_device", lambda device: device and torch.device("cuda", 0)
+        lit_loader.loader.data_loader, "checked_device", lambda device: device and torch.device("cuda", 0)
     )
     return found
 

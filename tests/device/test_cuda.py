@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from benchmarks.transfer import CONTROLS, race
 from lit_loader import DataLoader
-from lit_loader.device import CudaPageLock, find_streams, seeded_batch
+from lit_loader.loader.device import CudaPageLock, find_streams, seeded_batch
 from tests.toys import Drawing
 
 pytestmark = [

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-import lit_loader.loader
+import lit_loader.loader.data_loader
 from lit_loader import DataLoader
 from tests.device.simulated import SimulatedDevice, bare, present
 
@@ -96,7 +96,7 @@ def test_what_is_page_locked_is_what_is_copied(simulated, monkeypatch):
     copy_to_device = simulated.copy_to_device
     simulated.copy_to_device = lambda tensor: log.append("copy_to_device") or copy_to_device(tensor)
     loader = DataLoader(Drawn(2), batch_size=2, seed=1, pin_memory=True, device="cuda")
-    monkeypatch.setattr(lit_loader.loader, "find_page_lock", lambda *_: None)
+    monkeypatch.setattr(lit_loader.loader.data_loader, "find_page_lock", lambda *_: None)
     next(iter(loader))
     assert log == ["pinned"] * 2 + ["copy_to_device"] * 2
 
@@ -127,7 +127,7 @@ class Locked:
 
 def test_slots_of_worker_processes_are_kept_until_late_copies_out_of_them_have_ended(monkeypatch):
     device, page_lock, wrong = present(monkeypatch, SimulatedDevice, pace=0.3), Locked(), []
-    monkeypatch.setattr(lit_loader.loader, "find_page_lock", lambda *_: page_lock)
+    monkeypatch.setattr(lit_loader.loader.data_loader, "find_page_lock", lambda *_: page_lock)
 
     def check(first, memory):
         if not torch.equal(memory, torch.arange(first, first + 4).view(4, 1).expand(4, 5000)):

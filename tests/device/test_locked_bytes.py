@@ -12,9 +12,9 @@ from torch.utils.data import Dataset
 from benchmarks.transfer import RACE_BATCH, RACE_SIZES, race
 from benchmarks.transfer import Numbered as RaceSamples
 from lit_loader import DataLoader
-from lit_loader.batch_memory import LARGE_BYTES
-from lit_loader.device import page_lock
-from lit_loader.shared_memory import Slots
+from lit_loader.loader.device import page_lock
+from lit_loader.memory import Slots
+from lit_loader.memory.batch_memory import LARGE_BYTES
 from tests.device.simulated import present
 from tests.device.test_page_lock import Cuda
 

@@ -16,8 +16,8 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data._utils.pin_memory import pin_memory
 from torchvision import tv_tensors
 
-from lit_loader.device import find_pin, moved
-from lit_loader.device.nested import NO_LEAF, map_nested
+from lit_loader.loader.device import find_pin, moved
+from lit_loader.loader.device.nested import NO_LEAF, map_nested
 from tests.toys import plain
 
 META = torch.device("meta")

@@ -8,9 +8,9 @@ import os
 import pytest
 import torch
 
-import lit_loader.loader
+import lit_loader.loader.data_loader
 from lit_loader import DataLoader
-from lit_loader.device import CudaPageLock, find_page_lock, page_lock
+from lit_loader.loader.device import CudaPageLock, find_page_lock, page_lock
 from tests.toys import Drawing
 
 
@@ -152,7 +152,7 @@ def test_slots_are_locked_where_the_loader_itself_copies_to_cuda(monkeypatch, de
     """Without a device the user copies, on whatever stream: such batches lie in memory of torch's own allocator."""
     found = None if device is None else torch.device(device)
     assert (find_page_lock(pin_memory, found) is not None) is locks
-    monkeypatch.setattr(lit_loader.loader, "checked_device", lambda given: found)
+    monkeypatch.setattr(lit_loader.loader.data_loader, "checked_device", lambda given: found)
     for workers, has_slots in (
         ({"num_workers": 1}, True),
         ({"num_workers": 1, "worker_method": "thread"}, False),

@@ -11,8 +11,8 @@ import weakref
 import pytest
 import torch
 
-from lit_loader.device.pin_thread import PinnedBatches
 from lit_loader.engine import EndOfEpoch
+from lit_loader.loader.device.pin_thread import PinnedBatches
 from tests.device.simulated import SlotRun
 
 

@@ -7,7 +7,7 @@ import torch
 from torchvision import tv_tensors
 
 from lit_loader import DataLoader
-from lit_loader.device import find_pin
+from lit_loader.loader.device import find_pin
 from tests.toys import Drawing
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lit_loader import sample_rng
-from lit_loader.device import seeded, seeded_batch
+from lit_loader.loader.device import seeded, seeded_batch
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lit_loader import DataLoader
-from lit_loader.device import (
+from lit_loader.loader.device import (
     DeviceStreams,
     MappedBatches,
     checked_device,

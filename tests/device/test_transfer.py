@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from lit_loader.device import MAX_QUEUED, DevicePrefetcher, PendingTransfer, transfer
 from lit_loader.engine import EndOfEpoch
+from lit_loader.loader.device import MAX_QUEUED, DevicePrefetcher, PendingTransfer, transfer
 from tests.device.simulated import Consumer, SimulatedDevice, SimulatedEvent, SlotRun, simulate
 
 SEEDS = range(60)

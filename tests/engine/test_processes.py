@@ -201,7 +201,7 @@ def test_without_slots_results_come_along(monkeypatch):
 
 
 def test_when_slots_run_out_a_batch_comes_along(backend, epoch, monkeypatch):
-    monkeypatch.setattr("lit_loader.shared_memory.slots.MAX_SLOTS", 1)
+    monkeypatch.setattr("lit_loader.memory.slots.MAX_SLOTS", 1)
     for number in range(2):
         backend.submit(epoch, number, task(number), None)
     in_slot, along = results(backend, epoch, 2)

@@ -19,7 +19,7 @@ EXAMPLES_IMPORT = (
     "hydra",
     "lightning.pytorch.callbacks",
     "lit_loader.callbacks",
-    "lit_loader.configs",
+    "lit_loader.app.composition",
     "lit_loader.recipes",
     "matplotlib.pyplot",
     "rich.table",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_loader.cli import main
+from lit_loader.app.commands import main
 from tests.small_app import SMALL, in_folder
 
 ROOT = Path(__file__).parents[2]

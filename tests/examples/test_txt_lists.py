@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from lit_loader.annotations import KeypointSchema
-from lit_loader.cli.command import main
-from lit_loader.formats import read_annotations
+from lit_loader.annotations.formats import read_annotations
+from lit_loader.app.commands.main import main
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "txt_lists.py"
 TRAIN = [

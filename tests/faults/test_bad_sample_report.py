@@ -274,7 +274,7 @@ def test_the_bound_ends_a_fit():
 @needs("hydra")
 @pytest.mark.parametrize("kind", ["detection", "landmarks", "classification", "multi_task"])
 def test_the_groups_keys_arrive(kind):
-    from lit_loader.configs import build_datamodule, compose_config
+    from lit_loader.app.composition import build_datamodule, compose_config
 
     words = ["dataset=shapes", f"datamodule={kind}"]
     words += ["datamodule.on_bad_sample=skip", "datamodule.max_bad_samples=7"]

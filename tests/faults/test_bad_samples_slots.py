@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lit_loader import batch_memory
+from lit_loader.memory import batch_memory
 from tests.faulty_set import BACKENDS, Faulty, loader_of
 from tests.loader.slot_sets import slots_of
 

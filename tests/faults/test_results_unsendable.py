@@ -11,7 +11,7 @@ import torch
 
 from lit_loader import DataLoader
 from lit_loader.errors import LitLoaderError, UnsendableBatchError
-from lit_loader.shared_memory import describe_unsendable
+from lit_loader.memory import describe_unsendable
 from tests.loader.slot_sets import slots_of
 from tests.odd_things import RESULTS, ResultsAndNumbers, ResultsInAStream, as_list
 from tests.toys import Point

@@ -158,7 +158,7 @@ def test_threads_that_are_refused_are_explained(monkeypatch):
 
 
 def test_a_fork_server_that_cannot_be_started_is_explained(monkeypatch):
-    monkeypatch.setattr("lit_loader.worker_manager.start_forkserver", no_more)
+    monkeypatch.setattr("lit_loader.loader.worker_manager.start_forkserver", no_more)
     with pytest.raises(BlockingIOError, match="num_workers=2 needs as many processes"):
         list(loader_of(2, "forkserver"))
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from lit_loader import DataLoader
-from lit_loader.shared_memory import mapping, memory_for
+from lit_loader.memory import mapping, memory_for
 from tests.loader.slot_sets import Large, is_right, loader_of, slots_of
 
 BIG_BYTES = 256 << 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from lit_loader.formats import read_annotations
-from lit_loader.formats.policy import ReadPolicy
+from lit_loader.annotations.formats import read_annotations
+from lit_loader.annotations.formats.policy import ReadPolicy
 
 
 class CocoSet:

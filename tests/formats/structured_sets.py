@@ -6,8 +6,8 @@ import base64
 import json
 from pathlib import Path
 
+from lit_loader.annotations.formats import ReadPolicy, read_annotations
 from lit_loader.annotations.table import AnnotationTable
-from lit_loader.formats import ReadPolicy, read_annotations
 from tests.formats.text_sets import SIZE, write_image
 from tests.voc_set import write_voc_xml
 

@@ -5,8 +5,8 @@ import shutil
 import numpy as np
 import pytest
 
+from lit_loader.annotations.formats import celeba, read_annotations
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats import celeba, read_annotations
 from tests.formats.text_sets import SIZE, make_celeba, write_image
 
 POINTS = "lefteye_x lefteye_y righteye_x righteye_y nose_x nose_y leftmouth_x leftmouth_y rightmouth_x rightmouth_y"

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
+from lit_loader.annotations.formats import ReadPolicy, read_annotations
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats import ReadPolicy, read_annotations
 
 
 @pytest.fixture

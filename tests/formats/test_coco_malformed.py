@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from lit_loader.annotations.formats import rows as rows_module
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import rows as rows_module
 from tests.formats.coco_set import CocoSet
 
 

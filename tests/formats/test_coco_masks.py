@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from lit_loader.annotations.formats import ReadPolicy, read_annotations, write_annotations
 from lit_loader.annotations.masks import encode_counts
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import ReadPolicy, read_annotations, write_annotations
 
 SQUARE = [1, 1, 4, 1, 4, 3, 1, 3]
 RUNS = [11, 2, 8, 2, 77]  # of 10 x 10: columns 1 and 2, rows 1 and 2

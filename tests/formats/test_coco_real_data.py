@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lit_loader.annotations.formats import read_annotations, write_annotations
+from lit_loader.annotations.formats.policy import ReadPolicy
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import read_annotations, write_annotations
-from lit_loader.formats.policy import ReadPolicy
 from tests.formats.any_table import assert_same_table
 
 # file -> images, instances, points, hidden and visible points, as the data's README counts them

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import lit_loader
-from lit_loader.formats import read_annotations
+from lit_loader.annotations.formats import read_annotations
 from tests.formats.coco_set import CocoSet
 
 PACKAGE = str(Path(lit_loader.__file__).parent) + "/"

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from lit_loader.annotations.formats.folder import IMAGE_EXTENSIONS, Folder, is_image_name, join_path
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats.folder import IMAGE_EXTENSIONS, Folder, is_image_name, join_path
 
 
 def find_image(folder, path, is_stem=False):

@@ -5,11 +5,11 @@ import pkgutil
 
 import pytest
 
-from lit_loader import formats
+from lit_loader.annotations import formats
 
 MODULES = [
     formats.__name__,
-    *(m.name for m in pkgutil.iter_modules(formats.__path__, "lit_loader.formats.")),
+    *(m.name for m in pkgutil.iter_modules(formats.__path__, "lit_loader.annotations.formats.")),
 ]
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lit_loader.annotations.formats import ReadPolicy, read_annotations
 from lit_loader.errors import AnnotationError, ImageError, UnsafePathError
-from lit_loader.formats import ReadPolicy, read_annotations
 
 
 def add(root, *paths, size=(6, 4)):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lit_loader.datasets import decode_image
+from lit_loader.annotations.formats import image_sizes
+from lit_loader.annotations.formats.image_sizes import read_image_sizes, read_shown_sizes
 from lit_loader.errors import ImageError
-from lit_loader.formats import image_sizes
-from lit_loader.formats.image_sizes import read_image_sizes, read_shown_sizes
+from lit_loader.images import decode_image
 
 
 def read(root, *names, num_workers=0):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lit_loader.annotations.formats import ReadPolicy, read_annotations
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats import ReadPolicy, read_annotations
 
 HEAD = "<?xml version='1.0' encoding='ISO-8859-1'?>\n<?xml-stylesheet type='text/xsl' href='s.xsl'?>\n"
 BOX = "top='2' left='1' width='3' height='4'"
@@ -202,14 +202,14 @@ def test_files_larger_than_the_window_are_the_same_image_by_image(imglab, monkey
     images = "".join(f"<image file='{i}.jpg'>{boxes}</image>" for i in range(20))
     raw = f"<dataset><images>{images}</images></dataset>"
     whole = imglab("", raw=raw, missing_image="keep")
-    monkeypatch.setattr("lit_loader.formats.imglab._CHUNK_BYTES", 7)
+    monkeypatch.setattr("lit_loader.annotations.formats.imglab._CHUNK_BYTES", 7)
     again = imglab("", raw=raw, missing_image="keep")
     assert again.boxes.tolist() == whole.boxes.tolist()
     assert again.offsets.tolist() == whole.offsets.tolist() == list(range(0, 1001, 50))
 
 
 def test_an_image_of_too_many_tags_is_refused(imglab, monkeypatch):
-    monkeypatch.setattr("lit_loader.formats.imglab._MAX_TAGS", 500)
+    monkeypatch.setattr("lit_loader.annotations.formats.imglab._MAX_TAGS", 500)
     with pytest.raises(AnnotationError, match="more than 500 tags"):
         imglab("<box/>" * 600)
 
@@ -218,8 +218,8 @@ def test_a_table_far_larger_than_its_file_is_refused(imglab, monkeypatch):
     parts = "".join(part(i, 1, 1) for i in range(129))
     boxes = f"<box {BOX}>{parts}</box>" + f"<box {BOX}/>" * 9
     assert imglab(boxes).keypoints.shape == (10, 129, 2)
-    monkeypatch.setattr("lit_loader.formats.rows._FREE_CELLS", 1)
-    monkeypatch.setattr("lit_loader.formats.rows._CELLS_PER_VALUE", 2)
+    monkeypatch.setattr("lit_loader.annotations.formats.rows._FREE_CELLS", 1)
+    monkeypatch.setattr("lit_loader.annotations.formats.rows._CELLS_PER_VALUE", 2)
     with pytest.raises(AnnotationError, match=r"keypoints: 129 names for 10 objects.*keypoints=False"):
         imglab(boxes)
     assert imglab(boxes, keypoints=False).num_objects == 10

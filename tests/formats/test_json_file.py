@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lit_loader.annotations.formats import json_file
+from lit_loader.annotations.formats.json_file import RepeatedKey, entry_lines, read_entries
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats import json_file
-from lit_loader.formats.json_file import RepeatedKey, entry_lines, read_entries
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 VALUES = st.recursive(

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from lit_loader.annotations.formats import ReadPolicy, read_annotations
+from lit_loader.annotations.formats.keypoints_csv import KeypointsCsvReader
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats import ReadPolicy, read_annotations
-from lit_loader.formats.keypoints_csv import KeypointsCsvReader
 from tests.formats.text_sets import write_image
 
 

@@ -4,10 +4,10 @@ import os
 
 import pytest
 
+from lit_loader.annotations.formats import ReadPolicy, read_annotations
+from lit_loader.annotations.formats.keypoints_txt import KeypointsTxtReader
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats import ReadPolicy, read_annotations
-from lit_loader.formats.keypoints_txt import KeypointsTxtReader
 from tests.formats.text_sets import write_image
 
 

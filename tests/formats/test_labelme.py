@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from lit_loader.annotations.formats import labelme_file, read_annotations
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats import labelme_file, read_annotations
 from tests.formats.structured_sets import labelme_shape as shape
 from tests.formats.structured_sets import make_labelme
 from tests.formats.text_sets import SIZE, write_image

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from lit_loader.annotations import AnnotationTable, Attribute
-from lit_loader.formats import ReadPolicy, find_writer, read_annotations, write_annotations
+from lit_loader.annotations.formats import ReadPolicy, find_writer, read_annotations, write_annotations
 from tests.formats.any_table import assert_same_table, tables
 
 

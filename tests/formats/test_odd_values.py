@@ -10,11 +10,18 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from lit_loader.annotations.formats import (
+    Reader,
+    ReadPolicy,
+    Rows,
+    read_annotations,
+    register_format,
+    registry,
+)
+from lit_loader.annotations.formats.folder import Folder
+from lit_loader.annotations.formats.registry import make_format
+from lit_loader.annotations.formats.rules import build_table
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import Reader, ReadPolicy, Rows, read_annotations, register_format, registry
-from lit_loader.formats.folder import Folder
-from lit_loader.formats.registry import make_format
-from lit_loader.formats.rules import build_table
 from tests.formats.text_sets import write_image
 
 QUIET = {"use_cache": False, "progress": False}

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from lit_loader.annotations.formats import read_annotations
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats import read_annotations
 from tests.formats.text_sets import write_image
 
 CVAT = (

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from lit_loader.formats import parallel
-from lit_loader.formats.parallel import INLINE_FILES, iter_chunks, status_spinner
+from lit_loader.annotations.formats import parallel
+from lit_loader.annotations.formats.parallel import INLINE_FILES, iter_chunks, status_spinner
 
 
 def squares(chunk):

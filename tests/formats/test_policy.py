@@ -5,7 +5,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from lit_loader.formats.policy import ReadPolicy
+from lit_loader.annotations.formats.policy import ReadPolicy
 
 ACTIONS = {name: get_args(hint) for name, hint in get_type_hints(ReadPolicy).items()}
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from lit_loader.annotations.formats import ReadPolicy, read_annotations
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats import ReadPolicy, read_annotations
 from tests.formats.text_sets import make_pts, write_image
 
 TWO = "version: 1\nn_points: 2\n{\n1 2\n30 40.5\n}\n"

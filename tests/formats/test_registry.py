@@ -9,8 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from lit_loader.errors import AnnotationError
-from lit_loader.formats import (
+from lit_loader.annotations.formats import (
     Inputs,
     Reader,
     ReadPolicy,
@@ -25,7 +24,8 @@ from lit_loader.formats import (
     write_annotations,
     writers,
 )
-from lit_loader.formats.registry import format_options, make_format, takes_option
+from lit_loader.annotations.formats.registry import format_options, make_format, takes_option
+from lit_loader.errors import AnnotationError
 from tests.face_lists import OPTIONS, write_faces
 from tests.formats.text_sets import write_image
 
@@ -34,7 +34,7 @@ TINY = """
 from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
-from lit_loader.formats import Reader, Rows
+from lit_loader.annotations.formats import Reader, Rows
 
 @dataclass(frozen=True, kw_only=True)
 class TinyReader(Reader):
@@ -209,7 +209,9 @@ def tiny_package(tmp_path_factory, monkeypatch):
     monkeypatch.syspath_prepend(folder)
 
     def declare(*points):
-        (info / "entry_points.txt").write_text("[lit_loader.formats]\n" + "\n".join(points) + "\n")
+        (info / "entry_points.txt").write_text(
+            "[lit_loader.annotations.formats]\n" + "\n".join(points) + "\n"
+        )
 
     yield declare
     sys.modules.pop("tiny_formats", None)
@@ -239,7 +241,7 @@ def test_an_entry_point_that_is_no_format_is_named_and_stops_no_other(tiny_packa
     tiny_package(f"bad = {value}", "tiny = tiny_formats:TinyReader")
     with pytest.warns(UserWarning, match=rf"bad='{value}' .* is left out: .*{why}"):
         found = readers()
-    assert found["voc"].__module__ == "lit_loader.formats.voc"
+    assert found["voc"].__module__ == "lit_loader.annotations.formats.voc"
     assert "tiny" in found
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from lit_loader.annotations.formats import ReadPolicy, read_annotations
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import ReadPolicy, read_annotations
 from tests.formats.text_sets import make_retinaface, write_image
 
 SCORES = {("score of a face", "not read"): 4}

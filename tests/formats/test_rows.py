@@ -7,11 +7,11 @@ from typing import get_args, get_type_hints
 import numpy as np
 import pytest
 
+from lit_loader.annotations.formats import ReadPolicy, Rows
+from lit_loader.annotations.formats.folder import Folder
+from lit_loader.annotations.formats.rules import build_table
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats import ReadPolicy, Rows
-from lit_loader.formats.folder import Folder
-from lit_loader.formats.rules import build_table
 from tests.formats.text_sets import write_image
 
 SCHEMA = KeypointSchema(names=("l", "r", "tip"), flip_pairs=((0, 1),), normalization_pair=(0, 1))
@@ -270,8 +270,8 @@ def test_a_table_far_larger_than_its_files_is_refused(root, monkeypatch, fields,
         return build(rows)
 
     assert read().num_objects == 12
-    monkeypatch.setattr("lit_loader.formats.rows._FREE_CELLS", 1)
-    monkeypatch.setattr("lit_loader.formats.rows._CELLS_PER_VALUE", 2)
+    monkeypatch.setattr("lit_loader.annotations.formats.rows._FREE_CELLS", 1)
+    monkeypatch.setattr("lit_loader.annotations.formats.rows._CELLS_PER_VALUE", 2)
     with pytest.raises(AnnotationError, match=words):
         read()
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from lit_loader.annotations.formats import read_annotations
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import read_annotations
 
 DATUMARO = "formats_datumaro"
 OPEN_IMAGES = f"{DATUMARO}/open_images_dataset/v6/annotations"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lit_loader.formats import ReadPolicy, Rows
+from lit_loader.annotations.formats import ReadPolicy, Rows
 
 
 def test_an_id_of_more_than_64_bits_is_counted_and_not_kept(tmp_path):

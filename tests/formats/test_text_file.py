@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
+from lit_loader.annotations.formats import text_file
+from lit_loader.annotations.formats.text_file import numbers, read_bytes, read_lines, read_rows
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats import text_file
-from lit_loader.formats.text_file import numbers, read_bytes, read_lines, read_rows
 
 
 @pytest.fixture

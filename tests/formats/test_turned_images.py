@@ -7,10 +7,10 @@ import json
 import pytest
 from PIL import Image
 
-from lit_loader.cli import main
+from lit_loader.annotations.formats import read_annotations
+from lit_loader.app.commands import main
 from lit_loader.datasets import FormatSource
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import read_annotations
 
 TURNED = "EXIF turns '{}' from 40x30 to 30x40, and the annotations say 40x30"
 

@@ -5,8 +5,8 @@ import time
 import numpy as np
 import pytest
 
+from lit_loader.annotations.formats import read_annotations
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats import read_annotations
 
 
 def test_all_annotations_are_read_sorted_by_id(three_images):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lit_loader.annotations.formats import read_annotations, rows
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import read_annotations, rows
 
 BOX = ("x", 1, 2, 30, 40)
 

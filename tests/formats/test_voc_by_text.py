@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from lit_loader.annotations.formats import ReadPolicy, Rows
+from lit_loader.annotations.formats.voc import VocReader
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import ReadPolicy, Rows
-from lit_loader.formats.voc import VocReader
 
 BOX = "<bndbox><xmin>1</xmin><ymin> 2 </ymin><xmax>3.5</xmax><ymax>4e1</ymax></bndbox>"
 PART = f"<part><name>head</name>{BOX}</part>"
@@ -100,7 +100,7 @@ def test_plain_files_are_read_by_their_text_and_known_objects_are_not_parsed_aga
     (tmp_path / "a.xml").write_bytes(document(PLAIN, RICH))
     rows = Rows(tmp_path, ReadPolicy())
     VocReader().read(rows, ("a", "a.xml", None))
-    monkeypatch.setattr("lit_loader.formats.voc.parse_xml", None)
+    monkeypatch.setattr("lit_loader.annotations.formats.voc.parse_xml", None)
     VocReader().read(rows, ("b", "a.xml", None))
     assert len(rows.objects) == 4
 

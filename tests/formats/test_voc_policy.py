@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lit_loader.annotations.formats import ReadPolicy
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import ReadPolicy
 
 GOOD = ("x", 1, 1, 5, 5)
 DEFAULTS = {

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lit_loader.annotations import AnnotationTable, Attribute
+from lit_loader.annotations.formats import ReadPolicy, read_annotations, voc_writer, write_annotations
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS
-from lit_loader.formats import ReadPolicy, read_annotations, voc_writer, write_annotations
 from tests.formats.any_table import assert_same_table, tables
 from tests.voc_set import write_voc_xml
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.formats import ReadPolicy, Rows, read_annotations, write_annotations
+from lit_loader.annotations.formats.voc import VocReader
+from lit_loader.annotations.formats.voc_writer import voc_image_paths
 from lit_loader.errors import UnsafePathError
-from lit_loader.formats import ReadPolicy, Rows, read_annotations, write_annotations
-from lit_loader.formats.voc import VocReader
-from lit_loader.formats.voc_writer import voc_image_paths
 from tests.voc_set import write_voc_xml
 
 NAMES = st.text(

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from lit_loader.annotations.formats import read_annotations
+from lit_loader.annotations.formats.wflw import WFLW_ATTRIBUTES
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import read_annotations
-from lit_loader.formats.wflw import WFLW_ATTRIBUTES
 from tests.formats.text_sets import make_wflw
 
 

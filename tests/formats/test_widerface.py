@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from lit_loader.annotations.formats import read_annotations
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats import read_annotations
 from tests.formats.text_sets import make_widerface, write_image
 
 FACE = "1 2 30 40 0 0 0 0 0 0"

@@ -5,9 +5,15 @@ from xml.etree.ElementTree import tostring
 
 import pytest
 
+from lit_loader.annotations.formats import xml_tree
+from lit_loader.annotations.formats.xml_tree import (
+    MAX_ATTRIBUTES,
+    MAX_TAGS,
+    child_line,
+    child_text,
+    parse_xml,
+)
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import xml_tree
-from lit_loader.formats.xml_tree import MAX_ATTRIBUTES, MAX_TAGS, child_line, child_text, parse_xml
 
 LAUGHS = b"""<?xml version="1.0"?>
 <!DOCTYPE lolz [<!ENTITY a "lol"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">

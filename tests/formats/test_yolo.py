@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lit_loader.annotations.formats import ReadPolicy, Rows, read_annotations
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import ReadPolicy, Rows, read_annotations
 from tests.formats.text_sets import write_image
 
 NAMES = "names: {0: cat, 1: dog}\n"

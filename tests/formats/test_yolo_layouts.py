@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lit_loader.annotations.formats import read_annotations
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.formats import read_annotations
 from tests.formats.text_sets import write_image
 
 ROW = "1 0.5 0.5 0.2 0.4\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lit_loader.annotations.formats import read_annotations, write_annotations
 from lit_loader.errors import AnnotationError
-from lit_loader.formats import read_annotations, write_annotations
 from tests.formats.any_table import assert_same_table
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from lit_loader.annotations import AnnotationTable, Attribute
+from lit_loader.annotations.formats import ReadPolicy, find_writer, read_annotations, write_annotations
 from lit_loader.annotations.masks import Masks, RunLengths
-from lit_loader.formats import ReadPolicy, find_writer, read_annotations, write_annotations
 from tests.formats.any_table import assert_same_table, tables
 
 KEEP = ReadPolicy(degenerate="keep", out_of_image="keep", keypoint_outside="keep")

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from lit_loader.annotations.formats import ReadPolicy, read_annotations
 from lit_loader.annotations.table import AnnotationTable
-from lit_loader.formats import ReadPolicy, read_annotations
 
 __all__ = ["SIZE", "TEXT_SETS", "write_image"]
 

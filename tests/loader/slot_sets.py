@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from lit_loader import DataLoader
-from lit_loader.shared_memory import Slots
+from lit_loader.memory import Slots
 
 SHAPE = (64, 100)  # 25 kB
 

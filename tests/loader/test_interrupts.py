@@ -11,7 +11,7 @@ import pytest
 
 from lit_loader import DataLoader
 from lit_loader.engine.channels import FrameReader
-from lit_loader.shared_memory import Slots
+from lit_loader.memory import Slots
 from tests.loader.slot_sets import Large, loader_of
 from tests.scheduled_set import Draws
 from tests.toys import Slow, plain

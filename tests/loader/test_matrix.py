@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from lit_loader import DataLoader
 from lit_loader.engine import fetch
-from lit_loader.resume.epochs import EpochState
+from lit_loader.loader.resume.epochs import EpochState
 from lit_loader.seeding import generators, sample_rng, thread_scope
 from tests.toys import plain
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
 from lit_loader import DataLoader
-from lit_loader import loader as loader_module
+from lit_loader.loader import data_loader as loader_module
 from lit_loader.samplers.custom_ranks import check_equal_lengths, checked_alike
 from tests.resume.sets import BATCH, SIZE, Numbers, Shuffled, StatefulSampler, assert_same, epochs
 

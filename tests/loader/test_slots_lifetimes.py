@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lit_loader import DataLoader
-from lit_loader.shared_memory import Slots
+from lit_loader.memory import Slots
 from tests.loader.slot_sets import (
     Large,
     is_right,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_loader.shared_memory import slot_writer, slots
+from lit_loader.memory import slot_writer, slots
 from tests.loader.slot_sets import Large, is_right, loader_of, slots_of, used_bytes
 
 EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])

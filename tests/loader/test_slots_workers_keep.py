@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from lit_loader import DataLoader, batch_memory
+from lit_loader import DataLoader
 from lit_loader.collate import default_collate
-from lit_loader.shared_memory.mapping import Mapping
+from lit_loader.memory import batch_memory
+from lit_loader.memory.mapping import Mapping
 from tests.loader.slot_sets import SHAPE, Large, is_right, loader_of, slots_of
 
 EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])

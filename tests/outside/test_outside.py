@@ -8,8 +8,8 @@ import pytest
 import torch
 from hydra.utils import instantiate
 
-from lit_loader.configs import compose_config
-from lit_loader.formats import write_annotations
+from lit_loader.annotations.formats import write_annotations
+from lit_loader.app.composition import compose_config
 from tests.drawn_set import draw_set
 
 HERE = Path(__file__).parent

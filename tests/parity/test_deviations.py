@@ -41,7 +41,7 @@ def test_datapipes_are_refused():
 
 
 def test_beside_a_batch_sampler_that_shuffles_the_sampler_shown_is_not_a_sequential_one():
-    """Torch's loader shows one in order, by which Lightning is misled; see `lit_loader.lightning_compat`."""
+    """Torch's loader shows one in order, by which Lightning is misled; see `lit_loader.loader.lightning`."""
     own = BatchSampler(RandomSampler(Numbers(), num_samples=3), 2, False)
     torchs = TorchDataLoader(Numbers(), batch_sampler=own).sampler
     assert type(torchs) is SequentialSampler

@@ -107,8 +107,8 @@ def check(parts, folder, *, spawn):
     os.environ["WITHOUT"] = "+".join(parts)
     import_everything()
     from lit_loader import DataLoader
-    from lit_loader.configs import hints
-    from lit_loader.shared_memory import open_slots
+    from lit_loader.app.composition import hints
+    from lit_loader.memory import open_slots
 
     def loader(dataset=None, **workers):
         return DataLoader(dataset or Draws(), 4, shuffle=True, seed=3, **workers)

@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from torch import nn
 from torch.nn import functional
 
-from lit_loader.configs import compose_config
+from lit_loader.app.composition import compose_config
 from lit_loader.recipes import ClassificationLoss, ClassificationTask, LandmarkLoss, LandmarkTask, WingLoss
 from lit_loader.recipes.heatmap_model import heatmaps_small
 from lit_loader.recipes.network import classifier_small

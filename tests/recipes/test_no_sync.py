@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lit_loader import DataLoader
-from lit_loader.device import moved
+from lit_loader.loader.device import moved
 from lit_loader.recipes import ClassificationTask, LandmarkTask, classifier_small, heatmaps_small
 from tests.device.no_sync import META, NoSync
 from tests.device.simulated import present

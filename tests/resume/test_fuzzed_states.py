@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lit_loader.resume.state_format import _FIELDS, check_state
+from lit_loader.loader.resume.state_format import _FIELDS, check_state
 from tests.resume.sets import INLINE, make, stopped
 
 NAMES = ["plain", "custom", "custom with state", "stream", "stream with state"]

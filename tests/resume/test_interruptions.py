@@ -10,7 +10,7 @@ import pytest
 
 from lit_loader import DataLoader
 from lit_loader.errors import ResumeWarning
-from lit_loader.resume import MAX_HELD, Progress
+from lit_loader.loader.resume import MAX_HELD, Progress
 from tests.resume.sets import (
     Flaky,
     StatefulStream,

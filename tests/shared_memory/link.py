@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from lit_loader import batch_memory
 from lit_loader.collate import default_collate
-from lit_loader.shared_memory import MemoryFile, Slots, SlotWriter, Ticket, decode, encode, mapping
+from lit_loader.memory import MemoryFile, Slots, SlotWriter, Ticket, batch_memory, decode, encode, mapping
 
 
 def num_maps(inode: int | None = None) -> int:

@@ -13,7 +13,7 @@ import time
 import numpy as np
 import pytest
 
-from lit_loader.shared_memory import mapping, slots
+from lit_loader.memory import mapping, slots
 from tests.shared_memory.link import Link, large, num_maps, refuse_to_populate
 
 

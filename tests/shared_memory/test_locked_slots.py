@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_loader.shared_memory import mapping, slots
-from lit_loader.shared_memory.mapping import ALIGNMENT, WINDOW_BYTES, merge_ranges
+from lit_loader.memory import mapping, slots
+from lit_loader.memory.mapping import ALIGNMENT, WINDOW_BYTES, merge_ranges
 from tests.shared_memory.link import Link, large
 
 LEAST = 1 << 21

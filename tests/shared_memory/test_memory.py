@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_loader.shared_memory import MemoryFile, mapping
-from lit_loader.shared_memory.mapping import (
+from lit_loader.memory import MemoryFile, mapping
+from lit_loader.memory.mapping import (
     ALIGNMENT,
     CHUNK_BYTES,
     MAX_SLOTS,
@@ -21,7 +21,7 @@ from lit_loader.shared_memory.mapping import (
     Mapping,
     merge_ranges,
 )
-from lit_loader.shared_memory.slot_writer import add_range
+from lit_loader.memory.slot_writer import add_range
 from tests.shared_memory.link import num_maps, refuse_to_populate
 
 PAGE = mmap.PAGESIZE

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision import tv_tensors
 
-from lit_loader.shared_memory import decode, encode
+from lit_loader.memory import decode, encode
 from tests.toys import Point
 
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.utils.data import default_collate as torch_default_collate
 
-from lit_loader.shared_memory import encode
-from lit_loader.shared_memory.mapping import ALIGNMENT
+from lit_loader.memory import encode
+from lit_loader.memory.mapping import ALIGNMENT
 from tests.shared_memory.link import Link, collate_in, large, made_in, num_maps
 
 
@@ -65,7 +65,7 @@ class TestWhatAWorkerKeeps:
 
     def test_would_change_without_the_copy(self, link, monkeypatch):
         """The mechanism taken away."""
-        monkeypatch.setattr("lit_loader.shared_memory.mapping.Mapping.make_private", lambda *_: None)
+        monkeypatch.setattr("lit_loader.memory.mapping.Mapping.make_private", lambda *_: None)
         kept = []
         link.collate([large(1)], lambda samples: kept.append(samples[0]) or list(samples))
         link.collate([large(2)], list)
@@ -74,7 +74,7 @@ class TestWhatAWorkerKeeps:
 
 class TestRoom:
     def test_what_does_not_fit_into_a_window_comes_along(self, monkeypatch):
-        monkeypatch.setattr("lit_loader.shared_memory.slot_writer.WINDOW_BYTES", 64 * mmap.PAGESIZE)
+        monkeypatch.setattr("lit_loader.memory.slot_writer.WINDOW_BYTES", 64 * mmap.PAGESIZE)
         link = Link()
         for count in (3, 30, 5):
             batch = link.collate([large(n) for n in range(count)], list)
@@ -88,7 +88,7 @@ class TestRoom:
             raise OSError(12, "no memory")
 
         with monkeypatch.context() as patch:
-            patch.setattr("lit_loader.shared_memory.mapping._map", refuse)
+            patch.setattr("lit_loader.memory.mapping._map", refuse)
             ticket = link.slots.ticket()
             frame = link.write(ticket, lambda writer: collate_in(link)([made_in(writer, large(3))]))
         assert (link.read(ticket, frame) == 3).all()

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from lit_loader.shared_memory import open_slots, slots
-from lit_loader.shared_memory.mapping import Mapping
+from lit_loader.memory import open_slots, slots
+from lit_loader.memory.mapping import Mapping
 from tests.shared_memory.link import Link, large, num_maps
 
 
@@ -237,7 +237,7 @@ def test_where_no_more_can_be_mapped_batches_are_copied(link, monkeypatch):
     held = link.send(large(1))
     tickets = [link.slots.ticket() for _ in range(2)]
     frames = [link.write(ticket, lambda writer: {"a": large(2), "b": large(3).numpy()}) for ticket in tickets]
-    monkeypatch.setattr("lit_loader.shared_memory.mapping._map", refuse)
+    monkeypatch.setattr("lit_loader.memory.mapping._map", refuse)
     for ticket, frame in zip(tickets, frames, strict=True):
         batch = link.read(ticket, frame)
         assert (batch["a"] == 2).all()
@@ -252,7 +252,7 @@ def refuse(*_):
 
 def test_there_are_no_slots_where_they_cannot_be_made_or_mapped(monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("lit_loader.shared_memory.mapping._map", refuse)
+        patch.setattr("lit_loader.memory.mapping._map", refuse)
         assert open_slots() is None
     with monkeypatch.context() as patch:
         patch.delattr("os.memfd_create")

@@ -7,7 +7,7 @@ import functools
 import torch
 from torchvision import tv_tensors
 
-from lit_loader.transforms.visibility import points_on_canvas
+from lit_loader.images.views import points_on_canvas
 
 # Two objects of three marks: left, right and middle. Pure hues on grey boxes on black: a resampled pixel's
 # excess over its smallest channel is then the share of one mark, whatever was blended into it.

@@ -12,14 +12,11 @@ from torch import nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from lit_loader import batch_memory
-from lit_loader.datasets import decode_image, open_image
+from lit_loader.images import ChangedImage, ImageRegion, LazyImage, decode_image, open_image
+from lit_loader.memory import batch_memory
 from lit_loader.transforms import (
-    ChangedImage,
     CropToObjects,
     DecodeAwareCompose,
-    ImageRegion,
-    LazyImage,
     RandomHorizontalFlip,
     ToFloat32,
     ToUInt8,

@@ -12,8 +12,8 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
+from lit_loader.images.views import View
 from lit_loader.transforms import CropToObjects, to_image_points
-from lit_loader.transforms.views import View
 from tests.transforms.drawn import BOXES, MARKS, check_marks, draw
 
 

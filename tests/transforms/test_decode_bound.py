@@ -9,7 +9,7 @@ import pytest
 import torch
 from torchvision import tv_tensors
 
-from lit_loader.datasets import decode_image, open_image
+from lit_loader.images import decode_image, open_image
 from lit_loader.transforms import landmark_transforms
 from tests.photo_like import jpeg, photo_like
 from tests.read_both_ways import LARGEST, LEAST_PSNR, RARE

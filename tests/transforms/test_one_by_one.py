@@ -7,7 +7,7 @@ import torch
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from lit_loader import batch_memory
+from lit_loader.memory import batch_memory
 from lit_loader.transforms import (
     DecodeAwareCompose,
     Letterbox,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+from lit_loader.images.views import points_on_canvas
 from lit_loader.transforms import UpdateVisibility, detection_transforms
-from lit_loader.transforms.visibility import points_on_canvas
 from tests.transforms.drawn import check_marks, draw
 
 IMAGE = tv_tensors.Image(torch.zeros((3, 20, 30), dtype=torch.uint8))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from lit_loader.tuning import INLINE, Candidate, Measurement
+from lit_loader.app.tuning import INLINE, Candidate, Measurement
 
 
 def figures(candidate=INLINE, rate=100.0, cpu_ms=10.0, main_ms=None, **others):

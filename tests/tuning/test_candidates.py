@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lit_loader.tuning import INLINE, METHODS, Candidate, coarse_grid, neighbours
+from lit_loader.app.tuning import INLINE, METHODS, Candidate, coarse_grid, neighbours
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lit_loader.tuning import INLINE, Candidate, TuningResult, explain_choice, pick
+from lit_loader.app.tuning import INLINE, Candidate, TuningResult, explain_choice, pick
 from tests.tuning.surfaces import figures
 
 TWO = Candidate(2, "fork", 2)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lit_loader.resources import Resources
-from lit_loader.tuning import INLINE, Candidate, diagnose, median
+from lit_loader.app.tuning import INLINE, Candidate, diagnose, median
+from lit_loader.foundation.host import Resources
 from tests.tuning.surfaces import figures
 
 FOUR = Resources(num_cores=4)
@@ -117,7 +117,7 @@ def test_no_verdict_comes_without_its_symptom(case):
 
 
 def test_every_verdict_is_in_both_tables():
-    from lit_loader.tuning import report
+    from lit_loader.app.tuning import report
 
     names = {case.split()[0] for case in CASES}
     assert names == {case.split()[0] for case in WITHOUT}

@@ -7,9 +7,9 @@ import time
 import pytest
 from torch.utils.data import Dataset
 
+from lit_loader.app.tuning import INLINE, Candidate, LoaderMeter
 from lit_loader.datamodules import LoaderDataModule
 from lit_loader.samplers import RandomSampler
-from lit_loader.tuning import INLINE, Candidate, LoaderMeter
 
 
 class Timed(Dataset):

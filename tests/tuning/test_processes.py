@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from lit_loader.tuning.meter import busy_cores_s, descendants, memory_bytes, used_by
+from lit_loader.app.tuning.meter import busy_cores_s, descendants, memory_bytes, used_by
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.tune import full_grid
-from lit_loader.tuning import INLINE, Candidate, pick, search_settings
+from lit_loader.app.tuning import INLINE, Candidate, pick, search_settings
 from tests.tuning.surfaces import Machine, figures, peak_at, saturating
 
 METHODS = ["thread", "fork"]

@@ -1,0 +1,106 @@
+"""``.pts`` files (300-W, Menpo, 300-VW): ``version: 1``, ``n_points: 68``, then the points of one face in braces."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lit_loader.annotations.formats.folder import Folder
+from lit_loader.annotations.formats.reader import Inputs, Reader
+from lit_loader.annotations.formats.rows import Rows
+from lit_loader.annotations.formats.text_file import numbers, read_bytes
+from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
+from lit_loader.annotations.problems import shorten
+from lit_loader.errors import AnnotationError, UnsafePathError
+
+__all__ = ["MAX_PTS_BYTES", "PtsReader"]
+
+MAX_PTS_BYTES: Final = 1024 * 1024
+_ENDING: Final = ".pts"
+_COUNT: Final = re.compile(r"n_points\s*:\s*\d{1,9}")
+_POINT: Final = re.compile(r"\S+\s+\S+")
+_EXPECTED: Final = {
+    re.compile(r"version\s*:\s*1(?:\.0*)?"): "'version: 1'",
+    _COUNT: "'n_points: <number>'",
+    re.compile(r"\{"): "'{'",
+    re.compile(r"\}"): "'}'",
+    re.compile(""): "the end of the file",
+}
+"""The lines of a file without those of the points, which come after three of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PtsReader(Reader):
+    """Reads one ``.pts`` file, those of a folder, or those that fit a pattern, sorted by name.
+
+    NAME is a file, a folder, or a pattern such as ``"*/annot/*.pts"`` (``*``, ``?`` and ``[...]`` within a part, ``**``
+    for any folders). The image of ``indoor_020.pts`` is the file ``indoor_020`` with any ending of
+    ``IMAGE_EXTENSIONS``, beside it or in ``image_dir``. Boxes are put around the points.
+
+    Args:
+        image_dir: The folder of a file's image, relative to the file's own folder: ``"../imgs"`` for 300-VW's
+            ``<clip>/annot`` and ``<clip>/imgs``. It must be below the root. None for the file's own folder.
+        class_name: Class of every face.
+        schema: The points, as in ``keypoint_schema``.
+        one_based: Whether to subtract one from every coordinate. 300-W's count from one, as MATLAB does; by default
+            they are kept as written.
+
+    Source:
+        Sagonas et al. 2013, 300 Faces in-the-Wild Challenge: the annotations' format.
+    """
+
+    format: ClassVar[str] = "pts"
+    description: ClassVar[str] = ".pts (300-W, Menpo), a file an object; NAME: their folder, or *.pts"
+
+    image_dir: str | None = None
+    class_name: str = "face"
+    schema: str | KeypointSchema | Mapping[str, Any] | int = "face_68"
+    one_based: bool = False
+
+    def inputs(self, folder: Folder, name: str) -> Inputs:
+        """Return the files that a name means."""
+        return Inputs(files=folder.find_files(name, ending=_ENDING))
+
+    def read(self, rows: Rows, unit: str) -> None:
+        """Add the face of a file."""
+        schema = keypoint_schema(self.schema)
+        points = _read_points(rows.root, unit, num_points=len(schema.names)) - float(self.one_based)
+        stem = unit.removesuffix(_ENDING)
+        folder, _, name = stem.rpartition("/")
+        joined = posixpath.normpath(posixpath.join(folder, self.image_dir or "."))
+        if joined.startswith(("..", "/")):
+            message = f"image_dir={self.image_dir!r} of {folder or '.'!r} leads out of the data set's root"
+            raise UnsafePathError(f"{message}; pass a higher root")
+        rows.declare(keypoints=schema)
+        image = rows.image(name, folder=joined, image_id=stem)
+        rows.object(image, class_name=self.class_name, box=None, points=points)
+
+
+def _read_points(root: Path, name: str, *, num_points: int) -> npt.NDArray[np.float64]:
+    """Return the points of a file, shape ``(num_points, 2)``, as written.
+
+    Raises:
+        AnnotationError: If the file holds anything else; names file and line.
+    """
+    path = root / name
+    whole = read_bytes(root, name, max_bytes=MAX_PTS_BYTES).decode("utf-8-sig", "replace")
+    filled = [(line, text) for line, each in enumerate(whole.split("\n"), 1) if (text := each.strip())]
+    points, patterns = [], list(_EXPECTED)
+    for place, pattern in enumerate([*patterns[:3], *[_POINT] * num_points, *patterns[3:]]):
+        line, text = filled[place] if place < len(filled) else (filled[-1][0] if filled else 1, "")
+        if not pattern.fullmatch(text):
+            expected = _EXPECTED.get(pattern, f"point {place - 2} of {num_points}, as x and y")
+            found = shorten(repr(text)) if text else "the end of the file"
+            raise AnnotationError(f"expected {expected}, got {found}", path=path, line=line)
+        if pattern is _COUNT and int(text.partition(":")[2]) != num_points:
+            raise AnnotationError(f"{text}; the schema has {num_points} points", path=path, line=line)
+        if pattern is _POINT:
+            points.append(numbers(text.split(), path=path, line=line))
+    return np.array(points)

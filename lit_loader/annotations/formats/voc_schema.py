@@ -1,0 +1,141 @@
+"""The ``<schema>`` of a VOC file, read and written: the classes, points and attributes of its whole set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from xml.etree.ElementTree import Element, SubElement
+
+from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, Declared
+from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema
+
+__all__ = ["add_text", "checked_name", "read_schema", "schema_element", "written_name", "xml_text"]
+
+
+def read_schema(element: Element) -> Declared:
+    """Return what a ``<schema>`` lists.
+
+    Raises:
+        ValueError: If it is not as ``schema_element`` makes it; names what is wrong.
+    """
+    attributes = tuple(
+        (
+            checked_name(child.findtext("name"), "<name> of an <attribute>"),
+            _different((checked_name(value.text, "<value>") for value in child.findall("value")), "<value>"),
+        )
+        for child in element.findall("attribute")
+    )
+    _different((name for name, _ in attributes), "<attribute>")
+    points = element.findall("keypoints")
+    if len(points) > 1:
+        raise ValueError("<schema> holds <keypoints> more than once")
+    class_names = (checked_name(child.text, "<class>") for child in element.findall("class"))
+    return Declared(
+        class_names=_different(class_names, "<class>"),
+        keypoints=_read_keypoints(points[0]) if points else None,
+        attributes=attributes,
+    )
+
+
+def schema_element(declared: Declared) -> Element | None:
+    """Return the element that ``read_schema`` reads, or None if nothing is declared.
+
+    Raises:
+        ValueError: If a name cannot be written in XML or would not be read back.
+    """
+    root = Element("schema")
+    for name in declared.class_names:
+        add_text(root, "class", written_name(name, "class"))
+    if declared.keypoints is not None:
+        _add_keypoints(root, declared.keypoints)
+    for name, values in declared.attributes:
+        attribute = SubElement(root, "attribute")
+        add_text(attribute, "name", written_name(name, "attribute"))
+        for value in values:
+            add_text(attribute, "value", written_name(value, f"value of attribute {name!r}"))
+    return root if len(root) else None
+
+
+def checked_name(text: str | None, what: str) -> str:
+    """Return a name without space around it; ValueError if it is empty or too long."""
+    name = (text or "").strip()
+    if not 0 < len(name) <= MAX_NAME_CHARS:
+        raise ValueError(f"{what} has {len(name)} characters; 1 to {MAX_NAME_CHARS} expected")
+    return name
+
+
+def written_name(name: str, what: str) -> str:
+    """Return a name that is read back as it is; ValueError if it would not be."""
+    if name != name.strip() or not 0 < len(name) <= MAX_NAME_CHARS:
+        rule = f"a name has 1 to {MAX_NAME_CHARS} characters, without space at its ends"
+        raise ValueError(f"{what} {name[:MAX_NAME_CHARS]!r} would not be read back; {rule}")
+    return name
+
+
+def add_text(parent: Element, tag: str, text: str) -> None:
+    """Add a child that holds nothing but text; ValueError if XML cannot hold it."""
+    SubElement(parent, tag).text = xml_text(text, f"<{tag}>")
+
+
+def xml_text(text: str, what: str) -> str:
+    """Return a text that XML can hold; ValueError for any other."""
+    if not all(
+        c in "\t\n" or "\x20" <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff" for c in text
+    ):
+        raise ValueError(f"{what} {text!r} holds a character that XML cannot")
+    return text
+
+
+def _read_keypoints(element: Element) -> KeypointSchema:
+    known = element.get("schema")
+    if known is not None:
+        if known not in KEYPOINT_SCHEMAS:
+            listed = ", ".join(sorted(KEYPOINT_SCHEMAS))
+            raise ValueError(
+                f"<keypoints schema={known[:100]!r}> must be one of {listed}; or list its points"
+            )
+        return KEYPOINT_SCHEMAS[known]
+    points = (checked_name(point.get("name"), "name of a <point>") for point in element.findall("point"))
+    names = _different(points, "<point>")
+    places = {name: place for place, name in enumerate(names)}
+    for tag in sorted({child.tag for child in element} - {"point", "mirror", "normalization_pair"}):
+        raise ValueError(f"<keypoints> holds <{tag[:100]}>; expected <point>, <mirror>, <normalization_pair>")
+    normalization_pair = [_pair(child, places) for child in element.findall("normalization_pair")]
+    if len(normalization_pair) > 1:
+        raise ValueError("<keypoints> holds <normalization_pair> more than once")
+    return KeypointSchema(
+        names=names,
+        flip_pairs=tuple(_pair(child, places) for child in element.findall("mirror")),
+        normalization_pair=normalization_pair[0] if normalization_pair else None,
+    )
+
+
+def _add_keypoints(root: Element, schema: KeypointSchema) -> None:
+    element = SubElement(root, "keypoints")
+    known = [name for name, other in KEYPOINT_SCHEMAS.items() if other == schema]
+    if known:
+        element.set("schema", known[0])
+        return
+    for name in schema.names:
+        SubElement(element, "point", name=xml_text(written_name(name, "point"), "point"))
+    pairs = [("mirror", pair) for pair in schema.flip_pairs]
+    if schema.normalization_pair is not None:
+        pairs.append(("normalization_pair", schema.normalization_pair))
+    for tag, (first, second) in pairs:
+        SubElement(element, tag, first=schema.names[first], second=schema.names[second])
+
+
+def _pair(element: Element, places: dict[str, int]) -> tuple[int, int]:
+    names = element.get("first", ""), element.get("second", "")
+    for name in names:
+        if name not in places:
+            raise ValueError(f"<{element.tag}> names {name[:100]!r}, which is not a <point> of it")
+    return places[names[0]], places[names[1]]
+
+
+def _different(names: Iterable[str], what: str) -> tuple[str, ...]:
+    seen: dict[str, None] = {}
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{what} {name!r} occurs twice")
+        seen[name] = None
+    return tuple(seen)

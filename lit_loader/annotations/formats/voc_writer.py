@@ -1,0 +1,285 @@
+"""Writes VOC annotations: one XML file for an image, or a whole table.
+
+The **unified VOC format** is VOC with three additions, each of which other readers of VOC ignore. A file that
+needs none of them is plain VOC.
+
+    <annotation>
+        <folder>Annotations</folder>
+        <filename>portrait.jpg</filename>
+        <size>
+            <width>640</width>
+            <height>480</height>
+            <depth>3</depth>
+        </size>
+        <schema>
+            <keypoints>
+                <point name="left eye"/>
+                <point name="right eye"/>
+                <point name="nose"/>
+                <mirror first="left eye" second="right eye"/>
+                <normalization_pair first="left eye" second="right eye"/>
+            </keypoints>
+            <attribute>
+                <name>expression</name>
+                <value>calm</value>
+                <value>laughing</value>
+            </attribute>
+        </schema>
+        <object>
+            <name>face</name>
+            <truncated>0</truncated>
+            <difficult>0</difficult>
+            <occluded>1</occluded>
+            <bndbox>
+                <xmin>100</xmin>
+                <ymin>80.5</ymin>
+                <xmax>220</xmax>
+                <ymax>240</ymax>
+            </bndbox>
+            <keypoints>
+                <point name="left eye" x="130" y="120.25" visibility="2"/>
+                <point name="nose" x="155" y="165" visibility="1"/>
+            </keypoints>
+            <attributes>
+                <attribute>
+                    <name>expression</name>
+                    <value>laughing</value>
+                </attribute>
+            </attributes>
+        </object>
+        <object>
+            <name>face</name>
+            <crowd>1</crowd>
+            <bndbox>
+                <xmin>300</xmin>
+                <ymin>10</ymin>
+                <xmax>640</xmax>
+                <ymax>200</ymax>
+            </bndbox>
+        </object>
+    </annotation>
+
+``<keypoints>`` of an object: its points by name, in pixels, in any order. ``visibility`` is COCO's number: 1
+hidden, 2 visible (also when it is left out); a point that is absent is not written (0 means absent, too). An object
+with points may lack ``<bndbox>``: it gets the tight box of its points.
+
+``<attributes>`` of an object: named values, written as CVAT and Datumaro write them; an empty value is none.
+
+``<crowd>`` 1: the box holds a group, as COCO's ``iscrowd``.
+
+``<schema>`` is the same in every file of a set, so that any file, split, or subset is read with the same
+columns and no further argument: the points in their order, which two change places in a mirror, which two scale
+an error; the attributes in their order and their values in the order of the ids; and ``<class>`` names in the
+order of theirs. Points of a known schema are not listed: ``<keypoints schema="face_68"/>``. A part that is left
+out is taken from the objects, sorted. A set without points and attributes whose classes are the sorted names of
+its objects is written without ``<schema>``, as plain VOC.
+
+Numbers are decimal, exact for float32: what is read was written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import ClassVar
+from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
+
+import numpy as np
+
+from lit_loader.annotations.formats.parallel import iter_chunks
+from lit_loader.annotations.formats.rows import Declared
+from lit_loader.annotations.formats.voc_schema import add_text, schema_element, written_name, xml_text
+from lit_loader.annotations.formats.writer import Writer, lost
+from lit_loader.annotations.paths import check_relative
+from lit_loader.annotations.table import AnnotationTable
+
+__all__ = ["VocWriter", "voc_image_paths", "write_image_xml"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocWriter(Writer):
+    """Writes a table as unified VOC XML, an image a file, and its split; images are not copied.
+
+    Args:
+        annotation_dir: Folder of the XML files, relative to the root.
+        image_dir: Folder where the images are to lie, relative to the root: ``voc_image_paths`` returns where.
+    """
+
+    format: ClassVar[str] = "voc"
+    description: ClassVar[str] = "unified VOC XML: boxes, points, attributes; NAME: the split, or . for none"
+    name_of_split: ClassVar[str] = "{}"
+
+    annotation_dir: str = "Annotations"
+    image_dir: str = "JPEGImages"
+
+    def losses(self, table: AnnotationTable) -> list[str]:
+        """Return what VOC cannot hold of a table."""
+        found = lost(table, "masks", "numbers", "places", "sizes")
+        if table.num_images == 0 and (table.class_names or table.attributes or table.keypoint_names):
+            found.append("names of classes, points and attributes, since there is no image to write them for")
+        return found
+
+    def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
+        """Write a table.
+
+        Raises:
+            ValueError: If the table has another split, two images have the same id, or a name cannot be written.
+            UnsafePathError: If an id, the split or a folder leads out of the root.
+        """
+        if table.split not in (None, name):
+            raise ValueError(f"name={name!r} must be the table's split, {table.split!r}")
+        places, ids = voc_image_paths(table, image_dir=self.image_dir), _image_ids(table)
+        folder = root / check_relative(self.annotation_dir)
+        split_file = root / check_relative(f"ImageSets/Main/{name}.txt")
+        folder.mkdir(parents=True, exist_ok=True)  # of a set without images, too
+        occurring = sorted(
+            table.class_names[label] for label in np.flatnonzero(table.class_counts()).tolist()
+        )
+        is_plain = tuple(occurring) == table.class_names and table.keypoints is None and not table.attributes
+        declared = Declared(
+            class_names=() if is_plain else table.class_names,
+            keypoints=table.keypoint_schema,
+            attributes=tuple((name, attribute.names) for name, attribute in table.attributes.items()),
+        )
+        names = [
+            (folder / f"{image_id}.xml", PurePosixPath(place).name)
+            for image_id, place in zip(ids, places, strict=True)
+        ]
+        write = partial(_write_images, table=table, names=names, declared=declared)
+        parts = iter_chunks(
+            write,
+            range(table.num_images),
+            num_workers=0,
+            progress=progress,
+            description="Writing annotations",
+        )
+        list(parts)
+        if name != ".":
+            split_file.parent.mkdir(parents=True, exist_ok=True)
+            split_file.write_bytes(
+                "".join(f"{image_id}\n" for image_id in ids).encode("utf-8", "surrogateescape")
+            )
+
+
+def voc_image_paths(table: AnnotationTable, *, image_dir: str = "JPEGImages") -> list[str]:
+    """Return where the images of a table belong in the data set that `VocWriter` writes, relative to its root.
+
+    That is the image's id with the ending of its file.
+
+    Raises:
+        ValueError: If two images have the same id, or an id cannot be that of a VOC image.
+        UnsafePathError: If an id or ``image_dir`` leads out of the root.
+    """
+    folder, ids = PurePosixPath(check_relative(image_dir)), _image_ids(table)
+    endings = (PurePosixPath(path).suffix for path in table.image_paths)
+    return [str(folder / f"{image_id}{ending}") for image_id, ending in zip(ids, endings, strict=True)]
+
+
+def write_image_xml(
+    path: Path, table: AnnotationTable, image: int, *, filename: str, declared: Declared
+) -> None:
+    """Write the annotation of one image of a table.
+
+    Args:
+        path: The XML file; its folder must exist.
+        table: The table.
+        image: Row of the image.
+        filename: Name of the image file.
+        declared: What ``<schema>`` lists; the same in every file of a set, so in those without objects, too.
+
+    Raises:
+        ValueError: If a name cannot be written in XML or would not be read back.
+    """
+    root = Element("annotation")
+    add_text(root, "folder", path.parent.name)
+    add_text(root, "filename", filename)
+    width, height = int(table.widths[image]), int(table.heights[image])
+    if width and height:
+        size = SubElement(root, "size")
+        for tag, value in (("width", width), ("height", height), ("depth", 3)):
+            add_text(size, tag, str(value))
+    schema = schema_element(declared)
+    if schema is not None:
+        root.append(schema)
+    for row in range(int(table.offsets[image]), int(table.offsets[image + 1])):
+        element = SubElement(root, "object")
+        add_text(element, "name", written_name(table.class_names[int(table.labels[row])], "class"))
+        for tag in ("truncated", "difficult", "occluded", "crowd"):
+            is_set = bool(getattr(table, tag)[row])
+            if is_set or tag != "crowd":
+                add_text(element, tag, str(int(is_set)))
+        box = SubElement(element, "bndbox")
+        for tag, corner in zip(("xmin", "ymin", "xmax", "ymax"), table.boxes[row], strict=True):
+            add_text(box, tag, _number_text(corner))
+        _add_points(element, table, row)
+        _add_attributes(element, table, row)
+    indent(root)
+    ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _write_images(
+    chunk: Sequence[int], *, table: AnnotationTable, names: Sequence[tuple[Path, str]], declared: Declared
+) -> None:
+    for i in chunk:
+        path, filename = names[i]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_image_xml(path, table, i, filename=filename, declared=declared)
+
+
+def _image_ids(table: AnnotationTable) -> list[str]:
+    """Return the ids of images without the image's ending, which other formats leave on.
+
+    An id that is the image's name without its ending stays, whatever it ends with: ``a.jpg`` of ``a.jpg.jpg``.
+    """
+    ids: dict[str, int] = {}
+    for i, (image_id, path) in enumerate(zip(table.image_ids, table.image_paths, strict=True)):
+        ending = PurePosixPath(path).suffix
+        has_none = f"/{path}".removesuffix(ending).endswith(f"/{image_id}")
+        stem = image_id if has_none else image_id.removesuffix(ending)
+        name = stem if stem and not stem.endswith("/") else image_id
+        parts = check_relative(name).split("/")
+        if name != name.strip() or "\n" in name or any(part == "" or part.startswith(".") for part in parts):
+            raise ValueError(
+                f"image id {name!r} cannot be a line of a split file and an XML file's name: it must not begin or end "
+                "with a space, nor a part of it with a dot"
+            )
+        if name in ids:
+            raise ValueError(
+                f"images {table.image_paths[ids[name]]!r} and {path!r} have the same id {name!r}; VOC has one XML file "
+                "for each id, so select one of them"
+            )
+        ids[name] = i
+    return list(ids)
+
+
+def _add_points(element: Element, table: AnnotationTable, row: int) -> None:
+    if table.keypoints is None or table.visibility is None or not table.visibility[row].any():
+        return
+    parent = SubElement(element, "keypoints")
+    columns = (table.keypoint_names, table.keypoints[row], table.visibility[row].tolist())
+    for name, (x, y), visibility in zip(*columns, strict=True):
+        if visibility:
+            place = {"x": _number_text(x), "y": _number_text(y), "visibility": str(visibility)}
+            SubElement(parent, "point", {"name": xml_text(written_name(name, "point"), "point"), **place})
+
+
+def _add_attributes(element: Element, table: AnnotationTable, row: int) -> None:
+    values = {
+        name: each.names[each.ids[row]] for name, each in table.attributes.items() if each.ids[row] >= 0
+    }
+    parent = SubElement(element, "attributes") if values else element
+    for name, value in values.items():
+        attribute = SubElement(parent, "attribute")
+        add_text(attribute, "name", written_name(name, "attribute"))
+        add_text(attribute, "value", written_name(value, f"value of attribute {name!r}"))
+
+
+def _number_text(number: np.floating) -> str:
+    """Return a number in the fewest digits that give its type the same bits again."""
+    value = float(number)
+    if value.is_integer() and abs(value) < 2**53 and (value != 0 or math.copysign(1, value) > 0):
+        return str(int(value))
+    return str(number)

@@ -1,0 +1,56 @@
+"""Text for a terminal or a pipe: tables without colour in a pipe, and nothing that a file could inject."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lit_loader.foundation.escaping import printable
+
+__all__ = ["print_lines", "print_table"]
+
+_PIPE_WIDTH = 110
+
+
+def print_lines(*lines: str) -> None:
+    """Print lines as they are, never wrapped."""
+    for line in lines:
+        sys.stdout.write(f"{_shown(line)}\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a title, a table and an empty line.
+
+    Args:
+        title: Its title.
+        columns: Headings; the first column is aligned to the left, the others to the right.
+        rows: Cells.
+    """
+    terminal = Console().is_terminal
+    console = Console(width=None if terminal else _PIPE_WIDTH, no_color=None if terminal else True)
+    table = Table(box=SIMPLE_HEAD if terminal else None, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(_cell(column), justify="right" if i else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(_cell, row))
+    print_lines(title)
+    with console.capture() as capture:
+        console.print(table)
+    for line in capture.get().splitlines():
+        sys.stdout.write(f"{line.rstrip()}\n")
+    sys.stdout.write("\n")
+
+
+def _cell(text: str) -> Text:
+    return Text(_shown(text).replace("\n", "\\n"))
+
+
+def _shown(text: str) -> str:
+    """Return printable text that the encoding of the output has."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return printable(text).encode(encoding, "backslashreplace").decode(encoding)

@@ -1,0 +1,103 @@
+"""Checks of a composed config against the signatures of what it names: unknown, missing and mistyped keys."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from lit_loader.foundation.signatures import Signature, fits, signature_of, type_text
+
+__all__ = ["ConfigError", "unknown_key", "validate"]
+
+_ROOT = Signature({"seed": int | None, "num_threads": int, "show_progress": bool}, is_open=True)
+_WORKERS = "lit_loader.datamodules.WorkerSettings"
+_PRESETS = {
+    "ClassificationDataModule": "classification_transforms",
+    "DetectionDataModule": "detection_transforms",
+    "LandmarkDataModule": "landmark_transforms",
+    "MultiTaskDataModule": "detection_transforms",
+}
+
+
+class ConfigError(ValueError):
+    """A composed config does not fit what it names; the message lists every misfit with its remedy."""
+
+
+def validate(cfg: DictConfig) -> None:
+    """Check a composed config: its root, ``workers``, and every ``_target_`` against the signature that it names.
+
+    A target that cannot be imported is left to `hydra.utils.instantiate`; what stands in its node is checked.
+
+    Raises:
+        ConfigError: If a key is unknown, missing, or of the wrong type; lists all of them.
+    """
+    misfits = list(_misfits("", cfg, {}))
+    if misfits:
+        raise ConfigError("\n".join(misfits))
+
+
+def accepted(path: str, node: Mapping[Any, Any], parent: Mapping[Any, Any]) -> Signature | None:
+    """Return the keys that a node of a config may have, or None if nothing says so.
+
+    Args:
+        path: Where the node is, such as ``datamodule.train_transforms``.
+        node: The node.
+        parent: The node that it is in.
+    """
+    if "_target_" in node:
+        return signature_of(str(node["_target_"]))
+    package, _, preset = str(parent.get("_target_", "")).rpartition(".")
+    if path.endswith("_transforms") and package == "lit_loader.datamodules" and preset in _PRESETS:
+        whole_images = preset == "LandmarkDataModule" and parent.get("sample_unit") == "image"
+        function = "detection_transforms" if whole_images else _PRESETS[preset]
+        found = signature_of(f"lit_loader.transforms.{function}")
+        own = found and {name: hint for name, hint in found.types.items() if name not in ("train", "crop")}
+        if own:
+            own["hflip"] = own["hflip"] | None  # None: the data module chooses by the points' mirror pairs
+        return Signature(own, is_open=False) if own else None
+    return _ROOT if path == "" else signature_of(_WORKERS) if path == "workers" else None
+
+
+def _misfits(path: str, node: DictConfig | ListConfig, parent: Mapping[Any, Any]) -> Iterator[str]:
+    if isinstance(node, DictConfig):
+        yield from _own_misfits(path, node, accepted(path, node, parent))
+    keys: Iterable[Any] = node if isinstance(node, DictConfig) else range(len(node))
+    for key in keys:  # a node that an interpolation points to is checked where it stands
+        if not OmegaConf.is_interpolation(node, key) and not OmegaConf.is_missing(node, key):
+            child = node[key]
+            if isinstance(child, DictConfig | ListConfig):
+                yield from _misfits(
+                    _joined(path, str(key)), child, node if isinstance(node, DictConfig) else {}
+                )
+
+
+def _own_misfits(path: str, node: DictConfig, signature: Signature | None) -> Iterator[str]:
+    hints, is_open = signature or Signature({}, is_open=True)
+    key: Any
+    for key in node:
+        name, at = str(key), _joined(path, str(key))
+        if OmegaConf.is_missing(node, key) and (name in hints or name == "_target_"):
+            yield f"{at} is missing; pass {at}=VALUE"
+        elif name not in hints:
+            if not is_open and not (name.startswith("_") and name.endswith("_")):
+                yield unknown_key(path, name, list(hints))
+        elif not OmegaConf.is_interpolation(node, key):
+            value = node[key]
+            if isinstance(value, DictConfig | ListConfig):
+                value = OmegaConf.to_container(value, resolve=False)
+            if not fits(value, hints[name]):
+                yield f"{at}={value!r} should be {type_text(hints[name])}"
+
+
+def unknown_key(path: str, name: str, known: list[str]) -> str:
+    """Return what to say of a key that a node of a config does not have, with the closest that it has."""
+    close = difflib.get_close_matches(name, known, n=1)
+    meant = f"did you mean {_joined(path, close[0])}? " if close else ""
+    return f"{path} has no key {name!r}; {meant}Its keys: {', '.join(known) or 'none'}"
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,67 @@
+"""Composing a run's config outside of a ``@hydra.main`` function, and building its data module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lit_loader.app.composition.checks import ConfigError, validate
+from lit_loader.app.composition.hints import SHIPPED, what_is_wrong, with_free_keys
+
+__all__ = ["build_datamodule", "compose_config", "worker_override"]
+
+
+def compose_config(
+    config_dir: Path | str | None = None, config_name: str = "train", overrides: Sequence[str] = ()
+) -> DictConfig:
+    """Return a config as ``@hydra.main`` would compose it, checked against the signatures of what it names.
+
+    Args:
+        config_dir: Folder with the config, or None for the one that this package ships.
+        config_name: The config in it.
+        overrides: Words such as ``sampler=random`` or ``datamodule.batch_size=8``.
+
+    Raises:
+        ConfigError: If it cannot be composed or does not fit; the message holds the remedy.
+    """
+    if GlobalHydra.instance().is_initialized():
+        raise ConfigError("a config is being composed in this process already; compose one after the other")
+    folder = (SHIPPED if config_dir is None else Path(config_dir)).absolute()
+    try:
+        with initialize_config_dir(str(folder), version_base="1.3", job_name=config_name):
+            cfg = compose(config_name, overrides=with_free_keys(overrides))
+            validate(cfg)
+            return cfg
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(what_is_wrong(error)) from error
+
+
+def build_datamodule(cfg: DictConfig) -> Any:
+    """Return what the node ``datamodule`` of a config describes.
+
+    Raises:
+        ConfigError: If there is no such node, or its constructor refuses a value.
+    """
+    if "datamodule" not in cfg:
+        keys = ", ".join(map(str, cfg)) or "none"
+        raise ConfigError(f"the config has no key 'datamodule'; its keys: {keys}")
+    try:
+        return instantiate(cfg.datamodule, _convert_="all")
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(what_is_wrong(error)) from error
+
+
+def worker_override(cfg: DictConfig, name: str, value: object) -> str:
+    """Return the word that sets a worker setting of a config's data module, wherever that config keeps it."""
+    text, is_there = "null" if value is None else str(value), name in cfg.datamodule
+    if is_there and "workers" in cfg and OmegaConf.is_interpolation(cfg.datamodule, name):
+        return f"workers.{name}={text}"
+    return f"{'' if is_there else '+'}datamodule.{name}={text}"

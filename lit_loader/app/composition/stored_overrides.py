@@ -1,0 +1,326 @@
+"""Replay the overrides of the run that wrote a checkpoint, before the overrides of the current command.
+
+NOTE [Overrides from files] A run folder is as hostile as any other file, and Hydra overrides can run any code: through
+``_target_``, a resolver in ``${...}`` or another search path. So `with_words_of_run` has an allow-list: choices in the
+shipped groups and keys below them, with plain values. Such values are only data for the signatures that the shipped
+configs name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from lit_loader.app.composition.checks import ConfigError
+from lit_loader.app.composition.hints import is_override
+from lit_loader.foundation.escaping import printable, quote_for_hydra
+
+__all__ = ["check_checkpoint", "checkpoint_of", "override_value", "with_words_of_run", "words_to_repeat"]
+
+_MAX_BYTES: Final = 1 << 16
+_LIGHTNINGS_WORDS: Final = ("last", "best", "hpc", "null")
+_ONE_COMMAND: Final = frozenset(
+    {
+        "ckpt_path",
+        "hparams_search",
+        "optimized_metric",
+        "resume_in_place",
+        "source",
+        "task_name",
+        "train",
+        "trust_run",
+    }
+)
+_GROUPS: Final = frozenset(
+    {
+        "batching",
+        "callbacks",
+        "datamodule",
+        "dataset",
+        "debug",
+        "experiment",
+        "extras",
+        "logger",
+        "model",
+        "sampler",
+        "trainer",
+        "workers",
+    }
+)
+_ROOT_KEYS: Final = frozenset({"num_threads", "seed", "tags", "test"})
+# Keys that say where a run writes, by the last part of their path; the current command decides that.
+_OUTPUT_KEYS: Final = frozenset(
+    {"cache_dir", "default_root_dir", "dirpath", "filename", "folder", "path", "root_dir", "save_dir"}
+)
+_WEIGHTS_KEYS: Final = frozenset({"weights", "weights_backbone"})
+
+
+def check_checkpoint(path: str) -> None:
+    """Refuse the path of a checkpoint that is not there or not a file; Lightning's own words and URLs pass.
+
+    Raises:
+        ConfigError: If the file does not exist, or the path leads to a folder, a pipe or a device.
+    """
+    if _is_lightnings(path):
+        return
+    try:
+        mode = Path(path).stat().st_mode
+    except (OSError, ValueError) as error:
+        if not isinstance(error, FileNotFoundError):
+            raise ConfigError(f"ckpt_path={path!r} cannot be read: {error}") from error
+        is_of_run = (Path(path).parent.parent / ".hydra").is_dir()
+        where = ": that run has not saved it" if is_of_run else f" in {Path.cwd()}"
+        raise ConfigError(
+            f"ckpt_path={path!r} does not exist{where}; a run has its checkpoints as "
+            "logs/train/runs/DATE_TIME/checkpoints/last.ckpt"
+        ) from error
+    if stat.S_ISDIR(mode) and not _is_sharded_checkpoint(Path(path)):
+        files = sorted(file.relative_to(path).as_posix() for file in Path(path).glob("**/*.ckpt"))[:3]
+        remedy = f"name a file in it, such as {' or '.join(files)}" if files else "it holds no *.ckpt file"
+        raise ConfigError(f"ckpt_path={path!r} is a folder; {remedy}")
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise ConfigError(f"ckpt_path={path!r} is a pipe or a device; expected a regular file")
+
+
+def with_words_of_run(words: Sequence[str]) -> list[str]:
+    """Replay the overrides of the run that wrote the checkpoint ``ckpt_path=FILE``, before the overrides of a command.
+
+    Hydra keeps a run's overrides in ``.hydra/overrides.yaml`` of its folder, two above the checkpoint. An override of
+    the command replaces the run's for the same key and for all keys below it. The replayed ones are printed to stderr.
+    NOTE [Overrides from files] says which are refused. A run outside of the current folder needs ``trust_run=true``.
+    The path of a checkpoint may hold characters that Hydra would parse.
+
+    Returns:
+        The replayed overrides, then those of the command.
+
+    Raises:
+        ConfigError: If the checkpoint does not exist, the run's overrides cannot be read, one of them is refused, or
+            the run is outside of the current folder and ``trust_run=true`` is missing.
+    """
+    words = [_with_quoted_path(word) for word in words]
+    checkpoint = checkpoint_of(words)
+    if checkpoint is None:
+        return words
+    check_checkpoint(checkpoint)
+    run_folder = Path(checkpoint).parent.parent
+    file = run_folder / ".hydra" / "overrides.yaml"
+    if not file.is_file():
+        return words
+    command_keys = {*map(_key, words), *_ONE_COMMAND}
+    stored = [word for word in _read(file) if not {_key(word), *_parents(_key(word))} & command_keys]
+    refusals = [f"{word!r} {reason}" for word in stored if (reason := _refusal(word)) is not None]
+    if refusals:
+        raise ConfigError(
+            f"{file} has overrides that only a command may have: {'; '.join(refusals)}. If you trust them, give these "
+            f"keys on the command line"
+        )
+    replayed = [word for word in stored if not _says_where_to_write(_key(word))]
+    outputs = [word for word in stored if _says_where_to_write(_key(word))]
+    if replayed and not _is_trusted(run_folder, words):
+        raise ConfigError(
+            f"the run {run_folder} is outside of {Path.cwd()} and would bring these overrides: {shlex.join(replayed)}; "
+            "if they are what you expect, pass trust_run=true"
+        )
+    if replayed:
+        sys.stderr.write(printable(f"as in {run_folder}: {shlex.join(replayed)}\n"))
+    if outputs:
+        sys.stderr.write(
+            printable(f"not as in {run_folder}, since it says where to write: {shlex.join(outputs)}\n")
+        )
+    return sorted([*replayed, *words], key=is_override)
+
+
+def words_to_repeat(words: Sequence[str], checkpoint: str) -> list[str]:
+    """Return what a command that resumes a run has to add to ``ckpt_path``.
+
+    Args:
+        words: The overrides of the run.
+        checkpoint: The path of its checkpoint.
+
+    Returns:
+        ``trust_run=true`` if the run is outside of the current folder, and the overrides that are not replayed.
+    """
+    repeated = [word for word in words if _key(word) not in _ONE_COMMAND and not _is_replayed(word)]
+    is_inside = _is_trusted(Path(checkpoint).parent.parent, [])
+    return repeated if is_inside else ["trust_run=true", *repeated]
+
+
+def _is_replayed(word: str) -> bool:
+    return _refusal(word) is None and not _says_where_to_write(_key(word))
+
+
+def checkpoint_of(words: Sequence[str]) -> str | None:
+    """Return the path that ``ckpt_path`` has in a command.
+
+    Returns:
+        None without a checkpoint, in a sweep over several, and for one that Hydra or Lightning looks up.
+    """
+    path = override_value(words, "ckpt_path")
+    return path if isinstance(path, str) and "${" not in path and not _is_lightnings(path) else None
+
+
+def override_value(words: Sequence[str], key: str) -> Any:
+    """Return the last value that a command gives a key, as Hydra parses it; None without one, and for a sweep."""
+    values = [_value(word) for word in words if _key(word) == key]
+    return values[-1] if values else None
+
+
+def _is_lightnings(path: str) -> bool:
+    """Return whether Lightning looks a checkpoint up by a word, or opens a URL."""
+    return path in _LIGHTNINGS_WORDS or "://" in path
+
+
+def _is_sharded_checkpoint(folder: Path) -> bool:
+    """Return whether a folder is a checkpoint that FSDP or DeepSpeed wrote in parts."""
+    return (folder / "meta.pt").is_file() or (folder / "checkpoint").is_dir()
+
+
+def _is_trusted(run_folder: Path, words: Sequence[str]) -> bool:
+    """Return whether a run is below the current folder, or the command says that it is trusted."""
+    if run_folder.resolve().is_relative_to(Path.cwd().resolve()):
+        return True
+    return override_value(words, "trust_run") is True
+
+
+def _with_quoted_path(word: str) -> str:
+    """Quote PATH in ``ckpt_path=PATH`` if it is a file and Hydra would parse its name as something else."""
+    prefix, _, path = word.partition("=")
+    if _key(word) != "ckpt_path" or not os.path.lexists(path) or _value(word) == path:
+        return word
+    return f"{prefix}={quote_for_hydra(path)}"
+
+
+def _value(word: str) -> Any:
+    """Return the value of an override as Hydra parses it, or None for a sweep and for text that Hydra cannot parse."""
+    override = _parsed(word)
+    return None if override is None or override.is_sweep_override() else override.value()
+
+
+def _parsed(word: str) -> Override | None:
+    try:
+        return OverridesParser.create().parse_override(word)
+    except (HydraException, RecursionError):
+        return None
+
+
+def _refusal(word: str) -> str | None:
+    """Return why an override that a file brings is refused, or None if it is allowed."""
+    if "${" in word:
+        return "is looked up"
+    override = _parsed(word)
+    if override is None:
+        return "is not an override"
+    root, *parts = override.key_or_group.split(".")
+    allowed_roots = _GROUPS | {"paths"} if parts else _GROUPS | _ROOT_KEYS
+    if root not in allowed_roots or override.package is not None or not all(map(_is_name, parts)):
+        return "is not a key or a group of the shipped configs"
+    if override.is_sweep_override():
+        return "is a sweep"
+    value = override.value()
+    texts = list(_texts(value))
+    if "${" in word or any(
+        "${" in text for text in texts
+    ):  # escapes of Hydra's make one where the word has none
+        return "is looked up"
+    settings = list(_settings(parts[-1] if parts else "", value))
+    names = {*parts, *(name for name, _ in settings)}
+    if any(name.startswith("_") for name in names):
+        return "names code"
+    if "compile" in names and not isinstance(value, bool):  # the options of a compiler name programs
+        return "chooses a compiler"
+    if not parts and root in _GROUPS and not isinstance(value, dict):
+        return None if all(map(_is_option, texts)) else "is not an option of a group"
+    if root == "dataset" or _says_where_to_write(override.key_or_group):
+        return None  # where the data is read, or not replayed
+    return next((reason for name, item in settings if (reason := _setting_refusal(name, item))), None)
+
+
+def _setting_refusal(name: str, value: object) -> str | None:
+    """Return why one plain value, under a key outside of ``dataset``, is refused, or None if it is allowed."""
+    if name in _OUTPUT_KEYS:
+        return "says where to write"
+    if not isinstance(value, str):
+        return None
+    if _is_place(value) or (name in _WEIGHTS_KEYS and not _is_option(value)):
+        return "names a file or an address"
+    return None
+
+
+def _is_name(part: str) -> bool:
+    return re.fullmatch(r"\w+", part) is not None
+
+
+def _is_option(text: str) -> bool:
+    """Return whether a string is a plain name, which no file elsewhere has as its path."""
+    return re.fullmatch(r"\w[\w-]*", text) is not None
+
+
+def _settings(name: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yield every scalar in a parsed value with the key nearest to it, and every mapping's keys."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield str(key), None
+            yield from _settings(str(key), item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _settings(name, item)
+    else:
+        yield name, value
+
+
+def _texts(value: object) -> list[str]:
+    """Return every string in a parsed value that is not empty, keys of mappings included."""
+    return [text for setting in _settings("", value) for text in setting if isinstance(text, str) and text]
+
+
+def _is_place(text: str) -> bool:
+    """Return whether a string can name a file or an address; names of metrics and models with a slash do not."""
+    return text.startswith(("/", "~", "./")) or ":" in text or "\\" in text or ".." in text.split("/")
+
+
+def _says_where_to_write(key: str) -> bool:
+    root, *parts = key.split(".")
+    if root == "dataset":
+        return parts == ["cache_dir"]
+    return root == "paths" or (bool(parts) and parts[-1] in _OUTPUT_KEYS)
+
+
+def _read(file: Path) -> list[str]:
+    """Return the overrides in a file.
+
+    Raises:
+        ConfigError: If the file cannot be read as a list of strings.
+    """
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
+            raise ValueError(f"it has more than {_MAX_BYTES} bytes")
+        overrides = yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+    if not isinstance(overrides, list) or not all(isinstance(word, str) for word in overrides):
+        raise ConfigError(f"{file} should be a list of the overrides that started the run")
+    return overrides
+
+
+def _key(word: str) -> str:
+    """Return what a word of a command sets, chooses or deletes; a flag is its own."""
+    return re.match(r"[+~]*([^=]*)", word)[1].partition("@")[0]  # type: ignore[index]
+
+
+def _parents(key: str) -> set[str]:
+    """Return the nodes above a key: of ``model.optimizer.lr`` ``model`` and ``model.optimizer``."""
+    parts = key.split(".")
+    return {".".join(parts[:count]) for count in range(1, len(parts))}

@@ -1,8 +1,0 @@
-"""Decoded images kept between epochs, once a host."""
-
-from __future__ import annotations
-
-from lit_loader.datasets.decoded.reader import CachedReader, shrink_target
-from lit_loader.datasets.decoded.settings import CacheSettings, byte_count, byte_words
-
-__all__ = ["CacheSettings", "CachedReader", "byte_count", "byte_words", "shrink_target"]

@@ -1,0 +1,8 @@
+"""Decoded images kept between epochs, once a host."""
+
+from __future__ import annotations
+
+from lit_loader.images.decoded_cache.reader import CachedReader, shrink_target
+from lit_loader.images.decoded_cache.settings import CacheSettings, byte_count, byte_words
+
+__all__ = ["CacheSettings", "CachedReader", "byte_count", "byte_words", "shrink_target"]

@@ -1,0 +1,141 @@
+"""Checks of the loader's arguments, in addition to torch's own."""
+
+from __future__ import annotations
+
+from typing import Any, SupportsIndex, get_args
+
+import torch
+from torch.utils.data import BatchSampler, IterableDataset
+from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
+
+from lit_loader.engine import OnBadSample, WorkerMethod, unwrap_subset
+from lit_loader.loader.lightning import unwrapped
+from lit_loader.samplers import OrderSampler
+
+
+def check_choice(name: str, value: object, choices: Any) -> None:
+    """Refuse a value that is none of the choices, which are a ``Literal``.
+
+    Raises:
+        ValueError: If so.
+    """
+    if value not in get_args(choices):
+        raise ValueError(f"{name}={value!r} is unknown; it is one of {list(get_args(choices))}")
+
+
+def _check_bound(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        raise ValueError(f"{name}={value!r} must be an int of at least 0, or None")
+
+
+def check_batch_sampler(batch_sampler: Any) -> None:
+    """Refuse a batch sampler that iterates an `OrderSampler` by itself, without the loader's seed and rank."""
+    batches = unwrapped(batch_sampler)
+    inner = getattr(batches, "sampler", None)
+    if isinstance(inner, OrderSampler) and type(batches) is not BatchSampler:
+        raise ValueError(
+            f"batch_sampler={type(batches).__name__} iterates {type(inner).__name__}, which neither this loader's "
+            "seed nor its rank would reach; pass sampler= and batch_size=, or torch's BatchSampler over it"
+        )
+
+
+def check_arguments(
+    dataset: Any,
+    seed: int | None,
+    rank: int | None,
+    world_size: int | None,
+    generator: torch.Generator | None,
+    num_workers: int,
+    worker_method: WorkerMethod,
+    context: Any,
+) -> None:
+    """Refuse DataPipes, and arguments that do not fit together or would have no effect."""
+    if isinstance(dataset, (IterDataPipe, MapDataPipe)):
+        raise TypeError(f"dataset={type(dataset).__name__} is a DataPipe; give a Dataset or IterableDataset")
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise TypeError(f"seed={seed!r} should be an int or None, got {type(seed).__name__}")
+    if not isinstance(num_workers, SupportsIndex):  # numpy's too
+        raise TypeError(
+            f"num_workers={num_workers!r} should be an int, got {type(num_workers).__name__}; data modules take 'auto' "
+            "too, and `lit-loader tune` tries which number is fastest"
+        )
+    if seed is not None and generator is not None:
+        raise ValueError(f"generator= would have no effect beside seed={seed}; leave one of them out")
+    check_choice("worker_method", worker_method, WorkerMethod)
+    if worker_method == "thread" and context is not None:
+        raise ValueError(f"multiprocessing_context={context!r} has no effect on worker threads; leave it out")
+    if rank is None and world_size is None:
+        return
+    given = f"rank={rank} and world_size={world_size}"
+    if rank is None or world_size is None or not 0 <= rank < world_size:
+        raise ValueError(f"{given} go together, with 0 <= rank < world_size")
+    if seed is None:
+        raise ValueError(f"{given} need seed=, the same on all ranks; leave them out to do without")
+
+
+def check_replacement(
+    max_worker_restarts: int | None, hang_timeout_s: float | None, *, processes: bool, keyed: bool
+) -> None:
+    """Refuse settings of worker restarts and hangs without worker processes, or where samples cannot be made again."""
+    _check_bound("max_worker_restarts", max_worker_restarts)
+    if max_worker_restarts and not (processes and keyed):
+        raise ValueError(
+            f"max_worker_restarts={max_worker_restarts} needs worker processes (num_workers > 0), seed= and a map "
+            "dataset, whose samples can be made again with the same bits; leave it out"
+        )
+    if hang_timeout_s is None:
+        return
+    if isinstance(hang_timeout_s, bool | str) or not 0 < hang_timeout_s < float("inf"):
+        raise ValueError(f"hang_timeout_s={hang_timeout_s!r} must be a number of seconds above 0, or None")
+    if not processes:
+        raise ValueError(
+            f"hang_timeout_s={hang_timeout_s} needs worker processes, num_workers > 0; leave it out"
+        )
+
+
+def check_policy(on_bad_sample: object, max_bad_samples: object) -> None:
+    """Refuse an unknown policy, and a ``max_bad_samples`` that is out of range or has no effect.
+
+    Raises:
+        ValueError: If so.
+    """
+    check_choice("on_bad_sample", on_bad_sample, OnBadSample)
+    _check_bound("max_bad_samples", max_bad_samples)
+    if max_bad_samples is not None and on_bad_sample == "raise":
+        raise ValueError(
+            f'max_bad_samples={max_bad_samples} would have no effect beside on_bad_sample="raise"; leave one out'
+        )
+
+
+def check_bad_samples(
+    policy: OnBadSample, max_bad_samples: int | None, dataset: Any, *, batched: bool, sliced: bool
+) -> None:
+    """Refuse a policy on bad samples that this kind of loader does not support.
+
+    Args:
+        policy: The loader's ``on_bad_sample``.
+        max_bad_samples: The loader's.
+        dataset: The loader's.
+        batched: Whether it makes batches.
+        sliced: Whether its batches are sliced from an order.
+
+    Raises:
+        ValueError: If so.
+    """
+    check_policy(policy, max_bad_samples)
+    if policy == "raise":
+        return
+    given = f'on_bad_sample="{policy}"'
+    if isinstance(dataset, IterableDataset):
+        raise ValueError(
+            f"{given} needs a map dataset: {type(dataset).__name__} is an IterableDataset; catch errors in its __iter__"
+        )
+    inner, _ = unwrap_subset(dataset, [])
+    if getattr(inner, "__getitems__", None):
+        raise ValueError(
+            f"{given} needs samples made one by one: {type(inner).__name__} has __getitems__; catch the error there"
+        )
+    if policy == "skip" and not batched:
+        raise ValueError(f"{given} needs batches, and batch_size=None makes none; give a batch_size")
+    if policy == "substitute" and not sliced:
+        raise ValueError(f"{given} needs a seeded order; give seed= and a sampler of lit_loader.samplers")

@@ -1,0 +1,245 @@
+"""The iterator that ``iter(loader)`` returns: one epoch, begun at once without a seed, at ``next()`` with one."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeAlias, TypeVar, cast
+
+from torch._C._autograd import _profiler_enabled as profiler_enabled
+from torch.autograd import profiler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from lit_loader.engine import Batches, BatchTimeoutError, EndOfEpoch, LoaderSpec, TransferFn, WrappedBatches
+from lit_loader.loader.resume import Progress
+from lit_loader.memory import interrupt_again
+
+T_co = TypeVar("T_co", covariant=True)
+
+StartFn: TypeAlias = Callable[[], tuple[Batches, Progress]]
+"""Claims an epoch and starts it; returns its batches and the progress that counts them."""
+
+
+class IterationHooks:
+    """State that a loader shares with its iterators.
+
+    Attributes:
+        wait_s: Sum of the seconds that they have waited for batches.
+        check_batch: Called with each batch before it is page-locked or moved, or None.
+    """
+
+    wait_s: float = 0.0
+    check_batch: Callable[[Any], None] | None = None
+
+
+class TimedBatches(WrappedBatches):
+    """Adds the time that the engine takes to return each batch to a sum, and has each batch checked.
+
+    The transfer to a device does not count.
+
+    Args:
+        batches: The engine's.
+        hooks: The loader's.
+    """
+
+    def __init__(self, batches: Batches, hooks: IterationHooks) -> None:
+        super().__init__(batches)
+        self._hooks = hooks
+
+    def next_batch(self) -> Any:
+        """Return the next batch; the engine and the check may raise errors."""
+        return _next_timed(self._batches, self._hooks)
+
+
+def _next_timed(batches: Batches, hooks: IterationHooks) -> Any:
+    """Return the engine's next batch, checked; the time that it takes is added to ``hooks.wait_s``."""
+    start = time.perf_counter()
+    try:
+        batch = batches.next_batch()
+    finally:
+        hooks.wait_s += time.perf_counter() - start
+    if hooks.check_batch is not None:
+        hooks.check_batch(batch)
+    return batch
+
+
+def _close_when_collected(batches: Batches) -> None:
+    """Close an epoch in a finalizer."""
+    try:
+        batches.close()
+    except KeyboardInterrupt:  # Python prints and drops an exception in a finalizer
+        interrupt_again()
+
+
+class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
+    """One epoch of a loader.
+
+    It is a subclass of torch's base class because Lightning, when it is pickled during iteration, leaves out iterators
+    of that class and no others.
+
+    Args:
+        start: Starts the epoch; called by `begin`, or by the first ``next()``.
+        spec: Of the loader.
+        transfer: Page-locks batches or moves them to a device, or None if they are returned as they were made.
+        reported_length: The length that an iterable dataset gave, or None if it was not asked.
+        hooks: The loader's.
+
+    Attributes:
+        ends_without_batches: Whether an epoch that is resumed after its last batch ends without a batch, as under
+            Lightning, which asks for the end of an epoch itself. If not, the next epoch begins.
+
+    Runs in: the process that created it; several threads may take batches from it, each batch goes to one of them.
+    Owns: its epoch, which is closed when the iterator is exhausted, closed or collected.
+    """
+
+    def __init__(
+        self,
+        start: StartFn,
+        spec: LoaderSpec,
+        transfer: TransferFn | None,
+        reported_length: int | None,
+        hooks: IterationHooks,
+    ) -> None:
+        # torch's constructor is not called, because it starts torch's engine
+        self._transfer, self._num_batches = transfer, spec.count_batches
+        self._has_workers, self._dataset = spec.num_workers > 0, spec.fetch.dataset
+        self._hooks = hooks
+        self._shown_workers: list[Any] = []
+        self._batches: Batches | None = None
+        self._progress: Progress | None = None
+        self._closer: weakref.finalize[..., Any] | None = None
+        # Only one thread begins the epoch. Reentrant, because a signal handler may ask for a batch meanwhile.
+        self._begin_lock = threading.RLock()
+        self.restart(start, reported_length)
+
+    def restart(self, start: StartFn, reported_length: int | None) -> None:
+        """Drop the rest of the epoch and deliver another one, as torch's iterator over persistent workers does."""
+        self.close()
+        self._ended = False
+        self.ends_without_batches = False
+        self._start: StartFn | None = start
+        self._reported_length = reported_length
+
+    def begin(self) -> Batches:
+        """Start the epoch and return its batches."""
+        assert self._start is not None
+        batches, progress = self._start()
+        self._progress = progress
+        self._shown_workers = batches.workers
+        if not progress.resumed:
+            self._start = None  # it refers to the loader, which may refer to this iterator: a reference cycle
+        self._batches = (
+            batches if self._transfer is None else self._transfer(TimedBatches(batches, self._hooks))
+        )
+        self._closer = weakref.finalize(self, _close_when_collected, self._batches)
+        self._closer.atexit = False  # at exit the backend ends its workers by itself
+        return self._batches
+
+    def close(self) -> None:
+        """Drop the rest of the epoch: ``next()`` raises StopIteration from now on."""
+        self._ended, self._start = True, None
+        self._drop_batches()
+
+    def _drop_batches(self) -> None:
+        batches, self._batches = self._batches, None
+        closer, self._closer = self._closer, None
+        if batches is not None and closer is not None and closer.detach() is not None:
+            batches.close()
+
+    @property
+    def num_received(self) -> int:
+        """How many batches the iterator returned, those that raised before one of them included."""
+        return 0 if self._progress is None else self._progress.num_received
+
+    @property
+    def stopped(self) -> bool:
+        """Whether its last ``next()`` raised: StopIteration, or the error of a batch."""
+        return self._ended or (self._progress is not None and self._progress.num_failed > 0)
+
+    @property
+    def _workers(self) -> list[Any]:
+        """The workers, as torch's iterator has them: processes (with pid, is_alive, join and exitcode), or threads.
+
+        Without workers the attribute does not exist, as in torch. Before an epoch begins the list is empty; after its
+        end it holds the workers that the epoch had.
+        """
+        if not self._has_workers:
+            raise AttributeError(f"{type(self).__name__} has no _workers with num_workers=0")
+        if self._batches is not None:
+            self._shown_workers = self._batches.workers or self._shown_workers
+        return self._shown_workers
+
+    def __iter__(self) -> LoaderIterator[T_co]:
+        return self
+
+    def __len__(self) -> int:
+        return self._num_batches()
+
+    def __next__(self) -> T_co:
+        if not (profiler_enabled() or profiler._is_profiler_enabled):
+            # record_function takes as long as a small batch, also when nothing is recorded
+            return self._next()
+        # the names that torch's loader shows, so that traces of both can be compared
+        kind = "MultiProcessing" if self._has_workers else "SingleProcess"
+        with profiler.record_function(f"enumerate(DataLoader)#_{kind}DataLoaderIter.__next__"):
+            return self._next()
+
+    def _next(self) -> T_co:
+        if self._ended:
+            raise StopIteration
+        batches = self._batches
+        if batches is None:
+            with self._begin_lock:
+                batches = self._batches  # another thread may have begun it meanwhile
+                if self._ended:
+                    raise StopIteration
+                if batches is None:
+                    batches = self.begin()
+        progress = self._progress
+        assert progress is not None
+        try:
+            # Behind a transfer the engine is timed by `TimedBatches`.
+            batch = _next_timed(batches, self._hooks) if self._transfer is None else batches.next_batch()
+        except EndOfEpoch:
+            progress.ended = True
+            # The state was saved at the end of its epoch, so the next epoch begins.
+            is_empty = progress.resumed and not (progress.num_returned or progress.num_failed)
+            if is_empty and not self.ends_without_batches:
+                with self._begin_lock:
+                    if self._batches is batches:  # not the next epoch, which another thread may have begun
+                        self._drop_batches()
+                return self._next()
+            self.close()
+            raise StopIteration from None
+        except BatchTimeoutError as error:
+            # Not counted as failed, because the same batch may still come. Raised as a plain RuntimeError, as in torch:
+            # to a loader whose dataset uses this loader, it must be an error of a sample like any other.
+            raise RuntimeError(str(error)) from None
+        except Exception:
+            progress.num_failed += 1
+            raise
+        progress.received()
+        if self._reported_length is not None and progress.num_returned > self._reported_length:
+            self._warn_of_length(progress.num_returned)
+        return cast("T_co", batch)
+
+    def _warn_of_length(self, num_returned: int) -> None:
+        """Warn as torch does that a dataset has more items than it reported."""
+        text = (
+            f"Length of IterableDataset {self._dataset} was reported to be {self._reported_length}(when accessing "
+            f"len(dataloader)), but {num_returned} samples have been fetched. "
+        )
+        if self._has_workers:
+            text += (
+                "For multiprocessing data-loading, this could be caused by not properly configuring the "
+                "IterableDataset replica at each worker. Please see "
+                "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
+            )
+        warnings.warn(text, stacklevel=4)
+
+    def __getstate__(self) -> Any:
+        # NotImplementedError as in torch: workers and the position in an epoch belong to their process
+        raise NotImplementedError(f"{type(self).__name__} cannot be pickled; pickle the loader instead")
