@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from lit_loader.datasets import encoded_image, jpeg_decoders
+from lit_loader.images import encoded_image, jpeg_decoders
 from tests.photo_like import jpeg
 
 __all__ = ["DECODERS", "UNNAMED", "only", "with_sampling"]

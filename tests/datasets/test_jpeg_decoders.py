@@ -11,8 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lit_loader.datasets import jpeg_decoders
-from lit_loader.images import decode_image, open_image
+from lit_loader.images import decode_image, jpeg_decoders, open_image
 from lit_loader.images.jpeg_decoders import TurboDecoder, turbo_decoder
 from tests.jpeg_decoders import UNNAMED, with_sampling
 from tests.photo_like import jpeg, photo_like

@@ -7,7 +7,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torchvision import tv_tensors
 
-from lit_loader.transforms import CropToObjects, classification_transforms, views
+from lit_loader.images import views
+from lit_loader.transforms import CropToObjects, classification_transforms
 from tests.transforms.drawn import check_marks, draw
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.transforms.v2 import functional
 
+from lit_loader.images import resampling
 from lit_loader.images.resampling import resample
-from lit_loader.transforms import resampling
 
 SIDE = st.integers(1, 40)
 
