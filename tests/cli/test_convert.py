@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lit_loader.annotations.formats.registry import read_annotations
-from lit_loader.app.commands import placing
+from lit_loader.app.commands import output_folder
 from lit_loader.app.commands.output_folder import RECORD
 from tests.face_lists import OPTIONS, write_faces
 
@@ -79,7 +79,7 @@ def test_images_are_copied_where_they_cannot_be_linked(command, faces, read, mon
     def refuse(*_):
         raise OSError(18, "Invalid cross-device link")
 
-    monkeypatch.setattr(placing.os, "link", refuse)
+    monkeypatch.setattr(output_folder.os, "link", refuse)
     assert "images: 20 copied" in command("convert", "keypoints_txt", "faces", "train.txt", *TO_VOC, *read)
 
 
@@ -231,7 +231,7 @@ def test_overwrite_replaces_its_own_files_and_keeps_those_of_the_user(
     (new / "Annotations" / "runs" / "a.log").write_text("also mine")
     (new / "elsewhere").symlink_to(faces)
     if not links:
-        monkeypatch.setattr(placing.os, "link", lambda *_, **__: exec("raise OSError(18, 'cross-device')"))
+        monkeypatch.setattr(output_folder.os, "link", lambda *_, **__: exec("raise OSError(18, 'cross-device')"))
     for _ in range(2):
         command("convert", "keypoints_txt", "faces", "val=val.txt", *TO_VOC, *read, "--overwrite")
         assert set(files(new)) - original_files == {
@@ -295,7 +295,7 @@ def test_a_conversion_that_fails_leaves_nothing(command, faces, read, tmp_path, 
     def broken(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(placing.shutil, "copyfile", broken)
+    monkeypatch.setattr(output_folder.shutil, "copyfile", broken)
     command("convert", "keypoints_txt", "faces", "train.txt", *TO_VOC, *read, "--images", "copy", code=1)
     assert "No space left" in command.err
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cache", "faces"]
