@@ -56,11 +56,6 @@ def test_the_python_examples_run(code, scripts, tmp_path):
     assert done.stdout
 
 
-def test_the_readme_is_read_in_a_few_minutes():
-    assert len(README.splitlines()) <= 160
-    assert all(len(code.strip().splitlines()) <= 14 for code in blocks(README, "python"))
-
-
 def test_the_yaml_is_yaml():
     for text in blocks(ALL, "yaml"):
         assert yaml.safe_load(text).keys() & {"defaults", "_target_"}

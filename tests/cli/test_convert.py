@@ -231,7 +231,9 @@ def test_overwrite_replaces_its_own_files_and_keeps_those_of_the_user(
     (new / "Annotations" / "runs" / "a.log").write_text("also mine")
     (new / "elsewhere").symlink_to(faces)
     if not links:
-        monkeypatch.setattr(output_folder.os, "link", lambda *_, **__: exec("raise OSError(18, 'cross-device')"))
+        monkeypatch.setattr(
+            output_folder.os, "link", lambda *_, **__: exec("raise OSError(18, 'cross-device')")
+        )
     for _ in range(2):
         command("convert", "keypoints_txt", "faces", "val=val.txt", *TO_VOC, *read, "--overwrite")
         assert set(files(new)) - original_files == {
