@@ -17,7 +17,7 @@ from lit_loader.foundation.escaping import quote_for_hydra
 
 __all__ = ["splits_by_stage", "splits_left_out", "training_command"]
 
-_CONFIGS: Final = Path(__file__).parents[1] / "conf"
+_CONFIGS: Final = Path(__file__).parents[2] / "conf"
 _HYDRA_WORDS: Final = ("null", "true", "false", "nan", "inf")
 
 

@@ -33,7 +33,7 @@ __all__ = [
     "with_free_keys",
 ]
 
-SHIPPED = Path(__file__).parents[1] / "conf"  # in a wheel a folder, in an editable install a link
+SHIPPED = Path(__file__).parents[2] / "conf"  # in a wheel a folder, in an editable install a link
 
 _EXTRAS = {  # what an extra of lit-loader installs, by the name in an error
     "faster_coco_eval": "recipes",
