@@ -1,29 +1,130 @@
-"""Data loading for detection, landmark and classification training: balanced, seeded, exact.
-
-Names are imported when first asked for, so that ``import lit_loader`` starts nothing and costs nothing. They stand with
-their modules in ``__init__.pyi``, one ``from MODULE import NAME as NAME`` a line: type checkers read it, and so does
-this module.
-"""
+"""Data loading for detection, landmark and classification training: balanced, seeded, exact."""
 
 from __future__ import annotations
 
-import re
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-_STUB = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-_HOMES = {name: home for home, name in re.findall(r"^from (\S+) import (\S+) as", _STUB, re.MULTILINE)}
-
-__all__ = sorted(_HOMES)
 __version__ = "0.2.0"
+
+# A module is imported when one of its names is first used, so `import lit_loader` imports no torch and starts nothing.
+# Type checkers read `__init__.pyi`, which imports the same names; a test compares the two.
+_NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
+    "lit_loader.annotations": (
+        "AnnotationTable",
+        "KeypointSchema",
+        "class_weights",
+        "concatenate",
+        "image_weights",
+        "keypoint_schema",
+    ),
+    "lit_loader.annotations.formats": (
+        "ReadOptions",
+        "ReadPolicy",
+        "Reader",
+        "Writer",
+        "read_annotations",
+        "readers",
+        "register_format",
+        "write_annotations",
+        "writers",
+    ),
+    "lit_loader.callbacks": (
+        "BadSampleReport",
+        "ClassMixMonitor",
+        "DataWaitMonitor",
+        "ResumeLoaders",
+        "ReweightClasses",
+        "recall_weights",
+    ),
+    "lit_loader.collate": (
+        "ClassificationBatch",
+        "ClassificationCollate",
+        "DetectionCollate",
+        "LandmarkBatch",
+        "LandmarkCollate",
+        "MultiTaskBatch",
+        "MultiTaskCollate",
+        "PaddedBatch",
+        "default_collate",
+        "default_convert",
+        "detection_collate",
+    ),
+    "lit_loader.datamodules": (
+        "AspectRatioBatching",
+        "ClassAwareSamplerConfig",
+        "ClassBalancedSamplerConfig",
+        "ClassificationDataModule",
+        "DatasetsDataModule",
+        "DetectionDataModule",
+        "EffectiveNumberSamplerConfig",
+        "LandmarkDataModule",
+        "MultiTaskDataModule",
+        "PlainBatching",
+        "RandomSamplerConfig",
+        "RepeatFactorSamplerConfig",
+        "SamplerConfig",
+        "SequentialSamplerConfig",
+        "SizeBatching",
+        "TableDataModule",
+        "WeightedSamplerConfig",
+        "WorkerSettings",
+        "draw_boxes",
+        "draw_labels",
+        "draw_points",
+    ),
+    "lit_loader.datasets": (
+        "ClassificationDataset",
+        "DetectionDataset",
+        "FormatSource",
+        "LandmarkDataset",
+        "ShapesSource",
+        "TableSource",
+        "VocSource",
+    ),
+    "lit_loader.engine": (
+        "BadSample",
+        "append_bad_samples",
+    ),
+    "lit_loader.images": (
+        "CacheSettings",
+        "ImageReading",
+    ),
+    "lit_loader.loader": ("DataLoader",),
+    "lit_loader.loader.forkserver": ("start_forkserver",),
+    "lit_loader.samplers": (
+        "ClassAwareSampler",
+        "ClassBalancedSampler",
+        "GroupedSampler",
+        "MixedSourceSampler",
+        "OrderSampler",
+        "RandomSampler",
+        "RepeatFactorSampler",
+        "SequentialSampler",
+        "SubsetRandomSampler",
+        "WeightedRandomSampler",
+    ),
+    "lit_loader.seeding": (
+        "is_duplicate",
+        "sample_rng",
+    ),
+    "lit_loader.transforms": (
+        "classification_transforms",
+        "detection_transforms",
+        "landmark_transforms",
+    ),
+    "torch.utils.data": ("get_worker_info",),
+}
+_MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
+
+__all__ = sorted(_MODULE_BY_NAME)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULE_BY_NAME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
+    value = getattr(import_module(_MODULE_BY_NAME[name]), name)
+    globals()[name] = value  # later uses of the name do not call `__getattr__`
     return value
 
 

@@ -1,4 +1,4 @@
-"""The exports, each with its module: what type checkers see, and the table that `__init__.py` imports by."""
+"""The exported names for type checkers; `__init__.py` imports them when they are first used."""
 
 from torch.utils.data import get_worker_info as get_worker_info
 

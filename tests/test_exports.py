@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import subprocess
 import sys
@@ -116,6 +117,18 @@ def test_all_is_sorted_and_true(name):
         assert hasattr(module, item)
 
 
+def test_type_checkers_see_the_names_that_the_package_exports():
+    """The stub repeats the table of `__init__.py`, one ``from MODULE import NAME as NAME`` per name."""
+    stub = ast.parse(Path(lit_loader.__file__).with_suffix(".pyi").read_text())
+    modules = {
+        alias.asname: node.module
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert modules == lit_loader._MODULE_BY_NAME
+
+
 def test_the_package_exports_what_people_type_first():
     assert set(lit_loader.__all__) == EXPORTS
     assert set(dir(lit_loader)) >= EXPORTS
@@ -125,7 +138,7 @@ def test_the_package_exports_what_people_type_first():
 
 @pytest.mark.parametrize("name", sorted(EXPORTS))
 def test_an_export_is_what_its_module_exports(name):
-    home = importlib.import_module(lit_loader._HOMES[name])
+    home = importlib.import_module(lit_loader._MODULE_BY_NAME[name])
     assert name in home.__all__
     assert getattr(lit_loader, name) is getattr(home, name)
 

@@ -65,7 +65,7 @@ def offences(layer: str, names: set[str]) -> list[str]:
     for name in sorted(names):
         parts = name.split(".")
         if parts[0] == "lit_loader" and len(parts) == 2:  # a name of the package's root stands for its home
-            parts = lit_loader._HOMES.get(parts[1], name).split(".")
+            parts = lit_loader._MODULE_BY_NAME.get(parts[1], name).split(".")
         if parts[0] in MAY_NAME and layer not in MAY_NAME[parts[0]]:
             found.append(f"{layer} must not know {parts[0]}")
         if parts[0] != "lit_loader" or parts[1:2] in ([layer], ["__version__"]):
