@@ -14,8 +14,8 @@ from torch.autograd import profiler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from lit_loader.engine import Batches, BatchTimeoutError, EndOfEpoch, LoaderSpec, TransferFn, WrappedBatches
+from lit_loader.foundation.interrupts import interrupt_again
 from lit_loader.loader.resume import Progress
-from lit_loader.memory import interrupt_again
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -1,4 +1,4 @@
-"""Sending batches from a worker process to the main one: pickled, their large tensors in slots of shared memory."""
+"""Transport of batches from worker processes to the main one: pickled, with large tensors in shared memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lit_loader.memory.serialization import (
     encode,
 )
 from lit_loader.memory.slot_writer import SlotKeptError, SlotWriter
-from lit_loader.memory.slots import Slots, Ticket, interrupt_again, open_slots
+from lit_loader.memory.slots import Slots, Ticket, open_slots
 
 __all__ = [
     "Buffer",
@@ -25,7 +25,6 @@ __all__ = [
     "decode",
     "describe_unsendable",
     "encode",
-    "interrupt_again",
     "memory_for",
     "open_slots",
 ]

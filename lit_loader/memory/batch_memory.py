@@ -1,8 +1,8 @@
 """Memory for batches: shared memory in a worker process that is making a batch, ordinary memory elsewhere.
 
-Code that makes a tensor of a batch (a transform, a collate function) takes its memory from `empty`. In a worker
-process that memory is shared with the main process, so that the batch is not copied on its way; anywhere else it is
-that of ``torch.empty``. The values are the same either way.
+Code that creates a tensor of a batch (a transform, a collate function) allocates it with `empty`. In a worker process
+that memory is shared with the main process, which saves a copy; anywhere else `empty` is ``torch.empty``. The values
+are the same either way.
 
 Runs in: every process and thread; each thread has its own `BatchMemory`.
 """
@@ -20,22 +20,22 @@ from torch import Tensor
 __all__ = ["BatchMemory", "LARGE_BYTES", "current", "empty", "is_channels_last", "using"]
 
 LARGE_BYTES = 1 << 14
-"""Smaller tensors are copied instead, which costs less than a page of shared memory for each."""
+"""Size from which tensors use shared memory. Copying smaller ones costs less than a page of shared memory each."""
 
 
 class BatchMemory(Protocol):
-    """A source of memory for batches, such as a worker's part of the shared memory."""
+    """A source of memory for batches, such as a slot of shared memory."""
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-        """Return a contiguous CPU tensor whose values are not set, or None if this memory has no room for it."""
+        """Return an uninitialised contiguous CPU tensor, or None if this memory has no room for it."""
 
     def rows(self, addresses: Sequence[int], shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
-        """Return the stack of values as a view if they lie one after the other in this memory, or None.
+        """Return the stack of several tensors as a view, or None unless they follow each other in this memory.
 
         Args:
-            addresses: Address of each value; all are contiguous and of one shape.
-            shape: Of one value.
-            dtype: Of its elements.
+            addresses: Address of each tensor; all are contiguous and of one shape.
+            shape: Shape of one tensor.
+            dtype: Their common dtype.
         """
 
 
@@ -53,26 +53,28 @@ def current() -> BatchMemory | None:
 
 @contextlib.contextmanager
 def using(memory: BatchMemory | None) -> Iterator[None]:
-    """Take this thread's memory for batches from ``memory``, or from ordinary memory if it is None."""
-    before, _current.memory = _current.memory, memory
+    """Allocate this thread's batches in ``memory`` within the block, or in ordinary memory if it is None."""
+    previous = _current.memory
+    _current.memory = memory
     try:
         yield
     finally:
-        _current.memory = before
+        _current.memory = previous
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return memory for a tensor of a batch: contiguous, on the CPU, its values not set.
+    """Return an uninitialised tensor of a batch, contiguous and on the CPU.
 
     Args:
-        shape: Of the tensor.
-        dtype: Of its values.
+        shape: Shape of the tensor.
+        dtype: Dtype of the tensor.
     """
     memory = _current.memory
-    found = None if memory is None else memory.empty(shape, dtype)
-    return torch.empty(tuple(shape), dtype=dtype, device="cpu") if found is None else found
+    tensor = None if memory is None else memory.empty(shape, dtype)
+    # The slot may be full. device: a default device set by the user must not apply to batches.
+    return torch.empty(tuple(shape), dtype=dtype, device="cpu") if tensor is None else tensor
 
 
 def is_channels_last(image: Tensor) -> bool:
-    """Return whether the values of each pixel of an image ``(C, H, W)`` lie side by side, and the pixels row by row."""
+    """Return True if an image of shape ``(C, H, W)`` is stored as contiguous ``(H, W, C)``."""
     return image.permute(1, 2, 0).is_contiguous()

@@ -2,16 +2,15 @@
 
 NOTE [One file, slots far apart]
     All slots of a backend are in one file, so that each process needs one descriptor for any number of batches. The
-    slots begin so far apart that a batch of any size has room; pages that were never written take no memory. The file
-    needs neither /dev/shm nor a name, so nothing is left when all processes have ended, however they ended.
+    slots start so far apart that a batch of any size fits; pages that were never written take no memory. The file
+    needs neither /dev/shm nor a name, so the kernel frees it with the last process, however that one ends.
 
-NOTE [Mapped while it is locked]
+NOTE [Page locks and mappings]
     If memory is unmapped while it is registered with a device, the next mapping at its address counts as page-locked,
-    and the device copies from the old pages. So a mapping notes the range before it is locked, and forgets it
-    after it is unlocked: Ctrl-C may come in either call. Memory that cannot be unlocked stays mapped (`_parked`), and
-    `unmap_parked` tries again.
+    and the device copies from the old pages: wrong data without an error. So a mapping that may still be locked is
+    never unmapped. It is parked (`_parked`), and `unmap_parked` tries again.
 
-``mmap.mmap`` keeps a descriptor of its own for every mapping, so the system calls are made here.
+``mmap.mmap`` duplicates the descriptor for every mapping, so this module makes the system calls itself.
 
 Runs in: every process. Linux; elsewhere `MemoryFile` raises OSError.
 """
@@ -31,23 +30,28 @@ from typing import Any, Protocol
 
 import numpy as np
 
-MAX_SLOTS = 1 << 12
-WINDOW_BYTES = 1 << 32  # how much of a slot a process maps: the largest batch that fits
-CHUNK_BYTES = 1 << 18  # pages are brought into a process's page tables in pieces of this size
-ALIGNMENT = 64  # every tensor in a slot begins at a multiple of this
+from lit_loader.foundation.interrupts import defer_interrupts
 
-_DISTANCE = 1 << 36  # from the start of a slot to that of the next one
+MAX_SLOTS = 1 << 12
+WINDOW_BYTES = 1 << 32  # size of a mapping, and so of the largest batch
+CHUNK_BYTES = 1 << 18  # pages are brought into a process's page tables in pieces of this size
+ALIGNMENT = 64  # every tensor in a slot starts at a multiple of this
+
+_SLOT_DISTANCE = 1 << 36  # bytes from the start of a slot to the start of the next one
 _FAILED = ctypes.c_void_p(-1).value
-_MADV_REMOVE, _MADV_POPULATE_WRITE = 9, 23
+_MADV_REMOVE = 9
+_MADV_POPULATE_WRITE = 23
 _MREMAP_MAYMOVE_FIXED = 1 | 2
 _NO_MEMORY = {errno.EFAULT, errno.ENOMEM, errno.ENOSPC}  # EFAULT: where a page fault would raise SIGBUS
 
 
-def _find_libc() -> Any:
+def _load_libc() -> Any:
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None, use_errno=True)
-    address, size, flag = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    address = ctypes.c_void_p
+    size = ctypes.c_size_t
+    flag = ctypes.c_int
     libc.mmap.restype = libc.mremap.restype = address
     libc.mmap.argtypes = (address, size, flag, flag, flag, ctypes.c_int64)
     libc.mremap.argtypes = (address, size, size, flag, address)
@@ -56,8 +60,8 @@ def _find_libc() -> Any:
     return libc
 
 
-_libc: Any = _find_libc()
-# How to unlock and how to unmap what could not be unlocked: see NOTE [Mapped while it is locked].
+_libc: Any = _load_libc()
+# Functions that unlock and unmap each parked mapping: see NOTE [Page locks and mappings].
 _parked: deque[tuple[Callable[[], bool], Callable[[], Any]]] = deque()
 
 
@@ -77,7 +81,7 @@ class MemoryFile:
     It can be pickled only while a process is started, which then has its own descriptor.
 
     Args:
-        duplicate: The descriptor of a file that was pickled, or None for a new file.
+        duplicate: The duplicated descriptor of a file that was pickled, or None to create a file.
 
     Raises:
         OSError: If the platform has no such files, or limits them.
@@ -94,7 +98,7 @@ class MemoryFile:
         if _libc is None or not hasattr(os, "memfd_create"):
             raise OSError("this platform has no memfd_create, and so no anonymous files in memory")
         self._fd = os.memfd_create("lit_loader", os.MFD_CLOEXEC)
-        os.ftruncate(self._fd, MAX_SLOTS * _DISTANCE)
+        os.ftruncate(self._fd, MAX_SLOTS * _SLOT_DISTANCE)
 
     def __reduce__(self) -> tuple[type[MemoryFile], tuple[Any]]:
         return MemoryFile, (reduction.DupFd(self._fd),)
@@ -107,13 +111,14 @@ class MemoryFile:
             MemoryError: If there is not enough memory for the copy.
         """
         copy = memoryview(memory_for(num_bytes))
-        done = 0
-        while done < num_bytes:  # one call reads 2 GiB at most
-            done += os.preadv(self._fd, [copy[done:]], slot * _DISTANCE + offset + done)
+        num_read = 0
+        while num_read < num_bytes:  # the kernel reads at most 2 GiB per call
+            num_read += os.preadv(self._fd, [copy[num_read:]], slot * _SLOT_DISTANCE + offset + num_read)
         return copy
 
     def close(self) -> None:
-        """Close the descriptor; mappings stay."""
+        """Close the descriptor; existing mappings stay valid."""
+        # Forgotten before it is closed: `__del__` calls this again, and the number may belong to another file by then.
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -123,50 +128,54 @@ class MemoryFile:
 
 
 class Mapping:
-    """A slot mapped into this process: `WINDOW_BYTES`, of which only pages that are written take memory.
+    """A slot mapped into this process: `WINDOW_BYTES`, of which only written pages take memory.
 
     Attributes:
         address: Address of its first byte.
-        locked: Start and end of the bytes that are page-locked, or None.
+        locked: Start and end of the byte range that is page-locked, or may be; None without one.
 
     Raises:
         OSError: If this process is not allowed to map so much.
 
-    Owns: the mapping and its page lock, until it is collected; see NOTE [Mapped while it is locked].
+    Owns: the mapping and its page lock, until it is collected; see NOTE [Page locks and mappings].
     """
 
     def __init__(self, file: MemoryFile, slot: int) -> None:
-        self._file, self._offset = file, slot * _DISTANCE
-        self.address = _map(WINDOW_BYTES, mmap.MAP_SHARED, file._fd, self._offset)
-        self._touched = bytearray(WINDOW_BYTES // CHUNK_BYTES)
-        # for `__del__`: at the interpreter's exit the names of this module may be None already
-        self._unmap, self._size = _libc.munmap, WINDOW_BYTES
+        self._file = file
+        self._offset = slot * _SLOT_DISTANCE
+        self._touched = bytearray(WINDOW_BYTES // CHUNK_BYTES)  # 1 for each chunk that `touch` has brought in
+        # For `__del__`: at the interpreter's exit the names of this module may be None.
         self._is_finalizing = sys.is_finalizing
         self._page_lock: PageLock | None = None
         self.locked: tuple[int, int] | None = None
+        # `__del__` unmaps the address, so Ctrl-C must not come between the mapping and the assignment.
+        with defer_interrupts():
+            self.address = _map(WINDOW_BYTES, mmap.MAP_SHARED, file._fd, self._offset)
 
     def touch(self, start: int, num_bytes: int) -> bool:
-        """Bring pages into this process's page tables, many at a time, if that was not done before.
+        """Bring pages into this process's page tables, many per system call, unless they are there already.
 
         Returns:
             False if there is not enough memory. Writing there would kill the process by SIGBUS.
         """
-        first, end = start // CHUNK_BYTES, -(-(start + num_bytes) // CHUNK_BYTES)
-        new = self._touched.find(0, first, end)
-        if new < 0:
+        first = start // CHUNK_BYTES
+        end = -(-(start + num_bytes) // CHUNK_BYTES)
+        first = self._touched.find(0, first, end)
+        if first < 0:
             return True
-        # Kernels before 5.14 refuse this advice with EINVAL. Then each page costs a page fault of its own.
-        address, size = self.address + new * CHUNK_BYTES, (end - new) * CHUNK_BYTES
-        advised = _libc.madvise(address, size, _MADV_POPULATE_WRITE)
+        address = self.address + first * CHUNK_BYTES
+        advised = _libc.madvise(address, (end - first) * CHUNK_BYTES, _MADV_POPULATE_WRITE)
+        # Kernels before 5.14 refuse this advice with EINVAL. There each page costs a page fault when it is written.
         if advised != 0 and ctypes.get_errno() in _NO_MEMORY:
             return False
-        self._touched[new:end] = b"\1" * (end - new)
+        self._touched[first:end] = b"\1" * (end - first)
         return True
 
     def lock(self, page_lock: PageLock, start: int, num_bytes: int) -> None:
-        """Page-lock bytes of the slot, if that is possible; no others may be locked."""
+        """Page-lock a byte range of the slot if that is possible; no other range may be locked."""
         self._page_lock = page_lock
-        self.locked = (start, start + num_bytes)  # before the call, in which Ctrl-C may come
+        # Recorded before the call: after an exception from a signal handler the range may be locked.
+        self.locked = (start, start + num_bytes)
         if not page_lock.lock(self.address + start, num_bytes):
             self.locked = None
 
@@ -174,13 +183,14 @@ class Mapping:
         """Undo `lock`; return False if the bytes may still be locked."""
         if self.locked is None or self._page_lock is None:
             return True
+        # Cleared after the call, for the same reason. Unlocking twice is harmless.
         if not self._page_lock.unlock(self.address + self.locked[0]):
             return False
-        self.locked = None  # after the call, in which Ctrl-C may come
+        self.locked = None
         return True
 
     def free_pages(self) -> None:
-        """Free the slot's memory, in all processes that have it mapped; it reads as zeros afterwards."""
+        """Free the slot's memory in all processes that have it mapped; it reads as zeros afterwards."""
         _libc.madvise(self.address, WINDOW_BYTES, _MADV_REMOVE)
         self._touched = bytearray(len(self._touched))
 
@@ -188,26 +198,28 @@ class Mapping:
         """Turn byte ranges into memory of this process alone, at the same addresses and with the same contents.
 
         NOTE [Private without a lost write]
-            The range is mapped a second time, copied on write, and ``mremap`` moves the new mapping over the old one.
-            For other threads that is atomic: what they wrote before is in the file, which both mappings show, and
-            what they write afterwards goes to a private copy. Then every page is copied at once, so that the file's
-            pages may be used for another batch. Kernels before 5.14 have no call for that. There one byte of each page
-            is written with its own value, and a write of another thread to that byte at the same time is lost.
+            Each range is mapped a second time, copied on write, and ``mremap`` moves the new mapping over the old one.
+            For other threads that is atomic: their earlier writes are in the file, which both mappings show, and
+            their later writes go to a private copy. Then every page is copied at once, so that the file's pages may be
+            used for another batch.
 
         Args:
-            ranges: Start and end of each, in bytes.
+            ranges: Start and end of each range, in bytes.
 
         Raises:
-            MemoryError: If there is not enough memory for the copy, or the file is closed. The contents are the same
-                then, and writes are private, but the file's pages must not be written to for as long as this process
-                or a fork of it lives. A range that could not be mapped again stays shared.
+            MemoryError: If there is not enough memory for the copy, or the file is closed. The contents stay the same
+                and writes are private, but the file's pages must not be written to for as long as this process or a
+                fork of it lives. A range that could not be mapped again stays shared.
         """
-        shortage, page = "", mmap.PAGESIZE
+        shortage = ""
+        page = mmap.PAGESIZE
         pages = ((start // page * page, -(-end // page) * page) for start, end in ranges if start < end)
-        for first, end in merge_ranges(pages, gap=1):  # also the others if one fails
-            size, target = end - first, self.address + first
+        # After a failure the loop continues, because the other ranges can still be made private.
+        for start, end in merge_ranges(pages, gap=1):
+            size = end - start
+            target = self.address + start
             try:
-                private = _map(size, mmap.MAP_PRIVATE, self._file._fd, self._offset + first)
+                private = _map(size, mmap.MAP_PRIVATE, self._file._fd, self._offset + start)
             except OSError as error:
                 shortage = f"{size} bytes of a batch cannot be mapped: {error.strerror}"
                 continue
@@ -218,44 +230,47 @@ class Mapping:
                 if ctypes.get_errno() in _NO_MEMORY:
                     shortage = f"no memory for a copy of {size} bytes of a batch"
                     continue
-                for at in range(target, target + size, page):
-                    ctypes.memmove(at, at, 1)
+                # Kernels before 5.14 have no such call. One byte of each page is written with its own value instead; if
+                # another thread writes to that byte at the same time, its write is lost.
+                for address in range(target, target + size, page):
+                    ctypes.memmove(address, address, 1)
         if shortage:
             raise MemoryError(shortage)
 
     def __del__(self) -> None:
-        if not hasattr(self, "locked") or (self.locked is not None and self._is_finalizing()):
-            return  # it was never mapped, or the process ends
-        if self.unlock():
-            self._unmap(self.address, self._size)
-        elif self.locked is not None and self._page_lock is not None:
-            unlock = partial(self._page_lock.unlock, self.address + self.locked[0])
-            _parked.append((unlock, partial(self._unmap, self.address, self._size)))
+        if not hasattr(self, "address") or self._is_finalizing():
+            return  # mapping the slot failed, or the process ends
+        with defer_interrupts(in_callback=True):
+            unmap = partial(_libc.munmap, self.address, WINDOW_BYTES)
+            if self.unlock():
+                unmap()
+            elif self.locked is not None and self._page_lock is not None:
+                _parked.append((partial(self._page_lock.unlock, self.address + self.locked[0]), unmap))
 
 
 def unmap_parked() -> None:
-    """Try again to unlock and unmap what could not be unlocked: see NOTE [Mapped while it is locked]."""
+    """Try again to unlock and unmap parked mappings: see NOTE [Page locks and mappings]."""
     for _ in range(len(_parked)):
-        try:
-            # Taken before it is unmapped, so that another thread does not unmap the address a second time. After Ctrl-C
-            # in these lines it is never unmapped.
-            unlock, unmap = _parked.popleft()
-        except IndexError:
-            return
-        if unlock():
-            unmap()
-        else:
-            _parked.append((unlock, unmap))
+        # Between `popleft` and `unmap` only this function knows the mapping, so Ctrl-C has to wait.
+        with defer_interrupts():
+            try:
+                unlock, unmap = _parked.popleft()  # first, so that no other thread unmaps the address too
+            except IndexError:
+                return
+            if unlock():
+                unmap()
+            else:
+                _parked.append((unlock, unmap))
 
 
 class Lease(ctypes.Array[ctypes.c_uint8]):
-    """The bytes of a mapped slot as a buffer: made by ``Lease.from_address(mapping.address)``.
+    """The bytes of a mapped slot as a buffer, created by ``Lease.from_address(mapping.address)``.
 
     Every tensor and array in the slot refers to this object, so it is deleted with the last of them.
 
     Attributes:
         mapping: Keeps the slot mapped.
-        ticket: Keeps the slot from being used again, or None in a worker and after the memory was made private.
+        ticket: Keeps the slot from being used again; None in a worker and after the memory was made private.
         ranges: Start and end of the byte ranges that the batch uses.
     """
 
@@ -267,7 +282,7 @@ class Lease(ctypes.Array[ctypes.c_uint8]):
 
 
 def memory_for(num_bytes: int) -> Any:
-    """Return an array of bytes. Unlike a bytearray it is not filled with zeros first.
+    """Return an uninitialised array of bytes, which is faster than a bytearray, whose bytes are set to zero.
 
     Raises:
         MemoryError: With the number of bytes and the remedy.
@@ -282,7 +297,7 @@ def memory_for(num_bytes: int) -> Any:
 
 
 def merge_ranges(ranges: Iterable[tuple[int, int]], *, gap: int) -> list[tuple[int, int]]:
-    """Return ranges (start and end of each) in order, those less than ``gap`` bytes apart merged into one."""
+    """Sort ranges (start, end) and merge those that are less than ``gap`` bytes apart."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if merged and start < merged[-1][1] + gap:

@@ -1,36 +1,34 @@
-"""The main process's side of the slots: references to them, and when one may be written again.
+"""The main process's side of the slots: which batches use them, and when a slot may be written again.
 
-NOTE [When a slot is free]
-    The main process creates a `Ticket` for each slot that a worker may write to. References to the ticket keep the
-    slot: the backend's while the batch is being made, that of a result that was received and not delivered, and, by
-    the `Lease`, those of every tensor and array in the slot. When the last reference is gone, the ticket is deleted and
-    the slot is free. Slots are page-locked only if the loader itself copies batches to a device, and `DevicePrefetcher`
-    keeps the batch until its copy has ended.
+NOTE [Life of a slot]
+    The main process creates a `Ticket` for each slot that a worker may write to. The slot is in use for as long as
+    anything refers to the ticket: the backend while the batch is being made and until it is delivered, then, through
+    the `Lease`, every tensor and array in the slot. With the last reference the ticket is deleted, which frees the
+    slot. Slots are page-locked only if the loader itself copies batches to a device; `DevicePrefetcher` refers to the
+    batch until its copy has ended.
 
-NOTE [Memory that slots keep]
-    As many free slots as were ever in use by workers at one time, and a few more, keep their memory for the next batch.
-    Batches that the consumer keeps may take up to ``KEPT_BYTES`` in slots. Beyond that, batches are copied out of their
-    slots. Slots in excess of that number free their memory when they are free.
+NOTE [Memory of slots]
+    As many free slots as workers ever used at one time, and a few more, keep their memory for the next batch. Further
+    slots free their memory when they become free. Batches that the consumer keeps may take up to ``KEPT_BYTES`` in
+    slots; beyond that, batches are copied out of their slots.
 
 NOTE [Page-locked bytes]
     A slot is locked from the first to the last byte that its batch uses. The size is rounded up to a power of two, so
     that slowly growing batches are seldom registered again, but at most to twice the bytes that the batch uses plus
-    2 MiB. A batch with larger gaps (where a collate function leaves out much of what was made in the slot) is not
-    locked; its tensors are copied to page-locked memory when it is delivered. The lock of a slot stays for later
-    batches that lie within it.
+    2 MiB. A batch with larger gaps (a collate function that drops much of the memory it was given) is not locked; its
+    tensors are copied to page-locked memory when it is delivered. The lock stays for later batches that fit into it.
 
 NOTE [Forks]
     A forked process sees the batches that its parent holds, and the parent cannot know for how long. So before a fork
     the memory of every such batch becomes private to the parent, at the same addresses, and is copied on write like all
-    other memory; the slot is free from then on. If there is not enough memory for that copy, the slot is never used
-    again. From then until the fork is done no thread can open another batch.
+    other memory. That frees the slot. If there is not enough memory for the copy, the slot is never used again. Until
+    the fork is done no thread can open another batch.
     A fork by other means than ``os.fork`` (in C, without Python's hooks) is not noticed.
 
 NOTE [Finalizers]
-    A slot is freed by the finalizer of its ticket, which may run in any thread and at any time, also within `Slots`'
-    own methods. So `Slots.free` takes no lock. What it changes is changed and read by single operations of deques,
-    dicts and sets, and weak references have no callbacks. Python prints and drops a KeyboardInterrupt that comes in a
-    finalizer or a callback, so `interrupt_again` raises it again.
+    The finalizer of a ticket frees its slot. It may run in any thread and at any time, also in the middle of `Slots`'
+    own methods, so `Slots.free` takes no lock. Its state is read and changed only by single operations of deques, dicts
+    and sets, which are atomic for other threads, and weak references have no callbacks.
 """
 
 from __future__ import annotations
@@ -38,7 +36,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import signal
 import sys
 import threading
 import weakref
@@ -48,6 +45,7 @@ from typing import Any
 
 import numpy as np
 
+from lit_loader.foundation.interrupts import defer_interrupts, interrupt_again
 from lit_loader.memory.mapping import (
     ALIGNMENT,
     CHUNK_BYTES,
@@ -62,17 +60,16 @@ from lit_loader.memory.mapping import (
 )
 from lit_loader.memory.serialization import Places
 
-KEPT_BYTES = 1 << 30  # how much memory in slots the consumer may keep before further batches are copied
+KEPT_BYTES = 1 << 30  # memory in slots that the consumer may keep before further batches are copied
 _MIN_LOCKED_BYTES = 1 << 21  # registering less does not take less time
 _NUM_IN_USE = 4  # batches that a consumer usually has at one time
-_INTERRUPT_DELAY_S = 0.01
 
-_open_lock = threading.RLock()  # held while a batch is opened, and through a fork: see NOTE [Forks]
+_open_lock = threading.RLock()  # held while a batch is opened, and during a fork: see NOTE [Forks]
 _all_slots: list[weakref.ref[Slots]] = []
 
 
 class Ticket:
-    """A reference that keeps a slot from being used again: see NOTE [When a slot is free].
+    """A reference that keeps a slot from being used again: see NOTE [Life of a slot].
 
     Attributes:
         number: Number of the slot.
@@ -81,7 +78,8 @@ class Ticket:
     __slots__ = ("__weakref__", "_slots", "number")
 
     def __init__(self, slots: Slots, number: int) -> None:
-        self._slots, self.number = slots, number
+        self._slots = slots
+        self.number = number
 
     def retire(self) -> None:
         """Never use the slot again, because another process may read it for as long as that process lives."""
@@ -89,10 +87,13 @@ class Ticket:
 
     def __del__(self) -> None:
         try:
-            if hasattr(self, "number"):  # else Ctrl-C came before: at worst a slot is never used again
+            if hasattr(
+                self, "number"
+            ):  # False if Ctrl-C came in `__init__`; then the slot is never used again
                 self._slots.free(self.number)
+        # Not `defer_interrupts`, which would cost more than all the rest here, for every batch. Nor is it tried again:
+        # the slot may be free already, and would then have two owners. At worst it is never used again.
         except KeyboardInterrupt:
-            # Not tried again, because the slot may be free already. At worst it is never used again.
             interrupt_again()
 
 
@@ -100,12 +101,12 @@ class Slots:
     """The slots of a backend's worker processes.
 
     Args:
-        file: Their memory.
-        page_lock: Page-locks the memory of slots, or None if nothing is page-locked.
-        kept_bytes: See NOTE [Memory that slots keep].
+        file: Memory of the slots.
+        page_lock: Page-locks the memory of slots; None to lock nothing.
+        kept_bytes: Memory that the consumer may keep in slots: see NOTE [Memory of slots].
 
     Attributes:
-        file: Their memory, for the workers.
+        file: Memory of the slots, to be sent to the workers.
 
     Owns: the file and the mappings of its slots.
     """
@@ -114,31 +115,37 @@ class Slots:
         self, file: MemoryFile, *, page_lock: PageLock | None = None, kept_bytes: int = KEPT_BYTES
     ) -> None:
         self.file = file
-        self._page_lock, self._kept_limit = page_lock, kept_bytes
+        self._page_lock = page_lock
+        self._kept_limit = kept_bytes
         self._pid = os.getpid()
-        self._free: deque[int] = deque()  # taken from the right end: used last, and still in the CPU's caches
+        self._free: deque[int] = (
+            deque()
+        )  # taken from the right end: most recently used, still in the CPU's caches
         self._mappings: dict[int, Mapping] = {}
-        self._leases: dict[int, weakref.ref[Lease]] = {}  # of slots whose batches were opened
+        self._leases: dict[int, weakref.ref[Lease]] = {}  # slots whose batches were opened
         self._kept: dict[int, int] = {}  # memory of each of these slots, in bytes
         self._retired: set[int] = set()  # never used again: see `Ticket.retire`
-        self._num_slots = self._max_out = 0
+        self._num_slots = 0
+        self._max_out = 0  # largest value of `_num_out` so far
         self._closed = False
         with _open_lock:
+            # Collected slots are dropped here and not by a callback, which Python may run at any time.
             _all_slots[:] = [reference for reference in _all_slots if reference() is not None]
             _all_slots.append(weakref.ref(self))
 
     @property
     def kept_bytes(self) -> int:
         """Memory of the slots whose batches the consumer holds."""
-        return sum(self._kept.values())  # one step for the interpreter: see NOTE [Finalizers]
+        # Not a loop: a finalizer may free a slot between two iterations, which raises RuntimeError.
+        return sum(self._kept.values())
 
     @property
     def _num_out(self) -> int:
-        """How many slots have a batch that is being made, or was received and not opened."""
+        """Number of slots whose batch is being made, or was received and not opened yet."""
         return self._num_slots - len(self._free) - len(self._retired) - len(self._leases)
 
     def ticket(self) -> Ticket | None:
-        """Return the ticket of a free slot, or None if there is none and the batch has to be sent by pipe."""
+        """Return the ticket of a free slot, or None if no slot is free; such a batch is sent through the pipe."""
         try:
             number = self._free.pop()
         except IndexError:
@@ -150,13 +157,13 @@ class Slots:
         return Ticket(self, number)
 
     def read(self, ticket: Ticket, places: Sequence[tuple[int, int]]) -> list[Any]:
-        """Return bytes of a slot: views, or copies if the consumer keeps too much memory in slots.
+        """Return pieces of a slot's memory: views, or copies if the consumer keeps too much memory in slots.
 
-        It may be called once for each ticket.
+        May be called once per ticket.
 
         Args:
-            ticket: Of the slot.
-            places: Offset and length of each piece of memory.
+            ticket: Ticket of the slot.
+            places: Offset and length of each piece, in bytes.
 
         Raises:
             RuntimeError: If the slots were closed.
@@ -171,16 +178,17 @@ class Slots:
             lease = None  # this process is not allowed to map so much
         if lease is None:
             return [self.file.read(ticket.number, start, size) for start, size in places]
-        window: Any = lease  # typed as Any: type stubs do not know that a ctypes array is a buffer
-        window = np.frombuffer(window, np.uint8)  # a memoryview of the lease itself cannot be sliced as bytes
-        view = memoryview(window)
+        buffer: Any = lease  # type stubs do not know that a ctypes array is a buffer
+        view = memoryview(
+            np.frombuffer(buffer, np.uint8)
+        )  # a memoryview of the lease cannot be sliced as bytes
         return [view[start : start + size] for start, size in places]
 
     def _open(self, ticket: Ticket, ranges: Places) -> Lease | None:
         """Return the bytes of a slot for the consumer, or None if it keeps too much memory in slots.
 
         Args:
-            ticket: Of the slot.
+            ticket: Ticket of the slot.
             ranges: Start and end of the byte ranges that the batch uses.
 
         Raises:
@@ -189,14 +197,17 @@ class Slots:
         number = ticket.number
         size = sum(-(-(end - start) // CHUNK_BYTES) * CHUNK_BYTES for start, end in ranges)
         with _open_lock:
-            kept = self.kept_bytes
-            if kept and kept + size > self._kept_limit:
+            kept_bytes = self.kept_bytes
+            if kept_bytes and kept_bytes + size > self._kept_limit:  # a single batch may exceed the limit
                 return None
             unmap_parked()
             mapping = self._mapping(number, ranges)
             lease = Lease.from_address(mapping.address)
-            lease.mapping, lease.ticket, lease.ranges = mapping, ticket, ranges
-            self._kept[number], self._leases[number] = size, weakref.ref(lease)
+            lease.mapping = mapping
+            lease.ticket = ticket
+            lease.ranges = ranges
+            self._kept[number] = size
+            self._leases[number] = weakref.ref(lease)
             for start, end in ranges:
                 mapping.touch(start, end - start)
             if self._page_lock is not None and ranges and mapping.locked is None:
@@ -204,9 +215,9 @@ class Slots:
             return lease
 
     def _mapping(self, number: int, ranges: Places) -> Mapping:
-        """Return the mapping of a slot: with all bytes that a batch uses page-locked, or none.
+        """Return the mapping of a slot, in which either all bytes of the batch are page-locked or none.
 
-        A slot has one locked range, because a copy to a device fails if its source extends over two of them.
+        A slot has a single locked range, because a copy to a device fails if its source extends over two of them.
 
         Raises:
             OSError: If this process is not allowed to map so much.
@@ -215,9 +226,9 @@ class Slots:
         if mapping is not None and mapping.locked is not None and ranges:
             start, end = mapping.locked
             is_inside = start <= ranges[0][0] and ranges[-1][1] <= end
-            # No copy is running: the batch is only being opened.
+            # No copy can be running that reads the old range, because this batch is only being opened.
             if not is_inside and not mapping.unlock():
-                mapping = None  # it is unmapped when that is possible; the slot is mapped at another address
+                mapping = None  # parked until it can be unlocked; the slot is mapped at another address
         if mapping is None:
             mapping = self._mappings[number] = Mapping(self.file, number)
         return mapping
@@ -225,11 +236,11 @@ class Slots:
     def free(self, number: int) -> None:
         """Free a slot whose ticket was deleted: see NOTE [Finalizers]."""
         if os.getpid() != self._pid or sys.is_finalizing():
-            return  # in a fork, which has only copies of the tickets, or at the interpreter's exit
+            return  # in a fork, whose tickets are copies, or at the interpreter's exit
         self._kept.pop(number, None)
         self._leases.pop(number, None)
         if number in self._retired:
-            # Unlocked and unmapped. Its memory is not freed: another process may read it.
+            # This unlocks and unmaps it. Its memory is not freed: another process may read it.
             self._mappings.pop(number, None)
         elif self._closed:
             self._drop(number)
@@ -237,7 +248,7 @@ class Slots:
             self._free.append(number)
         else:
             self._drop(number)
-            self._free.appendleft(number)  # at the left end: used only if there is no other
+            self._free.appendleft(number)  # at the left end: used only if no other slot is free
         if self._closed:
             self.close()
 
@@ -255,9 +266,10 @@ class Slots:
         for number in list(self._leases):
             reference = self._leases.get(number)
             lease = None if reference is None else reference()
+            # Only the loader has batches in page-locked slots, and only while a device copies them.
             if lease is None or lease.ticket is None or lease.mapping.locked is not None:
-                continue  # only the loader has batches in page-locked slots, and only while it copies them
-            # Before the next lines, so that a mapping of which only a part was made private is not used again.
+                continue
+            # Forgotten first: if only a part becomes private, the mapping must not be used for another batch.
             self._mappings.pop(number, None)
             try:
                 lease.mapping.make_private(lease.ranges)
@@ -266,22 +278,23 @@ class Slots:
             lease.ticket = None  # frees the slot, unless it was retired
 
     def close(self) -> None:
-        """Free all slots; those that the consumer still holds are freed when it drops them."""
+        """Free all slots; those that the consumer still uses are freed when it drops them."""
         self._closed = True
         unmap_parked()
         while self._free:
             self._drop(self._free.pop())
-        if not self._leases:  # else a fork still needs the file, to make the memory of held batches private
+        # A fork needs the file to make the memory of open batches private.
+        if not self._leases:
             self.file.close()
 
 
 def open_slots(page_lock: PageLock | None = None) -> Slots | None:
-    """Return slots for worker processes, or None if the platform lacks them and batches are sent by pipe."""
+    """Return slots for worker processes, or None if the platform lacks them; batches are then sent through pipes."""
     if not hasattr(os, "register_at_fork"):
-        return None  # without that hook a fork would see later batches overwrite those that its parent held
+        return None  # without that hook, later batches would overwrite those that a fork sees
     try:
         file = MemoryFile()
-        Mapping(file, 0)
+        Mapping(file, 0)  # raises if a limit (ulimit -v) does not allow even one mapping
     except OSError:
         return None
     return Slots(file, page_lock=page_lock)
@@ -289,27 +302,25 @@ def open_slots(page_lock: PageLock | None = None) -> Slots | None:
 
 def _lock_pages(page_lock: PageLock, mapping: Mapping, ranges: Places) -> None:
     """Page-lock the bytes that a batch uses of a slot: see NOTE [Page-locked bytes]."""
-    first, end = ranges[0][0], ranges[-1][1]
-    first = first // mmap.PAGESIZE * mmap.PAGESIZE
-    most = 2 * sum(end - start for start, end in ranges) + _MIN_LOCKED_BYTES
-    if end - first > most:
+    start = ranges[0][0] // mmap.PAGESIZE * mmap.PAGESIZE
+    needed = ranges[-1][1] - start
+    limit = 2 * sum(end - start for start, end in ranges) + _MIN_LOCKED_BYTES
+    if needed > limit:
         return
-    size = min(max(_MIN_LOCKED_BYTES, 1 << (end - first - 1).bit_length()), most, WINDOW_BYTES - first)
-    mapping.lock(page_lock, first, size)
-
-
-def interrupt_again() -> None:
-    """Raise the KeyboardInterrupt that a finalizer has caught once more, shortly after the finalizer."""
-    main = threading.main_thread().ident
-    assert main is not None
-    threading.Timer(_INTERRUPT_DELAY_S, signal.pthread_kill, (main, signal.SIGINT)).start()
+    power_of_two = 1 << (needed - 1).bit_length()
+    size = min(max(_MIN_LOCKED_BYTES, power_of_two), limit, WINDOW_BYTES - start)
+    mapping.lock(page_lock, start, size)
 
 
 def _before_fork() -> None:
-    _open_lock.acquire()
-    for reference in _all_slots:
-        if (slots := reference()) is not None:
-            slots.make_private()
+    # Python prints and drops an exception in this hook and forks all the same: the fork would see batches that are not
+    # private yet, and the hook after the fork would release a lock that was not acquired.
+    with defer_interrupts(in_callback=True):
+        _open_lock.acquire()
+        for reference in _all_slots:
+            slots = reference()
+            if slots is not None:
+                slots.make_private()
 
 
 if hasattr(os, "register_at_fork"):

@@ -7,12 +7,14 @@ import errno
 import gc
 import mmap
 import os
+import signal
 import threading
 import time
 
 import numpy as np
 import pytest
 
+from lit_loader.foundation import interrupts
 from lit_loader.memory import mapping, slots
 from tests.shared_memory.link import Link, large, num_maps, refuse_to_populate
 
@@ -118,6 +120,24 @@ def test_memory_stays_flat_over_many_forks(link):
         assert float(held.pop(0)[7]) == number
         used.append((link.used_bytes, link.slots._num_slots, num_maps()))
     assert len({used[n] for n in range(5, 25)}) == 1
+
+
+def test_ctrl_c_before_a_fork_is_raised_after_it_and_every_batch_is_private(link, monkeypatch):
+    """In the hook of a fork Python would lose it, and leave the batches that come after it shared."""
+    batches = [link.send(large(1)), link.send(large(2))]
+    make_private = mapping.Mapping.make_private
+
+    def interrupted(self, ranges):
+        signal.raise_signal(signal.SIGINT)
+        make_private(self, ranges)
+
+    monkeypatch.setattr(mapping.Mapping, "make_private", interrupted)
+    monkeypatch.setattr(interrupts, "_DELAY_S", 0.5)  # the fork has ended by then
+    with pytest.raises(KeyboardInterrupt):  # it comes some time after the fork
+        assert in_a_fork(lambda: bytes(int(batch.max()) for batch in batches))() == bytes([1, 2])
+        assert link.slots.kept_bytes == 0
+        time.sleep(10)
+    assert link.send(large(3)).max() == 3
 
 
 def test_a_batch_is_not_taken_hold_of_in_the_middle_of_a_fork(link):
