@@ -1,4 +1,4 @@
-"""Collate functions: samples to a batch."""
+"""Collate functions, which turn a list of samples into a batch, and accessors for the contents of a batch."""
 
 from __future__ import annotations
 

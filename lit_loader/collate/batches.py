@@ -1,4 +1,4 @@
-"""Contents of a batch of any kind: images without padding, targets, labels, duplicate masks."""
+"""Accessors that work for every kind of batch: images without padding, targets, labels, duplicate masks."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from lit_loader.types import FIRST_LABEL
 
 
 def batch_duplicates(batch: Any) -> Tensor:
-    """Return which samples of a batch of any kind are duplicates, bool ``(B,)``.
+    """Return a mask of the samples of a batch that are duplicates, bool ``(B,)``.
 
-    If the size of a set is not divisible by the number of ranks, the last batches are filled up, so that all ranks have
-    equally many samples. The samples that are not marked are, over all ranks, the set: metrics and predictions of these
-    are exact.
+    If the number of samples is not divisible by the number of ranks, duplicates fill up the last batches, so that all
+    ranks have equally many. Over all ranks, the other samples are the dataset, each of them once: metrics and
+    predictions restricted to them are exact.
 
     Args:
         batch: The result of one of lit_loader's collate functions.
 
     Returns:
-        The mark of each sample, on the device of a batch that has it as a field; on the CPU where targets have it.
+        True for each duplicate; on the batch's device if the mask is a field of the batch, on the CPU if it is
+        assembled from the targets.
 
     Raises:
-        TypeError: If targets are not dicts, or a mark is not a bool.
+        TypeError: If targets are not dicts, or ``is_duplicate`` is not a bool.
         ValueError: If targets have no field ``is_duplicate``.
     """
     if isinstance(batch, MultiTaskBatch | LandmarkBatch | ClassificationBatch):
@@ -39,10 +40,10 @@ def batch_duplicates(batch: Any) -> Tensor:
 
 
 def batch_images(batch: Any) -> list[Tensor]:
-    """Return the images of a batch of any kind one by one, ``(C, H, W)`` each, without padding.
+    """Return the images of a batch as a list of ``(C, H, W)`` tensors, without padding.
 
     Args:
-        batch: The result of one of lit_loader's collate functions; images of a tensor come as views of it.
+        batch: The result of one of lit_loader's collate functions. Images in one tensor are returned as views of it.
     """
     if isinstance(batch, MultiTaskBatch):
         return batch.image_list()
@@ -54,11 +55,11 @@ def batch_images(batch: Any) -> list[Tensor]:
 
 
 def batch_targets(batch: Any) -> Sequence[Mapping[str, Any]]:
-    """Return the targets of a batch of detection or of several tasks, one dict per image.
+    """Return the targets of a detection or multi-task batch, one dict per image.
 
     Raises:
-        TypeError: If the targets are columns over the batch, or the batch is one of landmarks or of classification,
-            whose fields stand in the batch itself.
+        TypeError: If default collation has merged the targets into columns, or it is a `LandmarkBatch` or
+            `ClassificationBatch`, which have fields of their own instead of targets.
     """
     if isinstance(batch, MultiTaskBatch):
         return batch.target_list()
@@ -68,34 +69,36 @@ def batch_targets(batch: Any) -> Sequence[Mapping[str, Any]]:
         )
     targets: Any = batch[1]
     if isinstance(targets, Mapping):
-        raise TypeError(f"targets come as columns {sorted(targets)}; collate them to one dict per image.")
-    found: Sequence[Mapping[str, Any]] = targets
-    return found
+        raise TypeError(
+            f"expected a list of targets, got a dict of columns {sorted(targets)}; collate them to one dict per image."
+        )
+    dicts: Sequence[Mapping[str, Any]] = targets
+    return dicts
 
 
 def batch_labels(batch: Any, *, label: str | None = None, first_label: int = FIRST_LABEL) -> Tensor:
-    """Return the labels of a batch of any kind, counted from 0, one per object or crop.
+    """Return the labels of a batch, counted from 0, one per object or crop.
 
     Args:
         batch: The result of one of lit_loader's collate functions.
-        label: An attribute, or None for the class (of a `ClassificationBatch` for whatever its labels are).
-        first_label: Label of the first class in batches of detection and of several tasks; the others, and
-            attributes, always count from 0.
+        label: Name of an attribute, or None for the class (for a `ClassificationBatch`, its labels).
+        first_label: Label of the first class in detection and multi-task batches. In other batches, classes start at
+            0, as attributes always do.
 
     Returns:
-        int64 ``(M,)``; objects without the attribute are left out, and a multi-hot image gives every class
-        that it has.
+        int64 ``(M,)``. Objects without the attribute are left out. A multi-hot image contributes each of its classes.
 
     Raises:
-        TypeError: If the batch holds no attributes, or targets come as columns.
-        ValueError: If there is no such attribute, or a class lies below ``first_label``.
+        TypeError: If the batch has no attributes, or its targets are columns.
+        ValueError: If the batch lacks the attribute, or a label is below ``first_label``.
     """
     labels, mask = masked_labels(batch, label=label, first_label=first_label)
     labels = labels if mask is None else labels[mask]
     has_first_label = label is None and not isinstance(batch, ClassificationBatch | LandmarkBatch)
     if has_first_label and labels.numel() and int(labels.min()) < 0:
         raise ValueError(
-            f"a batch holds label {int(labels.min()) + first_label}, below first_label={first_label}."
+            f"expected labels of at least first_label={first_label}, got label {int(labels.min()) + first_label}, "
+            f"below first_label={first_label}."
         )
     return labels
 
@@ -103,7 +106,7 @@ def batch_labels(batch: Any, *, label: str | None = None, first_label: int = FIR
 def masked_labels(
     batch: Any, *, label: str | None = None, first_label: int = FIRST_LABEL
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the labels of a batch as `batch_labels` does, without waiting for the device that the batch is on.
+    """Return the labels of a batch and a mask, without waiting for the batch's device as `batch_labels` does.
 
     Args:
         batch: The result of one of lit_loader's collate functions.
@@ -111,18 +114,19 @@ def masked_labels(
         first_label: See `batch_labels`.
 
     Returns:
-        int64 labels, and a bool mask of the same shape of those that count, or None if all do. Labels below
-        ``first_label`` are negative.
+        int64 labels, and a bool mask of the same shape that is True for labels that count, or None if all do. Labels
+        below ``first_label`` are negative.
 
     Raises:
-        TypeError: If the batch holds no attributes, or targets come as columns.
-        ValueError: If the attribute is missing.
+        TypeError: If the batch has no attributes, or its targets are columns.
+        ValueError: If the batch lacks the attribute.
     """
     if isinstance(batch, ClassificationBatch):
         if label is not None:
             raise TypeError(f"label={label!r}: a ClassificationBatch has one kind of label; leave label out.")
         if not batch.labels.is_floating_point():
             return batch.labels, None
+        # Multi-hot: every image gets all class ids, and the mask selects those that it has.
         classes = torch.arange(batch.labels.shape[1], device=batch.labels.device)
         return classes.expand(batch.labels.shape), batch.labels != 0
     if isinstance(batch, LandmarkBatch):

@@ -1,4 +1,4 @@
-"""Collation of classification samples: images of one size with one label, or several, each."""
+"""Collation of classification samples: images of one size, each with one label or several."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import register_dataclass
 
-from lit_loader.collate.samples import mark_tensor, stack_images, transpose_samples
+from lit_loader.collate.samples import flag_tensor, stack_images, transpose_samples
 
 _ONE_SIZE = (
     "let the transforms end with one size, as lit_loader.transforms.classification_transforms(size=...) does"
@@ -23,10 +23,10 @@ class ClassificationBatch:
 
     Attributes:
         images: ``(B, 3, H, W)``.
-        labels: int64 ``(B,)``, from 0, -1 where a sample of prediction has none; or multi-hot, float32
+        labels: int64 ``(B,)`` class ids from 0, -1 for a prediction sample without a label; or multi-hot, float32
             ``(B, num_labels)`` of 0 and 1.
         image_ids: int64 ``(B,)``, see `AnnotationTable.image_numbers`.
-        is_duplicate: bool ``(B,)``, True on samples that only fill up the last batches of several ranks.
+        is_duplicate: bool ``(B,)``, True for duplicates that fill up the last batches of several ranks.
     """
 
     images: Tensor
@@ -35,15 +35,15 @@ class ClassificationBatch:
     is_duplicate: Tensor
 
     def __iter__(self) -> Iterator[Tensor]:
-        """Give images and labels, as training loops unpack them; the other fields are read by name."""
+        """Iterate over images and labels, which training loops unpack; other fields are read by name."""
         return iter((self.images, self.labels))
 
     def pin_memory(self) -> ClassificationBatch:
-        """Return the batch in page-locked memory; torch's loader and lit_loader's call this."""
+        """Return the batch in page-locked memory; called by torch's loader and lit_loader's."""
         return ClassificationBatch(**{name: value.pin_memory() for name, value in vars(self).items()})
 
 
-# torchvision's v2 transforms take a batch apart by pytree, which knows tuples and dicts alone.
+# torchvision's v2 transforms (MixUp, CutMix) unpack a batch by pytree, which knows only tuples, lists and dicts.
 register_dataclass(ClassificationBatch)
 
 
@@ -54,7 +54,7 @@ class ClassificationCollate:
     Runs in: workers and the main process. Determinism: no randomness.
 
     Args:
-        multi_label: Labels are multi-hot vectors and not ids.
+        multi_label: Whether labels are multi-hot vectors instead of class ids.
     """
 
     multi_label: bool = False
@@ -63,21 +63,21 @@ class ClassificationCollate:
         """Collate one batch.
 
         Args:
-            batch: Samples ``(image, label, image_id, is_duplicate)``; a label is a whole number, or a vector
+            batch: Samples ``(image, label, image_id, is_duplicate)``; a label is an integer, or a vector
                 ``(num_labels,)`` of 0 and 1; ``is_duplicate`` is the bool of `lit_loader.is_duplicate`.
 
         Raises:
-            TypeError: If a sample is not a tuple, an image not a tensor, a label not of the kind of ``multi_label``,
-                or a mark not a bool.
+            TypeError: If a sample is not a tuple, an image not a tensor, a label not of the kind that ``multi_label``
+                says, or ``is_duplicate`` not a bool.
             ValueError: If the batch is empty, or its images differ in size.
-            RuntimeError: If vectors of labels differ in length.
+            RuntimeError: If multi-hot vectors differ in length.
         """
-        pixels, labels, image_ids, marks = transpose_samples(batch, num_elements=4)
+        images, labels, image_ids, duplicate_flags = transpose_samples(batch, num_elements=4)
         return ClassificationBatch(
-            images=stack_images(pixels, remedy=_ONE_SIZE),
+            images=stack_images(images, remedy=_ONE_SIZE),
             labels=_stack_labels(labels, multi_label=self.multi_label),
             image_ids=torch.tensor([int(image_id) for image_id in image_ids], dtype=torch.int64),
-            is_duplicate=mark_tensor(marks),
+            is_duplicate=flag_tensor(duplicate_flags),
         )
 
 
@@ -87,9 +87,9 @@ def _stack_labels(labels: Sequence[Any], *, multi_label: bool) -> Tensor:
     tensors = [torch.as_tensor(label) for label in labels]
     for label in tensors:
         if label.ndim != multi_label or (label.is_floating_point() and not multi_label):
-            expected = "a vector of 0 and 1, one number per class" if multi_label else "one whole number"
+            expected = "a vector of 0 and 1, one number per class" if multi_label else "one integer"
             raise TypeError(
-                f"a label is {label.dtype} of shape {tuple(label.shape)}; with multi_label={multi_label} expected "
-                f"{expected}."
+                f"expected a label to be {expected} (multi_label={multi_label}), got {label.dtype} of shape "
+                f"{tuple(label.shape)}."
             )
     return torch.stack([label.to(torch.float32 if multi_label else torch.int64) for label in tensors])

@@ -1,16 +1,16 @@
 """torch's default collation: the same results with less work per sample.
 
-C loops turn samples into columns, the values of one field over all samples. A column of one exact type becomes a
-tensor here, written once: into a worker's shared memory if the batch is made there. Any other column goes to torch's
-function for its type, so that mixed types, errors and their messages are torch's. Structures other than tuple, named
-tuple, list and dict go through torch's ``collate``, which keeps their type, with this module's functions for the
-columns inside of them. No function here allocates torch's shared memory, since the worker sends the batch by itself.
+Samples are transposed by C loops into columns, the values of one field over all samples. A column of one exact type
+becomes a tensor here, written once: into a worker's shared memory if the batch is made there. Any other column goes to
+torch's function for its type, which keeps torch's results and errors for mixed types. Structures other than tuple,
+named tuple, list and dict go through torch's ``collate``, which keeps their type, with this module's functions for the
+columns inside. No function here allocates torch's shared memory, because the worker has its own way to send a batch.
 
 NOTE [Huge pages]
-    A batch of many megabytes is always new memory: glibc maps it for this batch and unmaps it afterwards, so every page
-    costs a page fault while the batch is written, and the faults cost more than the copy (a stack of 64 float32 images
-    of 3 x 224 x 224 took 25 ms, and 7 ms with huge pages). If transparent huge pages are set to ``always`` or
-    ``never``, the request has no effect. numpy makes the same request for its own arrays.
+    A batch of many megabytes is always new memory: glibc maps it for this batch and unmaps it afterwards. So every page
+    costs a page fault while the batch is written, and the faults cost more than the copy: stacking 64 float32 images
+    of 3 x 224 x 224 took 25 ms, and 7 ms with huge pages. If transparent huge pages are set to ``always`` or ``never``,
+    the request has no effect. numpy makes the same request for its own arrays.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ _madvise = ctypes.CDLL(None).madvise if sys.platform == "linux" else None
 if _madvise is not None:
     _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
-_of_tensor = attrgetter("shape", "dtype", "device", "layout", "requires_grad")
-_of_array = attrgetter("dtype", "strides")
+_tensor_properties = attrgetter("shape", "dtype", "device", "layout", "requires_grad")
+_array_properties = attrgetter("dtype", "strides")
 
 # Errors of a fast path that is not possible (sizes differ, a number is too large, the default device is not the CPU).
-# torch's function is called then, with its own result or error.
+# Then torch's function is called for its own result or error.
 _UNSUITABLE: Final = (TypeError, ValueError, RuntimeError, OverflowError)
 
 
 def default_collate(batch: Any) -> Any:
-    """Return what ``torch.utils.data.default_collate`` returns for a list of samples.
+    """Collate a list of samples to the same result as ``torch.utils.data.default_collate``.
 
-    A loader uses it in place of torch's. Call it, and not torch's, in a collate function of your own
-    (``from lit_loader.collate import default_collate``). In a worker, torch's stacks tensors in new shared memory of
-    its own, from which the batch is copied once more, and fails if /dev/shm is too small. This one stacks in the
-    batch's own memory, and does not copy samples that lie there as a stack already.
+    A loader uses it instead of torch's function. Call it in your own collate functions, too
+    (``from lit_loader.collate import default_collate``): in a worker, torch's function stacks tensors in new shared
+    memory, from which the batch is copied once more, and fails if /dev/shm is too small. This one stacks in the memory
+    of the batch, and does not copy samples that already form a stack there.
 
     Entries that the user has added to torch's ``default_collate_fn_map`` are used.
 
@@ -76,13 +76,14 @@ def default_collate(batch: Any) -> Any:
         TypeError: If a sample is none of these.
         RuntimeError: If tensors or sequences differ in size.
     """
-    functions = torch_collate.default_collate_fn_map
-    if functions == _TORCH_TABLE:
+    user_table = torch_collate.default_collate_fn_map
+    if user_table == _TORCH_TABLE:
         return _collate(batch)
-    mixed = {kind: _REPLACEMENTS.get(function, function) for kind, function in functions.items()}
-    if mixed.get(Tensor) is not collate_tensors and np.ndarray in mixed:
-        mixed[np.ndarray] = functions[np.ndarray]  # torch's sends the arrays, as tensors, through the table
-    return torch_collate.collate(batch, collate_fn_map=mixed)
+    table = {kind: _REPLACEMENTS.get(function, function) for kind, function in user_table.items()}
+    if table.get(Tensor) is not collate_tensors and np.ndarray in table:
+        # torch's function for arrays converts them to tensors, which it collates by the user's entry for tensors.
+        table[np.ndarray] = user_table[np.ndarray]
+    return torch_collate.collate(batch, collate_fn_map=table)
 
 
 def _collate(batch: Any) -> Any:
@@ -95,7 +96,7 @@ def _collate(batch: Any) -> Any:
         try:
             columns = list(zip(*batch, strict=True))
         except (TypeError, ValueError):
-            # unequal lengths, or something that cannot be iterated: torch's function raises its own error
+            # Lengths differ, or a sample cannot be iterated: torch's function raises its own error.
             return torch_collate.collate(batch, collate_fn_map=_TABLE)
         return list(map(_collate, columns))
     if kind is dict:
@@ -106,15 +107,15 @@ def _collate(batch: Any) -> Any:
 
 
 def replace_torch_collate(collate_fn: Any) -> Any:
-    """Return this module's `default_collate` for torch's; any other collate function as it is."""
+    """Return this module's `default_collate` instead of torch's; any other collate function unchanged."""
     return default_collate if collate_fn is torch_default_collate else collate_fn
 
 
 def is_builtin_collate(collate_fn: Any) -> bool:
-    """Whether a collate function is lit_loader's or one of torch's defaults, which draw no random numbers.
+    """Return True for lit_loader's collate functions and torch's defaults, which draw no random numbers.
 
-    False for a user's subclass of lit_loader's, and for default collation while torch's ``default_collate_fn_map`` has
-    entries of the user's, because these may draw.
+    False for user subclasses of lit_loader's, and for default collation while the user has entries in torch's
+    ``default_collate_fn_map``, because those may draw.
     """
     while isinstance(collate_fn, partial):
         collate_fn = collate_fn.func
@@ -135,9 +136,11 @@ def collate_tensors(column: Sequence[Any], *, collate_fn_map: Any = None) -> Any
     first = column[0]
     if first.is_nested or first.layout is not torch.strided:
         return torch_collate.collate_tensor_fn(column, collate_fn_map=collate_fn_map)
-    least = HUGE_BYTES if batch_memory.current() is None else LARGE_BYTES
-    if first.nbytes * len(column) >= least and (plain := _as_alike(column)) is not None:
-        return stack_tensors(plain)
+    min_bytes = HUGE_BYTES if batch_memory.current() is None else LARGE_BYTES
+    if first.nbytes * len(column) >= min_bytes:
+        plain = _as_uniform_tensors(column)
+        if plain is not None:
+            return stack_tensors(plain)
     return torch.stack(column, 0)  # type: ignore[arg-type]
 
 
@@ -151,7 +154,7 @@ def collate_arrays(column: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
     """
     first = column[0]
     dtype = _ARRAYS.get(first.dtype)
-    if dtype is not None and _are_arrays_alike(column):
+    if dtype is not None and _are_uniform_arrays(column):
         memory = batch_memory.current()
         if memory is not None and first.nbytes >= LARGE_BYTES:
             addresses = [array.__array_interface__["data"][0] for array in column]
@@ -160,6 +163,7 @@ def collate_arrays(column: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
                 return rows
         try:
             batch = empty_batch((len(column), *first.shape), dtype)
+            # numpy copies all arrays in one C loop, without a tensor for each of them.
             np.frombuffer(_buffer_of(batch), first.dtype).reshape(batch.shape)[...] = column
             return batch
         except _UNSUITABLE:
@@ -168,7 +172,7 @@ def collate_arrays(column: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
 
 
 def collate_numbers(column: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
-    """Make a tensor of Python's numbers (bool, int64, float64) or of numpy's scalars (their own dtype).
+    """Collate Python numbers to a tensor of bool, int64 or float64, and numpy scalars to one of their own dtype.
 
     Raises:
         ValueError: If an int does not fit into 64 bits.
@@ -189,13 +193,16 @@ def collate_numbers(column: Sequence[Any], *, collate_fn_map: Any = None) -> Any
 def stack_tensors(tensors: Sequence[Tensor]) -> Tensor:
     """Stack plain CPU tensors of one shape and dtype, without grad, in the memory of batches.
 
-    If they lie one after the other in a worker's shared memory already, nothing is copied.
+    Nothing is copied if the tensors already form their stack in a worker's shared memory.
     """
     first = tensors[0]
     memory = batch_memory.current()
-    # The address of a conjugated tensor is that of the values before the conjugation.
-    are_contiguous = memory is not None and all(map(Tensor.is_contiguous, tensors))
-    if memory is not None and are_contiguous and not any(map(Tensor.is_conj, tensors)):
+    # Memory of a conjugated tensor holds the values before conjugation, so the view would be wrong.
+    if (
+        memory is not None
+        and all(map(Tensor.is_contiguous, tensors))
+        and not any(map(Tensor.is_conj, tensors))
+    ):
         rows = memory.rows(list(map(Tensor.data_ptr, tensors)), first.shape, first.dtype)
         if rows is not None:
             return rows
@@ -204,14 +211,14 @@ def stack_tensors(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def empty_batch(shape: Sequence[int], dtype: torch.dtype, device: str | None = None) -> Tensor:
-    """Return memory for a large batch, its values not set: a worker's shared memory, or huge pages.
+    """Return an uninitialised tensor for a large batch: in a worker's shared memory, or in huge pages.
 
     See NOTE [Huge pages].
 
     Args:
-        shape: Of the batch.
-        dtype: Of its elements.
-        device: Where it is made outside of shared memory, or None for the default device.
+        shape: Shape of the batch.
+        dtype: Dtype of the batch.
+        device: Device if the batch is not in shared memory; None for the default device.
     """
     memory = batch_memory.current()
     batch = None if memory is None else memory.empty(shape, dtype)
@@ -219,20 +226,21 @@ def empty_batch(shape: Sequence[int], dtype: torch.dtype, device: str | None = N
         return batch
     batch = torch.empty(tuple(shape), dtype=dtype, device=device)
     if _madvise is not None and batch.nbytes >= HUGE_BYTES and batch.is_cpu:
-        first = -(-batch.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        start = -(-batch.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         end = (batch.data_ptr() + batch.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-        _madvise(first, end - first, _MADV_HUGEPAGE)  # only advice: if it is refused, small pages are used
+        _madvise(
+            start, end - start, _MADV_HUGEPAGE
+        )  # only advice: if the kernel refuses, small pages are used
     return batch
 
 
 def _buffer_of(batch: Tensor) -> Any:
     """Return the memory of a new tensor as a writable buffer, valid as long as the tensor exists.
 
-    ``Tensor.numpy`` would do the same, but its storage could not be resized afterwards, unlike that of torch's batches.
-
     Raises:
-        TypeError: If the tensor has no memory in this process (because of another default device, for example).
+        TypeError: If the tensor has no memory on the CPU, for example because of another default device.
     """
+    # Not `Tensor.numpy`, which makes the storage non-resizable; batches of torch's function can be resized.
     if type(batch) is not Tensor or not batch.is_cpu:
         raise TypeError(f"expected a plain CPU tensor, got a {type(batch).__name__} on {batch.device}")
     return (ctypes.c_char * batch.nbytes).from_address(batch.data_ptr())
@@ -242,11 +250,11 @@ def _are_all(kind: type, column: Sequence[Any]) -> bool:
     return countOf(map(type, column), kind) == len(column)
 
 
-def _as_alike(column: Sequence[Any]) -> Sequence[Tensor] | None:
-    """Return a column as plain CPU tensors that differ only in their values and whose stack is contiguous, or None.
+def _as_uniform_tensors(column: Sequence[Any]) -> Sequence[Tensor] | None:
+    """Return a column as plain CPU tensors, or None unless they differ only in values and their stack is contiguous.
 
-    torchvision's own types are treated as plain tensors, because their stack is one, unless the user has set
-    torchvision to keep its types.
+    torchvision's own types count as plain tensors, because stacking them returns a plain tensor, unless the user has
+    set torchvision to keep its types.
     """
     kind = type(column[0])
     if not _are_all(kind, column):
@@ -255,31 +263,31 @@ def _as_alike(column: Sequence[Any]) -> Sequence[Tensor] | None:
         if not kind.__module__.startswith("torchvision.tv_tensors"):
             return None
         helpers = sys.modules["torchvision.tv_tensors"]._torch_function_helpers
-        if getattr(helpers, "_TORCHFUNCTION_SUBCLASS", True):  # where torchvision itself reads the setting
+        # The setting of `set_return_type`, in the place where torchvision itself reads it.
+        if getattr(helpers, "_TORCHFUNCTION_SUBCLASS", True):
             return None
         with torch._C.DisableTorchFunctionSubclass():
             column = [tensor.as_subclass(Tensor) for tensor in column]
     first = column[0]
-    are_alike = (
-        first.is_cpu
-        and not first.requires_grad
-        and countOf(map(_of_tensor, column), _of_tensor(first)) == len(column)
-        # of others torch's stack may be channels last
-        and (
-            all(map(Tensor.is_contiguous, column)) or (first.ndim == 3 and all(map(is_channels_last, column)))
-        )
-    )
-    return column if are_alike else None
+    if not first.is_cpu or first.requires_grad:
+        return None
+    if countOf(map(_tensor_properties, column), _tensor_properties(first)) != len(column):
+        return None
+    # With other strides, torch's stack may be channels last.
+    are_contiguous = all(map(Tensor.is_contiguous, column))
+    if are_contiguous or (first.ndim == 3 and all(map(is_channels_last, column))):
+        return column
+    return None
 
 
-def _are_arrays_alike(arrays: Sequence[Any]) -> bool:
-    """Whether plain arrays have one dtype and one layout, which torch would accept and keep as it is."""
+def _are_uniform_arrays(arrays: Sequence[Any]) -> bool:
+    """Return True for plain numpy arrays of one dtype and one contiguous layout."""
     first = arrays[0]
     return (
         first.flags.c_contiguous
         and min(first.strides, default=0) >= 0
         and _are_all(np.ndarray, arrays)
-        and countOf(map(_of_array, arrays), _of_array(first)) == len(arrays)
+        and countOf(map(_array_properties, arrays), _array_properties(first)) == len(arrays)
     )
 
 
@@ -290,7 +298,8 @@ _REPLACEMENTS: Final[dict[Callable[..., Any], Callable[..., Any]]] = {
     torch_collate.collate_float_fn: collate_numbers,
     torch_collate.collate_int_fn: collate_numbers,
 }
-_TORCH_TABLE: Final = {  # torch's own entries; others in its table are the user's
+# torch's own entries. Others in its table are the user's, also those that were added before this import.
+_TORCH_TABLE: Final = {
     kind: function
     for kind, function in torch_collate.default_collate_fn_map.items()
     if function.__module__ == torch_collate.__name__

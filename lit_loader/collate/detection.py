@@ -1,4 +1,4 @@
-"""Collation of detection samples: images of equal or unequal sizes, any number of boxes each."""
+"""Collation of detection samples: images of one size or several, with any number of boxes."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ _ONE_SIZE = 'resize them in the dataset\'s transforms, or collate with images="l
 
 
 class PaddedBatch(NamedTuple):
-    """A batch of images of different sizes in one tensor; starts with ``images, targets`` as every mode.
+    """A batch of images of different sizes, padded to one tensor.
 
-    Boxes need no change, since images stand at the top left; their ``canvas_size`` stays that of the image.
+    It starts with ``images, targets`` like the batches of the other modes. Images are at the top left, so boxes stay
+    the same; their ``canvas_size`` is still the size of the image without padding.
 
     Attributes:
         images: ``(B, C, H, W)``.
-        targets: As in the other modes.
-        mask: bool ``(B, H, W)``, True on real pixels. DETR's masks are the inverse, ``~mask``.
+        targets: One target per sample, as in the other modes.
+        mask: bool ``(B, H, W)``, True for pixels of an image, False for padding. DETR's masks are ``~mask``.
         sizes: int64 ``(B, 2)``, height and width of each image in pixels.
-        extras: What the samples hold beyond image and target, one entry an element, collated by `default_collate`.
+        extras: Further elements of the samples, each collated by `default_collate`.
     """
 
     images: Tensor
@@ -45,28 +46,28 @@ class PaddedBatch(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class DetectionCollate:
-    """A collate function for ``(image, target, ...)`` samples; picklable, so any start method of workers can be used.
+    """A collate function for ``(image, target, ...)`` samples; picklable for every start method of workers.
 
-    Images are ``(C, H, W)`` tensors and come out as plain tensors: ``torch.stack`` cannot keep the type
-    ``tv_tensors.Image``. Targets are kept whole, one per sample: a dict stays the dict it is, with its
-    ``tv_tensors.BoundingBoxes`` and every further field, per object or per image; rows of numbers (``N x 5``
-    lists, arrays, tensors) become float32 ``(N, 5)`` tensors. N may be 0, an empty list included.
+    Images are ``(C, H, W)`` tensors and are returned as plain tensors, because ``torch.stack`` cannot keep the type
+    ``tv_tensors.Image``. Targets are returned as a list, one per sample: dicts unchanged, with their
+    ``tv_tensors.BoundingBoxes`` and all other fields; rows of numbers (``N x 5`` lists, arrays, tensors) as float32
+    ``(N, 5)`` tensors. N may be 0, also as an empty list.
 
-    - ``stack``: ``(images (B, C, H, W), targets, *extras)``, for equal sizes; the classic function.
+    - ``stack``: ``(images (B, C, H, W), targets, *extras)``, for images of one size.
     - ``list``: ``(list of (C, H, W), targets, *extras)``, for torchvision's detectors.
     - ``pad``: ``PaddedBatch(images, targets, mask, sizes, extras)``, for models that take one tensor.
 
-    The shape of the result depends on the arguments and not on the contents of a batch.
+    The structure of the result depends only on the arguments, not on the contents of a batch.
 
     Runs in: workers and the main process. Determinism: no randomness.
 
     Args:
-        images: How images are put together: ``stack``, ``list`` or ``pad``.
+        images: How images are combined: ``stack``, ``list`` or ``pad``.
         size_divisor: Round the batch's height and width up to a multiple (``pad`` only).
         pad_value: Value of padded pixels, in the images' own units (``pad`` only).
 
     Raises:
-        ValueError: An argument is outside its choices or has no effect with this ``images``.
+        ValueError: If an argument has no such choice, or has no effect with this ``images``.
     """
 
     images: Literal["stack", "list", "pad"] = "stack"
@@ -75,9 +76,9 @@ class DetectionCollate:
 
     def __post_init__(self) -> None:
         if self.images not in ("stack", "list", "pad"):
-            raise ValueError(f'images={self.images!r} is not one of "stack", "list", "pad".')
+            raise ValueError(f'expected images to be "stack", "list" or "pad", got images={self.images!r}.')
         if self.size_divisor < 1:
-            raise ValueError(f"size_divisor={self.size_divisor} must be at least 1.")
+            raise ValueError(f"expected size_divisor >= 1, got size_divisor={self.size_divisor}.")
         if self.images != "pad" and (self.size_divisor != 1 or self.pad_value != 0):
             raise ValueError(
                 f"size_divisor={self.size_divisor} and pad_value={self.pad_value} have no effect with "
@@ -91,44 +92,45 @@ class DetectionCollate:
             batch: Samples ``(image, target, ...)``, all of the same length.
 
         Returns:
-            See the class.
+            The tuple of the mode: see the class.
 
         Raises:
-            TypeError: If a sample is not a tuple or list, an image not a tensor, or a field to pad not a tensor.
-            ValueError: If the batch is empty, its images cannot be put together, or its targets cannot be padded.
+            TypeError: If a sample is not a tuple or list, or an image not a tensor.
+            ValueError: If the batch is empty, images cannot be combined, or a target has no rows of numbers.
         """
-        pixels, given, *further = transpose_samples(batch)
-        targets = _convert_targets(given)
-        extras = tuple(map(default_collate, further))
+        images, raw_targets, *columns = transpose_samples(batch)
+        targets = _convert_targets(raw_targets)
+        extras = tuple(map(default_collate, columns))
         if self.images == "pad":
-            padded, mask, sizes = pad_images(pixels, size_divisor=self.size_divisor, pad_value=self.pad_value)
+            padded, mask, sizes = pad_images(images, size_divisor=self.size_divisor, pad_value=self.pad_value)
             return PaddedBatch(padded, targets, mask, sizes, extras)
-        images = stack_images(pixels, remedy=_ONE_SIZE) if self.images == "stack" else plain_images(pixels)
-        return (images, targets, *extras)
+        if self.images == "stack":
+            return (stack_images(images, remedy=_ONE_SIZE), targets, *extras)
+        return (plain_images(images), targets, *extras)
 
 
 def detection_collate(batch: Sequence[Any], **settings: Any) -> tuple[Any, ...]:
-    """Collate detection samples; without settings the classic function: stacked images and a list of targets.
+    """Collate detection samples to stacked images and a list of targets.
 
-    As a ``collate_fn`` with settings use ``DetectionCollate(images="list")`` and so on, which this calls.
+    For other modes, pass ``collate_fn=DetectionCollate(images="list")`` to a loader; this function calls it.
 
     Args:
         batch: Samples ``(image, target, ...)``.
-        settings: Arguments of `DetectionCollate`; any others are refused.
+        settings: Arguments of `DetectionCollate`.
 
     Returns:
-        See ``DetectionCollate``.
+        The tuple that `DetectionCollate` returns.
 
     Raises:
-        TypeError, ValueError: As ``DetectionCollate``.
+        TypeError, ValueError: As `DetectionCollate`.
     """
     return DetectionCollate(**settings)(batch)
 
 
 def _convert_targets(targets: Sequence[Any]) -> list[Any]:
-    """Return one target per sample: dicts as they are, rows of numbers as float32 tensors ``(N, K)``.
+    """Return one target per sample: dicts unchanged, rows of numbers as float32 tensors ``(N, K)``.
 
-    An empty list has K columns too, as many as the batch's other targets, or 5.
+    An empty list becomes ``(0, K)``, with K of the batch's other targets, or 5.
     """
     rows = [target if isinstance(target, Mapping) else _as_rows(target) for target in targets]
     widths = [len(row[0]) for row in rows if isinstance(row, Tensor) and row.ndim == 2 and len(row)]
@@ -142,11 +144,12 @@ def _convert_targets(targets: Sequence[Any]) -> list[Any]:
 def _as_rows(target: Any) -> Tensor:
     if isinstance(target, Tensor):
         rows = target.as_subclass(Tensor).to(torch.float32)
-    else:  # np.array copies: the batch must not share memory with an array that the data set keeps
+    else:
+        # np.array copies: the batch must not share memory with an array that the dataset keeps.
         rows = torch.from_numpy(np.array(target, dtype=np.float32))
     if rows.ndim != 2 and rows.shape != (0,):
         raise ValueError(
-            f"a target has shape {tuple(rows.shape)}; expected N x K numbers, one row per object, or a "
-            "dict. For one label per image use torch's default_collate."
+            f"expected a target to be a dict or N x K numbers, one row per object, got shape {tuple(rows.shape)}; for "
+            "one label per image use default_collate."
         )
     return rows

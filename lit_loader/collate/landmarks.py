@@ -1,4 +1,4 @@
-"""Collation of landmark samples: object crops of one size, each with one row of points."""
+"""Collation of landmark samples: object crops of one size, each with K keypoints."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _ONE_SIZE = "let the transforms end with one size, as transforms.landmark_transf
 
 
 class LandmarkBatch(NamedTuple):
-    """A batch of B object crops with K points each; one object per sample.
+    """A batch of B object crops with K keypoints each; one object per sample.
 
     Attributes:
         images: ``(B, 3, H, W)``.
-        keypoints: float32 ``(B, K, 2)``, x and y in pixels of the crop; absent points are anywhere.
+        keypoints: float32 ``(B, K, 2)``, x and y in pixels of the crop; undefined for absent points.
         visibility: uint8 ``(B, K)``: 0 absent or outside the crop, 1 hidden, 2 visible.
-        mask: bool ``(B, K)``, where a point counts: ``visibility > 0``.
+        mask: bool ``(B, K)``, True for points that count: ``visibility > 0``.
         boxes: float32 ``(B, 4)``, xyxy in pixels of the crop.
         labels: int64 ``(B,)``, class ids from 0.
-        attributes: int64 ``(B,)`` by name, ids from 0, -1 where the object has none.
-        crops: float32 ``(B, 4)``, xyxy in pixels of the original image: the region that was cut out.
+        attributes: int64 ``(B,)`` per attribute name, ids from 0; -1 if the object has none.
+        crops: float32 ``(B, 4)``, xyxy in pixels of the original image: the region that was cropped.
         image_ids: int64 ``(B,)``, see `AnnotationTable.image_numbers`.
-        is_duplicate: bool ``(B,)``, True on samples that only fill up the last batches of several ranks.
+        is_duplicate: bool ``(B,)``, True for duplicates that fill up the last batches of several ranks.
     """
 
     images: Tensor
@@ -55,8 +55,8 @@ class LandmarkCollate:
     Runs in: workers and the main process. Determinism: no randomness.
 
     Args:
-        keypoints: Whether the targets hold ``keypoints`` and ``visibility``; without them a batch has K = 0 points.
-        attributes: Names of the attributes that the targets hold.
+        keypoints: Whether targets have ``keypoints`` and ``visibility``. If False, K is 0.
+        attributes: Names of the attributes to collate.
     """
 
     keypoints: bool = True
@@ -69,16 +69,14 @@ class LandmarkCollate:
         """Collate one batch.
 
         Args:
-            batch: Samples ``(image, target)``; in the target ``boxes``, ``labels``, ``keypoints``,
-                ``visibility``, ``crop`` and every attribute have one row, ``image_id`` is a number and
-                ``is_duplicate`` a bool.
+            batch: Samples ``(image, target)``. In a target, ``boxes``, ``labels``, ``keypoints``, ``visibility``,
+                ``crop`` and every attribute have one row, ``image_id`` is an int and ``is_duplicate`` a bool.
 
         Raises:
             TypeError: If a sample is not a tuple, an image not a tensor or a target not a mapping.
             ValueError: If the batch is empty, images differ in size, a field is missing or does not have one row.
         """
-        pixels, targets = transpose_samples(batch, num_elements=2)
-        images = stack_images(pixels, remedy=_ONE_SIZE)
+        images, targets = transpose_samples(batch, num_elements=2)
         if self.keypoints:
             keypoints = _column(targets, "keypoints", dtype=torch.float32)
             visibility = _column(targets, "visibility", dtype=torch.uint8)
@@ -86,7 +84,7 @@ class LandmarkCollate:
             keypoints = torch.zeros((len(targets), 0, 2))
             visibility = torch.zeros((len(targets), 0), dtype=torch.uint8)
         return LandmarkBatch(
-            images=images,
+            images=stack_images(images, remedy=_ONE_SIZE),
             keypoints=keypoints,
             visibility=visibility,
             mask=visibility > 0,
@@ -104,7 +102,7 @@ def _column(targets: Sequence[Any], name: str, *, dtype: torch.dtype) -> Tensor:
     shapes = sorted({tuple(row.shape) for row in rows})
     if len(shapes) > 1 or shapes[0][0] != 1:
         raise ValueError(
-            f"field {name!r} has shapes {shapes} over the batch; expected one row in each sample, all alike. Give the "
-            "data set one row per object (LandmarkDataset does), and no transform that drops objects."
+            f"expected field {name!r} to have one row per sample, all of one shape, got shapes {shapes}; use a dataset "
+            "with one object per sample (LandmarkDataset), and no transform that drops objects."
         )
     return torch.cat([row.to(dtype) for row in rows])

@@ -1,4 +1,4 @@
-"""Collation for several tasks at once: images with boxes, classes, points and attributes, and their masks."""
+"""Collation of multi-task samples: images with boxes, classes, keypoints and attributes, and their masks."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from lit_loader.collate.samples import (
 
 
 class MultiTaskBatch(NamedTuple):
-    """A batch of B images with up to N objects of K points each.
+    """A batch of B images with up to N objects of K keypoints each.
 
-    The objects of an image are its first rows; the rows behind them are padding. Images stand at the top
-    left of ``images``, so that boxes and points need no change. `batch_images` and `batch_targets` give the
-    images and objects one by one, without padding.
+    The first rows of an image are its objects, the others are padding. Each image is at the top left of its padded
+    one, so coordinates of boxes and points stay the same. `batch_images` and `batch_targets` return the images and
+    objects one by one, without padding.
 
     Attributes:
-        images: ``(B, 3, H, W)``, padded right and below where sizes differ.
+        images: ``(B, 3, H, W)``, padded right and below if sizes differ.
         sizes: int64 ``(B, 2)``, height and width of each image in pixels.
         boxes: float32 ``(B, N, 4)``, xyxy in pixels; padding 0.
-        labels: int64 ``(B, N)``, class id + ``first_label`` of the data set; padding 0.
-        keypoints: float32 ``(B, N, K, 2)``, x and y in pixels; padding 0, absent points are anywhere.
+        labels: int64 ``(B, N)``, class id + ``first_label`` of the dataset; padding 0.
+        keypoints: float32 ``(B, N, K, 2)``, x and y in pixels; padding 0, undefined for absent points.
         visibility: uint8 ``(B, N, K)``: 0 absent or outside the image, 1 hidden, 2 visible; padding 0.
-        attributes: int64 ``(B, N)`` by name, ids from 0; -1 where the object has none, and as padding.
-        object_mask: bool ``(B, N)``, True on real rows.
-        keypoint_mask: bool ``(B, N, K)``, where a point counts: ``visibility > 0``.
-        attribute_masks: bool ``(B, N)`` by name, where the attribute counts: id >= 0.
+        attributes: int64 ``(B, N)`` per attribute name, ids from 0; -1 if the object has none, and as padding.
+        object_mask: bool ``(B, N)``, True for objects, False for padding.
+        keypoint_mask: bool ``(B, N, K)``, True for points that count: ``visibility > 0``.
+        attribute_masks: bool ``(B, N)`` per attribute name, True for ids that count: id >= 0.
         iscrowd: int64 ``(B, N)``, 1 for a crowd; padding 0.
         image_ids: int64 ``(B,)``, see `AnnotationTable.image_numbers`.
-        is_duplicate: bool ``(B,)``, True on samples that only fill up the last batches of several ranks.
+        is_duplicate: bool ``(B,)``, True for duplicates that fill up the last batches of several ranks.
     """
 
     images: Tensor
@@ -58,27 +58,28 @@ class MultiTaskBatch(NamedTuple):
     is_duplicate: Tensor
 
     def image_list(self) -> list[Tensor]:
-        """Return the images one by one, ``(3, H, W)`` each, without padding; views of the batch."""
+        """Return the images as a list of ``(3, H, W)`` views of the batch, without padding."""
         sizes = self.sizes.tolist()
         return [image[:, :height, :width] for image, (height, width) in zip(self.images, sizes, strict=True)]
 
     def target_list(self) -> list[dict[str, Any]]:
-        """Return one dict per image of its real rows, views of the batch.
+        """Return one dict per image with views of its objects' rows.
 
         With N objects: ``boxes`` (N, 4), ``labels`` (N,), ``keypoints`` (N, K, 2), ``visibility`` (N, K), every
-        attribute by its name (N,), ``iscrowd`` (N,), ``area`` (N,) of the boxes, the int ``image_id`` and the bool
+        attribute under its name (N,), ``iscrowd`` (N,), ``area`` (N,) of the boxes, the int ``image_id`` and the bool
         ``is_duplicate``.
         """
         names = "boxes", "labels", "keypoints", "visibility", "iscrowd"
         columns = {name: getattr(self, name) for name in names} | self.attributes
         columns["area"] = (self.boxes[..., 2:] - self.boxes[..., :2]).prod(dim=-1)
-        of_images = self.object_mask.sum(dim=1), self.image_ids, self.is_duplicate
+        # One transfer per column instead of one per image, if the batch is on a device.
+        num_objects = self.object_mask.sum(dim=1).tolist()
+        image_ids = self.image_ids.tolist()
+        is_duplicate = self.is_duplicate.tolist()
         targets = []
-        for i, (count, image_id, mark) in enumerate(
-            zip(*(column.tolist() for column in of_images), strict=True)
-        ):
+        for i, count in enumerate(num_objects):
             target: dict[str, Any] = {name: rows[i, :count] for name, rows in columns.items()}
-            targets.append(target | {"image_id": image_id, "is_duplicate": mark})
+            targets.append(target | {"image_id": image_ids[i], "is_duplicate": is_duplicate[i]})
         return targets
 
 
@@ -86,13 +87,13 @@ class MultiTaskBatch(NamedTuple):
 class MultiTaskCollate:
     """A collate function from ``(image, target)`` samples to a `MultiTaskBatch`.
 
-    The number of dimensions and fields depends on the arguments and not on the contents of a batch.
+    Fields and their number of dimensions depend only on the arguments, not on the contents of a batch.
 
     Runs in: workers and the main process. Determinism: no randomness.
 
     Args:
-        keypoints: Whether the targets hold ``keypoints`` and ``visibility``; without them a batch has K = 0 points.
-        attributes: Names of the attributes that the targets hold.
+        keypoints: Whether targets have ``keypoints`` and ``visibility``. If False, K is 0.
+        attributes: Names of the attributes to collate.
         size_divisor: Round the batch's height and width up to a multiple.
         pad_value: Value of padded pixels, in the images' own units.
 
@@ -107,23 +108,23 @@ class MultiTaskCollate:
 
     def __post_init__(self) -> None:
         if self.size_divisor < 1:
-            raise ValueError(f"size_divisor={self.size_divisor} must be at least 1.")
+            raise ValueError(f"expected size_divisor >= 1, got size_divisor={self.size_divisor}.")
         object.__setattr__(self, "attributes", check_attribute_names(self.attributes))
 
     def __call__(self, batch: Sequence[Any]) -> MultiTaskBatch:
         """Collate one batch.
 
         Args:
-            batch: Samples ``(image, target)``; in the target ``boxes``, ``labels``, ``iscrowd``, every attribute
-                and, with ``keypoints=True``, ``keypoints`` and ``visibility`` have one row per object, ``image_id`` is
-                a number and ``is_duplicate`` a bool.
+            batch: Samples ``(image, target)``. In a target, ``boxes``, ``labels``, ``iscrowd``, every attribute and,
+                with ``keypoints=True``, ``keypoints`` and ``visibility`` have one row per object, ``image_id`` is an
+                int and ``is_duplicate`` a bool.
 
         Raises:
             TypeError: If a sample is not a tuple, an image not a tensor or a target not a mapping.
-            ValueError: If the batch is empty, a field is missing, or fields differ in their number or shape of rows.
+            ValueError: If the batch is empty, a field is missing, or fields differ in number or shape of their rows.
         """
-        pixels, targets = transpose_samples(batch, num_elements=2)
-        images, _, sizes = pad_images(pixels, size_divisor=self.size_divisor, pad_value=self.pad_value)
+        images, targets = transpose_samples(batch, num_elements=2)
+        padded, _, sizes = pad_images(images, size_divisor=self.size_divisor, pad_value=self.pad_value)
         counts = [len(field_rows(target, "boxes")) for target in targets]
         mask = row_mask(counts)
         attributes = {name: _padded(targets, name, counts, torch.int64, value=-1) for name in self.attributes}
@@ -134,7 +135,7 @@ class MultiTaskCollate:
             keypoints = torch.zeros((*mask.shape, 0, 2))
             visibility = torch.zeros((*mask.shape, 0), dtype=torch.uint8)
         return MultiTaskBatch(
-            images=images,
+            images=padded,
             sizes=sizes,
             boxes=_padded(targets, "boxes", counts, torch.float32),
             labels=_padded(targets, "labels", counts, torch.int64),
@@ -156,10 +157,12 @@ def _padded(
     rows = [field_rows(target, name) for target in targets]
     if [len(row) for row in rows] != list(counts):
         raise ValueError(
-            f"field {name!r} has {[len(row) for row in rows]} rows for {list(counts)} boxes; drop objects with "
-            "lit_loader.transforms.SanitizeObjects, which keeps every field row-aligned."
+            f"expected one row per box: field {name!r} has {[len(row) for row in rows]} rows for {list(counts)} boxes; "
+            "drop objects with lit_loader.transforms.SanitizeObjects, which keeps every field row-aligned."
         )
     shapes = sorted({tuple(row.shape[1:]) for row in rows})
     if len(shapes) > 1:
-        raise ValueError(f"rows of field {name!r} have shapes {shapes} over the batch; expected one shape.")
+        raise ValueError(
+            f"expected rows of field {name!r} to have one shape, got {shapes}; check the transforms."
+        )
     return pad_rows(rows, value=value, dtype=dtype)

@@ -85,7 +85,7 @@ def decode(buffers: Sequence[Buffer], read: Callable[[Places], Sequence[Any]] | 
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
-        # torch would send a bare storage as a file in /dev/shm; as a tensor it is sent like all other bytes.
+        # torch pickles a storage as a copy made by torch.save; as a tensor its bytes are sent out of band.
         if type(obj) is torch.UntypedStorage and obj.device.type == "cpu":
             return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(obj),)
         if not isinstance(obj, torch.Tensor):

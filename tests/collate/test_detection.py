@@ -142,7 +142,7 @@ def test_pad_of_equal_sizes_is_stack():
 
 @pytest.mark.parametrize("value", [0.5, 256, -1])
 def test_a_pad_value_outside_the_images_type_is_refused(value):
-    with pytest.raises(ValueError, match=r"pad_value=.*uint8.*0\.\.255"):
+    with pytest.raises(ValueError, match=r"from 0 to 255 for torch\.uint8 images, got pad_value="):
         detection_collate([make_sample(0, dtype=torch.uint8)], images="pad", pad_value=value)
 
 
@@ -205,9 +205,13 @@ def test_wrong_arguments_are_refused(arguments, message):
         ([], ValueError, "empty batch"),
         ([torch.zeros(3, 2, 2)], TypeError, "default_collate"),
         ([(torch.zeros(3, 2, 2), []), (torch.zeros(3, 2, 2), [], 1)], ValueError, r"\[2, 3\] elements"),
-        ([("pixels", [])], TypeError, "is a str, not a tensor"),
-        ([(torch.zeros(2, 2), [])], ValueError, r"shape \(2, 2\).*\(C, H, W\)"),
-        ([(torch.zeros(3, 2, 2), []), (torch.zeros(1, 2, 2), [])], ValueError, "dtype, channels"),
+        ([("pixels", [])], TypeError, "a tensor, got a str"),
+        ([(torch.zeros(2, 2), [])], ValueError, r"shape \(C, H, W\), got \(2, 2\)"),
+        (
+            [(torch.zeros(3, 2, 2), []), (torch.zeros(1, 2, 2), [])],
+            ValueError,
+            "one dtype and number of channels",
+        ),
         ([(torch.zeros(3, 2, 2), 3)], ValueError, r"N x K.*default_collate"),
     ],
 )
@@ -229,7 +233,7 @@ def test_a_mark_that_is_no_bool_is_refused(mark):
         return batch_duplicates(detection_collate([(torch.zeros(3, 2, 2), target)]))
 
     assert marks(True).tolist() == [True]
-    with pytest.raises(TypeError, match=rf"is_duplicate={mark} is a .*lit_loader\.is_duplicate\(\)"):
+    with pytest.raises(TypeError, match=rf"lit_loader\.is_duplicate\(\), got is_duplicate={mark}"):
         marks(mark)
 
 

@@ -114,8 +114,11 @@ def test_it_pickles():
     [
         ([], "empty batch"),
         ([sample(2, labels=torch.ones(1))], r"'labels' has \[1\] rows for \[2\] boxes.*SanitizeObjects"),
-        ([sample(1), sample(1, keypoints=torch.zeros(1, 5, 2))], "rows of field 'keypoints' have shapes"),
-        ([(sample(1)[0], {"boxes": torch.zeros(1, 4)})], "no field"),
+        (
+            [sample(1), sample(1, keypoints=torch.zeros(1, 5, 2))],
+            "rows of field 'keypoints' to have one shape",
+        ),
+        ([(sample(1)[0], {"boxes": torch.zeros(1, 4)})], "with field"),
     ],
 )
 def test_what_makes_no_batch_is_refused(samples, message):

@@ -62,5 +62,5 @@ def test_targets_without_the_mark_are_refused_with_the_remedy():
     batch = ([torch.zeros(3, 2, 2)], [{"boxes": torch.zeros(0, 4)}])
     with pytest.raises(ValueError, match=r"only \['boxes'\]; .*lit_loader\.is_duplicate\(\)"):
         batch_duplicates(batch)
-    with pytest.raises(TypeError, match="a target is a Tensor"):
+    with pytest.raises(TypeError, match="got a Tensor"):
         batch_duplicates((batch[0], [torch.zeros(0, 5)]))
