@@ -1,4 +1,4 @@
-"""Errors that the package raises at run time; wrong arguments raise ``ValueError`` and ``TypeError``."""
+"""Errors and warnings of the package at run time; wrong arguments raise ``ValueError`` and ``TypeError``."""
 
 from __future__ import annotations
 
@@ -25,29 +25,32 @@ __all__ = [
 
 
 class LitLoaderError(Exception):
-    """Base of every run-time error of this package."""
+    """Base class of all run-time errors of this package."""
 
 
 class AnnotationError(LitLoaderError, ValueError):
-    """An annotation file holds a value that cannot be used.
+    """An annotation file contains an invalid value.
 
     Args:
-        message: What was found, the rule, the remedy.
-        path: The annotation file, or None if there is none.
-        line: Line in the file, counted from 1, or None if the format has no lines.
+        message: The expected value, the value in the file, and the remedy.
+        path: The annotation file; None if there is no file.
+        line: Line in the file, counted from 1; None if the format has no lines.
     """
 
     def __init__(self, message: str, *, path: Path | str | None = None, line: int | None = None) -> None:
-        self.message, self.path, self.line = message, path, line
+        self.message = message
+        self.path = path
+        self.line = line
         place = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
         super().__init__(f"{place}{message}")
 
     def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions are pickled with positional arguments only; a worker process sends this one to the main process.
         return partial(type(self), path=self.path, line=self.line), (self.message,)
 
 
 class UnsafePathError(AnnotationError):
-    """An annotation file names a path that leaves the root of its data set."""
+    """An annotation file contains a path that leads out of the root of its dataset."""
 
 
 class CacheError(LitLoaderError, OSError):
@@ -59,11 +62,11 @@ class ImageError(LitLoaderError, OSError):
 
 
 class BadBatchError(LitLoaderError, RuntimeError):
-    """A batch has no sample left: all of its samples are bad, or one is and so are all of its replacements."""
+    """A batch has no usable sample: all samples are bad, or a bad sample's replacements are bad as well."""
 
 
 class BadSamplesWarning(UserWarning):
-    """An epoch that has ended had bad samples; the message sums them up."""
+    """An epoch ended that had bad samples; the message summarizes them."""
 
 
 class TooManyBadSamplesError(LitLoaderError, RuntimeError):
@@ -75,15 +78,15 @@ class NotResumableWarning(UserWarning):
 
 
 class PrivateGeneratorWarning(UserWarning):
-    """A dataset makes different samples from the same key, so a seed does not fix its batches."""
+    """A dataset returns different samples for the same key, so its batches are not reproducible from the seed."""
 
 
 class ResumeWarning(UserWarning):
-    """A loader resumes from a state on an assumption or at a cost, or ignored the state."""
+    """A loader resumes by assumption or at a cost, or ignores the state; the message says which."""
 
 
 class SharedGeneratorWarning(UserWarning):
-    """Worker threads seem to draw from a generator that they share, so a seed could not fix what they draw."""
+    """Worker threads seem to draw from a shared generator, so their draws are not reproducible from the seed."""
 
 
 class UnsendableBatchError(LitLoaderError, RuntimeError):

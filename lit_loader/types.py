@@ -1,4 +1,4 @@
-"""Types that more than one layer uses."""
+"""Types that several layers use."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy.typing as npt
 __all__ = ["CollateFn", "FIRST_LABEL", "IndexArray", "Order", "WorkerInitFn"]
 
 FIRST_LABEL: Final = 1
-"""Label of class 0 in targets of whole images (detection, several tasks, landmarks): torchvision's detectors keep 0 for
-the background. Labels of crops and of classification are class ids, from 0."""
+"""Label of class 0 in targets of whole images (detection, multi-task, landmarks), because torchvision's detectors
+reserve 0 for the background. Labels of crops and of classification are class ids from 0."""
 
 IndexArray: TypeAlias = npt.NDArray[np.int64]
 CollateFn: TypeAlias = Callable[[Any], Any]
@@ -23,8 +23,8 @@ WorkerInitFn: TypeAlias = Callable[[int], None]
 class Order(Protocol):
     """The dataset indices of one epoch as a random-access sequence.
 
-    ``order[a:b]`` gives positions a to b as an int64 array of shape ``(b - a,)`` and equals
-    ``order[0:len(order)][a:b]``. No step other than 1 is used.
+    ``order[a:b]`` returns the indices at positions a to b as an int64 array of shape ``(b - a,)``. It equals
+    ``order[0:len(order)][a:b]``. Slices with a step other than 1 are not used.
     """
 
     def __len__(self) -> int: ...

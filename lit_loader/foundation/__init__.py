@@ -1,4 +1,4 @@
-"""Operations that every other package may use: files, optional packages, argument checks, escaping, host resources."""
+"""Helpers for every other package: files, optional packages, signatures, escaping, interrupts, host resources."""
 
 from __future__ import annotations
 

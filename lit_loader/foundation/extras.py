@@ -1,4 +1,4 @@
-"""Optional dependencies: imported where a feature needs them, with an error that names the command to install them."""
+"""Optional dependencies, imported when a feature needs them, with an error that says how to install them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ def require(module: str, extra: str) -> ModuleType:
     """Import and return a module of an optional dependency.
 
     Args:
-        module: Its full name, such as ``"matplotlib.figure"``.
+        module: Full name, such as ``"matplotlib.figure"``.
         extra: The extra of lit-loader that installs it.
 
     Raises:
-        ImportError: If the dependency is not installed. A module that it needs itself and that is absent raises as
-            Python does.
+        ImportError: If the dependency is not installed.
+        ModuleNotFoundError: If a module that the dependency itself imports is missing; Python's own error.
     """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
+        # The dependency is installed but broken: installing the extra would not help.
         if (error.name or "").partition(".")[0] != package:
             raise
         raise ImportError(

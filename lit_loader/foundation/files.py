@@ -1,4 +1,4 @@
-"""Files that several processes write: complete or not there, and a lock between the processes of a host."""
+"""Atomic creation of files and folders that several processes write, and a lock between processes of a host."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ __all__ = ["file_lock", "new_file", "new_folder"]
 
 @contextmanager
 def new_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
-    """Give a file to write that takes the place of ``path`` at the end, and is deleted if there is an error.
+    """Open a temporary file for writing that replaces ``path`` at the end, or is deleted after an error.
 
-    A missing folder is made. Both are the user's own unless ``mode`` gives others rights. Several writers at once
-    leave the complete file of one of them.
+    Readers never see a partial file. Of several concurrent writers, the last one's complete file remains.
+
+    Args:
+        path: File to create or replace. A missing folder is created, accessible only to the user.
+        mode: Permissions of the file.
 
     Raises:
         OSError: If the folder or the file cannot be written.
@@ -36,10 +39,10 @@ def new_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Give a folder to write into that becomes ``path`` at the end, and is deleted if there is an error.
+    """Create a temporary folder that is renamed to ``path`` at the end, or deleted after an error.
 
     Raises:
-        OSError: If it cannot be written, or ``path`` is there already and is not an empty folder.
+        OSError: If it cannot be written, or ``path`` exists and is not an empty folder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{token_hex(8)}.tmp")
@@ -56,22 +59,22 @@ def new_folder(path: Path) -> Iterator[Path]:
 def file_lock(
     path: Path, *, wait: bool = True, on_wait: Callable[[], object] | None = None
 ) -> Iterator[bool]:
-    """Hold an exclusive lock on a file, which is made for it and stays.
+    """Hold an exclusive lock on a lock file, which is created if needed and never deleted.
 
-    The system drops the lock when its holder ends, however it ends.
+    The operating system releases the lock when its holder ends, however it ends.
 
     Args:
-        path: The file; its folder exists.
-        wait: Wait until another holder lets go.
+        path: The lock file; its folder must exist.
+        wait: Whether to wait until another holder releases the lock.
         on_wait: Called once before waiting.
 
     Yields:
-        Whether the lock is held: False only without ``wait``, where another process or thread holds it.
+        True while the lock is held; False if another process or thread holds it and ``wait`` is False.
 
     Raises:
-        OSError: The file cannot be made.
+        OSError: If the file cannot be created.
     """
-    from filelock import FileLock, Timeout  # 80 ms, which workers need not wait for
+    from filelock import FileLock, Timeout  # takes 80 ms, which workers without a lock need not spend
 
     lock = FileLock(path, mode=0o600)
     try:

@@ -1,9 +1,12 @@
-"""What this process may use of its host, and how many workers that is. Nothing here imports torch.
+"""Cores and memory that this process may use on its host, and the number of workers that fit.
 
-Limits of control groups, of version 1, version 2, or both at once: a process is in one group of each hierarchy, and
-every group above it limits it too, so that the tightest of them counts. ``/proc/self/mountinfo`` tells where a
-hierarchy is mounted, and which part of it: in a container the mount often shows the container's own group as its root,
-while ``/proc/self/cgroup`` may name it by its path on the host.
+NOTE [Control groups]
+    A process is in one group of each hierarchy of control groups (version 1, version 2, or both). Every group above its
+    own limits it, too, so the tightest limit counts. ``/proc/self/mountinfo`` says where a hierarchy is mounted, and
+    which part of it: in a container, the root of the mount is often the container's own group, while
+    ``/proc/self/cgroup`` may contain its path on the host.
+
+This module imports no torch.
 """
 
 from __future__ import annotations
@@ -30,36 +33,35 @@ __all__ = [
 ]
 
 PROCESS_BYTES: Final = 512 << 20
-"""Estimate of the memory that a worker process takes: interpreter, torch, its batches under way."""
+"""Estimated memory of a worker process: interpreter, torch, and its batches in progress."""
 
 THREAD_BYTES: Final = 128 << 20
-"""The same for a worker thread, which shares everything but its batches."""
+"""Estimated memory of a worker thread, which shares everything except its batches."""
 
 MAX_WORKERS: Final = 16
-"""Most workers that a rank gets from ``"auto"``: beyond it, more seldom pay, and they cost memory and time to start."""
+"""Upper limit of ``"auto"`` per rank: more workers seldom help, and each costs memory and time to start."""
 
 _MEMORY_SHARE: Final = 0.5
-"""Share of the available memory that workers may take; the rest is the model's and the file cache's."""
+"""Fraction of the available memory that workers may take; the model and the file cache need the rest."""
 
 _NO_LIMIT: Final = 1 << 60
-"""Bytes above which version 1 means no limit: it writes the largest multiple of a page."""
+"""Bytes from which a limit means none: version 1 reports the largest multiple of a page."""
 
 _LAUNCHERS: Final = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
-"""Variables in which torchrun, Open MPI and Intel MPI give the number of processes that they started on this host."""
+"""Variables of torchrun, Open MPI and Intel MPI for the number of processes that they started on this host."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What there is to share between the ranks on this host.
+    """Cores and memory that the ranks on this host share.
 
     Attributes:
-        num_cores: Cores that this process may run on.
-        quota_cores: CPU seconds a second that its control groups allow, to all ranks together, or None without a
-            quota.
-        cores_per_rank: Cores that a batch system gave to each rank for itself, or None if ranks share ``num_cores``.
-        available_bytes: Memory that all ranks together may still take, or None if the kernel does not report it.
-        ranks_on_host: Training processes on this host, this one included.
-        has_accelerator: Whether the training step runs on an accelerator, not on the CPU.
+        num_cores: Number of cores that this process may run on.
+        quota_cores: CPU seconds per second that its control groups allow all ranks together; None without a quota.
+        cores_per_rank: Number of cores that a batch system reserved for each rank; None if ranks share ``num_cores``.
+        available_bytes: Memory that all ranks together may still allocate; None if the kernel does not report it.
+        ranks_on_host: Number of training processes on this host, including this one.
+        has_accelerator: Whether the training step runs on an accelerator instead of the CPU.
     """
 
     num_cores: int
@@ -71,40 +73,40 @@ class Resources:
 
     @property
     def cores(self) -> float:
-        """Cores that all ranks together can keep busy."""
+        """Number of cores that all ranks together can keep busy."""
         return self.num_cores if self.quota_cores is None else min(self.num_cores, self.quota_cores)
 
     def max_workers(self, worker_bytes: int = PROCESS_BYTES) -> int | None:
-        """Return how many workers of a rank fit into half of its share of the memory, or None if that is not known."""
+        """Return how many workers of a rank fit into half of its share of the memory, or None if that is unknown."""
         if self.available_bytes is None:
             return None
         return int(self.available_bytes * _MEMORY_SHARE / self.ranks_on_host / worker_bytes)
 
 
 def decide_num_workers(resources: Resources, *, worker_bytes: int = PROCESS_BYTES) -> tuple[int, str]:
-    """Return how many workers a rank should have, and why, in one line.
+    """Decide how many workers a rank should have, and return the number and the reason in one line.
 
-    A rank has its share of the cores, or of the quota if that is less; without an accelerator one of them is
-    the training step's. Workers take at most half of the rank's share of the memory. With 0 batches are made in the
+    A rank has its share of the cores, or of the quota if that is smaller. Without an accelerator, the training step
+    needs one of them. Workers take at most half of the rank's share of the memory. With 0, batches are made in the
     training process, because a worker would only compete with it for a core, or would not fit.
 
     Args:
-        resources: What there is.
-        worker_bytes: Estimate of the memory of one worker.
+        resources: Resources of the host.
+        worker_bytes: Estimated memory of one worker.
     """
     ranks = resources.ranks_on_host
-    share, why = _cores_of_a_rank(resources)
+    share, why = _cores_per_rank(resources)
     if resources.has_accelerator:
         why += ", the training step runs on an accelerator"
     else:
         share -= 1
         why += ", of which the training step keeps one"
-    number = max(0, int(share + 1e-9))
-    fitting = resources.max_workers(worker_bytes)
-    if fitting is not None and fitting < number:
-        number = fitting
-        left = f"{(resources.available_bytes or 0) / 2**30:.1f} GiB of memory"
-        why += f", {left} for {_counted(ranks, 'rank')}, half of it at {worker_bytes >> 20} MiB a worker"
+    number = max(0, int(share + 1e-9))  # 3 * (1 / 3) cores are a whole one, also after rounding
+    max_workers = resources.max_workers(worker_bytes)
+    if max_workers is not None and max_workers < number:
+        number = max_workers
+        memory = f"{(resources.available_bytes or 0) / 2**30:.1f} GiB of memory"
+        why += f", {memory} for {_counted(ranks, 'rank')}, half of it at {worker_bytes >> 20} MiB a worker"
     if number > MAX_WORKERS:
         number = MAX_WORKERS
         why += f", at most {MAX_WORKERS} (lit-loader tune measures whether more pay)"
@@ -118,32 +120,34 @@ def read_resources(
     environ: Mapping[str, str] | None = None,
     root: Path = Path("/"),
 ) -> Resources:
-    """Read what this process may use.
+    """Read the resources that this process may use.
 
     Args:
-        ranks_on_host: Training processes on this host, or None for the launcher's number; the larger one counts.
+        ranks_on_host: Number of training processes on this host, or None for the launcher's number; if they differ,
+            the larger one counts.
         has_accelerator: Whether the training step runs on an accelerator.
-        environ: Environment variables, or None for this process's.
-        root: Where ``proc`` and ``sys`` lie; another one for tests.
+        environ: Environment variables, or None for those of this process.
+        root: Folder that contains ``proc`` and ``sys``, for tests.
     """
     environ = os.environ if environ is None else environ
-    quota_cores, memory_left = read_cgroup_limits(root)
-    free = read_counters(root / "proc/meminfo").get("MemAvailable:")
-    left = [size for size in (None if free is None else free << 10, memory_left) if size is not None]
+    quota_cores, group_bytes = read_cgroup_limits(root)
+    host_kib = read_counters(root / "proc/meminfo").get("MemAvailable:")
+    host_bytes = None if host_kib is None else host_kib << 10
     ranks = max(count_ranks(environ), ranks_on_host or 1)
-    of_slurm = _slurm_tasks(environ) == ranks
+    # Slurm's cores per task apply only if its tasks are the ranks. One task may also start several ranks.
+    is_rank_per_task = _slurm_tasks(environ) == ranks
     return Resources(
         num_cores=count_cores(),
         quota_cores=quota_cores,
-        cores_per_rank=_positive(environ.get("SLURM_CPUS_PER_TASK", "")) if of_slurm else None,
-        available_bytes=min(left, default=None),
+        cores_per_rank=_positive(environ.get("SLURM_CPUS_PER_TASK", "")) if is_rank_per_task else None,
+        available_bytes=min((size for size in (host_bytes, group_bytes) if size is not None), default=None),
         ranks_on_host=ranks,
         has_accelerator=has_accelerator,
     )
 
 
 def count_cores() -> int:
-    """Return how many cores this process may run on, by its affinity where the system has one."""
+    """Return how many cores this process may run on, according to its CPU affinity if the system has one."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
@@ -151,47 +155,56 @@ def count_cores() -> int:
 def count_ranks(environ: Mapping[str, str]) -> int:
     """Return how many training processes a launcher started on this host, or 1 without a launcher.
 
-    Slurm's number counts only inside of a task: in an interactive allocation it is set for a shell too.
+    Slurm's number counts only inside a task, because an interactive allocation sets it for the shell as well.
     """
-    given = (_positive(environ.get(name, "")) for name in _LAUNCHERS)
-    return next((ranks for ranks in given if ranks is not None), _slurm_tasks(environ) or 1)
+    counts = (_positive(environ.get(name, "")) for name in _LAUNCHERS)
+    return next((count for count in counts if count is not None), _slurm_tasks(environ) or 1)
 
 
 def read_cgroup_limits(root: Path = Path("/")) -> tuple[float | None, int | None]:
-    """Return the tightest limits on the way from the process's own groups up to the mounts.
+    """Return the tightest limits of the process's control groups and of all groups above them.
 
     Args:
-        root: Where ``proc`` and ``sys`` lie; another one for tests.
+        root: Folder that contains ``proc`` and ``sys``, for tests.
 
     Returns:
-        CPU seconds a second, and the bytes that the process may still take before a limit is reached, memory that the
-        kernel can reclaim from the group's file cache included; each None without a limit. What cannot be read
-        (another system, a hidden ``/sys``) limits nothing.
+        CPU seconds per second, and the bytes that the process may still allocate before it reaches a limit (including
+        memory that the kernel can reclaim from the group's file cache); each None without a limit. Unreadable files
+        (another operating system, a hidden ``/sys``) count as no limit.
     """
-    quotas = [quota for folder in _folders(root, "cpu") if (quota := _quota(folder)) is not None]
-    left = [size for folder in _folders(root, "memory") if (size := _memory_left(folder)) is not None]
-    return min(quotas, default=None), min(left, default=None)
+    quotas = [_quota(folder) for folder in _group_folders(root, "cpu")]
+    sizes = [_available_bytes(folder) for folder in _group_folders(root, "memory")]
+    return (
+        min((quota for quota in quotas if quota is not None), default=None),
+        min((size for size in sizes if size is not None), default=None),
+    )
 
 
 def read_throttled_s(root: Path = Path("/")) -> float | None:
-    """Return the seconds for which a quota has held this process's groups back, or None if it is not reported."""
-    units = {"throttled_usec": 1e6, "throttled_time": 1e9}  # of version 2 and of version 1
-    stats = [read_counters(folder / "cpu.stat") for folder in _folders(root, "cpu")]
+    """Return for how many seconds a quota has throttled this process's groups, or None if it is not reported."""
+    units = {"throttled_usec": 1e6, "throttled_time": 1e9}  # version 2 and version 1
+    stats = [read_counters(folder / "cpu.stat") for folder in _group_folders(root, "cpu")]
     return max(
         (stat[name] / unit for stat in stats for name, unit in units.items() if name in stat), default=None
     )
 
 
-def _cores_of_a_rank(resources: Resources) -> tuple[float, str]:
-    """Return the cores of one rank, and where they come from."""
-    ranks, given, cores = resources.ranks_on_host, resources.cores_per_rank, resources.cores
+def _cores_per_rank(resources: Resources) -> tuple[float, str]:
+    """Return the number of cores of one rank, and the reason."""
+    ranks = resources.ranks_on_host
+    reserved = resources.cores_per_rank
     quota = resources.quota_cores
-    if given is not None and given <= resources.num_cores and (quota is None or given * ranks <= quota):
-        return float(given), f"{_counted(given, 'core')} for each rank on this host"
+    # A reservation that exceeds the affinity or the quota is not one that this process can use.
+    if (
+        reserved is not None
+        and reserved <= resources.num_cores
+        and (quota is None or reserved * ranks <= quota)
+    ):
+        return float(reserved), f"{_counted(reserved, 'core')} for each rank on this host"
     why = _counted(resources.num_cores, "core")
-    if cores < resources.num_cores:
-        why = f"a quota of {cores:g} of {why}"
-    return cores / ranks, why if ranks == 1 else f"{why} shared by {ranks} ranks"
+    if resources.cores < resources.num_cores:
+        why = f"a quota of {resources.cores:g} of {why}"
+    return resources.cores / ranks, why if ranks == 1 else f"{why} shared by {ranks} ranks"
 
 
 def _counted(number: int, noun: str) -> str:
@@ -199,24 +212,21 @@ def _counted(number: int, noun: str) -> str:
 
 
 def _slurm_tasks(environ: Mapping[str, str]) -> int | None:
-    """Return the tasks of a Slurm job on this host, if this process is one of them."""
+    """Return the number of tasks of a Slurm job on this host if this process is one of them, else None."""
     if "SLURM_PROCID" not in environ or environ.get("SLURM_JOB_NAME") in ("bash", "interactive"):
         return None
     return _positive(environ.get("SLURM_NTASKS_PER_NODE", ""))
 
 
 def _quota(folder: Path) -> float | None:
-    names = (
-        "cpu.max",
-        "cpu.cfs_quota_us",
-        "cpu.cfs_period_us",
-    )  # the first is of version 2, which has no other
+    # Version 2 has a single file "QUOTA PERIOD", version 1 one file for each number.
+    names = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
     words = "".join(read_text(folder / name) for name in names).split()
     quota, period = map(_positive, [*words, "", ""][:2])
     return quota / period if quota and period else None
 
 
-def _memory_left(folder: Path) -> int | None:
+def _available_bytes(folder: Path) -> int | None:
     names = ("memory.max", "memory.high", "memory.limit_in_bytes")
     sizes = (_positive(read_text(folder / name)) for name in names)
     limit = min((size for size in sizes if size is not None), default=_NO_LIMIT)
@@ -224,33 +234,41 @@ def _memory_left(folder: Path) -> int | None:
         return None
     used = _positive(read_text(folder / "memory.current") or read_text(folder / "memory.usage_in_bytes")) or 0
     stat = read_counters(folder / "memory.stat")
-    return max(0, limit - max(0, used - stat.get("total_inactive_file", stat.get("inactive_file", 0))))
+    reclaimable = stat.get("total_inactive_file", stat.get("inactive_file", 0))
+    return max(0, limit - max(0, used - reclaimable))
 
 
-def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of a controller's groups, from the process's own upwards, of every hierarchy."""
-    groups: dict[str, PurePosixPath] = {}  # by controller; "" is version 2
+def _group_folders(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of a controller's groups in every hierarchy, from the process's own group upwards.
+
+    See NOTE [Control groups].
+    """
+    groups: dict[str, PurePosixPath] = {}  # path of the process's group per controller; "" is version 2
     for line in read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, group = [*line.split(":", 2), "", ""][:3]
         groups |= {name: PurePosixPath(group or "/") for name in controllers.split(",")}
     for line in read_text(root / "proc/self/mountinfo").splitlines():
-        left, _, right = line.partition(" - ")
-        kind, *_, options = [*right.split(), "", ""][:3]
-        words = left.split()
-        own = groups.get({"cgroup": controller, "cgroup2": ""}.get(kind, "none"))
-        if own is None or len(words) < 5 or (kind == "cgroup" and controller not in options.split(",")):
+        mount_fields, _, filesystem_fields = line.partition(" - ")
+        kind, *_, options = [*filesystem_fields.split(), "", ""][:3]
+        fields = mount_fields.split()
+        group_path = groups.get({"cgroup": controller, "cgroup2": ""}.get(kind, "none"))
+        if group_path is None or len(fields) < 5:
             continue
-        shown, place = (word.replace("\\040", " ") for word in words[3:5])
-        mount = folder = root / place.lstrip("/")
-        if own.is_relative_to(shown) and ".." not in own.parts:
-            folder = mount / own.relative_to(shown)
-        yield from (
-            each for each in (folder, *folder.parents) if each.is_relative_to(mount) and each.is_dir()
-        )
+        if kind == "cgroup" and controller not in options.split(","):
+            continue
+        mount_root, mount_point = (field.replace("\\040", " ") for field in fields[3:5])
+        mount = root / mount_point.lstrip("/")
+        folder = mount
+        # Outside the mounted part the group's path cannot be resolved; the root of the mount still limits it.
+        if group_path.is_relative_to(mount_root) and ".." not in group_path.parts:
+            folder = mount / group_path.relative_to(mount_root)
+        for ancestor in (folder, *folder.parents):
+            if ancestor.is_relative_to(mount) and ancestor.is_dir():
+                yield ancestor
 
 
 def read_counters(path: Path) -> dict[str, int]:
-    """Return the lines ``NAME NUMBER ...`` of a file; nothing of one that cannot be read."""
+    """Return the lines ``NAME NUMBER ...`` of a file as a dict, which is empty if the file cannot be read."""
     pairs = (line.split()[:2] for line in read_text(path).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
@@ -260,7 +278,7 @@ def _positive(text: str) -> int | None:
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text, empty if it cannot be read: gone, another user's, or of another system."""
+    """Return a file's text, or an empty string if it does not exist or cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:
