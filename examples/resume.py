@@ -25,7 +25,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lit_loader import DetectionDataModule
-from lit_loader.datamodules import ClassBalancedSamplerConfig
+from lit_loader.datamodules import ClassBalancedSamplerConfig, WorkerSettings
 from lit_loader.datasets import ShapesSource
 from lit_loader.recipes import DetectionTask, fcos_small
 
@@ -49,13 +49,13 @@ class Recorded(DetectionTask):
         return super().training_step(batch, batch_idx)
 
 
-def train(record: Path, *, kill_at: int | None = None, ckpt_path: Path | None = None, **workers: Any) -> Any:
+def train(record: Path, *, kill_at: int | None = None, ckpt_path: Path | None = None, **settings: Any) -> Any:
     """Train, from the beginning or from a checkpoint, and return the final weights."""
     torch.set_num_threads(1)
     torch.manual_seed(0)  # the first weights; batches do not depend on it
     source = ShapesSource(num_images={"train": 20, "val": 4, "test": 4}, image_size=64, progress=False)
     sampler = ClassBalancedSamplerConfig()
-    datamodule = DetectionDataModule(source, batch_size=4, train_sampler=sampler, seed=1, **workers)
+    datamodule = DetectionDataModule(source, batch_size=4, train_sampler=sampler, seed=1, **settings)
     datamodule.prepare_data()
     small = partial(fcos_small, channels=8, head_channels=32, min_size=64)
     model = Recorded(small, class_names=datamodule.class_names)
@@ -77,7 +77,9 @@ def main(folder: Path) -> bool:
     child.start()
     child.join()
     ckpt_path = folder / "killed" / f"step={LAST}.ckpt"
-    resumed = train(records[1], ckpt_path=ckpt_path, num_workers=1, worker_method="thread")
+    resumed = train(
+        records[1], ckpt_path=ckpt_path, num_workers=1, workers=WorkerSettings(worker_method="thread")
+    )
     unbroken = train(records[2])
     first, second, whole = (record.read_text().splitlines() for record in records)
     print(f"killed:   exit code {child.exitcode} after {len(first)} steps, last checkpoint at step {LAST}")

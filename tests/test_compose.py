@@ -64,11 +64,13 @@ def test_one_config_is_composed_after_the_other():
     [
         ([], "num_workers", 2, "workers.num_workers=2"),
         ([], "multiprocessing_context", None, "workers.multiprocessing_context=null"),
-        (["datamodule.num_workers=1"], "num_workers", 2, "datamodule.num_workers=2"),
-        (["~datamodule.num_workers"], "num_workers", 2, "+datamodule.num_workers=2"),
+        (["+datamodule.num_workers=1"], "num_workers", 2, "datamodule.num_workers=2"),
+        (["~datamodule.workers"], "num_workers", 2, "+datamodule.workers.num_workers=2"),
+        (["datamodule.workers={num_workers: 1}"], "num_workers", 2, "datamodule.workers.num_workers=2"),
     ],
 )
 def test_a_setting_is_set_where_the_config_keeps_it(overrides, name, value, word):
     cfg = compose_config(overrides=[*SHAPES, *overrides])
     assert worker_override(cfg, name, value) == word
-    assert compose_config(overrides=[*SHAPES, *overrides, word]).datamodule[name] == value
+    changed = compose_config(overrides=[*SHAPES, *overrides, word]).datamodule
+    assert (changed[name] if name in changed else changed.workers[name]) == value

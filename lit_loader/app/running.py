@@ -269,6 +269,7 @@ def _key_of(name: str, cfg: DictConfig, first: str | None) -> str | None:
         "dataset",
         "workers",
         "datamodule",
+        "datamodule.reading",
         "datamodule.train_transforms",
         "model",
         "model.model",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import weakref
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, Self, TypeAlias, get_args
 
 import torch
@@ -13,19 +14,18 @@ from lightning.pytorch import LightningDataModule, Trainer
 from torch.utils.data import Sampler
 
 from lit_loader.datamodules.keywords import (
-    check_arguments,
+    arguments_of,
+    as_settings,
     check_at_least,
-    flat_signature,
-    given_arguments,
+    check_types,
     plain_arguments,
-    take_fields,
+    unexpected_argument,
 )
 from lit_loader.datamodules.resuming import held_loaders, loop_position, resume_with, saved_states
 from lit_loader.datamodules.validation import close_after_validation
 from lit_loader.datamodules.workers import NumWorkers, WorkerSettings, auto_num_workers
 from lit_loader.datasets import Stage
 from lit_loader.engine import OnBadSample, Resume
-from lit_loader.images import ImageReading
 from lit_loader.loader import DataLoader
 from lit_loader.loader.arguments import check_choice, check_policy
 from lit_loader.seeding import key64
@@ -50,9 +50,11 @@ _STAGES: dict[str, tuple[Stage, ...]] = {
 class LoaderDataModule(LightningDataModule):
     """Loaders for every stage from one factory.
 
-    A subclass gives the data of a stage (`stage_data`) and, if need be, its collate function (`collate_fn`). Arguments
-    that are plain values, a subclass's own included, are in `hparams` and so in checkpoints: ``load_from_checkpoint``
-    takes what they leave out, such as sources, data sets, samplers and functions, as keywords.
+    A subclass gives the data of a stage (`stage_data`) and, if need be, its collate function (`collate_fn`).
+
+    Arguments with plain values are in `hparams` and so in checkpoints; ``load_from_checkpoint`` takes the others, such
+    as sources, data sets, samplers and functions, as keywords. A subclass of your own adds its arguments with
+    Lightning's ``save_hyperparameters("name", ...)``, and removes those that it decides itself with ``ignore=[...]``.
 
     Args:
         batch_size: Samples a batch on each rank, for the stages without one of their own. Setting the
@@ -61,7 +63,8 @@ class LoaderDataModule(LightningDataModule):
         val_batch_size: For validation.
         test_batch_size: For testing.
         predict_batch_size: For prediction.
-        workers: Worker settings, or None for those among ``settings``.
+        num_workers: Workers of each loader, or ``"auto"``; None for ``workers.num_workers``.
+        workers: All worker settings, or None for the defaults. A mapping of the fields is taken too.
         on_bad_sample: ``"raise"``, ``"skip"`` or ``"substitute"`` a sample that cannot be made, in every stage; see
             `lit_loader.DataLoader`. In evaluation a skipped sample does not count, and a substitute counts twice.
         max_bad_samples: How many samples of an epoch may be bad on each rank, or None for 100.
@@ -70,7 +73,7 @@ class LoaderDataModule(LightningDataModule):
         resume: What becomes of the state in a checkpoint that does not fit the training loader: "exact": it is refused,
             "same_sample", "restart"; see `lit_loader.DataLoader`.
         seed: Seed of orders and augmentation, or None for what ``seed_everything`` was called with, else 0.
-        **settings: Fields of `WorkerSettings`, such as ``num_workers=4``.
+        **unknown: Always refused, with the name that was probably meant.
 
     Raises:
         ValueError: If a batch size or worker setting is out of range.
@@ -82,7 +85,6 @@ class LoaderDataModule(LightningDataModule):
         `teardown` ends them all.
     """
 
-    @flat_signature(workers=WorkerSettings)
     def __init__(
         self,
         *,
@@ -91,21 +93,24 @@ class LoaderDataModule(LightningDataModule):
         val_batch_size: int | None = None,
         test_batch_size: int | None = None,
         predict_batch_size: int | None = None,
-        workers: WorkerSettings | None = None,
+        num_workers: NumWorkers | None = None,
+        workers: WorkerSettings | Mapping[str, Any] | None = None,
         on_bad_sample: OnBadSample = "raise",
         max_bad_samples: int | None = None,
         drop_last: bool = False,
         check_repeatability: bool = True,
         resume: Resume = "exact",
         seed: int | None = None,
-        **settings: Any,
+        **unknown: Any,
     ) -> None:
+        self._save_arguments(LoaderDataModule, locals())
         super().__init__()
-        given = given_arguments(self)
-        check_arguments(type(self), given)
-        self.hparams.update(plain_arguments(given, WorkerSettings, ImageReading))
-        self.workers, unknown = take_fields(WorkerSettings, workers, settings)
-        check_arguments(LoaderDataModule, unknown)
+        if unknown:
+            raise unexpected_argument(type(self), next(iter(unknown)))
+        self.workers = as_settings(WorkerSettings, workers)
+        if num_workers is not None:
+            self.workers = replace(self.workers, num_workers=num_workers)
+        self.hparams["workers"] = asdict(self.workers)
         check_policy(on_bad_sample, max_bad_samples)
         check_choice("resume", resume, Resume)
         self.resume, self.drop_last, self._seed = resume, drop_last, seed
@@ -121,6 +126,17 @@ class LoaderDataModule(LightningDataModule):
         # weakly: one that is used no more ends with its workers
         self._loaders: list[weakref.ref[DataLoader[Any]]] = []
         self._train_state: dict[str, Any] | None = None
+
+    def _save_arguments(self, owner: type, values: Mapping[str, Any]) -> None:
+        """Check the types of the arguments of one class's ``__init__`` and keep the plain ones in `hparams`.
+
+        Args:
+            owner: The class.
+            values: ``locals()`` at the start of its ``__init__``.
+        """
+        arguments = arguments_of(owner, values)
+        check_types(owner, arguments)
+        self.hparams.update(plain_arguments(arguments))
 
     # -- what a subclass gives ------------------------------------------------------------------------------
 
@@ -144,7 +160,7 @@ class LoaderDataModule(LightningDataModule):
 
     @batch_size.setter
     def batch_size(self, batch_size: int) -> None:
-        check_arguments(LoaderDataModule, {"batch_size": batch_size})
+        check_types(LoaderDataModule, {"batch_size": batch_size})
         check_at_least(1, batch_size=batch_size)
         self._batch_size, self._batch_sizes["train"] = batch_size, None
 

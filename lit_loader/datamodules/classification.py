@@ -59,6 +59,7 @@ class ClassificationDataModule(TableDataModule):
         **settings: Any,
     ) -> None:
         check_sample_unit(sample_unit, multi_label=multi_label)
+        self._save_arguments(ClassificationDataModule, locals())
         preset = partial(classification_transforms, crop=sample_unit == "object")
         super().__init__(source, preset=preset, **settings)
         self.label_attribute, self.multi_label, self.sample_unit = label_attribute, multi_label, sample_unit

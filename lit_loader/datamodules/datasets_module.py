@@ -47,6 +47,7 @@ class DatasetsDataModule(LoaderDataModule):
         collate_fn: CollateFn | None = None,
         **settings: Any,
     ) -> None:
+        self._save_arguments(DatasetsDataModule, locals())
         super().__init__(**settings)
         given = (train_dataset, val_dataset, test_dataset, predict_dataset)
         self._datasets: dict[Stage, list[Dataset[Any]]] = {

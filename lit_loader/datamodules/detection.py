@@ -57,6 +57,7 @@ class DetectionDataModule(TableDataModule):
         masks: bool = False,
         **settings: Any,
     ) -> None:
+        self._save_arguments(DetectionDataModule, locals())
         super().__init__(source, preset=detection_transforms, **settings)
         collate = DetectionCollate(images=images, size_divisor=size_divisor)
         if collate_fn is not None and (images != "list" or size_divisor != 1):

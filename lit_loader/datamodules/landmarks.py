@@ -71,6 +71,7 @@ class LandmarkDataModule(TableDataModule):
         **settings: Any,
     ) -> None:
         check_sample_unit(sample_unit)
+        self._save_arguments(LandmarkDataModule, locals())
         preset = landmark_transforms if sample_unit == "object" else detection_transforms
         super().__init__(source, preset=preset, **settings)
         if sample_unit == "object" and size_divisor != 1:

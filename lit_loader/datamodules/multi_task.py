@@ -51,6 +51,7 @@ class MultiTaskDataModule(TableDataModule):
         first_label: int = FIRST_LABEL,
         **settings: Any,
     ) -> None:
+        self._save_arguments(MultiTaskDataModule, locals())
         super().__init__(source, preset=detection_transforms, **settings)
         MultiTaskCollate(size_divisor=size_divisor)  # checks it before there is a table
         check_dataset_settings(first_label=first_label, extra_fields=())

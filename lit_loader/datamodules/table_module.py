@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -20,7 +20,7 @@ from lit_loader.collate import batch_images, batch_targets
 from lit_loader.datamodules.base import STAGES, LoaderDataModule, SplitData
 from lit_loader.datamodules.batch_transforms import apply_to_batch
 from lit_loader.datamodules.batching import Batching, checked_batching
-from lit_loader.datamodules.keywords import check_arguments, flat_signature, given_arguments, take_fields
+from lit_loader.datamodules.keywords import as_settings
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.summary import SetSummary, summary_table
@@ -93,7 +93,7 @@ class TableDataModule(LoaderDataModule):
             and rank. A module is moved to the device too.
         eval_batch_transforms: The same for batches of validation, testing and prediction, which
             ``batch_transforms`` does not see; give `lit_loader.transforms.NormalizeBatch` to both.
-        reading: How image files are read, or None for the fields of `ImageReading` among ``settings``.
+        reading: How image files are read, or None for the defaults. A mapping of the fields is taken too.
         cache: Keep images decoded in a file that all workers and ranks of a host map, and later runs too. Made by
             ``prepare_data`` for the stages that the trainer runs, or for all without a trainer. False to decode in
             every epoch; the next three are then checked and have no effect.
@@ -102,8 +102,7 @@ class TableDataModule(LoaderDataModule):
         cache_size: Longest side in pixels that is kept, or None for images as decoded.
         cache_budget: Most bytes that the caches which this data module opens may take together, such as
             ``"8 GiB"``, or None for half of the disk space that is free when each is made.
-        **settings: Fields of `ImageReading` and `WorkerSettings`, batch sizes and seed, as `LoaderDataModule` takes
-            them.
+        **settings: Batch sizes, workers and seed, as `LoaderDataModule` takes them.
 
     Raises:
         ValueError: If a setting is outside its choices.
@@ -116,7 +115,6 @@ class TableDataModule(LoaderDataModule):
     label_attribute: str | None = None
     counts_images: bool = False
 
-    @flat_signature(reading=ImageReading)
     def __init__(
         self,
         source: TableSource,
@@ -134,16 +132,17 @@ class TableDataModule(LoaderDataModule):
         predict_transforms: Transforms | None = None,
         batch_transforms: Callable[[Any], Any] | None = None,
         eval_batch_transforms: Callable[[Any], Any] | None = None,
-        reading: ImageReading | None = None,
+        reading: ImageReading | Mapping[str, Any] | None = None,
         cache: bool = False,
         cache_dir: Path | str | None = None,
         cache_size: int | None = None,
         cache_budget: int | str | None = None,
         **settings: Any,
     ) -> None:
-        check_arguments(type(self), given_arguments(self))
-        self.reading, settings = take_fields(ImageReading, reading, settings)
+        self._save_arguments(TableDataModule, locals())
         super().__init__(**settings)
+        self.reading = as_settings(ImageReading, reading)
+        self.hparams["reading"] = asdict(self.reading)
         self.source = source
         train_sampler = RandomSamplerConfig() if train_sampler is None else train_sampler
         samplers = (train_sampler, val_sampler, test_sampler, predict_sampler)

@@ -10,7 +10,7 @@ import torch.multiprocessing
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
-from lit_loader.datamodules.keywords import check_arguments, check_at_least
+from lit_loader.datamodules.keywords import check_at_least, check_types
 from lit_loader.engine import WorkerMethod
 from lit_loader.foundation.host import PROCESS_BYTES, THREAD_BYTES, decide_num_workers, read_resources
 from lit_loader.loader.arguments import check_replacement
@@ -60,7 +60,7 @@ class WorkerSettings:
     timeout: float = 0.0
 
     def __post_init__(self) -> None:
-        check_arguments(type(self), vars(self))
+        check_types(type(self), vars(self))
         check_at_least(0, num_workers=self.num_workers, timeout=self.timeout)
         check_at_least(1, prefetch_factor=self.prefetch_factor)
         start_methods = torch.multiprocessing.get_all_start_methods()

@@ -47,7 +47,7 @@ def test_weights_count_from_the_next_epoch_on_and_are_asked_for_after_validation
 
 @pytest.mark.parametrize("method", ["multiprocessing", "thread"])
 def test_an_epoch_that_workers_have_begun_ahead_is_made_again(shapes, tmp_path, method):
-    data = data_of(shapes, num_workers=2, worker_method=method, persistent_workers=True)
+    data = data_of(shapes, workers={"num_workers": 2, "worker_method": method, "persistent_workers": True})
     module = fit(tmp_path, shapes, ReweightClasses(Asked()), data=data, max_epochs=3)
     assert module.seen == expected_epochs(shapes, [None, ANSWERS[0], ANSWERS[0]])
 

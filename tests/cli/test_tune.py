@@ -119,7 +119,7 @@ def test_the_threads_and_the_step_of_the_run_are_used_and_put_back(command, fold
             f"{METHODS[1]} workers.prefetch_factor=2",
         ),
         (
-            ["datamodule.num_workers=1"],
+            ["+datamodule.num_workers=1"],
             "datamodule.num_workers=2 workers.worker_method=multiprocessing workers.prefetch_factor=2",
         ),
     ],
@@ -186,7 +186,10 @@ def test_a_config_of_ones_own_and_its_module_are_found(command, folder, by_formu
         told = json.loads(command("tune", "--config-dir", "app", "--config-name", "mine", "--json"))
     finally:
         sys.modules.pop("own_module_of_a_test", None)
-    words = "+datamodule.num_workers=2 +datamodule.worker_method=thread +datamodule.prefetch_factor=2"
+    words = (
+        "+datamodule.workers.num_workers=2 +datamodule.workers.worker_method=thread "
+        "+datamodule.workers.prefetch_factor=2"
+    )
     assert told["overrides"] == words
     assert sys.path == before
 
@@ -240,10 +243,10 @@ def test_the_documented_commands_compose(folder, monkeypatch):
     monkeypatch.setattr("lit_loader.app.commands.tune.tune", asked.append)
     for words in written:
         assert main(["tune", *words]) == 0
-        directory = asked[-1].config_dir and root / asked[-1].config_dir
-        assert (
-            compose_config(directory, asked[-1].config_name, asked[-1].overrides).datamodule.num_workers == 2
-        )
+        arguments = asked[-1]
+        directory = arguments.config_dir and root / arguments.config_dir
+        cfg = compose_config(directory, arguments.config_name, arguments.overrides)
+        assert cfg.datamodule.workers.num_workers == 2
 
 
 def test_the_examples_of_the_help_are_complete(command, folder, monkeypatch):

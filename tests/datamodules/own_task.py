@@ -39,6 +39,7 @@ class CountingDataModule(TableDataModule):
 
     def __init__(self, source, *, most: int = 100, **settings: Any) -> None:
         super().__init__(source, preset=resized, **settings)
+        self.save_hyperparameters("most")
         self.most = most
 
     def select_samples(self, table):

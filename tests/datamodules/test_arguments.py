@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from contextlib import nullcontext
 
 import pytest
@@ -49,14 +48,21 @@ pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not hav
         ({"batch_size": None}, "batch_size=None of type NoneType should be int$"),
         ({"val_batch_size": 2.0}, "val_batch_size=2.0 of type float"),
         ({"num_workers": 2.5}, "num_workers=2.5 of type float should be int or 'auto'"),
-        ({"timeout": "5"}, "timeout='5' of type str"),
-        ({"pin_memory": "yes"}, "pin_memory='yes' of type str should be bool or None"),
         ({"drop_last": 1}, "drop_last=1 of type int should be bool"),
         ({"seed": True}, "seed=True of type bool should be int or None"),
-        ({"workers": 4}, r"4 of type int should be WorkerSettings\(\.\.\.\)"),
-        ({"reading": "fast"}, r"'fast' of type str should be ImageReading"),
+        ({"workers": 4}, "4 of type int should be WorkerSettings or"),
+        ({"reading": "fast"}, "'fast' of type str should be ImageReading or"),
         ({"num_worker": 2}, "unexpected keyword argument 'num_worker'; did you mean 'num_workers'?"),
-        ({"decod": "fast"}, "unexpected keyword argument 'decod'; did you mean 'decode'?"),
+        ({"workers": {"timeout": "5"}}, "timeout='5' of type str"),
+        ({"workers": {"pin_memory": "yes"}}, "pin_memory='yes' of type str should be bool or None"),
+        (
+            {"decode": "fast"},
+            r"'decode'; it is a field of reading: give reading=ImageReading\(decode=\.\.\.\)",
+        ),
+        (
+            {"timeout": 5},
+            r"'timeout'; it is a field of workers: give workers=WorkerSettings\(timeout=\.\.\.\)",
+        ),
         ({"qqq": 1}, "unexpected keyword argument 'qqq'; it takes batch_size, batch_transforms"),
     ],
     ids=str,
@@ -97,17 +103,16 @@ def test_a_path_is_no_source_and_the_error_makes_one_of_it():
         DetectionDataModule("data/voc")
 
 
-def test_settings_come_as_a_whole_or_flat_and_flat_ones_have_precedence(shapes):
-    workers = WorkerSettings(num_workers=3, timeout=9.0)
-    datamodule = DetectionDataModule(
-        shapes, workers=workers, timeout=5.0, reading=ImageReading(decode="fast"), max_pixels=10_000
-    )
-    assert datamodule.workers == WorkerSettings(num_workers=3, timeout=5.0)
-    assert datamodule.reading == ImageReading(decode="fast", max_pixels=10_000)
-    assert datamodule.val_dataloader().dataset.reading == datamodule.reading
-    named = set(inspect.signature(LandmarkDataModule.__mro__[1].__init__).parameters)
-    assert {"decode", "max_pixels", "train_sampler", "settings"} <= named
-    assert "reading" not in named
+@pytest.mark.parametrize("kind", [dict, WorkerSettings])
+def test_num_workers_overrides_the_worker_settings(shapes, kind):
+    datamodule = DetectionDataModule(shapes, workers=kind(num_workers=3, timeout=9.0), num_workers=1)
+    assert datamodule.workers == WorkerSettings(num_workers=1, timeout=9.0)
+
+
+@pytest.mark.parametrize("kind", [dict, ImageReading])
+def test_reading_reaches_the_data_set(shapes, kind):
+    datamodule = DetectionDataModule(shapes, reading=kind(decode="fast", max_pixels=10_000))
+    assert datamodule.val_dataloader().dataset.reading == ImageReading(decode="fast", max_pixels=10_000)
 
 
 class Nothing(LightningModule):

@@ -22,6 +22,7 @@ from lit_loader.datamodules import (
     RandomSamplerConfig,
     SequentialSamplerConfig,
     WeightedSamplerConfig,
+    WorkerSettings,
     expected_class_mix,
 )
 from lit_loader.datasets import VocSource
@@ -127,7 +128,8 @@ def test_workers_do_not_change_the_batches(shapes, workers):
 def test_start_methods_do_not_change_the_batches(shapes, method):
     settings = {"batch_size": 16, "train_sampler": WeightedSamplerConfig()}
     inline = DetectionDataModule(shapes, **settings).train_dataloader()
-    other = DetectionDataModule(shapes, **settings, num_workers=2, multiprocessing_context=method)
+    workers = WorkerSettings(num_workers=2, multiprocessing_context=method)
+    other = DetectionDataModule(shapes, **settings, workers=workers)
     with other.train_dataloader() as loader:
         assert [plain(batch) for batch in loader] == [plain(batch) for batch in inline]
 

@@ -23,6 +23,7 @@ from lit_loader.datamodules import (
     LandmarkDataModule,
     MultiTaskDataModule,
     WeightedSamplerConfig,
+    WorkerSettings,
 )
 from lit_loader.datasets import ShapesSource
 from tests.drawn_set import drawn_source
@@ -66,8 +67,8 @@ def epochs(datamodule, count=2):
 def test_workers_do_not_change_the_batches(source, task, method):
     sampling = WeightedSamplerConfig(balance_by="finish")
     inline = epochs(make(source, task, train_sampler=sampling))
-    workers = {"num_workers": 2, "multiprocessing_context": method}
-    assert epochs(make(source, task, train_sampler=sampling, **workers)) == inline
+    workers = WorkerSettings(num_workers=2, multiprocessing_context=method)
+    assert epochs(make(source, task, train_sampler=sampling, workers=workers)) == inline
     half = len(inline) // 2
     assert inline[:half] != inline[half:]
 
@@ -201,14 +202,14 @@ def test_a_command_line_reads_every_setting_from_the_signatures(kind):
     named = set()
     for owner in kind.__mro__:
         if "lit_loader" in owner.__module__ and "__init__" in vars(owner):
-            named |= set(inspect.signature(owner).parameters) - {"self", "preset", "settings"}
+            named |= set(inspect.signature(owner).parameters) - {"self", "preset", "settings", "unknown"}
     known = {action.dest.removeprefix("data.") for action in parser._actions}
     assert named <= known
     assert "preset" not in known
     given = {
         "source": {"class_path": "lit_loader.datasets.ShapesSource", "init_args": {"image_size": 48}},
         "batch_size": 4,
-        "num_workers": 0,
+        "workers": {"num_workers": 0, "timeout": 9.0},
         "train_transforms": {"hflip": 0.0},
         "train_sampler": {
             "class_path": "lit_loader.datamodules.ClassBalancedSamplerConfig",
@@ -218,5 +219,6 @@ def test_a_command_line_reads_every_setting_from_the_signatures(kind):
     datamodule = parser.instantiate(parser.parse_object({"data": given})).data
     assert (type(datamodule.source), datamodule.source.image_size) == (ShapesSource, 48)
     assert datamodule.batch_size == 4
+    assert datamodule.workers == WorkerSettings(timeout=9.0)
     assert datamodule._samplers["train"] == ClassBalancedSamplerConfig(balance_by="finish")
     assert datamodule._transforms["train"] == {"hflip": 0.0}

@@ -166,6 +166,6 @@ def test_training_without_a_batch_is_refused(shapes):
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator is there")
 def test_pinning_is_left_out_without_an_accelerator_and_without_a_warning(shapes):
-    loader = DetectionDataModule(shapes, pin_memory=None).train_dataloader()
+    loader = DetectionDataModule(shapes).train_dataloader()
     assert not loader.pin_memory
     next(iter(loader))

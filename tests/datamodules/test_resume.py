@@ -7,7 +7,7 @@ import torch
 
 from lit_loader import DetectionDataModule
 from lit_loader.callbacks import ResumeLoaders
-from lit_loader.datamodules import LoaderDataModule, WeightedSamplerConfig
+from lit_loader.datamodules import LoaderDataModule, WeightedSamplerConfig, WorkerSettings
 from lit_loader.samplers import RandomSampler
 from tests.lightning.ranks import trainer
 from tests.lightning.resuming import Learner, Save, assert_same, fitted
@@ -95,7 +95,7 @@ def test_with_other_workers(tmp_path):
         lambda: NumbersModule(num_workers=2),
         "on_train_batch_end",
         (3, 14),
-        makes_next=lambda: NumbersModule(num_workers=1, worker_method="thread"),
+        makes_next=lambda: NumbersModule(workers=WorkerSettings(num_workers=1, worker_method="thread")),
     )
 
 

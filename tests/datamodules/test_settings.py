@@ -31,17 +31,17 @@ from lit_loader.errors import ImageError
         ({"val_batch_size": -1}, "val_batch_size=-1"),
         ({"test_batch_size": 0}, "test_batch_size=0"),
         ({"predict_batch_size": 0}, "predict_batch_size=0"),
-        ({"multiprocessing_context": "nonsense"}, "multiprocessing_context='nonsense'"),
+        ({"workers": {"multiprocessing_context": "nonsense"}}, "multiprocessing_context='nonsense'"),
         ({"num_workers": -1}, "num_workers=-1"),
-        ({"timeout": -1.0}, "timeout=-1.0"),
-        ({"prefetch_factor": 0}, "prefetch_factor=0"),
+        ({"workers": {"timeout": -1.0}}, "timeout=-1.0"),
+        ({"workers": {"prefetch_factor": 0}}, "prefetch_factor=0"),
         ({"images": "nonsense"}, "images='nonsense'"),
         ({"images": "stack", "collate_fn": DetectionCollate()}, "images='stack' .* beside a collate_fn"),
         ({"images": "pad", "size_divisor": 8, "collate_fn": DetectionCollate()}, "size_divisor=8"),
         ({"extra_fields": ["colour"]}, "colour"),
         ({"first_label": -1}, "first_label=-1"),
-        ({"size_mismatch": "ignore"}, "size_mismatch='ignore'"),
-        ({"max_pixels": 0}, "max_pixels=0"),
+        ({"reading": {"size_mismatch": "ignore"}}, "size_mismatch='ignore'"),
+        ({"reading": {"max_pixels": 0}}, "max_pixels=0"),
     ],
     ids=str,
 )
@@ -96,7 +96,7 @@ def test_a_falsy_collate_function_and_batch_transform_are_used(shapes, monkeypat
 
 def test_size_rules_reach_the_data_set(shapes):
     settings = {"size_mismatch": "raise", "exif_orientation": False, "max_pixels": 100}
-    dataset = DetectionDataModule(shapes, **settings).val_dataloader().dataset
+    dataset = DetectionDataModule(shapes, reading=settings).val_dataloader().dataset
     assert {name: getattr(dataset.reading, name) for name in settings} == settings
     with pytest.raises(ImageError, match="max_pixels=100"):
         dataset[0]

@@ -9,7 +9,12 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from lit_loader import DetectionDataModule
-from lit_loader.datamodules import ClassificationDataModule, LandmarkDataModule, MultiTaskDataModule
+from lit_loader.datamodules import (
+    ClassificationDataModule,
+    LandmarkDataModule,
+    MultiTaskDataModule,
+    WorkerSettings,
+)
 from lit_loader.foundation.host import Resources
 from tests.extras import needs
 
@@ -89,9 +94,10 @@ def test_what_was_decided_without_a_trainer_is_decided_again_for_its_ranks(shape
 
 def test_an_accelerator_leaves_all_cores_to_the_workers(shapes, host, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    assert DetectionDataModule(shapes, num_workers="auto", pin_memory=False).num_workers_of_loaders == 12
+    workers = WorkerSettings(num_workers="auto", pin_memory=False)
+    assert DetectionDataModule(shapes, workers=workers).num_workers_of_loaders == 12
     # a trainer on the CPU beside an accelerator that it does not use
-    datamodule = DetectionDataModule(shapes, num_workers="auto", pin_memory=False)
+    datamodule = DetectionDataModule(shapes, workers=workers)
     datamodule.trainer = Trainer(accelerator="cpu", devices=1, **QUIET)
     assert datamodule.num_workers_of_loaders == 11
 
@@ -102,19 +108,16 @@ def test_threads_take_less_memory_than_processes(shapes, monkeypatch):
         lambda **_: Resources(num_cores=12, available_bytes=2 << 30),
     )
     assert DetectionDataModule(shapes, num_workers="auto").num_workers_of_loaders == 2
-    threads = DetectionDataModule(shapes, num_workers="auto", worker_method="thread")
+    threads = DetectionDataModule(shapes, num_workers="auto", workers=WorkerSettings(worker_method="thread"))
     assert threads.num_workers_of_loaders == 8
 
 
 def test_where_auto_says_none_the_loader_has_none(shapes, monkeypatch):
     monkeypatch.setattr("lit_loader.datamodules.workers.read_resources", lambda **_: Resources(num_cores=1))
-    settings = {
-        "num_workers": "auto",
-        "prefetch_factor": 4,
-        "timeout": 5.0,
-        "multiprocessing_context": "spawn",
-    }
-    loader = DetectionDataModule(shapes, **settings).train_dataloader()
+    workers = WorkerSettings(
+        num_workers="auto", prefetch_factor=4, timeout=5.0, multiprocessing_context="spawn"
+    )
+    loader = DetectionDataModule(shapes, workers=workers).train_dataloader()
     assert (loader.num_workers, loader.prefetch_factor, loader.timeout) == (0, None, 0)
     assert loader.persistent_workers is False
     assert next(iter(loader))
@@ -137,7 +140,9 @@ class Counting(LightningModule):
 
 def test_auto_trains(shapes, monkeypatch):
     monkeypatch.setattr("lit_loader.datamodules.workers.read_resources", lambda **_: Resources(num_cores=2))
-    datamodule = DetectionDataModule(shapes, num_workers="auto", batch_size=8, worker_method="thread")
+    datamodule = DetectionDataModule(
+        shapes, batch_size=8, workers=WorkerSettings(num_workers="auto", worker_method="thread")
+    )
     trainer = Trainer(accelerator="cpu", max_steps=2, limit_val_batches=0, **QUIET)
     trainer.fit(Counting(), datamodule=datamodule)
     assert trainer.train_dataloader.num_workers == 1
@@ -147,7 +152,9 @@ def test_auto_trains(shapes, monkeypatch):
 @pytest.mark.parametrize("persistent", [None, True, False])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_workers_persist_unless_it_is_forbidden_or_there_are_none(shapes, num_workers, persistent):
-    datamodule = DetectionDataModule(shapes, num_workers=num_workers, persistent_workers=persistent)
+    datamodule = DetectionDataModule(
+        shapes, workers=WorkerSettings(num_workers=num_workers, persistent_workers=persistent)
+    )
     assert datamodule.train_dataloader().persistent_workers is (num_workers > 0 and persistent is not False)
 
 
@@ -161,7 +168,7 @@ def test_workers_persist_unless_it_is_forbidden_or_there_are_none(shapes, num_wo
     ids=str,
 )
 def test_settings_reach_the_loader(shapes, settings):
-    loader = DetectionDataModule(shapes, num_workers=2, **settings).train_dataloader()
+    loader = DetectionDataModule(shapes, workers=WorkerSettings(num_workers=2, **settings)).train_dataloader()
     for name, value in settings.items():
         found = getattr(loader, name)
         assert (found.get_start_method() if name == "multiprocessing_context" else found) == value
@@ -181,9 +188,9 @@ def test_settings_reach_the_loader(shapes, settings):
         ),
     ],
 )
-def test_settings_without_a_meaning_are_refused_at_once(shapes, settings, message):
+def test_settings_without_a_meaning_are_refused_at_once(settings, message):
     with pytest.raises(ValueError, match=message):
-        DetectionDataModule(shapes, **settings)
+        WorkerSettings(**settings)
 
 
 def batches(datamodule):
@@ -208,7 +215,7 @@ def batches(datamodule):
 def test_batches_do_not_depend_on_the_worker_method(shapes, settings):
     transforms = {"train_transforms": {"hflip": 0.5, "photometric": 0.5}}
     inline = batches(DetectionDataModule(shapes, batch_size=8, **transforms))
-    found = batches(DetectionDataModule(shapes, batch_size=8, **transforms, **settings))
+    found = batches(DetectionDataModule(shapes, batch_size=8, **transforms, workers=settings))
     assert [boxes for _, boxes in found] == [boxes for _, boxes in inline]
     assert all(torch.equal(a, b) for (a, _), (b, _) in zip(found, inline, strict=True))
 

@@ -71,5 +71,5 @@ def test_every_number_of_workers_and_start_method(name, task, request, tmp_path)
     assert len(set(inline)) == len(inline) > 10
     for method, count in WORKERS:
         kind = {"worker_method": method} if method == "thread" else {"multiprocessing_context": method}
-        got = epochs(source, task, num_workers=count, **kind)
+        got = epochs(source, task, num_workers=count, workers=kind)
         assert got == inline, (method, count)

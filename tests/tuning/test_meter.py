@@ -83,7 +83,9 @@ def test_a_step_of_the_consumer_lowers_the_rate_of_inline_by_its_time():
 @pytest.mark.parametrize("candidate", [Candidate(2, "thread", 4), Candidate(3, "fork", 2), INLINE], ids=str)
 def test_the_loader_has_the_settings_and_the_module_gets_its_own_back(candidate):
     module = Module(
-        Timed(), batch_size=4, num_workers="auto", prefetch_factor=7, multiprocessing_context="fork"
+        Timed(),
+        batch_size=4,
+        workers={"num_workers": "auto", "prefetch_factor": 7, "multiprocessing_context": "fork"},
     )
     meter = LoaderMeter(module)
     meter(candidate, 0.05)

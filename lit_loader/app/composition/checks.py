@@ -13,7 +13,6 @@ from lit_loader.foundation.signatures import Signature, fits, signature_of, type
 __all__ = ["ConfigError", "unknown_key", "validate"]
 
 _ROOT = Signature({"seed": int | None, "num_threads": int, "show_progress": bool}, is_open=True)
-_WORKERS = "lit_loader.datamodules.WorkerSettings"
 _PRESETS = {
     "ClassificationDataModule": "classification_transforms",
     "DetectionDataModule": "detection_transforms",
@@ -27,7 +26,7 @@ class ConfigError(ValueError):
 
 
 def validate(cfg: DictConfig) -> None:
-    """Check a composed config: its root, ``workers``, and every ``_target_`` against the signature that it names.
+    """Check a composed config: its root, and every ``_target_`` against the signature that it names.
 
     A target that cannot be imported is left to `hydra.utils.instantiate`; what stands in its node is checked.
 
@@ -58,7 +57,7 @@ def accepted(path: str, node: Mapping[Any, Any], parent: Mapping[Any, Any]) -> S
         if own:
             own["hflip"] = own["hflip"] | None  # None: the data module chooses by the points' mirror pairs
         return Signature(own, is_open=False) if own else None
-    return _ROOT if path == "" else signature_of(_WORKERS) if path == "workers" else None
+    return _ROOT if path == "" else None
 
 
 def _misfits(path: str, node: DictConfig | ListConfig, parent: Mapping[Any, Any]) -> Iterator[str]:

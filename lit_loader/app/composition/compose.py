@@ -61,7 +61,11 @@ def build_datamodule(cfg: DictConfig) -> Any:
 
 def worker_override(cfg: DictConfig, name: str, value: object) -> str:
     """Return the word that sets a worker setting of a config's data module, wherever that config keeps it."""
-    text, is_there = "null" if value is None else str(value), name in cfg.datamodule
-    if is_there and "workers" in cfg and OmegaConf.is_interpolation(cfg.datamodule, name):
+    text = "null" if value is None else str(value)
+    if name in cfg.datamodule:  # num_workers next to workers, which it overrides
+        return f"datamodule.{name}={text}"
+    has_settings = "workers" in cfg.datamodule
+    if has_settings and "workers" in cfg and OmegaConf.is_interpolation(cfg.datamodule, "workers"):
         return f"workers.{name}={text}"
-    return f"{'' if is_there else '+'}datamodule.{name}={text}"
+    is_present = has_settings and name in (cfg.datamodule.workers or {})
+    return f"{'' if is_present else '+'}datamodule.workers.{name}={text}"
