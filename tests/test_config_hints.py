@@ -148,11 +148,11 @@ def test_shipped_keys_are_set_without_a_plus(override):
     [
         ("datamodule", "datamodule.batch_size=0", "datamodule: batch_size=0"),
         ("datamodule", "datamodule.train_transforms.hflip=2", "datamodule: hflip=2"),
-        ("sampler", "sampler.exponent=5", "sampler: `exponent` must lie in [0, 1], got exponent=5.0"),
+        ("sampler", "sampler.exponent=5", "sampler: `exponent` must be in [0, 1], got exponent=5.0"),
         (
             "datamodule",
             "sampler.exponent=5",
-            "datamodule.train_sampler: `exponent` must lie in [0, 1], got exponent=5.0",
+            "datamodule.train_sampler: `exponent` must be in [0, 1], got exponent=5.0",
         ),
         ("trainer", "+trainer.nope=5", "trainer: "),
     ],

@@ -1,11 +1,10 @@
-"""Sampler configs: from an annotation table to a sampler, with plain settings that configs can name."""
+"""Sampler configs: plain settings from which an annotation table gets its sampler."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from lit_loader.annotations import AnnotationTable, class_weights, image_labels, image_weights, label_counts
 from lit_loader.loader.arguments import check_choice
@@ -20,7 +19,7 @@ from lit_loader.samplers import (
     effective_number_image_weights,
     repeat_factors,
 )
-from lit_loader.samplers.checks import checked_num_samples, checked_number
+from lit_loader.samplers.checks import checked_num_samples, checked_setting
 
 __all__ = [
     "ClassAwareSamplerConfig",
@@ -34,20 +33,13 @@ __all__ = [
 ]
 
 Reduce: TypeAlias = Literal["mean", "max", "sum"]
-"""How the weights of an image's objects become the image's."""
-
-_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
-    "exponent": (lambda value: 0 <= value <= 1, "lie in [0, 1]"),
-    "empty_share": (lambda value: 0 <= value <= 1, "lie in [0, 1]"),
-    "repeat_thresh": (lambda value: 0 < value <= 1, "lie in (0, 1]"),
-    "beta": (lambda value: 0 <= value < 1, "lie in [0, 1)"),
-}
+"""Reduction of the weights of an image's objects to the weight of the image."""
 
 
 class SamplerConfig(ABC):
-    """How the images of a table are drawn; the weights come from the table, no image is opened.
+    """Settings of a sampler over the images of a table. Its weights come from the table; no image is opened.
 
-    Where a sample is one object, the table has one image row for each, so the same choices serve.
+    Where a sample is one object, the table has one image row for each object, so the same configs apply.
     """
 
     @abstractmethod
@@ -77,17 +69,20 @@ class RandomSamplerConfig(SamplerConfig):
 class _BalancedSamplerConfig(SamplerConfig):
     balance_by: str | None = None
 
+    _numbers: ClassVar[tuple[str, ...]] = ()
+
     def __post_init__(self) -> None:
-        # the samplers check too, but only when there is a table
+        # The sampler checks its settings too, but it is made only after the data was prepared, which may take hours.
         checked_num_samples(getattr(self, "num_samples", None), 1)
-        for name, (valid, rule) in _RANGES.items():
-            if getattr(self, name, None) is not None:
-                checked_number(name, getattr(self, name), valid, rule=rule)
+        for name in self._numbers:
+            if getattr(self, name) is not None:
+                checked_setting(name, getattr(self, name))
 
     def _labels(self, table: AnnotationTable) -> Any:
-        """Return the labels of each image; an attribute that no object has would give all images the same weight."""
+        """Return the labels of each image; ValueError if no object has a value of the attribute to balance."""
         by = self.balance_by
         if by is not None and table.num_images and not label_counts(table, by=by).any():
+            # All images would silently get the same weight.
             raise ValueError(
                 f"balance_by={by!r}: none of the {table.num_objects} objects of {table!r} has a value of this "
                 "attribute, so there is nothing to balance; give another attribute, or balance_by=None for the class"
@@ -97,20 +92,22 @@ class _BalancedSamplerConfig(SamplerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class WeightedSamplerConfig(_BalancedSamplerConfig):
-    """Images drawn by weights that rise with the rarity of the classes, or attribute values, they hold.
+    """Images drawn with weights that increase with the rarity of their classes or attribute values.
 
     Args:
-        balance_by: The attribute whose values are balanced, or None for the class.
-        exponent: 0: all classes weigh the same; 1: inversely to their number of objects.
-        reduce: How the weights of an image's objects become the image's.
-        num_samples: Images an epoch, or None for as many as the table has.
-        replacement: Whether an image may come twice in an epoch.
+        balance_by: Attribute whose values are balanced, or None for the class.
+        exponent: 0 gives all classes the same weight, 1 a weight inverse to their number of objects.
+        reduce: Reduction of the weights of an image's objects to the weight of the image.
+        num_samples: Images an epoch, or None for the number of images in the table.
+        replacement: True if an image may be drawn more than once in an epoch.
     """
 
     exponent: float = 1.0
     reduce: Reduce = "mean"
     num_samples: int | None = None
     replacement: bool = True
+
+    _numbers = ("exponent",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -119,25 +116,27 @@ class WeightedSamplerConfig(_BalancedSamplerConfig):
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
         self._labels(table)
-        of_labels = class_weights(label_counts(table, by=self.balance_by), exponent=self.exponent)
-        weights = image_weights(table, of_labels, by=self.balance_by, reduce=self.reduce)
+        weight_by_class = class_weights(label_counts(table, by=self.balance_by), exponent=self.exponent)
+        weights = image_weights(table, weight_by_class, by=self.balance_by, reduce=self.reduce)
         return WeightedRandomSampler(weights, self.num_samples, self.replacement)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassBalancedSamplerConfig(_BalancedSamplerConfig):
-    """A class, or attribute value, is chosen first, by shares between natural and balanced; then an image with it.
+    """Classes, or attribute values, visited by shares between natural and balanced; each visit takes an image.
 
     Args:
-        balance_by: The attribute whose values are balanced, or None for the class.
-        exponent: 0: classes come as often as they are; 1: all classes come equally often.
-        num_samples: Images an epoch, or None for as many as the table has, or classes if these are more.
-        empty_share: Share of images without objects that count, or None for their share of the table.
+        balance_by: Attribute whose values are balanced, or None for the class.
+        exponent: 0 keeps the natural shares of the classes, 1 makes them equal.
+        num_samples: Images an epoch, or None for the number of images in the table, or of classes if that is larger.
+        empty_share: Share of images without a labelled object, or None for their share of the table.
     """
 
     exponent: float = 1.0
     num_samples: int | None = None
     empty_share: float | None = None
+
+    _numbers = ("exponent", "empty_share")
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
@@ -151,12 +150,12 @@ class ClassBalancedSamplerConfig(_BalancedSamplerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassAwareSamplerConfig(_BalancedSamplerConfig):
-    """Classes, or attribute values, take turns, so that every batch is even in them; then the images of each do.
+    """Classes, or attribute values, that take turns, so that every batch is balanced; so do the images of each class.
 
     Args:
-        balance_by: The attribute whose values take turns, or None for the class.
-        num_samples: Images an epoch, or None for as many as the table has, or classes if these are more.
-        empty_as_class: Whether images without objects that count are one more class; if not, they never come.
+        balance_by: Attribute whose values take turns, or None for the class.
+        num_samples: Images an epoch, or None for the number of images in the table, or of classes if that is larger.
+        empty_as_class: True to treat images without a labelled object as one more class; False never visits them.
     """
 
     num_samples: int | None = None
@@ -170,15 +169,17 @@ class ClassAwareSamplerConfig(_BalancedSamplerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class RepeatFactorSamplerConfig(_BalancedSamplerConfig):
-    """Every image once, and those of rare classes, or attribute values, several times an epoch.
+    """Every image once an epoch, and images of rare classes, or attribute values, several times.
 
     Args:
-        balance_by: The attribute whose rare values are repeated, or None for the class.
-        repeat_thresh: The share of the images, in (0, 1], below which a class is repeated. The paper's 0.001 is
-            for a thousand classes; with few it repeats nothing.
+        balance_by: Attribute whose rare values are repeated, or None for the class.
+        repeat_thresh: Share of the images, in (0, 1], below which a class is repeated. The paper's 0.001 is meant for a
+            thousand classes; with few classes it repeats nothing.
     """
 
     repeat_thresh: float = 0.001
+
+    _numbers = ("repeat_thresh",)
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
@@ -187,18 +188,20 @@ class RepeatFactorSamplerConfig(_BalancedSamplerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class EffectiveNumberSamplerConfig(_BalancedSamplerConfig):
-    """Images drawn by the effective number of samples of their rarest class, or attribute value.
+    """Images drawn with weights by the effective number of samples of their rarest class or attribute value.
 
     Args:
-        balance_by: The attribute whose values are balanced, or None for the class.
-        beta: In [0, 1): 0: all images weigh the same; near 1: inversely to the images of the class.
-        num_samples: Images an epoch, or None for as many as the table has.
-        replacement: Whether an image may come twice in an epoch.
+        balance_by: Attribute whose values are balanced, or None for the class.
+        beta: In [0, 1). 0 gives all images the same weight; near 1 weights are inverse to the images of the class.
+        num_samples: Images an epoch, or None for the number of images in the table.
+        replacement: True if an image may be drawn more than once in an epoch.
     """
 
     beta: float = 0.999
     num_samples: int | None = None
     replacement: bool = True
+
+    _numbers = ("beta",)
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""

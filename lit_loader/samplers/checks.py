@@ -21,15 +21,15 @@ def checked_int(name: str, value: Any, *, minimum: int | None = None) -> int:
 
     Args:
         name: The argument's name, for the message.
-        value: What was given; anything with ``__index__`` that is not a bool.
-        minimum: The least value allowed, or None for no bound.
+        value: Any value with ``__index__`` that is not a bool.
+        minimum: Smallest value allowed, or None for no bound.
 
     Raises:
         TypeError: If the value is not an integer.
         ValueError: If the value is below the minimum.
     """
     try:
-        if isinstance(value, bool):
+        if isinstance(value, bool):  # a bool has __index__, and num_samples=True is a mistake
             raise TypeError
         number = operator.index(value)
     except TypeError:
@@ -43,7 +43,7 @@ def checked_flag(name: str, value: Any) -> bool:
     """Return an argument that must be a bool.
 
     Raises:
-        TypeError: If it is anything else, 0 and 1 included.
+        TypeError: If it is not a bool, such as 0 or 1.
     """
     if not isinstance(value, bool):
         raise TypeError(f"`{name}` must be True or False, got {value!r} of type {type(value).__name__}")
@@ -51,7 +51,7 @@ def checked_flag(name: str, value: Any) -> bool:
 
 
 def checked_num_samples(num_samples: Any, default: int) -> int:
-    """Return the positions of an epoch: ``num_samples``, at least 1, or the default if it is None."""
+    """Return the number of positions in an epoch: ``num_samples``, at least 1, or the default if it is None."""
     return default if num_samples is None else checked_int("num_samples", num_samples, minimum=1)
 
 
@@ -60,9 +60,9 @@ def checked_number(name: str, value: Any, valid: Callable[[float], bool], *, rul
 
     Args:
         name: The argument's name, for the message.
-        value: What was given; any real number that is not a bool.
-        valid: Whether a finite number is allowed.
-        rule: What ``valid`` demands, for the message: "lie in [0, 1]".
+        value: Any real number that is not a bool.
+        valid: Returns True for a finite number that is allowed.
+        rule: The condition that ``valid`` checks, for the message: "be in [0, 1]".
 
     Raises:
         TypeError: If the value is not a number.
@@ -73,6 +73,28 @@ def checked_number(name: str, value: Any, valid: Callable[[float], bool], *, rul
     if not (math.isfinite(value) and valid(float(value))):
         raise ValueError(f"`{name}` must {rule}, got {name}={value}")
     return float(value)
+
+
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "beta": (lambda value: 0 <= value < 1, "be in [0, 1)"),
+    "empty_share": (lambda value: 0 <= value <= 1, "be in [0, 1]"),
+    "exponent": (lambda value: 0 <= value <= 1, "be in [0, 1]"),
+    "repeat_thresh": (lambda value: 0 < value <= 1, "be in (0, 1]"),
+}
+
+
+def checked_setting(name: str, value: Any) -> float:
+    """Return a setting of a sampler, such as ``exponent``, as a float.
+
+    A sampler config checks its settings with this function before there is a table, the sampler checks them again.
+
+    Raises:
+        KeyError: If no range is known for ``name``.
+        TypeError: If the value is not a number.
+        ValueError: If the value is out of range.
+    """
+    valid, rule = _RANGES[name]
+    return checked_number(name, value, valid, rule=rule)
 
 
 def checked_integers(name: str, values: Any) -> IndexArray:
@@ -98,10 +120,10 @@ def refuse_first(
 
     Args:
         name: The argument's name.
-        values: What was given, ``(n,)``.
-        wrong: Which values break the rule, ``(n,)``.
-        rule: What the values must do, for the message: "be positive".
-        remedy: How to correct them, for the message.
+        values: The values, ``(n,)``.
+        wrong: True for each value that breaks the rule, ``(n,)``.
+        rule: The rule, for the message: "be positive".
+        remedy: The correction, for the message.
     """
     if wrong.any():
         first = int(wrong.argmax())
@@ -110,7 +132,7 @@ def refuse_first(
 
 
 def checked_weights(name: str, weights: Weights) -> npt.NDArray[np.float64]:
-    """Return a read-only copy of weights, float64 ``(n,)``, made without any further copy.
+    """Return a read-only copy of weights, float64 ``(n,)``. No second copy is made on the way.
 
     Args:
         name: The argument's name, for the message.
@@ -122,20 +144,21 @@ def checked_weights(name: str, weights: Weights) -> npt.NDArray[np.float64]:
     """
     values: Any = weights.detach().cpu().numpy() if isinstance(weights, torch.Tensor) else weights
     try:
-        given = np.asarray(values) if isinstance(values, list | tuple) else values
-        kind = getattr(getattr(given, "dtype", None), "kind", "f")
+        source = np.asarray(values) if isinstance(values, list | tuple) else values
+        kind = getattr(getattr(source, "dtype", None), "kind", "f")
         if kind not in "biufO":  # numpy would convert text and dates to numbers, and drop an imaginary part
-            raise TypeError(f"got {given.dtype}")
-        array = np.array(given, dtype=np.float64)
+            raise TypeError(f"got {source.dtype}")
+        array = np.array(source, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(f"`{name}` must be one number an index: {error}") from error
-    # a chunked Arrow column returns a view of itself although a copy was asked for
+    # A chunked Arrow column returns a view of itself although np.array() asks for a copy.
     if not array.flags.owndata:
         array = array.copy()
     if array.ndim != 1 or len(array) == 0:
         raise ValueError(f"`{name}` must have shape (n,) with n > 0, got shape {array.shape}")
     # Minimum and maximum need no memory, unlike a mask; both are NaN if one weight is.
-    smallest, largest = float(array.min()), float(array.max())
+    smallest = float(array.min())
+    largest = float(array.max())
     if not (smallest >= 0 and largest < math.inf):
         wrong = ~(np.isfinite(array) & (array >= 0))
         refuse_first(name, array, wrong, rule="be finite and not negative")

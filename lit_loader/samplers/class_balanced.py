@@ -1,4 +1,4 @@
-"""`ClassBalancedSampler`: an exact quota of every epoch for each class, and shuffled cycles of its images."""
+"""`ClassBalancedSampler`: an exact quota of each class in every epoch, and shuffled cycles of its images."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lit_loader.samplers.checks import checked_integers, checked_num_samples, checked_number, refuse_first
+from lit_loader.samplers.checks import checked_integers, checked_num_samples, checked_setting, refuse_first
 from lit_loader.samplers.order import SizedSampler, SliceableOrder
 from lit_loader.samplers.shuffle import permutation, shuffled_cycles
 from lit_loader.seeding import key64
@@ -25,14 +25,14 @@ Labels = (
     | Sequence[Sequence[int]]
 )
 
-_LARGEST_ID = 1_000_000  # or ten ids an image
+_LARGEST_ID = 1_000_000  # largest class id; more are allowed if there are ten ids an image
 
 
 class ClassSampler(SizedSampler):
     """Base of the samplers that visit classes.
 
-    A subclass sets ``_visits``, shape ``(num_classes + 1,)``: the number of visits of each class in an epoch, in the
-    mean over seeds. The last entry counts the visits of images without a class.
+    A subclass sets ``_visits``, shape ``(num_classes + 1,)``: the mean number of visits of each class in an epoch, over
+    seeds. The last entry counts images without a class.
     """
 
     _visits: npt.NDArray[Any]
@@ -48,7 +48,7 @@ class ClassSampler(SizedSampler):
         return len(self), self.num_indices, self._visits, self._members.counts, self._members.members
 
     def expected_visits(self) -> npt.NDArray[np.float64]:
-        """Return the sum over an image's classes of the class's visits, divided by the images that contain it."""
+        """Return for each image the sum, over its classes, of the class's visits divided by the class's images."""
         members = self._members
         rates = np.repeat(self._visits / np.maximum(members.counts, 1), members.counts)
         visits = np.bincount(members.members, weights=rates, minlength=members.num_images)
@@ -59,36 +59,36 @@ class ClassBalancedSampler(ClassSampler):
     """Visits classes by quota and the images of a class in shuffled cycles.
 
     Class c gets a share of the positions in proportion to ``n_c ** (1 - exponent)``, where n_c is the number of images
-    that contain it. In every epoch it is visited exactly ``quotas[c]`` times, at newly shuffled positions. Each visit
-    takes the next image of the class's cycle: a shuffle of its images, after which the next shuffle begins, continued
-    from epoch to epoch. So each image comes exactly once in a cycle, and every image is visited in the end. An image
-    with several classes is in the cycle of each.
+    that contain it. Every epoch visits it exactly ``quotas[c]`` times, at newly shuffled positions. Each visit takes
+    the next image of the class's cycle, a shuffle of its images; after the last image the next shuffle begins. Cycles
+    continue from epoch to epoch, so every image is visited once in each cycle. An image with several classes is in the
+    cycle of each of them.
 
-    Images without a class are a class of their own, whose share is ``empty_share``.
+    Images without a class form one more class, whose share is ``empty_share``.
 
-    At exponent 1 the classes are equal over the epoch, not within a batch; `ClassAwareSampler` takes
-    them in turns, so that every batch holds equally many of each, as far as possible.
+    With exponent 1 the classes are balanced over the epoch, not within a batch. `ClassAwareSampler` balances each batch
+    as far as possible.
 
-    An order costs O(num_samples log num_samples) when it is made, a sort of each class's images in the first slice that
-    reads the class, and 16 bytes a position.
+    Making an order takes O(num_samples log num_samples), the first slice that reads a class sorts its images, and a
+    position takes 16 bytes.
 
     Args:
         labels: One class id an image (-1 for none); or ``(offsets, classes)``, int64 ``(N + 1,)`` and
-            ``(offsets[-1],)``, as `AnnotationTable` has them; or one sequence of ids an image. A class that an image
-            has twice counts once.
-        exponent: In [0, 1]; 0 is the natural share of a class, 1 the same share for all.
+            ``(offsets[-1],)``, as in `AnnotationTable`; or one sequence of ids an image. A repeated class of an image
+            counts once.
+        exponent: In [0, 1]; 0 gives each class its natural share, 1 gives all classes the same share.
         num_samples: Positions in an epoch, or None for the number of images, or of classes if these are more.
         empty_share: Share of the positions for images without a class, in [0, 1], or None for their natural share
             of the images. At 0 they are never visited.
         seed: Seed of ``__iter__``; see `OrderSampler`.
 
     Attributes:
-        exponent, empty_share: As used; ``empty_share`` is a float.
+        exponent, empty_share: The values in use, floats.
         num_classes: Largest class id plus one.
         class_counts: int64 ``(num_classes,)``, images that contain each class.
         absent_classes: Ids below ``num_classes`` that no image contains; they get no position.
-        quotas: int64 ``(num_classes,)``, visits of each class in every epoch.
-        empty_quota: Visits of images without a class in every epoch.
+        quotas: int64 ``(num_classes,)``, number of visits of each class in every epoch.
+        empty_quota: Number of visits of images without a class in every epoch.
 
     Raises:
         TypeError: If an argument is of the wrong type.
@@ -111,7 +111,7 @@ class ClassBalancedSampler(ClassSampler):
         seed: int | None = None,
     ) -> None:
         super().__init__(labels, num_samples, seed)
-        self.exponent = checked_number("exponent", exponent, lambda x: 0 <= x <= 1, rule="lie in [0, 1]")
+        self.exponent = checked_setting("exponent", exponent)
         self.class_counts = self._members.counts[:-1]
         self.num_classes = len(self.class_counts)
         self.absent_classes = tuple(np.flatnonzero(self.class_counts == 0).tolist())
@@ -120,14 +120,16 @@ class ClassBalancedSampler(ClassSampler):
         shares = class_shares(self.class_counts.tolist(), exponent=self.exponent)
         quotas = class_quotas([share * (1 - empty) for share in shares] + [empty], self._length)
         quotas.flags.writeable = False
-        self._visits, self.quotas, self.empty_quota = quotas, quotas[:-1], int(quotas[-1])
+        self._visits = quotas
+        self.quotas = quotas[:-1]
+        self.empty_quota = int(quotas[-1])
 
     def order(self, *, seed: int, epoch: int) -> Order:
         """Return the epoch's visits."""
-        # The classes are shuffled; along the order, the visits of one class keep their own order.
         quotas = self._visits
         classes = np.repeat(np.arange(len(quotas)), quotas)
         classes = classes[permutation(key64(seed, "classes", epoch), len(self))]
+        # ClassVisits numbers the visits class after class. The stable sort keeps a class's visits in their order.
         visits = np.empty(len(self), dtype=np.int64)
         visits[np.argsort(classes, kind="stable")] = np.arange(len(self))
         cycles = ClassVisits(self._members, epoch * quotas, quotas, (seed, "cycles of class"))
@@ -144,7 +146,7 @@ class ClassMembers(NamedTuple):
         num_images: Number of images.
         counts: int64 ``(num_classes + 1,)``, images that contain each class; the last entry counts the
             images that contain none.
-        members: int64 image indices.
+        members: int64 ``(counts.sum(),)``, image indices.
     """
 
     num_images: int
@@ -152,7 +154,7 @@ class ClassMembers(NamedTuple):
     members: IndexArray
 
     def largest(self, values: npt.NDArray[np.float64], *, empty: float) -> npt.NDArray[np.float64]:
-        """Return for each image the largest value of its classes.
+        """Return the largest value among the classes of each image.
 
         Args:
             values: float64 ``(num_classes,)``, one for each class, not negative.
@@ -172,30 +174,30 @@ def class_members(labels: Labels) -> ClassMembers:
     Args:
         labels: One class id an image, shape ``(num_images,)``, -1 for none; or a tuple
             ``(offsets, classes)``, where image i has ``classes[offsets[i] : offsets[i + 1]]``; or one
-            sequence of class ids an image. A class that an image has twice counts once.
+            sequence of class ids an image. A repeated class of an image counts once.
 
     Raises:
         TypeError: If the labels are not integers.
-        ValueError: If there are no images, offsets do not fit, or a class id is negative (the first
-            is named) or so large that most ids below it are unused.
+        ValueError: If the labels are empty, the offsets do not fit, or a class id is negative (the first is named) or
+            so large that most ids below it are unused.
     """
     images, classes, num_images = _pairs(labels)
     if num_images == 0:
-        raise ValueError("`labels` names no images; an order of images needs at least one")
+        raise ValueError("`labels` is empty; give the labels of at least one image")
     num_classes = int(classes.max(initial=-1)) + 1
     largest = max(_LARGEST_ID, 10 * num_images)
     if num_classes - 1 > largest:
         raise ValueError(
-            f"class id {num_classes - 1} exceeds {largest}, and every id up to the largest costs memory; "
-            "renumber the classes from 0, for instance by np.unique(classes, return_inverse=True)"
+            f"class id {num_classes - 1} exceeds {largest}, and every id up to the largest takes memory; renumber the "
+            "classes from 0, for instance with np.unique(classes, return_inverse=True)"
         )
-    # One number for each pair, sorted by class and image. (np.unique does the same, ten times slower.)
+    # One number for each pair, sorted by class and image. np.unique does the same, ten times slower.
     pairs = np.sort(classes * num_images + images)
-    pairs = pairs[np.diff(pairs, prepend=-1) > 0]  # a class that an image has twice counts once
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]  # a repeated class of an image counts once
     members = pairs % num_images
-    filled = np.zeros(num_images, dtype=np.bool_)
-    filled[members] = True
-    empty = np.flatnonzero(~filled)
+    has_class = np.zeros(num_images, dtype=np.bool_)
+    has_class[members] = True
+    empty = np.flatnonzero(~has_class)
     counts = np.append(np.bincount(pairs // num_images, minlength=num_classes), len(empty)).astype(np.int64)
     return ClassMembers(num_images, counts, np.concatenate([members, empty]))
 
@@ -203,12 +205,13 @@ def class_members(labels: Labels) -> ClassMembers:
 def _pairs(labels: Labels) -> tuple[IndexArray, IndexArray, int]:
     """Return (image, class) pairs in the images' order, and the number of images."""
     if isinstance(labels, tuple) and len(labels) == 2 and not isinstance(labels[0], int | np.integer):
-        offsets, classes = checked_integers("offsets", labels[0]), checked_integers("classes", labels[1])
+        offsets = checked_integers("offsets", labels[0])
+        classes = checked_integers("classes", labels[1])
         ends = offsets[:1].tolist() + offsets[-1:].tolist()
         if ends != [0, len(classes)] or (np.diff(offsets) < 0).any():
             raise ValueError(
                 f"`offsets` must rise from 0 to len(classes)={len(classes)} without falling, got {ends}; a tuple of "
-                "two is (offsets, classes), so give one sequence of ids an image as a list"
+                "two is read as (offsets, classes), so pass one sequence of ids an image as a list"
             )
     elif isinstance(labels, np.ndarray | torch.Tensor) or all(
         isinstance(label, int | np.integer) for label in labels
@@ -219,7 +222,8 @@ def _pairs(labels: Labels) -> tuple[IndexArray, IndexArray, int]:
         return images, single[images], len(single)
     else:
         rows = [checked_integers(f"labels[{i}]", row) for i, row in enumerate(labels)]
-        offsets, classes = np.cumsum([0] + [len(row) for row in rows]), np.concatenate(rows)
+        offsets = np.cumsum([0] + [len(row) for row in rows])
+        classes = np.concatenate(rows)
     refuse_first("classes", classes, classes < 0, rule="be class ids from 0")
     num_images = len(offsets) - 1
     return np.repeat(np.arange(num_images), np.diff(offsets)), classes, num_images
@@ -231,15 +235,15 @@ def _pairs(labels: Labels) -> tuple[IndexArray, IndexArray, int]:
 def class_shares(counts: Sequence[int], *, exponent: float) -> list[Fraction]:
     """Return each class's share of the positions, in proportion to ``n_c ** (1 - exponent)``.
 
-    Exponent 0 keeps the natural shares, 1 makes them equal. A class without images gets nothing. The
-    powers are rounded to 12 digits, beyond which machines differ, and exact from there on.
+    Exponent 0 keeps the natural shares, 1 makes them equal. A class without images gets nothing. The powers are rounded
+    to 12 digits, because machines differ beyond that; the arithmetic after that is exact.
 
     Args:
         counts: n_c, the number of images that contain class c.
         exponent: In [0, 1].
 
     Returns:
-        Fractions that sum to 1, or all 0 if every count is.
+        Fractions that sum to 1, or all 0 if every count is 0.
 
     Source:
         See `ClassBalancedSampler`.
@@ -250,11 +254,11 @@ def class_shares(counts: Sequence[int], *, exponent: float) -> list[Fraction]:
 
 
 def class_quotas(shares: Sequence[Fraction], num_samples: int) -> IndexArray:
-    """Return whole numbers of positions near the shares, exact in sum, at least 1 for a share above 0.
+    """Divide positions among classes in proportion to their shares; a share above 0 gets at least one position.
 
-    Largest remainder method: every class gets its share rounded down, and the positions left go to the largest
-    remainders, with the lower class id first if they are equal. A class that would get none is then given one position
-    of the largest quota, because a class that is never visited would be missing in training without an error.
+    Largest remainder method: every class gets its share rounded down, and the remaining positions go to the largest
+    remainders, with the lower class id first on ties. A class with quota 0 then takes one position from the largest
+    quota: otherwise training would silently never see it.
 
     Args:
         shares: Fractions that sum to 1.
@@ -266,17 +270,18 @@ def class_quotas(shares: Sequence[Fraction], num_samples: int) -> IndexArray:
     Raises:
         ValueError: If there are more classes with a share than positions.
     """
-    wanted = [share > 0 for share in shares]
-    if sum(wanted) > num_samples:
+    has_share = np.array([share > 0 for share in shares], dtype=np.bool_)
+    num_classes = int(has_share.sum())
+    if num_classes > num_samples:
         raise ValueError(
-            f"num_samples={num_samples} is less than the {sum(wanted)} classes that have a share, "
-            f"and some would never be visited; give num_samples={sum(wanted)} or more, or none"
+            f"num_samples={num_samples} is less than the {num_classes} classes that have a share, "
+            f"and some would never be visited; give num_samples={num_classes} or more, or none"
         )
     exact = [share * num_samples for share in shares]
     quotas = np.array([int(value) for value in exact], dtype=np.int64)
-    by_remainder = sorted(range(len(shares)), key=lambda c: int(exact[c]) - exact[c])
-    quotas[by_remainder[: num_samples - int(quotas.sum())]] += 1
-    for c in np.flatnonzero((quotas == 0) & np.array(wanted, dtype=np.bool_)):
+    largest_remainders = sorted(range(len(shares)), key=lambda c: int(exact[c]) - exact[c])
+    quotas[largest_remainders[: num_samples - int(quotas.sum())]] += 1
+    for c in np.flatnonzero((quotas == 0) & has_share):
         quotas[quotas.argmax()] -= 1
         quotas[c] = 1
     return quotas
@@ -286,7 +291,7 @@ def _empty_share(members: ClassMembers, empty_share: float | None) -> Fraction:
     num_empty = int(members.counts[-1])
     if empty_share is None:
         return Fraction(num_empty, members.num_images)
-    share = Fraction(checked_number("empty_share", empty_share, lambda x: 0 <= x <= 1, rule="lie in [0, 1]"))
+    share = Fraction(checked_setting("empty_share", empty_share))
     if share > 0 and num_empty == 0:
         raise ValueError(f"empty_share={empty_share}, but every image has a class; leave it out or set 0")
     if share < 1 and num_empty == members.num_images:
@@ -298,33 +303,37 @@ def _empty_share(members: ClassMembers, empty_share: float | None) -> Fraction:
 
 
 class ClassVisits:
-    """One epoch of visits to classes, each of which takes the next image of its class's shuffled cycles.
+    """One epoch of visits to classes; each visit takes the next image of its class's shuffled cycles.
 
-    Visits are numbered class after class. A class's images are computed when one of its visits is first read, because
-    the first batch needs only a few of many thousands of classes.
+    Visits are numbered class after class. The images of a class are computed when one of its visits is first read,
+    because the first batch may need only a few of many thousands of classes.
 
     Args:
         members: The images of each class.
-        firsts: How many visits each class had in the epochs before, ``(num_classes + 1,)``; the last entry is that of
-            images without a class.
-        num_visits: How many visits each gets now; 0 for a class without images.
-        key: The parts of the key of a class's cycles that precede the class.
+        firsts: Number of visits of each class in earlier epochs, ``(num_classes + 1,)``; the last entry is for images
+            without a class.
+        num_visits: Number of visits of each class in this epoch, ``(num_classes + 1,)``; 0 for a class without images.
+        key: The parts of the cycles' key that precede the class.
     """
 
     def __init__(
         self, members: ClassMembers, firsts: IndexArray, num_visits: IndexArray, key: tuple[int, str]
     ) -> None:
-        self._members, self._firsts, self._key = members, firsts, key
-        self._begins, self._starts = (np.append(0, np.cumsum(each)) for each in (members.counts, num_visits))
-        self._images = np.full(self._starts[-1], -1, dtype=np.int64)  # -1 where not computed yet
+        self._members = members
+        self._firsts = firsts
+        self._key = key
+        self._member_offsets = np.append(0, np.cumsum(members.counts))
+        self._visit_offsets = np.append(0, np.cumsum(num_visits))
+        self._images = np.full(self._visit_offsets[-1], -1, dtype=np.int64)  # -1 where not computed yet
 
     def positions(self, visits: IndexArray, start: int, stop: int) -> IndexArray:
-        """Return the images at these positions of ``visits``, which holds the number of the visit at each."""
-        wanted = visits[start:stop]
-        missing = wanted[self._images[wanted] < 0]
-        for c in np.unique(np.searchsorted(self._starts, missing, side="right") - 1).tolist():
-            (begin, end), first = self._starts[c : c + 2].tolist(), int(self._firsts[c])
-            images = self._members.members[self._begins[c] : self._begins[c + 1]]
+        """Return the images of ``visits[start:stop]``, which are numbers of visits."""
+        numbers = visits[start:stop]
+        missing = numbers[self._images[numbers] < 0]
+        for c in np.unique(np.searchsorted(self._visit_offsets, missing, side="right") - 1).tolist():
+            begin, end = self._visit_offsets[c : c + 2].tolist()
+            first = int(self._firsts[c])
+            images = self._members.members[self._member_offsets[c] : self._member_offsets[c + 1]]
             cycles = shuffled_cycles(key64(*self._key, c), len(images), first, first + end - begin)
             self._images[begin:end] = images[cycles]
-        return self._images[wanted]
+        return self._images[numbers]

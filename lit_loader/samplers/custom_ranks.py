@@ -1,16 +1,14 @@
-"""Custom samplers on several ranks, with a seed: they are split over the ranks, which check that they agree.
+"""Custom samplers on several ranks, with a seed: split over the ranks, after a check that all ranks agree.
 
 NOTE [Custom samplers on several ranks]
     The draws of a custom sampler are keyed by (seed, epoch), so every rank that iterates it gets the same sequence.
-    Each rank iterates all of it and takes its part of every global batch, as `rank_batch` does with an order: of
-    ``batch_size * world_size`` consecutive indices, or of ``world_size`` consecutive batches of a batch sampler. The
-    last global batch may be short. It is then filled up to equal parts from the start of the same sequence. Fewer than
-    ``world_size`` indices (or batches) are needed for that, so only the first ``world_size - 1`` are kept. A sampler
-    that gives each rank its own part by itself (`shards_itself`) is not split.
+    Each rank iterates the whole sequence and takes its part of every global batch, as `rank_batch` does with an order.
+    A global batch is ``batch_size * world_size`` consecutive indices, or ``world_size`` consecutive batches of a batch
+    sampler. A short last global batch is filled up to equal parts from the start of the same sequence.
 
-    The ranks compare their indices once for a loader, before its first batch. Ranks that disagree would train on
-    overlapping or missing samples, or wait for each other for ever in a collective after the shorter one has ended. The
-    process group is not looked up here: ``gather`` is passed in.
+    The ranks compare their indices once for each loader, before its first batch. Ranks that disagree would train on
+    overlapping or missing samples, or one would wait forever in a collective after the other has ended. The process
+    group is not looked up here: ``gather`` is passed in.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _RANK = ("rank", "_rank", "shard_id", "shard_index", "process_index")
 
 
 def shards_itself(*samplers: Any) -> bool:
-    """Whether a sampler gives each rank its own part: a ``DistributedSampler``, or one with a rank and a world size."""
+    """Return True if a sampler shards itself: a ``DistributedSampler``, or one with a rank and a world size."""
     return any(
         isinstance(sampler, DistributedSampler)
         or (_has_int(sampler, _NUM_RANKS) and _has_int(sampler, _RANK))
@@ -50,19 +48,19 @@ def _has_int(sampler: Any, names: tuple[str, ...]) -> bool:
 
 @dataclass(eq=False)
 class GlobalBatches:
-    """A custom sampler, iterated in global batches: lists of indices, or lists of the batches of a batch sampler.
+    """A custom sampler, iterated in global batches: lists of indices, or lists of batches of a batch sampler.
 
     Args:
-        units: Gives the indices or batches.
-        size: How many of them make a global batch, over all ranks.
+        units: Iterable of indices or batches.
+        size: Units in a global batch, over all ranks.
         world_size: Number of ranks.
-        drop_last: Whether a last, short global batch is left out.
-        of_batches: Whether the units are batches.
-        batched: Whether a rank's part is a batch, or else a single index (``batch_size=None``).
+        drop_last: True to drop a short last global batch.
+        of_batches: True if the units are batches.
+        batched: True if a rank's part is a batch, False if it is a single index (``batch_size=None``).
 
     Attributes:
-        start: The first ``world_size - 1`` units of the epoch, which fill up its end, or None before the first one. It
-            is set by the caller if an epoch is resumed with a sampler's own state.
+        start: The first ``world_size - 1`` units of the epoch, which fill up its end, or None before the first unit.
+            The caller sets it if it resumes an epoch with the sampler's own state.
     """
 
     units: Any
@@ -75,10 +73,11 @@ class GlobalBatches:
     start: list[Any] | None = field(default=None, init=False)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """Yield the global batches; units are taken one global batch at a time."""
-        every: Any = map(_copied, self.units) if self.of_batches else self.units
-        for units in BatchSampler(every, self.size, self.drop_last):
+        """Yield the global batches; units are read one global batch at a time."""
+        source: Any = map(_copied, self.units) if self.of_batches else self.units
+        for units in BatchSampler(source, self.size, self.drop_last):
             if self.start is None:
+                # Filling up the last global batch takes fewer than world_size units.
                 self.start = units[: self.world_size - 1]
             yield units
 
@@ -86,12 +85,13 @@ class GlobalBatches:
         return len(BatchSampler(self.units, self.size, self.drop_last))
 
     def num_samples(self, units: Sequence[Any]) -> int:
-        """Return how many samples these units have."""
+        """Return the number of samples in these units."""
         return sum(map(len, units)) if self.of_batches else len(units)
 
 
 def _copied(batch: Any) -> Any:
-    """Return a copy of a batch that is a list or an iterator, because some samplers yield one list again and again."""
+    """Return a copy of a batch that is a list or an iterator."""
+    # Some batch samplers yield the same list again and again, with new contents.
     return list(batch) if isinstance(batch, list) or not hasattr(batch, "__len__") else batch
 
 
@@ -99,9 +99,10 @@ class RankPart(NamedTuple):
     """One rank's part of one global batch.
 
     Attributes:
-        index: An index, or a batch of them.
-        samples_before: Samples of the global batch before it, on lower ranks.
-        num_samples: Samples of the global batch without those that fill it up, or None if it is full.
+        index: An index, or a batch of indices.
+        samples_before: Number of samples of the global batch on lower ranks.
+        num_samples: Number of samples of a short global batch, without the duplicates that fill it up, or None if the
+            global batch is full.
     """
 
     index: Any
@@ -110,22 +111,23 @@ class RankPart(NamedTuple):
 
 
 def rank_part(batches: GlobalBatches, units: list[Any], *, rank: int) -> RankPart:
-    """Return a rank's part of a global batch, filled up to equal parts from the start of the epoch if it is short.
+    """Return a rank's part of a global batch; a short one is filled up to equal parts from the start of the epoch.
 
     Args:
-        batches: What yielded the global batch.
+        batches: The sampler that yielded the global batch.
         units: The units of the global batch, at least one.
         rank: This rank.
     """
-    world_size, start = batches.world_size, batches.start or []
+    world_size = batches.world_size
+    start = batches.start or []
     share = -(-len(units) // world_size)
     missing = share * world_size - len(units)
-    # With more ranks than units in the epoch, the first units are repeated several times, as in an order.
-    filled = units + [start[number % len(start)] for number in range(missing)]
-    part = filled[rank * share : (rank + 1) * share]
+    # With more ranks than units in the epoch, the first units are repeated several times, as in `rank_batch`.
+    full_units = units + [start[number % len(start)] for number in range(missing)]
+    part = full_units[rank * share : (rank + 1) * share]
     return RankPart(
         index=part[0] if batches.of_batches or not batches.batched else part,
-        samples_before=batches.num_samples(filled[: rank * share]),
+        samples_before=batches.num_samples(full_units[: rank * share]),
         num_samples=batches.num_samples(units) if missing else None,
     )
 
@@ -134,97 +136,108 @@ def find_global_batches(sampler: Any, batch_sampler: Any, world_size: int) -> Gl
     """Return the global batches of a custom sampler, or None if it is not split over ranks.
 
     Args:
-        sampler: The loader's.
-        batch_sampler: The loader's, or None.
+        sampler: The loader's sampler.
+        batch_sampler: The loader's batch sampler, or None.
         world_size: Number of ranks.
     """
-    # Beside a batch sampler the loader's sampler only serves Lightning, which looks at it.
-    given = (sampler,) if batch_sampler is None else (batch_sampler, getattr(batch_sampler, "sampler", None))
-    if world_size == 1 or shards_itself(*given):
+    samplers = (sampler,)
+    if batch_sampler is not None:
+        # The loader's sampler has no effect next to a batch sampler; only Lightning looks at it.
+        samplers = (batch_sampler, getattr(batch_sampler, "sampler", None))
+    if world_size == 1 or shards_itself(*samplers):
         return None
     if batch_sampler is None:
         return GlobalBatches(sampler, world_size, world_size=world_size, batched=False)
     if type(batch_sampler) is not BatchSampler:
         return GlobalBatches(batch_sampler, world_size, world_size=world_size, of_batches=True)
-    # torch's own batch sampler takes consecutive indices, like batch_size=
-    size, drop_last = batch_sampler.batch_size * world_size, batch_sampler.drop_last
-    return GlobalBatches(batch_sampler.sampler, size, world_size=world_size, drop_last=drop_last)
+    # torch's BatchSampler takes consecutive indices, so it is cut like batch_size=.
+    return GlobalBatches(
+        batch_sampler.sampler,
+        batch_sampler.batch_size * world_size,
+        world_size=world_size,
+        drop_last=batch_sampler.drop_last,
+    )
 
 
 # -- the comparison of ranks -------------------------------------------------------------------------------
 
 Gather = Callable[[Any], list[Any]]
-"""Takes this rank's plain value and returns those of all ranks, in the order of ranks."""
+"""Takes this rank's plain value and returns the values of all ranks, in rank order."""
 
 
 def checked_alike(
     batches: Iterator[Any], *, name: str, num_batches: int | None, whole: bool, gather: Gather
 ) -> Iterator[Any]:
-    """Return an equal iterator over a sampler's global batches after a check that all ranks get the same.
+    """Check that all ranks get the same global batches, and return an iterator over them.
 
     Args:
         batches: The global batches of the epoch that begins now.
         name: The class of the sampler, for the message.
-        num_batches: Their number, or None if the sampler has no length.
-        whole: Whether all of them are compared. If not, or without a length, only the first is.
-        gather: Exchanges what the ranks get. All ranks call it here.
+        num_batches: Number of global batches, or None if the sampler has no length.
+        whole: True to compare all global batches. Otherwise, or without a length, only the first is compared.
+        gather: Exchanges the reports of the ranks. All ranks call it here.
 
     Raises:
         ValueError: On every rank, if the ranks differ.
     """
-    taken: list[Any] = []
+    compared: list[Any] = []
     failure: Exception | None = None
     try:
-        taken.extend(islice(batches, num_batches if whole and num_batches is not None else 1))
+        compared.extend(islice(batches, num_batches if whole and num_batches is not None else 1))
         digest = IndexDigest()
-        for batch in taken:
+        for batch in compared:
             digest.add(batch)
         key = f"num_batches={num_batches}, digest={digest.hex()}"
-        shown = f"{key}, first={repr(taken[:1])[:60]}"
-    except Exception as error:  # the other ranks wait for this rank, so it takes part in any case
-        failure, key = error, "an error"
-        shown = f"{type(error).__name__}: {error}"[:200]
-    reports = gather((key, shown))
+        description = f"{key}, first={repr(compared[:1])[:60]}"
+    except Exception as error:  # the other ranks wait in gather(), so this rank must take part
+        failure = error
+        key = "an error"
+        description = f"{type(error).__name__}: {error}"[:200]
+    reports = gather((key, description))
     if failure is not None:
         raise failure
     _refuse_differences(
         reports,
-        f"{name} gives its ranks other indices",
-        "With seed= every rank iterates the whole sampler and takes its part of each global batch, so all must get the "
-        "same. If it gives each rank its own part, let it show int attributes `rank` and `num_replicas`, as torch's "
-        "DistributedSampler does; if not, let it draw from the process-wide generators, which seed= keys, or use a "
-        "sampler of lit_loader.samplers",
+        f"{name} gives different indices on different ranks",
+        "With seed= every rank iterates the whole sampler and takes its part of each global batch, so all ranks must "
+        "get the same indices. If the sampler shards itself, give it int attributes `rank` and `num_replicas`, as "
+        "torch's DistributedSampler has; otherwise let it draw from the process-wide generators, which seed= keys, or "
+        "use a sampler of lit_loader.samplers",
     )
-    return chain(taken, batches)
+    return chain(compared, batches)
 
 
 def check_equal_lengths(name: str, num_batches: int | None, gather: Gather) -> None:
-    """Refuse a sampler that gives each rank its own part, if the parts have different numbers of batches.
+    """Check that the parts of a sampler that shards itself have equally many batches.
 
     Raises:
-        ValueError: On every rank, if so.
+        ValueError: On every rank, if they do not.
     """
     _refuse_differences(
         gather((f"part of {num_batches}", str(num_batches))),
-        f"{name} gives its ranks other numbers of batches",
-        "All ranks need equally many, or those with more wait for ever; give it drop_last=True or let it fill up, or "
-        "use a sampler of lit_loader.samplers",
+        f"{name} gives different numbers of batches on different ranks",
+        "All ranks need equally many batches, or some ranks wait forever; pass it drop_last=True, let it fill up the "
+        "last batch, or use a sampler of lit_loader.samplers",
     )
 
 
-def _refuse_differences(reports: list[tuple[str, str]], what: str, remedy: str) -> None:
-    """Raise ValueError if the ranks' first texts differ; the second ones are shown."""
-    # two texts, because a repr() may differ where values are equal
+def _refuse_differences(reports: list[tuple[str, str]], problem: str, remedy: str) -> None:
+    """Raise ValueError if the ranks' reports, each a key and a description, have different keys."""
+    # The description is not compared, because a repr() may differ where values are equal.
     if len({key for key, _ in reports}) > 1:
-        listed = "; ".join(f"rank {rank}: {shown}" for rank, (_, shown) in enumerate(reports))
-        raise ValueError(f"{what} ({listed}). {remedy}")
+        descriptions = "; ".join(f"rank {rank}: {text}" for rank, (_, text) in enumerate(reports))
+        raise ValueError(f"{problem} ({descriptions}). {remedy}")
 
 
 # -- values and digests of indices -------------------------------------------------------------------------
 
 
 class IndexDigest:
-    """A running digest of indices, which is None after one that is not a plain value, and always if it is not kept."""
+    """Running digest of indices. It becomes None after an index that is not a plain value.
+
+    Args:
+        kept: False for a digest that is always None.
+    """
 
     def __init__(self, *, kept: bool = True) -> None:
         self._hasher: Any = blake2b(digest_size=8) if kept else None
@@ -234,7 +247,7 @@ class IndexDigest:
         if self._hasher is None:
             return
         numbers = item if isinstance(item, (list, tuple)) else (item,)
-        with contextlib.suppress(TypeError, OverflowError):  # ten times faster, for ints only
+        with contextlib.suppress(TypeError, OverflowError):  # ten times faster than repr(), but only for ints
             self._hasher.update(array("q", numbers).tobytes() + b"|")
             return
         try:
@@ -247,7 +260,7 @@ class IndexDigest:
         return None if self._hasher is None else self._hasher.hexdigest()
 
     def differs(self, other: str | None) -> bool:
-        """Whether the indices so far are not those of another digest; False if there is none of one of them."""
+        """Return True if both digests are known and differ."""
         return None not in (self.hex(), other) and self.hex() != other
 
 
@@ -258,5 +271,5 @@ def plain_index(item: Any) -> Any:
     if isinstance(item, (torch.Tensor, np.ndarray, np.generic)):
         return item.tolist()
     if isinstance(item, (list, tuple, range)):
-        return [plain_index(one) for one in item]
-    raise TypeError(f"{type(item).__name__} has no value that can be saved; give ints, strings or lists")
+        return [plain_index(part) for part in item]
+    raise TypeError(f"{type(item).__name__} has no value that can be saved; use ints, strings or lists")

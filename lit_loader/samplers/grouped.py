@@ -1,4 +1,4 @@
-"""`GroupedSampler`: batches of one group each, from any sampler's order; and groups of images of similar shape."""
+"""`GroupedSampler`: any sampler's order in batches of one group each; and groups of images of similar shape."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ _Groups = npt.NDArray[np.uint16]
 class GroupedSampler(OrderSampler):
     """Rearranges the positions of another sampler's order so that every batch, over all ranks, is of one group.
 
-    Each epoch is rearranged as a whole: see `regrouped`. Every position comes once, the length is the inner sampler's,
-    and the same global batch gives the same batches on any number of ranks. Groups change which indices share a batch,
-    not how often an index comes. A sampler that balances every batch, such as `ClassAwareSampler`, balances only the
-    epoch then.
+    Each epoch is rearranged as a whole: see `regrouped`. Every position comes once, the length stays the same, and the
+    same global batch gives the same batches on any number of ranks. Groups change which indices share a batch, not how
+    often an index comes. A sampler that balances every batch, such as `ClassAwareSampler`, then balances only the
+    epoch.
 
-    Around a `WeightedRandomSampler` with replacement nothing is regrouped: each batch draws its group by the groups'
-    total weights, then its samples within it by theirs. So a position gets index i with probability
-    ``weights[i] / sum(weights)``, as without groups; the draws of one batch are not independent of each other, and
-    every batch is of one group, the last one too.
+    Around a `WeightedRandomSampler` with replacement nothing is regrouped. Each batch draws its group by the total
+    weights of the groups, then its samples within the group by their weights. So a position gets index i with
+    probability ``weights[i] / sum(weights)``, as without groups; the draws of one batch are not independent of each
+    other, and every batch, even the last one, has one group.
 
-    Batches are composed by `lit_loader.DataLoader` with a seed; iterating the sampler raises.
+    `lit_loader.DataLoader` with a seed composes the batches; iterating the sampler raises.
 
-    Random access: an order costs O(n) time and 8 bytes a position (more while it is made), and a slice its own length.
-    With weights and replacement tables of 16 bytes a weight are kept until other weights are set.
+    Random access: an order takes O(n) time and 8 bytes a position (more while it is made), a slice takes its length.
+    With weights and replacement, tables of 16 bytes a weight are cached until other weights are set.
 
     Args:
-        sampler: Gives the indices: one of lit_loader's samplers, or an `OrderSampler` of your own.
-        group_ids: The group of each index, integers in [0, 65535], shape ``(sampler.num_indices,)``; neighbours
-            should be alike, since what is left over of a group shares a batch with the next one's.
-        seed: Seed of the orders, or None for the inner sampler's, or the loader's if that has none.
+        sampler: One of lit_loader's samplers, or an `OrderSampler` of your own.
+        group_ids: The group of each index, integers in [0, 65535], shape ``(sampler.num_indices,)``. Groups with
+            neighbouring ids should be similar, because their remainders share a batch.
+        seed: Seed of the orders, or None for the inner sampler's seed, or else the loader's.
 
     Attributes:
-        sampler: As given.
-        group_ids: As given, unsigned, read-only.
+        sampler: The inner sampler.
+        group_ids: The groups, uint16, read-only.
 
     Raises:
         TypeError: If ``sampler`` is not an `OrderSampler`, or composes batches itself (`MixedSourceSampler`, and any
-            with a `batch_order` of its own, as this class); if the ids are not integers.
-        ValueError: If there are not as many ids as indices, or an id is negative or too large (the first is named).
+            sampler that overrides `batch_order`, like this class); if the ids are not integers.
+        ValueError: If there are more or fewer ids than indices, or an id is negative or too large (the first is named).
 
     Source:
-        Groups for equal shapes: torchvision's reference ``group_by_aspect_ratio.py`` and detectron2's
-        ``AspectRatioGroupedDataset``, which collect the batches of each rank for themselves.
+        Groups of similar shapes: torchvision's reference ``group_by_aspect_ratio.py`` and detectron2's
+        ``AspectRatioGroupedDataset``, which collect batches on each rank separately.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class GroupedSampler(OrderSampler):
         super().__init__(seed=sampler.seed if seed is None else seed)
         self.sampler = sampler
         self.group_ids = _checked_groups(group_ids)
-        self._draws: tuple[int, _GroupDraws] | None = None  # and the revision that they were made for
+        self._draws: tuple[int, _GroupDraws] | None = None  # with the sampler's revision at that time
         self._check_length()
 
     def __len__(self) -> int:
@@ -81,12 +81,12 @@ class GroupedSampler(OrderSampler):
 
     @property
     def num_indices(self) -> int:
-        """The inner sampler's."""
+        """Length of the dataset, from the inner sampler."""
         return self.sampler.num_indices
 
     @property
     def revision(self) -> int:
-        """The inner sampler's."""
+        """Revision of the inner sampler."""
         return self.sampler.revision
 
     def order(self, *, seed: int, epoch: int) -> Order:
@@ -94,7 +94,7 @@ class GroupedSampler(OrderSampler):
         return self.sampler.order(seed=seed, epoch=epoch)
 
     def batch_order(self, *, seed: int, epoch: int, global_batch: int) -> Order:
-        """Return the order whose consecutive global batches are of one group each.
+        """Return the order whose consecutive global batches have one group each.
 
         Args:
             seed: Any int.
@@ -106,9 +106,9 @@ class GroupedSampler(OrderSampler):
         """
         self._check_length()
         if type(self.sampler) is WeightedRandomSampler and self.sampler.replacement:
-            keys = key64(seed, "group of a batch", epoch), key64(seed, "weighted in a group", epoch)
+            keys = (key64(seed, "group of a batch", epoch), key64(seed, "weighted in a group", epoch))
             if self._draws is None or self._draws[0] != self.revision:
-                self._draws = self.revision, _GroupDraws(self.sampler._weights, self.group_ids)
+                self._draws = (self.revision, _GroupDraws(self.sampler._weights, self.group_ids))
             return SliceableOrder(len(self), partial(self._draws[1].positions, keys, global_batch))
         order = self.sampler.order(seed=seed, epoch=epoch)
         indices = order[0 : len(order)]
@@ -119,22 +119,22 @@ class GroupedSampler(OrderSampler):
         return self.sampler.fingerprint(), self.group_ids
 
     def expected_visits(self) -> _Floats:
-        """Return the inner sampler's, which groups do not change."""
+        """Return the expected visits of the inner sampler, which groups do not change."""
         return self.sampler.expected_visits()
 
     def __iter__(self) -> Iterator[int]:
-        """Refuse: torch's loader, which iterates a sampler, does not pass the size of a batch.
+        """Raise an error: a loader that iterates the sampler does not pass the size of a batch.
 
         Raises:
             RuntimeError: Always.
         """
         raise RuntimeError(
-            "GroupedSampler is iterated, and does not know how large batches are; use it as `sampler=` of "
+            "GroupedSampler cannot be iterated, because it must know the batch size; use it as `sampler=` of "
             "lit_loader.DataLoader with seed= and batch_size=, which composes its batches"
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        # made again when needed, which is cheaper than pickling them
+        # Building the tables again is cheaper than pickling them.
         return {**self.__dict__, "_draws": None}
 
     def _check_length(self) -> None:
@@ -142,55 +142,56 @@ class GroupedSampler(OrderSampler):
             raise ValueError(
                 f"`group_ids` has {len(self.group_ids)} entries, and {type(self.sampler).__name__} has "
                 f"num_indices={self.sampler.num_indices}; give one group for each index of the dataset "
-                "(and to SubsetRandomSampler the dataset's length, num_indices=)"
+                "(SubsetRandomSampler takes the dataset's length as num_indices=)"
             )
 
 
 def regrouped(indices: IndexArray, groups: _Groups, *, global_batch: int, key: int) -> IndexArray:
     """Return an epoch's indices in batches of one group each, in O(n).
 
-    The positions of each group, in their order, make as many full batches as possible. The remaining positions, sorted
-    by group, make mixed batches. All full batches then come in random order. The last ``len(indices) % global_batch``
-    positions stay where they are, so that ``drop_last`` leaves out the same indices as without groups. (If it left out
-    the end of the mixed batches, the groups with the largest ids would lose their images in every epoch.) No other
-    arrangement of the rest has fewer mixed batches. If the last positions were chosen from the remaining ones, there
-    would be half a mixed batch fewer an epoch, in the mean.
+    The positions of each group, in their order, form as many full batches as possible. The remaining positions, sorted
+    by group, form mixed batches. All full batches then come in random order. The last ``len(indices) % global_batch``
+    positions stay where they are, so that ``drop_last`` drops the same indices as without groups. With this rule no
+    arrangement has fewer mixed batches. Taking the last positions from the remaining ones would save half a mixed batch
+    an epoch on average, but the groups with the largest ids would lose images in every epoch.
 
     Args:
         indices: int64 ``(n,)``.
         groups: The group of each position, ``(n,)``.
         global_batch: Positions a batch.
-        key: A 64-bit key, for the random order.
+        key: A 64-bit key for the random order.
 
     Returns:
-        int64 ``(n,)``: the same indices, each equally often.
+        int64 ``(n,)``, a permutation of ``indices``.
     """
-    num_full, num_left = divmod(len(indices), global_batch)
-    stop = len(indices) - num_left
+    num_full = len(indices) // global_batch
+    stop = num_full * global_batch
     counts = np.bincount(groups[:stop])
-    number = np.arange(stop) - np.repeat(np.cumsum(counts) - counts, counts)  # of a position in its group
-    is_full = number < np.repeat(counts - counts % global_batch, counts)
-    by_group = indices[np.argsort(groups[:stop], kind="stable")]
-    batches = np.concatenate([by_group[is_full], by_group[~is_full]]).reshape(num_full, global_batch)
+    place_in_group = np.arange(stop) - np.repeat(np.cumsum(counts) - counts, counts)
+    is_full = place_in_group < np.repeat(counts - counts % global_batch, counts)
+    sorted_indices = indices[np.argsort(groups[:stop], kind="stable")]
+    batches = np.concatenate([sorted_indices[is_full], sorted_indices[~is_full]])
+    batches = batches.reshape(num_full, global_batch)
     return np.concatenate([batches[permutation(key, num_full)].reshape(-1), indices[stop:]])
 
 
 def _check_sampler(sampler: Any) -> None:
     if not isinstance(sampler, OrderSampler):
         raise TypeError(
-            f"`sampler` must be an OrderSampler, got {type(sampler).__name__}, whose order cannot be read as a whole "
-            "before it is iterated; give the one of the same name from lit_loader.samplers"
+            f"`sampler` must be an OrderSampler, got {type(sampler).__name__}, whose order is not known before it is "
+            "iterated; use the sampler of the same name from lit_loader.samplers"
         )
     if type(sampler).batch_order is not OrderSampler.batch_order or isinstance(sampler, MixedSourceSampler):
         raise TypeError(
-            f"{type(sampler).__name__} composes every batch itself, and groups would undo it; "
-            "give GroupedSampler the sampler of single samples, or use this one without groups"
+            f"{type(sampler).__name__} composes every batch itself, and groups would undo that; pass a sampler of "
+            f"single samples to GroupedSampler, or use {type(sampler).__name__} without groups"
         )
 
 
 def _checked_groups(group_ids: Any) -> _Groups:
     values = checked_integers("group_ids", group_ids)
-    wrong, rule = (values < 0) | (values >= _MOST_GROUPS), f"lie in [0, {_MOST_GROUPS - 1}]"
+    wrong = (values < 0) | (values >= _MOST_GROUPS)
+    rule = f"be in [0, {_MOST_GROUPS - 1}]"
     remedy = "count the groups from 0: numpy.unique(group_ids, return_inverse=True)[1]"
     refuse_first("group_ids", values, wrong, rule=rule, remedy=remedy)
     result = values.astype(np.uint16)
@@ -202,9 +203,10 @@ def _checked_groups(group_ids: Any) -> _Groups:
 
 
 class _GroupDraws:
-    """Draws of which every ``size`` consecutive ones, a global batch, are of one group.
+    """Weighted draws in which each global batch of ``size`` consecutive draws has one group.
 
-    There is one alias table over the groups, and one of each group's members, made when the group is first drawn.
+    There is one alias table over the groups, and one over the members of each group, made when the group is first
+    drawn.
 
     Args:
         weights: float64 ``(n,)``, finite, not negative, not all zero.
@@ -214,17 +216,18 @@ class _GroupDraws:
     def __init__(self, weights: _Floats, group_ids: _Groups) -> None:
         members = np.argsort(group_ids, kind="stable")
         self._members = np.split(members, np.cumsum(np.bincount(group_ids))[:-1])
-        # Scaled first, so that sums do not overflow; bincount adds in the order of the indices.
+        # Weights are scaled so that the sums do not overflow; bincount adds in the order of the indices.
         totals = np.bincount(group_ids, weights=weights / weights.max()).astype(np.float64)
         self._groups = AliasTable(totals)
-        self._weights, self._tables = weights, dict[int, AliasTable]()
+        self._weights = weights
+        self._tables: dict[int, AliasTable] = {}
 
     def positions(self, keys: tuple[int, int], size: int, start: int, stop: int) -> IndexArray:
         """Return the draws at these positions, batch by batch.
 
         Args:
-            keys: 64 bits for the batches' groups, and for the draws within them.
-            size: Positions a batch; the last one may have fewer.
+            keys: 64-bit keys of the batches' groups, and of the draws within them.
+            size: Positions a batch; the last batch may have fewer.
             start: The first position.
             stop: One past the last position.
         """
@@ -250,22 +253,22 @@ class _GroupDraws:
 def aspect_ratio_buckets(widths: Weights, heights: Weights, num_buckets: int) -> IndexArray:
     """Return groups of images with similar ratios of width to height.
 
-    The groups are those of `size_buckets`, by the ratio alone. (Cuts at quantiles, which give groups of equal size, go
-    through the most common ratios; see ``benchmarks/padding.py``.) For batches of images that are resized to one
-    shorter or longer side.
+    Use them for batches of images that are resized to one shorter or longer side. The groups are cut as in
+    `size_buckets`, by the ratio alone. (Cuts at quantiles, which give groups of equal size, separate images of the most
+    common ratios; see ``benchmarks/padding.py``.)
 
     Args:
         widths: Pixels of each image, ``(n,)``, positive.
         heights: As ``widths``.
-        num_buckets: Groups at most; fewer where there are fewer ratios.
+        num_buckets: Maximum number of groups; there are fewer if there are fewer ratios.
 
     Returns:
-        int64 ``(n,)``, from 0 for the narrowest images; every group has some images.
+        int64 ``(n,)``, from 0 for the narrowest images; no group is empty.
 
     Raises:
         TypeError: If an argument is of the wrong type.
-        ValueError: If a size is not positive and finite (the first is named), there are none, the shapes differ, or
-            ``num_buckets`` is not positive.
+        ValueError: If a size is not positive and finite (the first is named), the sizes are empty, the shapes differ,
+            or ``num_buckets`` is not positive.
     """
     width, height = _checked_sizes(widths, heights)
     return _cut([width / height], num_buckets)
@@ -274,69 +277,79 @@ def aspect_ratio_buckets(widths: Weights, heights: Weights, num_buckets: int) ->
 def size_buckets(widths: Weights, heights: Weights, num_buckets: int) -> IndexArray:
     """Return groups of images with similar widths and heights.
 
-    Groups are cut in two one by one: each time the group and the measure among width, height, area and ratio with the
-    largest standard deviation of the logarithm, times the number of images. The cut is made where the squared
-    deviations within the two parts are least. Images of one size are in one group. For batches of images that keep
-    their own size.
+    Use them for batches of images that keep their size. Groups are cut in two, one after the other. Each step takes the
+    group, and the measure among width, height, area and ratio, with the largest product of the number of images and
+    the standard deviation of the logarithm, and cuts where the squared deviations within the two parts are smallest.
+    Images of one size are in one group.
 
     Args:
         widths: Pixels of each image, ``(n,)``, positive.
         heights: As ``widths``.
-        num_buckets: Groups at most; fewer where there are fewer sizes.
+        num_buckets: Maximum number of groups; there are fewer if there are fewer sizes.
 
     Returns:
-        int64 ``(n,)``, from 0, in the order of the cuts, so that neighbours are parts of one earlier group; every
-        group has some images.
+        int64 ``(n,)``, from 0, in the order of the cuts, so that neighbouring groups are parts of one earlier group; no
+        group is empty.
 
     Raises:
         TypeError: If an argument is of the wrong type.
-        ValueError: As `aspect_ratio_buckets` does.
+        ValueError: As for `aspect_ratio_buckets`.
 
     Source:
-        The greedy cuts of Wu 1991, "Efficient statistical computations for optimal color quantization", Graphics
-        Gems II, which are along the axes alone; the place of a cut: Otsu 1979, "A threshold selection method from
-        gray-level histograms".
+        Greedy cuts: Wu 1991, "Efficient statistical computations for optimal color quantization", Graphics Gems II
+        (along the axes only). Place of a cut: Otsu 1979, "A threshold selection method from gray-level histograms".
     """
     width, height = _checked_sizes(widths, heights)
     return _cut([width, height, width * height, width / height], num_buckets)
 
 
 def _cut(measures: list[_Floats], num_buckets: int) -> IndexArray:
-    """Return the group of each image, cut by cut; each image has one positive number of each measure, ``(n,)``."""
+    """Return the group of each image.
+
+    Args:
+        measures: One positive number for each image, ``(n,)``, for each measure.
+        num_buckets: Maximum number of groups.
+    """
     num_buckets = checked_int("num_buckets", num_buckets, minimum=1)
-    # In whole numbers, whose sums are exact and the same on any machine.
+    # Sums of whole numbers are exact and the same on any machine.
     logs = [np.rint(np.log(measure) * 1e4).astype(np.int64) for measure in measures]
     groups = [np.arange(len(logs[0]))]
     while len(groups) < num_buckets:
         spread, g, m = max(
-            (_spread(values[own]), g, m) for g, own in enumerate(groups) for m, values in enumerate(logs)
+            (_spread(values[images]), g, m)
+            for g, images in enumerate(groups)
+            for m, values in enumerate(logs)
         )
         if spread == 0:
             break
         values = logs[m][groups[g]]
         ordered = np.sort(values)
-        below, sums = np.arange(1, len(values)), np.cumsum(ordered)
+        sums = np.cumsum(ordered)
+        # The between-class variance of Otsu for a cut after each value.
+        below = np.arange(1, len(values))
         above = len(values) - below
-        gaps = (sums[-1] - sums[:-1]) / above - sums[:-1] / below  # between the means of the two parts
-        gain = below * above * gaps**2
-        gain[ordered[1:] == ordered[:-1]] = 0
+        mean_differences = (sums[-1] - sums[:-1]) / above - sums[:-1] / below
+        gain = below * above * mean_differences**2
+        gain[ordered[1:] == ordered[:-1]] = 0  # equal values stay together
         is_low = values <= ordered[gain.argmax()]
         groups[g : g + 1] = groups[g][is_low], groups[g][~is_low]
-    group_of = np.empty(len(logs[0]), dtype=np.int64)
-    for group, own in enumerate(groups):
-        group_of[own] = group
-    return group_of
+    group_ids = np.empty(len(logs[0]), dtype=np.int64)
+    for group, images in enumerate(groups):
+        group_ids[images] = group
+    return group_ids
 
 
 def _spread(values: IndexArray) -> int:
-    """Return the squared product of number and standard deviation, exactly."""
+    """Return the exact square of the number of values times their standard deviation."""
     return len(values) * int((values * values).sum()) - int(values.sum()) ** 2
 
 
 def _checked_sizes(widths: Weights, heights: Weights) -> list[_Floats]:
     sides = [checked_weights("widths", widths), checked_weights("heights", heights)]
     for name, side in zip(("widths", "heights"), sides, strict=True):
-        refuse_first(name, side, side == 0, rule="be positive", remedy="give every image its size")
+        refuse_first(name, side, side == 0, rule="be positive", remedy="give the size of every image")
     if len(sides[0]) != len(sides[1]):
-        raise ValueError(f"{len(sides[0])} `widths` and {len(sides[1])} `heights`; give both for every image")
+        raise ValueError(
+            f"got {len(sides[0])} `widths` and {len(sides[1])} `heights`; give one of each for every image"
+        )
     return sides

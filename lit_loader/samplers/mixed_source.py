@@ -19,30 +19,30 @@ from lit_loader.types import IndexArray, Order
 class MixedSourceSampler(SizedSampler):
     """Repeats one pattern: ``counts[0]`` samples of the first source, then ``counts[1]`` of the second, and so on.
 
-    Batches and ranks' parts are consecutive positions, so where ``batch_size`` is ``sum(counts)`` every batch of
-    every rank is one repetition, whatever the world size, and where it is a multiple of that, several; then only a
-    last, partial batch that several ranks share can have another mix, and ``drop_last`` leaves that out.
+    Batches and the parts of ranks are consecutive positions. So with ``batch_size=sum(counts)`` every batch of every
+    rank is one repetition, for any world size; with a multiple of ``sum(counts)`` it is several. Only the last, partial
+    batch that several ranks share can have another mix; ``drop_last`` drops it.
 
-    A source's samples come in shuffled cycles that continue from epoch to epoch: none comes twice before all of them
-    came. A small source is repeated several times an epoch.
+    The samples of a source come in shuffled cycles that continue from epoch to epoch: no sample repeats before all of
+    them were visited. A small source is repeated several times an epoch.
 
-    Random access: a slice costs its own length and, once for each cycle of a source that it meets, a shuffle of
-    that source, of which the last two are kept (8 bytes a sample; nothing is stored for a source of more than 2**20).
+    Random access: a slice costs its length, and a shuffle for each cycle of a source that it touches. The last two
+    shuffles of a source are cached (8 bytes a sample; nothing is stored for a source of more than 2**20).
 
     Args:
         lengths: Number of samples of each source, in the order in which ``torch.utils.data.ConcatDataset`` holds them.
         counts: Samples of each source in a batch.
-        num_samples: Positions in an epoch, a multiple of ``sum(counts)``, or None for as many as are needed to visit
+        num_samples: Positions in an epoch, a multiple of ``sum(counts)``, or None for the smallest number that visits
             every sample of every source.
         seed: Seed of ``__iter__``; see `OrderSampler`.
 
     Attributes:
-        lengths, counts: As given, tuples.
+        lengths, counts: The arguments, as tuples.
 
     Raises:
         TypeError: If an argument is of the wrong type.
-        ValueError: If a length or a count is not positive (it is named), there are not as many of one as of the
-            other, or ``num_samples`` is not a multiple of ``sum(counts)``.
+        ValueError: If a length or a count is not positive (it is named), there are more of one than of the other, or
+            ``num_samples`` is not a multiple of ``sum(counts)``.
     """
 
     def __init__(
@@ -54,16 +54,16 @@ class MixedSourceSampler(SizedSampler):
         seed: int | None = None,
     ) -> None:
         super().__init__(seed=seed)
-        self.lengths = _checked_positive("lengths", lengths, remedy="leave an empty source out")
-        self.counts = _checked_positive("counts", counts, remedy="leave a source that is not wanted out")
+        self.lengths = _checked_positive("lengths", lengths, remedy="leave out an empty source")
+        self.counts = _checked_positive("counts", counts, remedy="leave out a source that you do not want")
         if len(self.lengths) != len(self.counts):
             raise ValueError(
-                f"`lengths` names {len(self.lengths)} sources and `counts` {len(self.counts)}: "
+                f"`lengths` has {len(self.lengths)} sources and `counts` has {len(self.counts)}: "
                 f"{self.lengths} and {self.counts}; give one count for each source"
             )
         size = sum(self.counts)
         if num_samples is None:
-            # The source that is largest for its count needs the most repetitions.
+            # The source with the largest ratio of length to count needs the most repetitions.
             num_samples = size * max(-(-n // k) for n, k in zip(self.lengths, self.counts, strict=True))
         self._length = checked_int("num_samples", num_samples, minimum=1)
         self._num_indices = sum(self.lengths)
@@ -80,24 +80,25 @@ class MixedSourceSampler(SizedSampler):
 
     def _positions(self, cycles: list[SliceableOrder], first: int, start: int, stop: int) -> IndexArray:
         """Return the indices at positions of an epoch that begins at ``first`` of the sequence."""
-        row = np.arange(first + start, first + stop)
-        repetitions, places = np.divmod(row, sum(self.counts))
-        begin = offset = 0
+        indices = np.arange(first + start, first + stop)
+        repetitions, places = np.divmod(indices, sum(self.counts))
+        begin = 0  # place of the source's first sample in the pattern
+        offset = 0  # index of the source's first sample
         for length, count, visits in zip(self.lengths, self.counts, cycles, strict=True):
-            here = np.flatnonzero((begin <= places) & (places < begin + count))
-            if len(here):
-                # A source's visits are in order along the sequence, so those of a slice are consecutive.
-                visit = int(repetitions[here[0]]) * count + int(places[here[0]]) - begin
-                row[here] = offset + visits[visit : visit + len(here)]
+            rows = np.flatnonzero((begin <= places) & (places < begin + count))
+            if len(rows):
+                # The visits of a source are in order along the sequence, so the visits of a slice are consecutive.
+                visit = int(repetitions[rows[0]]) * count + int(places[rows[0]]) - begin
+                indices[rows] = offset + visits[visit : visit + len(rows)]
             begin += count
             offset += length
-        return row
+        return indices
 
     def _identity(self) -> tuple[Any, ...]:
         return self._length, np.array(self.lengths), np.array(self.counts)
 
     def expected_visits(self) -> npt.NDArray[np.float64]:
-        """Return for a sample of source s how many positions the source has, over its length."""
+        """Return for each sample the number of positions of its source, divided by the source's length."""
         repetitions = self._length // sum(self.counts)
         return np.repeat(repetitions * np.array(self.counts) / self.lengths, self.lengths)
 

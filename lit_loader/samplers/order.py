@@ -1,11 +1,11 @@
 """Orders, the base of all samplers, and the batches that ranks take from an order.
 
-A sampler is a pure function of (seed, epoch) that returns an order: the dataset indices of the epoch as a sequence of
-which any slice can be read. A global batch is ``batch_size * world_size`` consecutive positions of an order; rank r
-takes the r-th contiguous part of it. What is left at the end, fewer positions than a global batch, is dropped with
-``drop_last``. Without it, it is a smaller batch on one rank, as in torch; on several ranks it is filled up to the next
-multiple of ``world_size`` from the start of the same order. So every rank has as many batches and as many samples as
-any other: a rank with one batch less would leave the others waiting in a collective for ever.
+A sampler is a pure function of (seed, epoch) that returns an order: a sequence of the epoch's dataset indices that can
+be sliced anywhere. A global batch is ``batch_size * world_size`` consecutive positions of an order; rank r takes the
+r-th contiguous part of it. ``drop_last`` drops the last, partial global batch. Without ``drop_last`` it is a smaller
+batch on one rank, as in torch; on several ranks it is filled up to the next multiple of ``world_size`` from the start
+of the same order. So all ranks have equally many batches and samples. A rank with one batch less would leave the others
+waiting in a collective forever.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ _BLOCK = 4096  # positions turned into Python ints at a time by __iter__
 
 
 class SliceableOrder:
-    """An order of which a function computes any slice; slices clamp as a list's do.
+    """An order whose slices are computed by a function; slices clamp as for a list.
 
     Args:
         length: Number of positions.
         positions: Takes ``0 <= start < stop <= length`` and returns the indices there, int64 ``(stop - start,)``. The
-            result depends on the arguments alone, never on what was read before.
+            result depends on the arguments alone, not on earlier calls.
     """
 
     def __init__(self, length: int, positions: Callable[[int, int], IndexArray]) -> None:
-        self._length, self._positions = length, positions
+        self._length = length
+        self._positions = positions
 
     def __len__(self) -> int:
         return self._length
@@ -52,10 +53,10 @@ class SliceableOrder:
 
 
 def array_order(indices: IndexArray) -> IndexArray:
-    """Return the order of indices that were computed as a whole: the array itself, whose slices are views.
+    """Return an array of indices as an order: the array itself, whose slices are views.
 
     Args:
-        indices: int64 array, shape ``(length,)``; it is made read-only, so give one that is not written to elsewhere.
+        indices: int64 array, shape ``(length,)``. It is made read-only, so do not pass an array that you write to.
     """
     if indices.ndim != 1 or indices.dtype != np.int64:
         raise ValueError(f"`indices` must be int64 of shape (n,), got {indices.dtype} {indices.shape}")
@@ -66,10 +67,10 @@ def array_order(indices: IndexArray) -> IndexArray:
 class OrderSampler(DistributedSampler[int], abc.ABC):
     """Base of the samplers: `order` gives the indices of an epoch as a random-access sequence.
 
-    It subclasses torch's ``DistributedSampler`` for one reason: Lightning replaces every sampler that is not one when
-    it runs on several ranks, and an `OrderSampler` must stay, because `lit_loader.DataLoader` shards the order itself.
-    Torch's constructor is not called; ``num_replicas`` is 1 and ``rank`` is 0, so iterating the sampler gives the whole
-    order, and ``num_samples`` is ``len(self)``.
+    It subclasses torch's ``DistributedSampler`` for one reason: on several ranks Lightning replaces any other sampler,
+    and an `OrderSampler` must stay, because `lit_loader.DataLoader` shards the order itself. Torch's constructor is not
+    called; ``num_replicas`` is 1 and ``rank`` is 0, so that iterating the sampler gives the whole order, and
+    ``num_samples`` is ``len(self)``.
 
     Determinism: ``order`` depends on the seed, the epoch and the sampler's arguments alone: the same bits on any
     machine and numpy version. Neither iterating nor reading an order changes the sampler.
@@ -81,17 +82,21 @@ class OrderSampler(DistributedSampler[int], abc.ABC):
 
     Attributes:
         seed: As given.
-        epoch: The epoch that `__iter__` gives, 0 until `set_epoch` is called.
-        num_epochs_set: How often `set_epoch` was called, so that a loader notices a call with the same epoch.
+        epoch: The epoch that `__iter__` yields, 0 until `set_epoch` is called.
+        num_epochs_set: Number of calls of `set_epoch`, so that a loader notices a call with the same epoch.
     """
 
     seed: int | None  # type: ignore[assignment] # torch's is an int
-    _fingerprinted: tuple[tuple[int, int, int], str] | None = None
+    _cached_fingerprint: tuple[tuple[int, int, int], str] | None = None
 
     def __init__(self, *, seed: int | None = None) -> None:
         self.seed = None if seed is None else checked_int("seed", seed)
-        self.epoch = self.num_epochs_set = 0
-        self.num_replicas, self.rank, self.drop_last = 1, 0, False
+        self.epoch = 0
+        self.num_epochs_set = 0
+        # Attributes of torch's DistributedSampler.
+        self.num_replicas = 1
+        self.rank = 0
+        self.drop_last = False
 
     @abc.abstractmethod
     def order(self, *, seed: int, epoch: int) -> Order:
@@ -114,27 +119,27 @@ class OrderSampler(DistributedSampler[int], abc.ABC):
 
     @property
     def revision(self) -> int:
-        """How often the settings that orders depend on were changed since the sampler was made.
+        """Number of times that settings which affect orders were changed since construction.
 
-        A loader drops a batch that it made ahead when this number has changed.
+        When it changes, a loader drops the batches that it has made ahead.
         """
         return 0
 
     def fingerprint(self) -> str:
-        """Return 32 hex digits that stand for everything the orders depend on but seed and epoch.
+        """Return 32 hex digits that identify all settings that orders depend on, without seed and epoch.
 
         Two samplers with the same fingerprint give the same orders, on any machine. The first call reads all settings,
-        a gigabyte a second; the result is kept until `revision` or a length changes.
+        at a gigabyte a second; the result is cached until `revision` or a length changes.
         """
         state = (self.revision, len(self), self.num_indices)
-        if self._fingerprinted is None or self._fingerprinted[0] != state:
-            self._fingerprinted = state, fingerprint_of(type(self).__name__, *self._identity())
-        return self._fingerprinted[1]
+        if self._cached_fingerprint is None or self._cached_fingerprint[0] != state:
+            self._cached_fingerprint = (state, fingerprint_of(type(self).__name__, *self._identity()))
+        return self._cached_fingerprint[1]
 
     def _identity(self) -> tuple[Any, ...]:
-        """Return what the orders depend on but seed and epoch: plain values and arrays of numbers.
+        """Return the settings that orders depend on, without seed and epoch: plain values and arrays of numbers.
 
-        A subclass with other settings than its length returns those too.
+        A subclass adds its settings.
         """
         return len(self), self.num_indices
 
@@ -145,7 +150,7 @@ class OrderSampler(DistributedSampler[int], abc.ABC):
     @property
     @abc.abstractmethod
     def num_indices(self) -> int:
-        """The length of the dataset: the sampler's indices lie in ``range(num_indices)``."""
+        """Length of the dataset: the sampler's indices are in ``range(num_indices)``."""
 
     @abc.abstractmethod
     def expected_visits(self) -> npt.NDArray[np.float64]:
@@ -174,12 +179,12 @@ class OrderSampler(DistributedSampler[int], abc.ABC):
         """Yield the whole order of `epoch`, for use outside of `lit_loader.DataLoader`.
 
         Raises:
-            RuntimeError: If several ranks are running: only `lit_loader.DataLoader` with a seed gives each its part.
+            RuntimeError: On several ranks: only `lit_loader.DataLoader` with a seed gives each rank its part.
         """
         if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
             raise RuntimeError(
-                f"{type(self).__name__} is iterated on world_size={distributed.get_world_size()} ranks, and every "
-                "one would see every sample; use it in lit_loader.DataLoader with seed=, which gives each rank its part"
+                f"{type(self).__name__} is iterated on world_size={distributed.get_world_size()} ranks, so every rank "
+                "would see every sample; use it in lit_loader.DataLoader with seed=, which gives each rank its part"
             )
         seed = self.seed
         if seed is None:
@@ -190,7 +195,7 @@ class OrderSampler(DistributedSampler[int], abc.ABC):
 
 
 class SizedSampler(OrderSampler):
-    """Base of the samplers whose lengths do not change; a subclass sets ``_length`` and ``_num_indices``."""
+    """Base of the samplers with fixed lengths; a subclass sets ``_length`` and ``_num_indices``."""
 
     _length: int
     _num_indices: int
@@ -200,7 +205,7 @@ class SizedSampler(OrderSampler):
 
     @property
     def num_indices(self) -> int:
-        """The length of the dataset: the sampler's indices lie in ``range(num_indices)``."""
+        """Length of the dataset: the sampler's indices are in ``range(num_indices)``."""
         return self._num_indices
 
 
@@ -211,9 +216,9 @@ class RankBatch(NamedTuple):
     """One rank's part of one global batch.
 
     Attributes:
-        positions: Consecutive positions in the global order; those of ``num_positions`` and more are
-            duplicates, of position ``p % num_positions``.
-        indices: The dataset indices there, int64, as many as positions.
+        positions: Consecutive positions in the global order. A position p of ``num_positions`` or more is a duplicate
+            of position ``p % num_positions``.
+        indices: The dataset index of each position, int64.
     """
 
     positions: range
@@ -221,13 +226,13 @@ class RankBatch(NamedTuple):
 
 
 def num_batches(num_positions: int, *, batch_size: int, world_size: int, drop_last: bool) -> int:
-    """Return how many batches each rank gets, the same for all.
+    """Return the number of batches of each rank, equal on all ranks.
 
     Args:
         num_positions: Length of the order, over all ranks, not negative.
         batch_size: Samples a batch on each rank.
         world_size: Number of ranks.
-        drop_last: Whether a partial global batch is left out.
+        drop_last: True to drop the last, partial global batch.
 
     Raises:
         TypeError: If ``batch_size`` or ``world_size`` is not an int.
@@ -241,7 +246,7 @@ def num_batches(num_positions: int, *, batch_size: int, world_size: int, drop_la
 def rank_batch(
     order: Order, batch: int, *, batch_size: int, rank: int, world_size: int, drop_last: bool, start: int = 0
 ) -> RankBatch:
-    """Return one rank's batch, in time that depends neither on the batch's number nor on the other ranks.
+    """Return one rank's batch; the time depends neither on the batch's number nor on the other ranks.
 
     Args:
         order: The epoch's order, over all ranks.
@@ -249,17 +254,17 @@ def rank_batch(
         batch_size: Samples a batch on each rank.
         rank: This rank, in ``range(world_size)``.
         world_size: Number of ranks.
-        drop_last: Whether a partial global batch is left out.
-        start: The position at which the first global batch begins; the positions before it are skipped.
+        drop_last: True to drop the last, partial global batch.
+        start: Position at which the first global batch begins; earlier positions are skipped.
 
     Raises:
-        IndexError: If there is no such batch.
+        IndexError: If ``batch`` is not a batch of this order.
         TypeError: If a size is not an int.
         ValueError: If an argument is out of range.
     """
     length = len(order)
     if not 0 <= start <= length:
-        raise ValueError(f"start={start} must lie in [0, {length}], the order's length")
+        raise ValueError(f"start={start} must be in [0, {length}], where {length} is the length of the order")
     count = num_batches(length - start, batch_size=batch_size, world_size=world_size, drop_last=drop_last)
     if not 0 <= rank < world_size:
         raise ValueError(f"rank={rank} does not exist with world_size={world_size}; ranks count from 0")
@@ -268,9 +273,10 @@ def rank_batch(
     first = start + batch * batch_size * world_size
     share = min(batch_size, -(-(length - first) // world_size))
     positions = range(first + rank * share, first + (rank + 1) * share)
-    # An order of a user's own need not clamp its slices, so no slice goes beyond the end.
+    # A user's order may not clamp its slices, so no slice goes beyond the end.
     indices = order[min(positions.start, length) : min(positions.stop, length)]
-    while len(indices) < share:  # several rounds if there are more ranks than positions
+    # Fill up from the start of the order. With more ranks than positions this takes several rounds.
+    while len(indices) < share:
         begin = (positions.start + len(indices)) % length
         indices = np.concatenate([indices, order[begin : min(begin + share - len(indices), length)]])
     return RankBatch(positions, indices)
@@ -280,9 +286,9 @@ def rank_batch(
 
 
 def fingerprint_of(*parts: Any) -> str:
-    """Return 32 hex digits for the parts; their order, number, types and an array's shape all matter.
+    """Return 32 hex digits that depend on the parts, their order, number and types, and the shapes of arrays.
 
-    An array is read in place, a gigabyte a second; it is copied only if it is not contiguous.
+    An array is read in place, at a gigabyte a second; only an array that is not contiguous is copied.
 
     Args:
         parts: None, bool, int, float, str and numpy arrays of numbers.
@@ -299,10 +305,11 @@ def fingerprint_of(*parts: Any) -> str:
         elif isinstance(part, float):  # numpy's float64 too, with the same text
             hasher.update(f"{float(part).hex()}\0".encode())
         elif part is None or isinstance(part, bool | int | str):
-            hasher.update(f"{part!a}\0".encode())  # a quoted string has no zero byte and is no number
+            # The quotes tell a string from a number, and an escaped string has no zero byte.
+            hasher.update(f"{part!a}\0".encode())
         else:
             raise TypeError(
-                f"a fingerprint is made of None, bool, int, float, str and arrays of numbers, got "
-                f"{type(part).__name__}; return these from `_identity`"
+                f"a fingerprint takes None, bool, int, float, str and arrays of numbers, got {type(part).__name__}; "
+                "return such values from `_identity`"
             )
     return hasher.hexdigest()

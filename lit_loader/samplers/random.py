@@ -19,7 +19,7 @@ from lit_loader.types import IndexArray, Order
 
 
 class _DatasetSampler(OrderSampler):
-    """Base of the samplers that visit every index of a dataset once.
+    """Base of the samplers that visit every index of a dataset once in an epoch.
 
     The length follows ``len(data_source)``, which may change between epochs.
     """
@@ -49,7 +49,7 @@ class SequentialSampler(_DatasetSampler, torch.utils.data.SequentialSampler):
 
     Args:
         data_source: The dataset, or its length.
-        seed: Accepted by every sampler; this one's order is the same for all seeds.
+        seed: Accepted for uniformity; the order is the same for all seeds.
 
     Raises:
         TypeError: If ``data_source`` has no length.
@@ -64,11 +64,11 @@ class RandomSampler(_DatasetSampler, torch.utils.data.RandomSampler):
     """A permutation of the indices; each epoch has its own.
 
     Up to 2**20 indices it is computed once an epoch by sorting hashes, in O(n log n) and 8 bytes an index. With more,
-    each position is computed by itself: without memory, and the first batch of a billion indices needs no preparation.
+    each position is computed independently, without memory, and the first batch of a billion indices comes at once.
 
     It is a subclass of torch's ``RandomSampler``, by which Lightning recognises a shuffled loader. For torch's
-    ``replacement`` and ``num_samples`` use `WeightedRandomSampler` with equal weights; torch's ``generator`` is
-    replaced by ``seed``. The length follows ``len(data_source)``, which may change between epochs.
+    ``replacement`` and ``num_samples`` use `WeightedRandomSampler` with equal weights; ``seed`` replaces torch's
+    ``generator``. The length follows ``len(data_source)``, which may change between epochs.
 
     Args:
         data_source: The dataset, or its length.
@@ -81,6 +81,7 @@ class RandomSampler(_DatasetSampler, torch.utils.data.RandomSampler):
 
     def __init__(self, data_source: Sized | int, *, seed: int | None = None) -> None:
         super().__init__(data_source, seed=seed)
+        # Lightning and other libraries read torch's attributes.
         self.replacement = False
         self.generator = None
         if len(self.data_source) == 0:
@@ -92,14 +93,14 @@ class RandomSampler(_DatasetSampler, torch.utils.data.RandomSampler):
 
 
 class SubsetRandomSampler(SizedSampler, torch.utils.data.SubsetRandomSampler):
-    """The given indices, each once an epoch; one that is given twice comes twice.
+    """A subset of the indices, each once an epoch; a repeated index comes as often as it is listed.
 
-    Torch's ``generator`` is replaced by ``seed``. With ``shuffle`` an epoch costs as much as that of a `RandomSampler`
-    over as many indices, without it nothing.
+    ``seed`` replaces torch's ``generator``. With ``shuffle`` an epoch costs as much as with a `RandomSampler` of the
+    same length; without it an epoch costs nothing.
 
     Args:
         indices: Indices of the dataset, shape ``(n,)``; a list, array or tensor. They are copied.
-        shuffle: Whether each epoch has an order of its own; if not, the indices come in the order given.
+        shuffle: True for a new order in each epoch, False for the order of ``indices``.
         num_indices: Length of the dataset, for `expected_visits`, or None for the largest index plus one.
         seed: Seed of ``__iter__``; see `OrderSampler`.
 
@@ -119,33 +120,34 @@ class SubsetRandomSampler(SizedSampler, torch.utils.data.SubsetRandomSampler):
         seed: int | None = None,
     ) -> None:
         OrderSampler.__init__(self, seed=seed)
-        self.indices = given = checked_integers("indices", indices).copy()
-        given.flags.writeable = False
+        self.indices = checked_integers("indices", indices).copy()
+        self.indices.flags.writeable = False
         self.shuffle = checked_flag("shuffle", shuffle)
         self.generator = None
         if num_indices is None:
-            num_indices = int(given.max(initial=-1)) + 1
+            num_indices = int(self.indices.max(initial=-1)) + 1
         self._num_indices = checked_int("num_indices", num_indices, minimum=0)
-        self._length = len(given)
-        rule = f"lie in [0, {num_indices}), num_indices being the length of the dataset"
-        refuse_first("indices", given, (given < 0) | (given >= num_indices), rule=rule)
+        self._length = len(self.indices)
+        wrong = (self.indices < 0) | (self.indices >= num_indices)
+        rule = f"be in [0, {num_indices}), where num_indices is the length of the dataset"
+        refuse_first("indices", self.indices, wrong, rule=rule)
 
     def order(self, *, seed: int, epoch: int) -> Order:
         """Return the indices, shuffled or not."""
         if not self.shuffle:
             return array_order(self.indices)
         places = shuffled(key64(seed, "shuffle", epoch), len(self.indices))
-        return SliceableOrder(len(places), partial(_taken, self.indices, places))
+        return SliceableOrder(len(places), partial(_subset_slice, self.indices, places))
 
     def _identity(self) -> tuple[Any, ...]:
         return self._num_indices, self.shuffle, self.indices
 
     def expected_visits(self) -> npt.NDArray[np.float64]:
-        """Return how often each index was given."""
+        """Return how often ``indices`` lists each index."""
         return np.bincount(self.indices, minlength=self._num_indices).astype(np.float64)
 
 
-def _taken(indices: IndexArray, places: Order, start: int, stop: int) -> IndexArray:
+def _subset_slice(indices: IndexArray, places: Order, start: int, stop: int) -> IndexArray:
     return indices[places[start:stop]]
 
 

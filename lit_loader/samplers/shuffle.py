@@ -1,4 +1,4 @@
-"""Shuffles: by sorting, by a Feistel network that computes any position by itself, and endless shuffled cycles."""
+"""Shuffles: a sort, a Feistel network that computes each position independently, and endless shuffled cycles."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from lit_loader.seeding import hash_u64, key64
 from lit_loader.types import IndexArray, Order
 
 _MOST_SORTED = 1 << 20  # indices; a shuffle of more is not stored
-_BLOCKS_KEPT = 2  # the present block of a loader, and the first one, which fills up its last batch
+_NUM_CACHED = (
+    2  # blocks: the current one, and the first one, whose indices fill up the last batch of an epoch
+)
 
-_ROUNDS = 8  # 6 and more could not be distinguished from a true shuffle in tests, 3 could easily
+_ROUNDS = 8  # tests could not distinguish 6 or more rounds from a true shuffle, and easily distinguished 3
 _FEISTEL_BLOCK = 4096  # positions at a time; for fewer, the overhead of numpy's calls dominates
-_MIX1, _MIX2 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
-_32, _29 = np.uint64(32), np.uint64(29)
+_MIX1 = np.uint64(0x9E3779B97F4A7C15)
+_MIX2 = np.uint64(0xD6E8FEB86659FD93)
+_29 = np.uint64(29)
+_32 = np.uint64(32)
 
 _CYCLES_BLOCK = 1 << 14  # visits computed at a time, rounded up to whole cycles
 
@@ -30,8 +34,8 @@ _U64Array = npt.NDArray[np.uint64]
 def permutation(key: int, length: int) -> IndexArray:
     """Return a random permutation of ``range(length)``, int64, in O(length log length).
 
-    The indices sorted by 64 hashed bits each. `hash_u64` is a bijection of the position for a given key,
-    so there are no ties to break, and sorting is exact: the same bits on any machine and numpy version.
+    The indices are sorted by a 64-bit hash of each. For a given key `hash_u64` is a bijection, so there are no ties to
+    break, and the sort is exact: the result is the same on any machine and numpy version.
 
     Args:
         key: A 64-bit key, as ``seeding.key64`` gives it.
@@ -47,16 +51,17 @@ def shuffled(key: int, length: int) -> Order:
 
 
 class _Blocks:
-    """The positions of an order, computed in blocks. The last ones are kept, so that consecutive slices are cheap.
+    """Positions of an order, computed in blocks; the last blocks are cached, so that consecutive slices are cheap.
 
     Args:
-        size: Positions of a block.
-        make_block: Returns the indices of the block of a number, at positions ``number * size`` and following.
+        size: Positions in a block.
+        make_block: Returns the indices of block ``number``, which begins at position ``number * size``.
     """
 
     def __init__(self, size: int, make_block: Callable[[int], Order]) -> None:
-        self._size, self._make_block = size, make_block
-        self._kept: tuple[tuple[int, Order], ...] = ()
+        self._size = size
+        self._make_block = make_block
+        self._cache: tuple[tuple[int, Order], ...] = ()
 
     def positions(self, start: int, stop: int) -> IndexArray:
         """Return a copy of the indices at these positions."""
@@ -69,26 +74,27 @@ class _Blocks:
         )
 
     def _block(self, number: int) -> Order:
-        for kept_number, block in self._kept:
-            if kept_number == number:
+        for cached_number, block in self._cache:
+            if cached_number == number:
                 return block
         block = self._make_block(number)
-        # One assignment of a new tuple, so that threads which read the same order at worst make a block twice.
-        self._kept = ((number, block), *self._kept[: _BLOCKS_KEPT - 1])
+        # Several threads may read the same order. The assignment of a new tuple is atomic, so the worst case is that
+        # two threads compute the same block.
+        self._cache = ((number, block), *self._cache[: _NUM_CACHED - 1])
         return block
 
 
 def feistel_order(key: int, length: int) -> SliceableOrder:
     """Return a pseudorandom permutation of ``range(length)``; any position costs the same and nothing is stored.
 
-    A position is written as two digits, x in Z_a and y in Z_b with a * b >= length, a about the square root. Eight
-    times a hash of one digit is added to the other one, modulo its base. Each step is invertible, so the result is a
-    permutation of ``range(a * b)``. Results of ``length`` or more are permuted again until they are below (cycle
-    walking); for lengths above a million that is fewer than one in a thousand.
+    A position is written as two digits, x in Z_a and y in Z_b with a * b >= length, where a is about the square root.
+    Each of eight rounds adds a hash of one digit to the other one, modulo its base. A round is invertible, so the
+    result is a permutation of ``range(a * b)``. Results of ``length`` or more are permuted again until they are smaller
+    (cycle walking); for lengths above a million this concerns fewer than one in a thousand.
 
-    Of the length! permutations it reaches as many as there are keys, as any seeded shuffle does; positions, pairs,
-    differences and epochs cannot be distinguished from those of a true one (`tests/samplers/test_feistel.py`). It is
-    for lengths above 2**20: digits with few values would need more rounds.
+    Like any seeded shuffle it reaches only as many of the length! permutations as there are keys. Tests could not
+    distinguish its positions, pairs, differences and epochs from a true shuffle (`tests/samplers/test_feistel.py`). Use
+    it for lengths above 2**20: digits with few values would need more rounds.
 
     Args:
         key: A 64-bit key, as ``seeding.key64`` gives it.
@@ -103,48 +109,53 @@ def feistel_order(key: int, length: int) -> SliceableOrder:
 
 
 def _feistel_block(keys: _U64Array, length: int, number: int) -> IndexArray:
-    """Return the indices at positions ``number * 4096`` and following, up to the length."""
+    """Return the indices of one block of 4096 positions; the last block of an order may be shorter."""
     start = number * _FEISTEL_BLOCK
-    values = _mixed(np.arange(start, min(start + _FEISTEL_BLOCK, length), dtype=np.uint64), keys, length)
+    stop = min(start + _FEISTEL_BLOCK, length)
+    values = _permuted(np.arange(start, stop, dtype=np.uint64), keys, length)
+    # Cycle walking: the network permutes range(a * b), which is slightly more than range(length).
     outside = np.flatnonzero(values >= length)
     while len(outside):
-        values[outside] = _mixed(values[outside], keys, length)
+        values[outside] = _permuted(values[outside], keys, length)
         outside = outside[values[outside] >= length]
     return values.view(np.int64)
 
 
-def _mixed(values: _U64Array, keys: _U64Array, length: int) -> _U64Array:
+def _permuted(values: _U64Array, keys: _U64Array, length: int) -> _U64Array:
     """Return the permutation of ``range(a * b)`` at these positions."""
     root = math.isqrt(length - 1) + 1
-    a, b = np.uint64(root), np.uint64(-(-length // root))
+    a = np.uint64(root)
+    b = np.uint64(-(-length // root))
     x, y = np.divmod(values, b)
     with np.errstate(over="ignore"):
         for number in range(0, len(keys), 2):
-            x = _added(x, y, keys[number], a)
-            y = _added(y, x, keys[number + 1], b)
+            x = _add_hash(x, y, keys[number], a)
+            y = _add_hash(y, x, keys[number + 1], b)
         return x * b + y
 
 
-def _added(digit: _U64Array, other: _U64Array, key: np.uint64, base: np.uint64) -> _U64Array:
+def _add_hash(digit: _U64Array, other: _U64Array, key: np.uint64, base: np.uint64) -> _U64Array:
     """Return ``(digit + hash(key, other)) % base``, all below 2**32."""
     mixed = other * _MIX1
     mixed += key
     mixed ^= mixed >> _29
     mixed *= _MIX2
     mixed >>= _32
+    # The high half of a 32-bit hash times the base is uniform in [0, base), again without a division.
     mixed *= base
     mixed >>= _32
     mixed += digit
-    added: _U64Array = np.minimum(mixed, mixed - base)  # below the base the difference wraps, and is larger
-    return added
+    # Modulo without a division: where mixed is below the base, the unsigned difference wraps and is larger.
+    result: _U64Array = np.minimum(mixed, mixed - base)
+    return result
 
 
 def shuffled_cycles(key: int, count: int, start: int, stop: int) -> IndexArray:
     """Return visits ``start`` to ``stop - 1`` to the indices ``range(count)``.
 
-    Visits ``k * count`` to ``(k + 1) * count - 1`` are cycle k: a random permutation of the indices, sorted
-    by 64 hashed bits each; so a visit is a pure function of (key, count, its number). The cost is that of
-    the whole cycles that the visits lie in.
+    Visits ``k * count`` to ``(k + 1) * count - 1`` are cycle k, a random permutation of the indices, sorted by a
+    64-bit hash of each. So a visit is a pure function of (key, count, its number). Every cycle that contains one of the
+    visits is computed as a whole.
 
     Args:
         key: A 64-bit key, as ``seeding.key64`` gives it.
@@ -156,7 +167,7 @@ def shuffled_cycles(key: int, count: int, start: int, stop: int) -> IndexArray:
         int64 array, shape ``(stop - start,)``.
     """
     cycles = np.arange(start // count, (stop - 1) // count + 1)
-    # Place p of cycle k hashes k * count + p, so each cycle is sorted by bits of its own.
+    # Place p of cycle k hashes k * count + p, so that each cycle is sorted by different hashes.
     hashes = hash_u64(key, cycles[:, None] * count + np.arange(count))
     ranked = np.argsort(hashes, axis=1, kind="stable").reshape(-1)
     return ranked[start - int(cycles[0]) * count :][: stop - start].astype(np.int64, copy=False)
@@ -165,9 +176,9 @@ def shuffled_cycles(key: int, count: int, start: int, stop: int) -> IndexArray:
 def cycles_order(key: int, count: int) -> SliceableOrder:
     """Return an endless order: shuffled cycles of ``range(count)``, one after the other.
 
-    A block is as many whole cycles as make 16,384 visits, or one cycle of more indices. It costs a sort and 8 bytes a
-    visit, and the last two blocks are kept. With more than 2**20 indices a cycle is a `feistel_order` instead, which
-    computes each visit by itself and stores nothing.
+    A block holds whole cycles: as many as make 16,384 visits, or one cycle of more indices. It costs a sort and 8 bytes
+    a visit, and the last two blocks are cached. With more than 2**20 indices a cycle is a `feistel_order` instead,
+    which computes each visit independently and stores nothing.
 
     Args:
         key: A 64-bit key.

@@ -17,8 +17,9 @@ from lit_loader.seeding import hash_u64, key64
 from lit_loader.types import IndexArray, Order
 
 _MAX_WEIGHTS = 2**31 - 1  # an index takes 31 of a column's 63 bits, its units the other 32
-_CHUNK = 1 << 16  # weights, columns or draws at a time: what the arrays of one chunk need stays in cache
-_LOW32, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
+_CHUNK = 1 << 16  # weights, columns or draws at a time, so that the arrays of a chunk fit in the cache
+_LOW32 = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
 _SQRT_HALF = 0.5**0.5
 
 
@@ -27,25 +28,25 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
 ):
     """Draws index i with probability ``weights[i] / sum(weights)``.
 
-    With replacement the draws are independent, and each is computed by itself from an alias table that is built once in
-    linear time (8 bytes a weight). Without replacement the indices are sorted by exponential keys, which gives the same
-    distribution as drawing one after the other from those left; this costs O(n log n) whenever an order is made.
+    With replacement the draws are independent. Each is computed from an alias table, without the draws before it; the
+    table is built once in linear time (8 bytes a weight). Without replacement the indices are sorted by exponential
+    keys, which has the same distribution as drawing from the remaining indices one by one; this takes O(n log n) for
+    each order.
 
     The signature is torch's without ``generator``: an order is a function of (seed, epoch).
 
     Args:
         weights: One number an index, shape ``(n,)``: a list, array, memory map, tensor or Arrow column; they need not
             sum to one. They are copied once, to float64 (8 bytes a weight), so later changes by the caller have no
-            effect on the sampler, and nothing is read from a file or a column after that.
+            effect, and a memory map or column is read only once.
         num_samples: Positions in an epoch, or None for ``len(weights)``.
         replacement: Whether an index may come more than once in an epoch.
         seed: Seed of ``__iter__``; see `OrderSampler`.
 
     Raises:
         TypeError: If an argument is of the wrong type.
-        ValueError: If a weight is negative, infinite or NaN (the first is named), all are zero, the shape
-            is wrong, or ``num_samples`` is not positive or, without replacement, above the number of
-            positive weights.
+        ValueError: If a weight is negative, infinite or NaN (the first is named), all weights are zero, the shape is
+            wrong, or ``num_samples`` is not positive or, without replacement, above the number of positive weights.
 
     Source:
         With replacement: see `AliasTable`. Without: Efraimidis and Spirakis 2006, "Weighted random
@@ -63,54 +64,56 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
         OrderSampler.__init__(self, seed=seed)
         checked = checked_weights("weights", weights)
         if len(checked) > _MAX_WEIGHTS:
-            raise ValueError(f"`weights` may have {_MAX_WEIGHTS} entries, got {len(checked)}")
-        self._length, self._num_indices = checked_num_samples(num_samples, len(checked)), len(checked)
+            raise ValueError(f"`weights` must have at most {_MAX_WEIGHTS} entries, got {len(checked)}")
+        self._length = checked_num_samples(num_samples, len(checked))
+        self._num_indices = len(checked)
         self.replacement = checked_flag("replacement", replacement)
         self.generator = None
         self._revision = 0
-        self._take(checked)
+        self._use_weights(checked)
 
-    def _take(self, weights: npt.NDArray[np.float64]) -> None:
-        """Use these weights, if there are enough positive ones."""
+    def _use_weights(self, weights: npt.NDArray[np.float64]) -> None:
+        """Replace the weights after a check that enough of them are positive."""
         num_positive = int(np.count_nonzero(weights))
         if not self.replacement and self._length > num_positive:
             raise ValueError(
                 f"num_samples={self._length} exceeds the {num_positive} positive weights, and "
                 "without replacement each index comes at most once; lower num_samples or set replacement=True"
             )
-        self._weights, self._num_positive = weights, num_positive
+        self._weights = weights
+        self._num_positive = num_positive
         self._table: AliasTable | None = None
 
     def set_weights(self, weights: Weights) -> None:
-        """Set other weights: orders that are made after this call use them, those made before do not.
+        """Replace the weights. Later orders use the new weights; existing orders do not change.
 
         Call it between two epochs, on all ranks, with the same weights. A `lit_loader.DataLoader` then drops batches of
         the next epoch that it has made ahead.
 
         Args:
-            weights: As the constructor takes them, as many as there are; they are copied.
+            weights: As many weights as before, in any form that the constructor takes; they are copied.
 
         Raises:
-            TypeError: As the constructor does.
-            ValueError: As the constructor does, or if there are more or fewer weights. The sampler is left as it was.
+            TypeError: As for the constructor.
+            ValueError: As for the constructor, or if the number of weights differs. The sampler stays unchanged.
         """
         checked = checked_weights("weights", weights)
         if len(checked) != len(self._weights):
             raise ValueError(
-                f"`weights` must stay {len(self._weights)}, one an index, got {len(checked)}; make a new sampler for "
-                "a dataset of another length"
+                f"`weights` must have {len(self._weights)} entries, one an index, got {len(checked)}; make a new "
+                "sampler for a dataset of another length"
             )
-        self._take(checked)
+        self._use_weights(checked)
         self._revision += 1
 
     @property
     def revision(self) -> int:
-        """How often `set_weights` was called."""
+        """Number of calls of `set_weights`."""
         return self._revision
 
     @property
     def weights(self) -> torch.Tensor:  # type: ignore[override] # a writeable attribute in torch
-        """A copy of the weights, float64 ``(n,)``."""
+        """Copy of the weights, float64 ``(n,)``."""
         return torch.tensor(self._weights)
 
     def order(self, *, seed: int, epoch: int) -> Order:
@@ -127,11 +130,11 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
         """Return ``num_samples * weights / sum(weights)``; without replacement, 1 for every positive weight.
 
         Raises:
-            ValueError: Without replacement, if fewer are drawn than have a positive weight: the expectation
-                then has no closed form.
+            ValueError: Without replacement, if there are fewer draws than positive weights: the expectation then has
+                no closed form.
         """
         if self.replacement:
-            scaled = self._weights / self._weights.max()
+            scaled = self._weights / self._weights.max()  # so that the sum does not overflow
             result: npt.NDArray[np.float64] = scaled * (self._length / scaled.sum())
             return result
         if self._length < self._num_positive:
@@ -146,14 +149,15 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
         return self._length, self.replacement, self._weights
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_table": None}  # built again when needed, which is cheaper than pickling it
+        # Building the table again is cheaper than pickling it.
+        return {**self.__dict__, "_table": None}
 
 
 def exponential_order(weights: npt.NDArray[np.float64], num_samples: int, *, key: int) -> IndexArray:
     """Return ``num_samples`` indices drawn one after the other without replacement.
 
-    Index i gets the key ``-log(u_i) / w_i``, u_i uniform in (0, 1); the smallest keys are drawn, in their order.
-    (Efraimidis and Spirakis take the largest ``u ** (1 / w)``, whose logarithm this is, negated.)
+    Index i gets the key ``-log(u_i) / w_i``, u_i uniform in (0, 1); the smallest keys are drawn, in ascending order.
+    (The key is the negated logarithm of ``u ** (1 / w)``, whose largest values Efraimidis and Spirakis take.)
 
     Args:
         weights: float64, shape ``(n,)``, finite, not negative.
@@ -161,17 +165,18 @@ def exponential_order(weights: npt.NDArray[np.float64], num_samples: int, *, key
         key: A 64-bit key.
     """
     bits = hash_u64(key, np.arange(len(weights), dtype=np.int64)) >> np.uint64(12)
-    numbers = _minus_log((bits.astype(np.float64) + 0.5) * 2.0**-52)  # exact, and neither 0 nor 1
+    exponentials = _minus_log((bits.astype(np.float64) + 0.5) * 2.0**-52)  # of exact numbers, neither 0 nor 1
     with np.errstate(divide="ignore", over="ignore"):  # inf for weights of 0 or 1e-308 of the largest
-        keys = numbers / (weights / weights.max())
+        keys = exponentials / (weights / weights.max())
     keys[weights == 0] = np.nan  # sorts last, after inf
+    # Select before sorting: only the drawn keys need an order.
     last = np.partition(keys, num_samples - 1)[num_samples - 1]
     drawn = np.flatnonzero(keys <= last)  # more than ``num_samples`` only if keys are equal
     return drawn[np.argsort(keys[drawn], kind="stable")[:num_samples]].astype(np.int64, copy=False)
 
 
 def _minus_log(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return -log(x), x > 0, from exactly rounded operations alone.
+    """Return -log(x), x > 0, computed with exactly rounded operations only.
 
     numpy's log differs in the last bit between processors, and an order must not. log(m * 2**e) is
     e * log(2) + 2 * atanh((m - 1) / (m + 1)); the series ends where its terms fall below 2**-53.
@@ -196,9 +201,10 @@ def _minus_log(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def weight_units(weights: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64], int]:
     """Return the weights as integer units that sum to exactly ``n * 2**bits``, and ``bits``.
 
-    Integers make the table exact and the same on every machine; ``bits`` is 40, fewer above 2**23 weights (36 for 1e8).
-    A positive weight gets at least one unit. The units that rounding leaves, at most one for each weight, are divided
-    equally among the weights of at least the mean, so the error of a probability is below ``2**(1 - bits)``, 2e-12.
+    With integers the table is exact and the same on every machine. ``bits`` is 40, fewer above 2**23 weights (36 for
+    1e8). A positive weight gets at least one unit. Rounding leaves over at most one unit for each weight; these are
+    divided equally among the weights of at least the mean. So the error of a probability is below ``2**(1 - bits)``,
+    which is 2e-12 for 40 bits.
 
     Args:
         weights: float64, shape ``(n,)``, finite, not negative, not all zero, n < 2**31.
@@ -208,41 +214,43 @@ def weight_units(weights: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64
     """
     length = len(weights)
     bits = min(40, 63 - length.bit_length())
-    # Scaled first, so that the sum does not overflow and the quotients are not subnormal. The sum is cumulative,
-    # because its order of additions is defined, unlike that of np.sum.
-    largest, total = weights.max(), 0.0
+    # Weights are scaled first, so that the sum does not overflow and the quotients are not subnormal. The order of
+    # additions is defined for np.cumsum, but not for np.sum.
+    largest = weights.max()
+    total = 0.0
     for start in range(0, length, _CHUNK):
         scaled = weights[start : start + _CHUNK] / largest
         scaled[0] += total
         total = float(np.cumsum(scaled)[-1])
     units = np.empty(length, dtype=np.int64)
     for start in range(0, length, _CHUNK):
-        given, filled = weights[start : start + _CHUNK], units[start : start + _CHUNK]
-        scaled = given / largest
+        weight_chunk = weights[start : start + _CHUNK]
+        unit_chunk = units[start : start + _CHUNK]
+        scaled = weight_chunk / largest
         scaled *= length / total
         scaled *= 2.0**bits  # exact, as a power of two
-        filled[:] = scaled
-        filled[(filled == 0) & (given > 0)] = 1
-    takes = min(1 << bits, int(units.max()))
-    num_takers = sum(int(np.count_nonzero(part >= takes)) for part in _chunks(units))
-    each, left = divmod((length << bits) - int(units.sum()), num_takers)
-    for part in _chunks(units):
-        takers = np.flatnonzero(part >= takes)
-        part[takers] += each
-        part[takers[:left]] += 1
-        left -= min(left, len(takers))
+        unit_chunk[:] = scaled
+        unit_chunk[(unit_chunk == 0) & (weight_chunk > 0)] = 1
+    threshold = min(1 << bits, int(units.max()))
+    num_takers = sum(int(np.count_nonzero(chunk >= threshold)) for chunk in _chunks(units))
+    share, remainder = divmod((length << bits) - int(units.sum()), num_takers)
+    for chunk in _chunks(units):
+        takers = np.flatnonzero(chunk >= threshold)
+        chunk[takers] += share
+        chunk[takers[:remainder]] += 1
+        remainder -= min(remainder, len(takers))
     return units, bits
 
 
 class AliasTable:
     """Walker's alias table, built in linear time without a loop over the weights.
 
-    Column i gives i for the first ``own[i]`` of its ``2**bits`` units and ``alias[i]`` for the rest. The deficits of
-    the columns with too few units (light) are laid along one line, the excesses of those with too many (heavy) along
-    another. A light column is filled by the heavy one in whose excess its deficit begins. A heavy column whose excess
-    ends inside a deficit gets the missing units from the next heavy one. So two prefix sums and two binary searches
-    replace Vose's two stacks, in exact integers. Both lines are processed in chunks, and a column's result is stored in
-    the place of its units, so 8 bytes a weight are enough.
+    Column i gives i for the first ``own_units[i]`` of its ``2**bits`` units and ``alias[i]`` for the others. The
+    deficits of the columns with too few units (light) are laid along one line, the excesses of the columns with too
+    many units (heavy) along another. A light column is filled by the heavy column in whose excess its deficit begins. A
+    heavy column whose excess ends inside a deficit gets the missing units from the next heavy column. So two prefix
+    sums and two binary searches replace Vose's two stacks, in exact integers. Both lines are processed in chunks, and
+    a column's result overwrites its units, so the table needs only 8 bytes a weight.
 
     Args:
         weights: As `weight_units` takes them.
@@ -254,50 +262,56 @@ class AliasTable:
     """
 
     def __init__(self, weights: npt.NDArray[np.float64]) -> None:
-        self._columns, self.bits = weight_units(weights)  # alias in the high bits, own in the low ones
+        # Before _fill() the units of each column; after it the alias in the high bits and own_units in the low bits.
+        self._columns, self.bits = weight_units(weights)
         _fill(self._columns, self.bits)
         self._columns.flags.writeable = False
 
     def draw(self, key: int, start: int, stop: int) -> IndexArray:
         """Return draws number ``start`` to ``stop - 1``, independent of each other, int64.
 
-        One 64-bit hash h of the draw's number gives both the column and the place in it: h * n has 128 bits, the high
-        64 are the column (with a bias below n / 2**64), the low 64 the place.
+        One 64-bit hash h of the draw's number gives both the column and the place in the column: h * n has 128 bits;
+        the high 64 bits are the column (with a bias below n / 2**64), the low 64 bits are the place.
         """
-        result, length = np.arange(start, stop, dtype=np.int64), np.uint64(len(self._columns))
-        for drawn in _chunks(result):
-            hashes = hash_u64(key, drawn)
+        result = np.arange(start, stop, dtype=np.int64)
+        length = np.uint64(len(self._columns))
+        for chunk in _chunks(result):
+            hashes = hash_u64(key, chunk)
+            # The high 64 bits of the product, from products of 32-bit halves that do not overflow.
             column = ((hashes & _LOW32) * length >> _32) + (hashes >> _32) * length
             column >>= _32
-            place = hashes * length >> np.uint64(64 - self.bits)  # the product wraps: its low 64 bits
+            place = hashes * length >> np.uint64(64 - self.bits)  # the product wraps to its low 64 bits
             columns = column.view(np.int64)
-            found = self._columns[columns]
-            np.right_shift(found, self.bits, out=drawn)
-            found &= (1 << self.bits) - 1
-            np.copyto(drawn, columns, where=place.view(np.int64) < found)
+            values = self._columns[columns]
+            np.right_shift(values, self.bits, out=chunk)  # the alias
+            values &= (1 << self.bits) - 1  # own_units
+            np.copyto(chunk, columns, where=place.view(np.int64) < values)
         return result
 
 
 def _fill(columns: IndexArray, bits: int) -> None:
-    """Turn the units of all columns into alias and own, in place.
+    """Turn the units of all columns into alias and own_units, in place.
 
-    A finished column is stored inverted, so below zero, until all are finished, so that it is not processed again.
+    A finished column is stored inverted, as a negative number, until all are finished, so that it is not processed
+    twice.
     """
     column = 1 << bits
-    lights, heavies = _unfilled(columns, column, heavy=False), _unfilled(columns, column, heavy=True)
-    light, heavy = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    bounds = np.zeros(1, dtype=np.int64)  # light[k]'s deficit lies from bounds[k] to bounds[k + 1]
-    ends = np.zeros(0, dtype=np.int64)  # heavy[k]'s excess ends at ends[k]
+    light_chunks = _unfilled(columns, column, heavy=False)
+    heavy_chunks = _unfilled(columns, column, heavy=True)
+    light = np.empty(0, dtype=np.int64)
+    heavy = np.empty(0, dtype=np.int64)
+    bounds = np.zeros(1, dtype=np.int64)  # the deficit of light[k] is from bounds[k] to bounds[k + 1]
+    ends = np.zeros(0, dtype=np.int64)  # the excess of heavy[k] ends at ends[k]
     while True:
         if len(light) == 0:
-            light, lacks = next(lights, (light, light))
-            bounds = np.cumsum(np.append(bounds[-1:], lacks))
-        while len(heavy) < 2:  # the last one stays until its successor is found
-            more, over = next(heavies, (heavy[:0], heavy[:0]))
-            if len(more) == 0:
+            light, deficits = next(light_chunks, (light, light))
+            bounds = np.cumsum(np.append(bounds[-1:], deficits))
+        while len(heavy) < 2:  # a heavy column is finished by its successor, so the last one must wait
+            next_heavy, excesses = next(heavy_chunks, (heavy[:0], heavy[:0]))
+            if len(next_heavy) == 0:
                 break
-            heavy = np.append(heavy, more)
-            ends = np.append(ends, ends.max(initial=0) + np.cumsum(over))
+            heavy = np.append(heavy, next_heavy)
+            ends = np.append(ends, ends.max(initial=0) + np.cumsum(excesses))
         if len(light) == 0 and len(heavy) == 1:
             break
         num_light = int(np.searchsorted(bounds[:-1], ends[-1], side="left"))
@@ -305,24 +319,29 @@ def _fill(columns: IndexArray, bits: int) -> None:
         givers = heavy[np.searchsorted(ends, bounds[:num_light], side="right")]
         columns[light[:num_light]] = ~(givers << bits | columns[light[:num_light]])
         # Both lines have the same length, so every excess ends within the deficits.
-        done, end = heavy[:num_heavy], ends[:num_heavy]
-        own = column - (bounds[np.searchsorted(bounds, end, side="left")] - end)
-        full = own == column  # one unit too many for the low bits: as its own alias it needs none
-        own[full] = 0
-        columns[done] = ~(np.where(full, done, heavy[1 : num_heavy + 1]) << bits | own)
-        light, bounds = light[num_light:], bounds[num_light:]
-        heavy, ends = heavy[num_heavy:], ends[num_heavy:]
-    columns[heavy] = ~(heavy << bits)  # the last is full
+        finished = heavy[:num_heavy]
+        finished_ends = ends[:num_heavy]
+        own_units = column - (bounds[np.searchsorted(bounds, finished_ends, side="left")] - finished_ends)
+        full = (
+            own_units == column
+        )  # one unit too many for the low bits; as its own alias the column needs none
+        own_units[full] = 0
+        columns[finished] = ~(np.where(full, finished, heavy[1 : num_heavy + 1]) << bits | own_units)
+        light = light[num_light:]
+        bounds = bounds[num_light:]
+        heavy = heavy[num_heavy:]
+        ends = ends[num_heavy:]
+    columns[heavy] = ~(heavy << bits)  # the last column is full
     np.invert(columns, out=columns)
 
 
 def _unfilled(columns: IndexArray, column: int, *, heavy: bool) -> Iterator[tuple[IndexArray, IndexArray]]:
     """Yield the unfinished columns of one kind, chunk by chunk, with their deficits or excesses."""
     for start in range(0, len(columns), _CHUNK):
-        part = columns[start : start + _CHUNK]
-        places = np.flatnonzero(part >= column if heavy else (part >= 0) & (part < column))
+        chunk = columns[start : start + _CHUNK]
+        places = np.flatnonzero(chunk >= column if heavy else (chunk >= 0) & (chunk < column))
         if len(places):
-            yield places + start, np.abs(part[places] - column)
+            yield places + start, np.abs(chunk[places] - column)
 
 
 def _chunks(array: IndexArray) -> Iterator[IndexArray]:

@@ -123,11 +123,11 @@ PARTS = {
     "its own part": Part,
 }
 REFUSED = {
-    Unmarked: r"Unmarked gives its ranks other indices (rank 0: ",
-    Unsized: r"Unsized gives its ranks other indices (rank 0: num_batches=None",
-    Longer: r"Longer gives its ranks other indices (rank 0: ",
-    LongerPart: "LongerPart gives its ranks other numbers of batches (rank 0: 2; rank 1: 4",
-    Broken: "Broken gives its ranks other indices (rank 0: ",
+    Unmarked: r"Unmarked gives different indices on different ranks (rank 0: ",
+    Unsized: r"Unsized gives different indices on different ranks (rank 0: num_batches=None",
+    Longer: r"Longer gives different indices on different ranks (rank 0: ",
+    LongerPart: "LongerPart gives different numbers of batches on different ranks (rank 0: 2; rank 1: 4",
+    Broken: "Broken gives different indices on different ranks (rank 0: ",
 }
 
 

@@ -64,7 +64,9 @@ def test_what_differs_is_refused_on_every_rank_with_the_values_of_all():
     for error in compared([[[0, 2]], [[1, 3]]], num_batches=[1, 1]):
         text = str(error)
         assert isinstance(error, ValueError)
-        assert text.startswith("Mine gives its ranks other indices (rank 0: num_batches=1, digest=")
+        assert text.startswith(
+            "Mine gives different indices on different ranks (rank 0: num_batches=1, digest="
+        )
         assert "first=[[0, 2]]; rank 1: num_batches=1" in text
         assert "first=[[1, 3]])" in text
         assert "`rank` and `num_replicas`" in text
@@ -106,7 +108,9 @@ def test_a_sampler_that_raises_on_one_rank_leaves_no_other_waiting():
 def test_parts_of_their_own_need_equal_lengths_alone():
     assert on_ranks(lambda rank, gather: check_equal_lengths("Mine", 3, gather)) == [None, None]
     for error in on_ranks(lambda rank, gather: check_equal_lengths("Mine", 3 + rank, gather)):
-        assert "Mine gives its ranks other numbers of batches (rank 0: 3; rank 1: 4)" in str(error)
+        assert "Mine gives different numbers of batches on different ranks (rank 0: 3; rank 1: 4)" in str(
+            error
+        )
 
 
 # -- in a loader ------------------------------------------------------------------------------------------
@@ -177,7 +181,7 @@ def test_a_refused_loader_is_refused_again_and_its_epoch_is_not_counted(workers,
         patched.setattr(loader_module, "_gather", lambda value: [value, ("other", "other")])
         iterator = iter(loader)
         for _ in range(2):
-            with pytest.raises(ValueError, match="Shuffled gives its ranks other indices"):
+            with pytest.raises(ValueError, match="Shuffled gives different indices on different ranks"):
                 next(iterator)
             assert loader.state_dict() == before
     assert len(list(iterator)) == len(loader)

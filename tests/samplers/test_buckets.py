@@ -101,7 +101,7 @@ def test_it_takes_lists_tensors_and_arrays(buckets):
         ([], [], 2, ValueError, r"`widths` must have shape \(n,\) with n > 0"),
         ([1, 1, 1], [1, 1, np.nan], 2, ValueError, r"heights\[2\]=nan"),
         ([1, 1], [1, np.inf], 2, ValueError, r"heights\[1\]=inf"),
-        ([1, 1], [1], 2, ValueError, "2 `widths` and 1 `heights`"),
+        ([1, 1], [1], 2, ValueError, "got 2 `widths` and 1 `heights`"),
         ([[1]], [1], 2, ValueError, r"`widths` must have shape \(n,\) .* got shape \(1, 1\)"),
         (["a"], [1], 2, TypeError, "`widths` must be one number an index"),
         ([1], [1], 0, ValueError, "`num_buckets` must be at least 1, got num_buckets=0"),

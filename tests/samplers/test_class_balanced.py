@@ -95,7 +95,7 @@ def test_images_without_a_class_keep_their_share_unless_told_otherwise():
     [
         ({"empty_share": 0.2}, "empty_share=0.2, but every image has a class"),
         ({"labels": [-1, -1], "empty_share": 0.5}, "empty_share=0.5, but no image has a class"),
-        ({"empty_share": 1.5}, r"`empty_share` must lie in \[0, 1\]"),
+        ({"empty_share": 1.5}, r"`empty_share` must be in \[0, 1\]"),
         ({"exponent": -0.1}, "exponent=-0.1"),
         ({"exponent": float("nan")}, "exponent=nan"),
         ({"num_samples": 1}, "num_samples=1 is less than the 2 classes"),

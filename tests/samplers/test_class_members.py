@@ -40,7 +40,7 @@ def test_single_labels_may_be_a_list_an_array_a_tensor_or_a_tuple():
 @pytest.mark.parametrize(
     ("labels", "error", "message"),
     [
-        ([], ValueError, "no images"),
+        ([], ValueError, "`labels` is empty"),
         ([0, -2], ValueError, r"labels\[1\]=-2"),
         ([[0], [1, -1]], ValueError, r"classes\[2\]=-1"),
         (np.zeros(3), TypeError, "`labels` must be integers, got float64"),

@@ -192,7 +192,7 @@ class Told(Every):
 def test_a_users_own_sampler_is_known_by_its_lengths_until_it_says_more():
     assert Every(10).fingerprint() == Every(10).fingerprint() != Every(12).fingerprint()
     assert Every(10, 3).fingerprint() != Every(10, 2).fingerprint()
-    with pytest.raises(TypeError, match="got dict; return these from `_identity`"):
+    with pytest.raises(TypeError, match="got dict; return such values from `_identity`"):
         Told(10).fingerprint()
 
 

@@ -266,7 +266,7 @@ def test_a_dataset_that_grew_is_noticed():
 @pytest.mark.parametrize("loader", [torch.utils.data.DataLoader, DataLoader])
 def test_without_a_seed_nobody_could_group_and_it_is_said(loader):
     sampler = GroupedSampler(RandomSampler(6), [0, 1] * 3)
-    with pytest.raises(RuntimeError, match=r"GroupedSampler is iterated.*seed= and batch_size="):
+    with pytest.raises(RuntimeError, match=r"GroupedSampler cannot be iterated.*seed= and batch_size="):
         next(iter(loader(range(6), 2, sampler=sampler)))
 
 

@@ -79,10 +79,10 @@ def test_a_source_too_large_to_shuffle_whole_is_read_at_once():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"lengths": [4, 0]}, ValueError, r"lengths\[1\]=0; leave an empty source out"),
-        ({"counts": [0, 1]}, ValueError, r"counts\[0\]=0; leave a source that is not wanted out"),
+        ({"lengths": [4, 0]}, ValueError, r"lengths\[1\]=0; leave out an empty source"),
+        ({"counts": [0, 1]}, ValueError, r"counts\[0\]=0; leave out a source that you do not want"),
         ({"counts": [1, 2.0]}, TypeError, "`counts` must be integers, got float64"),
-        ({"counts": [1]}, ValueError, "names 2 sources and `counts` 1.*give one count for each source"),
+        ({"counts": [1]}, ValueError, "has 2 sources and `counts` has 1: .*give one count for each source"),
         ({"lengths": 5}, ValueError, r"`lengths` must have one dimension, got shape \(\)"),
         ({"lengths": [], "counts": []}, ValueError, "`lengths` is empty"),
         ({"num_samples": 7}, ValueError, r"num_samples=7 is not a multiple of sum\(counts\)=4.*give 8"),

@@ -52,7 +52,7 @@ def test_they_are_copied():
 @pytest.mark.parametrize(
     ("weights", "error", "message"),
     [
-        ([1.0, 2.0], ValueError, "`weights` must stay 3, one an index, got 2"),
+        ([1.0, 2.0], ValueError, "`weights` must have 3 entries, one an index, got 2"),
         ([1.0, -2.0, 1.0], ValueError, r"weights\[1\]=-2\.0"),
         ([1.0, 1.0, float("nan")], ValueError, r"weights\[2\]=nan"),
         ([0.0, 0.0, 0.0], ValueError, "all zero"),

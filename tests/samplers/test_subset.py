@@ -49,8 +49,8 @@ def test_no_indices_are_an_empty_epoch_as_in_torch():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"indices": [0, -1]}, ValueError, r"lie in \[0, 1\), .* got indices\[1\]=-1"),
-        ({"num_indices": 2}, ValueError, r"lie in \[0, 2\), num_indices .* got indices\[1\]=2"),
+        ({"indices": [0, -1]}, ValueError, r"be in \[0, 1\), .* got indices\[1\]=-1"),
+        ({"num_indices": 2}, ValueError, r"be in \[0, 2\), where num_indices .* got indices\[1\]=2"),
         ({"num_indices": -1}, ValueError, "num_indices=-1"),
         ({"indices": [0.5]}, TypeError, "`indices` must be integers, got float64"),
         ({"indices": np.array([True, False])}, TypeError, r"got bool; for a mask give np\.flatnonzero"),
