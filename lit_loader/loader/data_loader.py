@@ -401,7 +401,7 @@ class DataLoader(TorchDataLoader[T_co]):
         """
         return self._epochs.state_dict(self._spec(), num_held)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any], *, strict: bool = False) -> None:
         """Continue from a state: the next iterator's first batch is the first one that was not received before.
 
         This holds for one iterator; the one after it begins the next epoch. An iterator that has begun is not affected.
@@ -411,13 +411,16 @@ class DataLoader(TorchDataLoader[T_co]):
 
         Args:
             state_dict: What `state_dict` returned.
+            strict: Raise if the state cannot be resumed, whatever the loader's ``resume``. By default a state with
+                ``resumable=False``, which was saved with a warning, is ignored with another one, because Lightning
+                loads states by itself and a run must not fail there. Without a seed every state that does not fit is.
 
         Raises:
-            ValueError: With a seed, if the state is malformed, cannot be resumed or does not fit this loader; see
-                ``resume``. Not if Lightning loads a state that cannot be resumed. Where it is not raised, the state is
-                ignored with a `lit_loader.errors.ResumeWarning`, and the epoch begins anew.
+            ValueError: With a seed, if the state is malformed or does not fit this loader; see ``resume``. With
+                ``strict``, if the state cannot be resumed. Where it is not raised, the state is ignored with a
+                `lit_loader.errors.ResumeWarning`, and the epoch begins anew.
         """
-        if self._epochs.load_state_dict(self._spec(), state_dict):
+        if self._epochs.load_state_dict(self._spec(), state_dict, strict=strict):
             self._worker_manager.forget_workers()
 
     @property

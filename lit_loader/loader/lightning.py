@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import sys
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
@@ -30,26 +29,13 @@ from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, 
 
 from lit_loader.samplers import OrderSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 
-__all__ = ["is_called_by_lightning", "register_rebuild_hook", "replace_torch_samplers", "unwrapped"]
+__all__ = ["register_rebuild_hook", "replace_torch_samplers", "unwrapped"]
 
 # The arguments that Lightning can pass to a batch sampler's class.
 _BATCH_SAMPLER_PARAMETERS = {"self", "sampler", "batch_size", "drop_last"}
 # Samplers whose replacement was warned of (Lightning rebuilds a loader for each stage), by id, since a sampler need not
 # be hashable.
 _warned: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-
-
-def is_called_by_lightning() -> bool:
-    """Whether Lightning's code, and not the user's, called into this package.
-
-    Lightning loads a loader's state by itself, and nothing but the call stack shows a loader that it does.
-    """
-    frame: Any = sys._getframe(1)
-    package = "lit_loader"
-    while frame is not None and package == "lit_loader":
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        frame = frame.f_back
-    return package in ("lightning", "pytorch_lightning")
 
 
 def unwrapped(batch_sampler: Any) -> Any:

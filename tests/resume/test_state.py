@@ -194,7 +194,7 @@ def test_states_may_be_taken_while_another_thread_iterates():
         ({"sampler": iter(range(26)), "seed": 1}, "its sampler is an iterator"),
     ],
 )
-def test_what_cannot_be_resumed_says_so_when_saved_and_refuses_when_loaded(arguments, reason):
+def test_unresumable_state_warns_when_saved_and_when_loaded_and_raises_if_strict(arguments, reason):
     loader = DataLoader(Numbers(), batch_size=4, **arguments)
     with pytest.warns(NotResumableWarning, match=reason):
         state = loader.state_dict()
@@ -202,6 +202,8 @@ def test_what_cannot_be_resumed_says_so_when_saved_and_refuses_when_loaded(argum
     assert reason in state["reason"]
     assert json.loads(json.dumps(state)) == state
     with pytest.raises(ValueError, match=f"cannot be resumed: .*{reason}"):
+        make("plain").load_state_dict(state, strict=True)
+    with pytest.warns(ResumeWarning, match=f"begins anew.*cannot be resumed: .*{reason}"):
         make("plain").load_state_dict(state)
     with pytest.raises(ValueError, match=f"this loader cannot be resumed: .*{reason}"):
         loader.load_state_dict(make("plain").state_dict())

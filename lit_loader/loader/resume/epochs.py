@@ -169,9 +169,9 @@ class EpochState:
             before = stream_dataset_state(spec)
             return save_state(spec, point, base_seed_drawn=drawn, dataset_before=before)
 
-    def load_state_dict(self, spec: LoaderSpec, state: Any) -> bool:
+    def load_state_dict(self, spec: LoaderSpec, state: Any, *, strict: bool) -> bool:
         """Resume from a state, see `lit_loader.DataLoader.load_state_dict`; return whether it changed the dataset."""
-        point = load_point(spec, state)
+        point = load_point(spec, state, strict=strict)
         with self._lock:
             self._point = None  # also of a state that was loaded before this one
             if point is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lit_loader.engine import LoaderSpec, StreamPlace, is_stateful
 from lit_loader.errors import NotResumableWarning, ResumeWarning
-from lit_loader.loader.lightning import is_called_by_lightning, unwrapped
+from lit_loader.loader.lightning import unwrapped
 from lit_loader.loader.resume.custom_samplers import (
     NoStateError,
     SamplerPosition,
@@ -172,22 +172,22 @@ def _sampler_fields(spec: LoaderSpec, point: ResumePoint, base_seed_drawn: bool)
 # -- loading -----------------------------------------------------------------------------------------------
 
 
-def load_point(spec: LoaderSpec, state: Any) -> ResumePoint | None:
+def load_point(spec: LoaderSpec, state: Any, *, strict: bool) -> ResumePoint | None:
     """Return where a loader resumes from a state, or None if the state is ignored and the epoch begins anew.
 
     Raises:
-        ValueError: If the state is malformed, cannot be resumed, or does not fit the loader: with a seed, unless the
-            loader has ``resume="restart"``, or Lightning loads a state with ``resumable=False``.
+        ValueError: If the state cannot be resumed, see `lit_loader.DataLoader.load_state_dict`.
     """
     if spec.seed is not None:
         check_state(state)  # a damaged state is refused, also with resume="restart"
     try:
         return _fitting_point(spec, check_state(state))
     except ValueError as error:
-        # Torch's loader begins the epoch anew in these cases, so a run that works with it must not fail here.
+        # Lightning loads states by itself, without arguments. A run that works with torch's loader, which begins the
+        # epoch anew, must not fail there because of a state that was saved with a warning.
         is_marked = isinstance(state, dict) and state.get("resumable") is False
-        as_torch = spec.seed is None or (is_marked and is_called_by_lightning())
-        if spec.resume != "restart" and not as_torch:
+        is_ignored = spec.seed is None or spec.resume == "restart" or is_marked
+        if strict or not is_ignored:
             raise
         text = f"a loader's state was left aside, and its epoch begins anew. {error}"
         warnings.warn(text, ResumeWarning, stacklevel=4)
