@@ -92,7 +92,7 @@ class DataLoader(TorchDataLoader[T_co]):
             a hash of the epoch's indices; all ranks must call it, and if one differs, every rank raises. For a sampler
             without a length, or with a ``state_dict``, only the first global batch is compared; for one that gives each
             rank its own part, only the number of batches. Without a seed every rank gets what it would with torch's
-            loader; if Lightning replaces the sampler by one that gives something else, there is one warning.
+            loader.
         batch_sampler: Any iterable of containers of indices. With a seed, torch's ``BatchSampler`` is sliced like
             ``batch_size``. With any other, ``world_size`` consecutive batches make a global batch, of which each rank
             takes one; an incomplete last one is filled up with the first batches, marked as duplicates. Beside a batch
@@ -234,7 +234,8 @@ class DataLoader(TorchDataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        register_rebuild_hook(self, sampler, batch_sampler)
+        if seed is not None:
+            register_rebuild_hook(self, sampler, batch_sampler)
         batched, sliced = self.batch_sampler is not None, self._slicing is not None
         check_bad_samples(on_bad_sample, max_bad_samples, dataset, batched=batched, sliced=sliced)
         keyed = seed is not None and not isinstance(dataset, IterableDataset)

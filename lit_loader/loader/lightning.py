@@ -1,25 +1,21 @@
-"""Loaders that Lightning rebuilds: with a seed they get the user's samplers again, without one they stay as they are.
+"""Loaders with a seed under Lightning: a loader that Lightning rebuilds gets the user's samplers back.
 
 NOTE [Rebuilt loaders]
     Lightning rebuilds a loader to shard it (``use_distributed_sampler``, unless its sampler is a
     ``DistributedSampler``, as every `OrderSampler` is), to follow the indices of a prediction, and to stop shuffling
-    for ``overfit_batches``. It calls the loader's class with other samplers, and then replays on the new loader what
-    the old one has recorded in ``__pl_attrs_record``: functions and their arguments. `register_rebuild_hook` adds
-    `_on_rebuilt` to the record of a loader that was given a sampler or a batch sampler. So `_on_rebuilt` is called with
-    every loader that Lightning rebuilt and with the user's samplers, in every stage, also under Fabric, and Lightning
-    need not be imported. The record holds samplers and never the loader, which would keep itself alive.
+    for ``overfit_batches``. It calls the loader's class with other samplers and then replays, on the new loader, the
+    functions that the old loader has recorded in ``__pl_attrs_record``. `register_rebuild_hook` records `_on_rebuilt`,
+    so Lightning calls it for every rebuilt loader, in every stage and under Fabric, and this package need not import
+    Lightning.
 
-    With a seed the loader splits any sampler over the ranks itself (see `lit_loader.samplers.custom_ranks`), so where
-    Lightning sharded one, the user's own is put back. Without a seed each rank gets exactly what it would with torch's
-    loader, and there is one warning where that differs from what the sampler gives.
+    A loader with a seed splits any sampler over the ranks itself (see `lit_loader.samplers.custom_ranks`), so
+    `_on_rebuilt` puts back a sampler that Lightning sharded. A loader without a seed records nothing: Lightning treats
+    it as it treats torch's.
 """
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import warnings
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -33,9 +29,6 @@ __all__ = ["register_rebuild_hook", "replace_torch_samplers", "unwrapped"]
 
 # The arguments that Lightning can pass to a batch sampler's class.
 _BATCH_SAMPLER_PARAMETERS = {"self", "sampler", "batch_size", "drop_last"}
-# Samplers whose replacement was warned of (Lightning rebuilds a loader for each stage), by id, since a sampler need not
-# be hashable.
-_warned: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def unwrapped(batch_sampler: Any) -> Any:
@@ -44,7 +37,7 @@ def unwrapped(batch_sampler: Any) -> Any:
 
 
 def is_watched(batch_sampler: Any) -> bool:
-    """Whether Lightning's wrapper collects each batch's indices for a prediction.
+    """Return True if Lightning's wrapper collects each batch's indices for a prediction.
 
     Then no batch may be planned before its epoch is claimed, because the collection begins anew with each epoch.
     """
@@ -66,9 +59,9 @@ def seen_indices(batch_sampler: Any) -> list[list[Any]] | None:
 def replace_torch_samplers(sampler: Any, batch_sampler: Any) -> tuple[Any, Any]:
     """Return a sampler and a batch sampler (one of them None) with torch's plain samplers replaced by lit_loader's.
 
-    For a loader with a seed. Torch's ``SequentialSampler`` and ``RandomSampler``, and its ``BatchSampler`` over one of
-    them, take neither seed nor rank, and lit_loader's give the same indices. A subclass, or a ``RandomSampler`` with
-    ``replacement``, ``num_samples`` or ``generator``, is returned as it is.
+    Torch's ``SequentialSampler`` and ``RandomSampler``, and its ``BatchSampler`` over one of them, take neither seed
+    nor rank, and lit_loader's give the same indices. A subclass, or a ``RandomSampler`` with ``replacement``,
+    ``num_samples`` or ``generator``, is returned unchanged.
     """
     if type(batch_sampler) is BatchSampler:
         inner = _as_order_sampler(batch_sampler.sampler)
@@ -80,8 +73,10 @@ def replace_torch_samplers(sampler: Any, batch_sampler: Any) -> tuple[Any, Any]:
 def _as_order_sampler(sampler: Any) -> Any:
     if type(sampler) is torch.utils.data.SequentialSampler:
         return SequentialSampler(sampler.data_source)
-    if _is_plain_random(sampler) and sampler.generator is None:
-        return RandomSampler(sampler.data_source)
+    if type(sampler) is torch.utils.data.RandomSampler:
+        gives_each_once = not sampler.replacement and sampler._num_samples in (None, len(sampler.data_source))
+        if gives_each_once and sampler.generator is None:
+            return RandomSampler(sampler.data_source)
     return sampler
 
 
@@ -93,48 +88,41 @@ def register_rebuild_hook(loader: Any, sampler: Any, batch_sampler: Any) -> None
 
     With a ``batch_sampler``, torch's loader has a ``SequentialSampler`` as its ``sampler``. Lightning therefore takes
     the loader for one that does not shuffle, and calls ``set_epoch`` on that sampler alone. This loader has the batch
-    sampler's own sampler there. It has a `_ShownSampler` if there is no such sampler, if the batch sampler has
-    ``set_epoch``, and always without a seed, so that Lightning does with the loader what it does with torch's.
+    sampler's own sampler there, or an `_UnshardedSampler` if the batch sampler has none or has its own ``set_epoch``.
 
     Args:
-        loader: A loader after torch's constructor.
-        sampler: As given to the loader, or None.
-        batch_sampler: As given to the loader, or None.
+        loader: A loader with a seed, after torch's constructor.
+        sampler: The loader's argument, or None.
+        batch_sampler: The loader's argument, or None.
     """
     if isinstance(loader.dataset, IterableDataset) or (sampler is None and batch_sampler is None):
         return
-    own = unwrapped(batch_sampler)
-    if own is None:
+    batches = unwrapped(batch_sampler)
+    if batches is None:
         _record(loader, loader.sampler, None)
         return
-    sampler = shown = getattr(own, "sampler", None)
-    if shown is None or hasattr(own, "set_epoch"):
-        is_fixed = isinstance(own, Sequence)
-        sampler = loader.sampler if is_fixed else own
-        shown = (_ShownAsFixed if is_fixed else _ShownAsDistributed)(loader.dataset, own)
-    is_prediction = is_watched(batch_sampler) and not hasattr(own, "set_epoch")
-    if loader.seed is None and is_prediction:
-        # the sampler stays that of torch's constructor, as in torch's loader that Lightning rebuilt
-        _record(loader, sampler, own)
-        return
-    if loader.seed is None and not isinstance(sampler, OrderSampler):
-        in_order = isinstance(sampler, torch.utils.data.SequentialSampler) or type(own) is not BatchSampler
-        shown = (_ShownAsSequential if in_order else _ShownAsRandom)(loader.dataset, own)
-    _set(loader, sampler=shown)
-    if isinstance(shown, OrderSampler) and type(batch_sampler) is BatchSampler:
-        _set(loader, batch_size=own.batch_size, drop_last=own.drop_last)
-    _record(loader, sampler, own)
+    sampler = visible_sampler = getattr(batches, "sampler", None)
+    if sampler is None or hasattr(batches, "set_epoch"):
+        is_fixed = isinstance(batches, Sequence)
+        sampler = loader.sampler if is_fixed else batches
+        visible_sampler = (_UnshardedSequence if is_fixed else _UnshardedSampler)(loader.dataset, batches)
+    _set(loader, sampler=visible_sampler)
+    if isinstance(visible_sampler, OrderSampler) and type(batch_sampler) is BatchSampler:
+        _set(loader, batch_size=batches.batch_size, drop_last=batches.drop_last)
+    _record(loader, sampler, batches)
 
 
-class _ShownSampler:
-    """A loader's ``sampler`` attribute beside a user's batch sampler; Lightning checks the class.
+class _UnshardedSampler(DistributedSampler[Any]):
+    """A ``sampler`` attribute that keeps Lightning from sharding a batch sampler, which it may not be able to rebuild.
 
-    It gives the indices of the ``SequentialSampler`` that torch's loader has there, and forwards ``set_epoch``.
+    Lightning leaves a ``DistributedSampler`` alone and calls its ``set_epoch``, which is forwarded. The indices are
+    those of the ``SequentialSampler`` that torch's loader has next to a batch sampler.
     """
 
     def __init__(self, dataset: Any, batch_sampler: Any) -> None:
-        # The constructors of torch's samplers would ask for a length and a process group, which are not needed here.
-        self.data_source, self._batch_sampler = dataset, batch_sampler
+        # Torch's constructor would ask for a process group.
+        self.data_source = dataset
+        self._batch_sampler = batch_sampler
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(len(self.data_source)))
@@ -143,7 +131,7 @@ class _ShownSampler:
         return len(self.data_source)
 
     @property
-    def epoch(self) -> Any:
+    def epoch(self) -> Any:  # type: ignore[override] # an attribute in torch
         """The epoch of the batch sampler, or None if it has no such attribute."""
         return getattr(self._batch_sampler, "epoch", None)
 
@@ -153,25 +141,12 @@ class _ShownSampler:
             set_epoch(epoch)
 
 
-class _ShownAsSequential(_ShownSampler, torch.utils.data.SequentialSampler):
-    """For Lightning the same as torch's ``SequentialSampler``."""
-
-
-class _ShownAsRandom(_ShownSampler, torch.utils.data.RandomSampler):
-    """For Lightning a shuffled sampler, which ``overfit_batches`` replaces: it can rebuild torch's batch sampler."""
-
-    replacement, generator, _num_samples = False, None, None
-
-
-class _ShownAsDistributed(_ShownSampler, DistributedSampler[Any]):  # type: ignore[override] # epoch is a property
-    """For Lightning a sampler that is sharded already: it would refuse a batch sampler that it cannot rebuild."""
-
-
-class _ShownAsFixed(_ShownAsDistributed, torch.utils.data.SequentialSampler):  # type: ignore[override] # as above
-    """For a sequence of batches, which Lightning does not shard, and which ``overfit_batches`` leaves as it is."""
+class _UnshardedSequence(_UnshardedSampler, torch.utils.data.SequentialSampler):
+    """The same for a list of batches, whose fixed order keeps ``overfit_batches`` from replacing it too."""
 
 
 def _record(loader: Any, sampler: Any, batch_sampler: Any) -> None:
+    # The record holds samplers and never the loader, which would keep itself alive.
     _set(loader, __pl_attrs_record=[((sampler, batch_sampler), _on_rebuilt)])
 
 
@@ -184,23 +159,20 @@ def _set(loader: Any, **attributes: Any) -> None:
 
 
 def _on_rebuilt(rebuilt: Any, sampler: Any, batch_sampler: Any) -> None:
-    """Correct a loader that Lightning rebuilt from one with these samplers; without a seed, warn where it was sharded.
+    """Correct a loader that Lightning rebuilt from one with these samplers.
 
     Raises:
-        ValueError: If there is a seed, and the loader would not give what those samplers give.
+        ValueError: If the loader would not give what those samplers give.
     """
     if batch_sampler is not None and unwrapped(rebuilt.batch_sampler) is batch_sampler:
         return
     injected = _injected_sampler(rebuilt)
-    is_new = injected is not sampler
-    if is_new and isinstance(injected, DistributedSampler) and not isinstance(injected, OrderSampler):
-        if rebuilt.seed is None:
-            _warn_of_sharding(rebuilt, injected, sampler, batch_sampler)
-        else:
-            _undo_sharding(rebuilt, sampler, batch_sampler)
+    is_replaced = injected is not sampler
+    if is_replaced and isinstance(injected, DistributedSampler) and not isinstance(injected, OrderSampler):
+        _undo_sharding(rebuilt, sampler, batch_sampler)
     elif is_watched(rebuilt.batch_sampler):
         _correct_prediction(rebuilt, sampler, batch_sampler)
-    elif is_new:
+    elif is_replaced:
         _correct_overfitting(rebuilt, sampler, batch_sampler)
 
 
@@ -215,15 +187,15 @@ def _injected_sampler(rebuilt: Any) -> Any:
 
 def _undo_sharding(rebuilt: Any, sampler: Any, batch_sampler: Any) -> None:
     """Put the user's own sampler back: with a seed the loader splits it over the ranks itself."""
-    like = unwrapped(rebuilt.batch_sampler) if batch_sampler is None else batch_sampler
+    template = unwrapped(rebuilt.batch_sampler) if batch_sampler is None else batch_sampler
     if is_watched(rebuilt.batch_sampler):
-        if type(like) is BatchSampler:
-            like = BatchSampler(sampler, like.batch_size, False)  # predictions drop nothing
-        _wrap_instead(rebuilt, like, sampler)
+        if type(template) is BatchSampler:
+            template = BatchSampler(sampler, template.batch_size, False)  # predictions drop nothing
+        _wrap_instead(rebuilt, template, sampler)
     elif batch_sampler is None:
-        _batch_like(like, rebuilt, sampler)
+        _set_samplers(rebuilt, sampler, template)
     else:
-        # as torch's constructor leaves them beside a batch sampler
+        # as torch's constructor sets them next to a batch sampler
         _set(rebuilt, sampler=sampler, batch_sampler=batch_sampler, batch_size=None, drop_last=False)
         _record(rebuilt, sampler, batch_sampler)
 
@@ -232,132 +204,62 @@ def _correct_prediction(rebuilt: Any, sampler: Any, batch_sampler: Any) -> None:
     """Give a prediction on one process the user's batches, inside of Lightning's wrapper."""
     if batch_sampler is None:
         return
-    if _keeps_arguments(batch_sampler) and hasattr(batch_sampler, "sampler"):
-        if rebuilt.seed is None and getattr(batch_sampler, "drop_last", False):
-            # Lightning's copy drops nothing, as it should, but was made over a `_ShownSampler`.
-            inner = unwrapped(rebuilt.batch_sampler)
-            rebuilt.batch_sampler.sampler = inner.sampler = batch_sampler.sampler
-            return
-        if unwrapped(rebuilt.batch_sampler).sampler is batch_sampler.sampler:
-            return
-    _wrap_instead(rebuilt, batch_sampler, sampler)
-
-
-def _wrap_instead(rebuilt: Any, batch_sampler: Any, sampler: Any) -> None:
-    """Put another batch sampler into the wrapper in which Lightning collects the indices of a prediction."""
-    if getattr(batch_sampler, "drop_last", False):
-        text = (
-            f"batch_sampler={_name(batch_sampler)} has drop_last=True, by which predictions would be missing, and "
-            "Lightning cannot rebuild it without; make it with drop_last=False for prediction"
-        )
-        if rebuilt.seed is not None:
-            raise ValueError(text)
-        warnings.warn(text, UserWarning, stacklevel=2)
-    attributes = getattr(batch_sampler, "__dict__", {})
-    rebuilt.batch_sampler.__dict__.update(attributes, _batch_sampler=batch_sampler)
-    if rebuilt.seed is not None or hasattr(batch_sampler, "set_epoch"):
-        _set(rebuilt, sampler=sampler)
-
-
-def _correct_overfitting(rebuilt: Any, sampler: Any, batch_sampler: Any) -> None:
-    """Give ``overfit_batches`` the same batches in every epoch, of the indices that the sampler gives."""
-    if batch_sampler is not None and type(batch_sampler) is not BatchSampler:
-        text = (
-            f"batch_sampler={_name(batch_sampler)} may go on shuffling, which overfit_batches cannot stop; leave "
-            "it out of this run, and give batch_size="
-        )
-        if rebuilt.seed is not None:
-            raise ValueError(text)
-        if _is_first_warning(batch_sampler):
-            warnings.warn(text, UserWarning, stacklevel=2)
-        return
-    fixed = rebuilt.sampler
-    if isinstance(sampler, OrderSampler):
-        given = sampler.expected_visits() > 0
-        if not given.all():
-            fixed = SubsetRandomSampler(np.flatnonzero(given), shuffle=False, num_indices=len(given))
-    elif type(sampler) is torch.utils.data.SubsetRandomSampler:
-        fixed = list(sampler.indices)
-        fixed = fixed if rebuilt.seed is None else SubsetRandomSampler(fixed, shuffle=False)
-    elif type(sampler) is BatchSampler:  # given as `sampler`, beside batch_size=None
-        in_order = torch.utils.data.SequentialSampler(rebuilt.dataset)
-        fixed = BatchSampler(in_order, sampler.batch_size, sampler.drop_last)
-    elif isinstance(sampler, Sequence):
-        fixed = sampler
-    _batch_like(rebuilt.batch_sampler if batch_sampler is None else batch_sampler, rebuilt, fixed)
-
-
-def _batch_like(like: Any, rebuilt: Any, sampler: Any) -> None:
-    """Set a loader's sampler, with the batch size of a plain ``BatchSampler``, which Lightning loses."""
-    _set(rebuilt, sampler=sampler)
-    if type(like) is BatchSampler:
-        batches = BatchSampler(sampler, like.batch_size, like.drop_last)
-        _set(rebuilt, batch_sampler=batches, batch_size=like.batch_size, drop_last=like.drop_last)
-    _record(rebuilt, sampler, None)
-
-
-# -- the warning without a seed ----------------------------------------------------------------------------
-
-
-def _warn_of_sharding(rebuilt: Any, injected: Any, sampler: Any, batch_sampler: Any) -> None:
-    """Warn once if Lightning's sharding does not give what the user's sampler gives."""
-    lost = _lost_by_sharding(rebuilt, injected, sampler, batch_sampler)
-    given = sampler if batch_sampler is None else batch_sampler
-    if lost is None or injected.rank != 0 or not _is_first_warning(given):
-        return
-    argument = "sampler" if batch_sampler is None else "batch_sampler"
-    warnings.warn(
-        f"{argument}={_name(given)} was replaced by Lightning's {_name(injected)}, as with torch's DataLoader: {lost}. "
-        "For each rank's part of what it gives, pass seed= (then it is cut by rank), also with a sampler of "
-        "lit_loader.samplers; if it gives each rank its own part by itself, pass "
-        "Trainer(use_distributed_sampler=False)",
-        UserWarning,
-        stacklevel=2,
-    )
-
-
-def _is_first_warning(sampler: Any) -> bool:
-    """Note that there is a warning of a sampler, and return whether it is the first one."""
-    with contextlib.suppress(TypeError):  # a list, for example, has no weak references
-        if _warned.get(id(sampler)) is sampler:
-            return False
-        _warned[id(sampler)] = sampler
-    return True
-
-
-def _lost_by_sharding(rebuilt: Any, injected: Any, sampler: Any, batch_sampler: Any) -> str | None:
-    """Return how the ranks' indices differ from those of the user's sampler, or None if they do not."""
-    if batch_sampler is not None:
-        if type(batch_sampler) is not BatchSampler:
-            if batch_sampler is sampler or not _keeps_arguments(batch_sampler):
-                return "it was made again over the data set's indices, with those of its arguments that are visible"
-        elif not is_watched(rebuilt.batch_sampler) and batch_sampler.batch_size != rebuilt.batch_size:
-            return f"batch_size={batch_sampler.batch_size} became batch_size={rebuilt.batch_size}"
-    in_order = type(sampler) is torch.utils.data.SequentialSampler or isinstance(sampler, Sequence)
-    if in_order and injected.shuffle:
-        return "its order is shuffled"
-    # Lightning's wrapper around a sampler, which each rank iterates.
-    wrapped = None if injected.dataset is rebuilt.dataset else getattr(injected.dataset, "_sampler", None)
-    if in_order or (wrapped is None and _is_plain_random(sampler)):
-        return None if len(sampler) == len(injected.dataset) else "all indices of the data set are given"
-    if wrapped is sampler:
-        return "each rank draws for itself and takes a part of that, so that samples are doubled and missing"
-    return "what it draws is lost, the data set's indices are shared instead"
-
-
-def _is_plain_random(sampler: Any) -> bool:
-    """Whether a sampler is torch's ``RandomSampler`` and gives each index once."""
-    if type(sampler) is not torch.utils.data.RandomSampler:
-        return False
-    return not sampler.replacement and sampler._num_samples in (None, len(sampler.data_source))
+    inner = getattr(batch_sampler, "sampler", None)
+    is_complete = inner is not None and _keeps_arguments(batch_sampler)
+    if not is_complete or unwrapped(rebuilt.batch_sampler).sampler is not inner:
+        _wrap_instead(rebuilt, batch_sampler, sampler)
 
 
 def _keeps_arguments(batch_sampler: Any) -> bool:
-    """Whether Lightning rebuilds a batch sampler with all of its arguments."""
+    """Return True if Lightning rebuilds a batch sampler with all of its arguments."""
     if type(batch_sampler) is BatchSampler or hasattr(batch_sampler, "__pl_saved_args"):
         return True
     return set(inspect.signature(type(batch_sampler).__init__).parameters) == _BATCH_SAMPLER_PARAMETERS
 
 
-def _name(thing: Any) -> str:
-    return type(thing).__name__
+def _wrap_instead(rebuilt: Any, batch_sampler: Any, sampler: Any) -> None:
+    """Put another batch sampler into the wrapper in which Lightning collects the indices of a prediction."""
+    if getattr(batch_sampler, "drop_last", False):
+        raise ValueError(
+            f"batch_sampler={type(batch_sampler).__name__} has drop_last=True, so predictions would be missing, and "
+            "Lightning cannot rebuild it without; pass one with drop_last=False for prediction"
+        )
+    attributes = getattr(batch_sampler, "__dict__", {})
+    rebuilt.batch_sampler.__dict__.update(attributes, _batch_sampler=batch_sampler)
+    _set(rebuilt, sampler=sampler)
+
+
+def _correct_overfitting(rebuilt: Any, sampler: Any, batch_sampler: Any) -> None:
+    """Give ``overfit_batches`` the same batches in every epoch, of the indices that the sampler gives."""
+    if batch_sampler is not None and type(batch_sampler) is not BatchSampler:
+        raise ValueError(
+            f"batch_sampler={type(batch_sampler).__name__} may continue to shuffle, which overfit_batches cannot "
+            "stop; leave it out of this run, and pass batch_size="
+        )
+    fixed = rebuilt.sampler
+    if isinstance(sampler, OrderSampler):
+        is_used = sampler.expected_visits() > 0
+        if not is_used.all():
+            fixed = SubsetRandomSampler(np.flatnonzero(is_used), shuffle=False, num_indices=len(is_used))
+    elif type(sampler) is torch.utils.data.SubsetRandomSampler:
+        fixed = SubsetRandomSampler(list(sampler.indices), shuffle=False)
+    elif type(sampler) is BatchSampler:  # passed as `sampler`, with batch_size=None
+        in_order = torch.utils.data.SequentialSampler(rebuilt.dataset)
+        fixed = BatchSampler(in_order, sampler.batch_size, sampler.drop_last)
+    elif isinstance(sampler, Sequence):
+        fixed = sampler
+    _set_samplers(rebuilt, fixed, rebuilt.batch_sampler if batch_sampler is None else batch_sampler)
+
+
+def _set_samplers(rebuilt: Any, sampler: Any, template: Any) -> None:
+    """Set a loader's sampler, and the batch size of a plain ``BatchSampler``, which Lightning loses."""
+    _set(rebuilt, sampler=sampler)
+    if type(template) is BatchSampler:
+        batches = BatchSampler(sampler, template.batch_size, template.drop_last)
+        _set(
+            rebuilt,
+            batch_sampler=batches,
+            batch_size=template.batch_size,
+            drop_last=template.drop_last,
+        )
+    _record(rebuilt, sampler, None)

@@ -48,33 +48,25 @@ PREDICT = STAGES[-1]
 @pytest.mark.parametrize("which", WRONG)
 def test_prediction_on_one_process_gives_what_the_sampler_gives(which, kind):
     further = {"upwards": True} if kind is Buckets else {}
-    for seed in (None, 3):
-        for in_hook in (True, False):
 
-            def make(seed=seed):
-                return loader(seed, **over(WRONG[which](), kind, **further))
+    def make():
+        return loader(3, **over(WRONG[which](), kind, **further))
 
-            torch.manual_seed(4)
-            expected = batches(make())
-            predicting = as_lightning(make, PREDICT, world_size=1, in_hook=in_hook)
-            torch.manual_seed(4)
-            assert batches(predicting) == expected
-            assert predicting.batch_sampler.seen_batch_indices == expected
+    for in_hook in (True, False):
+        expected = batches(make())
+        predicting = as_lightning(make, PREDICT, world_size=1, in_hook=in_hook)
+        assert batches(predicting) == expected
+        assert predicting.batch_sampler.seen_batch_indices == expected
 
 
 def test_prediction_drops_nothing():
     for kind in (BatchSampler, Plainer):
         given = over(Backwards(), kind, drop_last=True)
-        made = as_lightning(lambda given=given: loader(**given), PREDICT, world_size=1)
+        made = as_lightning(lambda given=given: loader(3, **given), PREDICT, world_size=1)
         assert flat(made) == list(DATA[::-1])
     given = over(Backwards(), Buckets, drop_last=True)
     with pytest.raises(ValueError, match="batch_sampler=Buckets has drop_last=True"):
         as_lightning(lambda: loader(3, **given), PREDICT, world_size=1, in_hook=False)
-    with pytest.warns(
-        UserWarning, match="batch_sampler=Buckets has drop_last=True"
-    ):  # torch's loader goes on
-        made = as_lightning(lambda: loader(**given), PREDICT, world_size=1, in_hook=False)
-    assert flat(made) == [index for batch in given["batch_sampler"] for index in batch]
 
 
 # -- overfitting ------------------------------------------------------------------------------------------
@@ -119,15 +111,6 @@ def test_overfitting_takes_no_image_that_the_sampler_leaves_out(sampler):
     assert right == 2 * [[list(range(10, 14)), list(range(18, 22))]]
 
 
-def test_overfitting_without_a_seed():
-    for sampler in ([7, 5, 3, 1], SubsetRandomSampler([7, 5, 3, 1])):
-        left, right = overfitted(lambda rank, sampler=sampler: loader(sampler=sampler, batch_size=1))
-        assert (left, right) == (2 * [[[7], [3]]], 2 * [[[5], [1]]])
-    left, right = overfitted(lambda rank: loader(**over(RandomSampler(DATA), BatchSampler)))
-    assert left == 2 * [[[0, 2, 4, 6], [8, 10, 12, 14], [16, 18, 20]]]
-    assert right == 2 * [[[1, 3, 5, 7], [9, 11, 13, 15], [17, 19, 21]]]
-
-
 def test_overfitting_keeps_whole_batches_that_a_sampler_gives():
     class Whole:
         def __len__(self):
@@ -136,19 +119,14 @@ def test_overfitting_keeps_whole_batches_that_a_sampler_gives():
         def __getitem__(self, indices):
             return torch.tensor(indices)
 
-    for seed in (None, 3):
-        given = {"sampler": BatchSampler(RandomSampler(DATA), 4, False), "batch_size": None}
-        made = as_lightning(
-            lambda seed=seed, given=given: DataLoader(Whole(), seed=seed, **given),
-            world_size=1,
-            overfit_batches=2,
-        )
-        assert batches(made)[:2] == batches(made)[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    given = {"sampler": BatchSampler(RandomSampler(DATA), 4, False), "batch_size": None}
+    made = as_lightning(lambda: DataLoader(Whole(), seed=3, **given), world_size=1, overfit_batches=2)
+    assert batches(made)[:2] == batches(made)[:2] == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
 def test_overfitting_refuses_a_batch_sampler_that_may_go_on_shuffling():
     for given in (Plainer(Backwards(), 4, False), Buckets(OwnRandom(DATA), 4, False)):
-        with pytest.raises(ValueError, match=f"batch_sampler={type(given).__name__} may go on shuffling"):
+        with pytest.raises(ValueError, match=f"batch_sampler={type(given).__name__} may continue to shuffle"):
             as_lightning(lambda given=given: loader(3, batch_sampler=given), world_size=1, overfit_batches=2)
     with pytest.raises(TypeError, match="can't inject"):  # by Lightning, to which it is not shown as in order
         as_lightning(lambda: loader(3, batch_sampler=Bare()), world_size=1, overfit_batches=2)
@@ -165,20 +143,15 @@ def test_without_a_seed_overfitting_leaves_a_users_batch_sampler_as_it_leaves_to
         assert as_lightning(lambda made=made: made, world_size=1, overfit_batches=2) is made
 
 
-def test_without_a_seed_a_users_batch_sampler_that_lightning_rebuilt_is_left_with_one_warning():
+def test_without_a_seed_a_users_batch_sampler_is_rebuilt_as_lightning_rebuilds_it():
     """Lightning rebuilds all loaders if one shuffles; its own test_custom_torch_batch_sampler does it directly."""
     batch_sampler = Buckets(OwnRandom(DATA), 4, False)
     expected = _update_dataloader(TorchDataLoader(DATA, batch_sampler=batch_sampler), SequentialSampler(DATA))
-    loader_of_ours = loader(batch_sampler=batch_sampler)
-    with pytest.warns(UserWarning, match="batch_sampler=Buckets may go on shuffling") as records:
-        rebuilt = [_update_dataloader(loader_of_ours, SequentialSampler(DATA)) for _ in range(2)]
-    assert len(records) == 1
-    for loader_again in rebuilt:
-        assert type(loader_again.batch_sampler) is Buckets
-        assert batches(loader_again) == batches(expected)
+    rebuilt = _update_dataloader(loader(batch_sampler=batch_sampler), SequentialSampler(DATA))
+    assert type(rebuilt.batch_sampler) is Buckets
+    assert batches(rebuilt) == batches(expected)
 
 
-@pytest.mark.filterwarnings("ignore:.*was replaced by Lightning's")
 @pytest.mark.parametrize(
     "sampler", [None, RandomSampler(DATA), samplers.RandomSampler(DATA)], ids=["none", "torch's", "ours"]
 )
@@ -199,9 +172,7 @@ def test_without_a_seed_a_prediction_has_lightnings_sampler(sampler, kind):
 def test_fabric_is_held_to_the_same():
     theirs = DistributedSampler(DATA, num_replicas=2, rank=0)
     made = loader(sampler=WRONG["weighted"]())
-    with pytest.warns(UserWarning, match="sampler=WeightedRandomSampler was replaced"):
-        rebuilt = fabrics_update(made, theirs)
-    assert rebuilt.sampler is theirs
+    assert fabrics_update(made, theirs).sampler is theirs
     made = loader(3, rank=0, world_size=2, sampler=Backwards(), batch_size=4)
     rebuilt = fabrics_update(made, theirs)
     assert rebuilt.sampler is made.sampler
@@ -209,7 +180,7 @@ def test_fabric_is_held_to_the_same():
 
 
 def test_a_loader_with_a_record_is_collected_at_once_and_copied():
-    made = loader(sampler=Backwards(), batch_size=4)
+    made = loader(3, sampler=Backwards(), batch_size=4)
     gone = weakref.ref(made)
     copied = [copy.deepcopy(made), pickle.loads(pickle.dumps(made))]
     gc.disable()
@@ -218,6 +189,5 @@ def test_a_loader_with_a_record_is_collected_at_once_and_copied():
         assert gone() is None
     finally:
         gc.enable()
-    for one in copied:
-        with pytest.warns(UserWarning, match="sampler=Backwards was replaced"):
-            as_lightning(lambda one=one: one)
+    for loader_copy in copied:
+        assert flat(as_lightning(lambda loader_copy=loader_copy: loader_copy)) == list(DATA[::-1])
