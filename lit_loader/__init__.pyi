@@ -1,7 +1,5 @@
 """The exported names for type checkers; `__init__.py` imports them when they are first used."""
 
-from torch.utils.data import get_worker_info as get_worker_info
-
 from lit_loader.annotations import AnnotationTable as AnnotationTable
 from lit_loader.annotations import KeypointSchema as KeypointSchema
 from lit_loader.annotations import class_weights as class_weights
@@ -78,6 +76,7 @@ from lit_loader.samplers import RepeatFactorSampler as RepeatFactorSampler
 from lit_loader.samplers import SequentialSampler as SequentialSampler
 from lit_loader.samplers import SubsetRandomSampler as SubsetRandomSampler
 from lit_loader.samplers import WeightedRandomSampler as WeightedRandomSampler
+from lit_loader.seeding import get_worker_info as get_worker_info
 from lit_loader.seeding import is_duplicate as is_duplicate
 from lit_loader.seeding import sample_rng as sample_rng
 from lit_loader.transforms import classification_transforms as classification_transforms

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset
 
+from lit_loader import get_worker_info
 from lit_loader.seeding import sample_rng
 
 

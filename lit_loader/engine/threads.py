@@ -14,7 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
@@ -29,13 +29,7 @@ from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
 from lit_loader.engine.worker import Worker
 from lit_loader.engine.worker_process import WORKER_NAME, shortages_explained
 from lit_loader.memory import batch_memory
-from lit_loader.seeding import (
-    DrawCheck,
-    ThreadScope,
-    functions_answer_for_threads,
-    let_threads_draw,
-    set_worker_info,
-)
+from lit_loader.seeding import DrawCheck, ThreadScope, set_worker_info
 
 _GRACE_S = 5.0
 
@@ -195,18 +189,14 @@ class ThreadLink:
 def _work(state: ThreadPoolState, spec: WorkerSpec, worker_id: int) -> None:
     """Run a worker thread until it is to stop; its target."""
     try:
-        with ExitStack() as until_the_end:
-            try:
-                until_the_end.enter_context(functions_answer_for_threads())
-                torch.get_num_threads()  # makes torch set its default for this thread, which would undo the 1 later
-                torch.set_num_threads(1)
-                set_worker_info(
-                    worker_id, spec.num_workers, base_seed=spec.base_seed, dataset=spec.fetch.dataset
-                )
-                link = ThreadLink(state, spec, worker_id, ThreadScope(spec.base_seed + worker_id))
-            finally:
-                state.started.release()
-            Worker(spec, worker_id, link).run()
+        try:
+            torch.get_num_threads()  # makes torch set its default for this thread, which would undo the 1 later
+            torch.set_num_threads(1)
+            set_worker_info(worker_id, spec.num_workers, base_seed=spec.base_seed, dataset=spec.fetch.dataset)
+            link = ThreadLink(state, spec, worker_id, ThreadScope(spec.base_seed + worker_id))
+        finally:
+            state.started.release()
+        Worker(spec, worker_id, link).run()
     except BaseException as error:
         state.failure = error  # raised in the consumers, which would wait for ever otherwise
         state.stop()
@@ -227,7 +217,6 @@ class ThreadBackend(Backend):
 
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
-        let_threads_draw()  # before `_close`, so that at the interpreter's exit it is undone after the threads' end
         state = self._state = ThreadPoolState(spec)
         threads = self._threads = [
             threading.Thread(target=_work, args=(state, spec, n), name=f"{WORKER_NAME}-{n}", daemon=True)

@@ -21,13 +21,7 @@ from lit_loader.seeding.generators import (
 )
 from lit_loader.seeding.keys import EpochKeys, Key, RngPurpose, hash_u64, key64
 from lit_loader.seeding.thread_draws import DrawCheck
-from lit_loader.seeding.thread_scope import (
-    ThreadScope,
-    functions_answer_for_threads,
-    let_threads_draw,
-    rand,
-    set_worker_info,
-)
+from lit_loader.seeding.thread_scope import ThreadScope, get_worker_info, rand, set_worker_info
 
 __all__ = [
     "DrawCheck",
@@ -38,11 +32,10 @@ __all__ = [
     "SampleRng",
     "ThreadScope",
     "call_uncollected",
-    "functions_answer_for_threads",
+    "get_worker_info",
     "hash_u64",
     "is_duplicate",
     "key64",
-    "let_threads_draw",
     "preserved_generators",
     "rand",
     "sample_rng",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from torch.utils.data import Dataset, IterableDataset, Subset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, Subset
 
-from lit_loader import DataLoader
+from lit_loader import DataLoader, get_worker_info
 from lit_loader.errors import BadSamplesWarning
 
 WORKERS = {

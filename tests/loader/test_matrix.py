@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from lit_loader import DataLoader
 from lit_loader.engine import fetch
 from lit_loader.loader.resume.epochs import EpochState
-from lit_loader.seeding import generators, sample_rng, thread_scope
+from lit_loader.seeding import ThreadScope, draw_modes, generators, sample_rng
 from tests.toys import plain
 
 NUM_BATCHES = 6
@@ -170,12 +170,12 @@ class TestTheMatrixFails:
 
     @pytest.mark.filterwarnings("ignore::lit_loader.errors.SharedGeneratorWarning")
     def test_when_threads_have_no_scope(self, monkeypatch):
-        monkeypatch.setattr(thread_scope.ThreadScope, "__enter__", lambda scope: scope)
+        monkeypatch.setattr(draw_modes, "_HANDLERS", {})
         with pytest.raises((AssertionError, RuntimeError)):
             assert_the_whole_row(OwnAndTorch(), 2, "thread")
 
     def test_when_threads_do_not_seed(self, monkeypatch):
-        monkeypatch.setattr(thread_scope.ThreadScope, "seed_for", staticmethod(lambda *parts: None))
+        monkeypatch.setattr(ThreadScope, "seed_for", staticmethod(lambda *parts: None))
         with pytest.raises(AssertionError):
             assert_the_whole_row(OwnAndTorch(), 1, "thread")
 

@@ -9,9 +9,9 @@ import time
 
 import pytest
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset
 
-from lit_loader import DataLoader
+from lit_loader import DataLoader, get_worker_info
 from lit_loader.engine import processes, worker_process
 from tests.scheduled_set import Counted, Draws, Gated
 from tests.toys import Slow

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from lit_loader import DataLoader, sample_rng
 from lit_loader.errors import SharedGeneratorWarning
-from lit_loader.seeding import thread_draws
+from lit_loader.seeding import preserved_generators, thread_draws
 from tests.toys import plain
 
 
@@ -255,15 +255,6 @@ def test_a_loader_inside_of_a_sample_moves_nothing_of_the_process():
     assert state == (random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist())
 
 
-def test_a_sample_may_seed_torch_itself_and_gives_the_inline_numbers():
-    def seeding():
-        torch.manual_seed(int(torch.randint(100, ())))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(3)
-            inside = torch.rand(1)
-        return torch.rand(2), inside
-
-    expected = [plain(batch) for batch in threads(Draws(seeding), num_workers=0)]
-    before = torch.get_rng_state()
-    assert [plain(batch) for batch in threads(Draws(seeding), num_workers=3)] == expected
-    assert torch.equal(before, torch.get_rng_state())
+def test_a_sample_that_seeds_torchs_default_generator_brings_a_warning():
+    with preserved_generators(), pytest.warns(SharedGeneratorWarning, match="generator of torch"):
+        list(threads(Draws(lambda: torch.manual_seed(3).initial_seed())))

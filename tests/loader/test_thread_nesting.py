@@ -7,9 +7,9 @@ import time
 
 import pytest
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset
 
-from lit_loader import DataLoader
+from lit_loader import DataLoader, get_worker_info
 from tests.loader.in_threads import Calls, as_list, threads
 from tests.toys import plain
 

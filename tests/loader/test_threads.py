@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.data as torch_data
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 from torch.utils.data._utils.worker import _generate_state
 
-from lit_loader import DataLoader
-from lit_loader import get_worker_info as ours
+from lit_loader import DataLoader, get_worker_info
 from tests.loader.in_threads import Calls, threads
 from tests.toys import Stream, plain
 
@@ -27,23 +26,25 @@ def test_each_thread_has_a_worker_info_of_its_own(seed):
     def info(index):
         if index < 2:
             met.wait(20)
-        return get_worker_info(), ours(), torch_data.get_worker_info(), threading.current_thread().name
+        return get_worker_info(), torch_data.get_worker_info(), threading.current_thread().name
 
     dataset = Calls(info)
     found = [sample for (sample,) in threads(dataset, seed=seed)]
     assert {sample[0].id for sample in found} == {0, 1}
-    for first, second, third, name in found:
-        assert first is second is third
-        assert name == f"lit_loader-worker-{first.id}"
-        assert first.num_workers == 2
-        assert first.dataset is dataset
+    for info, torch_info, name in found:
+        assert torch_info is None
+        assert name == f"lit_loader-worker-{info.id}"
+        assert info.num_workers == 2
+        assert info.dataset is dataset
     assert len({sample[0].seed - sample[0].id for sample in found}) == 1
     assert get_worker_info() is None
 
 
 def test_the_info_is_there_in_worker_init_fn_and_names_its_worker():
     found = []
-    threads_of = threads(range(4), num_workers=3, worker_init_fn=lambda w: found.append((w, ours().id)))
+    threads_of = threads(
+        range(4), num_workers=3, worker_init_fn=lambda w: found.append((w, get_worker_info().id))
+    )
     assert len(list(threads_of)) == 4
     assert sorted(found) == [(0, 0), (1, 1), (2, 2)]
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset
+
+from lit_loader import get_worker_info
 
 
 class Numbers(Dataset):

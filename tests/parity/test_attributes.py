@@ -7,9 +7,8 @@ import multiprocessing
 import pytest
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import get_worker_info
 
-from lit_loader import DataLoader
+from lit_loader import DataLoader, get_worker_info
 from tests.parity.backends import FORK, INLINE, THREAD, both_raise, close, each_of, events, length
 from tests.parity.datasets import Numbers, Samples, WorkerFacts, as_list
 

@@ -6,8 +6,8 @@ import multiprocessing
 import threading
 
 import pytest
-from torch.utils.data import get_worker_info
 
+from lit_loader import get_worker_info
 from tests.parity.backends import EVERY, FORK, KEPT, THREAD, assert_alike, close, each_of
 from tests.parity.datasets import Numbers, as_list
 

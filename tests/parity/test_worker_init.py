@@ -9,8 +9,8 @@ import signal
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import get_worker_info
 
+from lit_loader import get_worker_info
 from tests.parity.backends import EVERY, FORK, KEPT, THREAD, assert_alike, each_of, events
 from tests.parity.datasets import Numbers, ProcessFacts, WorkerFacts, as_list
 

@@ -6,10 +6,10 @@ import warnings
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, get_worker_info
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler
 from torch.utils.data import RandomSampler as TorchRandomSampler
 
-from lit_loader import DataLoader, sample_rng
+from lit_loader import DataLoader, get_worker_info, sample_rng
 from lit_loader.errors import ResumeWarning
 from lit_loader.samplers import ClassBalancedSampler, GroupedSampler, RandomSampler, WeightedRandomSampler
 

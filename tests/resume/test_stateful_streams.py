@@ -6,9 +6,9 @@ import json
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
-from lit_loader import DataLoader
+from lit_loader import DataLoader, get_worker_info
 from lit_loader.errors import ResumeWarning
 from tests.resume.sets import assert_same, epochs, resumed, stopped
 

@@ -65,10 +65,6 @@ CALLS = {
         lambda: torch.feature_dropout(x(), 0.5, True),
         lambda: torch.feature_dropout(x(), 0.5, False),
     ),
-    "native_dropout": (
-        lambda: torch.native_dropout(x(), 0.5, True),
-        lambda: torch.native_dropout(x(), 0.5, False),
-    ),
     "a dropout layer": (lambda: nn.Dropout()(x()), lambda: nn.Dropout().eval()(x())),
     "rrelu": (lambda: F.rrelu(-x(), training=True), lambda: F.rrelu(-x())),
     "torch.rrelu": (lambda: torch.rrelu(-x(), 0.1, 0.3, True), lambda: torch.rrelu(-x())),

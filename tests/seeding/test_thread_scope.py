@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,10 +12,9 @@ from torch.overrides import TorchFunctionMode
 from torchvision import tv_tensors
 
 from lit_loader.errors import SharedGeneratorWarning
-from lit_loader.seeding import RngPurpose, ThreadScope, functions_answer_for_threads
+from lit_loader.seeding import RngPurpose, ThreadScope
 from lit_loader.seeding.generators import context
 from lit_loader.seeding.thread_draws import DrawCheck
-from lit_loader.seeding.thread_scope import drawing_operators
 from tests.seeding.scoped_draws import KEYS, scoped, seeded, several
 
 
@@ -160,28 +158,6 @@ def test_compiled_code_draws_as_it_was_written(backend, monkeypatch):
     assert torch.equal(scoped(0, doubled), torch.full((3,), 2.0))
 
 
-# -- below torch's Python functions, and what does not come through its dispatcher ----------------------------
-
-
-def scripted():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's successors of scripting need a compiler
-        return torch.jit.script(rand_like)(torch.zeros(3))
-
-
-def rand_like(x):
-    return torch.rand_like(x)
-
-
-@pytest.mark.parametrize(
-    "draw",
-    [scripted, lambda: torch.ops.aten.rand([3]), lambda: torch.ops.aten.uniform_.default(torch.ones(3))],
-    ids=["scripted", "torch.ops", "an overload of torch.ops"],
-)
-def test_draws_that_no_python_function_makes_are_the_threads(draw):
-    assert scoped(4, draw).tolist() == seeded(4, lambda: torch.rand(3)).tolist()
-
-
 def test_a_large_draw_lets_other_threads_run():
     turns, done = [], threading.Event()
 
@@ -217,7 +193,7 @@ def test_a_fork_of_the_thread_has_torchs_default_generator_again():
     torch.manual_seed(3)
     expected = several()
     torch.manual_seed(3)
-    with functions_answer_for_threads(), ThreadScope(0) as scope:
+    with ThreadScope(0) as scope:
         scope.seed_for(KEYS, RngPurpose.SAMPLE, 0)
         pid = os.fork()
         if pid == 0:
@@ -228,11 +204,3 @@ def test_a_fork_of_the_thread_has_torchs_default_generator_again():
             finally:
                 os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
-def test_no_other_operator_has_a_kernel_of_the_scopes():
-    ThreadScope(0)
-    registered = set(torch._C._dispatch_get_registrations_for_dispatch_key("BackendSelect"))
-    for name in ("aten::add.Tensor", "aten::copy_", "aten::_upsample_bilinear2d_aa"):
-        assert name not in registered
-    assert {f"aten::{name}" for name in drawing_operators()} <= registered
