@@ -125,7 +125,6 @@ OTHERS_PRIVATE = {
     "_asdict",
     "_cdata",
     "_children",
-    "_current_frames",
     "_exit",
     "_fields",
     "_forkserver",

@@ -29,9 +29,10 @@ from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
 from lit_loader.engine.worker import Worker
 from lit_loader.engine.worker_process import WORKER_NAME, shortages_explained
 from lit_loader.memory import batch_memory
-from lit_loader.seeding import DrawCheck, ThreadScope, set_worker_info
+from lit_loader.seeding import SharedDrawCheck, ThreadScope, set_worker_info
 
 _GRACE_S = 5.0
+_READY_S = 1.0  # how long the first task waits for every worker's ``worker_init_fn``, which may draw
 
 _Item: TypeAlias = tuple[Message, Task | None]
 
@@ -40,43 +41,44 @@ class EpochResults:
     """Results of one epoch, between the worker threads and its consumer.
 
     Attributes:
-        found: Results that the consumer has not taken.
+        queue: Results that the consumer has not taken.
         signal: Wakes the consumer.
-        is_awaited: Whether the consumer waits.
-        wanted: Number of the task whose result the consumer waits for, or None for any.
+        is_awaited: True while the consumer waits.
+        awaited_task: Number of the task whose result the consumer waits for, or None for any.
     """
 
     def __init__(self) -> None:
-        self.found: deque[Result] = deque()
+        self.queue: deque[Result] = deque()
         self.signal: SimpleQueue[None] = SimpleQueue()
         self.is_awaited = False
-        self.wanted: int | None = None
-        self._num_waits = 0  # more than one in a signal handler that asks for a batch
+        self.awaited_task: int | None = None
+        self._num_waits = 0  # more than one if a signal handler asks for a batch during a wait
 
     def put(self, result: Result) -> None:
         """Add a result, and wake the consumer if it waits for this one."""
-        self.found.append(result)
-        if self.is_awaited and self._is_wanted(result):
+        self.queue.append(result)
+        if self.is_awaited and self._ends_wait(result):
             self.is_awaited = False
             self.signal.put(None)
 
-    def _is_wanted(self, result: Result) -> bool:
-        return self.wanted in (None, result.number) or result.kind is Kind.STREAM_ENDED
+    def _ends_wait(self, result: Result) -> bool:
+        return self.awaited_task in (None, result.number) or result.kind is Kind.STREAM_ENDED
 
-    def wait(self, timeout_s: float | None, wanted: int | None) -> None:
-        """Wait until the wanted result may be there."""
+    def wait(self, timeout_s: float | None, task_number: int | None) -> None:
+        """Wait until the result of a task may be there."""
         self._num_waits += 1
         try:
-            self.wanted, self.is_awaited = wanted, True
-            # Looked for after `is_awaited` was set: a thread that added one before that has not woken the consumer.
-            if timeout_s != 0.0 and not any(map(self._is_wanted, tuple(self.found))):
+            self.awaited_task = task_number
+            self.is_awaited = True
+            # Look after setting `is_awaited`: a thread that added the result before that has not woken the consumer.
+            if timeout_s != 0.0 and not any(map(self._ends_wait, tuple(self.queue))):
                 with contextlib.suppress(Empty):
                     self.signal.get(timeout=timeout_s)
         finally:
             self.is_awaited = False
             self._num_waits -= 1
             if self._num_waits > 0:
-                self.signal.put(None)  # for the wait that a signal handler has interrupted by this one
+                self.signal.put(None)  # this wait interrupted another one, in a signal handler
 
 
 class ThreadPoolState:
@@ -85,12 +87,13 @@ class ThreadPoolState:
     Attributes:
         tasks: The queue of each thread; the same queue for all, if any thread may take any task.
         results: By epoch.
-        num_waiting: How many consumers wait now; only roughly, as no lock guards it.
         started: Released once by each thread when it has set itself up.
-        stopping: Whether the threads are to end.
-        draw_check: Checks whether the dataset draws from generators that threads share, or None without a seed.
+        ready: Released once by each thread after its ``worker_init_fn``.
+        stopping: True when the threads are to end.
+        num_submitted: How many tasks the threads were given.
+        num_answered: How many tasks the threads have finished.
         failure: The exception that ended a worker unexpectedly, or None.
-        has_noticed: Acquired for good by the thread that warns of the dataset.
+        warned: Acquired for good by the thread that warns of the dataset.
         stacks: Memory of batches.
     """
 
@@ -100,16 +103,17 @@ class ThreadPoolState:
             [SimpleQueue()] * count if spec.shared_tasks else [SimpleQueue() for _ in range(count)]
         )
         self.results: dict[int, EpochResults] = {}
-        self.num_waiting = 0
         self.started = threading.Semaphore(0)
+        self.ready = threading.Semaphore(0)
         self.stopping = False
-        self.draw_check = DrawCheck(count, lambda: self.num_waiting > 0) if spec.keyed else None
+        self.num_submitted = 0
+        self.num_answered = 0
         self.failure: BaseException | None = None
-        self.has_noticed = threading.Lock()
+        self.warned = threading.Lock()
         self.stacks = StackPool(count)
 
     def stop(self) -> None:
-        """Let every thread end after the sample that it is making, and wake every consumer."""
+        """Let every thread end after its present sample, and wake every consumer."""
         self.stopping = True
         for queue in self.tasks:
             queue.put(None)
@@ -127,15 +131,19 @@ class ThreadLink:
         scope: Makes torch draw from this thread's generator.
     """
 
-    # All that user code raises is sent to the consumer: an exception that only ends a thread would be lost.
+    # Send every exception of user code to the consumer: one that only ends a thread would be lost.
     caught: type[BaseException] = BaseException
 
     def __init__(self, state: ThreadPoolState, spec: WorkerSpec, worker_id: int, scope: ThreadScope) -> None:
         self.where = f"in DataLoader worker thread {worker_id}"
-        self._state, self._id, self._scope = state, worker_id, scope
+        self.seed: SeedFn = scope.seed_for
+        self._state = state
+        self._id = worker_id
+        self._scope = scope
+        # lit_loader's own collate functions draw nothing, and the scope makes each of their torch calls slower.
+        self._collate_scope = contextlib.nullcontext() if spec.fetch.builtin_collate else scope
         self._is_map = not isinstance(spec.fetch.dataset, IterableDataset)
         self._stacks = spec.fetch.batched and stacks_samples(spec.fetch.collate_fn)
-        self.seed: SeedFn = scope.seed_for
 
     def receive(self) -> tuple[Message, Any] | None:
         """Wait for the next message and return it with its task, or None when the worker is to stop."""
@@ -143,7 +151,7 @@ class ThreadLink:
         return None if self._state.stopping else item
 
     def has_ended(self, epoch: int) -> bool:
-        """Whether the consumer has dropped an epoch."""
+        """Return True if the consumer has dropped an epoch."""
         return epoch not in self._state.results
 
     def user_code(self) -> AbstractContextManager[Any]:
@@ -152,35 +160,32 @@ class ThreadLink:
 
     def ready(self) -> None:
         """Note that ``worker_init_fn`` is done."""
-        if self._state.draw_check is not None:
-            self._state.draw_check.worker_ready()
+        self._state.ready.release()
 
     def make(self, fetcher: Fetcher, message: Message, contents: Any) -> Any:
         """Return a task's batch."""
-        check = self._state.draw_check
-        if check is None or check.over:
-            return self._fetch(fetcher, contents)
-        return check.watch(partial(self._fetch, fetcher, contents))
-
-    def _fetch(self, fetcher: Fetcher, task: Task) -> Any:
-        stack = SampleStack(len(task.index), self._state.stacks) if self._stacks else None
-        with self._scope:
-            if stack is None:
-                return fetcher.collate(fetcher.samples(task), task.key)
-            # Not for an iterable dataset: the frame of its generator may keep the last sample, and so its row.
-            with batch_memory.using(stack if self._is_map else None):
-                samples = fetcher.samples(task, move=stack.moved)
-            stack.end_samples()
-            with batch_memory.using(stack):
+        task: Task = contents
+        if not self._stacks:
+            with self._scope:
+                samples = fetcher.samples(task)
+            with self._collate_scope:
                 return fetcher.collate(samples, task.key)
+        stack = SampleStack(len(task.index), self._state.stacks)
+        # Not for an iterable dataset: the frame of its generator may keep the last sample, and so its row.
+        with self._scope, batch_memory.using(stack if self._is_map else None):
+            samples = fetcher.samples(task, move=stack.moved)
+        stack.end_samples()
+        with self._collate_scope, batch_memory.using(stack):
+            return fetcher.collate(samples, task.key)
 
     def warn(self, text: str) -> None:
         """Warn of a dataset that draws from a generator of its own."""
-        if self._state.has_noticed.acquire(blocking=False):
+        if self._state.warned.acquire(blocking=False):
             warn_of_dataset(text)
 
     def send(self, kind: Kind, message: Message, contents: Any = None) -> None:
         """Pass a result to the consumer."""
+        self._state.num_answered += 1
         results = self._state.results.get(message.epoch)
         if results is not None and kind is not Kind.SKIPPED:
             results.put(Result(kind, message.number, self._id, contents))
@@ -190,7 +195,8 @@ def _work(state: ThreadPoolState, spec: WorkerSpec, worker_id: int) -> None:
     """Run a worker thread until it is to stop; its target."""
     try:
         try:
-            torch.get_num_threads()  # makes torch set its default for this thread, which would undo the 1 later
+            # torch sets its default number for a thread at the first call, which would undo the 1 later.
+            torch.get_num_threads()
             torch.set_num_threads(1)
             set_worker_info(worker_id, spec.num_workers, base_seed=spec.base_seed, dataset=spec.fetch.dataset)
             link = ThreadLink(state, spec, worker_id, ThreadScope(spec.base_seed + worker_id))
@@ -217,11 +223,15 @@ class ThreadBackend(Backend):
 
     def __init__(self, spec: WorkerSpec) -> None:
         super().__init__(spec)
-        state = self._state = ThreadPoolState(spec)
-        threads = self._threads = [
+        state = ThreadPoolState(spec)
+        threads = [
             threading.Thread(target=_work, args=(state, spec, n), name=f"{WORKER_NAME}-{n}", daemon=True)
             for n in range(spec.num_workers)
         ]
+        self._state = state
+        self._threads = threads
+        self._draw_check: SharedDrawCheck | None = None
+        self._tasks_elsewhere: int | None = None
         self._close = weakref.finalize(self, _end, state, threads, self._owner_pid)
         # ``torch.set_num_threads`` sets both the calling thread's number of intra-op threads and that of new threads,
         # so the latter is asked for and restored in threads that are needed for nothing else.
@@ -234,6 +244,8 @@ class ThreadBackend(Backend):
                     state.started.acquire()
             finally:
                 _in_new_thread(partial(torch.set_num_threads, intra_op))
+        global _pools
+        _pools = [*(reference for reference in _pools if reference() is not None), weakref.ref(state)]
 
     @property
     def workers(self) -> list[Any]:
@@ -267,6 +279,9 @@ class ThreadBackend(Backend):
     def submit(self, epoch: int, number: int, task: Task, worker: int | None) -> None:
         """Give a task to a worker, or to any idle one."""
         self.check_usable()
+        if self._state.num_submitted == 0 and self._keyed:
+            self._begin_draw_check()
+        self._state.num_submitted += 1
         self._state.tasks[worker or 0].put((Message(Kind.TASK, epoch, number), task))
 
     def poll(self, epoch: int, timeout_s: float | None, wanted: int | None = None) -> deque[Result]:
@@ -275,23 +290,50 @@ class ThreadBackend(Backend):
         Raises:
             RuntimeError: If a worker failed, or if the workers were closed.
         """
-        state = self._state
-        results = state.results.get(epoch)
+        results = self._state.results.get(epoch)
         if results is None:
             return deque()  # another thread has closed the epoch
-        state.num_waiting += 1
-        try:
-            results.wait(timeout_s, wanted)
-        finally:
-            state.num_waiting -= 1
+        results.wait(timeout_s, wanted)
         self.check_usable()
-        return results.found
+        if self._draw_check is not None and results.queue and timeout_s != 0.0:
+            self._end_draw_check()
+        return results.queue
+
+    def _begin_draw_check(self) -> None:
+        """Note the states of the process-wide generators before the first task, unless something else may draw."""
+        deadline = time.monotonic() + _READY_S
+        for _ in range(self.num_workers):
+            if not self._state.ready.acquire(timeout=max(deadline - time.monotonic(), 0)):
+                return  # a ``worker_init_fn`` may draw, and seeds are its business
+        tasks = _count_other_tasks(self._state)
+        if tasks is not None:
+            self._tasks_elsewhere = tasks
+            self._draw_check = SharedDrawCheck()
+
+    def _end_draw_check(self) -> None:
+        """Warn if a generator has changed and no worker thread of another loader can have drawn."""
+        check = self._draw_check
+        self._draw_check = None
+        if check is not None and _count_other_tasks(self._state) == self._tasks_elsewhere:
+            check.warn()
 
     def open(self, result: Result) -> Any:
         """Return what a worker made, or raise what it raised."""
         if result.kind is Kind.ERROR:
             result.payload.reraise(keyed=self._keyed)
         return result.payload
+
+
+_pools: list[weakref.ref[ThreadPoolState]] = []  # replaced and never changed, so that any thread may read it
+
+
+def _count_other_tasks(state: ThreadPoolState) -> int | None:
+    """Return how many tasks other worker threads have ever had, or None if one may be at work now."""
+    pools = [reference() for reference in _pools]
+    others = [pool for pool in pools if pool is not None and pool is not state and not pool.stopping]
+    if any(pool.num_submitted != pool.num_answered for pool in others):
+        return None
+    return sum(pool.num_submitted for pool in others)
 
 
 def _in_new_thread(function: Callable[[], Any]) -> Any:

@@ -20,16 +20,16 @@ from lit_loader.seeding.generators import (
     seed_worker,
 )
 from lit_loader.seeding.keys import EpochKeys, Key, RngPurpose, hash_u64, key64
-from lit_loader.seeding.thread_draws import DrawCheck
+from lit_loader.seeding.shared_draws import SharedDrawCheck
 from lit_loader.seeding.thread_scope import ThreadScope, get_worker_info, rand, set_worker_info
 
 __all__ = [
-    "DrawCheck",
     "EpochKeys",
     "Key",
     "KeyedGenerators",
     "RngPurpose",
     "SampleRng",
+    "SharedDrawCheck",
     "ThreadScope",
     "call_uncollected",
     "get_worker_info",

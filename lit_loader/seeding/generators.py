@@ -199,10 +199,9 @@ def worker_key(base_seed: int, worker_id: int) -> Key:
 def call_uncollected(function: Callable[[], Any]) -> Any:
     """Return what a function of C returns (not None), with the garbage collector off during the call.
 
-    Some functions hold a lock while they make objects: ``sys._current_frames`` one of the interpreter (see
-    python/cpython#106883), ``torch.Generator.get_state`` that of the generator. If the collector runs then and frees a
-    tensor, another thread may run, and wait for that lock while this one waits for the interpreter: a deadlock. The
-    three calls are one step for the interpreter, so that no other thread finds the collector off.
+    ``torch.Generator.get_state`` holds the generator's lock while it creates objects. If the collector runs then and
+    frees a tensor, another thread may run, and wait for that lock while this one waits for the interpreter: a deadlock.
+    The three calls are one step for the interpreter, so that no other thread finds the collector off.
     """
     calls = (gc.disable, function, gc.enable) if gc.isenabled() else (function,)
     return next(result for result in list(map(operator.call, calls)) if result is not None)

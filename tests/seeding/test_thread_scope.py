@@ -11,10 +11,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torchvision import tv_tensors
 
-from lit_loader.errors import SharedGeneratorWarning
 from lit_loader.seeding import RngPurpose, ThreadScope
 from lit_loader.seeding.generators import context
-from lit_loader.seeding.thread_draws import DrawCheck
 from tests.seeding.scoped_draws import KEYS, scoped, seeded, several
 
 
@@ -174,19 +172,6 @@ def test_a_large_draw_lets_other_threads_run():
         done.set()
         other.join()
     assert during > 3
-
-
-@pytest.mark.parametrize("method", ["manual_seed", "seed"])
-def test_methods_of_the_default_generator_are_found_by_what_they_leave_behind(method):
-    check = DrawCheck(1, lambda: True)
-    check.worker_ready()
-    with ThreadScope(0):
-        check.watch(several)
-        with pytest.warns(SharedGeneratorWarning, match="of torch"):
-            check.watch(lambda: getattr(torch.default_generator, method)(*([1] * (method == "manual_seed"))))
-
-
-# -- lifetimes and cost ----------------------------------------------------------------------------------------
 
 
 def test_a_fork_of_the_thread_has_torchs_default_generator_again():
