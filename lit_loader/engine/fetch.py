@@ -82,10 +82,6 @@ Move: TypeAlias = Callable[[Any], Any]
 """Takes a sample and returns one of equal values, in other memory for instance."""
 
 
-def _as_it_is(sample: Any) -> Any:
-    return sample
-
-
 def warn_of_dataset(text: str) -> None:
     """Warn of a dataset that draws from a generator of its own."""
     warnings.warn(text, PrivateGeneratorWarning, stacklevel=2)
@@ -123,7 +119,7 @@ class MapFetcher:
         self._unchecked: tuple[Task, Any, float] | None = None
         self._epoch_keys = lru_cache(maxsize=1)(EpochKeys)
 
-    def samples(self, task: Task, *, move: Move = _as_it_is) -> Any:
+    def samples(self, task: Task, *, move: Move | None = None) -> Any:
         """Return the samples of a task: a list, or one sample without batching.
 
         Args:
@@ -174,14 +170,14 @@ class MapFetcher:
         """Yield the rows of a task and their samples, made again from the same keys."""
         dataset, _ = unwrap_subset(self._dataset, indices)
         if self._batched and getattr(dataset, "__getitems__", None):  # one key for the batch
-            yield from enumerate(self._make(task, _as_it_is))
+            yield from enumerate(self._make(task, None))
             return
         for row, index in enumerate(indices[:count]):
             sample_key = BatchKey(
                 key.seed, key.epoch, key.batch, key.first + row, key.rank, key.num_positions
             )
             sample_task = Task([index] if self._batched else index, sample_key, task.number)
-            sample = self._make(sample_task, _as_it_is)
+            sample = self._make(sample_task, None)
             yield row, sample[0] if self._batched else sample
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
@@ -195,33 +191,37 @@ class MapFetcher:
             self._check_repeatability(*unchecked)
         return batch
 
-    def _make(self, task: Task, move: Move) -> Any:
-        key, seed, purpose = task.key, self._seed, RngPurpose.SAMPLE
+    def _make(self, task: Task, move: Move | None) -> Any:
+        key = task.key
         keys = None if key is None else self._keys(key)
-        first = 0 if key is None else key.first
-        given = task.index if self._batched else [task.index]
+        loader_indices = task.index if self._batched else [task.index]
         try:
-            dataset, indices = unwrap_subset(self._dataset, given)
+            dataset, indices = unwrap_subset(self._dataset, loader_indices)
             if self._batched and getattr(dataset, "__getitems__", None):
-                if keys is not None:
-                    seed(keys, purpose, first)
-                made = dataset.__getitems__(indices)
-                return list(map(move, made)) if type(made) is list else made
+                if key is not None:
+                    self._seed(keys, RngPurpose.SAMPLE, key.first)
+                samples = dataset.__getitems__(indices)
+                return list(map(move, samples)) if move is not None and type(samples) is list else samples
         except Exception as error:
-            name_batch(error, given)
+            name_batch(error, loader_indices)
             raise
-        samples: list[Any] = []
+        samples = []
         index = None
+        position = 0 if key is None else key.first
         try:
-            if keys is None:
-                for index in indices:
-                    samples.append(move(dataset[index]))  # noqa: PERF401 - their number tells which one failed
-            else:
-                for position, index in enumerate(indices, start=first):
-                    seed(keys, purpose, position)
-                    samples.append(move(dataset[index]))
+            for index in indices:
+                if keys is not None:
+                    self._seed(keys, RngPurpose.SAMPLE, position)
+                    position += 1
+                sample = dataset[index]
+                if move is not None:
+                    moved = move(sample)
+                    if moved is sample and not samples:
+                        move = None  # the first sample has nothing to move, so the others hardly have
+                    sample = moved
+                samples.append(sample)
         except Exception as error:
-            name_sample(error, dataset, index, given, len(samples))
+            name_sample(error, dataset, index, loader_indices, len(samples))
             raise
         return samples if self._batched else samples[0]
 
@@ -257,7 +257,7 @@ class SkippingFetcher(MapFetcher):
     without them shrinks. If anything failed, the result is a `PartialBatch`.
     """
 
-    def samples(self, task: Task, *, move: Move = _as_it_is) -> Any:
+    def samples(self, task: Task, *, move: Move | None = None) -> Any:
         """Return the samples of a task: a list, or one sample without batching; see `MapFetcher`."""
         start = time.perf_counter()
         given = list(task.index) if self._batched else [task.index]
@@ -271,7 +271,8 @@ class SkippingFetcher(MapFetcher):
                 if key is not None:
                     self._seed(self._keys(key), RngPurpose.SAMPLE, key.first + row)
                 try:
-                    samples.append(move(dataset[inner]))
+                    sample = dataset[inner]
+                    samples.append(sample if move is None else move(sample))
                 except MemoryError as error:
                     name_sample(error, dataset, inner, [candidate], 0)
                     raise
@@ -310,7 +311,7 @@ class SkippingFetcher(MapFetcher):
 
 
 def _states_of_threads() -> Any:
-    """Return the states of the generators that worker threads share; draws from them are found by `DrawCheck`."""
+    """Return the states of the generators that worker threads share; `SharedDrawCheck` looks for draws from them."""
     if context.generator is None:
         return None
     return random.getstate(), str(numpy_random.get_state(legacy=False))
@@ -372,7 +373,7 @@ class IterableFetcher:
             f"__iter__ of dataset {type(self._dataset).__name__}", iter, self._dataset
         )
 
-    def samples(self, task: Task, *, move: Move = _as_it_is) -> Any:
+    def samples(self, task: Task, *, move: Move | None = None) -> Any:
         """Return the next samples, as many as ``task.index`` has entries, or one sample without batching."""
         if task.places is not None and self._samples is None:
             self._beginning = task.places[self._worker]
@@ -385,7 +386,8 @@ class IterableFetcher:
         data: list[Any] = []
         for _ in task.index:
             try:
-                data.append(move(self._next_sample()))
+                sample = self._next_sample()
+                data.append(sample if move is None else move(sample))
             except StopIteration:
                 self._ended = True
                 break
