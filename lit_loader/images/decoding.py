@@ -1,4 +1,4 @@
-"""Read one image file, and decode it with Pillow to an RGB tensor, or say which file cannot be decoded and why."""
+"""Reading of image files, and decoding with Pillow to RGB tensors; errors name the file and the reason."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import stat
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
@@ -38,65 +39,70 @@ __all__ = [
 ]
 
 MAX_PIXELS: Final = 89_478_485
-"""Default limit on width x height: the size from which Pillow itself warns of a decompression bomb."""
+"""Default limit on width x height; Pillow warns of a decompression bomb above this size."""
 
 SIXTEEN_BIT_MAX: Final = 65_535
-"""Default value of 16-bit grayscale that becomes 255."""
+"""Default 16-bit grayscale value that maps to 255."""
 
-_MAY_HAVE_16_BITS: Final = (".png", ".tif", ".tiff", ".jp2")
-_NUM_DECODED: Final = 4
-
-# Without O_NONBLOCK a pipe would be waited for.
-_READ: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-_EXIF_ORIENTATION: Final = 0x0112
-# Of each orientation: the axes to mirror; from 5 on, height and width are exchanged first.
-_MIRRORED: Final = {1: (), 2: (-1,), 3: (-2, -1), 4: (-2,), 5: (), 6: (-1,), 7: (-2, -1), 8: (-2,)}
 SIDEWAYS: Final = 5
+"""First EXIF orientation that exchanges height and width."""
+
+_SUFFIXES_16_BIT: Final = (".png", ".tif", ".tiff", ".jp2")
+_MAX_DECODED: Final = 4
+
+# Opening a named pipe without O_NONBLOCK would block until someone writes to it.
+_OPEN_FLAGS: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+
+_EXIF_ORIENTATION: Final = 0x0112
+# The axes that each orientation mirrors, after height and width were exchanged (from SIDEWAYS on).
+_MIRRORED_AXES: Final = {1: (), 2: (-1,), 3: (-2, -1), 4: (-2,), 5: (), 6: (-1,), 7: (-2, -1), 8: (-2,)}
+
 _TIFF_SAMPLE_FORMAT: Final = 339
 _TIFF_UNSIGNED: Final = 1
 _TIFF_TILE_SIDES: Final = (322, 323)
-_MOST_TILE_PIXELS: Final = 1 << 24
-_PREMULTIPLIED: Final = {"La": "LA", "RGBa": "RGBA"}
+_MAX_TILE_PIXELS: Final = 1 << 24
+
+# Pillow converts premultiplied alpha to RGB only by way of these modes.
+_UNPREMULTIPLIED_MODES: Final = {"La": "LA", "RGBa": "RGBA"}
 
 
 def read_image_file(path: Path | str, *, max_pixels: int) -> bytes:
-    """Return the bytes of an image file that is not larger than ``max_pixels`` can make it.
-
-    Of LabelMe's JSON files it is the image that is embedded in them.
+    """Return the bytes of an image file, or of the image embedded in a LabelMe JSON file.
 
     Raises:
-        ImageError: The file is missing, empty, no regular file, or larger than 64 MiB and 16 bytes for each of
+        ImageError: The file is missing, empty, not a regular file, or larger than 64 MiB plus 16 bytes for each of
             ``max_pixels``; the message names it.
         ValueError: If ``max_pixels`` is below 1.
     """
     if max_pixels < 1:
-        raise ValueError(f"max_pixels={max_pixels} refuses every image; give at least 1.")
+        raise ValueError(f"max_pixels={max_pixels} would refuse every image; give at least 1.")
     if str(path).endswith(LABELME_ENDING):
         try:
             return embedded_image(path)
         except AnnotationError as error:
             raise ImageError(f"{error}.") from None
-    most = SPARE_BYTES + BYTES_A_PIXEL * max_pixels
+    max_bytes = SPARE_BYTES + BYTES_A_PIXEL * max_pixels
     try:
-        file = os.open(path, _READ)  # a third of the time of Path.open
+        # os.open takes a third of the time of Path.open.
+        descriptor = os.open(path, _OPEN_FLAGS)
         try:
-            state = os.fstat(file)
-            if not stat.S_ISREG(state.st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 raise OSError("it is not a regular file")
-            size = state.st_size
-            data = part = os.read(file, size) if size <= most else b""
-            # A network's file system may give a part, and Linux gives at most 2 GiB.
-            while part and len(data) < size:
-                part = os.read(file, size - len(data))
-                data += part
+            size = status.st_size
+            data = chunk = os.read(descriptor, size) if size <= max_bytes else b""
+            # One read may be short: Linux returns at most 2 GiB, and network file systems less than was asked for.
+            while chunk and len(data) < size:
+                chunk = os.read(descriptor, size - len(data))
+                data += chunk
         finally:
-            os.close(file)
+            os.close(descriptor)
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror or error}.") from error
-    if size > most:
+    if size > max_bytes:
         raise ImageError(
-            f"{path}: refused before reading: {size} bytes exceed {most}, which is {SPARE_BYTES} and "
-            f"{BYTES_A_PIXEL} for each of max_pixels={max_pixels}; raise max_pixels if the image is trusted."
+            f"{path}: refused before reading: {size} bytes exceed the limit of {max_bytes}, which is {SPARE_BYTES} "
+            f"plus {BYTES_A_PIXEL} for each of max_pixels={max_pixels}; raise max_pixels if you trust the image."
         )
     if not data:
         raise ImageError(f"{path}: the file is empty (0 bytes).")
@@ -114,42 +120,45 @@ def decode_bytes(
     """Decode the bytes of an image file with Pillow; see `lit_loader.images.decode_image`.
 
     Args:
-        data: From `read_image_file`.
-        path: Named in messages.
+        data: The bytes that `read_image_file` returned.
+        path: The file to name in error messages.
         max_pixels: Largest width x height accepted.
         exif_orientation: Turn the image upright.
-        sixteen_bit_max: Value of 16-bit grayscale that becomes 255.
+        sixteen_bit_max: The 16-bit grayscale value that maps to 255.
     """
-    settings: dict[str, Any] = {
-        "max_pixels": max_pixels,
-        "exif_orientation": exif_orientation,
-        "sixteen_bit_max": sixteen_bit_max,
-    }
+    decode = partial(
+        _decode,
+        data,
+        max_pixels=max_pixels,
+        exif_orientation=exif_orientation,
+        sixteen_bit_max=sixteen_bit_max,
+    )
     try:
         try:
-            return _decode(data, **settings)
+            return decode()
         except Warning:
-            # Warnings may be errors, and Pillow warns of broken EXIF in images that decode well.
-            # The filters are process-wide, so they are touched in this case alone.
+            # Pillow warns about broken EXIF in images that decode well, and the user may have turned warnings into
+            # errors. The warning filters are process-wide, so they are changed only when this happens.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return _decode(data, **settings)
+                return decode()
     except ImageError as error:
         raise ImageError(f"{path}: {error}") from error.__cause__
     except MemoryError:
         raise
-    except Exception as error:  # Pillow's plugins raise SyntaxError, struct.error, ValueError, EOFError ...
+    # Pillow's plugins raise SyntaxError, struct.error, ValueError, EOFError and more.
+    except Exception as error:
         reason = str(error).rstrip(".") or type(error).__name__
         raise ImageError(
             f"{path}: cannot be decoded: {reason}. The file ({len(data)} bytes) is damaged; "
-            "replace it or leave it out of the data set."
+            "replace it or remove it from the dataset."
         ) from error
 
 
 class _HeaderLimit(BytesIO):
-    """The bytes of an image file; bounds how often and how much Pillow reads before it knows the image's size.
+    """File object over an image's bytes that limits how often and how much Pillow reads before it knows the size.
 
-    Comments and tags without end would take minutes and many times the memory of the file.
+    Without it, endless comments and tags would take minutes and many times the memory of the file.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -157,7 +166,8 @@ class _HeaderLimit(BytesIO):
         self.in_header = True
         self.refusal: ImageError | None = None
         self._reads_left = MAX_HEADER_READS
-        self._bytes_left = max(MAX_HEADER_BYTES, 2 * len(data))  # WebP and AVIF are read whole
+        # Pillow reads all of a WebP or AVIF file to find its size.
+        self._bytes_left = max(MAX_HEADER_BYTES, 2 * len(data))
 
     def read(self, size: int | None = -1, /) -> bytes:
         return self._count(super().read(size))
@@ -184,28 +194,30 @@ def _decode(data: bytes, *, max_pixels: int, exif_orientation: bool, sixteen_bit
     frame = jpeg_frame(data)
     file = _HeaderLimit(data)
     try:
-        opened = Image.open(file, formats=IMAGE_FORMATS)
+        opened_image = Image.open(file, formats=IMAGE_FORMATS)
     except UnidentifiedImageError:
-        if file.refusal is not None:  # Pillow's reader of TIFF turns an OSError into a warning
+        # Pillow reports a refused read of a plugin as an image that it cannot identify.
+        if file.refusal is not None:
             raise file.refusal from None
         raise ImageError(
-            f"cannot be identified as an image: {len(data)} bytes that start with {data[:8]!r}; "
-            f"the header is damaged, or the format none of {', '.join(IMAGE_FORMATS)}."
+            f"cannot be identified as an image: {len(data)} bytes that start with {data[:8]!r}; the header is "
+            f"damaged, or the format is not one of {', '.join(IMAGE_FORMATS)}."
         ) from None
     except Image.DecompressionBombError as error:
         raise ImageError(
-            f"refused before decoding: {str(error).rstrip('.')}. If the image is trusted, raise "
+            f"refused before decoding: {str(error).rstrip('.')}. If you trust the image, raise "
             "PIL.Image.MAX_IMAGE_PIXELS and max_pixels."
         ) from None
     file.in_header = False
+    # Pillow's TIFF plugin turns an OSError into a warning and continues, so a refusal may have been swallowed.
     if file.refusal is not None:
         raise file.refusal
-    with opened as image:
+    with opened_image as image:
         _check_header(image, max_pixels=max_pixels)
         if image.format in ("JPEG", "MPO") and (frame is None or not frame.one_pass):
             check_jpeg_cost(data, num_pixels=image.width * image.height)
         image.load()
-        # Only now: a PNG may carry EXIF behind its pixels, and asking before load() fails on a damaged tail.
+        # Read EXIF after load(): a PNG may store it behind the pixels, and reading it first fails on a damaged tail.
         orientation = orientation_of(image) if exif_orientation else 1
         return interleaved(upright(_to_rgb(image, sixteen_bit_max), orientation))
 
@@ -215,16 +227,22 @@ def _check_header(image: Image.Image, *, max_pixels: int) -> None:
     if width * height > max_pixels:
         raise ImageError(
             f"{width}x{height} = {width * height} pixels exceeds max_pixels={max_pixels}; "
-            "raise max_pixels if the image is trusted, or downscale it."
+            "raise max_pixels if you trust the image, or downscale it."
         )
-    # Pillow shows a signed 8-bit TIFF as "L", with -1 as 255: only the tag tells.
     tags = getattr(image, "tag_v2", None) if image.format == "TIFF" else None
-    formats = tags.get(_TIFF_SAMPLE_FORMAT) if tags is not None else None
-    tile = 1 if tags is None else math.prod(int(tags.get(side, 0)) for side in _TIFF_TILE_SIDES)
-    if tile > max(max_pixels, _MOST_TILE_PIXELS):  # decoded as a whole, however small the image is
-        raise ImageError(f"a tile of {tile} pixels exceeds max_pixels={max_pixels} and {_MOST_TILE_PIXELS}.")
-    signed = formats is not None and any(kind != _TIFF_UNSIGNED for kind in np.atleast_1d(formats))
-    if image.mode in ("I", "F") or signed:
+    unsigned = True
+    if tags is not None:
+        # Pillow decodes a tile as a whole, even if the image is much smaller.
+        tile_pixels = math.prod(int(tags.get(side, 0)) for side in _TIFF_TILE_SIDES)
+        if tile_pixels > max(max_pixels, _MAX_TILE_PIXELS):
+            raise ImageError(
+                f"a tile of {tile_pixels} pixels exceeds max_pixels={max_pixels} and {_MAX_TILE_PIXELS}; "
+                "save the image again with smaller tiles."
+            )
+        # Pillow opens a signed 8-bit TIFF as mode "L" and reads -1 as 255; only the tag shows the sign.
+        sample_formats = np.atleast_1d(tags.get(_TIFF_SAMPLE_FORMAT, _TIFF_UNSIGNED))
+        unsigned = bool((sample_formats == _TIFF_UNSIGNED).all())
+    if image.mode in ("I", "F") or not unsigned:
         raise ImageError(
             f"mode {image.mode} ({image.format}, signed, 32-bit or floating-point samples) has no agreed "
             "range; convert the file to 8-bit or unsigned 16-bit."
@@ -232,111 +250,111 @@ def _check_header(image: Image.Image, *, max_pixels: int) -> None:
 
 
 def orientation_of(image: Image.Image) -> int:
-    """Return how an opened image is to be turned, by its EXIF or XMP, 1 to 8; 1: not at all."""
+    """Return the EXIF (or XMP) orientation of an opened image, 1 to 8; 1 (upright) if it is missing or unreadable."""
     try:
         value = image.getexif().get(_EXIF_ORIENTATION)
     except Warning:
+        # Callers handle warnings that the user turned into errors.
         raise
     except Exception:
         return 1
-    return value if value in _MIRRORED else 1
+    return value if value in _MIRRORED_AXES else 1
 
 
 def upright(pixels: Tensor, orientation: int) -> Tensor:
-    """Return pixels ``(3, H, W)`` turned as EXIF's ``orientation``, 1 to 8, asks for."""
+    """Return pixels ``(3, H, W)`` turned upright according to the EXIF ``orientation``, 1 to 8."""
     if orientation == 1:
         return pixels
-    turned = pixels.transpose(-1, -2) if orientation >= SIDEWAYS else pixels
-    return turned.flip(_MIRRORED[orientation])
+    if orientation >= SIDEWAYS:
+        pixels = pixels.transpose(-1, -2)
+    return pixels.flip(_MIRRORED_AXES[orientation])
 
 
 def stored_region(
     region: tuple[int, int, int, int], orientation: int, size: tuple[int, int]
 ) -> tuple[int, int, int, int]:
-    """Return where a region (left, top, right, bottom) of an `upright` image of ``size`` lies in the stored one."""
+    """Convert a region (left, top, right, bottom) of an `upright` image of ``size`` to coordinates as stored."""
     left, top, right, bottom = region
-    if -1 in _MIRRORED[orientation]:
+    if -1 in _MIRRORED_AXES[orientation]:
         left, right = size[1] - right, size[1] - left
-    if -2 in _MIRRORED[orientation]:
+    if -2 in _MIRRORED_AXES[orientation]:
         top, bottom = size[0] - bottom, size[0] - top
     return (top, left, bottom, right) if orientation >= SIDEWAYS else (left, top, right, bottom)
 
 
 def interleaved(pixels: Tensor) -> Tensor:
-    """Return uint8 ``(3, H, W)``, of which a pixel's values lie side by side in memory, with the pixels row by row."""
+    """Return uint8 ``(3, H, W)`` pixels in row-major order in memory, with the channels of each pixel adjacent."""
     rows = pixels.permute(1, 2, 0)
     if rows.is_contiguous():
         return pixels
-    triples = np.ascontiguousarray(rows.numpy().view("V3"))  # three bytes at once take half the time
-    return torch.from_numpy(triples.view(np.uint8)).permute(2, 0, 1)
+    # Copying each pixel as one 3-byte item takes half the time of copying single bytes.
+    packed_pixels = np.ascontiguousarray(rows.numpy().view("V3"))
+    return torch.from_numpy(packed_pixels.view(np.uint8)).permute(2, 0, 1)
 
 
 def sixteen_bit_report(paths: Sequence[str], *, max_pixels: int) -> str | None:
-    """Return a sentence about the images whose 16 bits become 8, or None if there are none.
+    """Describe how the 16-bit images among some files are reduced to 8 bits, or return None if there are none.
 
-    The header of each PNG, TIFF and JPEG 2000 file is read, and the pixels of up to 4. A file that cannot be read is
-    passed over; its sample raises the error.
+    Reads the header of each PNG, TIFF and JPEG 2000 file, and decodes up to 4 of them. An unreadable file is skipped;
+    its sample raises the error.
 
     Args:
-        paths: The image files to look at.
+        paths: The image files to inspect.
         max_pixels: Largest width x height that is decoded.
     """
-    num_grey = num_colour = 0
-    largest: list[int] = []
+    num_gray = 0
+    num_colour = 0
+    max_values: list[int] = []
     for path in paths:
-        if not path.lower().endswith(_MAY_HAVE_16_BITS):
+        if not path.lower().endswith(_SUFFIXES_16_BIT):
             continue
         with contextlib.suppress(Exception), Image.open(path, formats=IMAGE_FORMATS) as image:
             if image.mode.startswith("I;16"):
-                num_grey += 1
-                if len(largest) < _NUM_DECODED:
+                num_gray += 1
+                if len(max_values) < _MAX_DECODED:
                     _check_header(image, max_pixels=max_pixels)
-                    largest.append(int(np.asarray(image).max()))
+                    max_values.append(int(np.asarray(image).max()))
             elif image.mode != "I" and image.format != "JPEG2000":
-                # Of 16-bit RGB, Pillow's mode says 8 bits: only the raw mode of its decoder tells.
+                # Pillow opens 16-bit RGB in an 8-bit mode; only the raw mode of its decoder shows the 16 bits.
                 num_colour += any(";16" in str(tile[3]) for tile in image.tile)
-    if not num_grey and not num_colour:
-        return None
     sentences = []
-    if num_grey:
-        value = max(largest, default=SIXTEEN_BIT_MAX)
-        shown = _to_8_bits(np.array([value]), SIXTEEN_BIT_MAX)[0]
-        bits = max(8, value.bit_length())
+    if num_gray:
+        max_value = max(max_values, default=SIXTEEN_BIT_MAX)
+        max_result = _to_8_bits(np.array([max_value]), SIXTEEN_BIT_MAX)[0]
+        num_bits = max(8, max_value.bit_length())
         remedy = (
-            f"sixteen_bit_max={2**bits - 1} for data of {bits} bits, or {SIXTEEN_BIT_MAX} if this is right"
-            if bits < 16
-            else f"sixteen_bit_max={SIXTEEN_BIT_MAX} if this is right, or the value that is to become 255"
+            f"sixteen_bit_max={2**num_bits - 1} for {num_bits}-bit data, or {SIXTEEN_BIT_MAX} if this is right"
+            if num_bits < 16
+            else f"sixteen_bit_max={SIXTEEN_BIT_MAX} if this is right, or the value that should map to 255"
         )
         sentences.append(
-            f"{num_grey} of {len(paths)} images looked at are 16-bit grayscale, divided by 257, so that 65535 becomes "
-            f"255: the largest value of the first {len(largest)} is {value}, which becomes {shown}; give {remedy}"
+            f"{num_gray} of {len(paths)} inspected images are 16-bit grayscale, which is divided by 257 (65535 becomes "
+            f"255). The largest value of the first {len(max_values)} is {max_value}, which becomes {max_result}; "
+            f"give {remedy}"
         )
     if num_colour:
         sentences.append(
-            f"{num_colour} of {len(paths)} images looked at are 16-bit colour, of which the high byte is kept; convert "
-            "them to 8 bits if their values use fewer than 16"
+            f"{num_colour} of {len(paths)} inspected images are 16-bit colour, and only the high byte of their values "
+            "is used; convert them to 8 bits if their values use fewer than 16"
         )
-    return ". ".join(sentences)
+    return ". ".join(sentences) or None
 
 
-def _to_8_bits(values: npt.NDArray[Any], largest: int) -> npt.NDArray[np.uint8]:
-    """Return values from 0 to ``largest`` as 0 to 255, rounded; values above it become 255."""
-    doubled = np.minimum(values, largest).astype(np.uint32) * 510
-    result: npt.NDArray[np.uint8] = ((doubled + largest) // (2 * largest)).astype(np.uint8)
+def _to_8_bits(values: npt.NDArray[Any], max_value: int) -> npt.NDArray[np.uint8]:
+    """Scale values from 0..``max_value`` to 0..255, rounded; larger values become 255."""
+    # Integer rounding: (510 v + m) // 2m equals floor(255 v / m + 1/2), without floating point.
+    doubled = np.minimum(values, max_value).astype(np.uint32) * 510
+    result: npt.NDArray[np.uint8] = ((doubled + max_value) // (2 * max_value)).astype(np.uint8)
     return result
 
 
 def _to_rgb(image: Image.Image, sixteen_bit_max: int) -> Tensor:
+    """Return the pixels of a loaded image as RGB, ``(3, H, W)``."""
     if image.mode.startswith("I;16"):
-        grey = _to_8_bits(np.asarray(image), sixteen_bit_max)
-        return _channels_first(np.repeat(grey[..., None], 3, axis=2))
-    # Pillow warns when a palette's transparency is dropped; dropping it is the rule here.
+        gray = _to_8_bits(np.asarray(image), sixteen_bit_max)
+        return torch.from_numpy(np.repeat(gray[..., None], 3, axis=2)).permute(2, 0, 1)
+    # Transparency is always dropped here; without this line Pillow warns when it drops a palette's.
     image.info.pop("transparency", None)
-    if image.mode in _PREMULTIPLIED:
-        image = image.convert(_PREMULTIPLIED[image.mode])
-    return _channels_first(np.array(image if image.mode == "RGB" else image.convert("RGB")))
-
-
-def _channels_first(pixels: npt.NDArray[np.uint8]) -> Tensor:
-    """Return ``(3, H, W)`` over the same memory."""
-    return torch.from_numpy(pixels).permute(2, 0, 1)
+    if image.mode in _UNPREMULTIPLIED_MODES:
+        image = image.convert(_UNPREMULTIPLIED_MODES[image.mode])
+    return torch.from_numpy(np.array(image if image.mode == "RGB" else image.convert("RGB"))).permute(2, 0, 1)

@@ -1,4 +1,4 @@
-"""Image files: decoded in full, or read now and decoded when a region is asked for, no larger than needed."""
+"""Open and decode image files; the pixels of a JPEG are decoded on demand, by region and at reduced size."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ from lit_loader.images.lazy_image import ChangedImage, DecodedImage, ImageRegion
 __all__ = ["EncodedImage", "decode_image", "open_image"]
 
 # NOTE [Regions of a JPEG]
-# Huffman decoding takes most of the time, and its blocks come row by row: libjpeg-turbo 3 leaves out what lies below a
-# region, and the inverse transform and the colours of what lies above and beside. A region starts at a whole block of
-# 16 columns (of the rare 4:1:1 they are 32: where that does not fit, all is decoded), and colours are interpolated
-# from the pixels beside, so a few more are decoded at the sides. Of a file of several scans it decodes all: where some
-# are missing, libjpeg smooths from block to block. The inverse transform is made at 1/2, 1/4 or 1/8 where that is
-# enough; the scales between have no fast code and save nothing. Where there is no libjpeg-turbo 3, the whole image is
-# decoded by simplejpeg or Pillow, with the same bits. So is what the first warns of: Pillow accepts some damage.
-_SHRINKS: Final = (8, 4, 2)
-_SMALLEST_SHRUNK_SIDE: Final = 16
-_BESIDE, _ALIGNED = 8, 16
+# Huffman decoding takes most of the time, and its blocks come row by row. libjpeg-turbo 3 therefore stops below a
+# region; above it and at its sides it skips the inverse transform and the colour conversion, but not Huffman decoding.
+# Without libjpeg-turbo 3, simplejpeg or Pillow decodes the whole image, with the same bits.
+
+# libjpeg's scales between these have no fast code and save no time.
+_SHRINK_FACTORS: Final = (8, 4, 2)
+_MIN_SHRUNK_SIDE: Final = 16
+_MARGIN_COLUMNS: Final = 8
+_BLOCK_COLUMNS: Final = 16
 
 
 def decode_image(
@@ -52,39 +51,38 @@ def decode_image(
 ) -> Tensor:
     """Decode an image file to 8-bit RGB; the file's content decides the format, not its name.
 
-    - JPEG, MPO, PNG, WebP, TIFF, BMP, GIF, PPM, JPEG 2000 and AVIF are read; Pillow's other formats are refused: some
-      run programs, or hide pixels that no limit counts.
+    - JPEG, MPO, PNG, WebP, TIFF, BMP, GIF, PPM, JPEG 2000 and AVIF are read. Pillow's other formats are refused,
+      because some run programs or hide pixels from every size limit.
     - Grayscale, 1-bit, palette, CMYK and YCbCr images become RGB as Pillow converts them.
-    - An alpha channel or a transparent colour is dropped and the stored colours are kept, as
-      ``PIL.Image.convert("RGB")`` and torchvision's RGB mode do: no background is made up.
-    - 16-bit unsigned grayscale is divided by 257 and rounded, so that 0..65535 becomes 0..255; the rule
-      looks at the type and not at the values, so 12-bit data in 16 bits comes out dark unless
-      ``sixteen_bit_max=4095`` says so. 16-bit RGB is reduced to its high byte by Pillow.
+    - An alpha channel or a transparent colour is dropped and the stored colours are used, as
+      ``PIL.Image.convert("RGB")`` and torchvision's RGB mode do. No background is blended in.
+    - 16-bit unsigned grayscale is divided by 257 and rounded, which maps 0..65535 to 0..255. The rule depends on the
+      type and not on the values, so 12-bit data stored in 16 bits looks dark without ``sixteen_bit_max=4095``. Pillow
+      reduces 16-bit RGB to its high byte.
     - Signed and floating-point images have no agreed range and are refused.
-    - Of an animation, the first frame is taken.
-    - A file is read up to 64 MiB and 16 bytes for each of ``max_pixels``; a JPEG that costs far more than its pixels
-      (many scans, an endless header) and a TIFF of a huge tile are refused before they are decoded.
-    - Pillow decodes. JPEG of 8 bits and one or three channels without damage is decoded by libjpeg-turbo 3 or
-      simplejpeg instead, where one is found (the extra ``fast``): with the same bits, in less time.
-    - EXIF that cannot be read counts as no EXIF. A file damaged anywhere else is refused, also a PNG whose
-      pixels are whole and whose end is damaged (``PIL.ImageFile.LOAD_TRUNCATED_IMAGES`` is honoured).
+    - Only the first frame of an animation is read.
+    - Files larger than 64 MiB plus 16 bytes for each of ``max_pixels`` are refused. So are a JPEG that costs far more
+      than its pixels (many scans, an endless header) and a TIFF with a huge tile, before they are decoded.
+    - Pillow decodes. An undamaged 8-bit JPEG with one or three channels is decoded by libjpeg-turbo 3 or simplejpeg
+      instead if one is installed (the extra ``fast``): with the same bits, in less time.
+    - Unreadable EXIF is ignored. A file damaged anywhere else is refused, even a PNG with intact pixels and a
+      damaged end (``PIL.ImageFile.LOAD_TRUNCATED_IMAGES`` is honoured).
 
     Args:
         path: The file.
         max_pixels: Largest width x height accepted; checked in the header, before pixels are allocated.
-            Pillow's own bound, twice ``PIL.Image.MAX_IMAGE_PIXELS``, holds beside it.
-        exif_orientation: Turn the image upright. Boxes are taken to refer to the upright image, which is
-            what annotation tools show; ``False`` gives the pixels as stored (but for TIFF, which Pillow
-            turns while loading).
-        sixteen_bit_max: Value of 16-bit grayscale that becomes 255, such as 4095 for data of 12 bits; higher ones
-            become 255 too.
+            Pillow's own limit, twice ``PIL.Image.MAX_IMAGE_PIXELS``, applies as well.
+        exif_orientation: Turn the image upright. Annotation tools show the upright image, so boxes are expected to
+            refer to it; ``False`` returns the pixels as stored (except for TIFF, which Pillow turns while loading).
+        sixteen_bit_max: The 16-bit grayscale value that maps to 255, such as 4095 for 12-bit data; higher values
+            become 255, too.
 
     Returns:
-        uint8 tensor, shape ``(3, H, W)``, R G B. In memory the three values of a pixel lie side by side, as they
-        come and as a resize takes them in half the time.
+        uint8 tensor, shape ``(3, H, W)``, RGB. The three values of a pixel are adjacent in memory: decoders write
+        them so, and a resize takes half the time.
 
     Raises:
-        ImageError: The file is missing, empty, truncated, no image, too large, or of a refused type. The
+        ImageError: The file is missing, empty, truncated, not an image, too large, or of a refused type. The
             message names the file.
         ValueError: If ``max_pixels`` is below 1.
     """
@@ -104,19 +102,19 @@ def open_image(
     exif_orientation: bool = True,
     sixteen_bit_max: int = SIXTEEN_BIT_MAX,
 ) -> LazyImage:
-    """Read an image file; a JPEG is decoded when its pixels are asked for, as far as they are.
+    """Open an image file; the pixels of a JPEG are decoded on demand.
 
     Args:
         path: The file.
-        max_pixels: As for `decode_image`.
-        exif_orientation: As for `decode_image`.
-        sixteen_bit_max: As for `decode_image`.
+        max_pixels: See `decode_image`.
+        exif_orientation: See `decode_image`.
+        sixteen_bit_max: See `decode_image`.
 
     Returns:
-        An `EncodedImage` of a JPEG of 8 bits and one or three channels; everything else is decoded by Pillow now.
+        An `EncodedImage` for an 8-bit JPEG with one or three channels. Pillow decodes every other file immediately.
 
     Raises:
-        ImageError: As `decode_image` does; a damaged JPEG may be found out only when it is decoded.
+        ImageError: See `decode_image`; damage inside a JPEG may only be detected when it is decoded.
     """
     data = read_image_file(path, max_pixels=max_pixels)
     decode = partial(
@@ -134,109 +132,134 @@ def open_image(
     if frame is None:
         return DecodedImage(decode())
     orientation = 1
+    # A JPEG without an APP1 segment has no orientation, so Pillow need not open it.
     if exif_orientation and frame.may_be_turned:
         try:
             with Image.open(BytesIO(data), formats=("JPEG",)) as image:
                 orientation = orientation_of(image)
-        except Exception:  # also Pillow's warnings of broken EXIF, made errors
+        except Exception:
+            # Pillow's warnings about broken EXIF arrive here too if the user turned warnings into errors.
             return DecodedImage(decode())
     return EncodedImage(data, frame, orientation, decode)
 
 
 def _frame_to_decode(data: bytes, *, max_pixels: int) -> JpegFrame | None:
-    """Return the frame of a JPEG that can be decoded in part, or None: `decode_bytes` judges the file."""
+    """Return the frame of a JPEG that can be decoded by region, or None if `decode_bytes` must judge the file."""
     frame = jpeg_frame(data)
     num_pixels = 0 if frame is None else frame.height * frame.width
     if frame is None or num_pixels > min(max_pixels, 2 * (Image.MAX_IMAGE_PIXELS or max_pixels)):
         return None
-    if not frame.one_pass:  # a decoder takes one scan of such a file, and refuses more
+    # Decoders read only the first scan of a one-pass file, so its cost is known.
+    if not frame.one_pass:
         check_jpeg_cost(data, num_pixels=num_pixels)
     return frame
 
 
 class EncodedImage(LazyImage):
-    """A JPEG file from `open_image`, of which the region that is shown is decoded, no larger than it is shown.
+    """A JPEG file from `open_image` that decodes only the requested region, at 1/2, 1/4 or 1/8 size if that is enough.
 
-    It is decoded at 1/2, 1/4 or 1/8 where that is enough. A region at full size has the bits of `decode_image`.
+    A region at full size has the bits of `decode_image`.
 
-    Bound. Pixels of a part at 1/2, 1/4 or 1/8, shrunk to what is shown, against a full decode shrunk to the same: on
-    photo-like pictures of 239 to 960 rows and on photographs, shown at 8 pixels and more, also with fill around them,
-    PSNR is at least 33 dB (median 48), 999 of 1000 values are within 64 of 255 levels, and all within 96.
-    ``benchmarks/decode_error.py`` measures it. For that, a result of up to 192 pixels is read with 24 pixels more along
-    its shorter side, and where a side is not a multiple of 2, 4 or 8, its last pixel is mixed with the fill beyond it.
-    The scaled pixels are the frequencies that fit and not means of pixels, so fine texture keeps more contrast.
+    Bound: a region decoded at 1/2, 1/4 or 1/8 and resized to its final size is compared with a full decode resized to
+    that size. For photographs and photo-like images of 239 to 960 rows, and final sizes of 8 pixels and more, with and
+    without fill around them, PSNR is at least 33 dB (median 48), 999 of 1000 values are within 64 of 255 levels, and
+    all are within 96. ``benchmarks/decode_error.py`` measures it. Two measures make this hold: a result of up to 192
+    pixels is read with 24 extra pixels along its shorter side, and if a side is not a multiple of 2, 4 or 8, its last
+    pixel is mixed with the fill beyond it. A scaled decode drops high frequencies instead of averaging pixels, so fine
+    texture keeps more contrast.
 
-    libjpeg-turbo 3 decodes where one is found, else simplejpeg, else Pillow; they give the same bits, and the first
-    alone leaves out what lies around the region, and so may not find damage there.
+    libjpeg-turbo 3 decodes if it is installed, otherwise simplejpeg, otherwise Pillow, all with the same bits. Only
+    libjpeg-turbo 3 skips the surroundings of the region, so it may miss damage there.
 
-    Runs in: any thread; decoding lets go of the interpreter lock. Owns: the file's bytes.
+    Runs in: any thread; decoding releases the GIL. Owns: the file's bytes.
 
     Args:
-        data: The file.
-        frame: Its frame.
-        orientation: How its pixels are to be turned, as EXIF counts, 1 to 8.
-        decode: Decodes the file in full, or says what is wrong with it: used where the decoder refuses it.
+        data: The bytes of the file.
+        frame: The file's frame header.
+        orientation: EXIF orientation of the stored pixels, 1 to 8.
+        decode: Decodes the whole file or raises an error that explains what is wrong; called if the decoders refuse
+            the file.
     """
 
     def __init__(self, data: bytes, frame: JpegFrame, orientation: int, decode: Callable[[], Tensor]) -> None:
-        self._data, self._frame, self._orientation, self._decode = data, frame, orientation, decode
-        height, width = frame.height, frame.width
-        self.size = (width, height) if orientation >= SIDEWAYS else (height, width)
+        self._data = data
+        self._one_pass = frame.one_pass
+        self._stored_size = (frame.height, frame.width)
+        self._orientation = orientation
+        self._decode = decode
+        self.size = (frame.width, frame.height) if orientation >= SIDEWAYS else self._stored_size
 
     def read(self) -> Tensor:
-        """Return all pixels, uint8 ``(3, H, W)``, a pixel's three values side by side in memory.
+        """Return all pixels, uint8 ``(3, H, W)``, with the channels of each pixel adjacent in memory.
 
         Raises:
             ImageError: The file is damaged; the message names it.
         """
-        found = self._stored((0, 0, self._frame.width, self._frame.height), shrink=1)
-        return self._decode() if found is None else interleaved(upright(found, self._orientation))
+        height, width = self._stored_size
+        pixels = self._decode_stored((0, 0, width, height), shrink=1)
+        return self._decode() if pixels is None else interleaved(upright(pixels, self._orientation))
 
     def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
-        """Return a region, not smaller than ``zoom`` times its size or than it is; see `LazyImage.read_region`.
+        """Decode a region, shrunk as far as ``zoom`` allows; see `LazyImage.read_region`.
 
         Raises:
             ImageError: The file is damaged; the message names it.
         """
-        shrink = next((by for by in _SHRINKS if zoom * by <= 1 and self._can_shrink(by)), 1)
-        found = self._stored(stored_region(region, self._orientation, self.size), shrink=shrink)
-        if found is None:
+        shrink = next(
+            (factor for factor in _SHRINK_FACTORS if zoom * factor <= 1 and self._can_shrink(factor)), 1
+        )
+        pixels = self._decode_stored(stored_region(region, self._orientation, self.size), shrink=shrink)
+        if pixels is None:
             return ImageRegion(self._decode(), 0, 0, 1.0)
         left, top = (side // shrink * shrink for side in region[:2])
-        return ImageRegion(upright(found, self._orientation), left, top, 1 / shrink)
+        return ImageRegion(upright(pixels, self._orientation), left, top, 1 / shrink)
 
     def changed(self, step: Step) -> LazyImage:
-        """Return the image with a step put off."""
+        """Return the image with a postponed step."""
         return ChangedImage(self, step)
 
-    def _can_shrink(self, by: int) -> bool:
-        height, width = self._frame.height, self._frame.width
-        if min(height, width) < _SMALLEST_SHRUNK_SIDE:
+    def _can_shrink(self, factor: int) -> bool:
+        height, width = self._stored_size
+        if min(height, width) < _MIN_SHRUNK_SIDE:
             return False
-        # Turned, what is left of the last block would lie before the first pixel.
-        return self._orientation == 1 or (height % by == 0 and width % by == 0)
+        # If a side is not a multiple, the partial pixel comes last as stored. Turning the image may move it to the
+        # front, where it would shift all others.
+        return self._orientation == 1 or (height % factor == 0 and width % factor == 0)
 
-    def _stored(self, region: Part, *, shrink: int) -> Tensor | None:
-        """Return a region of the image as stored, its sides divided by ``shrink``, or None if none takes the file.
+    def _decode_stored(self, region: Part, *, shrink: int) -> Tensor | None:
+        """Decode a region of the stored image with its sides divided by ``shrink``.
 
         Args:
-            region: In pixels as stored, moved outwards to whole pixels of the result.
+            region: In pixels of the stored image; extended to whole pixels of the result.
             shrink: 1, 2, 4 or 8.
+
+        Returns:
+            uint8 ``(3, h, w)``, or None if every decoder refuses the file.
         """
-        height, width = self._frame.height, self._frame.width
-        left, top = region[0] // shrink, region[1] // shrink
-        right, bottom = -(-region[2] // shrink), -(-region[3] // shrink)
+        height, width = self._stored_size
+        left = region[0] // shrink
+        top = region[1] // shrink
+        right = -(-region[2] // shrink)
+        bottom = -(-region[3] // shrink)
+        # Files with several scans are decoded whole: where scans are missing, libjpeg smooths from block to block.
         crop = whole = (0, 0, -(-width // shrink), -(-height // shrink))
-        if self._frame.one_pass:  # see NOTE [Regions of a JPEG]
-            low, high = (region[0] - _BESIDE) // _ALIGNED * _ALIGNED, region[2] + _BESIDE
-            crop = (max(low, 0) // shrink, top, -(-min(high, width) // shrink), bottom)
-        decoder, pixels = turbo_decoder(), None
+        if self._one_pass:
+            # libjpeg interpolates colours from neighbouring columns, so some more are decoded at both sides. A crop
+            # must begin at a whole block of 16 columns. Blocks of the rare 4:1:1 have 32: the decoder refuses a crop
+            # that does not fit them, and the whole image is decoded below.
+            first_column = max((region[0] - _MARGIN_COLUMNS) // _BLOCK_COLUMNS * _BLOCK_COLUMNS, 0)
+            last_column = min(region[2] + _MARGIN_COLUMNS, width)
+            crop = (first_column // shrink, top, -(-last_column // shrink), bottom)
+        pixels = None
+        decoder = turbo_decoder()
         if decoder is not None:
-            pixels = decoder.decode(self._data, (height, width), crop, shrink=shrink)
+            pixels = decoder.decode(self._data, self._stored_size, crop, shrink=shrink)
         if pixels is None:
-            crop, pixels = whole, decode_whole(self._data, (height, width), shrink=shrink)
+            # The turbo decoder returns None for any damage that libjpeg warns about; Pillow accepts some of it.
+            crop = whole
+            pixels = decode_whole(self._data, self._stored_size, shrink=shrink)
         if pixels is None:
             return None
-        # Cut by numpy: each call of torch lets go of the interpreter lock, for which threads then wait.
-        cut = pixels[top - crop[1] : bottom - crop[1], left - crop[0] : right - crop[0]]
-        return torch.from_numpy(cut.transpose(2, 0, 1))
+        # Slice with numpy: every torch call releases the GIL, and other threads delay taking it again.
+        pixels = pixels[top - crop[1] : bottom - crop[1], left - crop[0] : right - crop[0]]
+        return torch.from_numpy(pixels.transpose(2, 0, 1))

@@ -1,4 +1,4 @@
-"""JPEG files: what their header says, and what decoding them would cost."""
+"""Parse the headers of JPEG files, and refuse files that cost far more to decode than their pixels."""
 
 from __future__ import annotations
 
@@ -9,38 +9,41 @@ from lit_loader.errors import ImageError
 
 __all__ = ["BYTES_A_PIXEL", "JpegFrame", "SPARE_BYTES", "check_jpeg_cost", "jpeg_frame"]
 
-# NOTE [What a JPEG may cost]
-# A progressive file goes over all of its pixels once a scan, and a scan of nothing takes a few bytes: a file of
-# megabytes can ask for hours. Encoders write at most about a dozen scans. Inside coded data the byte 0xFF is always
-# followed by 0 or a restart marker, so counting the marker of a scan in the whole file finds every one (and those of
-# thumbnails beside, which is why the bound leaves room). The count is a search for two bytes.
-# Pillow reads a header of stray bytes one by one, copies all segments of EXIF for each one more, and takes 0.4 us for
-# each 12 bytes of Photoshop's.
+# Pillow takes 0.4 us for each 12 bytes of Photoshop segments.
 MAX_HEADER_BYTES: Final = 32 << 20
+# Pillow reads stray bytes in a header one by one.
 MAX_HEADER_PIECES: Final = 100_000
+# Pillow copies all earlier EXIF segments again for each further one.
 MAX_EXIF_SEGMENTS: Final = 64
 SPARE_BYTES: Final = 64 << 20
 BYTES_A_PIXEL: Final = 16
+# A progressive JPEG processes all of its pixels in every scan, and an empty scan takes only a few bytes: a file of
+# megabytes can take hours. Encoders write at most about a dozen scans; the limits leave room for those of thumbnails.
 MAX_SCANS: Final = 64
 MAX_SCANNED_PIXELS: Final = 1 << 29
-_ALWAYS_SCANS: Final = 16
-_START, _SCAN, _END = b"\xff\xd8", b"\xff\xda", b"\xff\xd9"
-_BASELINE, _PROGRESSIVE = (0xC0, 0xC1), 0xC2
-_FRAMES: Final = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
-_ALONE: Final = (0x01, *range(0xD0, 0xDA))
-_APP1: Final = 0xE1
-_EXIF: Final = b"Exif\0\0"
-_SEGMENT: Final = struct.Struct(">BBH")
+_UNCHECKED_SCANS: Final = 16
+
+_START_MARKER: Final = b"\xff\xd8"
+_SCAN_MARKER: Final = b"\xff\xda"
+_END_MARKER: Final = b"\xff\xd9"
+_BASELINE_CODES: Final = (0xC0, 0xC1)
+_PROGRESSIVE_CODE: Final = 0xC2
+_FRAME_CODES: Final = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
+# Markers without a length and a payload.
+_STANDALONE_CODES: Final = (0x01, *range(0xD0, 0xDA))
+_APP1_CODE: Final = 0xE1
+_EXIF_PREFIX: Final = b"Exif\0\0"
+_SEGMENT_HEADER: Final = struct.Struct(">BBH")
 
 
 class JpegFrame(NamedTuple):
-    """The frame of a JPEG that is coded with 8 bits, sequential or progressive, grey or of three channels.
+    """The frame header of an 8-bit JPEG, sequential or progressive, with one or three channels.
 
     Attributes:
-        height: Rows as stored, from 1.
-        width: Columns as stored, from 1.
-        one_pass: Whether all channels come together in one scan from top to bottom: a decoder reads no further scan.
-        may_be_turned: Whether there is an APP1 segment: EXIF or XMP may ask to turn the image.
+        height: Rows as stored, at least 1.
+        width: Columns as stored, at least 1.
+        one_pass: True if one scan from top to bottom holds all channels; decoders then read only this scan.
+        may_be_turned: True if the file has an APP1 segment, whose EXIF or XMP may hold an orientation.
     """
 
     height: int
@@ -50,73 +53,91 @@ class JpegFrame(NamedTuple):
 
 
 def jpeg_frame(data: bytes) -> JpegFrame | None:
-    """Return the frame of a JPEG file; None where it is none, incomplete, or of a rarer kind.
+    """Return the frame header of a JPEG file, or None if the file is not a JPEG, incomplete, or of a rarer kind.
 
     Args:
         data: The whole file.
 
     Raises:
-        ImageError: The header has more than 32 MiB, 100,000 segments and stray bytes, or 64 segments of EXIF: no
-            encoder writes it.
+        ImageError: The header exceeds 32 MiB, 100,000 segments and stray bytes, or 64 EXIF segments, which no encoder
+            writes.
     """
-    at, pieces, num_exif, frames, may_be_turned = len(_START), 0, 0, [], False
-    num_bytes = len(data) if data.startswith(_START) else 0
-    while at + 4 <= num_bytes:
-        pieces += 1
-        if at > MAX_HEADER_BYTES or pieces > MAX_HEADER_PIECES or num_exif > MAX_EXIF_SEGMENTS:
+    if not data.startswith(_START_MARKER):
+        return None
+    frame_offsets = []
+    num_pieces = 0
+    num_exif = 0
+    may_be_turned = False
+    offset = len(_START_MARKER)
+    while offset + 4 <= len(data):
+        num_pieces += 1
+        if offset > MAX_HEADER_BYTES or num_pieces > MAX_HEADER_PIECES or num_exif > MAX_EXIF_SEGMENTS:
             raise ImageError(
-                f"refused before decoding: its header goes on beyond {at} bytes and {pieces - 1} segments or stray "
-                f"bytes, {num_exif} of them of EXIF; at most {MAX_HEADER_BYTES} bytes, {MAX_HEADER_PIECES} pieces and "
-                f"{MAX_EXIF_SEGMENTS} segments of EXIF are read; save the image again if it is trusted."
+                f"refused before decoding: its header is longer than {offset} bytes in {num_pieces - 1} segments or "
+                f"stray bytes ({num_exif} EXIF segments); the limits are {MAX_HEADER_BYTES} bytes, {MAX_HEADER_PIECES} "
+                f"pieces and {MAX_EXIF_SEGMENTS} EXIF segments; save the image again if you trust it."
             )
-        first, marker, length = _SEGMENT.unpack_from(data, at)
-        if first != 0xFF or marker in (0x00, 0xFF) or marker in _ALONE:
-            at += 2 if first == 0xFF and marker in _ALONE else 1
+        first_byte, code, length = _SEGMENT_HEADER.unpack_from(data, offset)
+        if first_byte != 0xFF or code in (0x00, 0xFF) or code in _STANDALONE_CODES:
+            offset += 2 if first_byte == 0xFF and code in _STANDALONE_CODES else 1
             continue
-        end = at + 2 + length
-        if end > num_bytes:
+        segment_end = offset + 2 + length
+        if segment_end > len(data):
             break
-        if marker in _FRAMES:
-            frames.append(at)
-        elif marker == _APP1:
+        if code in _FRAME_CODES:
+            frame_offsets.append(offset)
+        elif code == _APP1_CODE:
             may_be_turned = True
-            num_exif += data.startswith(_EXIF, at + 4)
-        elif marker == _SCAN[1]:
-            found = len(frames) == 1 and (data.endswith(_END) or data.find(_END, at) >= 0)
-            return _frame(data, frames[0], at, may_be_turned) if found else None
-        at = end
+            num_exif += data.startswith(_EXIF_PREFIX, offset + 4)
+        elif code == _SCAN_MARKER[1]:
+            # Most files end with the marker; trailing bytes may follow it in others.
+            complete = data.endswith(_END_MARKER) or data.find(_END_MARKER, offset) >= 0
+            if len(frame_offsets) != 1 or not complete:
+                return None
+            return _frame(data, frame_offsets[0], offset, may_be_turned)
+        offset = segment_end
     return None
 
 
-def _frame(data: bytes, at: int, scan_at: int, may_be_turned: bool) -> JpegFrame | None:
-    """Return the frame whose segment starts at ``at``; at least 10 bytes follow, which a scan takes."""
-    kind, length, bits, height, width, num_channels = struct.unpack_from(">xBHBHHB", data, at)
-    usual = kind in (*_BASELINE, _PROGRESSIVE) and bits == 8 and num_channels in (1, 3) and height and width
-    if not usual or length != 8 + 3 * num_channels:
+def _frame(data: bytes, offset: int, scan_offset: int, may_be_turned: bool) -> JpegFrame | None:
+    """Return the frame header at ``offset``, or None if it is of a rarer kind."""
+    # Reading 10 bytes is safe: the scan's segment follows the frame's.
+    code, length, bits, height, width, num_channels = struct.unpack_from(">xBHBHHB", data, offset)
+    supported = (
+        code in (*_BASELINE_CODES, _PROGRESSIVE_CODE)
+        and bits == 8
+        and num_channels in (1, 3)
+        and length == 8 + 3 * num_channels
+    )
+    if not supported or height == 0 or width == 0:
         return None
-    one_pass = kind in _BASELINE and data[scan_at + 4] == num_channels
+    one_pass = code in _BASELINE_CODES and data[scan_offset + 4] == num_channels
     return JpegFrame(height, width, one_pass, may_be_turned)
 
 
 def check_jpeg_cost(data: bytes, *, num_pixels: int) -> None:
-    """Refuse a JPEG that costs far more than its pixels; see NOTE [What a JPEG may cost].
+    """Refuse a JPEG that costs far more to decode than its pixels.
 
     Args:
         data: The whole file.
-        num_pixels: Width x height, from its header.
+        num_pixels: Width x height from the header.
 
     Raises:
-        ImageError: It has more than 64 scans, or more than 16 that go over more than 2^29 pixels together; or more
-            bytes than 64 MiB and 16 a pixel.
+        ImageError: The file is larger than 64 MiB plus 16 bytes a pixel, has more than 64 scans, or more than 16 scans
+            that together process more than 2^29 pixels.
     """
-    scans = data.count(_SCAN)
+    # Inside coded data, 0xFF is always followed by 0 or a restart marker, so this counts every scan, and at most those
+    # of embedded thumbnails in addition.
+    num_scans = data.count(_SCAN_MARKER)
     if len(data) > SPARE_BYTES + BYTES_A_PIXEL * num_pixels:
-        bound = f"{len(data)} bytes for {num_pixels} pixels exceed the bound of {SPARE_BYTES} + {BYTES_A_PIXEL} a pixel"
-    elif scans > MAX_SCANS or (scans > _ALWAYS_SCANS and scans * num_pixels > MAX_SCANNED_PIXELS):
-        bound = (
-            f"{scans} scans over {num_pixels} pixels exceed the bound of {MAX_SCANS} scans, or of "
-            f"{MAX_SCANNED_PIXELS} pixels over more than {_ALWAYS_SCANS} scans"
+        reason = f"{len(data)} bytes for {num_pixels} pixels exceed the limit of {SPARE_BYTES} + {BYTES_A_PIXEL} a pixel"
+    elif num_scans > MAX_SCANS or (
+        num_scans > _UNCHECKED_SCANS and num_scans * num_pixels > MAX_SCANNED_PIXELS
+    ):
+        reason = (
+            f"{num_scans} scans over {num_pixels} pixels exceed the limit of {MAX_SCANS} scans, or of "
+            f"{MAX_SCANNED_PIXELS} pixels in more than {_UNCHECKED_SCANS} scans"
         )
     else:
         return
-    raise ImageError(f"refused before decoding: {bound}; save the image again if it is trusted.")
+    raise ImageError(f"refused before decoding: {reason}; save the image again if you trust it.")

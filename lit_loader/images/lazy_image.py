@@ -1,4 +1,4 @@
-"""An image whose pixels are read when a transform says which of them it shows, and at which size."""
+"""Lazy images: pixels are read once a transform has chosen the region and the size that it shows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torchvision import tv_tensors
 
 from lit_loader.images.resampling import Allocate, resample
-from lit_loader.images.views import View, needs_care
+from lit_loader.images.views import View, exceeds_cut_limit
 
 __all__ = ["ChangedImage", "DecodedImage", "ImageRegion", "LazyImage", "Part", "Step"]
 
@@ -19,24 +19,24 @@ Part: TypeAlias = tuple[int, int, int, int]
 """Left, top, right and bottom, in pixels of the image."""
 
 Step: TypeAlias = Callable[[tv_tensors.Image], tv_tensors.Image]
-"""Returns an image ``(3, H, W)`` with other colours, or mirrored; the given one stays as it is."""
+"""Changes the colours of an image ``(3, H, W)``, or mirrors it, and returns a new image."""
 
-# JPEG's scaled decode keeps the low frequencies, an antialiased resize takes weighted means: they differ most where
-# the decode has hardly more pixels than the result. The fewer pixels the result has, the more of them show an edge:
-# PSNR falls to 29 dB at 16 pixels. With so many more pixels along its shorter side it stays above 33 dB. A larger
-# result does so without them, and decoding more would cost it the most: two thirds, where 960 rows are shown at 480.
-_SPARE_PIXELS: Final = 24
-_SMALL_SIDE: Final = 192
+# The scaled decode of a JPEG drops high frequencies, an antialiased resize takes weighted means. The two differ most if
+# the decode has hardly more pixels than the result, and if the result is small, since more of its pixels are edges:
+# PSNR falls to 29 dB at 16 pixels. With 24 extra pixels along the shorter side it stays above 33 dB. A larger result
+# stays above it without them, and would pay most for them: two thirds more time to show 960 rows at 480.
+_EXTRA_PIXELS: Final = 24
+_MAX_SMALL_SIDE: Final = 192
 
 
 class ImageRegion(NamedTuple):
-    """Pixels that show at least a region of an image.
+    """Pixels that contain a requested region of an image.
 
     Attributes:
-        pixels: uint8 ``(3, h, w)`` in any memory format; not to be written to.
+        pixels: uint8 ``(3, h, w)`` in any memory format; must not be written to.
         left: Column of the image at the left edge of ``pixels``, a multiple of ``1 / zoom``.
         top: Row of the image at the upper edge of ``pixels``, a multiple of ``1 / zoom``.
-        zoom: 1, 1/2, 1/4 or 1/8: point (x, y) of the image lies at ``((x - left) * zoom, (y - top) * zoom)``.
+        zoom: 1, 1/2, 1/4 or 1/8: point (x, y) of the image is at ``((x - left) * zoom, (y - top) * zoom)``.
     """
 
     pixels: Tensor
@@ -46,33 +46,33 @@ class ImageRegion(NamedTuple):
 
 
 class LazyImage:
-    """An image that is read when its pixels are needed. A subclass defines `read` and `read_region`.
+    """An image that is read when its pixels are needed; a subclass defines `read` and `read_region`.
 
     Attributes:
-        size: Height and width of the whole image, upright, in pixels.
+        size: Height and width of the whole, upright image, in pixels.
     """
 
     size: tuple[int, int]
 
     def read(self) -> Tensor:
-        """Return all pixels, uint8 ``(3, H, W)``, in memory that the caller may write to."""
+        """Return all pixels, uint8 ``(3, H, W)``; the caller may write to them."""
         raise NotImplementedError
 
     def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
-        """Return pixels that show at least a region, not smaller than ``zoom`` times its size or than it is.
+        """Return pixels that contain a region, shrunk no further than ``zoom`` and never enlarged.
 
         Args:
-            region: In whole pixels of the image; at least one pixel, inside the image.
-            zoom: Pixels of the result for one of the image that are enough, along both axes.
+            region: In whole pixels of the image; not empty, inside the image.
+            zoom: Smallest sufficient size of the result, as a fraction of the image's size, along both axes.
         """
         raise NotImplementedError
 
     def image(self) -> tv_tensors.Image:
-        """Return all pixels, as torchvision's transforms take them."""
+        """Return all pixels as an image for torchvision's transforms."""
         return self.read().as_subclass(tv_tensors.Image)
 
     def read_into(self, empty: Allocate) -> Tensor:
-        """Return all pixels in memory of ``empty``, the three values of a pixel side by side."""
+        """Return all pixels in memory from ``empty``, with the channels of each pixel adjacent."""
         return empty((*self.size, 3), torch.uint8).permute(2, 0, 1).copy_(self.read())
 
     def changed(self, step: Step) -> LazyImage:
@@ -85,91 +85,92 @@ class LazyImage:
         return self.part((0, 0, width, height), size)
 
     def part(self, part: Part, size: tuple[int, int], *, fill: float = 0) -> LazyImage:
-        """Return a part of the image, ``fill`` beyond it, at ``size`` (height, width): resized once."""
+        """Return a part of the image, padded with ``fill`` beyond it, resized once to ``size`` (height, width)."""
         left, top, right, bottom = part
-        scale = max(size[0] / (bottom - top), size[1] / (right - left))
-        pixels, x, y, zoom = self._region(part, zoom=_with_margin(scale, size), fill=fill)
+        zoom = max(size[0] / (bottom - top), size[1] / (right - left))
+        side = min(size)
+        if side <= _MAX_SMALL_SIDE:
+            zoom = zoom * (side + _EXTRA_PIXELS) / side
+        pixels, x, y, zoom = self._read_part(part, zoom=zoom, fill=fill)
         box = (left - x) * zoom, (top - y) * zoom, (right - x) * zoom, (bottom - y) * zoom
         return _ResizedImage(pixels, box, size, fill)
 
     def shown(self, view: View, *, fill: float) -> LazyImage:
-        """Return what a view shows of the image; see `View.pixels`."""
-        if needs_care(view, self.size):
+        """Return the image as a view shows it; see `View.pixels`."""
+        if exceeds_cut_limit(view, self.size):
             return DecodedImage(view.pixels(self.read(), fill=fill))
         part, size = view.part()
         source = self.part(part, size, fill=fill)
         return source if view.upright else DecodedImage(view.warped(source.read()))
 
-    def _region(self, part: Part, *, zoom: float, fill: float) -> ImageRegion:
-        """Return the pixels of a part that are in the image, or a pixel at its rim if none are."""
+    def _read_part(self, part: Part, *, zoom: float, fill: float) -> ImageRegion:
+        """Return the pixels of a part inside the image, or one pixel at the image's edge if the part is outside."""
         height, width = self.size
-        left, top = min(max(part[0], 0), width - 1), min(max(part[1], 0), height - 1)
-        right, bottom = min(max(part[2], left + 1), width), min(max(part[3], top + 1), height)
+        left = min(max(part[0], 0), width - 1)
+        top = min(max(part[1], 0), height - 1)
+        right = min(max(part[2], left + 1), width)
+        bottom = min(max(part[3], top + 1), height)
         region = self.read_region((left, top, right, bottom), zoom=zoom)
-        beyond_right = part[2] > width
-        beyond_bottom = part[3] > height
-        if region.zoom == 1 or not (beyond_right or beyond_bottom):
-            return region
-        # Of a side that is no multiple of 1 / zoom, the last pixel is part image and part fill.
-        x_share = (width - region.left) * region.zoom - (region.pixels.shape[2] - 1) if beyond_right else 1.0
-        y_share = (height - region.top) * region.zoom - (region.pixels.shape[1] - 1) if beyond_bottom else 1.0
+        # If a side of the image is not a multiple of 1 / zoom, its last pixel covers image and fill. x_share and
+        # y_share are the fractions that the image covers.
+        x_share = y_share = 1.0
+        if region.zoom != 1 and part[2] > width:
+            x_share = (width - region.left) * region.zoom - (region.pixels.shape[2] - 1)
+        if region.zoom != 1 and part[3] > height:
+            y_share = (height - region.top) * region.zoom - (region.pixels.shape[1] - 1)
         if x_share == y_share == 1:
             return region
         pixels = region.pixels.permute(1, 2, 0).clone(memory_format=torch.contiguous_format).permute(2, 0, 1)
-        _mix(pixels[:, :, -1], x_share, fill)
-        _mix(pixels[:, -1], y_share, fill)
+        _blend(pixels[:, :, -1], x_share, fill)
+        _blend(pixels[:, -1], y_share, fill)
         return region._replace(pixels=pixels)
 
 
-def _with_margin(scale: float, size: tuple[int, int]) -> float:
-    """Return the zoom to read pixels at that are shown at ``scale``, as a result of ``size``."""
-    side = min(size)
-    return scale * (side + _SPARE_PIXELS) / side if side <= _SMALL_SIDE else scale
-
-
-def _mix(pixels: Tensor, share: float, fill: float) -> None:
-    """Replace all but a share of each pixel by ``fill``, in place."""
+def _blend(pixels: Tensor, share: float, fill: float) -> None:
+    """Blend pixels with ``fill`` in place; ``share`` is the weight of the pixels."""
     if share < 1:
         pixels.copy_((pixels * share + fill * (1 - share)).round_())
 
 
 class DecodedImage(LazyImage):
-    """Pixels that are there already.
+    """An image whose pixels are already in memory.
 
     Args:
         pixels: uint8 ``(3, H, W)`` in any memory format.
-        is_shared: Whether others read them too, such as those of a cache: they are copied where they may be written to.
+        is_shared: Other readers use the same pixels, such as those of a cache; they are copied before anyone may write
+            to them.
     """
 
     def __init__(self, pixels: Tensor, *, is_shared: bool = False) -> None:
-        self._pixels, self._is_shared = pixels, is_shared
+        self._pixels = pixels
+        self._is_shared = is_shared
         self.size = (pixels.shape[1], pixels.shape[2])
 
     def read(self) -> Tensor:
-        """Return the pixels, or a copy in the same memory format."""
+        """Return the pixels, or a copy in the same memory format if they are shared."""
         return self._pixels.clone() if self._is_shared else self._pixels
 
     def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
-        """Return all pixels, which costs nothing."""
+        """Return all pixels, without a copy."""
         return ImageRegion(self._pixels, 0, 0, 1.0)
 
     def changed(self, step: Step) -> DecodedImage:
         """Return the image after a step."""
-        made = step(self._pixels.as_subclass(tv_tensors.Image)).as_subclass(Tensor)
-        # Others share the result only if the step changed nothing; else it need not be copied.
-        is_same = made.data_ptr() == self._pixels.data_ptr()
-        return DecodedImage(made, is_shared=self._is_shared and is_same)
+        pixels = step(self._pixels.as_subclass(tv_tensors.Image)).as_subclass(Tensor)
+        # A step that changes nothing may return its input, which is still shared.
+        is_same = pixels.data_ptr() == self._pixels.data_ptr()
+        return DecodedImage(pixels, is_shared=self._is_shared and is_same)
 
 
 @dataclass(frozen=True, eq=False)
 class _ResizedImage(LazyImage):
-    """A box of pixels at another size: `ToUInt8` that comes next has the resize write to the memory of the batch.
+    """A box of pixels, resized when it is read; a following `ToUInt8` can write the result to the batch's memory.
 
     Attributes:
         pixels: uint8 ``(3, h, w)``.
-        box: Left, top, right and bottom, in those pixels; sides may lie between them.
+        box: Left, top, right and bottom in ``pixels``; may be fractional.
         size: Height and width of the result.
-        fill: Value beyond the pixels.
+        fill: Value outside ``pixels``.
     """
 
     pixels: Tensor
@@ -188,17 +189,21 @@ class _ResizedImage(LazyImage):
 
 
 class ChangedImage(LazyImage):
-    """An image with steps put off: where a resize to fewer pixels comes next they cost less after it.
+    """An image with postponed steps, which cost less after a following resize to fewer pixels.
 
-    Read as it is, in part, or resized to more pixels, the image gets the steps first: the bits of a decoded image.
+    If the image is read unchanged, by region, or resized to more pixels, the steps come first, with the same bits as
+    for a decoded image.
 
     Args:
         source: The image before the steps.
-        steps: First to last. What is random about them is drawn already, so draws come in the order of a decoded image.
+        steps: First to last. Their random parameters are drawn already, so the order of draws is that of a decoded
+            image.
     """
 
     def __init__(self, source: LazyImage, *steps: Step) -> None:
-        self._source, self._steps, self.size = source, steps, source.size
+        self._source = source
+        self._steps = steps
+        self.size = source.size
 
     def read(self) -> Tensor:
         """Return all pixels, after the steps."""
@@ -209,7 +214,7 @@ class ChangedImage(LazyImage):
         return self._decoded().read_region(region, zoom=zoom)
 
     def changed(self, step: Step) -> ChangedImage:
-        """Return the image with one more step put off."""
+        """Return the image with one more postponed step."""
         return ChangedImage(self._source, *self._steps, step)
 
     def resized(self, size: tuple[int, int]) -> LazyImage:

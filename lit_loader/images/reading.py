@@ -1,4 +1,4 @@
-"""How a data set turns an image file into pixels."""
+"""Settings that datasets read their images with."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from lit_loader.images.lazy_image import LazyImage
 __all__ = ["Decode", "ImageReading", "SizeMismatch"]
 
 Decode: TypeAlias = Literal["exact", "fast"]
-"""Whether every pixel of an image is decoded, or those that a transform shows."""
+"""Decode every pixel of an image, or only the pixels that a transform shows."""
 
 SizeMismatch: TypeAlias = Literal["clip", "raise"]
-"""What is done about an image whose size is not the one in its annotation."""
+"""Accept or refuse an image whose size differs from the size in its annotation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageReading:
-    """How a data set reads its images.
+    """Settings of a dataset for reading its images.
 
     Args:
-        size_mismatch: For a decoded size that differs from the size in the annotation: ``"clip"`` trusts
-            the image, ``"raise"`` refuses the sample. A size of 0 in the annotation means unknown.
-        exif_orientation: Turn images upright by their EXIF. ``False`` where boxes were drawn on the pixels
-            as stored. An image that EXIF turns onto its side while the annotation gives the stored size is
-            refused, whatever ``size_mismatch`` is: its boxes would lie elsewhere.
+        size_mismatch: How to handle a decoded size that differs from the annotated one: ``"clip"`` trusts the image,
+            ``"raise"`` refuses the sample. An annotated size of 0 means unknown.
+        exif_orientation: Turn images upright according to EXIF; False if boxes were drawn on the pixels as stored.
+            An image that EXIF turns onto its side is refused, whatever ``size_mismatch`` is, if its annotated size is
+            the stored one, because its boxes would be misplaced.
         max_pixels: Largest width x height accepted, see `decode_image`.
-        decode: ``"exact"`` decodes every pixel; ``"fast"`` decodes of a JPEG what the transforms show, no larger than
-            they show it, where they are one of the presets or a ``lit_loader.transforms.DecodeAwareCompose``. Random
-            draws and targets are the same, pixels within the bound of `EncodedImage`. Other transforms get every
-            pixel either way, and a cache keeps every pixel.
-        sixteen_bit_max: Value of 16-bit grayscale that becomes 255, such as 4095 for data of 12 bits; higher ones
-            become 255 too. None is 65535, and a data set with such images warns when it is made: how many of up to
-            512 that are looked at, and their largest value.
+        decode: ``"exact"`` decodes every pixel. ``"fast"`` decodes only the part of a JPEG that the transforms show,
+            at a reduced size if that is enough, provided that the transforms are a preset or a
+            ``lit_loader.transforms.DecodeAwareCompose``. Random draws and targets are the same, and pixels are within
+            the bound of `EncodedImage`. Other transforms get every pixel either way, and so does a cache.
+        sixteen_bit_max: The 16-bit grayscale value that maps to 255, such as 4095 for 12-bit data; higher values
+            become 255, too. None means 65535: a dataset then inspects up to 512 images, and warns with the number of
+            16-bit ones and their largest value.
 
     Raises:
-        ValueError: A setting is outside its choices.
+        ValueError: A setting is not one of its choices.
         TypeError: ``exif_orientation`` is not a bool.
     """
 
@@ -60,28 +60,30 @@ class ImageReading:
         if not isinstance(self.exif_orientation, bool):
             raise TypeError(f"exif_orientation={self.exif_orientation!r} is not a bool; give True or False.")
         if type(self.max_pixels) is not int or self.max_pixels < 1:
-            raise ValueError(f"max_pixels={self.max_pixels!r} is not a whole number of pixels, at least 1.")
-
-        largest = self.sixteen_bit_max
-        if largest is not None and (type(largest) is not int or not 1 <= largest <= SIXTEEN_BIT_MAX):
             raise ValueError(
-                f"sixteen_bit_max={largest!r} is not a value from 1 to {SIXTEEN_BIT_MAX}; give the one that becomes "
-                "255, such as 4095 for data of 12 bits, or None."
+                f"max_pixels={self.max_pixels!r} is not a positive int; give a number of pixels."
+            )
+
+        max_value = self.sixteen_bit_max
+        if max_value is not None and (type(max_value) is not int or not 1 <= max_value <= SIXTEEN_BIT_MAX):
+            raise ValueError(
+                f"sixteen_bit_max={max_value!r} is not an int from 1 to {SIXTEEN_BIT_MAX}; give the value that should "
+                "map to 255, such as 4095 for 12-bit data, or None."
             )
 
     def read(self, path: Path | str) -> Tensor:
-        """Return all pixels of an image file, uint8 ``(3, H, W)``.
+        """Decode all pixels of an image file, uint8 ``(3, H, W)``.
 
         Raises:
-            ImageError: The image cannot be decoded, or is larger than ``max_pixels``; the message names the file.
+            ImageError: The image cannot be decoded or is larger than ``max_pixels``; the message names the file.
         """
         return self.open(path).read()
 
     def open(self, path: Path | str) -> LazyImage:
-        """Read an image's file and header; its pixels are decoded when they are asked for, as far as they are.
+        """Read an image file and its header; pixels are decoded on demand.
 
         Raises:
-            ImageError: The file cannot be read, or is larger than ``max_pixels``; the message names the file.
+            ImageError: The file cannot be read or is larger than ``max_pixels``; the message names the file.
         """
         return open_image(
             path,
@@ -91,10 +93,10 @@ class ImageReading:
         )
 
     def warn_of_sixteen_bits(self, paths: Sequence[str]) -> None:
-        """Warn of images whose 16 bits become 8, unless ``sixteen_bit_max`` says how.
+        """Warn if 16-bit images are reduced to 8 bits and ``sixteen_bit_max`` is None.
 
         Args:
-            paths: Image files, spread over a data set.
+            paths: Image files, sampled from the whole dataset.
         """
         if self.sixteen_bit_max is not None:
             return

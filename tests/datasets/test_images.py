@@ -208,7 +208,7 @@ def test_what_is_no_regular_file_is_refused_without_waiting_or_reading_for_ever(
 def test_formats_that_run_programs_or_hide_pixels_are_refused(tmp_path, suffix):
     path = tmp_path / f"image{suffix}"
     Image.new("RGB", (16, 16)).save(path)
-    with pytest.raises(ImageError, match="the format none of JPEG, PNG"):
+    with pytest.raises(ImageError, match="the format is not one of JPEG, PNG"):
         decode_image(path)
 
 

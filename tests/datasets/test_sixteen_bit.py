@@ -36,9 +36,9 @@ def test_images_of_12_bits_are_reported_with_their_count_and_the_remedy(tmp_path
     with pytest.warns(UserWarning, match="16-bit grayscale") as caught:
         dataset = ClassificationDataset(table_of(tmp_path))
     (message,) = (str(warning.message) for warning in caught)
-    assert "5 of 5 images looked at" in message
-    assert "the largest value of the first 4 is 4095, which becomes 16" in message
-    assert "give sixteen_bit_max=4095 for data of 12 bits" in message
+    assert "5 of 5 inspected images" in message
+    assert "The largest value of the first 4 is 4095, which becomes 16" in message
+    assert "give sixteen_bit_max=4095 for 12-bit data" in message
     assert dataset[0][0].max() == 16
 
 
@@ -75,7 +75,7 @@ def test_colour_of_16_bits_is_reported(tmp_path, shared_data):
     (tmp_path / "a").mkdir()
     source = shared_data / "nasty_images" / "pillow" / "tiff_16bit_RGB.tiff"
     (tmp_path / "a" / "colour.tiff").write_bytes(source.read_bytes())
-    with pytest.warns(UserWarning, match="1 of 1 images looked at are 16-bit colour, of which the high byte"):
+    with pytest.warns(UserWarning, match="1 of 1 inspected images are 16-bit colour, and only the high byte"):
         ClassificationDataset(table_of(tmp_path))
 
 

@@ -39,7 +39,7 @@ def test_draws_and_targets_are_those_of_the_decoded_image(path, kind, side):
 
 def test_a_crop_of_ours_is_resized_from_whole_pixels(path, monkeypatch):
     """A box of parts of pixels takes a third more time."""
-    monkeypatch.setattr("lit_loader.images.resampling._resized_by_pillow", lambda *_: pytest.fail("parts"))
+    monkeypatch.setattr("lit_loader.images.resampling._resize_with_pillow", lambda *_: pytest.fail("parts"))
     transform = DecodeAwareCompose([RandomResizedCrop(40, scale=(0.2, 1.0))])
     for seed in range(300):
         torch.manual_seed(seed)
@@ -47,7 +47,7 @@ def test_a_crop_of_ours_is_resized_from_whole_pixels(path, monkeypatch):
 
 
 def test_a_turned_view_that_is_too_large_for_its_region_alone_shows_the_decoded_image(path, monkeypatch):
-    monkeypatch.setattr("lit_loader.images.views._MOST_CUT_PIXELS", 1 << 10)
+    monkeypatch.setattr("lit_loader.images.views._MAX_CUT_PIXELS", 1 << 10)
     view = CropToObjects(size=250, around="image", margin=0, shift=0.9, rotation=45)
     for seed in range(12):
         assert both(DecodeAwareCompose([view]), path, 0, seed=seed).max() == 0  # nothing is shrunk to half

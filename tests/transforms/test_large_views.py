@@ -22,7 +22,7 @@ def most_memory(function):
 @pytest.mark.parametrize("settings", [{}, {"rotation": 25}], ids=str)
 @pytest.mark.parametrize("shift", [0.0, 0.3])
 def test_the_marks_land_where_the_points_say(settings, shift, monkeypatch):
-    monkeypatch.setattr(views, "_MOST_CUT_PIXELS", 0)
+    monkeypatch.setattr(views, "_MAX_CUT_PIXELS", 0)
     crop = CropToObjects(size=300, margin=2.4, fill=90, shift=shift, **settings)
     seen = 0
     for seed in range(8):
@@ -38,7 +38,7 @@ def test_the_pixels_are_those_of_a_cut_that_was_made(settings, monkeypatch):
     for seed in range(4):
         shown = []
         for limit in (1 << 24, 0):
-            monkeypatch.setattr(views, "_MOST_CUT_PIXELS", limit)
+            monkeypatch.setattr(views, "_MAX_CUT_PIXELS", limit)
             torch.manual_seed(seed)
             shown.append(crop(*draw(objects=(0,)))[0].float())
         off = (shown[0] - shown[1]).abs()
@@ -71,7 +71,7 @@ def test_a_long_strip_in_a_square_takes_no_memory():
 
 
 def test_masks_of_such_a_view_stay_masks(monkeypatch):
-    monkeypatch.setattr(views, "_MOST_CUT_PIXELS", 0)
+    monkeypatch.setattr(views, "_MAX_CUT_PIXELS", 0)
     image, target = draw(objects=(0,))
     target["masks"] = tv_tensors.Mask(torch.ones((1, 110, 150), dtype=torch.uint8))
     for settings in ({}, {"rotation": 20}):

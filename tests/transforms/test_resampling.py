@@ -21,7 +21,9 @@ def pixels_of(height, width, *, seed=0):
 
 
 @given(st.data(), SIDE, SIDE, SIDE, SIDE, st.booleans())
-def test_a_cut_of_whole_pixels_has_torchvisions_bits(data, height, width, new_height, new_width, planes):
+def test_a_cut_of_whole_pixels_upsample_matches_torchvision(
+    data, height, width, new_height, new_width, planes
+):
     pixels = pixels_of(height, width)
     left, top = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
     right, bottom = data.draw(st.integers(left + 1, width)), data.draw(st.integers(top + 1, height))
@@ -62,7 +64,7 @@ def test_beyond_the_image_is_fill():
 
 
 def test_without_a_kernel_for_bytes_torchvision_resizes(monkeypatch):
-    monkeypatch.setattr(resampling, "_has_torchvisions_bits", lambda: False)
+    monkeypatch.setattr(resampling, "_upsample_matches_torchvision", lambda: False)
     monkeypatch.setattr(resampling, "_upsample", None)
     pixels = pixels_of(30, 40)
     expected = functional.resize_image(pixels, [17, 50], antialias=True)
@@ -79,8 +81,8 @@ def test_the_last_column_may_be_part_of_one(planes):
 
 
 def test_it_resizes_on_the_cpu_whatever_the_default_device_is():
-    pixels, expected = pixels_of(20, 30), resampling._has_torchvisions_bits()
+    pixels, expected = pixels_of(20, 30), resampling._upsample_matches_torchvision()
     with torch.device("meta"):
-        assert resampling._has_torchvisions_bits.__wrapped__() == expected
+        assert resampling._upsample_matches_torchvision.__wrapped__() == expected
         found = resample(pixels, (2, 3, 22, 19), (10, 12))
     assert torch.equal(found, resample(pixels, (2, 3, 22, 19), (10, 12)))
