@@ -75,7 +75,7 @@ def decode_image(
         exif_orientation: Turn the image upright. Annotation tools show the upright image, so boxes are expected to
             refer to it; ``False`` returns the pixels as stored (except for TIFF, which Pillow turns while loading).
         sixteen_bit_max: The 16-bit grayscale value that maps to 255, such as 4095 for 12-bit data; higher values
-            become 255, too.
+            also become 255.
 
     Returns:
         uint8 tensor, shape ``(3, H, W)``, RGB. The three values of a pixel are adjacent in memory: decoders write
@@ -177,8 +177,7 @@ class EncodedImage(LazyImage):
         data: The bytes of the file.
         frame: The file's frame header.
         orientation: EXIF orientation of the stored pixels, 1 to 8.
-        decode: Decodes the whole file or raises an error that explains what is wrong; called if the decoders refuse
-            the file.
+        decode: Decodes the whole file, or raises an error with the reason; called if the decoders refuse the file.
     """
 
     def __init__(self, data: bytes, frame: JpegFrame, orientation: int, decode: Callable[[], Tensor]) -> None:
@@ -242,7 +241,7 @@ class EncodedImage(LazyImage):
         right = -(-region[2] // shrink)
         bottom = -(-region[3] // shrink)
         # Files with several scans are decoded whole: where scans are missing, libjpeg smooths from block to block.
-        crop = whole = (0, 0, -(-width // shrink), -(-height // shrink))
+        crop = full_image = (0, 0, -(-width // shrink), -(-height // shrink))
         if self._one_pass:
             # libjpeg interpolates colours from neighbouring columns, so some more are decoded at both sides. A crop
             # must begin at a whole block of 16 columns. Blocks of the rare 4:1:1 have 32: the decoder refuses a crop
@@ -256,7 +255,7 @@ class EncodedImage(LazyImage):
             pixels = decoder.decode(self._data, self._stored_size, crop, shrink=shrink)
         if pixels is None:
             # The turbo decoder returns None for any damage that libjpeg warns about; Pillow accepts some of it.
-            crop = whole
+            crop = full_image
             pixels = decode_whole(self._data, self._stored_size, shrink=shrink)
         if pixels is None:
             return None

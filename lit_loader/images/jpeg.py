@@ -18,7 +18,7 @@ MAX_EXIF_SEGMENTS: Final = 64
 SPARE_BYTES: Final = 64 << 20
 BYTES_A_PIXEL: Final = 16
 # A progressive JPEG processes all of its pixels in every scan, and an empty scan takes only a few bytes: a file of
-# megabytes can take hours. Encoders write at most about a dozen scans; the limits leave room for those of thumbnails.
+# megabytes can take hours. Encoders write at most about a dozen scans; the limits leave room for embedded thumbnails.
 MAX_SCANS: Final = 64
 MAX_SCANNED_PIXELS: Final = 1 << 29
 _UNCHECKED_SCANS: Final = 16
@@ -130,7 +130,8 @@ def check_jpeg_cost(data: bytes, *, num_pixels: int) -> None:
     # of embedded thumbnails in addition.
     num_scans = data.count(_SCAN_MARKER)
     if len(data) > SPARE_BYTES + BYTES_A_PIXEL * num_pixels:
-        reason = f"{len(data)} bytes for {num_pixels} pixels exceed the limit of {SPARE_BYTES} + {BYTES_A_PIXEL} a pixel"
+        limit = f"{SPARE_BYTES} + {BYTES_A_PIXEL} a pixel"
+        reason = f"{len(data)} bytes for {num_pixels} pixels exceed the limit of {limit}"
     elif num_scans > MAX_SCANS or (
         num_scans > _UNCHECKED_SCANS and num_scans * num_pixels > MAX_SCANNED_PIXELS
     ):

@@ -109,7 +109,7 @@ def decode_whole(data: bytes, size: tuple[int, int], *, shrink: int) -> Pixels |
         with contextlib.suppress(Exception):
             pixels = decode_jpeg(data, colorspace="RGB", min_height=height, min_width=width, min_factor=1)
     if pixels is None:
-        # `decode_bytes` decodes the file again and reports what is wrong.
+        # `decode_bytes` decodes the file again and raises the error.
         with contextlib.suppress(Exception), Image.open(BytesIO(data), formats=("JPEG",)) as image:
             image.draft(None, (size[1] // shrink, size[0] // shrink))
             pixels = np.array(image.convert("RGB"))
@@ -143,10 +143,10 @@ def _matches_pillow(decoder: TurboDecoder) -> bool:
         with Image.open(file) as image:
             image.draft(None, (96 // shrink, 64 // shrink))
             expected = np.array(image)
-        whole = (0, 0, 6 * block, 4 * block)
+        full_image = (0, 0, 6 * block, 4 * block)
         region = (block, 5, 5 * block, 4 * block - 3)
         # The outermost columns of a region may differ, so a margin of one block is not compared.
-        for crop, margin in ((whole, 0), (region, block)):
+        for crop, margin in ((full_image, 0), (region, block)):
             pixels = decoder.decode(file.getvalue(), (64, 96), crop, shrink=shrink)
             inner = expected[crop[1] : crop[3], crop[0] + margin : crop[2] - margin]
             if pixels is None or not np.array_equal(pixels[:, margin : pixels.shape[1] - margin], inner):

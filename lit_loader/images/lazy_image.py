@@ -11,7 +11,7 @@ from torch import Tensor
 from torchvision import tv_tensors
 
 from lit_loader.images.resampling import Allocate, resample
-from lit_loader.images.views import View, exceeds_cut_limit
+from lit_loader.images.views import View
 
 __all__ = ["ChangedImage", "DecodedImage", "ImageRegion", "LazyImage", "Part", "Step"]
 
@@ -97,7 +97,7 @@ class LazyImage:
 
     def shown(self, view: View, *, fill: float) -> LazyImage:
         """Return the image as a view shows it; see `View.pixels`."""
-        if exceeds_cut_limit(view, self.size):
+        if view.exceeds_cut_limit(self.size):
             return DecodedImage(view.pixels(self.read(), fill=fill))
         part, size = view.part()
         source = self.part(part, size, fill=fill)
@@ -137,8 +137,7 @@ class DecodedImage(LazyImage):
 
     Args:
         pixels: uint8 ``(3, H, W)`` in any memory format.
-        is_shared: Other readers use the same pixels, such as those of a cache; they are copied before anyone may write
-            to them.
+        is_shared: The pixels belong to a cache or another reader, so `read` copies them.
     """
 
     def __init__(self, pixels: Tensor, *, is_shared: bool = False) -> None:
@@ -196,8 +195,7 @@ class ChangedImage(LazyImage):
 
     Args:
         source: The image before the steps.
-        steps: First to last. Their random parameters are drawn already, so the order of draws is that of a decoded
-            image.
+        steps: First to last. Their random parameters are already drawn, in the same order as for a decoded image.
     """
 
     def __init__(self, source: LazyImage, *steps: Step) -> None:

@@ -39,7 +39,7 @@ class ImageReading:
             ``lit_loader.transforms.DecodeAwareCompose``. Random draws and targets are the same, and pixels are within
             the bound of `EncodedImage`. Other transforms get every pixel either way, and so does a cache.
         sixteen_bit_max: The 16-bit grayscale value that maps to 255, such as 4095 for 12-bit data; higher values
-            become 255, too. None means 65535: a dataset then inspects up to 512 images, and warns with the number of
+            also become 255. None means 65535: a dataset then inspects up to 512 images, and warns with the number of
             16-bit ones and their largest value.
 
     Raises:

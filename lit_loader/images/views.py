@@ -13,7 +13,7 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
 
-__all__ = ["View", "cut_pixels", "exceeds_cut_limit", "points_on_canvas", "upright_view"]
+__all__ = ["View", "cut_pixels", "points_on_canvas", "upright_view"]
 
 Matrix = npt.NDArray[np.float64]
 
@@ -66,7 +66,7 @@ class View:
         """Return an image or mask ``(..., H, W)`` as the view shows it, in its type and dtype, with ``fill`` beyond."""
         low, high = self._bounds()
         height, width = image.shape[-2:]
-        if exceeds_cut_limit(self, (height, width)):
+        if self.exceeds_cut_limit((height, width)):
             # One pixel of the result more on each side, so that pixels at the view's edge get all they interpolate.
             margin = np.ceil(1 / self.scale()).astype(int)
             low, high = (np.clip(corner, 0, [width, height]) for corner in (low - margin, high + margin))
@@ -74,6 +74,16 @@ class View:
         if self.upright:
             return _resize(cut_pixels(image, (*low.tolist(), *high.tolist()), fill=fill), self.size)
         return self._warp_cut(image, low, high, padding=0, fill=fill)
+
+    def exceeds_cut_limit(self, image_size: tuple[int, int]) -> bool:
+        """Return True if the view is too large to cut out; see NOTE [Views far larger than their image].
+
+        Args:
+            image_size: Height and width of the image, in pixels.
+        """
+        low, high = self._bounds()
+        height, width = image_size
+        return float(np.prod((high - low).astype(np.float64))) > max(_MAX_CUT_PIXELS, 4 * height * width)
 
     def part(self) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
         """Return the part (left, top, right, bottom) to cut out, and the (height, width) to resize it to."""
@@ -177,18 +187,6 @@ def upright_view(region: Sequence[float], size: tuple[int, int] | None) -> View:
     bottom = top + height
     corners = np.array([[left, top], [right, top], [right, bottom], [left, bottom]], dtype=np.float64)
     return View(corners=corners, size=size or (height, width), upright=True)
-
-
-def exceeds_cut_limit(view: View, image_size: tuple[int, int]) -> bool:
-    """Return True if a view is too large to be cut out; see NOTE [Views far larger than their image].
-
-    Args:
-        view: The view.
-        image_size: Height and width of the image, in pixels.
-    """
-    low, high = view._bounds()
-    height, width = image_size
-    return float(np.prod((high - low).astype(np.float64))) > max(_MAX_CUT_PIXELS, 4 * height * width)
 
 
 def cut_pixels(image: Any, region: tuple[int, ...], *, fill: float) -> Any:

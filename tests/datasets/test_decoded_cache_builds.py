@@ -214,7 +214,7 @@ def test_what_is_over_budget_is_refused_and_nothing_is_left(tmp_path, cached, to
     columns = {} if known else {"widths": [0] * 12, "heights": [0] * 12}
     table = draw_set(tmp_path / "set", **columns)
     needed = START + 12 * 3 * SIZE[0] * SIZE[1]
-    how = "by the sizes in their annotations" if known else "or more"
+    how = "according to their annotated sizes" if known else "or more"
     words = rf"need \d+\.\d KiB {how}.*cache_budget={needed - 1}.*lower cache_size.*cache=False"
     with pytest.raises(CacheError, match=words):
         CachedReader(table, SlowReader(told), cached(cache_budget=needed - 1))
@@ -231,7 +231,7 @@ def test_no_budget_takes_more_than_what_is_free(table, cached, monkeypatch, budg
     needed = START + 12 * 3 * SIZE[0] * SIZE[1]
     free = needed - 1 if budget else 2 * needed - 2
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=free))
-    with pytest.raises(CacheError, match=rf"may take {byte_words(needed - 1)}: .* of disk space are free"):
+    with pytest.raises(CacheError, match=rf"may take {byte_words(needed - 1)}: .* of disk space is free"):
         CachedReader(table, ImageReading(), cached(cache_budget=budget))
 
 
@@ -239,7 +239,9 @@ def test_a_full_disk_ends_in_an_error_and_leaves_nothing(table, cached):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, limits[1]))
     try:
-        with pytest.raises(CacheError, match=r"cannot be written to .*nothing was left there: make room"):
+        with pytest.raises(
+            CacheError, match=r"cannot be written to .*incomplete file was deleted; free disk space"
+        ):
             CachedReader(table, ImageReading(), cached())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -114,7 +114,7 @@ def test_a_folder_or_a_pipe_in_its_place_is_told_and_does_not_hang(table, cached
     key = reader.key
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(CacheError, match="no decoded images are there"):
+    with pytest.raises(CacheError, match="contains no decoded images"):
         PixelFile(path, key, 4)
     assert_whole(CachedReader(table, ImageReading(), cached()), table)
     path.unlink()
@@ -128,7 +128,7 @@ def test_a_file_of_other_images_is_not_served(table, cached):
     reader = CachedReader(table, ImageReading(), cached())
     (path,) = cached().folder.glob("*.pixels")
     for key, num_images in (("0" * 32, 4), (reader.key, 3), (reader.key, 5)):
-        with pytest.raises(CacheError, match="made of other files"):
+        with pytest.raises(CacheError, match="made from other files"):
             PixelFile(path, key, num_images)
 
 

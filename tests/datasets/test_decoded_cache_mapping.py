@@ -107,7 +107,7 @@ def test_it_pickles_small_and_opens_again_by_path_or_says_what_to_do(table, cach
         assert torch.equal(again.open(position)[0].read(), decode_image(table.image_path(position)))
     shutil.rmtree(cached().folder)  # as another run does, whose images differ
     assert torch.equal(again.open(3)[0].read(), decode_image(table.image_path(3)))
-    with pytest.raises(CacheError, match=r"are there, or no longer\); make the data set again"):
+    with pytest.raises(CacheError, match=r"or was deleted\); create the dataset again"):
         pickle.loads(packed)
 
 

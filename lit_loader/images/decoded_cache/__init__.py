@@ -1,4 +1,4 @@
-"""Decoded images kept between epochs, once a host."""
+"""Cache of decoded images, shared by the processes and runs of a host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of a decoded cache: a digest, an index, pixels; checked when it is opened, then mapped."""
+"""The file format of the decoded cache: a digest, an index and pixels; checked when opened, then memory-mapped."""
 
 from __future__ import annotations
 
@@ -21,73 +21,78 @@ from lit_loader.foundation.files import file_lock, new_file
 
 __all__ = ["FORMAT", "INDEX", "Index", "PixelFile", "head", "open_or_build", "pixels_start"]
 
-# NOTE [nothing in a file is trusted]
-# The digest covers key and index, and the sizes in the index must give the size of the file: no read of the mapping
-# lies beyond its end, which would be a bus error. Pixels have no digest: any byte is a valid pixel, and reading all of
-# them is what mapping avoids. A file is written under another name, renamed when it is complete, and never changed
-# afterwards. Who cuts one short while it is in use has their own process killed, as with any mapped file.
+# NOTE [A cache file is not trusted]
+# The digest covers the key and the index, and the sizes in the index must add up to the size of the file, so no read
+# goes beyond the end of the mapping, which would be a bus error. Pixels have no digest: any byte is a valid pixel, and
+# a digest would read all of them, which the mapping avoids. A file is written under a temporary name, renamed when it
+# is complete, and never changed afterwards. Truncating a file in use kills the processes that read it, as for any
+# mapped file.
 
-# NOTE [the mapping is private]
-# torch has no read-only tensors. What a process writes to a private mapping stays in that process. Linux refuses one
-# that is larger than the memory of the host, unless MAP_NORESERVE is set, which Python names from 3.13 on.
+# Linux refuses a private, writable mapping larger than the host's memory without this flag. Python 3.13 names it.
 _MAP_NORESERVE: Final = getattr(mmap, "MAP_NORESERVE", 0x4000) if sys.platform == "linux" else 0
 
 FORMAT: Final = 2
-"""Raised whenever the same files and settings would give another file."""
+"""Version of the file format; increase it whenever the same images and settings would result in another file."""
 
 INDEX: Final = np.dtype(
     [("end", "<i8"), ("width", "<i4"), ("height", "<i4"), ("true_width", "<i4"), ("true_height", "<i4")]
 )
-"""One row an image: where its pixels ``(height, width, 3)`` end and the next one's begin, their size, and that of the
-image as decoded. All sizes are 0 where it could not be decoded."""
+"""One row per image: the offset where its pixels ``(height, width, 3)`` end and the next image's start, the size of
+these pixels, and the size of the image as decoded. All sizes are 0 for an image that could not be decoded."""
 
 Index: TypeAlias = npt.NDArray[Any]
-"""`INDEX` ``(num_images,)``."""
+"""Array of `INDEX` rows, shape ``(num_images,)``."""
 
 _DIGEST_BYTES: Final = 64
 
 
 class PixelFile:
-    """The decoded images of a data set, mapped.
+    """The memory-mapped decoded images of a dataset.
 
-    Runs in: the main process, workers and threads alike. A forked worker inherits the mapping; pickled, it is the path
-    by which it is opened again.
-    Owns: the mapping and its descriptor, until nobody holds a tensor of it any more.
+    Runs in: the main process, workers and threads. A forked worker inherits the mapping; a pickled object is opened
+    again by its path.
+    Owns: the mapping and its descriptor, which live as long as any tensor of the mapping.
 
     Args:
         path: The file.
-        key: The key that it must have.
-        num_images: The images that it must have.
+        key: The expected key.
+        num_images: The expected number of images.
 
     Raises:
-        CacheError: There is no such file, or it is not the right one, or damaged.
+        CacheError: The file is missing, damaged, or belongs to other images or settings.
     """
 
     def __init__(self, path: Path, key: str, num_images: int) -> None:
         self._arguments = path, key, num_images
         start = pixels_start(num_images)
         try:
-            if not path.is_file() or path.stat().st_size < start:  # a pipe would wait for its writer
-                raise ValueError("no decoded images are there, or no longer")
-            flags, rights = mmap.MAP_PRIVATE | _MAP_NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+            # Opening a named pipe would block until someone writes to it.
+            if not path.is_file() or path.stat().st_size < start:
+                raise ValueError("it contains no decoded images, or was deleted")
+            # torch has no read-only tensors. With a private mapping, writes stay in the process that makes them.
+            flags = mmap.MAP_PRIVATE | _MAP_NORESERVE
+            protection = mmap.PROT_READ | mmap.PROT_WRITE
             with path.open("rb") as file:
-                data = np.frombuffer(mmap.mmap(file.fileno(), 0, flags=flags, prot=rights), dtype=np.uint8)
+                mapping = mmap.mmap(file.fileno(), 0, flags=flags, prot=protection)
+            data = np.frombuffer(mapping, dtype=np.uint8)
         except (OSError, ValueError) as error:
-            raise CacheError(f"{path} cannot be read ({error}); make the data set again") from None
+            raise CacheError(f"{path} cannot be read ({error}); create the dataset again") from None
         self.num_bytes = len(data)
         self._pixels = torch.from_numpy(data)
         self._index: Index = data[_DIGEST_BYTES:start].view(INDEX)
-        if data[:start].tobytes() != head(self._index, key) or not _fits(self._index, self.num_bytes):
-            raise CacheError(f"{path} is damaged, or made of other files or by another version; delete it")
+        if data[:start].tobytes() != head(self._index, key) or not _is_consistent(self._index, len(data)):
+            raise CacheError(
+                f"{path} is damaged, or was made from other files or by another version; delete it"
+            )
 
     def image(self, slot: int) -> tuple[Tensor, tuple[int, int]] | None:
-        """Return an image's pixels and its true size, or None if it could not be decoded.
+        """Return the pixels and the decoded size of an image, or None if it could not be decoded.
 
         Args:
-            slot: Its place among the images.
+            slot: Position of the image in the file.
 
         Returns:
-            uint8 ``(3, height, width)``, a view of the mapping, channels last; (width, height) as decoded.
+            Pixels, uint8 ``(3, height, width)``, a channels-last view of the mapping; (width, height) as decoded.
         """
         end, width, height, *true_size = self._index[slot].item()
         if width == 0:
@@ -102,73 +107,83 @@ class PixelFile:
 def open_or_build(
     path: Path, key: str, num_images: int, *, fill: Callable[[BinaryIO], None], on_wait: Callable[[], object]
 ) -> PixelFile:
-    """Return the file that is there, or build it as the only process that does.
-
-    NOTE [a killed build]
-        What is being built has a temporary name that nobody opens; the system drops the lock when its holder dies. So
-        every build begins by deleting the temporary files of each subject whose lock is free.
+    """Open the cache file, or build it while other processes wait.
 
     Args:
-        path: ``SUBJECT-KEY.pixels``. Files of one subject replace each other.
-        key: As for `PixelFile`.
-        num_images: As for `PixelFile`.
-        fill: Writes the file.
+        path: ``SUBJECT-KEY.pixels``; a new file replaces older files of its subject.
+        key: See `PixelFile`.
+        num_images: See `PixelFile`.
+        fill: Writes the contents of a new file.
         on_wait: Called once before waiting for another process.
 
     Raises:
-        CacheError: ``fill`` raises one, or the folder cannot be written.
+        CacheError: ``fill`` raised it, or the folder cannot be written to.
     """
     with suppress(CacheError):
         return PixelFile(path, key, num_images)
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # A build that was killed leaves its temporary file behind, but the operating system releases its lock. A
+        # temporary file whose lock is free is therefore garbage.
         for leftover in path.parent.glob(".*.tmp"):
-            # an OSError: another user's
+            # OSError: the file belongs to another user.
             with suppress(OSError), file_lock(_lock_path(leftover), wait=False) as is_free:
                 if is_free:
                     leftover.unlink()
         with file_lock(_lock_path(path), on_wait=on_wait):
-            with suppress(CacheError):  # another process built it while this one waited
+            # Another process may have built the file while this one waited for the lock.
+            with suppress(CacheError):
                 return PixelFile(path, key, num_images)
             with new_file(path) as file:
                 fill(file)
                 file.flush()
-                os.fsync(file.fileno())  # the name must not outlive a power cut that the pixels do not
-            for older in path.parent.glob(f"{path.name.partition('-')[0]}-*.pixels"):
-                if older != path:
-                    older.unlink(missing_ok=True)  # whoever maps it keeps it
+                # Without fsync, the rename may survive a power cut that the pixels do not.
+                os.fsync(file.fileno())
+            for older_path in path.parent.glob(f"{_subject(path)}-*.pixels"):
+                # Processes that map the older file can still read it.
+                if older_path != path:
+                    older_path.unlink(missing_ok=True)
             return PixelFile(path, key, num_images)
     except CacheError:
         raise
     except OSError as error:
         raise CacheError(
-            f"decoded images cannot be written to {path.parent} ({error.strerror or error}); nothing was left there: "
-            "make room, lower cache_size, name another cache_dir, or give cache=False"
+            f"decoded images cannot be written to {path.parent} ({error.strerror or error}), and the incomplete file "
+            "was deleted; free disk space, lower cache_size, choose another cache_dir, or set cache=False"
         ) from error
 
 
 def pixels_start(num_images: int) -> int:
-    """Return where pixels begin."""
+    """Return the offset of the first pixel in a file."""
     return _DIGEST_BYTES + num_images * INDEX.itemsize
 
 
 def head(index: Index, key: str) -> bytes:
-    """Return what lies before the pixels: digest and index."""
+    """Return the bytes before the pixels: digest and index."""
     data = index.tobytes()
     digest = hashlib.blake2b(f"{FORMAT} {key} ".encode() + data, digest_size=_DIGEST_BYTES)
     return digest.digest() + data
 
 
-def _fits(index: Index, num_bytes: int) -> bool:
-    # Floats do not overflow, and are exact for the bytes of any file.
-    found, width, height, true_width, true_height = (
+def _is_consistent(index: Index, num_bytes: int) -> bool:
+    """Return True if the sizes and offsets in an index add up to the size of the file."""
+    # float64 does not overflow for hostile sizes, and is exact for the sizes of any real file.
+    end, width, height, true_width, true_height = (
         index[name].astype(np.float64) for name in INDEX.names or ()
     )
-    ends = np.cumsum(np.append(pixels_start(len(index)), 3 * width * height))
-    sized = (width >= 0) & ((width > 0) == (height > 0)) & (true_width >= width) & (true_height >= height)
-    return bool(sized.all() and (ends[1:] == found).all() and ends[-1] == num_bytes)
+    expected_ends = np.cumsum(np.append(pixels_start(len(index)), 3 * width * height))
+    valid_sizes = (
+        (width >= 0) & ((width > 0) == (height > 0)) & (true_width >= width) & (true_height >= height)
+    )
+    return bool(
+        valid_sizes.all() and np.array_equal(end, expected_ends[1:]) and expected_ends[-1] == num_bytes
+    )
+
+
+def _subject(path: Path) -> str:
+    """Return the subject of a file, complete or temporary."""
+    return path.name.lstrip(".").partition("-")[0]
 
 
 def _lock_path(path: Path) -> Path:
-    """Return the lock of the subject of a file, complete or not."""
-    return path.with_name(f".{path.name.lstrip('.').partition('-')[0]}.lock")
+    return path.with_name(f".{_subject(path)}.lock")

@@ -1,4 +1,4 @@
-"""The reader of a data set with a cache: it decodes every image once, and gives pixels from the file."""
+"""Image reader with a decoded cache: decodes every image once, and then returns pixels from the cache file."""
 
 from __future__ import annotations
 
@@ -42,81 +42,121 @@ if TYPE_CHECKING:
 __all__ = ["CachedReader", "shrink_target"]
 
 _MAX_THREADS: Final = 16
-_AHEAD: Final = 4
-"""Images that a thread may be ahead of the one that is written."""
+_IMAGES_AHEAD: Final = 4
+"""Images to decode ahead of the one being written, for each thread."""
 
 
 class CachedReader:
-    """Reads the images of a data set from a decoded cache, which it makes if there is none.
+    """Reads the images of a dataset from a decoded cache, which it builds if there is none.
 
-    Runs in: the main process, workers and threads alike; it has no state that changes.
+    Runs in: the main process, workers and threads; it has no mutable state.
     Owns: its mapping of the file.
 
     Args:
         table: The annotations that name the images.
-        reader: Decodes, when the cache is made and where an image could not be decoded then.
-        settings: Of the cache.
+        reader: Decodes the images for the cache; later, only those that could not be decoded then.
+        settings: Settings of the cache.
 
     Attributes:
-        num_bytes: What the cache takes, once a host.
-        key: Which cache it is; readers with the same key share one.
+        num_bytes: Size of the cache, which a host stores once.
+        key: Identifies the cache; readers with the same key share one.
 
     Raises:
-        CacheError: The cache does not fit, cannot be written, or its images change while it is made.
+        CacheError: The cache exceeds its budget, cannot be written, or its images change while it is built.
     """
 
     def __init__(self, table: AnnotationTable, reader: ImageReading, settings: CacheSettings) -> None:
-        self._table, self._reader, self._longest_side = table, reader, settings.cache_size
-        slots: dict[str, int] = {}
-        of_rows = np.array([slots.setdefault(path, len(slots)) for path in table.image_paths], dtype=np.int64)
-        # None: each row has an image of its own, which is the common case and needs no memory
-        self._slots: IndexArray | None = of_rows if len(slots) < len(of_rows) else None
-        names, size = list(slots), settings.cache_size
-        given = {"max_pixels": reader.max_pixels, "exif_orientation": reader.exif_orientation, "size": size}
+        self._table = table
+        self._reader = reader
+        self._longest_side = settings.cache_size
+        slot_by_name: dict[str, int] = {}
+        row_slots = np.array(
+            [slot_by_name.setdefault(name, len(slot_by_name)) for name in table.image_paths], dtype=np.int64
+        )
+        names = list(slot_by_name)
+        # None if every row has its own image, which is common and saves the memory of the array.
+        self._slots: IndexArray | None = row_slots if len(names) < len(row_slots) else None
+        pixel_settings = {
+            "max_pixels": reader.max_pixels,
+            "exif_orientation": reader.exif_orientation,
+            "size": settings.cache_size,
+        }
         if reader.sixteen_bit_max is not None:
-            given["sixteen_bit_max"] = reader.sixteen_bit_max
-        shrinkers = [] if size is None else [torch.__version__, torchvision.__version__]
-        key_of = partial(cache_key, reader="decoded images", version=FORMAT, root=table.root, files=names)
+            pixel_settings["sixteen_bit_max"] = reader.sixteen_bit_max
+        make_key = partial(cache_key, reader="decoded images", version=FORMAT, root=table.root, files=names)
 
-        def present_key() -> str:
+        def current_key() -> str:
             stamps = [image_stamp(str(table.root), name) for name in names]
+            versions = [PIL.__version__]
+            if settings.cache_size is not None:
+                # torch and torchvision shrink the images.
+                versions += [torch.__version__, torchvision.__version__]
             truncated = {"truncated": True} if ImageFile.LOAD_TRUNCATED_IMAGES else {}
-            versions = {"versions": [PIL.__version__, *shrinkers]}
-            return key_of(settings={**given, **versions, **truncated}, stamps=stamps)
+            return make_key(settings={**pixel_settings, "versions": versions, **truncated}, stamps=stamps)
 
         def fill(file: BinaryIO) -> None:
-            rows = np.unique(of_rows, return_index=True)[1]
+            rows = np.unique(row_slots, return_index=True)[1]
             sizes = np.stack([table.widths[rows], table.heights[rows]], axis=1).tolist()
             _fill(file, [f"{table.root}/{name}" for name in names], sizes, reader, settings, self.key)
-            if present_key() != self.key:
+            # An image that changed after its stamp was taken would be cached under the wrong key.
+            if current_key() != self.key:
                 raise CacheError(
-                    f"images under {table.root} changed while they were decoded for the cache; nothing was kept: "
-                    "run again when nobody writes there"
+                    f"images in {table.root} changed while they were decoded for the cache, so it was not saved; "
+                    "run again when no process writes there"
                 )
 
-        def tell_waiting() -> None:
+        def report_waiting() -> None:
             if settings.progress:
                 Console(stderr=True).print("Waiting for another process that decodes these images ...")
 
-        self.key = present_key()
-        path = settings.folder / f"{key_of(settings=given)}-{self.key}.pixels"
-        self._file = open_or_build(path, self.key, len(names), fill=fill, on_wait=tell_waiting)
+        self.key = current_key()
+        path = settings.folder / f"{make_key(settings=pixel_settings)}-{self.key}.pixels"
+        self._file = open_or_build(path, self.key, len(names), fill=fill, on_wait=report_waiting)
         self.num_bytes = self._file.num_bytes
 
     def open(self, position: int) -> tuple[DecodedImage, tuple[int, int]]:
         """Return one image, whose regions are views of the file, and its (width, height) as decoded.
 
         Args:
-            position: The row of the table.
+            position: Row of the table.
 
         Raises:
             ImageError: The image cannot be decoded.
         """
-        found = self._file.image(position if self._slots is None else int(self._slots[position]))
-        if found is None:
-            pixels = self._reader.read(self._table.image_path(position))
-            found = _shrunk(pixels, self._longest_side), (pixels.shape[2], pixels.shape[1])
-        return DecodedImage(found[0], is_shared=True), found[1]
+        cached_image = self._file.image(position if self._slots is None else int(self._slots[position]))
+        if cached_image is not None:
+            pixels, true_size = cached_image
+        else:
+            decoded = self._reader.read(self._table.image_path(position))
+            pixels = _shrunk(decoded, self._longest_side)
+            true_size = (decoded.shape[2], decoded.shape[1])
+        return DecodedImage(pixels, is_shared=True), true_size
+
+
+class _Budget:
+    """The number of bytes that a cache may take: its budget, or the free disk space if that is less.
+
+    Args:
+        settings: Settings of the cache.
+        num_images: Number of images in the cache, for the error message.
+    """
+
+    def __init__(self, settings: CacheSettings, num_images: int) -> None:
+        self._settings = settings
+        self._num_images = num_images
+        self._free = shutil.disk_usage(settings.folder).free
+        limit = byte_count(settings.cache_budget)
+        self._limit = self._free // 2 if limit is None else min(self._free, limit)
+
+    def check(self, num_bytes: int, qualifier: str) -> None:
+        """Raise a `CacheError` if a number of bytes exceeds the budget."""
+        if num_bytes > self._limit:
+            raise CacheError(
+                f"{self._num_images} decoded images need {byte_words(num_bytes)} {qualifier}, but the cache may take "
+                f"{byte_words(self._limit)}: {byte_words(self._free)} of disk space is free, and "
+                f"cache_budget={self._settings.cache_budget!r} (None means half of the free space); lower cache_size "
+                f"(now {self._settings.cache_size}), raise cache_budget, choose another cache_dir, or set cache=False"
+            )
 
 
 def _fill(
@@ -127,71 +167,71 @@ def _fill(
     settings: CacheSettings,
     key: str,
 ) -> None:
-    """Decode images on threads and write them, in their order and within the budget, as `PixelFile` reads them.
+    """Decode images on threads and write them to a cache file, in order and within the budget.
 
-    One that cannot be decoded is noted in the index; whoever asks for it decodes it again and gets its error.
+    The index marks an image that cannot be decoded; reading it later decodes it again and raises its error.
 
     Args:
-        file: Empty.
-        paths: Of the images.
-        sizes: (width, height) of each by its annotation, or 0 where it is not known.
-        reader: Decodes.
-        settings: Of the cache.
-        key: For the head of the file.
+        file: The empty file.
+        paths: Paths of the images.
+        sizes: Annotated (width, height) of each image, 0 if unknown.
+        reader: Decodes the images.
+        settings: Settings of the cache.
+        key: Key of the cache.
 
     Raises:
-        CacheError: The images do not fit.
-        OSError: They cannot be written.
+        CacheError: The images exceed the budget.
+        OSError: The file cannot be written.
     """
-    free, given = shutil.disk_usage(settings.folder).free, byte_count(settings.cache_budget)
-    budget = free // 2 if given is None else min(free, given)
-
-    def check_budget(needed: int, how: str) -> None:
-        if needed > budget:
-            raise CacheError(
-                f"{len(paths)} decoded images need {byte_words(needed)} {how}, and may take {byte_words(budget)}: "
-                f"{byte_words(free)} of disk space are free, and cache_budget={settings.cache_budget!r} (None: half of "
-                f"it); lower cache_size (now {settings.cache_size}), raise cache_budget, name another cache_dir, or "
-                "give cache=False"
-            )
-
-    def decode(path: str) -> tuple[Tensor, tuple[int, ...]] | None:
-        try:
-            pixels = reader.read(path)
-        except ImageError:
-            return None
-        return _shrunk(pixels, settings.cache_size).permute(1, 2, 0).contiguous(), pixels.shape[:0:-1]
-
-    kept = [_kept_size(*size, longest_side=settings.cache_size) for size in sizes if all(size)]
+    budget = _Budget(settings, len(paths))
     end = pixels_start(len(paths))
-    check_budget(end + sum(3 * width * height for width, height in kept), "by the sizes in their annotations")
+    # Fail before decoding anything if the annotated sizes already exceed the budget.
+    cached_sizes = [_cached_size(*size, longest_side=settings.cache_size) for size in sizes if all(size)]
+    num_pixels = sum(width * height for width, height in cached_sizes)
+    budget.check(end + 3 * num_pixels, "according to their annotated sizes")
+    # The head is written last, when the index is known.
     file.seek(end)
     index: Index = np.zeros(len(paths), dtype=INDEX)
-    threads = min(count_cores(), _MAX_THREADS)
+    decode = partial(_decode, reader=reader, longest_side=settings.cache_size)
+    num_threads = min(count_cores(), _MAX_THREADS)
+    max_ahead = _IMAGES_AHEAD * num_threads
     console = Console(stderr=True)
     bar = Progress(console=console, disable=not (settings.progress and console.is_terminal))
-    with bar, ThreadPoolExecutor(threads, thread_name_prefix="lit_loader_decode") as pool:
-        waiting = deque(pool.submit(decode, path) for path in paths[: _AHEAD * threads])
+    with bar, ThreadPoolExecutor(num_threads, thread_name_prefix="lit_loader_decode") as pool:
+        # Submitting all images at once could fill the memory with decoded images that wait to be written.
+        pending = deque(pool.submit(decode, path) for path in paths[:max_ahead])
         try:
             for slot in bar.track(range(len(paths)), description="Decoding images"):
-                image = waiting.popleft().result()
-                if (following := slot + _AHEAD * threads) < len(paths):
-                    waiting.append(pool.submit(decode, paths[following]))
-                if image is not None:
-                    end += image[0].numel()
-                    check_budget(end, "or more")
-                    file.write(image[0].numpy().data)
-                    index[slot] = (end, *image[0].shape[1::-1], *image[1])
-                else:
+                image = pending.popleft().result()
+                if slot + max_ahead < len(paths):
+                    pending.append(pool.submit(decode, paths[slot + max_ahead]))
+                if image is None:
                     index[slot]["end"] = end
+                    continue
+                pixels, true_size = image
+                end += pixels.numel()
+                budget.check(end, "or more")
+                file.write(pixels.numpy().data)
+                index[slot] = (end, *pixels.shape[1::-1], *true_size)
         finally:
             pool.shutdown(cancel_futures=True)
     file.seek(0)
     file.write(head(index, key))
 
 
-def _kept_size(width: int, height: int, *, longest_side: int | None) -> tuple[int, int]:
-    """Return (width, height) in which an image is kept: its own, or shrunk to a longest side."""
+def _decode(
+    path: str, *, reader: ImageReading, longest_side: int | None
+) -> tuple[Tensor, tuple[int, ...]] | None:
+    """Return the pixels to cache, ``(height, width, 3)``, and the decoded (width, height); None for a bad image."""
+    try:
+        pixels = reader.read(path)
+    except ImageError:
+        return None
+    return _shrunk(pixels, longest_side).permute(1, 2, 0).contiguous(), pixels.shape[:0:-1]
+
+
+def _cached_size(width: int, height: int, *, longest_side: int | None) -> tuple[int, int]:
+    """Return the (width, height) to cache an image at: its own, or shrunk to a longest side."""
     longest = max(width, height)
     if longest_side is None or longest <= longest_side:
         return width, height
@@ -200,38 +240,39 @@ def _kept_size(width: int, height: int, *, longest_side: int | None) -> tuple[in
 
 
 def _shrunk(pixels: Tensor, longest_side: int | None) -> Tensor:
-    """Return an image in the size in which it is kept, antialiased; itself, if it is not larger."""
+    """Shrink an image to the size to cache it at, with antialiasing; return it unchanged if it is not larger."""
     height, width = pixels.shape[-2:]
-    kept = _kept_size(width, height, longest_side=longest_side)
-    if kept == (width, height):
+    cached_width, cached_height = _cached_size(width, height, longest_side=longest_side)
+    if (cached_width, cached_height) == (width, height):
         return pixels
-    smaller: Tensor = functional.resize(pixels, [kept[1], kept[0]], antialias=True)
-    return smaller
+    shrunk: Tensor = functional.resize(pixels, [cached_height, cached_width], antialias=True)
+    return shrunk
 
 
 def shrink_target(target: dict[str, Any], *, true_size: tuple[int, int], image: LazyImage) -> dict[str, Any]:
-    """Return a target of an image for the image as it is kept.
+    """Scale the target of an image to the size of the cached image.
 
     Args:
-        target: With ``boxes`` in pixels of the image as decoded, ``area``, and ``keypoints`` if it has any. Masks are
-            drawn at the size that is kept, see `object_target`.
+        target: ``boxes`` in pixels of the image as decoded, ``area``, and optionally ``keypoints``. Masks are already
+            drawn at the cached size, see `object_target`.
         true_size: (width, height) as decoded.
-        image: The image as it is kept.
+        image: The cached image.
 
     Returns:
-        The target, or a new one: coordinates are multiplied by the exact ratios of the sides, in float64.
+        ``target`` itself if the sizes are equal, otherwise a new one: coordinates are multiplied by the exact ratios of
+        the sides, in float64.
     """
     height, width = image.size
     if (width, height) == true_size:
         return target
     ratios = torch.tensor([width / true_size[0], height / true_size[1]], dtype=torch.float64)
     boxes = (target["boxes"].as_subclass(Tensor).double() * ratios.repeat(2)).float()
-    small = {
+    scaled_target = {
         **target,
         "boxes": tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(height, width)),
         "area": (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]),
     }
     if "keypoints" in target:
         points = (target["keypoints"].as_subclass(Tensor).double() * ratios).float()
-        small["keypoints"] = tv_tensors.KeyPoints(points, canvas_size=(height, width))
-    return small
+        scaled_target["keypoints"] = tv_tensors.KeyPoints(points, canvas_size=(height, width))
+    return scaled_target

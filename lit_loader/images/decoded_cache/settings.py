@@ -1,4 +1,4 @@
-"""What a decoded cache is asked for: where it lies, how large images are kept, what it may take."""
+"""Settings of the decoded-image cache: location, image size, disk budget."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ _AMOUNT: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*(?:(?:([kmgt])(i)?)?
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSettings:
-    """Where and how decoded images are kept, so that no epoch decodes them again.
+    """Settings of a decoded-image cache, which saves later epochs and runs from decoding the same images again.
 
-    A cache is a file that holds each image of a data set once, as 8-bit RGB. Workers and ranks map it, so that the
-    host has one copy in memory, and the system drops pages that it needs for something else. It is made at the first
-    use, by one process while others wait, and later runs find it.
+    A cache is a file with every image of a dataset, stored once as 8-bit RGB. Workers and ranks map it, so a host has
+    one copy in memory, and the operating system can evict its pages. The first process that needs the cache builds it
+    while others wait; later runs reuse it.
 
-    NOTE [when a decoded cache is stale]
-        Its name is a hash of the data set's folder, of every image's name, size and modification time (ns), of the
-        reader's settings, of ``cache_size``, and of the versions that decide pixels. All of them are looked at when a
-        data set is made; a file that changes later is seen the next time. What is stale is never served, and deleted
-        when its successor is complete.
+    NOTE [When a decoded cache is stale]
+        The file's name contains a hash of the dataset's folder, of every image's name, size and modification time
+        (ns), of the reader's settings, of ``cache_size``, and of the library versions that determine the pixels. They
+        are checked when a dataset is created; a file that changes later is detected the next time. A stale cache is
+        never used, and is deleted once its successor is complete.
 
     Args:
-        cache_dir: Folder whose subfolder ``decoded`` holds the cache, or None for ``~/.cache/lit_loader``. A folder
-            under ``/dev/shm`` keeps it in memory; who made it deletes it, as it outlives the run.
-        cache_size: Longest side in pixels that is kept; larger images are shrunk once, with antialiasing, and their
-            targets with them. None keeps them as decoded, which gives the same samples bit for bit as no cache.
-        cache_budget: Most bytes that the cache may take, as a number or in words such as ``"8 GiB"``, or None for half
-            of the disk space that is free when it is made. A cache that is there already is used whatever it takes.
-        progress: Draw a progress bar on a terminal, and tell of waiting for another process.
+        cache_dir: Folder whose subfolder ``decoded`` holds the cache, or None for ``~/.cache/lit_loader``. A folder in
+            ``/dev/shm`` keeps the cache in memory. It outlives the run; delete it when you no longer need it.
+        cache_size: Longest side of a cached image in pixels; larger images are shrunk once, with antialiasing, and
+            their targets with them. None keeps the decoded size: samples then have the same bits as without a cache.
+        cache_budget: Largest size of the cache, as a number of bytes or a string such as ``"8 GiB"``, or None for half
+            of the disk space that is free before it is built. An existing cache is used even if it is larger.
+        progress: Show a progress bar on a terminal, and a message when waiting for another process.
 
     Raises:
-        ValueError: A setting is outside its choices.
+        ValueError: A setting is invalid.
     """
 
     cache_dir: Path | str | None = None
@@ -49,15 +49,17 @@ class CacheSettings:
     def __post_init__(self) -> None:
         size = self.cache_size
         if size is not None and (type(size) is not int or size < 1):
-            raise ValueError(f"cache_size={size!r} is not a longest side in pixels, at least 1, nor None.")
+            raise ValueError(
+                f"cache_size={size!r} is not a positive int; give a longest side in pixels, or None."
+            )
         byte_count(self.cache_budget)
 
     @classmethod
     def of(cls, cache: CacheSettings | bool) -> CacheSettings | None:
-        """Return a data set's argument ``cache`` as settings, or None if it is False.
+        """Convert the argument ``cache`` of a dataset to settings, or to None if it is False.
 
         Raises:
-            TypeError: It is neither settings nor a bool.
+            TypeError: ``cache`` is neither settings nor a bool.
         """
         if isinstance(cache, cls):
             return cache
@@ -69,34 +71,34 @@ class CacheSettings:
 
     @property
     def folder(self) -> Path:
-        """Where the file of the cache lies."""
+        """Folder of the cache file."""
         return cache_folder(self.cache_dir) / "decoded"
 
 
 def byte_count(budget: int | str | None) -> int | None:
-    """Return a budget in bytes.
+    """Convert a budget to a number of bytes.
 
     Args:
-        budget: A number of bytes, words such as ``"8 GiB"`` or ``"500 MB"``, or None.
+        budget: A number of bytes, a string such as ``"8 GiB"`` or ``"500 MB"``, or None.
 
     Raises:
-        ValueError: It is neither, or not positive.
+        ValueError: ``budget`` is not such a number or string, or is not positive.
     """
     if budget is None:
         return None
     count = budget if type(budget) is int else 0
-    if isinstance(budget, str) and (found := _AMOUNT.fullmatch(budget)):
-        thousand = 1024 if found[3] else 1000
-        count = int(float(found[1]) * thousand ** " kmgt".index((found[2] or " ").lower()))
+    if isinstance(budget, str) and (match := _AMOUNT.fullmatch(budget)):
+        number, prefix, binary = match.groups()
+        count = int(float(number) * (1024 if binary else 1000) ** " kmgt".index((prefix or " ").lower()))
     if count < 1:
         raise ValueError(
-            f'cache_budget={budget!r} is not a positive number of bytes; give an int, or words such as "8 GiB".'
+            f'cache_budget={budget!r} is not a positive number of bytes; give an int, or a string such as "8 GiB".'
         )
     return count
 
 
 def byte_words(count: int) -> str:
-    """Return a number of bytes in words."""
+    """Format a number of bytes with a binary unit, such as ``"1.5 GiB"``."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
