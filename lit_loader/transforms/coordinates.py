@@ -1,4 +1,4 @@
-"""Points of a crop in pixels of the image that it was cut from."""
+"""Map points of a crop back to the image that it was cut from."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ __all__ = ["to_image_points"]
 
 
 def to_image_points(points: Tensor, crop: Tensor, size: Sequence[int]) -> Tensor:
-    """Map the pixels of a crop to those of the image it was cut from.
+    """Map points from pixels of a crop to pixels of the image it was cut from.
 
-    Exact for crops that were not turned, bent or flipped, which is how evaluation cuts them.
+    Exact for crops that were not rotated, warped or flipped, as in evaluation.
 
     Args:
         points: Float tensor, shape ``(..., K, 2)``, in pixels of the crop.
-        crop: Shape ``(..., 4)``, the region that the crop shows: x1, y1, x2, y2 in pixels of the image, as
-            ``CropToObjects`` gives it.
-        size: (height, width) of the crop as the points see it, in pixels.
+        crop: Shape ``(..., 4)``: the region of the image that the crop shows, x1, y1, x2, y2 in pixels, as returned by
+            ``CropToObjects``.
+        size: (height, width) of the crop that the points refer to, in pixels.
 
     Returns:
         A plain tensor of the points' shape and dtype, in pixels of the image.
 
     Raises:
-        ValueError: The shapes do not go together, or ``size`` is not two positive numbers.
+        ValueError: The shapes do not match, or ``size`` is not two positive numbers.
         TypeError: The points are integers.
     """
     if len(size) != 2 or min(size) <= 0:
@@ -39,5 +39,6 @@ def to_image_points(points: Tensor, crop: Tensor, size: Sequence[int]) -> Tensor
             f"crop {tuple(crop.shape)} does not fit points {tuple(points.shape)}; "
             "give one (x1, y1, x2, y2) for each (K, 2)."
         )
-    corner, opposite = region[..., None, :2], region[..., None, 2:]
-    return corner + points.as_subclass(Tensor) * (opposite - corner) / sides
+    top_left = region[..., None, :2]
+    bottom_right = region[..., None, 2:]
+    return top_left + points.as_subclass(Tensor) * (bottom_right - top_left) / sides

@@ -1,4 +1,4 @@
-"""Crops around an object: chosen from its box or points, shown by one cut, one shrink and at most one warp."""
+"""Crop to one object, chosen by its box or its points: one cut, one resize, and at most one warp."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ Fit: TypeAlias = Literal["crop", "stretch", "letterbox"]
 
 
 class CropToObjects(v2.Transform):  # type: ignore[misc] # torchvision is untyped
-    """Crop a sample of one object to that object, moving its box, points and masks exactly.
+    """Crop a sample with one object to that object, and transform its box, points and masks exactly.
 
-    The region is the object's box (or that of its points), grown by ``margin``, given the shape of the result
-    by ``fit``, moved by ``shift``, sized by ``scale`` and turned by ``rotation``. Turned pixels come from the
-    image, so there are no black corners where the image goes on; beyond the image is ``fill``. Without
-    rotation the region is moved to whole pixels, and nothing is resampled but by one resize.
+    The region is the box of the object or of its points. It is enlarged by ``margin``, adapted to the aspect ratio of
+    the result by ``fit``, and then randomly shifted, scaled and rotated. A rotated region shows the pixels around it
+    instead of black corners; only pixels beyond the image are ``fill``. Without rotation the region is rounded to whole
+    pixels, and one resize is the only resampling.
 
-    The new target has ``boxes`` (enclosing the turned box; not clipped, since errors are measured by them),
-    ``keypoints``, ``visibility`` (0 for points off the crop), ``area`` and masks in pixels of the crop, and
-    ``crop``, float32 ``(N, 4)``: the region of the image shown, before it is turned. Other fields stay.
+    The new target contains ``boxes`` (the box around the rotated box; not clipped, because errors are normalized by
+    it), ``keypoints``, ``visibility`` (0 for points outside the crop), ``area`` and masks in pixels of the crop, and
+    ``crop``, float32 ``(N, 4)``: the region of the image before rotation. Other fields are unchanged.
 
     Called as ``transform(image, target)`` or ``transform((image, target))``; further elements pass through.
 
-    Determinism: draws from torch's global generator alone, equally often for every sample; what is switched
-    off draws nothing.
+    Determinism: draws only from torch's global generator, the same number of times for every sample. A disabled
+    augmentation draws nothing.
 
     Args:
-        size: (height, width) of the result, in pixels, or one number for both; ``None`` keeps the region's.
-        margin: Share of width and height added on each side, >= 0.
-        around: ``"box"``; ``"points"``, the box of the present points, or the object's box where fewer than two
-            are present; ``"image"``, the whole image with any number of objects and any target.
-        fit: How the region gets the shape of ``size`` (a square for ``None``): ``"letterbox"`` grows it,
-            ``"crop"`` cuts it, ``"stretch"`` leaves it and stretches the pixels.
-        shift: Largest move along x and y, as a share of the region's width and height.
+        size: (height, width) of the result, in pixels, or one number for both; ``None`` for the region's size.
+        margin: Fraction of width and height to add on each side, >= 0.
+        around: ``"box"``; ``"points"`` for the box of the present points, or the object's box if fewer than two are
+            present; ``"image"`` for the whole image, with any number of objects and any target.
+        fit: How to adapt the region to the aspect ratio of ``size`` (square for ``None``): ``"letterbox"`` enlarges it,
+            ``"crop"`` cuts it, ``"stretch"`` stretches the pixels.
+        shift: Largest shift along x and y, as a fraction of the region's width and height.
         scale: Smallest and largest factor for the region's sides; above 1 shows more around the object.
-        rotation: Largest turn about the region's centre to either side, in degrees.
-        fill: Value of pixels beyond the image, in the image's own units; masks get 0.
+        rotation: Largest rotation about the region's centre in either direction, in degrees.
+        fill: Value of pixels beyond the image, in the image's units; masks get 0.
 
     Raises:
         ValueError: An argument is outside its range.
@@ -71,24 +71,26 @@ class CropToObjects(v2.Transform):  # type: ignore[misc] # torchvision is untype
         fill: float = 0,
     ) -> None:
         super().__init__()
-        for name, word, known in (("around", around, get_args(Around)), ("fit", fit, get_args(Fit))):
-            if word not in known:
-                raise ValueError(f"{name}={word!r} is not one of {', '.join(map(repr, known))}.")
-        for name, value, most in (
+        for name, choice, choices in (("around", around, get_args(Around)), ("fit", fit, get_args(Fit))):
+            if choice not in choices:
+                raise ValueError(f"{name}={choice!r} is not one of {', '.join(map(repr, choices))}.")
+        for name, value, maximum in (
             ("margin", margin, math.inf),
             ("shift", shift, math.inf),
             ("rotation", rotation, 180),
         ):
-            if not 0 <= value <= most or value == math.inf:
-                raise ValueError(f"{name}={value} must be from 0 to {most}.")
+            if not 0 <= value <= maximum or value == math.inf:
+                raise ValueError(f"{name}={value} must be a finite number from 0 to {maximum}.")
         if len(scale) != 2 or not 0 < scale[0] <= scale[1] < math.inf:
             raise ValueError(f"scale={list(scale)} is not (smallest, largest) with 0 < smallest <= largest.")
         sides = [size, size] if isinstance(size, int) else [1, 1] if size is None else list(size)
         if len(sides) != 2 or any(type(side) is not int or side < 1 for side in sides):
             raise ValueError(f"size={size} is not (height, width) in whole pixels, at least 1.")
         self.size = None if size is None else (sides[0], sides[1])
-        self.margin, self.shift = float(margin), float(shift)
-        self.around, self.fit = around, fit
+        self.margin = float(margin)
+        self.around = around
+        self.fit = fit
+        self.shift = float(shift)
         self.scale = (float(scale[0]), float(scale[1]))
         self.rotation = float(rotation)
         self.fill = fill
@@ -97,28 +99,29 @@ class CropToObjects(v2.Transform):  # type: ignore[misc] # torchvision is untype
         """Crop one sample.
 
         Returns:
-            The sample with a new image and target; those given are not changed.
+            The sample with a new image and target; the inputs are not modified.
 
         Raises:
-            TypeError: The image is not a tensor, the target has no ``tv_tensors.BoundingBoxes``, or its points
-                are no ``tv_tensors.KeyPoints``.
+            TypeError: The image is not a tensor, the target has no ``tv_tensors.BoundingBoxes``, or its points are not
+                ``tv_tensors.KeyPoints``.
             ValueError: The target does not have exactly one object, or its points have no visibility.
         """
         sample = inputs if len(inputs) > 1 else inputs[0]
-        image, *others = sample if isinstance(sample, tuple | list) else (sample,)
+        image, *targets = sample if isinstance(sample, tuple | list) else (sample,)
         if not isinstance(image, LazyImage) and (not isinstance(image, Tensor) or image.ndim < 3):
-            raise TypeError(f"CropToObjects crops image tensors (C, H, W), not a {type(image).__name__}.")
-        target = others[0] if others else None
-        view, shown = self._view(self._region(image, target))
+            raise TypeError(f"CropToObjects crops image tensors (C, H, W), got a {type(image).__name__}.")
+        target = targets[0] if targets else None
+        view, region = self._draw_view(self._object_region(image, target))
         show = partial(image.shown, view) if isinstance(image, LazyImage) else partial(view.pixels, image)
-        pixels = show(fill=self.fill)
-        if not others:
-            return (pixels,) if isinstance(sample, tuple | list) else pixels
-        moved = self._target(target, view=view, shown=shown) if isinstance(target, Mapping) else target
-        return (pixels, moved, *others[1:])
+        crop = show(fill=self.fill)
+        if not targets:
+            return (crop,) if isinstance(sample, tuple | list) else crop
+        if isinstance(target, Mapping):
+            target = _transform_target(target, view=view, region=region)
+        return (crop, target, *targets[1:])
 
-    def _region(self, image: Tensor | LazyImage, target: Any) -> tuple[float, float, float, float]:
-        """Return (x1, y1, x2, y2) of what the crop is made around."""
+    def _object_region(self, image: Tensor | LazyImage, target: Any) -> tuple[float, float, float, float]:
+        """Return the box (x1, y1, x2, y2) to crop around."""
         if self.around == "image":
             height, width = image.size if isinstance(image, LazyImage) else image.shape[-2:]
             return (0.0, 0.0, float(width), float(height))
@@ -130,79 +133,90 @@ class CropToObjects(v2.Transform):  # type: ignore[misc] # torchvision is untype
             )
         if len(boxes) != 1:
             raise ValueError(
-                f"the target has {len(boxes)} objects, and a crop is made around 1; give the data set one "
-                "object a sample with table.per_object()."
+                f"the target has {len(boxes)} objects, but CropToObjects needs exactly 1; make samples of single "
+                "objects with table.per_object()."
             )
-        found = target_points(target) if self.around == "points" else None
-        if found is not None and int((found[1] > 0).sum()) > 1:  # one point has no extent
-            present = found[0].as_subclass(Tensor)[found[1] > 0]
-            region = torch.cat([present.amin(dim=0), present.amax(dim=0)])
-        else:
-            region = _xyxy(boxes)[0]
-        x1, y1, x2, y2 = region.tolist()
+        points_and_visibility = target_points(target) if self.around == "points" else None
+        if points_and_visibility is not None:
+            points, visibility = points_and_visibility
+            present_points = points.as_subclass(Tensor)[visibility > 0]
+            # A single point has no extent.
+            if len(present_points) > 1:
+                x1, y1 = present_points.amin(dim=0).tolist()
+                x2, y2 = present_points.amax(dim=0).tolist()
+                return x1, y1, x2, y2
+        x1, y1, x2, y2 = _xyxy(boxes)[0].tolist()
         return x1, y1, x2, y2
 
-    def _view(self, region: Sequence[float]) -> tuple[View, tuple[float, float, float, float]]:
-        """Draw the view, and return it with the region (x1, y1, x2, y2) it shows before it is turned."""
-        x1, y1, x2, y2 = region
-        grown = 1 + 2 * self.margin
-        width, height = max(1.0, (x2 - x1) * grown), max(1.0, (y2 - y1) * grown)
+    def _draw_view(self, box: Sequence[float]) -> tuple[View, tuple[float, float, float, float]]:
+        """Draw a view around a box; return it with the region (x1, y1, x2, y2) that it shows before rotation."""
+        x1, y1, x2, y2 = box
+        growth = 1 + 2 * self.margin
+        width = max(1.0, (x2 - x1) * growth)
+        height = max(1.0, (y2 - y1) * growth)
         if self.fit != "stretch":
-            shape = 1.0 if self.size is None else self.size[1] / self.size[0]
+            # One of the sides already fits: letterbox enlarges the other to the aspect ratio, crop reduces it.
+            aspect_ratio = 1.0 if self.size is None else self.size[1] / self.size[0]
+            fitting_width = height * aspect_ratio
+            fitting_height = width / aspect_ratio
             pick = max if self.fit == "letterbox" else min
-            width, height = pick(width, height * shape), pick(height, width / shape)
-        x, y = (x1 + x2) / 2, (y1 + y2) / 2
+            width = pick(width, fitting_width)
+            height = pick(height, fitting_height)
+        x = (x1 + x2) / 2
+        y = (y1 + y2) / 2
         if self.shift:
             x += width * self.shift * _draw()
             y += height * self.shift * _draw()
         low, high = self.scale
         factor = low + (high - low) * float(rand()) if low < high else low
-        width, height = width * factor, height * factor
+        width *= factor
+        height *= factor
         if not self.rotation:
+            # Whole pixels need no warp; the region is the rectangle after rounding.
             view = upright_view((x, y, width, height), self.size)
             (left, top), (right, bottom) = view.corners[[0, 2]].tolist()
             return view, (left, top, right, bottom)
-        offsets = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.5
+        # Clockwise from the top left, as `View.corners` expects them.
+        corner_offsets = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * 0.5
         angle = math.radians(self.rotation * _draw())
-        turn = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
-        corners = (offsets * (width, height)) @ turn + (x, y)
+        rotation = np.array([[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]])
+        corners = (corner_offsets * (width, height)) @ rotation + (x, y)
         size = self.size or (max(1, round(height)), max(1, round(width)))
-        shown = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-        return View(corners=corners, size=size), shown
+        region = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+        return View(corners=corners, size=size), region
 
-    def _target(self, target: Mapping[str, Any], *, view: View, shown: Sequence[float]) -> dict[str, Any]:
-        result = dict(target)
-        for name, value in target.items():
-            if isinstance(value, tv_tensors.BoundingBoxes):
-                result[name] = _moved_boxes(value, view)
-            elif isinstance(value, tv_tensors.Mask):
-                result[name] = view.pixels(value, fill=0)
-        found = target_points(target)
-        if found is not None:
-            points, visibility = found
-            moved, on_canvas = view.points(points)
-            result["keypoints"] = tv_tensors.KeyPoints(moved, canvas_size=view.size)
-            result["visibility"] = torch.where(on_canvas, visibility, torch.zeros_like(visibility))
-        if isinstance(target.get("boxes"), tv_tensors.BoundingBoxes):
-            boxes = _xyxy(result["boxes"])
-            result["crop"] = torch.tensor([list(shown)], dtype=torch.float32).expand(len(boxes), 4).clone()
-            if isinstance(target.get("area"), Tensor):
-                result["area"] = (boxes[:, 2:] - boxes[:, :2]).prod(dim=1).to(target["area"])
-        return result
+
+def _transform_target(target: Mapping[str, Any], *, view: View, region: Sequence[float]) -> dict[str, Any]:
+    """Return a new target with boxes, masks and points in pixels of the view."""
+    result = dict(target)
+    for name, value in target.items():
+        if isinstance(value, tv_tensors.BoundingBoxes):
+            boxes = tv_tensors.BoundingBoxes(view.boxes(_xyxy(value)), format="XYXY", canvas_size=view.size)
+            result[name] = functional.convert_bounding_box_format(boxes, new_format=value.format)
+        elif isinstance(value, tv_tensors.Mask):
+            result[name] = view.pixels(value, fill=0)
+    points_and_visibility = target_points(target)
+    if points_and_visibility is not None:
+        points, visibility = points_and_visibility
+        mapped_points, on_canvas = view.points(points)
+        result["keypoints"] = tv_tensors.KeyPoints(mapped_points, canvas_size=view.size)
+        result["visibility"] = torch.where(on_canvas, visibility, torch.zeros_like(visibility))
+    if isinstance(target.get("boxes"), tv_tensors.BoundingBoxes):
+        corners = _xyxy(result["boxes"])
+        result["crop"] = torch.tensor([list(region)], dtype=torch.float32).expand(len(corners), 4).clone()
+        # The area of the mask or box in the annotation no longer applies.
+        if isinstance(target.get("area"), Tensor):
+            result["area"] = (corners[:, 2:] - corners[:, :2]).prod(dim=1).to(target["area"])
+    return result
 
 
 def _draw() -> float:
-    """Return a uniform draw from [-1, 1)."""
+    """Draw a number from the uniform distribution on [-1, 1)."""
     return 2 * float(rand()) - 1
 
 
 def _xyxy(boxes: tv_tensors.BoundingBoxes) -> Tensor:
     if tv_tensors.is_rotated_bounding_format(boxes.format):
         raise ValueError(f"boxes are {boxes.format.value}; give boxes along the axes, such as XYXY.")
-    plain: Tensor = functional.convert_bounding_box_format(boxes, new_format="XYXY").as_subclass(Tensor)
-    return plain
-
-
-def _moved_boxes(boxes: tv_tensors.BoundingBoxes, view: View) -> tv_tensors.BoundingBoxes:
-    moved = tv_tensors.BoundingBoxes(view.boxes(_xyxy(boxes)), format="XYXY", canvas_size=view.size)
-    return functional.convert_bounding_box_format(moved, new_format=boxes.format)
+    corners: Tensor = functional.convert_bounding_box_format(boxes, new_format="XYXY").as_subclass(Tensor)
+    return corners

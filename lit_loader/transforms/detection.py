@@ -1,4 +1,4 @@
-"""The detection preset: one function from plain numbers to a composed transform."""
+"""The detection preset: a function that composes transforms from plain numbers."""
 
 from __future__ import annotations
 
@@ -43,46 +43,45 @@ def detection_transforms(
 ) -> nn.Module:
     """Compose torchvision's v2 transforms for ``(image, target)`` samples, with or without points.
 
-    In this order: photometric distortion, zoom out, IoU crop, rotation, flips (all in training only), resize,
-    ``SanitizeObjects``, conversion to float32 in [0, 1]. With ``train=False`` nothing is random, and the
-    probabilities are without effect, so that one set of arguments serves both splits. Points that leave the
-    image get visibility 0; objects are dropped by their boxes alone.
+    The order is: photometric distortion, zoom out, IoU crop, rotation, flips (all in training only), resize,
+    ``SanitizeObjects``, conversion to float32 in [0, 1]. With ``train=False`` nothing is random and the probabilities
+    have no effect, so both splits can use the same arguments. Points that leave the image get visibility 0; only the
+    boxes decide which objects are removed.
 
-    Determinism: every draw comes from torch's global generator.
+    Determinism: draws only from torch's global generator.
 
     Args:
         train: Apply the random transforms.
-        size: ``None`` keeps the size; an int is the length of the shorter side, the aspect ratio kept; a
-            pair is (height, width), stretched to unless ``letterbox``. In pixels.
-        max_size: Longest side allowed, for an int ``size``, ``shorter_sides`` or neither: then the longer side
-            becomes ``max_size``. In pixels.
-        shorter_sides: Lengths of the shorter side of which one is drawn for every image, in place of ``size``;
-            without ``train`` it is the largest of them. In pixels.
-        letterbox: Keep the aspect ratio for a pair ``size`` and pad the rest.
+        size: None keeps the size; an int is the length of the shorter side, with the same aspect ratio; a pair is
+            (height, width), stretched unless ``letterbox`` is True. In pixels.
+        max_size: Longest side allowed with an int ``size`` or ``shorter_sides``; without both, the length of the longer
+            side. In pixels.
+        shorter_sides: Lengths of the shorter side, instead of ``size``: one is drawn for every image, or with
+            ``train=False`` the largest is used. In pixels.
+        letterbox: For a pair ``size``, keep the aspect ratio and pad the rest.
         fill: Value of padded pixels (zoom out, rotation, letterbox), 0..255.
         hflip: Probability of a horizontal flip.
         vflip: Probability of a vertical flip.
-        photometric: Probability of each photometric distortion (brightness, contrast, saturation, hue,
-            channel order).
-        zoom_out: Probability of putting the image on a canvas up to 4 times as large.
+        photometric: Probability of each photometric distortion (brightness, contrast, saturation, hue, channel order).
+        zoom_out: Probability of placing the image on a canvas up to 4 times as large.
         iou_crop: Probability of a crop around objects.
-        rotation: Largest turn about the image's centre to either side, in degrees, drawn for every image. A
-            box becomes the one that encloses it turned, so it is looser than before.
-        flip_pairs: Positions of points that exchange their places in a flip (left and right eye); ``[]`` if
-            there are none. ``None`` declares nothing: a flip of a target with points is refused.
-        min_box_size: Smallest side of a box kept, in pixels of the result.
-        min_box_area: Smallest area of a box kept, in square pixels of the result.
+        rotation: Largest rotation about the image's centre in either direction, in degrees; an angle is drawn for every
+            image. A box becomes the box around the rotated box, which is looser.
+        flip_pairs: Pairs of positions of points that a flip swaps (left and right eye); ``[]`` if there are none. With
+            ``None``, a flip of a target with points is refused.
+        min_box_size: Smallest allowed side of a box, in pixels of the result.
+        min_box_area: Smallest allowed area of a box, in square pixels of the result.
         per_object: Further per-object fields of the target, see ``SanitizeObjects``.
         per_image: Further per-image fields of the target.
-        to_float: Convert the image to float32 in [0, 1], channels last in memory if it comes so; ``False`` keeps uint8,
-            channels last in memory.
+        to_float: Convert the image to float32 in [0, 1], in its memory order; ``False`` keeps uint8, channels last in
+            memory.
 
     Returns:
         A picklable module, called as ``transform(image, target)``.
 
     Raises:
-        ValueError: A probability is outside [0, 1], the sizes do not go together, ``fill`` has nothing to
-            fill, ``rotation`` is not from 0 to 180, or ``flip_pairs`` are not disjoint pairs.
+        ValueError: A probability is outside [0, 1], the sizes contradict each other, ``fill`` has no effect,
+            ``rotation`` is not from 0 to 180, or ``flip_pairs`` are not disjoint pairs.
     """
     check_chances(hflip=hflip, vflip=vflip, photometric=photometric, zoom_out=zoom_out, iou_crop=iou_crop)
     check_fill(fill)
@@ -92,47 +91,56 @@ def detection_transforms(
         raise ValueError(
             f"fill={fill} has no effect without letterbox=True, zoom_out or rotation above 0; leave it out."
         )
-    pad = {tv_tensors.Mask: 0, "others": fill}
+    # Padding of a mask is background, whatever the fill of the image.
+    padding_fill = {tv_tensors.Mask: 0, "others": fill}
     bilinear = v2.InterpolationMode.BILINEAR
-    # What enlarges the canvas comes after an update: a point beside the image must not land on the padding.
-    parts: list[Any] = [UpdateVisibility()]
-    random_parts = (
+    # All are made in either split, so that both refuse a wrong argument.
+    random_transforms = (
         (photometric, v2.RandomPhotometricDistort(p=photometric)),
-        (zoom_out, v2.RandomZoomOut(fill=pad, p=zoom_out)),
+        (zoom_out, v2.RandomZoomOut(fill=padding_fill, p=zoom_out)),
+        # Crops and rotations move points off the canvas, and a later zoom out or rotation could bring them back.
         (iou_crop, v2.Compose([RandomObjectCrop(p=iou_crop), UpdateVisibility()])),
-        (rotation, v2.Compose([v2.RandomRotation(rotation, bilinear, fill=pad), UpdateVisibility()])),
+        (
+            rotation,
+            v2.Compose([v2.RandomRotation(rotation, bilinear, fill=padding_fill), UpdateVisibility()]),
+        ),
         (hflip, RandomHorizontalFlip(p=hflip, flip_pairs=flip_pairs)),
         (vflip, RandomVerticalFlip(p=vflip, flip_pairs=flip_pairs)),
     )
+    # Update visibility before the canvas grows: a point outside the image must not become a point on the padding.
+    transforms: list[Any] = [UpdateVisibility()]
     if train:
-        parts += [part for chance, part in random_parts if chance > 0]
+        transforms += [transform for amount, transform in random_transforms if amount > 0]
     if shorter_sides is None:
-        parts += _resize(size=size, max_size=max_size, letterbox=letterbox, fill=fill)
+        transforms += _resize(size=size, max_size=max_size, letterbox=letterbox, fill=fill)
+    elif size is not None or letterbox:
+        raise ValueError(
+            f"shorter_sides={list(shorter_sides)} cannot be combined with size={size} and letterbox={letterbox}; "
+            "remove them or shorter_sides."
+        )
     else:
-        if size is not None or letterbox:
-            raise ValueError(
-                f"shorter_sides={list(shorter_sides)} has no meaning beside size={size} and letterbox={letterbox}; "
-                "leave them out, or shorter_sides."
-            )
-        parts.append(_drawn_resize(shorter_sides, max_size=max_size, train=train))
-    parts.append(
+        transforms.append(_random_resize(shorter_sides, max_size=max_size, train=train))
+    transforms += [
+        # After the resize, because the smallest sizes are in pixels of the result.
         SanitizeObjects(
             min_size=min_box_size, min_area=min_box_area, per_object=per_object, per_image=per_image
-        )
-    )
-    parts.append(ToFloat32(planes=False) if to_float else ToUInt8())
-    return DecodeAwareCompose(parts)
+        ),
+        # Detection images differ in size and are batched as a list, which needs no planes.
+        ToFloat32(planes=False) if to_float else ToUInt8(),
+    ]
+    return DecodeAwareCompose(transforms)
 
 
-def _drawn_resize(shorter_sides: Sequence[int], *, max_size: int | None, train: bool) -> nn.Module:
+def _random_resize(shorter_sides: Sequence[int], *, max_size: int | None, train: bool) -> nn.Module:
     sides = list(shorter_sides)
     if not sides:
-        raise ValueError("shorter_sides=[] gives nothing to draw from; give lengths in pixels, or None.")
-    checked = [_resize(size=side, max_size=max_size, letterbox=False, fill=0)[0] for side in sides]
-    if not train:  # one size for all, and the finest
-        return checked[sides.index(max(sides))]
-    drawn: nn.Module = v2.RandomShortestSize([int(side) for side in sides], max_size=max_size)
-    return drawn
+        raise ValueError("shorter_sides=[] is empty; give lengths in pixels, or None.")
+    # Making every resize checks every length, in either split.
+    resizes = [_resize(size=side, max_size=max_size, letterbox=False, fill=0)[0] for side in sides]
+    if not train:
+        return resizes[sides.index(max(sides))]
+    random_resize: nn.Module = v2.RandomShortestSize([int(side) for side in sides], max_size=max_size)
+    return random_resize
 
 
 def _resize(
@@ -146,7 +154,7 @@ def _resize(
     if letterbox and not is_pair:
         raise ValueError(f"letterbox=True needs size=(height, width), got size={size}.")
     if is_pair and max_size is not None:
-        raise ValueError(f"max_size={max_size} has no meaning beside size={size}; give one of them.")
+        raise ValueError(f"max_size={max_size} cannot be combined with size={size}; give one of them.")
     if size is None:
         return [] if max_size is None else [v2.Resize(None, max_size=max_size)]
     if isinstance(size, int):

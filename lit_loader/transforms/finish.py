@@ -1,4 +1,4 @@
-"""The last step of a preset: the image as it goes into the batch, written straight into the batch's memory."""
+"""Final steps of the presets: convert the image, and write it directly to the memory of the batch."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from lit_loader.transforms.moving import flat_targets, wrap
 
 __all__ = ["ToFloat32", "ToUInt8"]
 
-_LARGEST: Final = 255
+_UINT8_MAX: Final = 255
 
 
 class ToFloat32(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
-    """torchvision's ``ToDtype(torch.float32, scale=True)``, the same bits, made where the batch will lie.
+    """torchvision's ``ToDtype(torch.float32, scale=True)`` with the same bits, written to the memory of the batch.
 
-    A uint8 image on the CPU becomes a float32 one in [0, 1] in memory of the batch, see
-    `lit_loader.memory.batch_memory`. Everything else goes torchvision's way.
+    A uint8 image on the CPU becomes float32 in [0, 1] in memory from `lit_loader.memory.batch_memory`. torchvision
+    converts everything else.
 
     Determinism: no randomness.
 
     Args:
-        planes: The image becomes contiguous, its channels planes one after the other, as images that are stacked
-            should be. False: an image whose three values of a pixel lie side by side, as a resize leaves them, stays
-            so, which takes half of the time; for images that are batched as a list.
+        planes: True makes the image contiguous, one plane per channel, which suits stacking. False keeps an image with
+            adjacent channels, such as the result of a resize, in that order, which takes half the time and suits
+            batches that are lists of images.
     """
 
     def __init__(self, *, planes: bool = True) -> None:
@@ -42,27 +42,27 @@ class ToFloat32(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
         """Convert a sample: an image, or one with a target."""
         if isinstance(inputs[0], LazyImage):
             return (self.transform(inputs[0].image(), {}), *inputs[1:])
-        return _through(self, inputs) if _is_alone(inputs) else super().forward(*inputs)
+        return _transform_image(self, inputs) if _has_flat_targets(inputs) else super().forward(*inputs)
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         """Convert one leaf of the sample."""
         if not _is_image(inpt):
             return super().transform(inpt, params)
-        plain = inpt.as_subclass(Tensor)
-        stays = not self.planes and plain.ndim == 3 and is_channels_last(plain)
-        empty = _empty_channels_last if stays else batch_memory.empty
-        return wrap(empty(plain.shape, torch.float32).copy_(plain).mul_(1.0 / _LARGEST), like=inpt)
+        image = inpt.as_subclass(Tensor)
+        keep_order = not self.planes and image.ndim == 3 and is_channels_last(image)
+        empty = _empty_channels_last if keep_order else batch_memory.empty
+        return wrap(empty(image.shape, torch.float32).copy_(image).mul_(1.0 / _UINT8_MAX), like=inpt)
 
 
 class ToUInt8(v2.Transform):  # type: ignore[misc] # torchvision is untyped
-    """Keep a uint8 image's values, channels last in memory, and put it where the batch will lie.
+    """Write a uint8 image to the memory of the batch, channels last, without changing its values.
 
-    The order in which a resize leaves pixels and convolutions are fastest. Shapes are the same as ever. Stacked by one
-    of this package's collate functions of a task the batch is channels last too (``torch.channels_last``); torch's
-    default collation, and ours in its place, makes planes.
+    A resize produces this memory order, and convolutions are fastest with it. The shape does not change. This package's
+    collate functions for tasks stack such images to a channels-last batch (``torch.channels_last``); default collation,
+    torch's or this package's, makes planes.
 
-    Everything but uint8 images ``(C, H, W)`` on the CPU passes as it is, and so does an image of that order where the
-    batch has no memory of its own.
+    Values other than uint8 images ``(C, H, W)`` on the CPU are unchanged, and so is a channels-last image if the batch
+    has no memory of its own.
 
     Determinism: no randomness.
     """
@@ -70,40 +70,44 @@ class ToUInt8(v2.Transform):  # type: ignore[misc] # torchvision is untyped
     def forward(self, *inputs: Any) -> Any:
         """Place a sample: an image, or one with a target."""
         if isinstance(inputs[0], LazyImage):
+            # The last decode or resize writes to the batch directly, which saves a copy.
             image = inputs[0].read_into(batch_memory.empty).as_subclass(tv_tensors.Image)
             return (image, *inputs[1:])
-        return _through(self, inputs) if _is_alone(inputs) else super().forward(*inputs)
+        return _transform_image(self, inputs) if _has_flat_targets(inputs) else super().forward(*inputs)
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         """Place one leaf of the sample."""
         if not _is_image(inpt) or inpt.ndim != 3:
             return inpt
-        plain = inpt.as_subclass(Tensor)
-        if batch_memory.current() is None and is_channels_last(plain):
+        image = inpt.as_subclass(Tensor)
+        if batch_memory.current() is None and is_channels_last(image):
             return inpt
-        return wrap(_empty_channels_last(plain.shape, torch.uint8).copy_(plain), like=inpt)
+        return wrap(_empty_channels_last(image.shape, torch.uint8).copy_(image), like=inpt)
 
 
 def _empty_channels_last(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return memory of the batch for an image of shape ``(C, H, W)``."""
-    channels, height, width = shape
-    if channels == 1:  # both orders are the same
+    """Allocate batch memory for a channels-last image of shape ``(C, H, W)``."""
+    num_channels, height, width = shape
+    # With one channel both orders are the same, and torch calls the plain one contiguous.
+    if num_channels == 1:
         return batch_memory.empty(shape, dtype)
-    return batch_memory.empty((height, width, channels), dtype).permute(2, 0, 1)
+    return batch_memory.empty((height, width, num_channels), dtype).permute(2, 0, 1)
 
 
-def _is_alone(inputs: tuple[Any, ...]) -> bool:
-    """Return whether the sample is an image with nothing beside it that torchvision would change too."""
-    image, *others = inputs
-    return isinstance(image, Tensor) and flat_targets(others, size=tuple(image.shape[-2:]))
+def _has_flat_targets(inputs: tuple[Any, ...]) -> bool:
+    """Return True if the image is the only value in a sample that a conversion changes."""
+    image, *targets = inputs
+    return isinstance(image, Tensor) and flat_targets(targets, size=tuple(image.shape[-2:]))
 
 
-def _through(step: Any, inputs: tuple[Any, ...]) -> Any:
-    image = step.transform(inputs[0], {})
+def _transform_image(transform: Any, inputs: tuple[Any, ...]) -> Any:
+    """Transform only the image of a sample, which saves torchvision's traversal of the target."""
+    image = transform.transform(inputs[0], {})
     return (image, *inputs[1:]) if len(inputs) > 1 else image
 
 
 def _is_image(value: Any) -> bool:
+    # torchvision also accepts plain tensors as images, but not masks and other tv_tensors.
     return (
         isinstance(value, Tensor)
         and (isinstance(value, tv_tensors.Image) or not isinstance(value, tv_tensors.TVTensor))

@@ -1,4 +1,4 @@
-"""Flips that mirror points exactly and exchange the left ones with the right ones."""
+"""Flips that mirror keypoints exactly and swap left and right points."""
 
 from __future__ import annotations
 
@@ -21,35 +21,38 @@ __all__ = ["FLIP_REMEDY", "FlipPairs", "RandomHorizontalFlip", "RandomVerticalFl
 FlipPairs: TypeAlias = Sequence[Sequence[int]]
 
 FLIP_REMEDY: Final = (
-    "give flip_pairs=[[0, 1], ...], the positions of points that exchange their places, flip_pairs=[] if every point "
-    "keeps its name, or hflip=0 (of a data module: train_transforms.flip_pairs, train_transforms.hflip)"
+    "give flip_pairs=[[0, 1], ...], the positions of points that a flip swaps, flip_pairs=[] if every point keeps its "
+    "name, or hflip=0 (in a data module: train_transforms.flip_pairs, train_transforms.hflip)"
 )
-"""What to do about a flip of points whose pairs are not known."""
+"""Remedy for errors about flips of points without known pairs."""
 
 
 def check_flip_pairs(flip_pairs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
-    """Return the pairs as tuples.
+    """Check pairs of point positions and return them as tuples.
 
     Raises:
-        ValueError: A pair is not two different positions from 0, or a position stands in two pairs.
+        ValueError: A pair is not two different positions from 0, or two pairs share a position.
     """
     pairs: list[tuple[int, int]] = []
-    seen: set[int] = set()
+    seen_positions: set[int] = set()
     for pair in flip_pairs:
         positions = () if isinstance(pair, str) or not isinstance(pair, Sequence) else tuple(pair)
         if len(positions) != 2 or any(type(position) is not int or position < 0 for position in positions):
-            raise ValueError(f"flip_pairs holds {pair!r}; a pair is two positions of points, from 0.")
-        if len({*positions, *seen}) < len(seen) + 2:
             raise ValueError(
-                f"flip_pairs holds a position of {positions} twice; a point has one mirror image."
+                f"flip_pairs contains {pair!r}; expected two positions of points, counted from 0."
             )
-        seen.update(positions)
+        # Two new positions enlarge the set by 2; a repeated one, in this pair or an earlier one, does not.
+        if len({*positions, *seen_positions}) < len(seen_positions) + 2:
+            raise ValueError(
+                f"flip_pairs contains a position of {positions} twice; a point has one mirror image."
+            )
+        seen_positions.update(positions)
         pairs.append(positions)
     return tuple(pairs)
 
 
 class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
-    """Mirror images, boxes, masks and points along one axis, see the two subclasses."""
+    """Mirror images, boxes, masks and points along one axis; see the two subclasses."""
 
     axis: int
 
@@ -59,72 +62,75 @@ class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
         self.p = p
         self.flip_pairs = None if flip_pairs is None else check_flip_pairs(flip_pairs)
         self._mirror = Mirror(self.axis)
-        # v2.Lambda picks the leaves as every v2 transform does, and draws nothing.
+        # v2.Lambda selects the leaves of a sample like every v2 transform, and draws nothing.
         self._mirror_leaves = v2.Lambda(self._mirror, Tensor, PIL.Image.Image)
 
     def forward(self, *inputs: Any) -> Any:
         """Transform ``image, target``, one tuple of them, or an image alone.
 
         Returns:
-            The sample, with a new target where it is flipped; the given one is not changed.
+            The sample, with a new target if it is flipped; the input is not modified.
 
         Raises:
             TypeError: The points are not ``tv_tensors.KeyPoints``.
-            ValueError: There are points and no ``flip_pairs`` were declared, or they do not fit.
+            ValueError: There are points but ``flip_pairs`` is None, or a pair exceeds the number of points.
         """
         sample = inputs if len(inputs) > 1 else inputs[0]
-        is_flipped = float(rand(1)) < self.p  # drawn whatever the sample holds, as torchvision's flips draw
+        # Draw for every sample, as torchvision's flips do.
+        is_flipped = float(rand(1)) < self.p
         target = sample[1] if isinstance(sample, tuple | list) and len(sample) > 1 else None
-        found = target_points(target)
-        order = None if found is None else self._order(found[0].shape[1])
+        points_and_visibility = target_points(target)
+        # Check the pairs even if this sample is not flipped, so that a mistake shows in the first batch.
+        order = None if points_and_visibility is None else self._order(points_and_visibility[0].shape[1])
         if not is_flipped:
             return sample
-        flipped = self._mirrored(sample)
+        flipped_sample = self._mirrored(sample)
         if order is None:
-            return flipped
-        image, target, *rest = flipped
-        points = target["keypoints"]
-        swapped = wrap(points.as_subclass(Tensor)[:, order], like=points)
-        return (image, {**target, "keypoints": swapped, "visibility": target["visibility"][:, order]}, *rest)
+            return flipped_sample
+        image, target, *extras = flipped_sample
+        keypoints = wrap(target["keypoints"].as_subclass(Tensor)[:, order], like=target["keypoints"])
+        target = {**target, "keypoints": keypoints, "visibility": target["visibility"][:, order]}
+        return (image, target, *extras)
 
     def _mirrored(self, sample: Any) -> Any:
-        image, *rest = sample if isinstance(sample, tuple) and sample else (None,)
+        image, *targets = sample if isinstance(sample, tuple) and sample else (None,)
+        # Postponed until the pixels are read, which may be fewer then.
         if isinstance(image, LazyImage):
-            return (image.changed(self._mirror), *moved_targets(rest, self._mirror))
-        if type(image) is tv_tensors.Image and flat_targets(rest, size=image.shape[-2:]):
-            return (self._mirror(image), *moved_targets(rest, self._mirror))
+            return (image.changed(self._mirror), *moved_targets(targets, self._mirror))
+        if type(image) is tv_tensors.Image and flat_targets(targets, size=image.shape[-2:]):
+            return (self._mirror(image), *moved_targets(targets, self._mirror))
         return self._mirror_leaves(sample)
 
     def _order(self, num_points: int) -> list[int]:
-        """Return which point each column shows after a flip."""
-        if self.flip_pairs is None:
-            if num_points < 2:
-                return list(range(num_points))
-            raise ValueError(
-                f"the target has {num_points} points an object and no flip_pairs were declared: a flip would "
-                f"name left points right; {FLIP_REMEDY}."
-            )
+        """Return the position of the point to move to each position in a flip."""
         order = list(range(num_points))
-        for first, second in self.flip_pairs:
+        if self.flip_pairs is None and num_points > 1:
+            raise ValueError(
+                f"the target has {num_points} points per object and no flip_pairs were declared, so a flip would "
+                f"label left points as right; {FLIP_REMEDY}."
+            )
+        for first, second in self.flip_pairs or ():
             if max(first, second) >= num_points:
-                raise ValueError(f"flip_pairs holds ({first}, {second}); the target has {num_points} points.")
-            order[first], order[second] = second, first
+                raise ValueError(
+                    f"flip_pairs contains ({first}, {second}); the target has {num_points} points."
+                )
+            order[first] = second
+            order[second] = first
         return order
 
 
 class RandomHorizontalFlip(_RandomFlip):
-    """Mirror left and right with a probability: x goes to W - x for pixels, boxes, masks and points alike.
+    """Mirror left and right with a probability: x becomes W - x for pixels, boxes, masks and points.
 
-    Points of ``flip_pairs`` exchange their places in ``keypoints`` and ``visibility``: the mirrored left eye is
-    a right eye. Visibility goes with its point.
+    The points of a pair in ``flip_pairs`` swap places in ``keypoints`` and ``visibility``, because a mirrored left eye
+    is a right eye.
 
-    Determinism: one draw from torch's global generator, whatever the sample holds.
+    Determinism: one draw from torch's global generator for every sample.
 
     Args:
-        p: Probability of a flip, the first argument as in torchvision.
-        flip_pairs: Positions of points that are each other's mirror image; ``[]``: every point keeps its name.
-            ``None`` declares nothing, and a target with more than one point an object is then refused,
-            whether or not the flip is drawn.
+        p: Probability of a flip; the first argument, as in torchvision.
+        flip_pairs: Pairs of positions of points that are mirror images of each other; ``[]`` if every point keeps its
+            name. With ``None``, a target with more than one point per object is refused, whether or not it is flipped.
 
     Raises:
         ValueError: ``p`` is outside [0, 1], or the pairs are not disjoint pairs of positions.
@@ -134,16 +140,16 @@ class RandomHorizontalFlip(_RandomFlip):
 
 
 class RandomVerticalFlip(_RandomFlip):
-    """Mirror top and bottom with a probability: y goes to H - y for pixels, boxes, masks and points alike.
+    """Mirror top and bottom with a probability: y becomes H - y for pixels, boxes, masks and points.
 
-    Points of ``flip_pairs`` exchange their places, as in a horizontal flip: upside down by a mirror is upside
-    down by a half turn and then mirrored left to right, so the left eye shows as a right eye.
+    The points of a pair in ``flip_pairs`` swap places as in a horizontal flip: a vertical flip is a half turn followed
+    by a horizontal flip, so a left eye becomes a right eye.
 
-    Determinism: one draw from torch's global generator, whatever the sample holds.
+    Determinism: one draw from torch's global generator for every sample.
 
     Args:
-        p: Probability of a flip, the first argument as in torchvision.
-        flip_pairs: As for ``RandomHorizontalFlip``.
+        p: Probability of a flip; the first argument, as in torchvision.
+        flip_pairs: See ``RandomHorizontalFlip``.
 
     Raises:
         ValueError: ``p`` is outside [0, 1], or the pairs are not disjoint pairs of positions.

@@ -1,4 +1,4 @@
-"""Geometry that torchvision's v2 lacks: letterboxing, and an IoU crop for images without objects."""
+"""Geometric transforms that torchvision's v2 lacks: a letterbox, and an IoU crop for images without objects."""
 
 from __future__ import annotations
 
@@ -17,37 +17,40 @@ from lit_loader.transforms.preset_checks import check_chances
 
 __all__ = ["Letterbox", "RandomObjectCrop", "letterbox_geometry"]
 
-# torchvision's RandomIoUCrop cuts windows of at least 0.3 of a side and divides by their size in whole
-# pixels: a side under 4 pixels can make that zero.
-_SMALLEST_CROPPABLE_SIDE = 4
+# torchvision's RandomIoUCrop cuts windows of at least 0.3 of a side and divides by their size in whole pixels, which
+# can be 0 for sides shorter than this.
+_MIN_CROP_SIDE = 4
 
 
 def letterbox_geometry(
     image_size: tuple[int, int], canvas_size: tuple[int, int]
 ) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
-    """Return how an image is scaled and padded to fill a canvas without being stretched.
+    """Compute the size and padding that fit an image into a canvas with its aspect ratio.
 
     Args:
         image_size: Height and width of the image, in pixels.
-        canvas_size: Height and width to reach, in pixels.
+        canvas_size: Height and width of the canvas, in pixels.
 
     Returns:
-        The scaled (height, width), and the padding (left, top, right, bottom) that centres it; an odd pixel
-        goes right or below.
+        The scaled (height, width), and the padding (left, top, right, bottom) that centres it; an odd pixel is added
+        at the right or at the bottom.
     """
-    (height, width), (canvas_height, canvas_width) = image_size, canvas_size
+    height, width = image_size
+    canvas_height, canvas_width = canvas_size
     scale = min(canvas_height / height, canvas_width / width)
     new_height = min(canvas_height, max(1, round(height * scale)))
     new_width = min(canvas_width, max(1, round(width * scale)))
-    left, top = (canvas_width - new_width) // 2, (canvas_height - new_height) // 2
-    right, bottom = canvas_width - new_width - left, canvas_height - new_height - top
+    left = (canvas_width - new_width) // 2
+    top = (canvas_height - new_height) // 2
+    right = canvas_width - new_width - left
+    bottom = canvas_height - new_height - top
     return (new_height, new_width), (left, top, right, bottom)
 
 
 class Letterbox(v2.Transform):  # type: ignore[misc] # torchvision is untyped
-    """Resize to a fixed canvas, keeping the aspect ratio, and pad what is left on both sides.
+    """Resize to a fixed canvas, keeping the aspect ratio, and pad the rest on both sides.
 
-    Boxes, masks and key points move with the pixels; masks are padded with 0.
+    Boxes, masks and keypoints move with the pixels; masks are padded with 0.
 
     Determinism: no randomness.
 
@@ -69,25 +72,26 @@ class Letterbox(v2.Transform):  # type: ignore[misc] # torchvision is untyped
     def forward(self, *inputs: Any) -> Any:
         """Transform ``image, target`` or one tuple of them, as torchvision's v2 transforms do."""
         sample = inputs if len(inputs) > 1 else inputs[0]
-        first = sample[0] if isinstance(sample, tuple) else sample
-        size = first.size if isinstance(first, LazyImage) else functional.get_size(first)
-        scaled, padding = letterbox_geometry((size[0], size[1]), self.size)
-        if isinstance(first, LazyImage):
-            moved = moved_targets(sample[1:], partial(resized, size=scaled))
-            sample = (first.resized(scaled).image(), *moved)
+        image = sample[0] if isinstance(sample, tuple) else sample
+        height, width = image.size if isinstance(image, LazyImage) else functional.get_size(image)
+        new_size, padding = letterbox_geometry((height, width), self.size)
+        if isinstance(image, LazyImage):
+            # Padding needs pixels, so the resize is the last step that can be decoded on demand.
+            targets = moved_targets(sample[1:], partial(resized, size=new_size))
+            sample = (image.resized(new_size).image(), *targets)
         else:
-            sample = v2.Resize(list(scaled))(sample)
+            sample = v2.Resize(list(new_size))(sample)
         return v2.Pad(list(padding), fill={tv_tensors.Mask: 0, "others": self.fill})(sample)
 
 
 class RandomObjectCrop(v2.Transform):  # type: ignore[misc] # torchvision is untyped
-    """torchvision's ``RandomIoUCrop`` with a probability, leaving alone what it cannot crop.
+    """torchvision's ``RandomIoUCrop``, applied with a probability and only to images that it can crop.
 
-    ``RandomIoUCrop`` looks for a window around a box: an image without boxes makes it search in vain, and a
-    side of a few pixels makes it divide by zero. Such images pass unchanged here. Boxes whose centre falls
-    outside are set to zero size with their row kept, so ``SanitizeObjects`` must follow.
+    ``RandomIoUCrop`` searches for a window around a box. It never finds one in an image without boxes, and divides by
+    zero if a side has only a few pixels; such images are unchanged here. Boxes whose centre is outside of the window
+    get zero size but keep their row, so ``SanitizeObjects`` must follow.
 
-    Determinism: draws from torch's global generator alone.
+    Determinism: draws only from torch's global generator.
 
     Args:
         p: Probability of trying a crop.
@@ -111,7 +115,7 @@ class RandomObjectCrop(v2.Transform):  # type: ignore[misc] # torchvision is unt
         image, target = sample[:2]
         if not isinstance(target, Mapping) or "boxes" not in target:
             raise TypeError(f"RandomObjectCrop needs a target with boxes, got a {type(target).__name__}.")
-        # Drawn for every image, so that the draws that follow do not depend on whether it has boxes.
-        wanted = float(rand()) < self.p
-        possible = len(target["boxes"]) > 0 and min(functional.get_size(image)) >= _SMALLEST_CROPPABLE_SIDE
-        return self._crop(sample) if wanted and possible else sample
+        # Draw for every image, so that later draws do not depend on whether it has boxes.
+        apply = float(rand()) < self.p
+        possible = len(target["boxes"]) > 0 and min(functional.get_size(image)) >= _MIN_CROP_SIDE
+        return self._crop(sample) if apply and possible else sample

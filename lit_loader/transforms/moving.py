@@ -1,7 +1,7 @@
-"""Boxes, points and masks moved with their image: torchvision's results, for flat targets in a tenth of the time.
+"""Transform flat targets with their image: torchvision's results for boxes, points and masks in a tenth of the time.
 
-A flat target is a dict of tensors and numbers, and is moved value by value; torchvision walks through any nesting.
-Boxes XYXY and points in float32 are moved by numpy, in the same operations; every other value by torchvision.
+A flat target is a dict of tensors and numbers, transformed value by value; torchvision traverses any nesting. numpy
+transforms float32 points and XYXY boxes, with torchvision's operations; torchvision transforms all other values.
 """
 
 from __future__ import annotations
@@ -19,98 +19,107 @@ from torchvision.transforms.v2 import functional
 
 __all__ = ["Mirror", "as_array", "flat_targets", "moved_targets", "resized", "wrap"]
 
-_STAY: Final = (bool, int, float, str, type(None), Tensor, np.ndarray)
-_MOVE: Final = (tv_tensors.BoundingBoxes, tv_tensors.KeyPoints)
+# torchvision leaves plain tensors of a target unchanged if there is an image.
+_UNCHANGED_TYPES: Final = (bool, int, float, str, type(None), Tensor, np.ndarray)
+_CANVAS_TYPES: Final = (tv_tensors.BoundingBoxes, tv_tensors.KeyPoints)
 
 
-def flat_targets(others: Sequence[Any], *, size: tuple[int, ...]) -> bool:
-    """Return whether what comes with an image is dicts of tensors and numbers, on the image's own canvas.
+def flat_targets(targets: Sequence[Any], *, size: tuple[int, ...]) -> bool:
+    """Return True if all targets are dicts of tensors and numbers on the canvas of the image.
 
     Args:
-        others: A sample without its image.
+        targets: A sample without its image.
         size: Height and width of the image, in pixels.
     """
     return all(
-        type(other) is dict and all(_is_leaf(value, size) for value in other.values()) for other in others
+        type(target) is dict and all(_is_flat_value(value, size) for value in target.values())
+        for target in targets
     )
 
 
-def moved_targets(others: Sequence[Any], move: Callable[[Any], Any]) -> list[Any]:
-    """Return flat targets with ``move`` done to boxes, points and masks, as torchvision does it beside an image."""
-
-    def moved(value: Any) -> Any:
-        return move(value) if isinstance(value, tv_tensors.TVTensor) else value
-
-    return [{name: moved(value) for name, value in other.items()} for other in others]
+def moved_targets(targets: Sequence[Any], move: Callable[[Any], Any]) -> list[Any]:
+    """Apply ``move`` to the boxes, points and masks of flat targets, as torchvision does in a sample with an image."""
+    return [
+        {
+            name: move(value) if isinstance(value, tv_tensors.TVTensor) else value
+            for name, value in target.items()
+        }
+        for target in targets
+    ]
 
 
 def resized(value: Any, *, size: tuple[int, int]) -> Any:
-    """Return boxes, points or a mask of an image that is resized to ``size`` (height, width)."""
-    found = as_array(value)
-    if found is None:
+    """Scale boxes, points or a mask with their image to ``size`` (height, width)."""
+    coordinates = as_array(value)
+    if coordinates is None:
         return functional.resize(value, list(size))
+    # float32 ratios and one multiplication, like torchvision, for the same bits.
     height, width = value.canvas_size
     if (height, width) == size:
         return value
-    ratios = np.array([size[1] / width, size[0] / height] * (found.shape[-1] // 2), dtype=np.float32)
-    return wrap(torch.from_numpy(found * ratios), like=value, canvas_size=size)
+    ratios = np.array([size[1] / width, size[0] / height] * (coordinates.shape[-1] // 2), dtype=np.float32)
+    return wrap(torch.from_numpy(coordinates * ratios), like=value, canvas_size=size)
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """Mirrors an image, boxes, points or a mask along x (axis 0) or y (axis 1): x goes to W - x."""
+    """Mirrors an image, boxes, points or a mask along x (axis 0) or y (axis 1): x becomes W - x."""
 
     axis: int
 
     def __call__(self, value: Any) -> Any:
-        """Return a new value."""
+        """Return a mirrored copy."""
         axis = self.axis
         if type(value) is tv_tensors.Image:
             return value.as_subclass(Tensor).flip(-1 - axis).as_subclass(tv_tensors.Image)
-        found = as_array(value)
-        if found is not None:
-            limit, out = value.canvas_size[1 - axis], found.copy()
-            if out.shape[-1] == 2:
-                out[..., axis] = limit - found[..., axis]
+        coordinates = as_array(value)
+        if coordinates is not None:
+            limit = value.canvas_size[1 - axis]
+            mirrored = coordinates.copy()
+            if mirrored.shape[-1] == 2:
+                mirrored[..., axis] = limit - coordinates[..., axis]
             else:
-                out[:, [axis, axis + 2]] = limit - found[:, [axis + 2, axis]]
-            return wrap(torch.from_numpy(out), like=value)
+                # The right edge of a mirrored box is its former left edge.
+                mirrored[:, [axis, axis + 2]] = limit - coordinates[:, [axis + 2, axis]]
+            return wrap(torch.from_numpy(mirrored), like=value)
         if isinstance(value, tv_tensors.KeyPoints):
-            # as boxes go; see NOTE [What torchvision does to points].
-            plain = value.as_subclass(Tensor).clone()
-            plain[..., axis] = value.canvas_size[1 - axis] - plain[..., axis]
-            return wrap(plain, like=value)
+            # torchvision's flips shift points by one pixel; see NOTE [How torchvision transforms points].
+            points = value.as_subclass(Tensor).clone()
+            points[..., axis] = value.canvas_size[1 - axis] - points[..., axis]
+            return wrap(points, like=value)
         return functional.vertical_flip(value) if axis else functional.horizontal_flip(value)
 
 
 def wrap(plain: Tensor, *, like: Any, **fields: Any) -> Any:
-    """Return ``plain`` as a tensor of the type and the fields of ``like``: ``tv_tensors.wrap`` in a tenth of its time.
+    """Convert a tensor to the type of ``like``, with its fields: ``tv_tensors.wrap`` in a tenth of the time.
 
     Args:
-        plain: Values.
-        like: A tensor of torchvision's types, or a plain one.
-        fields: Those that differ, such as ``canvas_size``.
+        plain: The values.
+        like: A plain tensor or one of torchvision's types.
+        fields: Fields that differ, such as ``canvas_size``.
     """
+    # torchvision's types store their fields, such as canvas_size, as instance attributes.
     wrapped = plain.as_subclass(type(like))
     wrapped.__dict__.update(like.__dict__, **fields)
     return wrapped
 
 
 def as_array(value: Any) -> npt.NDArray[np.float32] | None:
-    """Return the memory of boxes XYXY or of points, or None if torchvision has to move the value."""
+    """Return a view of XYXY boxes or points, or None for values that torchvision must transform."""
     kind = type(value)
     if kind is tv_tensors.KeyPoints or (
         kind is tv_tensors.BoundingBoxes and value.format is tv_tensors.BoundingBoxFormat.XYXY
     ):
+        # numpy would drop the gradient, and lose bits of other dtypes in float32 operations.
         plain = value.as_subclass(Tensor)
         if plain.dtype is torch.float32 and plain.is_cpu and not plain.requires_grad:
-            found: npt.NDArray[np.float32] = plain.numpy()
-            return found
+            array: npt.NDArray[np.float32] = plain.numpy()
+            return array
     return None
 
 
-def _is_leaf(value: Any, size: tuple[int, ...]) -> bool:
+def _is_flat_value(value: Any, size: tuple[int, ...]) -> bool:
     kind = type(value)
-    if kind in _MOVE:
+    if kind in _CANVAS_TYPES:
         return bool(value.canvas_size == size)
-    return kind in _STAY or (kind is tv_tensors.Mask and value.shape[-2:] == size)
+    return kind in _UNCHANGED_TYPES or (kind is tv_tensors.Mask and value.shape[-2:] == size)

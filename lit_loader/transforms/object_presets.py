@@ -17,8 +17,9 @@ from lit_loader.transforms.resized_crop import RandomResizedCrop
 
 __all__ = ["classification_transforms", "landmark_transforms"]
 
-_AREA = (0.08, 1.0)
-_SHOWN = 0.875  # 224 of 256
+_DEFAULT_AREA = (0.08, 1.0)
+# Evaluation on ImageNet resizes to 256 and crops 224.
+_CENTER_CROP = 224 / 256
 
 
 def classification_transforms(
@@ -39,35 +40,34 @@ def classification_transforms(
     fill: float = 0,
     to_float: bool = True,
 ) -> nn.Module:
-    """Compose a transform for an image, or for ``(image, target)``, that gives images of one size.
+    """Compose a transform for images, or for ``(image, target)`` samples, that returns images of one size.
 
-    Whole images are shown as models of ImageNet are trained: in training a random part (`RandomResizedCrop`), else
-    the middle 7/8 of the shorter side. With ``resize``, ``margin``, ``shift``, ``scale``, ``rotation`` or ``fill``, and
-    for crops of objects, it is one view, moved, sized and turned at random in training only (see `CropToObjects`).
-    Flips and photometric distortion follow, in training only, and conversion to float32 in [0, 1]. With ``train=False``
-    nothing is random, so that one set of arguments serves both splits. Without ``crop`` the target may be anything (a
-    label passes as it is); boxes, points and masks in it move along.
+    By default, whole images are shown as in ImageNet training: a random part (`RandomResizedCrop`) in training, and the
+    central 7/8 of the shorter side in evaluation. With ``resize``, ``margin``, ``shift``, ``scale``, ``rotation`` or
+    ``fill``, and for crops of objects, the image is shown by one view instead, which is shifted, scaled and rotated at
+    random in training only (see `CropToObjects`). Then follow flips and photometric distortion, in training only, and
+    conversion to float32 in [0, 1]. With ``train=False`` nothing is random, so both splits can use the same arguments.
+    Without ``crop`` the target may be anything: a label is unchanged, and boxes, points and masks are transformed.
 
-    Determinism: every draw comes from torch's global generator.
+    Determinism: draws only from torch's global generator.
 
     Args:
         train: Apply the random transforms.
         size: (height, width) of the result, in pixels, or one number for both.
-        resize: How an image or object of another shape gets that of ``size``: ``"crop"`` cuts its longer
-            side about the middle, ``"letterbox"`` shows all of it and what lies around (``fill`` beyond
-            the image), ``"stretch"`` stretches it. None is ``"letterbox"`` with ``crop``, else ``"crop"``.
-        area: Smallest and largest share of the image's area that a random part shows; None is (0.08, 1). For whole
-            images that are shown as ImageNet's.
-        crop: Show the target's one object instead of the whole image.
-        margin: Share of width and height added on each side.
-        shift: Largest move of the view along x and y, as a share of its width and height.
-        scale: Smallest and largest factor for the view's sides; below 1 zooms in, above 1 out.
-        rotation: Largest turn to either side, in degrees.
+        resize: How to adapt an image or object to the aspect ratio of ``size``: ``"crop"`` cuts its longer side around
+            the centre, ``"letterbox"`` shows all of it and its surroundings (``fill`` beyond the image), ``"stretch"``
+            stretches it. None means ``"letterbox"`` with ``crop``, otherwise ``"crop"``.
+        area: Smallest and largest fraction of the image's area that a random part shows; None means (0.08, 1). Only for
+            whole images shown as in ImageNet training.
+        crop: Show the target's only object instead of the whole image.
+        margin: Fraction of width and height to add on each side.
+        shift: Largest shift of the view along x and y, as a fraction of its width and height.
+        scale: Smallest and largest factor for the view's sides; below 1 zooms in, above 1 zooms out.
+        rotation: Largest rotation in either direction, in degrees.
         hflip: Probability of a horizontal flip.
         vflip: Probability of a vertical flip.
-        flip_pairs: Positions of points that exchange their places in a flip, for targets with points.
-        photometric: Probability of each photometric distortion (brightness, contrast, saturation, hue,
-            channel order).
+        flip_pairs: Pairs of positions of points that a flip swaps, for targets with points.
+        photometric: Probability of each photometric distortion (brightness, contrast, saturation, hue, channel order).
         fill: Value of pixels beyond the image, 0..255.
         to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8, channels last in memory.
 
@@ -75,21 +75,21 @@ def classification_transforms(
         A picklable module, called as ``transform(image)`` or ``transform(image, target)``.
 
     Raises:
-        ValueError: An argument is outside its range, or has no effect beside the others.
+        ValueError: An argument is outside its range, or has no effect with the others.
 
     Source:
         torchvision's references/classification: RandomResizedCrop(224) and a flip; Resize(256), CenterCrop(224).
     """
-    is_view = bool(resize or crop or margin or shift or rotation or fill or tuple(scale) != (1.0, 1.0))
-    if area is not None and is_view:
+    use_view = bool(resize or crop or margin or shift or rotation or fill or tuple(scale) != (1.0, 1.0))
+    if area is not None and use_view:
         raise ValueError(
-            f"area={area} is for whole images without resize, margin, shift, scale, rotation and fill; leave it out, "
-            "or those."
+            f"area={area} is for whole images without resize, margin, shift, scale, rotation and fill; remove area or "
+            "those arguments."
         )
-    low, high = _AREA if area is None else area
-    if not 0 < low <= high <= 1:
+    min_area, max_area = _DEFAULT_AREA if area is None else area
+    if not 0 < min_area <= max_area <= 1:
         raise ValueError(f"area={area} is not (smallest, largest) with 0 < smallest <= largest <= 1.")
-    view = partial(
+    make_view = partial(
         CropToObjects,
         size=size,
         margin=margin,
@@ -97,16 +97,16 @@ def classification_transforms(
         fit=resize or ("letterbox" if crop else "crop"),
         fill=fill,
     )
-    plain = view() if is_view else view(scale=(_SHOWN, _SHOWN))
-    moved = (
-        view(shift=shift, scale=scale, rotation=rotation)
-        if is_view
-        else RandomResizedCrop(plain.size, scale=(low, high))
-    )
-    chances = {"hflip": hflip, "vflip": vflip, "photometric": photometric}
-    return _composed(
-        moved if train else plain, train, flip_pairs=flip_pairs, fill=fill, to_float=to_float, **chances
-    )
+    # Both views are made in either split, so that both refuse a wrong argument.
+    if use_view:
+        eval_view = make_view()
+        train_view = make_view(shift=shift, scale=scale, rotation=rotation)
+    else:
+        eval_view = make_view(scale=(_CENTER_CROP, _CENTER_CROP))
+        train_view = RandomResizedCrop(eval_view.size, scale=(min_area, max_area))
+    view = train_view if train else eval_view
+    probabilities = {"hflip": hflip, "vflip": vflip, "photometric": photometric}
+    return _compose(view, train, flip_pairs=flip_pairs, fill=fill, to_float=to_float, **probabilities)
 
 
 def landmark_transforms(
@@ -124,31 +124,30 @@ def landmark_transforms(
     fill: float = 0,
     to_float: bool = True,
 ) -> nn.Module:
-    """Compose a square crop of a sample's one object with augmentation for its points.
+    """Compose a square crop to a sample's only object with augmentations for its points.
 
-    In this order: the crop, moved, sized and turned at random in training only (see `CropToObjects`: the pixels come
-    from the image in one go); horizontal flip and photometric distortion, in training only; conversion to float32 in
-    [0, 1]. With ``train=False`` nothing is random, so that one set of arguments serves both splits. HRNet's training
-    of faces is ``scale=(0.75, 1.25), rotation=30``.
+    The order is: the crop, shifted, scaled and rotated at random in training only (see `CropToObjects`; the pixels are
+    resampled once); horizontal flip and photometric distortion, in training only; conversion to float32 in [0, 1]. With
+    ``train=False`` nothing is random, so both splits can use the same arguments. HRNet is trained on faces with
+    ``scale=(0.75, 1.25), rotation=30``.
 
-    Objects are never dropped: the target keeps its one row, and points that leave the crop get visibility 0.
+    The object is never removed: the target always has one row, and points that leave the crop get visibility 0.
 
-    Determinism: every draw comes from torch's global generator.
+    Determinism: draws only from torch's global generator.
 
     Args:
         train: Apply the random transforms.
         size: Height and width of the result, in pixels.
-        margin: Share of the box's width and height added on each side.
-        around: ``"box"``; ``"points"`` for the box of the present points (the object's box where fewer than
-            two are present); or ``"image"`` for the whole image, which ``margin`` grows too.
-        shift: Largest move of the crop along x and y, as a share of its side.
+        margin: Fraction of the box's width and height to add on each side.
+        around: ``"box"``; ``"points"`` for the box of the present points (the object's box if fewer than two are
+            present); or ``"image"`` for the whole image, plus ``margin``.
+        shift: Largest shift of the crop along x and y, as a fraction of its side.
         scale: Smallest and largest factor for the crop's side; above 1 shows more around the object.
-        rotation: Largest turn to either side, in degrees.
+        rotation: Largest rotation in either direction, in degrees.
         hflip: Probability of a horizontal flip.
-        flip_pairs: Positions of points that exchange their places in a flip, ``[]`` if every point keeps its name;
-            needed for training with ``hflip`` above 0.
-        photometric: Probability of each photometric distortion (brightness, contrast, saturation, hue,
-            channel order).
+        flip_pairs: Pairs of positions of points that a flip swaps, ``[]`` if every point keeps its name; required for
+            training with ``hflip`` above 0.
+        photometric: Probability of each photometric distortion (brightness, contrast, saturation, hue, channel order).
         fill: Value of pixels beyond the image, 0..255.
         to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8, channels last in memory.
 
@@ -156,25 +155,23 @@ def landmark_transforms(
         A picklable module, called as ``transform(image, target)``.
 
     Raises:
-        ValueError: An argument is outside its range, or flips are asked for without ``flip_pairs``.
+        ValueError: An argument is outside its range, or ``hflip`` is above 0 in training without ``flip_pairs``.
 
     Source:
         Sun et al. 2019, High-Resolution Representations for Labeling Pixels and Regions, section 4.4 (256 x 256).
     """
+    # The flip would only refuse the first batch; a landmark dataset always has points, so refuse now.
     if train and hflip > 0 and flip_pairs is None:
-        raise ValueError(
-            f"hflip={hflip} names left points right unless flip_pairs says which exchange their places; {FLIP_REMEDY}."
-        )
-    view = partial(CropToObjects, size=size, margin=margin, around=around, fill=fill)
-    plain, moved = view(), view(shift=shift, scale=scale, rotation=rotation)
-    chances = {"hflip": hflip, "photometric": photometric}
-    return _composed(
-        moved if train else plain, train, flip_pairs=flip_pairs, fill=fill, to_float=to_float, **chances
-    )
+        raise ValueError(f"hflip={hflip} without flip_pairs would label left points as right; {FLIP_REMEDY}.")
+    make_view = partial(CropToObjects, size=size, margin=margin, around=around, fill=fill)
+    train_view = make_view(shift=shift, scale=scale, rotation=rotation)
+    view = train_view if train else make_view()
+    probabilities = {"hflip": hflip, "photometric": photometric}
+    return _compose(view, train, flip_pairs=flip_pairs, fill=fill, to_float=to_float, **probabilities)
 
 
-def _composed(
-    first: nn.Module,
+def _compose(
+    view: nn.Module,
     train: bool,
     *,
     flip_pairs: FlipPairs | None,
@@ -184,13 +181,14 @@ def _composed(
     photometric: float,
     vflip: float = 0.0,
 ) -> nn.Module:
-    """Compose a preset; everything is made for either split, so that a wrong argument is found in both."""
+    """Compose a view, the random transforms of training, and the conversion of the image."""
     check_chances(hflip=hflip, vflip=vflip, photometric=photometric)
     check_fill(fill)
-    random_parts = (
+    # All are made in either split, so that both refuse a wrong argument.
+    random_transforms = (
         (hflip, RandomHorizontalFlip(hflip, flip_pairs=flip_pairs)),
         (vflip, RandomVerticalFlip(vflip, flip_pairs=flip_pairs)),
         (photometric, v2.RandomPhotometricDistort(p=photometric)),
     )
-    parts = [part for chance, part in random_parts if train and chance > 0]
-    return DecodeAwareCompose([first, *parts, ToFloat32() if to_float else ToUInt8()])
+    transforms = [transform for chance, transform in random_transforms if train and chance > 0]
+    return DecodeAwareCompose([view, *transforms, ToFloat32() if to_float else ToUInt8()])

@@ -1,4 +1,4 @@
-"""Arguments that the presets share, checked before there is an image."""
+"""Checks of arguments that several transforms share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def check_chances(**chances: float) -> None:
 
 
 def check_fill(fill: float) -> None:
-    """Raise ValueError unless ``fill`` is a value of 8-bit images, which is what data sets give."""
+    """Raise ValueError unless ``fill`` is a uint8 value, the dtype of the datasets' images."""
     if not 0 <= fill <= 255 or fill != int(fill):
-        raise ValueError(f"fill={fill} is not a pixel's value; give a whole number from 0 to 255.")
+        raise ValueError(f"fill={fill} is not a pixel value; give a whole number from 0 to 255.")

@@ -1,4 +1,4 @@
-"""torchvision's random crop of any size and shape, drawn at once."""
+"""torchvision's ``RandomResizedCrop`` with a single draw."""
 
 from __future__ import annotations
 
@@ -13,49 +13,62 @@ from lit_loader.seeding import rand
 
 __all__ = ["RandomResizedCrop"]
 
-_TRIES = 10  # as torchvision's
+_NUM_TRIES = 10
 
 
 class RandomResizedCrop(v2.RandomResizedCrop):  # type: ignore[misc] # torchvision is untyped
-    """torchvision's ``RandomResizedCrop``; all numbers come from one draw of 40.
+    """torchvision's ``RandomResizedCrop``, with all numbers from a single draw of 40.
 
-    torchvision draws them one by one, which takes longer than to resize a small crop. Crops have the distribution of
-    torchvision's, but those that are shrunk to 1/2, 1/4 or 1/8 or less are grown to whole multiples of 2, 4 or 8
-    pixels, by less than a pixel of the result at each side: of a JPEG that is decoded at that scale they show whole
-    pixels, which are resized in two thirds of the time.
+    torchvision draws them one by one, which takes longer than resizing a small crop. Crops have the same distribution,
+    but a crop to be shrunk to 1/2, 1/4 or 1/8 or less is first enlarged to a multiple of 2, 4 or 8 pixels, by less
+    than a pixel of the result on each side. In a JPEG decoded at that scale it then has whole pixels, and resizing
+    takes two thirds of the time.
 
     Determinism: one draw from torch's global generator, whatever the image.
 
     Args:
-        size: As in torchvision, and so are all others.
+        size: See torchvision, as for all other arguments.
     """
 
     def make_params(self, flat_inputs: list[Any]) -> dict[str, int]:
-        """Draw top, left, height and width of the crop, in pixels, for an image, as torchvision asks for it."""
+        """Draw the top, left, height and width of a crop, in pixels, for an image; torchvision calls this."""
         return self.crop(functional.get_size(flat_inputs[0]))
 
     def crop(self, size: Sequence[int]) -> dict[str, int]:
-        """Draw top, left, height and width of the crop, in pixels, for an image of a size (height, width)."""
-        height, width = size
-        (least, most), (narrow, wide) = self.scale, self.ratio
-        low, high = math.log(narrow), math.log(wide)
-        numbers = rand(4 * _TRIES).tolist()  # flat: ten lists of four take twice the time
-        for area, shape, down, right in zip(*[iter(numbers)] * 4, strict=True):
-            pixels = height * width * (least + (most - least) * area)
-            ratio = math.exp(low + (high - low) * shape)
-            h, w = round(math.sqrt(pixels / ratio)), round(math.sqrt(pixels * ratio))
-            if 0 < w <= width and 0 < h <= height:
-                top, left = int(down * (height - h + 1)), int(right * (width - w + 1))
-                return self._grown(top, left, h, w, size)
-        # the middle, of the nearest shape allowed
-        h, w = min(height, max(1, round(width / narrow))), min(width, max(1, round(height * wide)))
-        return self._grown((height - h) // 2, (width - w) // 2, h, w, size)
+        """Draw the top, left, height and width of a crop, in pixels, for an image of ``size`` (height, width)."""
+        image_height, image_width = size
+        min_scale, max_scale = self.scale
+        min_ratio, max_ratio = self.ratio
+        min_log_ratio = math.log(min_ratio)
+        max_log_ratio = math.log(max_ratio)
+        # A flat list: converting ten rows of four would take twice the time.
+        numbers = rand(4 * _NUM_TRIES).tolist()
+        for u_area, u_ratio, u_top, u_left in zip(*[iter(numbers)] * 4, strict=True):
+            area = image_height * image_width * (min_scale + (max_scale - min_scale) * u_area)
+            ratio = math.exp(min_log_ratio + (max_log_ratio - min_log_ratio) * u_ratio)
+            height = round(math.sqrt(area / ratio))
+            width = round(math.sqrt(area * ratio))
+            if 0 < width <= image_width and 0 < height <= image_height:
+                top = int(u_top * (image_height - height + 1))
+                left = int(u_left * (image_width - width + 1))
+                return self._aligned(top, left, height, width, size)
+        # All tries failed: like torchvision, take the largest central crop with an allowed aspect ratio.
+        height = min(image_height, max(1, round(image_width / min_ratio)))
+        width = min(image_width, max(1, round(image_height * max_ratio)))
+        return self._aligned((image_height - height) // 2, (image_width - width) // 2, height, width, size)
 
-    def _grown(self, top: int, left: int, height: int, width: int, size: Sequence[int]) -> dict[str, int]:
-        """Return the crop as the class says, by the largest multiple of which it then shows enough pixels."""
-        for by in (8, 4, 2):
-            low_y, high_y = top // by * by, min(-(-(top + height) // by) * by, size[0])
-            low_x, high_x = left // by * by, min(-(-(left + width) // by) * by, size[1])
-            if by * self.size[0] <= high_y - low_y and by * self.size[1] <= high_x - low_x:
-                return {"top": low_y, "left": low_x, "height": high_y - low_y, "width": high_x - low_x}
+    def _aligned(self, top: int, left: int, height: int, width: int, size: Sequence[int]) -> dict[str, int]:
+        """Enlarge a crop to multiples of 8, 4 or 2 pixels if it is to be shrunk by at least that factor."""
+        for factor in (8, 4, 2):
+            aligned_top = top // factor * factor
+            aligned_left = left // factor * factor
+            aligned_height = min(-(-(top + height) // factor) * factor, size[0]) - aligned_top
+            aligned_width = min(-(-(left + width) // factor) * factor, size[1]) - aligned_left
+            if factor * self.size[0] <= aligned_height and factor * self.size[1] <= aligned_width:
+                return {
+                    "top": aligned_top,
+                    "left": aligned_left,
+                    "height": aligned_height,
+                    "width": aligned_width,
+                }
         return {"top": top, "left": left, "height": height, "width": width}

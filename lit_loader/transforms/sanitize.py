@@ -1,7 +1,8 @@
-"""Drop degenerate objects from every per-object field of a target at once."""
+"""Remove degenerate objects from every per-object field of a target at once."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -35,30 +36,29 @@ PER_IMAGE_FIELDS: Final = ("image_id", "orig_size", "size")
 """Fields that never have one row per box."""
 
 # NOTE [Fields are declared]
-# Whether a field has one row per box cannot be seen from its length: a per-image vector of 5 numbers looks
-# per-object in each image that happens to have 5 boxes, and would lose rows there and nowhere else. So the
-# name decides. A field with a first dimension and an undeclared name is refused in every image, not only in
-# those where the lengths agree by chance.
+# The length of a field does not show whether it has one row per box: a per-image vector of 5 numbers looks per-object
+# in an image that happens to have 5 boxes, and would lose rows only there. So the name decides. A field with a first
+# dimension and an undeclared name is refused in every image, not only if the lengths match by chance.
 
 
 class SanitizeObjects(nn.Module):
-    """Clamp boxes to the canvas, drop those too small or without a mask, keep all per-object fields row-aligned.
+    """Clamp boxes to the canvas, and remove objects that are too small or lost their mask from all fields.
 
-    torchvision's ``SanitizeBoundingBoxes`` filters the boxes and what its ``labels_getter`` finds; any other
-    field keeps its old rows. Here each field is either per object, and filtered (tensors, arrays, lists and
-    tuples alike), or per image, and kept; see NOTE [Fields are declared]. Numbers, strings, mappings and
-    0-d tensors are per image without being named. ``area`` is recomputed from the boxes, since crops and
-    resizes change it. An object of whose ``masks`` no pixel is left, after a crop for instance, goes with its box.
+    torchvision's ``SanitizeBoundingBoxes`` filters the boxes and the labels that its ``labels_getter`` returns, but no
+    other field. Here each field is either per object and filtered (tensor, array, list or tuple), or per image and
+    unchanged; see NOTE [Fields are declared]. Numbers, strings, mappings and 0-d tensors are always per image. ``area``
+    is recomputed from the boxes, because crops and resizes change it. An object whose mask has no pixels, for example
+    after a crop, is removed with its box.
 
     Called as ``transform(image, target)`` or ``transform((image, target))``; further elements pass through.
 
     Determinism: no randomness.
 
     Args:
-        min_size: Smallest width and height kept, in pixels of the clamped box.
-        min_area: Smallest area kept, in square pixels of the clamped box.
-        per_object: Names of per-object fields beside ``PER_OBJECT_FIELDS``.
-        per_image: Names of per-image fields beside ``PER_IMAGE_FIELDS``.
+        min_size: Smallest allowed width and height, in pixels of the clamped box.
+        min_area: Smallest allowed area, in square pixels of the clamped box.
+        per_object: Names of per-object fields in addition to ``PER_OBJECT_FIELDS``.
+        per_image: Names of per-image fields in addition to ``PER_IMAGE_FIELDS``.
 
     Raises:
         ValueError: ``min_size`` or ``min_area`` is negative, or a name is declared as both.
@@ -75,12 +75,14 @@ class SanitizeObjects(nn.Module):
         super().__init__()
         if min_size < 0 or min_area < 0:
             raise ValueError(f"min_size={min_size} and min_area={min_area} must not be negative.")
-        # What the user declares wins over the defaults; declaring both is a mistake.
+        # Arguments override the defaults.
         self.per_object = (frozenset(PER_OBJECT_FIELDS) - frozenset(per_image)) | frozenset(per_object)
         self.per_image = (frozenset(PER_IMAGE_FIELDS) - frozenset(per_object)) | frozenset(per_image)
-        both = sorted(self.per_object & self.per_image)
-        if both:
-            raise ValueError(f"{both} stand in per_object and in per_image; a field has one kind.")
+        contradictory = sorted(self.per_object & self.per_image)
+        if contradictory:
+            raise ValueError(
+                f"{contradictory} are in per_object and in per_image; keep each name in one of them."
+            )
         self.min_size = min_size
         self.min_area = min_area
 
@@ -92,14 +94,14 @@ class SanitizeObjects(nn.Module):
                 ``tv_tensors.BoundingBoxes`` of shape ``(N, 4)`` in any unrotated format.
 
         Returns:
-            The sample with a new target; the given one is not changed.
+            The sample with a new target; the input is not modified.
 
         Raises:
             TypeError: The sample is not ``(image, target, ...)`` with such boxes.
             ValueError: A field is undeclared, or a per-object field does not have N rows.
         """
-        image, target, *rest = inputs if len(inputs) > 1 else inputs[0]
-        return (image, self._sanitize(target), *rest)
+        image, target, *extras = inputs if len(inputs) > 1 else inputs[0]
+        return (image, self._sanitize(target), *extras)
 
     def _sanitize(self, target: Any) -> dict[str, Any]:
         if not isinstance(target, Mapping) or not isinstance(target.get("boxes"), tv_tensors.BoundingBoxes):
@@ -110,22 +112,24 @@ class SanitizeObjects(nn.Module):
         boxes = _clamped(target["boxes"])
         sides = _sides(boxes)
         areas = sides[:, 0] * sides[:, 1]
-        enough = (sides >= self.min_size).all(axis=1) & (areas >= self.min_area)
+        valid = (sides >= self.min_size).all(axis=1) & (areas >= self.min_area)
+        # A mask that a crop emptied removes its object; a wrong number of masks is refused below.
         masks = target.get("masks")
-        if "masks" in self.per_object and isinstance(masks, Tensor) and masks.shape[:1] == enough.shape:
-            enough &= (masks.as_subclass(Tensor).flatten(1).amax(dim=1) > 0).cpu().numpy()
-        keep = None if enough.all() else torch.from_numpy(enough)
+        if "masks" in self.per_object and isinstance(masks, Tensor) and masks.shape[:1] == valid.shape:
+            valid &= (masks.as_subclass(Tensor).flatten(1).amax(dim=1) > 0).cpu().numpy()
+        # None if all objects are valid, which is common and saves a copy of each field.
+        keep = None if valid.all() else torch.from_numpy(valid)
         result: dict[str, Any] = {}
         for name, value in target.items():
             if name == "boxes":
                 result[name] = boxes if keep is None else wrap(boxes.as_subclass(Tensor)[keep], like=boxes)
             elif self._is_per_object(name, value):
-                result[name] = _take(name, value, keep, rows=len(enough))
+                result[name] = _take(name, value, keep, num_boxes=len(valid))
             else:
                 result[name] = value
         if "area" in result:
             dtype = result["area"].dtype if isinstance(result["area"], Tensor) else torch.float32
-            result["area"] = torch.from_numpy(areas if keep is None else areas[enough]).to(dtype)
+            result["area"] = torch.from_numpy(areas if keep is None else areas[valid]).to(dtype)
         return result
 
     def _is_per_object(self, name: str, value: Any) -> bool:
@@ -134,32 +138,33 @@ class SanitizeObjects(nn.Module):
         if name in self.per_image or not _has_rows(value):
             return False
         raise ValueError(
-            f"target field {name!r} has a first dimension, and nothing says whether it goes with the boxes; "
-            f"name it in per_object=[{name!r}] or in per_image=[{name!r}]."
+            f"target field {name!r} has a first dimension, but is not declared as per object or per image; "
+            f"add it to per_object=[{name!r}] or to per_image=[{name!r}]."
         )
 
 
 def _clamped(boxes: tv_tensors.BoundingBoxes) -> tv_tensors.BoundingBoxes:
-    """Return boxes cut to their canvas, as torchvision does."""
-    found = as_array(boxes)
-    if found is None or boxes.clamping_mode is None:
+    """Clamp boxes to their canvas, with torchvision's results."""
+    xyxy = as_array(boxes)
+    if xyxy is None or boxes.clamping_mode is None:
         return functional.clamp_bounding_boxes(boxes)
     height, width = boxes.canvas_size
     limits = np.array([width, height, width, height], dtype=np.float32)
-    return wrap(torch.from_numpy(np.minimum(np.maximum(found, np.float32(0)), limits)), like=boxes)
+    return wrap(torch.from_numpy(np.minimum(np.maximum(xyxy, np.float32(0)), limits)), like=boxes)
 
 
 def _sides(boxes: tv_tensors.BoundingBoxes) -> npt.NDArray[Any]:
     """Return widths and heights, ``(N, 2)``."""
     if boxes.format is not tv_tensors.BoundingBoxFormat.XYXY:
         boxes = functional.convert_bounding_box_format(boxes, new_format="XYXY")
-    found = as_array(boxes)
-    xyxy = boxes.as_subclass(Tensor).detach().float().cpu().numpy() if found is None else found
+    xyxy = as_array(boxes)
+    if xyxy is None:
+        xyxy = boxes.as_subclass(Tensor).detach().float().cpu().numpy()
     return xyxy[:, 2:] - xyxy[:, :2]
 
 
 def num_rows(value: Any) -> int:
-    """Return ``len(value)``, of a tensor in a fifth of the time."""
+    """Return ``len(value)``; for a tensor in a fifth of the time."""
     return int(value.shape[0]) if isinstance(value, Tensor) and value.ndim else len(value)
 
 
@@ -169,13 +174,13 @@ def _has_rows(value: Any) -> bool:
     return isinstance(value, list | tuple)
 
 
-def _take(name: str, value: Any, keep: Tensor | None, *, rows: int) -> Any:
-    """Return the rows of ``value`` where ``keep`` holds, or all, of the same type."""
-    found = num_rows(value) if _has_rows(value) else f"a {type(value).__name__}"
-    if found != rows:
+def _take(name: str, value: Any, keep: Tensor | None, *, num_boxes: int) -> Any:
+    """Return the rows of ``value`` where ``keep`` is True, or all rows if it is None, in the same type."""
+    if not _has_rows(value) or num_rows(value) != num_boxes:
+        count = num_rows(value) if _has_rows(value) else "no"
         raise ValueError(
-            f"per-object field {name!r} has {found} rows for {rows} boxes; a transform before this one "
-            "lost the alignment, or the field is per image and belongs in per_image."
+            f"per-object field {name!r} has {count} rows for {num_boxes} boxes; an earlier transform changed the boxes "
+            "but not this field, or the field is per image and belongs in per_image."
         )
     if keep is None:
         return value
@@ -185,4 +190,4 @@ def _take(name: str, value: Any, keep: Tensor | None, *, rows: int) -> Any:
         return value[keep]
     if isinstance(value, np.ndarray):
         return value[keep.numpy()]
-    return type(value)(row for row, kept in zip(value, keep.tolist(), strict=True) if kept)
+    return type(value)(itertools.compress(value, keep.tolist()))

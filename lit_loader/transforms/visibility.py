@@ -1,4 +1,4 @@
-"""Whether a point is still on the canvas: read from a target with checks, and brought up to date."""
+"""Visibility of keypoints: read it from a target, and update it for points that left the canvas."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from lit_loader.images.views import points_on_canvas
 
 __all__ = ["UpdateVisibility", "target_points"]
 
-# NOTE [What torchvision does to points]
-# Read and tried in torchvision 0.26 to 0.29. Boxes, points and pixels share continuous coordinates here: pixel
-# (0, 0) covers [0, 1) x [0, 1), the canvas [0, W] x [0, H].
-# - Crop, pad (zoom out), resize, rotate, affine and perspective move `KeyPoints` as they move boxes and
-#   pixels. They do not clamp points to the canvas (`ClampKeyPoints` would, and is not used here).
-# - The flips do not: a point goes to W - 1 - x, as if coordinates named pixels, while a box goes to W - x.
-#   Each flip moves points by one pixel against the image. flips.py mirrors them itself.
-# - No flip exchanges left and right points, and no transform knows of visibility.
-# - rotate(expand=True) gives points and boxes a canvas_size that can be a pixel smaller than the image, and
-#   leaves it as it was where there are none. Nothing here expands.
-# - perspective can bring a point from behind the horizon back onto the canvas. Only points that were off the
-#   canvas can be there, so visibility is brought up to date before such a step, not only at the end.
+# NOTE [How torchvision transforms points]
+# Checked in torchvision 0.26 to 0.29. Boxes, points and pixels share continuous coordinates here: pixel (0, 0) covers
+# [0, 1) x [0, 1), the canvas [0, W] x [0, H].
+# - Crop, pad (zoom out), resize, rotate, affine and perspective transform `KeyPoints` like boxes and pixels. They do
+#   not clamp points to the canvas (`ClampKeyPoints` would, and is not used here).
+# - Flips move a point to W - 1 - x, as if coordinates were pixel indices, but a box to W - x. Each flip therefore
+#   shifts points by one pixel relative to the image. moving.py mirrors them instead.
+# - No flip swaps left and right points, and no transform handles visibility.
+# - rotate(expand=True) sets a canvas_size of points and boxes that can be a pixel smaller than the image, and does not
+#   update it if there are none. Nothing here expands.
+# - perspective can move a point from behind the horizon back onto the canvas. Such a point was off the canvas before,
+#   so visibility must be updated before a perspective transform, not only at the end.
 
 
 def target_points(target: Any) -> tuple[tv_tensors.KeyPoints, Tensor] | None:
-    """Return ``keypoints`` and ``visibility`` of a target, or ``None`` where it has no points.
+    """Return the ``keypoints`` and ``visibility`` of a target, or None if it has no points.
 
     Raises:
-        TypeError: ``keypoints`` is not a ``tv_tensors.KeyPoints``: transforms would leave it where it is.
+        TypeError: ``keypoints`` is not a ``tv_tensors.KeyPoints``, so transforms would not move it.
         ValueError: The shapes are not ``(N, K, 2)`` and ``(N, K)``, or ``visibility`` is missing.
     """
     if not isinstance(target, Mapping) or target.get("keypoints") is None:
         return None
-    points, visibility = target["keypoints"], target.get("visibility")
+    points = target["keypoints"]
+    visibility = target.get("visibility")
     if not isinstance(points, tv_tensors.KeyPoints):
         raise TypeError(
             f"target['keypoints'] is a {type(points).__name__}, which transforms do not move; "
@@ -44,25 +45,24 @@ def target_points(target: Any) -> tuple[tv_tensors.KeyPoints, Tensor] | None:
         )
     if not isinstance(visibility, Tensor):
         raise ValueError(
-            "target has keypoints and no visibility tensor, so that points which leave the image cannot be "
-            "marked; add visibility, uint8 (N, K): 0 absent, 1 hidden, 2 visible."
+            "target has keypoints but no visibility tensor, which marks points outside the image; add "
+            "visibility, uint8 (N, K): 0 absent, 1 hidden, 2 visible."
         )
     if points.ndim != 3 or points.shape[:2] != visibility.shape:
         raise ValueError(
-            f"keypoints {tuple(points.shape)} and visibility {tuple(visibility.shape)} must be (N, K, 2) "
-            "and (N, K)."
+            f"expected keypoints (N, K, 2) and visibility (N, K), got {tuple(points.shape)} and "
+            f"{tuple(visibility.shape)}."
         )
     return points, visibility
 
 
 class UpdateVisibility(nn.Module):
-    """Set the visibility of points that lie off the canvas to 0 (absent).
+    """Set the visibility of points outside the canvas to 0 (absent).
 
-    A point is off where x < 0, y < 0, x > W or y > H, or where it is not finite. Its coordinates stay, so that
-    flips and crops that follow move it as all others; a point that is absent stays absent, even where a
-    later transform puts its coordinates back on the canvas. Put it after every transform that can move
-    points off (crops, rotations), and before one that enlarges the canvas (padding). A target without points
-    passes as it is.
+    A point is outside if x < 0, y < 0, x > W or y > H, or if it is not finite. It keeps its coordinates, and later
+    flips and crops move it like all others, but it stays absent even if a later transform moves it back onto the
+    canvas. Use this after every transform that can move points off the canvas (crops, rotations), and before one that
+    enlarges the canvas (padding). A target without points is unchanged.
 
     Called as ``transform(image, target)`` or ``transform((image, target))``; further elements pass through.
 
@@ -70,20 +70,20 @@ class UpdateVisibility(nn.Module):
     """
 
     def forward(self, *inputs: Any) -> Any:
-        """Return the sample with a new target; the given one is not changed.
+        """Return the sample with a new target; the input is not modified.
 
         Raises:
             TypeError: The points are not ``tv_tensors.KeyPoints``.
-            ValueError: The points have no visibility, or another shape.
+            ValueError: The points have no visibility, or its shape differs.
         """
         sample = inputs if len(inputs) > 1 else inputs[0]
         if not isinstance(sample, tuple | list) or len(sample) < 2:
             return sample
-        image, target, *rest = sample
-        found = target_points(target)
-        if found is None:
+        image, target, *extras = sample
+        points_and_visibility = target_points(target)
+        if points_and_visibility is None:
             return sample
-        points, visibility = found
+        points, visibility = points_and_visibility
         on_canvas = points_on_canvas(points, points.canvas_size)
-        kept = torch.where(on_canvas, visibility, torch.zeros_like(visibility))
-        return (image, {**target, "visibility": kept}, *rest)
+        visibility = torch.where(on_canvas, visibility, torch.zeros_like(visibility))
+        return (image, {**target, "visibility": visibility}, *extras)

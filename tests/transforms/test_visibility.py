@@ -114,7 +114,7 @@ def test_no_objects_are_fine():
     [
         ({"keypoints": torch.zeros((1, 1, 2))}, TypeError, r"tv_tensors\.KeyPoints\(points, canvas_size"),
         ({"visibility": None}, ValueError, "no visibility tensor"),
-        ({"visibility": torch.zeros((1, 2))}, ValueError, r"\(1, 1, 2\) and visibility \(1, 2\)"),
+        ({"visibility": torch.zeros((1, 2))}, ValueError, r"got \(1, 1, 2\) and \(1, 2\)"),
     ],
 )
 def test_points_that_could_not_be_marked_are_refused(change, error, message):
