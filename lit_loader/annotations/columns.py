@@ -1,4 +1,4 @@
-"""How a column of an annotation table is declared, and what is done alike to every column."""
+"""Column declarations of the annotation table, and the operations that work on every column."""
 
 from __future__ import annotations
 
@@ -28,14 +28,16 @@ _Arrays = dict[str, npt.NDArray[Any]]
 
 
 class RaggedColumn(ABC):
-    """Rows of unequal length in flat, read-only arrays: no Python object a row, so nothing to copy after a fork.
+    """Rows of unequal length in flat, read-only arrays.
+
+    There is no Python object per row, so a forked process copies no memory by changing reference counts.
 
     Args:
-        arrays: One vector for each name in ``ARRAYS``, in that order and of those types. A name that ends in
-            ``offsets`` says where the rows of the next array begin: row i has ``next[offsets[i]:offsets[i + 1]]``.
+        arrays: One vector for each name in ``ARRAYS``, in that order and of those types. An array whose name ends in
+            ``offsets`` divides the next array into rows: row i has ``next[offsets[i]:offsets[i + 1]]``.
 
     Raises:
-        ValueError: If the arrays do not belong together.
+        ValueError: If the arrays are inconsistent.
     """
 
     ARRAYS: ClassVar[Mapping[str, type[np.generic]]]
@@ -43,8 +45,10 @@ class RaggedColumn(ABC):
     def __init__(self, *arrays: npt.NDArray[Any]) -> None:
         for (name, dtype), array in zip(self.ARRAYS.items(), arrays, strict=True):
             if array.dtype != dtype or array.ndim != 1:
-                found, column = f"{array.dtype} of shape {array.shape}", type(self).__name__
-                raise ValueError(f"{name} of a {column} is {found}, not a vector of {dtype.__name__}")
+                raise ValueError(
+                    f"{name} of a {type(self).__name__} must be a vector of {dtype.__name__}, "
+                    f"got {array.dtype} of shape {array.shape}"
+                )
             view = np.ascontiguousarray(array).view()
             view.flags.writeable = False
             setattr(self, name, view)
@@ -52,31 +56,37 @@ class RaggedColumn(ABC):
 
     @abstractmethod
     def _check(self) -> None:
-        """Raise ValueError if the arrays do not belong together."""
+        """Raise ValueError if the arrays are inconsistent."""
 
     def __len__(self) -> int:
-        return len(getattr(self, next(iter(self.ARRAYS)))) - 1  # one array: samples ask for it each time
+        # Looks up the first array only: this is called for every sample.
+        return len(getattr(self, next(iter(self.ARRAYS)))) - 1
 
     def take(self, rows: IndexArray) -> Self:
-        """Return the column of the given rows, in their order."""
-        taken, places = [], rows
+        """Return a column of some rows, in the order of ``rows``."""
+        selected = []
+        # Positions in the current array. Each offsets array turns positions of rows into positions of their elements,
+        # so nested offsets (rows, polygons, values) chain; a data array ends a chain.
+        positions = rows
         for name, array in self.arrays().items():
             if name.endswith("offsets"):
-                places, array = gather_ragged(array, places)
-                taken.append(array)
+                positions, new_offsets = gather_ragged(array, positions)
+                selected.append(new_offsets)
             else:
-                taken.append(array[places])
-                places = rows
-        return type(self)(*taken)
+                selected.append(array[positions])
+                positions = rows
+        return type(self)(*selected)
 
     @classmethod
     def joined(cls, columns: Sequence[Self]) -> Self:
-        """Return the rows of all columns, one column after the other."""
+        """Concatenate columns."""
         arrays = []
         for name, dtype in cls.ARRAYS.items():
             parts = [getattr(column, name) for column in columns]
-            is_flat = not name.endswith("offsets")
-            arrays.append(np.concatenate([np.zeros(0, dtype), *parts]) if is_flat else joined_offsets(parts))
+            if name.endswith("offsets"):
+                arrays.append(joined_offsets(parts))
+            else:
+                arrays.append(np.concatenate([np.zeros(0, dtype), *parts]))
         return cls(*arrays)
 
     @classmethod
@@ -85,7 +95,7 @@ class RaggedColumn(ABC):
         """Build a column from Python objects."""
 
     def arrays(self) -> _Arrays:
-        """Return the arrays by name, as the constructor takes them."""
+        """Return the arrays by name, in the order of the constructor's arguments."""
         return {name: getattr(self, name) for name in self.ARRAYS}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -93,10 +103,10 @@ class RaggedColumn(ABC):
 
 
 class TextColumn(RaggedColumn, Sequence[str]):
-    """Strings, kept as one array of UTF-8 bytes; file names that are not UTF-8 come back unchanged.
+    """Strings in one array of UTF-8 bytes; file names that are not valid UTF-8 are preserved.
 
     Args:
-        offsets: int64 ``(num_rows + 1,)``, from 0, not falling, ending at ``len(data)``.
+        offsets: int64 ``(num_rows + 1,)``, non-decreasing from 0 to ``len(data)``.
         data: uint8 ``(num_bytes,)``.
     """
 
@@ -105,7 +115,7 @@ class TextColumn(RaggedColumn, Sequence[str]):
     data: npt.NDArray[np.uint8]
 
     def _check(self) -> None:
-        check_offsets(self.offsets, total=len(self.data), what="text offsets")
+        check_offsets(self.offsets, total=len(self.data), name="text offsets")
 
     @classmethod
     def from_rows(cls, rows: Iterable[str]) -> Self:
@@ -129,17 +139,16 @@ class TextColumn(RaggedColumn, Sequence[str]):
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSpec:
-    """The declaration of a column, from which its checks, its selection, its joining and its place in a file follow.
+    """Declaration of a column: how it is checked, selected, joined and stored.
 
     Attributes:
-        rows: What has a row.
-        kind: The type of the numbers, or the class of a column whose rows have unequal lengths.
+        rows: Kind of item that each row describes.
+        kind: Number type, or class of a column whose rows have unequal lengths.
         shape: Shape of a row; -1 is the number of keypoints.
-        optional: Whether a table may be without the column. A column that is not optional is filled with zeros if
-            it is not given.
-        missing: The value of a row whose table lacks the column, where tables are joined. NaN may then be in the
-            column; any other column of floats is finite.
-        limits: Smallest and largest value.
+        optional: True if a table may lack the column; any other column defaults to zeros.
+        missing: Value of the rows of a table that lacks the column, when tables are joined. If it is NaN, the column
+            may contain NaN; any other float column must be finite.
+        limits: Smallest and largest allowed value.
     """
 
     rows: Literal["images", "objects", "classes"]
@@ -149,60 +158,70 @@ class ColumnSpec:
     missing: float = 0
     limits: tuple[float, float] | None = None
 
-    def convert(self, name: str, given: Any, *, rows: int, num_points: int) -> Any:
-        """Return what the user gave as a read-only column, or None.
+    def convert(self, name: str, values: Any, *, rows: int, num_points: int) -> Any:
+        """Return the user's values as a read-only column, or None.
 
         Raises:
-            ValueError: If it does not hold as many rows, or values that the column may not hold.
+            ValueError: If the number of rows differs from ``rows``, or a value is not allowed in the column.
         """
-        if given is None and self.optional:
+        if values is None and self.optional:
             return None
         if issubclass(self.kind, RaggedColumn):
-            ragged = given if isinstance(given, self.kind) else self.kind.from_rows(given)
+            ragged = values if isinstance(values, self.kind) else self.kind.from_rows(values)
             if len(ragged) != rows:
                 raise ValueError(f"{name} has {len(ragged)} rows; there are {rows} {self.rows}")
             return ragged
-        shape = self._row_shape(num_points)
-        given = np.zeros((rows, *shape), self.kind) if given is None else given
-        column = frozen_array(given, self.kind, name, shape)
-        if column.shape != (rows, *shape):
-            raise ValueError(f"{name} has shape {column.shape}; the other columns ask for {(rows, *shape)}")
+        shape = (rows, *self._row_shape(num_points))
+        values = np.zeros(shape, self.kind) if values is None else values
+        column = frozen_array(values, self.kind, name, shape[1:])
+        if column.shape != shape:
+            raise ValueError(f"{name} has shape {column.shape}; expected {shape} to match the other columns")
         self._check_values(name, column)
         return column
 
     def take(self, column: Any, rows: IndexArray) -> Any:
-        """Return the given rows of a column, in their order."""
-        if column is None or isinstance(column, RaggedColumn):
-            return column and column.take(rows)
-        taken = column[rows]
-        taken.flags.writeable = False  # the only reference, so the table need not copy it
-        return taken
+        """Return some rows of a column, in the order of ``rows``."""
+        if column is None:
+            return None
+        if isinstance(column, RaggedColumn):
+            return column.take(rows)
+        selected = column[rows]
+        # Indexing has copied, so nobody else can write to it: marking it read-only saves the table another copy.
+        selected.flags.writeable = False
+        return selected
 
     def join(self, columns: Sequence[Any], counts: Sequence[int], *, num_points: int) -> Any:
-        """Return the rows of several tables' columns; ``counts`` are the tables' rows."""
+        """Concatenate this column of several tables; ``counts`` are the tables' numbers of rows."""
         if all(column is None for column in columns):
             return None
-        pairs = zip(columns, counts, strict=True)
-        if issubclass(self.kind, RaggedColumn):
-            return self.kind.joined([self.kind.from_rows([None] * n) if c is None else c for c, n in pairs])
-        fill, shape = np.asarray(self.missing, dtype=self.kind), self._row_shape(num_points)
-        return np.concatenate([np.broadcast_to(fill, (n, *shape)) if c is None else c for c, n in pairs])
+        row_shape = self._row_shape(num_points)
+        parts: list[Any] = []
+        for column, count in zip(columns, counts, strict=True):
+            if column is not None:
+                parts.append(column)
+            elif issubclass(self.kind, RaggedColumn):
+                parts.append(self.kind.from_rows([None] * count))
+            else:
+                fill_value = np.asarray(self.missing, dtype=self.kind)
+                parts.append(np.broadcast_to(fill_value, (count, *row_shape)))
+        return self.kind.joined(parts) if issubclass(self.kind, RaggedColumn) else np.concatenate(parts)
 
     def to_arrays(self, name: str, column: Any) -> _Arrays:
-        """Return a column as vectors of numbers, for a file."""
+        """Return a column as vectors of numbers to store in a file."""
         if column is None:
             return {}
         if isinstance(column, RaggedColumn):
             return {f"{name}.{part}": array for part, array in column.arrays().items()}
         flat = column.reshape(-1)
+        # Arrow packs booleans into bits, which cannot be mapped back as a numpy array.
         return {name: flat.view(np.uint8) if self.kind is np.bool_ else flat}
 
     def from_arrays(self, name: str, arrays: Mapping[str, npt.NDArray[Any]], *, num_points: int) -> Any:
-        """Return the column that `to_arrays` took apart, for `convert` to check.
+        """Rebuild a column from the vectors of `to_arrays`; `convert` checks it further.
 
         Raises:
             KeyError: If arrays are missing.
-            ValueError: If they are of another length, or do not belong together.
+            ValueError: If they have another length, or are inconsistent.
         """
         ragged = self.kind if issubclass(self.kind, RaggedColumn) else None
         parts = [name] if ragged is None else [f"{name}.{part}" for part in ragged.ARRAYS]
@@ -226,18 +245,19 @@ class ColumnSpec:
                 row = int(np.argwhere(~finite)[0, 0])
                 raise ValueError(f"{name}[{row}] = {column[row].tolist()} must be finite")
         if self.limits is not None:
-            wrong = column[(column < self.limits[0]) | (column > self.limits[1])]
-            if wrong.size:
-                raise ValueError(f"{name} holds {wrong[0]}; expected {self.limits[0]} to {self.limits[1]}")
+            low, high = self.limits
+            outside = column[(column < low) | (column > high)]  # not inverted, because NaN may be allowed
+            if outside.size:
+                raise ValueError(f"{name} holds {outside[0]}; expected {low} to {high}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Attribute:
-    """A per-object property with named values, e.g. ``pose``.
+    """Per-object property with named values, e.g. ``pose``.
 
     Attributes:
-        ids: int64 ``(num_objects,)``, positions in ``names``, -1 where the object has no value.
-        names: The values' names.
+        ids: int64 ``(num_objects,)``, positions in ``names``, -1 for an object without a value.
+        names: Names of the values.
     """
 
     ids: IndexArray
@@ -247,54 +267,56 @@ class Attribute:
 def frozen_array(
     values: npt.ArrayLike, dtype: type[np.generic], name: str, row_shape: tuple[int, ...] = ()
 ) -> npt.NDArray[Any]:
-    """Return ``values`` as a read-only, contiguous array; an array that somebody may write to is copied.
+    """Return ``values`` as a read-only, contiguous array, copied if anyone else could write to it.
 
     Args:
-        values: What to convert.
-        dtype: The column's type; integers are not made from other kinds of number.
-        name: The column, for messages.
+        values: Values to convert.
+        dtype: Type of the column; an integer column accepts integers only.
+        name: Name of the column, for messages.
         row_shape: Shape of a row, for an empty list.
 
     Raises:
         ValueError: If the values are of another kind or do not fit the type.
     """
-    given = np.asarray(values)
-    if given.size == 0:
-        given = np.zeros(given.shape if given.ndim > 1 else (0, *row_shape), dtype=dtype)
-    wanted = np.dtype(dtype)
-    if given.dtype.kind not in {"b": "b", "i": "iu", "u": "iu", "f": "fiu"}[wanted.kind]:
-        raise ValueError(f"{name} of type {given.dtype} must be {wanted}; convert it first")
+    source = np.asarray(values)
+    if source.size == 0:
+        source = np.zeros(source.shape if source.ndim > 1 else (0, *row_shape), dtype=dtype)
+    target = np.dtype(dtype)
+    if source.dtype.kind not in {"b": "b", "i": "iu", "u": "iu", "f": "fiu"}[target.kind]:
+        raise ValueError(f"{name} of type {source.dtype} must be {target}; convert it first")
+    # A value beyond float32 becomes infinite here, and the column's own check reports it.
     with np.errstate(over="ignore"):
-        column = np.ascontiguousarray(given, dtype=wanted)
-    if wanted.kind in "iu" and not np.array_equal(column, given):
-        raise ValueError(f"{name} has values that do not fit {wanted}")
+        column = np.ascontiguousarray(source, dtype=target)
+    if target.kind in "iu" and not np.array_equal(column, source):
+        raise ValueError(f"{name} has values that do not fit {target}")
     if column.flags.writeable:
-        column = column.copy() if np.may_share_memory(column, given) else column
+        column = column.copy() if np.may_share_memory(column, source) else column
         column.flags.writeable = False
     return column
 
 
-def check_offsets(offsets: IndexArray, *, total: int, what: str) -> None:
-    """Raise ValueError unless ``offsets`` starts at 0, never falls, and ends at ``total``."""
-    falls = bool((offsets[1:] < offsets[:-1]).any())
-    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != total or falls:
-        raise ValueError(f"{what} must start at 0, never fall, and end at {total}; got {offsets}")
+def check_offsets(offsets: IndexArray, *, total: int, name: str) -> None:
+    """Raise ValueError unless ``offsets`` is non-decreasing from 0 to ``total``."""
+    decreases = bool((offsets[1:] < offsets[:-1]).any())
+    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != total or decreases:
+        raise ValueError(f"{name} must start at 0, never decrease, and end at {total}; got {offsets}")
 
 
 def offsets_of(*lengths: npt.ArrayLike) -> IndexArray:
-    """Return int64 ``(n + 1,)`` offsets of rows of the given lengths, one array of lengths after the other."""
-    return np.concatenate([np.zeros(1, np.int64), *(np.asarray(each, np.int64) for each in lengths)]).cumsum()
+    """Return int64 ``(n + 1,)`` offsets of rows with some lengths; several arrays of lengths are concatenated."""
+    parts = (np.asarray(part, np.int64) for part in lengths)
+    return np.concatenate([np.zeros(1, np.int64), *parts]).cumsum()
 
 
 def joined_offsets(columns: Iterable[IndexArray]) -> IndexArray:
-    """Return the offsets of rows put end to end."""
+    """Return the offsets of concatenated columns."""
     return offsets_of(*map(np.diff, columns))
 
 
 def gather_ragged(offsets: IndexArray, rows: IndexArray) -> tuple[IndexArray, IndexArray]:
-    """Return the positions of the elements of ``rows``, and the offsets of the gathered result."""
+    """Return the positions of the elements of some rows, and the offsets of these rows once gathered."""
     starts = offsets[rows]
     lengths = offsets[rows + 1] - starts
-    gathered = offsets_of(lengths)
-    positions = np.arange(gathered[-1], dtype=np.int64) + np.repeat(starts - gathered[:-1], lengths)
-    return positions, gathered
+    new_offsets = offsets_of(lengths)
+    positions = np.arange(new_offsets[-1], dtype=np.int64) + np.repeat(starts - new_offsets[:-1], lengths)
+    return positions, new_offsets

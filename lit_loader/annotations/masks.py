@@ -101,9 +101,9 @@ class Masks(RaggedColumn):
         rows = len(self.heights)
         if not len(self.widths) == len(self.part_offsets) - 1 == len(self.run_offsets) - 1 == rows:
             raise ValueError(f"part_offsets, run_offsets, heights and widths of masks must have {rows} rows")
-        check_offsets(self.part_offsets, total=len(self.value_offsets) - 1, what="part_offsets of masks")
-        check_offsets(self.value_offsets, total=len(self.values), what="value_offsets of masks")
-        check_offsets(self.run_offsets, total=len(self.runs), what="run_offsets of masks")
+        check_offsets(self.part_offsets, total=len(self.value_offsets) - 1, name="part_offsets of masks")
+        check_offsets(self.value_offsets, total=len(self.values), name="value_offsets of masks")
+        check_offsets(self.run_offsets, total=len(self.runs), name="run_offsets of masks")
         if (self.value_offsets % 2).any():
             raise ValueError("a polygon has an odd number of values; it is x, y, x, y, ...")
         if not np.isfinite(self.values).all():

@@ -1,4 +1,4 @@
-"""Paths that a data set's own files name: accepted only below the data set's root."""
+"""Check of paths that come from a data set's own files: only paths under its root are accepted."""
 
 from __future__ import annotations
 
@@ -10,28 +10,26 @@ __all__ = ["check_relative"]
 
 
 def check_relative(relative: str, *, source: Path | str | None = None, line: int | None = None) -> str:
-    """Return ``relative`` if its words alone keep it below a root; nothing is looked up on disk.
+    """Return ``relative`` if its parts cannot lead out of a root; the disk is not accessed.
 
     Args:
         relative: A path with ``/`` between its parts.
-        source: The file that names it, for the message.
-        line: Line in that file, counted from 1.
+        source: File that contains the path, for the message.
+        line: Line in that file, from 1.
 
     Raises:
         UnsafePathError: If it is empty, absolute, or contains ``..``, a backslash or a NUL.
     """
-    rule = (
-        "is empty"
-        if not relative
-        else "contains a NUL or a backslash"
-        if "\0" in relative or "\\" in relative
-        else "is absolute"
-        if relative.startswith("/")
-        else "contains '..'"
-        if ".." in relative and ".." in relative.split("/")
-        else None
-    )
-    if rule is None:
+    if not relative:
+        fault = "is empty"
+    elif "\0" in relative or "\\" in relative:
+        fault = "contains a NUL or a backslash"
+    elif relative.startswith("/"):
+        fault = "is absolute"
+    # The substring test comes first because it is faster than a split, and this runs for every path.
+    elif ".." in relative and ".." in relative.split("/"):
+        fault = "contains '..'"
+    else:
         return relative
-    message = f"path {relative[:200]!r} {rule}; only paths below the data set's root are read"
+    message = f"path {relative[:200]!r} {fault}; only paths below the data set's root are read"
     raise UnsafePathError(message, path=source, line=line)

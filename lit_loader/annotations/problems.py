@@ -1,4 +1,4 @@
-"""What a reader found wrong and what it did about it: counts of everything, details of the first few."""
+"""Report of the problems in annotations: counts of all, details of the first few."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["Problem", "ReadReport", "shorten"]
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing found wrong in one file.
+    """One problem in one annotation file.
 
     Attributes:
-        kind: What is wrong, e.g. ``"degenerate"``.
-        action: What was done, e.g. ``"drop"``.
+        kind: Kind of the problem, e.g. ``"degenerate"``.
+        action: Action of the reader, e.g. ``"drop"``.
         file: The annotation file, relative to the root.
-        message: The value found and the rule.
-        line: Line in the file, counted from 1, where known.
-        object_index: Position of the object in the file, counted from 0, where one object is meant.
+        message: The wrong value and the rule.
+        line: Line in the file, from 1, or None if unknown.
+        object_index: Position of the object in the file, from 0, or None if the problem is not about one object.
     """
 
     kind: str
@@ -31,11 +31,10 @@ class Problem:
 
 
 class ReadReport:
-    """Problems by (kind, action): all are counted, the first ``max_details`` of each are kept.
+    """Problems by (kind, action): counts of all, details of the first ``max_details`` of each.
 
     Args:
-        max_details: Details kept for each (kind, action), so that memory is bounded however broken
-            the data set is.
+        max_details: Number of details per (kind, action); it bounds the memory that a broken data set takes.
     """
 
     def __init__(self, *, max_details: int = 20) -> None:
@@ -47,24 +46,24 @@ class ReadReport:
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
-        """How often each (kind, action) occurred."""
+        """Number of problems of each (kind, action)."""
         return dict(self._counts)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """The details that were kept, grouped by (kind, action) in order of first occurrence."""
+        """Details of the first problems, grouped by (kind, action) in the order of first occurrence."""
         return tuple(problem for problems in self._details.values() for problem in problems)
 
     def count(self, kind: str, action: str | None = None) -> int:
-        """Return how often ``kind`` occurred, with any action or with the one given."""
+        """Return the number of problems of a kind, with any action or with ``action``."""
         return sum(n for (k, a), n in self._counts.items() if k == kind and action in (None, a))
 
     def keeps_detail(self, kind: str, action: str) -> bool:
-        """Whether the next problem of this kind would be kept: saves writing messages that are not."""
+        """Return True if `add` would store the next detail; if not, callers need not write its message."""
         return len(self._details.get((kind, action), ())) < self.max_details
 
     def add(self, problem: Problem) -> None:
-        """Count a problem and keep its detail if there are fewer than ``max_details``."""
+        """Count a problem, and store its detail if there are fewer than ``max_details``."""
         key = (problem.kind, problem.action)
         self.add_count(*key, 1)
         details = self._details.setdefault(key, [])
@@ -98,9 +97,9 @@ class ReadReport:
         if not self._counts:
             return "no problems found"
         rows = [(kind, action, str(count)) for (kind, action), count in self._counts.items()]
-        table = [("problem", "action", "count"), *rows]
-        widths = [max(len(row[column]) for row in table) for column in range(3)]
-        lines = [f"{k:<{widths[0]}}  {a:<{widths[1]}}  {c:>{widths[2]}}" for k, a, c in table]
+        rows.insert(0, ("problem", "action", "count"))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [f"{k:<{widths[0]}}  {a:<{widths[1]}}  {c:>{widths[2]}}" for k, a, c in rows]
         for problem in self.problems:
             place = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
             lines.append(f"  {place}: {problem.message} [{problem.action}]")
@@ -110,7 +109,7 @@ class ReadReport:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as plain values, which JSON can hold."""
+        """Return the report as JSON data."""
         return {
             "max_details": self.max_details,
             "counts": [[kind, action, count] for (kind, action), count in self._counts.items()],
@@ -119,10 +118,10 @@ class ReadReport:
 
     @classmethod
     def from_dict(cls, values: Any) -> ReadReport:
-        """Build a report from what ``to_dict`` gave.
+        """Build a report from the values of ``to_dict``.
 
         Raises:
-            ValueError: If the values are not such a report.
+            ValueError: If the values are not a report.
         """
         try:
             report = cls(max_details=values["max_details"])
@@ -136,5 +135,5 @@ class ReadReport:
 
 
 def shorten(text: str, length: int = 500) -> str:
-    """Return ``text`` cut to a length that a report can keep."""
+    """Return ``text``, truncated if it is longer than ``length`` characters."""
     return text if len(text) <= length else f"{text[:length]}..."

@@ -1,15 +1,15 @@
-"""The table that every annotation format is read into: images, their objects, the names of the classes.
+"""Annotation table that every format is read into: images, their objects and the class names.
 
 NOTE [Columns are declared once]
-    A field made by `_column` is a column of `COLUMNS`: the constructor, the checks, `select`, `per_object`, `save` and
-    `load`, the functions of `merge` and the command line's ``convert`` go through these declarations, so that a column
-    cannot be forgotten in one of them.
+    A field made by `_column` is a column of `COLUMNS`. The constructor, the checks, `select`, `per_object`, `save`,
+    `load`, the functions of `merge` and the command line's ``convert`` loop over these declarations, so that none of
+    them can forget a column.
 
 NOTE [A derived table is rows of a file]
-    Images may be selected, objects be made samples of their own and classes renumbered in any order and number of
-    times. What results is always one of two things: images of the table in the cache file with all of their objects,
-    or single objects of it, under some class names. So a derived table is pickled as file, key, row numbers, which of
-    the two it is, and classes; other work on rows must keep to that or drop the lineage.
+    Images may be selected, objects turned into samples and classes renumbered, in any order and any number of times.
+    The result is always one of two things: images of the table in the cache file with all of their objects, or single
+    objects of it, under some class names. A derived table is therefore pickled as file, key, row numbers, which of
+    the two it is, and classes. Any other operation on rows must keep to that or drop the lineage.
 """
 
 # ruff: noqa: RUF009 # `_column` makes a field
@@ -36,6 +36,7 @@ from lit_loader.annotations.columns import (
     check_offsets,
     frozen_array,
     gather_ragged,
+    offsets_of,
 )
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.masks import Masks
@@ -50,7 +51,7 @@ __all__ = ["AnnotationTable", "Attribute", "COLUMNS"]
 
 _AREA: Final = {"optional": True, "missing": np.nan, "limits": (0, np.finfo(np.float32).max)}
 _Points: TypeAlias = npt.NDArray[np.float32]
-_Seen: TypeAlias = npt.NDArray[np.uint8]
+_Visibility: TypeAlias = npt.NDArray[np.uint8]
 
 
 def _column(
@@ -68,22 +69,22 @@ def _column(
 class AnnotationTable:
     """Images and objects of a data set as immutable columns.
 
-    Every array is read-only (``torch.tensor`` copies one; ``torch.from_numpy`` warns about it). Objects
-    of image ``i`` are the rows ``offsets[i]:offsets[i + 1]`` of every per-object column. Columns may be given as
-    anything that numpy makes arrays of, strings as any sequence. ``len(table)`` is the number of images.
+    Every array is read-only (``torch.tensor`` copies one; ``torch.from_numpy`` warns about it). The objects of image
+    ``i`` are the rows ``offsets[i]:offsets[i + 1]`` of every per-object column. Numeric columns accept any array-like,
+    text columns any sequence of strings. ``len(table)`` is the number of images.
 
     Args:
-        root: The data set's folder; made absolute.
-        image_paths: One path an image, relative to ``root``, with ``/`` between its parts.
-        image_ids: The id by which the annotations call each image (its stem or relative name); default:
+        root: Folder of the data set; made absolute.
+        image_paths: One path per image, relative to ``root``, with ``/`` between its parts.
+        image_ids: Id by which the annotations refer to each image (its stem or relative name); default:
             ``image_paths``.
-        source_ids: int64 ``(num_images,)``, the numbers that the annotation file gives its images (``id`` of COCO's
-            images), -1 where it gives none; or None.
-        image_stamps: int64 ``(num_images,)``, what `image_stamp` returned for each image that the table depends on, 0
-            for others; or None. A cached table is stale if one of them has changed.
-        class_names: Class id = position; the background is not among them.
-        category_ids: int64 ``(num_classes,)``, the numbers that the file gives its classes, or None.
-        widths: int32 ``(num_images,)`` pixels as the annotations have them; 0 = unknown; default: all 0.
+        source_ids: int64 ``(num_images,)``, the annotation file's own image numbers (``id`` of COCO's images), -1 for
+            an image without one; or None.
+        image_stamps: int64 ``(num_images,)``, `image_stamp` of each image that the table depends on, 0 for others; or
+            None. A cached table is stale if one of them has changed.
+        class_names: Class names by id, without the background.
+        category_ids: int64 ``(num_classes,)``, the file's own class numbers, or None.
+        widths: int32 ``(num_images,)`` pixels according to the annotations; 0 = unknown; default: all 0.
         heights: As ``widths``.
         offsets: int64 ``(num_images + 1,)``.
         boxes: float32 ``(num_objects, 4)``, xyxy, pixels, finite.
@@ -92,29 +93,28 @@ class AnnotationTable:
         truncated: As ``difficult``.
         occluded: As ``difficult``.
         crowd: As ``difficult``.
-        object_ids: int64 ``(num_objects,)``, the numbers that the file gives its objects (``id`` of COCO's
-            annotations), -1 where it gives none; or None.
-        areas: float32 ``(num_objects,)``, square pixels as the annotations have them (COCO: of the
-            mask), NaN where they do not; or None.
+        object_ids: int64 ``(num_objects,)``, the file's own object numbers (``id`` of COCO's annotations), -1 for an
+            object without one; or None.
+        areas: float32 ``(num_objects,)``, square pixels according to the annotations (in COCO the area of the mask),
+            NaN for an object without one; or None.
         masks: `Masks` of ``num_objects`` rows, or None.
         keypoints: float32 ``(num_objects, K, 2)`` pixels, finite, or None.
-        visibility: uint8 ``(num_objects, K)``: 0 absent, 1 hidden, 2 visible; goes with ``keypoints``.
-        keypoint_names: K names; goes with ``keypoints``.
-        flip_pairs: Pairs of keypoint positions that change places when an image is mirrored.
-        normalization_pair: The two keypoint positions whose distance an error is divided by, or None.
+        visibility: uint8 ``(num_objects, K)``: 0 absent, 1 hidden, 2 visible; required with ``keypoints``.
+        keypoint_names: K names; required with ``keypoints``.
+        flip_pairs: Pairs of keypoint positions that swap when an image is mirrored.
+        normalization_pair: The two keypoint positions whose distance normalizes errors, or None.
         attributes: Further named values per object.
         split: Name of the split, or None.
-        report: What the reader found wrong.
+        report: Problems that the reader reported.
 
     Raises:
         ValueError: If columns contradict each other; names the column.
-        UnsafePathError: If an image path is absolute or leaves the root.
+        UnsafePathError: If an image path is absolute or leads out of the root.
 
-    Runs in: main and worker processes; shared between threads freely. Owns nothing that must be closed.
+    Runs in: main and worker processes; threads may share a table. Owns nothing that must be closed.
 
-    Pickling: a table that came from a cache file travels as that file's name, the images or objects taken
-    from it and its classes, and is mapped again on the other side; any other table travels as
-    its arrays.
+    Pickling: a table from a cache file is pickled as the file's name, its selected images or objects, and its classes;
+    unpickling maps the file again. Any other table is pickled as its arrays.
     """
 
     root: Path
@@ -137,16 +137,18 @@ class AnnotationTable:
     areas: npt.NDArray[np.float32] | None = _column("objects", np.float32, default=None, **_AREA)
     masks: Masks | None = _column("objects", Masks, default=None, optional=True)
     keypoints: _Points | None = _column("objects", np.float32, -1, 2, default=None, optional=True)
-    visibility: _Seen | None = _column("objects", np.uint8, -1, default=None, optional=True, limits=(0, 2))
+    visibility: _Visibility | None = _column(
+        "objects", np.uint8, -1, default=None, optional=True, limits=(0, 2)
+    )
     keypoint_names: tuple[str, ...] = ()
     flip_pairs: tuple[tuple[int, int], ...] = ()
     normalization_pair: tuple[int, int] | None = None
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     split: str | None = None
     report: ReadReport = field(default_factory=ReadReport)
-    _lineage: _Lineage | None = field(default=None, init=False)  # set where the rows are known to be a file's
+    _lineage: _Lineage | None = field(default=None, init=False)  # None unless the rows come from a cache file
 
-    if TYPE_CHECKING:  # columns may be given as lists, too: what a field holds is not all that it takes
+    if TYPE_CHECKING:  # the constructor accepts more types, such as lists, than the fields have afterwards
 
         def __init__(self, *, root: Path | str, offsets: npt.ArrayLike, **columns: Any) -> None: ...
 
@@ -166,34 +168,40 @@ class AnnotationTable:
             object.__setattr__(self, name, value)
         self._check_names()
         counts = {"images": len(paths), "objects": len(self.labels), "classes": len(self.class_names)}
-        if self.offsets.shape != (shape := (counts["images"] + 1,)):
-            raise ValueError(f"offsets has shape {self.offsets.shape}; the other columns ask for {shape}")
-        check_offsets(self.offsets, total=counts["objects"], what="offsets")
+        shape = (counts["images"] + 1,)
+        if self.offsets.shape != shape:
+            raise ValueError(
+                f"offsets has shape {self.offsets.shape}; expected {shape} to match the other columns"
+            )
+        check_offsets(self.offsets, total=counts["objects"], name="offsets")
         num_points = len(self.keypoint_names)
         for name, spec in COLUMNS.items():
             column = spec.convert(name, getattr(self, name), rows=counts[spec.rows], num_points=num_points)
             object.__setattr__(self, name, column)
         _check_paths(paths)
-        _check_ids(self.labels, low=0, names=self.class_names, what="labels", of="class_names")
+        _check_ids(self.labels, low=0, names=self.class_names, column="labels", names_field="class_names")
         attributes = {}
-        for name, given in self.attributes.items():
-            ids = _ATTRIBUTE.convert(f"attribute {name!r}", given.ids, rows=counts["objects"], num_points=0)
-            attributes[name] = attribute = Attribute(ids=ids, names=tuple(given.names))
-            _check_distinct(attribute.names, what=f"attribute {name!r}")
-            _check_ids(ids, low=-1, names=attribute.names, what=f"attribute {name!r}", of="values")
+        for name, attribute in self.attributes.items():
+            column = f"attribute {name!r}"
+            ids = _ATTRIBUTE.convert(column, attribute.ids, rows=counts["objects"], num_points=0)
+            names = tuple(attribute.names)
+            _check_distinct(names, field_name=column)
+            _check_ids(ids, low=-1, names=names, column=column, names_field="values")
+            attributes[name] = Attribute(ids=ids, names=names)
         object.__setattr__(self, "attributes", MappingProxyType(attributes))
 
     def _check_names(self) -> None:
-        _check_distinct(self.class_names, what="class_names")
-        _check_distinct(self.keypoint_names, what="keypoint_names")
-        given = {self.keypoints is None, self.visibility is None, not self.keypoint_names}
-        if len(given) > 1:
-            raise ValueError("keypoints, visibility and keypoint_names go together: give all of them or none")
+        _check_distinct(self.class_names, field_name="class_names")
+        _check_distinct(self.keypoint_names, field_name="keypoint_names")
+        if len({self.keypoints is None, self.visibility is None, not self.keypoint_names}) > 1:
+            raise ValueError("keypoints, visibility and keypoint_names go together: pass all of them or none")
         if self.keypoint_names:
-            _ = self.keypoint_schema  # raises, naming the field
+            _ = self.keypoint_schema  # its constructor checks the pairs, and names the field in its errors
         elif self.flip_pairs or self.normalization_pair:
-            pairs, normalization_pair = self.flip_pairs, self.normalization_pair
-            raise ValueError(f"{pairs=} and {normalization_pair=} name positions; there are no keypoints")
+            raise ValueError(
+                f"flip_pairs={self.flip_pairs} and normalization_pair={self.normalization_pair} are positions of "
+                "keypoints, but the table has none; remove them or pass keypoints"
+            )
 
     def __len__(self) -> int:
         return len(self.image_paths)
@@ -210,26 +218,27 @@ class AnnotationTable:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes, those without objects included."""
+        """Number of classes, including classes without objects."""
         return len(self.class_names)
 
     @cached_property
     def image_numbers(self) -> IndexArray:
-        """A different number for each image, int64 ``(num_images,)``: the ``image_id`` of samples and predictions.
+        """Unique number of each image, int64 ``(num_images,)``: the ``image_id`` of samples and predictions.
 
-        These are ``source_ids`` if every image has one and no two have the same, as two sets end to end may; else the
-        positions in the table.
+        These are ``source_ids`` if every image has one and all differ, else positions in the table.
         """
         ids = self.source_ids
-        has_ids = ids is not None and ids.min(initial=0) >= 0 and len(np.unique(ids)) == len(ids)
-        return ids if ids is not None and has_ids else np.arange(self.num_images)
+        # Ids may repeat in a table concatenated from several sets.
+        if ids is not None and ids.min(initial=0) >= 0 and len(np.unique(ids)) == len(ids):
+            return ids
+        return np.arange(self.num_images)
 
     def image_path(self, index: int) -> Path:
         """Return the absolute path of an image."""
         return self.root / self.image_paths[index]
 
     def image_id(self, index: int) -> str:
-        """Return the id by which the annotations call an image."""
+        """Return the id by which the annotations refer to an image."""
         return self.image_ids[index]
 
     def objects(self, index: int) -> slice:
@@ -241,20 +250,23 @@ class AnnotationTable:
 
     @property
     def keypoint_schema(self) -> KeypointSchema | None:
-        """What the keypoints are, or None without keypoints."""
+        """Schema of the keypoints, or None without keypoints."""
         if self.keypoints is None:
             return None
-        pairs, pair = self.flip_pairs, self.normalization_pair
-        return KeypointSchema(names=self.keypoint_names, flip_pairs=pairs, normalization_pair=pair)
+        return KeypointSchema(
+            names=self.keypoint_names,
+            flip_pairs=self.flip_pairs,
+            normalization_pair=self.normalization_pair,
+        )
 
     def labels_of(self, by: str | None = None) -> tuple[IndexArray, tuple[str, ...]]:
-        """Return a label for each object, and the labels' names.
+        """Return the label of each object, and the label names.
 
         Args:
             by: None for the classes, or the name of an attribute.
 
         Returns:
-            int64 ``(num_objects,)`` positions in the names, -1 where an object has no value; the names.
+            int64 ``(num_objects,)`` positions in the names, -1 for an object without a value; the names.
 
         Raises:
             ValueError: If there is no such attribute.
@@ -262,7 +274,7 @@ class AnnotationTable:
         if by is None:
             return self.labels, self.class_names
         if by not in self.attributes:
-            raise ValueError(f"expected an attribute, one of {sorted(self.attributes)}; got by={by!r}")
+            raise ValueError(f"expected an attribute, one of {sorted(self.attributes)}; got {by=}")
         return self.attributes[by].ids, self.attributes[by].names
 
     def class_counts(self) -> IndexArray:
@@ -286,20 +298,20 @@ class AnnotationTable:
         return counts.reshape(self.num_images, len(names))
 
     def image_of_object(self) -> IndexArray:
-        """Return the image that each object lies in, int64 ``(num_objects,)``."""
+        """Return the image of each object, int64 ``(num_objects,)``."""
         return np.repeat(np.arange(self.num_images, dtype=np.int64), np.diff(self.offsets))
 
     def select(self, indices: npt.ArrayLike) -> AnnotationTable:
-        """Return the table of the given images, in their order; repeated ones are repeated.
+        """Return a table of some images, in the order of ``indices``; repeated indices repeat the image.
 
         Args:
-            indices: Integers ``(n,)`` in ``[0, num_images)``. For a mask pass ``numpy.flatnonzero(mask)``.
+            indices: Integers ``(n,)`` in ``[0, num_images)``; pass ``numpy.flatnonzero(mask)`` for a mask.
 
         Raises:
             TypeError: If ``indices`` are not integers.
             IndexError: If an index is outside the table.
         """
-        rows = _checked_rows(indices, limit=self.num_images, what="images")
+        rows = _checked_rows(indices, limit=self.num_images, unit="images")
         objects, offsets = gather_ragged(self.offsets, rows)
         lineage = self._lineage
         if lineage is not None:
@@ -309,8 +321,8 @@ class AnnotationTable:
     def per_object(self, rows: npt.ArrayLike | None = None) -> AnnotationTable:
         """Return a table whose samples are objects: each "image" holds exactly one object.
 
-        Paths, ids and sizes of an image are repeated for each of its objects, so whatever weighs, draws or
-        counts images does so for objects.
+        Paths, ids and sizes of an image are repeated for each of its objects, so code that weights, samples or counts
+        images then works on objects.
 
         Args:
             rows: Integers ``(n,)`` in ``[0, num_objects)``, in the order of the result; default: every object.
@@ -319,71 +331,73 @@ class AnnotationTable:
             TypeError: If ``rows`` are not integers.
             IndexError: If a row is outside the table.
         """
-        every = np.arange(self.num_objects, dtype=np.int64)
-        objects = every if rows is None else _checked_rows(rows, limit=self.num_objects, what="objects")
+        all_objects = np.arange(self.num_objects, dtype=np.int64)
+        objects = all_objects if rows is None else _checked_rows(rows, limit=self.num_objects, unit="objects")
         images = np.searchsorted(self.offsets, objects, side="right") - 1
         lineage = self._lineage
         if lineage is not None:
-            in_file = lineage.rows
-            if in_file is not None and not lineage.by_object:
-                in_file, _ = gather_ragged(lineage.offsets, in_file)
+            file_rows = lineage.rows
+            if file_rows is not None and not lineage.by_object:
+                # From image rows of the file to the rows of their objects.
+                file_rows, _ = gather_ragged(lineage.offsets, file_rows)
             if rows is not None:
-                in_file = objects if in_file is None else in_file[objects]
-            lineage = replace(lineage, rows=in_file, by_object=True)
+                file_rows = objects if file_rows is None else file_rows[objects]
+            lineage = replace(lineage, rows=file_rows, by_object=True)
         return self._taken(lineage, images=images, objects=objects, offsets=np.arange(len(objects) + 1))
 
     def without_crowds(self) -> AnnotationTable:
-        """Return the table without objects marked as crowd, and without images of which none is left.
+        """Return a table without crowd objects, and without images that had nothing else.
 
-        The table itself if it has no such object.
+        Images without any object stay. Returns this table if it has no crowd objects.
         """
         if not self.crowd.any():
             return self
-        kept = np.flatnonzero(~self.crowd)
-        counts = np.bincount(self.image_of_object()[kept], minlength=self.num_images)
+        objects = np.flatnonzero(~self.crowd)
+        counts = np.bincount(self.image_of_object()[objects], minlength=self.num_images)
         images = np.flatnonzero((counts > 0) | (np.diff(self.offsets) == 0))
-        offsets = np.concatenate([[0], np.cumsum(counts[images])])
-        return self._taken(None, images=images, objects=kept, offsets=offsets)
+        # No lineage: an image with only some of its objects is not a row of the file.
+        return self._taken(None, images=images, objects=objects, offsets=offsets_of(counts[images]))
 
     def with_class_names(
         self, class_names: Sequence[str], *, category_ids: npt.ArrayLike | None = None
     ) -> AnnotationTable:
-        """Return the table with its classes numbered as in ``class_names``, itself if they are already.
+        """Return a table whose classes are numbered as in ``class_names``; this table if they are already.
 
         Args:
-            class_names: Every class of the table, and others if need be.
-            category_ids: The column of that name, or None for the ids that the table has: if one of the classes has
-                none, the result has no such column.
+            class_names: All classes of the table, and possibly others.
+            category_ids: New ``category_ids``, or None to keep those of the table. These are dropped if
+                ``class_names`` adds a class, which has none.
 
         Raises:
-            ValueError: If a class of the table is missing.
+            ValueError: If ``class_names`` lacks a class of the table.
         """
-        names, ids = tuple(class_names), self.category_ids
+        names = tuple(class_names)
+        ids = self.category_ids
         same_ids = category_ids is None or np.array_equal(category_ids, () if ids is None else ids)
         if names == self.class_names and same_ids:
             return self
-        places = {name: place for place, name in enumerate(names)}
-        missing = sorted(set(self.class_names) - places.keys())
+        new_labels = {name: label for label, name in enumerate(names)}
+        missing = sorted(set(self.class_names) - new_labels.keys())
         if missing:
-            raise ValueError(f"class_names={names} lack {missing} of the table; name them too")
-        lookup = np.array([places[name] for name in self.class_names], dtype=np.int64)
+            raise ValueError(f"class_names={names} lacks the table's classes {missing}; add them")
+        lookup = np.array([new_labels[name] for name in self.class_names], dtype=np.int64)
         if category_ids is None and ids is not None and len(names) == len(lookup):
             category_ids = ids[np.argsort(lookup)]
-        changes = {"class_names": names, "labels": lookup[self.labels], "category_ids": category_ids}
-        return self._changed(self._lineage, **changes)
+        labels = lookup[self.labels]
+        return self._changed(self._lineage, class_names=names, labels=labels, category_ids=category_ids)
 
     @property
     def cache_key(self) -> str | None:
-        """The key of the cache file that the rows come from, or None."""
+        """Key of the cache file that the rows come from, or None."""
         return None if self._lineage is None else self._lineage.key
 
     def save(self, path: Path, *, key: str) -> None:
-        """Write the table to a file that ``load`` maps; ``key`` identifies what it was made from."""
+        """Write the table to a file for ``load``; ``key`` identifies the sources that it was made from."""
         write_table(path, self._parts(), COLUMNS, key=key)
 
     @classmethod
     def load(cls, path: Path, *, key: str) -> AnnotationTable:
-        """Map a table that ``save`` wrote; nothing in the file is trusted.
+        """Map a table that ``save`` wrote, after checking everything in the file.
 
         Raises:
             CacheError: If there is no such file, it is damaged, or it was made under another key.
@@ -399,7 +413,11 @@ class AnnotationTable:
         self, lineage: _Lineage | None, *, images: IndexArray, objects: IndexArray, offsets: IndexArray
     ) -> AnnotationTable:
         rows = {"images": images, "objects": objects}
-        columns = {n: s.take(getattr(self, n), rows[s.rows]) for n, s in COLUMNS.items() if s.rows in rows}
+        columns = {
+            name: spec.take(getattr(self, name), rows[spec.rows])
+            for name, spec in COLUMNS.items()
+            if spec.rows in rows
+        }
         attributes = {
             name: Attribute(ids=_ATTRIBUTE.take(attribute.ids, objects), names=attribute.names)
             for name, attribute in self.attributes.items()
@@ -412,14 +430,16 @@ class AnnotationTable:
         return table
 
     def _parts(self) -> dict[str, Any]:
-        """Return the arguments that build this table again."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+        """Return the constructor arguments of this table."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._lineage is not None:
-            come, ids = self._lineage, self.category_ids
-            classes = (self.class_names, None if ids is None else tuple(ids.tolist()))
-            return _reopen, (come.path, come.key, come.rows, come.by_object, *classes)
+            lineage = self._lineage
+            ids = None if self.category_ids is None else tuple(self.category_ids.tolist())
+            source = (lineage.path, lineage.key, lineage.rows, lineage.by_object)
+            return _reopen, (*source, self.class_names, ids)
+        # A mapping proxy cannot be pickled.
         return partial(AnnotationTable, **self._parts() | {"attributes": dict(self.attributes)}), ()
 
     def __repr__(self) -> str:
@@ -428,24 +448,27 @@ class AnnotationTable:
         return f"AnnotationTable({str(self.root)!r}{split}, {sizes})"
 
 
-_FIELDS: Final = [each for each in fields(AnnotationTable) if "spec" in each.metadata]
-COLUMNS: Final[Mapping[str, ColumnSpec]] = MappingProxyType({f.name: f.metadata["spec"] for f in _FIELDS})
-"""The columns by name; see NOTE [Columns are declared once]. Attributes are columns of objects too, with names of
-their own."""
+COLUMNS: Final[Mapping[str, ColumnSpec]] = MappingProxyType(
+    {f.name: f.metadata["spec"] for f in fields(AnnotationTable) if "spec" in f.metadata}
+)
+"""The columns by name; see NOTE [Columns are declared once].
+
+Attributes are also per-object columns, but each data set names its own.
+"""
 
 _ATTRIBUTE: Final = ColumnSpec(rows="objects", kind=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Lineage:
-    """Which rows of which cache file a table holds; see NOTE [A derived table is rows of a file].
+    """Rows of a cache file that a table consists of; see NOTE [A derived table is rows of a file].
 
     Attributes:
         path: The cache file.
-        key: The key that it was written under.
+        key: The file's key.
         offsets: int64, ``offsets`` of the table in the file.
-        rows: int64, images of the file's table, or objects of it when ``by_object``, or None for all of them.
-        by_object: Whether each image of the table holds exactly one object.
+        rows: int64, image rows in the file, or object rows if ``by_object``; None for all rows.
+        by_object: True if each image of the table holds exactly one object.
     """
 
     path: str
@@ -455,22 +478,31 @@ class _Lineage:
     by_object: bool = False
 
 
-def _reopen(path: str, key: str, rows: IndexArray | None, by_object: bool, *classes: Any) -> AnnotationTable:
-    names, category_ids = classes
-    table = AnnotationTable.load(Path(path), key=key).with_class_names(names, category_ids=category_ids)
+def _reopen(
+    path: str,
+    key: str,
+    rows: IndexArray | None,
+    by_object: bool,
+    class_names: tuple[str, ...],
+    category_ids: tuple[int, ...] | None,
+) -> AnnotationTable:
+    """Unpickle a table from its cache file."""
+    table = AnnotationTable.load(Path(path), key=key).with_class_names(class_names, category_ids=category_ids)
     if by_object:
         return table.per_object(rows)
     return table if rows is None else table.select(rows)
 
 
-def _checked_rows(given: npt.ArrayLike, *, limit: int, what: str) -> IndexArray:
-    rows = np.asarray(given)
+def _checked_rows(indices: npt.ArrayLike, *, limit: int, unit: str) -> IndexArray:
+    rows = np.asarray(indices)
     if rows.size and rows.dtype.kind not in "iu":
-        raise TypeError(f"indices are {rows.dtype}, not integers; for a mask pass numpy.flatnonzero(mask)")
+        raise TypeError(
+            f"expected integer indices, got {rows.dtype}; for a mask pass numpy.flatnonzero(mask)"
+        )
     if rows.ndim != 1:
-        raise TypeError(f"indices of shape {rows.shape} must be a vector")
+        raise TypeError(f"expected indices of shape (n,), got {rows.shape}")
     if rows.size and (rows.min() < 0 or rows.max() >= limit):
-        raise IndexError(f"indices {rows.min()}..{rows.max()} leave the table of {limit} {what}")
+        raise IndexError(f"indices {rows.min()}..{rows.max()} are outside a table of {limit} {unit}")
     return rows.astype(np.int64)
 
 
@@ -479,27 +511,32 @@ def _pair(pair: tuple[int, int]) -> tuple[int, int]:
     return operator.index(a), operator.index(b)
 
 
-def _check_ids(ids: IndexArray, *, low: int, names: Sequence[str], what: str, of: str) -> None:
+def _check_ids(ids: IndexArray, *, low: int, names: Sequence[str], column: str, names_field: str) -> None:
     if len(ids) and not low <= int(ids.min()) <= int(ids.max()) < len(names):
-        raise ValueError(f"{what} {ids.min()}..{ids.max()} leave the {len(names)} {of}")
+        raise ValueError(f"{column} {ids.min()}..{ids.max()} are outside the {len(names)} {names_field}")
 
 
-def _check_distinct(names: Sequence[str], *, what: str) -> None:
+def _check_distinct(names: Sequence[str], *, field_name: str) -> None:
     for name in names:
         if not isinstance(name, str) or not name:
-            raise ValueError(f"{what} holds {name!r}; every name must be a string that is not empty")
-    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
-        raise ValueError(f"{what} holds {twice[:5]} more than once; names must differ")
+            raise ValueError(f"{field_name} has {name!r}; every name must be a non-empty string")
+    duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
+    if duplicates:
+        raise ValueError(f"{field_name} has duplicates {duplicates[:5]}; names must be unique")
 
 
 def _check_paths(paths: TextColumn) -> None:
-    """Find unsafe paths by looking at all bytes at once; only suspects are looked at one by one."""
-    data, starts = paths.data, paths.offsets[:-1]
-    suspect = np.diff(paths.offsets) == 0
+    """Raise UnsafePathError for the first unsafe path."""
+    # A search over all bytes at once picks the suspects; only these few are decoded and checked one by one.
+    data = paths.data
+    is_suspect = np.diff(paths.offsets) == 0
     if data.size:
-        suspect |= data[np.minimum(starts, data.size - 1)] == ord("/")
-        dots = np.flatnonzero((data[1:] == ord(".")) & (data[:-1] == ord(".")))
-        odd = np.concatenate([np.flatnonzero((data == 0) | (data == ord("\\"))), dots])
-        suspect[np.searchsorted(paths.offsets, odd, side="right") - 1] = True
-    for row in np.flatnonzero(suspect):
+        # An empty path at the end starts behind the last byte.
+        starts = np.minimum(paths.offsets[:-1], data.size - 1)
+        is_suspect |= data[starts] == ord("/")
+        double_dots = np.flatnonzero((data[1:] == ord(".")) & (data[:-1] == ord(".")))
+        bad_chars = np.flatnonzero((data == 0) | (data == ord("\\")))
+        positions = np.concatenate([bad_chars, double_dots])
+        is_suspect[np.searchsorted(paths.offsets, positions, side="right") - 1] = True
+    for row in np.flatnonzero(is_suspect):
         check_relative(paths[int(row)])

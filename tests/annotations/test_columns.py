@@ -51,11 +51,11 @@ def test_arrays_are_read_only_also_after_pickling():
 @pytest.mark.parametrize("offsets", [[], [1, 2], [0, 2, 1, 3], [0, 2], [0, 4]])
 def test_offsets_that_do_not_fit_are_refused(offsets):
     with pytest.raises(ValueError, match="must start at 0"):
-        check_offsets(np.array(offsets, dtype=np.int64), total=3, what="rows")
+        check_offsets(np.array(offsets, dtype=np.int64), total=3, name="rows")
 
 
 def test_columns_of_other_types_are_refused():
-    with pytest.raises(ValueError, match=r"offsets of a TextColumn is int32 .* not a vector of int64"):
+    with pytest.raises(ValueError, match=r"offsets of a TextColumn must be a vector of int64, got int32"):
         TextColumn(np.zeros(1, dtype=np.int32), np.zeros(0, dtype=np.uint8))
 
 

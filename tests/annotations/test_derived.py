@@ -44,11 +44,11 @@ def test_selected_images_have_the_objects_they_had(indices):
 @pytest.mark.parametrize(
     ("indices", "error", "words"),
     [
-        ([3], IndexError, "leave the table of 3 images"),
-        ([-1], IndexError, "leave"),
+        ([3], IndexError, "outside a table of 3 images"),
+        ([-1], IndexError, "outside"),
         ([True, False, True], TypeError, "flatnonzero"),
-        ([0.0], TypeError, "not integers"),
-        ([[0]], TypeError, "vector"),
+        ([0.0], TypeError, "expected integer indices"),
+        ([[0]], TypeError, "shape"),
     ],
 )
 def test_select_refuses_what_it_cannot_mean(indices, error, words):
@@ -88,7 +88,7 @@ def test_classes_are_renumbered_by_name_and_travel_as_a_reference(three_images, 
         assert again.class_names == ("owl", "dog", "cat")
         assert again.labels.tolist() == one.labels.tolist()
         assert len(pickle.dumps(one)) < 700
-    with pytest.raises(ValueError, match=r"lack \['dog'\]"):
+    with pytest.raises(ValueError, match=r"lacks .*\['dog'\]"):
         table.with_class_names(["cat"])
 
 
@@ -131,10 +131,10 @@ def test_asked_objects_come_in_the_asked_order(rows):
 @pytest.mark.parametrize(
     ("rows", "error", "words"),
     [
-        ([3], IndexError, "leave the table of 3 objects"),
-        ([-1], IndexError, "leave"),
+        ([3], IndexError, "outside a table of 3 objects"),
+        ([-1], IndexError, "outside"),
         ([True, False, True], TypeError, "flatnonzero"),
-        (1, TypeError, "vector"),
+        (1, TypeError, "shape"),
     ],
 )
 def test_objects_that_are_not_there_are_refused(rows, error, words):

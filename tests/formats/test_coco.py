@@ -267,6 +267,6 @@ def test_wrong_arguments_are_refused(coco):
         coco.read(schema="face_5", keypoints=False)
     with pytest.raises(ValueError, match="num_workers=-1"):
         coco.read(num_workers=-1)
-    with pytest.raises(TypeError, match="not one string"):
+    with pytest.raises(TypeError, match="not a string"):
         coco.read(class_names="x")
     np.testing.assert_array_equal(coco.read().offsets, [0, 0])

@@ -175,7 +175,7 @@ def test_an_object_that_would_take_too_long_to_draw_is_malformed(tmp_path):
     annotations = [annotation(1, [SQUARE]), annotation(2, [SQUARE, zigzag]), annotation(3, [zigzag[:1200]])]
     data = {"images": [image], "categories": [{"id": 90, "name": "cat"}], "annotations": annotations}
     (tmp_path / "a.json").write_text(json.dumps(data))
-    words = r"a\.json:1: object 1: 1104 points .* cross 4400004 rows .* MAX_ROW_CROSSINGS=4194304"
+    words = r"a\.json:1: object 1: .* 1104 points .* cross 4400004 rows .* MAX_ROW_CROSSINGS=4194304"
     with pytest.raises(AnnotationError, match=words):
         read(tmp_path)
     table = read(tmp_path, policy={"missing_image": "keep", "malformed": "drop"})

@@ -45,7 +45,7 @@ def test_a_split_is_a_folder_and_takes_the_classes_of_another(tmp_path):
     train = read(tmp_path, "train", split="train")
     val = read(tmp_path, "val/", class_names=train.class_names, split="val")
     assert (list(val.image_paths), val.labels.tolist(), val.split) == (["val/b/1.png"], [1], "val")
-    with pytest.raises(AnnotationError, match="class 'a' is not among class_names"):
+    with pytest.raises(AnnotationError, match="class 'a' is not in class_names"):
         read(tmp_path, "train", class_names=["b"])
     assert read(tmp_path, "train", class_names=["b"], unknown_class="drop").labels.tolist() == [0]
 

@@ -52,7 +52,9 @@ def test_a_rectangle_is_a_box_and_a_polygon_a_mask(folder):
 def test_a_missing_image_with_another_ending_is_named(folder):
     root = folder(shape("rectangle", "cat", [1, 2], [3, 4]))
     (root / "a.png").rename(root / "a.jpg")
-    with pytest.raises(AnnotationError, match=r"no image 'a\.png', but 'a\.jpg' is, with another ending"):
+    with pytest.raises(
+        AnnotationError, match=r"no image 'a\.png', but 'a\.jpg' exists, with another extension"
+    ):
         read(root)
 
 

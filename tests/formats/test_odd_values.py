@@ -48,7 +48,7 @@ def quick():
 def test_a_polygon_with_an_odd_number_anywhere_is_malformed(rows, place, value):
     polygon = [1.0, 2.0, 9.0, 4.0, 5.0, 6.0]
     polygon[place] = value
-    with pytest.raises(AnnotationError, match="polygon with a coordinate that is not finite or beyond"):
+    with pytest.raises(AnnotationError, match="polygon has a coordinate that is not finite or beyond"):
         rows.object(rows.image("a.jpg"), class_name="x", box=None, polygons=[polygon])
 
 

@@ -101,9 +101,9 @@ def test_a_classified_image_has_the_box_of_the_whole_image(root):
 @pytest.mark.parametrize(
     ("policy", "fields", "kind"),
     [
-        ("missing_image", {"path": "none.jpg"}, "there is no image 'none.jpg'(; `image_dir` is|$)"),
+        ("missing_image", {"path": "none.jpg"}, "there is no image 'none.jpg'(; set `image_dir`|$)"),
         ("unreadable_image", {"path": "text.jpg"}, "the size of 'text.jpg' cannot be read"),
-        ("unknown_class", {"class_name": "dog"}, "class 'dog' is not among"),
+        ("unknown_class", {"class_name": "dog"}, "class 'dog' is not in"),
         (
             "invalid_keypoint",
             {"points": [[1, 2], [np.nan, 3], [4, 1e39]]},
@@ -115,7 +115,7 @@ def test_a_classified_image_has_the_box_of_the_whole_image(root):
             "1 point is outside the image of 60 x 50: 'r'",
         ),
         ("non_finite", {"box": (0, 0, np.inf, 5)}, r"box \[0.0, 0.0, inf, 5.0\] is not finite"),
-        ("swapped", {"box": (30, 2, 1, 40)}, "has its corners exchanged"),
+        ("swapped", {"box": (30, 2, 1, 40)}, "has its corners swapped"),
         ("out_of_image", {"box": (0, 0, 60, 50.5)}, r"reaches beyond the image \(image 60 x 50\)"),
         ("degenerate", {"box": (5, 5, 5, 9)}, "has no area"),
         (
@@ -304,9 +304,9 @@ def test_rows_of_two_processes_are_those_of_one(root):
 
 
 def test_wrong_calls_of_a_reader_are_refused(root):
-    with pytest.raises(ValueError, match="must be those of 0 names"):
+    with pytest.raises(ValueError, match="for 0 names"):
         add(make(root, schema=None), points=POINTS)
     with pytest.raises(ValueError, match=r"points \(2, 2\)"):
         add(make(root), points=POINTS[:2])
-    with pytest.raises(ValueError, match="a box has 4 numbers"):
+    with pytest.raises(ValueError, match="expected a box of 4 numbers"):
         add(make(root), box=(1, 2, 3))

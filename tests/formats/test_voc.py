@@ -248,7 +248,7 @@ def test_missing_folders_and_splits_say_what_there_is(three_images):
     [
         ({"class_names": []}, ValueError, "at least one"),
         ({"class_names": ["a", "a"]}, ValueError, "different"),
-        ({"class_names": "dog"}, TypeError, "not one string"),
+        ({"class_names": "dog"}, TypeError, "not a string"),
         ({"num_workers": -1}, ValueError, "num_workers=-1"),
     ],
 )

@@ -28,7 +28,9 @@ def contradict(voc):
 
 def test_files_that_contradict_each_other_are_an_error_that_names_the_second(voc):
     contradict(voc)
-    with pytest.raises(AnnotationError, match=r"b\.xml: it lists points q, r, s, where a file before"):
+    with pytest.raises(
+        AnnotationError, match=r"b\.xml: names differ from an earlier file: points q, r, s instead of"
+    ):
         voc.read()
 
 
@@ -58,7 +60,7 @@ def test_each_part_of_a_schema_is_compared_and_what_is_left_out_is_not(voc, firs
     voc.add("c", before="<schema/>")
     assert len(voc.read().report) == 0
     voc.add("d", before=f"<schema>{second}</schema>")
-    with pytest.raises(AnnotationError, match=r"d\.xml: it lists .*ReadPolicy\(schema_mismatch"):
+    with pytest.raises(AnnotationError, match=r"d\.xml: names differ .*ReadPolicy\(schema_mismatch"):
         voc.read()
 
 

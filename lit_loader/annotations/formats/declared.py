@@ -1,4 +1,4 @@
-"""Names of classes, points and attributes of a whole set, out of what each of its files lists."""
+"""Merge the class, point and attribute names that the files of a data set list."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from lit_loader.annotations.problems import shorten
 
 __all__ = ["mirrored_by_name", "unite", "unite_keypoints"]
 
+# "left" as a word of its own: left_eye, eyeLeft, LEFT-EYE, but not "cleft".
 _LEFT: Final = re.compile(r"(?<![a-zA-Z])left|(?<=[a-z0-9])Left|(?<![a-zA-Z])Left|(?<![a-zA-Z])LEFT")
 
 
 def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointSchema | None) -> Declared:
-    """Return the names of a set: what is given, then what files list, then what occurs besides, sorted.
+    """Return the names of a data set: the caller's, then those that files list, then others that occur, sorted.
 
     Args:
-        rows: What was read. A file that lists other names than one before is a problem of the kind ``schema_mismatch``.
-        class_names: The classes as the caller gives them, to which none is added, or None.
-        keypoints: The points as the caller gives them, or None.
+        rows: Rows of all files. A file that lists other names than an earlier one is a problem of the kind
+            ``schema_mismatch``.
+        class_names: The caller's classes, to which none is added, or None.
+        keypoints: The caller's schema, or None.
     """
-    classes, schemas = dict.fromkeys(class_names or ()), [] if keypoints is None else [keypoints]
-    values: dict[str, dict[str, None]] = {}
+    classes = dict.fromkeys(class_names or ())
+    schemas = [] if keypoints is None else [keypoints]
+    values_by_attribute: dict[str, dict[str, None]] = {}
     first_classes: tuple[str, ...] = ()
     first_values: dict[str, tuple[str, ...]] = {}
     files = list(rows.files)
-    for declared, numbers in rows.declared.items():
+    for declared, file_numbers in rows.declared.items():
         differences: list[str] = []
         if class_names is None and declared.class_names:
             first_classes = first_classes or declared.class_names
@@ -38,80 +41,93 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
             schemas.append(declared.keypoints)
             _compare("points", schemas[0].names, declared.keypoints.names, differences)
             if schemas[0].names == declared.keypoints.names and schemas[0] != declared.keypoints:
-                differences.append("other flip pairs or another normalization pair of the points")
-        for name, listed in declared.attributes:
-            first = first_values.setdefault(name, listed)
-            _compare(f"values of attribute {name!r}", first, listed, differences)
-            values.setdefault(name, {}).update(dict.fromkeys(listed))
-        for number in numbers if differences else ():
+                differences.append("different flip pairs or normalization pair")
+        for name, values in declared.attributes:
+            _compare(
+                f"values of attribute {name!r}", first_values.setdefault(name, values), values, differences
+            )
+            values_by_attribute.setdefault(name, {}).update(dict.fromkeys(values))
+        for number in file_numbers if differences else ():
             rows.file = files[number]
-            rows.problem("schema_mismatch", rows.policy.schema_mismatch, f"it lists {'; '.join(differences)}")
-    schema = unite_keypoints(schemas) if schemas else None
-    occurring: dict[str, list[str]] = {}
-    for name, value in rows.attribute_values:
-        occurring.setdefault(name, []).append(value)
+            message = f"names differ from an earlier file: {'; '.join(differences)}"
+            rows.problem("schema_mismatch", rows.policy.schema_mismatch, message)
     if class_names is None:
         classes |= dict.fromkeys(sorted(rows.class_names.keys() - classes))
+    schema = unite_keypoints(schemas) if schemas else None
     if schema is None and rows.layouts:
         schema = mirrored_by_name(tuple(sorted({name for names in rows.layouts for name in names})))
-    attributes = {
-        name: (*values.get(name, ()), *sorted(set(occurring.get(name, ())) - values.get(name, {}).keys()))
-        for name in (*values, *sorted(occurring.keys() - values))
-    }
-    written = len(rows.objects.attribute_rows)
-    rows.check_cells("attributes", names=len(attributes), written=written)
+    # Sorting the pairs sorts both the attributes that no file lists and the values that no file lists.
+    for name, value in sorted(rows.attribute_values):
+        values_by_attribute.setdefault(name, {}).setdefault(value)
+    # Checked here, before any column of the table is allocated.
+    num_values = len(rows.objects.attribute_rows)
+    rows.check_cells("attributes", num_names=len(values_by_attribute), num_values=num_values)
     if schema is not None:
-        rows.check_cells("keypoints", names=len(schema.names), written=len(rows.objects.visibility))
+        rows.check_cells("keypoints", num_names=len(schema.names), num_values=len(rows.objects.visibility))
     ids: dict[str, int] = {}
     for declared in rows.declared:
+        # Not strict: a file may list classes without ids.
         ids |= dict(zip(declared.class_names, declared.class_ids, strict=False))
     return Declared(
         class_names=tuple(classes),
         class_ids=tuple(ids[name] for name in classes) if ids.keys() >= set(classes) else (),
         keypoints=schema,
-        attributes=tuple(attributes.items()),
+        attributes=tuple((name, tuple(values)) for name, values in values_by_attribute.items()),
     )
 
 
 def unite_keypoints(schemas: Sequence[KeypointSchema]) -> KeypointSchema:
-    """Return the points of all schemas, each name once, in order of the first occurrence.
+    """Return the points of all schemas, each name once, in the order of first occurrence.
 
-    A flip pair of a later schema is taken unless one of its points is in a pair already; the first
-    normalization_pair is taken.
+    A flip pair of a later schema is added unless one of its points is in a pair already. The first normalization_pair
+    is used.
 
     Args:
-        schemas: At least one.
+        schemas: At least one schema.
     """
     names = tuple(dict.fromkeys(name for schema in schemas for name in schema.names))
-    places = {name: place for place, name in enumerate(names)}
-    united = [(places[each.names[a]], places[each.names[b]]) for each in schemas for a, b in each.flip_pairs]
-    scales = [(each.names, each.normalization_pair) for each in schemas if each.normalization_pair]
-    pair = None
-    if scales:
-        first, (a, b) = scales[0]
-        pair = places[first[a]], places[first[b]]
-    return KeypointSchema(names=names, flip_pairs=_disjoint(united), normalization_pair=pair)
+    positions = {name: position for position, name in enumerate(names)}
+    flip_pairs = []
+    normalization_pairs = []
+    for schema in schemas:
+        flip_pairs += [(positions[schema.names[a]], positions[schema.names[b]]) for a, b in schema.flip_pairs]
+        if schema.normalization_pair:
+            a, b = schema.normalization_pair
+            normalization_pairs.append((positions[schema.names[a]], positions[schema.names[b]]))
+    return KeypointSchema(
+        names=names,
+        flip_pairs=_disjoint(flip_pairs),
+        normalization_pair=normalization_pairs[0] if normalization_pairs else None,
+    )
 
 
 def mirrored_by_name(names: tuple[str, ...]) -> KeypointSchema:
-    """Return a schema whose flip pairs are the names that differ in the words left and right alone."""
-    places = {name: place for place, name in enumerate(names)}
-    words = {"left": "right", "Left": "Right", "LEFT": "RIGHT"}
-    mirrored = (_LEFT.sub(lambda match: words[match[0]], name, count=1) for name in names)
-    pairs = ((place, places.get(other, place)) for place, other in enumerate(mirrored))
-    return KeypointSchema(names=names, flip_pairs=_disjoint((a, b) for a, b in pairs if a != b))
+    """Return a schema that pairs the names that differ only in the words left and right."""
+    positions = {name: position for position, name in enumerate(names)}
+    opposites = {"left": "right", "Left": "Right", "LEFT": "RIGHT"}
+    pairs = []
+    for position, name in enumerate(names):
+        mirrored_name = _LEFT.sub(lambda match: opposites[match[0]], name, count=1)
+        mirrored_position = positions.get(mirrored_name, position)
+        if mirrored_position != position:
+            pairs.append((position, mirrored_position))
+    return KeypointSchema(names=names, flip_pairs=_disjoint(pairs))
 
 
 def _disjoint(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return pairs without those of which a point is in a pair before."""
-    found: dict[int, tuple[int, int]] = {}
+    """Return the pairs without those that share a point with an earlier pair."""
+    pair_of_point: dict[int, tuple[int, int]] = {}
     for a, b in pairs:
-        if a not in found and b not in found:
-            found[a] = found[b] = (a, b)
-    return tuple(dict.fromkeys(found.values()))
+        if a not in pair_of_point and b not in pair_of_point:
+            pair_of_point[a] = (a, b)
+            pair_of_point[b] = (a, b)
+    return tuple(dict.fromkeys(pair_of_point.values()))
 
 
-def _compare(what: str, first: tuple[str, ...], other: tuple[str, ...], differences: list[str]) -> None:
-    if first and first != other:
-        listed, before = (shorten(", ".join(names[:120]), 120) for names in (other, first))
-        differences.append(f"{what} {listed}, where a file before lists {before}")
+def _compare(kind: str, first: tuple[str, ...], names: tuple[str, ...], differences: list[str]) -> None:
+    """Add a sentence to ``differences`` if a file lists other names than the first file with such names."""
+    if first and first != names:
+        # At most 120 names are joined, because a file may list millions.
+        listed = shorten(", ".join(names[:120]), 120)
+        first_listed = shorten(", ".join(first[:120]), 120)
+        differences.append(f"{kind} {listed} instead of {first_listed}")

@@ -1,19 +1,19 @@
-"""Readers: from the files of one format to an `AnnotationTable`, by one way for all formats.
+"""Read the files of one format into an `AnnotationTable`, by the same steps for all formats.
 
 NOTE [One read]
-    inputs    `Reader.inputs` names the files of a set, with nothing opened.
-    cache     A table that was made of the same files with the same options is opened instead of reading them.
-    rows      `Reader.read` adds what each file holds to `Rows`; many files are read by several processes.
-    table     `build_table` looks the images up, applies the `ReadPolicy` and fills the columns.
+    inputs    `Reader.inputs` lists the files of a set without opening them.
+    cache     If a table of the same files and options is in the cache, it is opened instead of reading the files.
+    rows      `Reader.read` adds the content of each file to `Rows`; several processes read many files.
+    table     `build_table` looks up the images, applies the `ReadPolicy` and fills the columns.
 
 NOTE [When a cached table is stale]
-    A table is kept under a key of its format, its options, and name, size and time of each annotation file. Images are
-    not part of the key, so pictures that are written below the root change nothing, unless the images of a folder are
-    what is read: then their names are part of it. Images whose size was read from
-    their header, those that were missing, and those that EXIF turns away from the stated size decide the table's
-    content: it keeps a stamp of each, and is made anew if one of them has changed. A table from which the policy has
-    dropped images is not kept, because they may come. An image that agreed with its stated size when the table was made
-    has no stamp, as a look at each would cost every start of a run: data sets refuse one that is turned later.
+    The cache key consists of the format, its options, and name, size and time of each annotation file. Images are not
+    part of it, so new pictures under the root change nothing, unless the set is defined by a folder of images: then
+    their names are part of the key. The table's content depends on images whose size was read from the header, that
+    were missing, or that EXIF turns away from their stated size. The table holds a stamp of each of these, and is
+    rebuilt if one has changed. A table from which the policy dropped images is not cached, because the images may
+    appear later. An image that agreed with its stated size has no stamp, because checking all images would delay every
+    start of a run; data sets refuse such an image when they load it, if it was turned since.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ _OTHER_FORMATS: Final = {
     rb"\ANAME_ID,X,": "VGGFace2 CSV: keypoints_csv reads it with box_columns=X,Y,W,H and box_format=xywh",
     rb"\ANAME_ID,P1X,": "VGGFace2 CSV: keypoints_csv reads it with schema=face_5",
     rb"\Ascorer,": _DEEPLABCUT,
-    rb"\A\x89HDF\r\n": "an HDF5 file: of DeepLabCut, read the CSV file with the same name",
+    rb"\A\x89HDF\r\n": "an HDF5 file: for DeepLabCut, read the CSV file of the same name",
     rb"\AMATLAB 5\.0 MAT-file": _MPII,
     rb"\A\s*LM3?=\d": _TPS,
     rb"\A(imagesource|gsd):|\A(-?[\d.]+ ){8}[A-Za-z][\w-]* [0-2]\s": _DOTA,
     rb"\A[A-Za-z_]+ -?[\d.]+ -?\d (-?[\d.]+ ){11}-?[\d.]+( -?[\d.]+)?\s": _KITTI,
     rb"\A(\xef\xbb\xbf)?(-?\d+,\s?){8}\S|\A(\d+,? ){4}\"": _ICDAR,
 }
-"""Formats that a file may be taken for another one's: how they begin, and what to do about them."""
+"""Start of a file in another format, as a pattern, and what to do about it."""
 
 _OTHER_FOLDERS: Final = {
     "label_[0-9]": _KITTI,
@@ -94,29 +94,30 @@ _OTHER_FOLDERS: Final = {
     "*.tps": _TPS,
     "labeled-data": _DEEPLABCUT,
 }
-"""Names in the folders of other formats, and the remedies."""
+"""File or folder names that are typical of other formats, as patterns, and what to do about them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """What every reader takes, whatever its format.
+    """Options of every reader, whatever its format.
 
     Args:
-        class_names: Classes in the order of their ids, or None for those that the files list, else for those that
-            occur, sorted.
+        class_names: Classes in the order of their ids, or None for the classes that the files list, and without a
+            list for the classes that occur, sorted.
         split: The table's split, or None for the one that a file names.
         policy: What to do about each kind of problem.
-        cache_dir: Where tables are cached, or None for the user's cache folder.
+        cache_dir: Folder of cached tables, or None for the user's cache folder.
         use_cache: Whether to open the table from the cache and to store it there.
-        trust_cache: Whether to open the table that was read last with these options, with no look at the files. For
-            a process that knows that another one on this machine has just read them. They are read as always if
-            that table is not in the cache.
-        num_workers: Processes that read, or None to decide by the number of files; one file is read in this process.
+        trust_cache: Whether to open the latest table read with these options without checking the files. Meant for a
+            process that knows that another one on this machine has just read them. Without such a table in the cache
+            the files are read as usual.
+        num_workers: Processes that read, or None to decide by the number of files; a single file is read in this
+            process.
         progress: Whether to draw a progress bar on a terminal.
 
     Raises:
-        TypeError: If ``class_names`` is one string.
-        ValueError: If ``class_names`` are empty or not different, or ``num_workers`` is negative.
+        TypeError: If ``class_names`` is a string.
+        ValueError: If ``class_names`` is empty or has duplicates, or ``num_workers`` is negative.
     """
 
     class_names: Sequence[str] | None = None
@@ -130,11 +131,11 @@ class ReadOptions:
 
     def __post_init__(self) -> None:
         if isinstance(self.class_names, str):
-            raise TypeError(f"class_names={self.class_names!r} must be a sequence of names, not one string")
+            raise TypeError(f"class_names={self.class_names!r} must be a sequence of names, not a string")
         if self.class_names is not None:
             names = tuple(self.class_names)
             if not names or len(set(names)) < len(names) or not all(isinstance(n, str) and n for n in names):
-                raise ValueError(f"class_names={names} must be different names, at least one, none empty")
+                raise ValueError(f"class_names={names} must be at least one name, all different, none empty")
             object.__setattr__(self, "class_names", names)
         if self.num_workers is not None and self.num_workers < 0:
             raise ValueError(f"num_workers={self.num_workers} must be None or >= 0")
@@ -145,11 +146,11 @@ class Inputs:
     """The files of a set.
 
     Attributes:
-        files: Paths relative to the root; with name, size and time they make the cache's key.
-        units: What `Reader.read` gets one by one; by default the files.
-        unit_files: Further files, each of which is read by one unit, with `Rows.read_bytes`.
-        split: The split that the name means, if it means one.
-        listed: Images that a folder's listing adds to the set: part of the key by their names alone.
+        files: Paths relative to the root; their names, sizes and times are part of the cache key.
+        units: Arguments of the calls of `Reader.read`, one per call; default: the files.
+        unit_files: Further files, each read by one unit with `Rows.read_bytes`.
+        split: Split that the name stands for, or None.
+        listed: Images that belong to the set because a folder contains them; only their names are part of the key.
     """
 
     files: Sequence[str]
@@ -161,15 +162,15 @@ class Inputs:
 
 @dataclass(frozen=True, kw_only=True)
 class Reader(ABC):
-    """Reads one format. The fields of a subclass, a frozen dataclass with keywords only, are the format's options.
+    """Reader of one format; the fields of a subclass, a frozen keyword-only dataclass, are the format's options.
 
-    A subclass has `format`, `description` and `read`, and is made known by `register_format` or by an entry point of
-    the group ``lit_loader.formats``. Then `read_annotations`, the command line and Hydra have it and its options.
+    A subclass defines `format`, `description` and `read`. Once it is registered by `register_format` or by an entry
+    point of the group ``lit_loader.formats``, `read_annotations`, the command line and Hydra offer it and its options.
 
     Attributes:
         format: The format's name.
-        description: One line, for ``--help``; it explains NAME.
-        version: Raised when the same files give another table, so that cached ones are left aside.
+        description: One line for ``--help`` that explains NAME.
+        version: Increased when the same files give another table, so that tables cached before are ignored.
     """
 
     format: ClassVar[str]
@@ -179,39 +180,39 @@ class Reader(ABC):
     def __post_init__(self) -> None:
         schema = getattr(self, "schema", None)
         if schema is not None and not getattr(self, "keypoints", True):
-            raise ValueError(f"{schema=} names points, and keypoints=False reads none; drop one")
+            raise ValueError(f"{schema=} names points, but keypoints=False reads none; remove one of them")
         self.given_keypoints()
 
     @abstractmethod
     def read(self, rows: Rows, unit: Any) -> None:
-        """Add what one file holds.
+        """Add the content of one unit.
 
         Args:
-            rows: Takes images, objects, problems and declared names. ``rows.file`` is the file if the unit is one.
-            unit: A path relative to the root, or what `inputs` made.
+            rows: Builder of images, objects, problems and declared names; ``rows.file`` is the unit if that is a file.
+            unit: A path relative to the root, or another unit that `inputs` returned.
 
         Raises:
             AnnotationError: If the file is not of this format; with many files the policy decides on it.
         """
 
     def inputs(self, folder: Folder, name: str) -> Inputs:
-        """Return the files of a set; by default the one file of that name."""
+        """Return the files of a set; by default the file called ``name``."""
         return Inputs(files=[name])
 
     def given_keypoints(self) -> KeypointSchema | None:
-        """Return the points of an object if an option names them, else None."""
+        """Return the schema of an object's points if an option sets it, else None."""
         schema = getattr(self, "schema", None)
         return None if schema is None else keypoint_schema(schema)
 
     def find_line(self, root: Path, file: str, index: int) -> int | None:
-        """Return the line of an object by its position in a file, or None; asked only for what is reported."""
+        """Return the line of an object, given its position in a file, or None; called for reported objects only."""
         return None
 
     def lines(self, rows: Rows, name: str) -> Iterator[tuple[int, str]]:
-        """Yield the lines of a text file with their numbers, counted from 1.
+        """Yield the lines of a text file with their numbers, from 1.
 
         Raises:
-            AnnotationError: If it is not text in UTF-8, or has lines of more than 256 KiB.
+            AnnotationError: If the file is not UTF-8 text, or has lines of more than 256 KiB.
         """
         return read_lines(rows.root, name)
 
@@ -220,12 +221,12 @@ class Reader(ABC):
     def read_table(
         self, root: Path | str | Folder, name: str, options: ReadOptions | None = None
     ) -> AnnotationTable:
-        """Return the table of a set, from the cache if it is there.
+        """Return the table of a set, from the cache if possible.
 
         Args:
-            root: The data set's folder; one `Folder` for several sets lists its folders once.
-            name: What to read, relative to the root: a file, a folder or a split, as the format takes it.
-            options: What every format takes.
+            root: Folder of the data set; one `Folder` shared by several sets lists each folder once.
+            name: Set to read, relative to the root: a file, a folder or a split, depending on the format.
+            options: Options that every format has.
 
         Raises:
             AnnotationError: If the annotations cannot be used; names file and line.
@@ -239,38 +240,42 @@ class Reader(ABC):
         make_key = partial(cache_key, reader=self.format, version=self.version, root=folder.root)
         settings = self._settings(name, options)
         request = make_key(settings=settings)
-        last = load_last(folder=cache, request=request, root=folder.root) if options.trust_cache else None
-        if last is not None:
-            return last
+        if options.trust_cache:
+            table = load_last(folder=cache, request=request, root=folder.root)
+            if table is not None:
+                return table
         inputs = self._checked_inputs(folder, name)
         settings["listed"] = inputs.listed
-        files, unit_files = inputs.files, inputs.unit_files
-        if inputs.units is None:
-            files, unit_files = (), inputs.files
+        files = inputs.files
+        unit_files = inputs.unit_files
+        if inputs.units is None:  # every file is a unit
+            files = ()
+            unit_files = inputs.files
         make_key = partial(make_key, settings=settings, files=[*files, *unit_files])
         stamps = [number for file in files for number in folder.stamp(file)]
         was_known = was_read(folder=cache, request=request)
         if was_known:
             stamps += [number for file in unit_files for number in folder.stamp(file)]
-            key = make_key(stamps=stamps)
-            kept = load_unchanged(folder=cache, key=key, request=request, root=folder.root)
-            if kept is not None:
-                return kept
-        # A file that there is nothing to compare with is stamped by the process that reads it.
+            table = load_unchanged(
+                folder=cache, key=make_key(stamps=stamps), request=request, root=folder.root
+            )
+            if table is not None:
+                return table
+        # On a first read there is no key to compare, so each file is stamped by the process that reads it. This saves
+        # a pass over all files.
         table, rows = self._build(folder, inputs, options, stamp=not was_known)
-        stamps_read = [] if was_known else rows.stamps_of(unit_files)
-        if stamps_read is None or not _has_all_images(table):
+        unit_stamps = [] if was_known else rows.stamps_of(unit_files)
+        if unit_stamps is None or not _has_all_images(table):
             return table
-        key = make_key(stamps=stamps + stamps_read)
-        return keep(table, folder=cache, key=key, request=request)
+        return keep(table, folder=cache, key=make_key(stamps=stamps + unit_stamps), request=request)
 
     def _checked_inputs(self, folder: Folder, name: str) -> Inputs:
-        """Return the files of a set; an error says if the folder is of another format."""
+        """Return the files of a set; an error names the format that the folder seems to have."""
         with _other_format_named(self.format, folder, name):
             return self.inputs(folder, name)
 
     def _settings(self, name: str, options: ReadOptions) -> dict[str, Any]:
-        """Return all that changes the table, as plain values."""
+        """Return every setting that changes the table, as plain values."""
         schema = self.given_keypoints()
         return {
             "name": name,
@@ -286,27 +291,28 @@ class Reader(ABC):
     ) -> tuple[AnnotationTable, Rows]:
         units = inputs.files if inputs.units is None else inputs.units
         names = [*inputs.files[:3], *inputs.unit_files[:3]]
+        read = partial(
+            _read_chunk,
+            reader=self,
+            root=folder.root,
+            options=options,
+            is_single=len(units) == 1,
+            stamp=stamp,
+        )
         with (
             status_spinner(f"Reading {shorten(', '.join(names[:3]))}", progress=options.progress),
             _other_format_named(self.format, folder),
         ):
-            parts = iter_chunks(
-                partial(
-                    _read_chunk,
-                    reader=self,
-                    root=folder.root,
-                    options=options,
-                    is_one=len(units) == 1,
-                    stamp=stamp,
-                ),
+            chunks = iter_chunks(
+                read,
                 units,
                 num_workers=options.num_workers if len(units) > 1 else 0,
                 progress=options.progress,
                 description="Reading annotations",
             )
-            rows = next(parts, None) or Rows(folder.root, options.policy, options.class_names)
-            for part in parts:
-                rows.join(part)
+            rows = next(chunks, None) or Rows(folder.root, options.policy, options.class_names)
+            for chunk in chunks:
+                rows.join(chunk)
             table = build_table(
                 rows,
                 folder,
@@ -320,7 +326,7 @@ class Reader(ABC):
 
 
 def _read_chunk(
-    units: Sequence[Any], *, reader: Reader, root: Path, options: ReadOptions, is_one: bool, stamp: bool
+    units: Sequence[Any], *, reader: Reader, root: Path, options: ReadOptions, is_single: bool, stamp: bool
 ) -> Rows:
     rows = Rows(root, options.policy, options.class_names)
     if stamp:
@@ -329,13 +335,15 @@ def _read_chunk(
     for unit in units:
         rows.file = unit if isinstance(unit, str) else ""
         if stamp and rows.file:
-            with suppress(OSError, ValueError):  # to read it tells the reason
+            # A file that cannot be stamped cannot be read either, and reading it reports the reason.
+            with suppress(OSError, ValueError):
                 rows.put_stamp(*file_stamp(f"{root}/{unit}"))
         try:
             reader.read(rows, unit)
         except AnnotationError as error:
-            decided = error is rows.raised or options.policy.malformed == "raise"
-            if decided or is_one or isinstance(error, UnsafePathError):
+            # A single file has nothing to fall back on, so the policy may not drop it.
+            is_fatal = is_single or isinstance(error, UnsafePathError)
+            if is_fatal or error is rows.raised or options.policy.malformed == "raise":
                 raise
             rows.malformed(error.message, line=error.line)
     return rows
@@ -349,22 +357,24 @@ def _has_all_images(table: AnnotationTable) -> bool:
 
 @contextmanager
 def _other_format_named(format: str, folder: Folder, name: str = ".") -> Iterator[None]:
-    """Add to an error the format of its file or of the folder, if that is a known other one."""
+    """Extend an AnnotationError by the format that its file or the folder seems to have, if it is a known one."""
     try:
         yield
     except AnnotationError as error:
-        path, start = Path(error.path or ""), b""
+        path = Path(error.path or "")
+        start = b""
         if path.is_file():
             with suppress(OSError), path.open("rb") as file:
                 start = file.read(4096)
-        for pattern, found in _OTHER_FORMATS.items():
-            if f"'{format}'" not in found and re.search(pattern, start):
-                message = f"this is {found} (as {format!r}: {error.message})"
+        for pattern, remedy in _OTHER_FORMATS.items():
+            if f"'{format}'" not in remedy and re.search(pattern, start):
+                message = f"this is {remedy} (as {format!r}: {error.message})"
                 raise type(error)(message, path=error.path, line=error.line) from None
         if not path.is_file() and not isinstance(error, UnsafePathError):
+            parents = (".", name, posixpath.relpath(path, folder.root))
+            entries = _entries(folder, parents)
             for name_pattern, remedy in _OTHER_FOLDERS.items():
-                names = (".", name, posixpath.relpath(path, folder.root))
-                entry = next(iter(fnmatch.filter(_entries(folder, names), name_pattern)), None)
+                entry = next(iter(fnmatch.filter(entries, name_pattern)), None)
                 if entry is not None and f"'{format}'" not in remedy:
                     message = f"{error.message}; {entry!r} is there: {remedy}"
                     raise type(error)(message, path=error.path, line=error.line) from None
@@ -372,17 +382,18 @@ def _other_format_named(format: str, folder: Folder, name: str = ".") -> Iterato
 
 
 def _entries(folder: Folder, parents: Iterable[str]) -> list[str]:
-    """Return the names of files and folders in some folders, relative to the root."""
+    """Return the names of the files and folders in some folders given relative to the root."""
     entries: list[str] = []
     for parent in dict.fromkeys(map(posixpath.normpath, parents)):
-        with suppress(AnnotationError):  # a folder that cannot be listed has its own error
+        with suppress(AnnotationError):  # the error being explained is more useful
             entries += [*folder.files(parent), *folder.folders(parent)]
     return entries
 
 
 def _plain(value: Any) -> Any:
+    """Return an option's value as JSON data, mappings as lists of pairs because their order counts."""
     if isinstance(value, Mapping):
-        return [[_plain(key), _plain(part)] for key, part in value.items()]
+        return [[_plain(key), _plain(item)] for key, item in value.items()]
     if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
+        return [_plain(item) for item in value]
     return value

@@ -1,6 +1,6 @@
-"""From `Rows` to an `AnnotationTable`: images are looked up, the policy is applied, columns are filled.
+"""Convert `Rows` to an `AnnotationTable`: look up images, apply the policy, fill the columns.
 
-Objects are checked some ten thousand at a time, with numpy.
+Objects are checked in chunks of some ten thousand, with numpy.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ __all__ = ["build_table", "point_boxes"]
 
 _CHUNK_ROWS: Final = 65_536
 _CHUNK_POINTS: Final = 2**20
-_SHOWN_POINTS: Final = 3
-_LEAST_SIDE: Final = 0.1
-_MAX_UNKNOWN_HEIGHT: Final = 2**16  # of an image without a size, in pixels
+_MAX_MESSAGE_POINTS: Final = 3
+_MIN_SIDE_RATIO: Final = 0.1
+_MAX_UNKNOWN_HEIGHT: Final = 2**16  # assumed rows of pixels of an image without a size
 _Mask: TypeAlias = npt.NDArray[np.bool_]
 _all = partial(np.logical_and.reduce, axis=-1)
 _any = partial(np.logical_or.reduce, axis=-1)
 _Message: TypeAlias = Callable[[int], str]
+"""Function of an object's row that returns the message for it; called for reported objects only."""
 
 
 def build_table(
@@ -47,15 +48,15 @@ def build_table(
     num_workers: int | None = None,
     progress: bool = True,
 ) -> AnnotationTable:
-    """Return the table of what readers found.
+    """Return the table of all rows that readers added.
 
     Args:
-        rows: What they found; the report is completed.
-        folder: The data set's folder.
-        class_names: The classes in the order of their ids, or None for those that files list or that occur.
-        keypoints: The points of an object, or None for those that files list or that occur.
+        rows: Rows of all files; problems are added to their report.
+        folder: Folder of the data set.
+        class_names: Classes in the order of their ids, or None for the classes that files list or that occur.
+        keypoints: Schema of an object's points, or None for the points that files list or that occur.
         split: The table's split, or None for the one that a file names.
-        num_workers: Processes that read the headers of images, or None to decide by their number.
+        num_workers: Processes that read image headers, or None to decide by their number.
         progress: Whether to draw a progress bar on a terminal.
 
     Raises:
@@ -67,50 +68,62 @@ def build_table(
     images.read_sizes(num_workers=num_workers, progress=progress)
     objects = _Objects(rows, images, declared)
     boxes = objects.check()
-    kept = np.flatnonzero(objects.keep)
-    kept = kept[np.argsort(objects.images[kept], kind="stable")]
-    of_table = np.flatnonzero(images.keep)
-    counts = np.bincount(objects.images[kept], minlength=len(images.keep))[of_table]
-    flags = rows.objects.rows()["flags"][kept]
-    points: dict[str, Any] = {}
-    if declared.keypoints is not None:
-        points = {"keypoints": objects.points[kept], "visibility": objects.visibility[kept]}
-        points |= declared.keypoints.columns()
-    paths, ids = ([column[i] for i in of_table.tolist()] for column in (images.paths, rows.images.ids))
+    object_rows = np.flatnonzero(objects.keep)
+    # Stable, so that the objects of an image stay in the order of the files.
+    object_rows = object_rows[np.argsort(objects.images[object_rows], kind="stable")]
+    image_rows = np.flatnonzero(images.keep)
+    object_counts = np.bincount(objects.images[object_rows], minlength=len(images.keep))[image_rows]
+    stamps = images.stamps[image_rows]
     return AnnotationTable(
         root=folder.root,
-        image_paths=paths,
-        image_ids=None if ids == paths else ids,
-        image_stamps=images.stamps[of_table] if images.stamps[of_table].any() else None,
+        image_stamps=stamps if stamps.any() else None,
         class_names=declared.class_names,
         category_ids=declared.class_ids or None,
-        source_ids=_padded(rows.images.source_ids, np.int64, -1, len(images.keep), of_table),
-        object_ids=_padded(rows.objects.object_ids, np.int64, -1, len(objects.keep), kept),
-        areas=_padded(rows.objects.areas, np.float32, np.nan, len(objects.keep), kept),
-        masks=None if objects.masks is None else objects.masks.take(kept),
-        widths=images.sizes[of_table, 0],
-        heights=images.sizes[of_table, 1],
-        offsets=offsets_of(counts),
-        boxes=boxes[kept],
-        labels=objects.labels[kept],
-        difficult=(flags & 1) > 0,
-        truncated=(flags & 2) > 0,
-        occluded=(flags & 4) > 0,
-        crowd=(flags & 8) > 0,
-        attributes=_attributes(rows, declared.attributes, kept),
+        masks=None if objects.masks is None else objects.masks.take(object_rows),
+        widths=images.sizes[image_rows, 0],
+        heights=images.sizes[image_rows, 1],
+        offsets=offsets_of(object_counts),
+        boxes=boxes[object_rows],
+        labels=objects.labels[object_rows],
+        attributes=_attributes(rows, declared.attributes, object_rows),
         split=rows.split if split is None else split,
         report=rows.report,
-        **points,
+        **_names_and_ids(rows, images, image_rows),
+        **_object_values(rows, object_rows),
+        **objects.keypoint_columns(object_rows),
     )
+
+
+def _names_and_ids(rows: Rows, images: _Images, image_rows: npt.NDArray[np.intp]) -> dict[str, Any]:
+    """Return the columns by which images are named."""
+    numbers = image_rows.tolist()
+    paths = [images.paths[number] for number in numbers]
+    ids = [rows.images.ids[number] for number in numbers]
+    source_ids = _padded(rows.images.source_ids, np.int64, -1, len(images.keep), image_rows)
+    return {"image_paths": paths, "image_ids": None if ids == paths else ids, "source_ids": source_ids}
+
+
+def _object_values(rows: Rows, object_rows: npt.NDArray[np.intp]) -> dict[str, Any]:
+    """Return the columns of flags, ids and areas, which the table takes from the rows unchanged."""
+    count = len(rows.objects)
+    flags = rows.objects.rows()["flags"][object_rows]
+    return {
+        "difficult": (flags & 1) > 0,
+        "truncated": (flags & 2) > 0,
+        "occluded": (flags & 4) > 0,
+        "crowd": (flags & 8) > 0,
+        "object_ids": _padded(rows.objects.object_ids, np.int64, -1, count, object_rows),
+        "areas": _padded(rows.objects.areas, np.float32, np.nan, count, object_rows),
+    }
 
 
 def point_boxes(
     points: npt.NDArray[np.float32], visibility: npt.NDArray[np.uint8], sizes: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.float64], _Mask]:
-    """Return the boxes around points, wide and high enough to train on.
+    """Return boxes around points, wide and high enough to train on.
 
-    A side is at least a tenth of the longer side, and the box of a single point a tenth of the image's shorter side
-    (one pixel if the size is unknown); a shorter side grows around its centre.
+    A side shorter than a tenth of the longer side grows to that length around its centre. The box of a single point
+    gets sides of a tenth of the image's shorter side, or of one pixel if the image size is unknown.
 
     Args:
         points: Shape ``(num_objects, num_points, 2)``, pixels.
@@ -118,137 +131,155 @@ def point_boxes(
         sizes: Width and height of each object's image, shape ``(num_objects, 2)``, 0 if unknown.
 
     Returns:
-        float64 ``(num_objects, 4)``, xyxy, zeros without a present point; which boxes have a side that grew.
+        float64 ``(num_objects, 4)``, xyxy, zeros if no point is present; bool ``(num_objects,)``, True where a side
+        grew.
     """
     present = (visibility > 0)[..., None]
     low = np.where(present, points, np.inf).min(axis=1).astype(np.float64)
     high = np.where(present, points, -np.inf).max(axis=1).astype(np.float64)
     is_empty = ~_any(present[..., 0])
-    low[is_empty] = high[is_empty] = 0.0
+    low[is_empty] = 0.0
+    high[is_empty] = 0.0
     sides = high - low
     longer = sides.max(axis=1)
-    least = _LEAST_SIDE * np.where(longer > 0, longer, sizes.min(axis=1))
-    least = np.where(is_empty, 0.0, np.where(least > 0, least, 1.0))[:, None]
-    is_short = sides < least
-    growth = np.where(is_short, (least - sides) / 2, 0.0)
+    min_sides = _MIN_SIDE_RATIO * np.where(longer > 0, longer, sizes.min(axis=1))
+    min_sides = np.where(is_empty, 0.0, np.where(min_sides > 0, min_sides, 1.0))[:, None]
+    is_short = sides < min_sides
+    growth = np.where(is_short, (min_sides - sides) / 2, 0.0)
     return np.hstack([low - growth, high + growth]), _any(is_short)
 
 
 class _Images:
-    """The images of `Rows`, looked up in their folders; several rows of one file become one image.
+    """Image rows resolved to files; several rows of the same file become one image.
 
     Attributes:
-        paths: Relative to the root, as found; where nothing was found, as the annotations have them.
+        paths: Path of the image file relative to the root; as in the annotations if there is no such file.
         sizes: Width and height, shape ``(num_images, 2)``, 0 if unknown.
-        keep: Whether the image is in the table, shape ``(num_images,)``.
-        united: For each row the first one of the same image, shape ``(num_images,)``.
-        stamps: `image_stamp` of each image whose header was read, or that is missing; else 0. Shape ``(num_images,)``.
+        keep: True if the image is in the table, shape ``(num_images,)``.
+        first_rows: Number of the first row of the same file, shape ``(num_images,)``.
+        stamps: `image_stamp` of each image whose header was read or that is missing, else 0. Shape ``(num_images,)``.
     """
 
     def __init__(self, rows: Rows, folder: Folder) -> None:
-        self._rows, self._folder = rows, folder
+        self._rows = rows
+        self._folder = folder
+        self._files = list(rows.files)
+        count = len(rows.images.paths)
         self.paths = list(rows.images.paths)
-        count = len(self.paths)
         self.sizes = as_array(rows.images.sizes, np.int32).reshape(-1, 2).copy()
         self.keep: _Mask = np.ones(count, dtype=np.bool_)
-        self.united = np.arange(count)
+        self.first_rows = np.arange(count)
         self.stamps = np.zeros(count, dtype=np.int64)
         self._exists: _Mask = np.ones(count, dtype=np.bool_)
-        self._files = list(rows.files)
-        number_of: dict[str, int] = {}
-        names = rows.images.file_names
-        images = folder.find_images(rows.images.paths, map(bool, names))
         self._missing: list[int] = []
-        for number, (stated, files) in enumerate(zip(names, images, strict=True)):
-            found = files[0] if files else ""
-            if len(files) != 1 or (stated and not found.endswith(f"/{stated}")):
-                found = self._choose(number, stated, files)
-            self.paths[number] = found
-            first = number_of.setdefault(found, number)
-            if first != number:  # the same file under several names
-                self.united[number], self.keep[number] = first, False
-                self._problem(number, "same_file", "unite", f"{shorten(found)!r} is an image before, too")
+        self._resolve()
         self._report_missing()
 
-    def _choose(self, number: int, stated: str, found: list[str]) -> str:
-        """Return the path of an image of which no, another or several files were found; or where it would be."""
-        policy, path = self._rows.policy, self._rows.images.paths[number]
-        ending = f".{stated.rpartition('.')[2]}"
-        if not found:
-            self._exists[number], self.stamps[number] = False, -1
+    def _resolve(self) -> None:
+        """Look up the file of each image row, and unite rows of the same file."""
+        file_names = self._rows.images.file_names
+        candidates = self._folder.find_images(self._rows.images.paths, map(bool, file_names))
+        row_by_path: dict[str, int] = {}
+        for number, (file_name, files) in enumerate(zip(file_names, candidates, strict=True)):
+            # Most images have one candidate with the name in the annotation and need no further checks.
+            if len(files) == 1 and (not file_name or files[0].endswith(f"/{file_name}")):
+                path = files[0]
+            else:
+                path = self._choose(number, file_name, files)
+            self.paths[number] = path
+            first = row_by_path.setdefault(path, number)
+            if first != number:
+                self.first_rows[number] = first
+                self.keep[number] = False
+                message = f"{shorten(path)!r} is the file of an earlier image; both become one image"
+                self._problem(number, "same_file", "unite", message)
+
+    def _choose(self, number: int, file_name: str, files: list[str]) -> str:
+        """Return the path of an image that has no file, several files, or a file of another name."""
+        policy = self._rows.policy
+        path = self._rows.images.paths[number]
+        extension = f".{file_name.rpartition('.')[2]}"
+        if not files:
+            self._exists[number] = False
+            self.stamps[number] = -1
             self._missing.append(number)
-            return path + ending if is_image_name(ending) else path
-        chosen = found[0]
-        if len(found) > 1:
-            alike = [name for name in found if name.lower().endswith(ending.lower())]
-            chosen = (alike or found)[0]
-            message = f"{found} belong to it; {chosen!r} is used"
-            self._problem(number, "several_images", "choose", message)
-        if stated and not _is_name_of(stated, chosen):
-            message = f"the annotation calls the image {shorten(stated)!r}; {chosen!r} was found"
+            return path + extension if is_image_name(extension) else path
+        chosen = files[0]
+        if len(files) > 1:
+            same_extension = [name for name in files if name.lower().endswith(extension.lower())]
+            chosen = (same_extension or files)[0]
+            self._problem(number, "several_images", "choose", f"{files} match; {chosen!r} is used")
+        if file_name and not _is_name_of(file_name, chosen):
+            message = (
+                f"the annotation names the image file {shorten(file_name)!r}, but its id leads to {chosen!r}"
+            )
             self._problem(number, "wrong_filename", policy.wrong_filename, message)
         return chosen
 
     def _report_missing(self) -> None:
-        """Report the images that are missing: one problem, with the first of them and their number."""
+        """Report all missing images as one problem, with the first path and the count."""
         if not self._missing:
             return
         rows = self._rows
         action = rows.policy.missing_image
-        first = self._missing[0]
-        further = self._missing[1:]
-        message = f"there is no image {shorten(rows.images.paths[first])!r}"
-        if further:
+        first, *others = self._missing
+        first_path = rows.images.paths[first]
+        message = f"there is no image {shorten(first_path)!r}"
+        if others:
             message += f", and {len(self._missing)} of {len(self.paths)} images are missing in all"
-        stem, _, ending = rows.images.paths[first].rpartition(".")
-        similar = next(self._folder.find_images([stem], [True]), []) if is_image_name(f".{ending}") else []
+        stem, _, extension = first_path.rpartition(".")
+        similar = next(self._folder.find_images([stem], [True]), []) if is_image_name(f".{extension}") else []
         if similar:
-            message += f", but {shorten(similar[0])!r} is, with another ending"
+            message += f", but {shorten(similar[0])!r} exists, with another extension"
         else:
-            message += "; `image_dir` is the folder that holds the paths"
+            message += "; set `image_dir` to the folder that the paths are relative to"
         self._problem(first, "missing_image", action, message)
-        if further:
-            rows.report.add_count("missing_image", action, len(further))
+        if others:
+            rows.report.add_count("missing_image", action, len(others))
         if action == "drop":
-            self.keep[further] = False
+            self.keep[others] = False
 
     def check_turned(self, *, num_workers: int | None, progress: bool) -> None:
-        """Report each image that EXIF turns onto its side while the annotations state its stored size.
+        """Report each image that EXIF turns onto its side while the annotations give its stored size.
 
-        See NOTE [When a cached table is stale] on images that change later.
+        NOTE [When a cached table is stale] explains what happens if an image changes later.
         """
-        action, root = self._rows.policy.turned_image, self._folder.root
+        action = self._rows.policy.turned_image
+        root = self._folder.root
         read = partial(read_shown_sizes, root, num_workers=num_workers, progress=progress)
 
-        def turned(numbers: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        def select_turned(numbers: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
             upright_sizes, is_turned, _ = read([self.paths[number] for number in numbers.tolist()])
             is_stored_size: _Mask = _all(upright_sizes[:, ::-1] == self.sizes[numbers])
             return numbers[is_turned & is_stored_size]
 
-        stated = np.flatnonzero(self.keep & self._exists & (self.sizes[:, 0] != self.sizes[:, 1]))
-        numbers = turned(stated)
-        # Few images are left: their stamps are taken, and then they are read again, so that a change is not missed.
-        self.stamps[numbers] = [image_stamp(root, self.paths[number]) for number in numbers.tolist()]
-        numbers = turned(numbers)
-        for number in numbers.tolist():
+        candidates = np.flatnonzero(self.keep & self._exists & (self.sizes[:, 0] != self.sizes[:, 1]))
+        turned = select_turned(candidates)
+        # A stamp must be taken before its file is read, or a change in between is missed. Only few images are turned,
+        # so it is cheaper to stamp these and read them once more than to stamp all candidates first.
+        self.stamps[turned] = [image_stamp(root, self.paths[number]) for number in turned.tolist()]
+        turned = select_turned(turned)
+        for number in turned.tolist():
             width, height = self.sizes[number].tolist()
             message = f"EXIF turns {shorten(repr(self.paths[number]))} from {width}x{height} to {height}x{width}, and "
             message += f"the annotations say {width}x{height}: the boxes were drawn on the pixels as stored"
             if action == "raise":
-                count = f" ({len(numbers)} such images)" if len(numbers) > 1 else ""
+                count = f" ({len(turned)} such images)" if len(turned) > 1 else ""
                 message += f"{count}. Remove the orientation from its EXIF, or correct the size if the boxes fit the "
                 message += "turned image; 'keep' is for data sets with exif_orientation=False"
             self._problem(number, "turned_image", action, message)
 
     def read_sizes(self, *, num_workers: int | None, progress: bool) -> None:
-        """Read the header of each image whose size the annotations do not say."""
+        """Read the size of each image from its header if the annotations do not give it."""
         policy = self._rows.policy
         root = self._folder.root
         unsized = np.flatnonzero(self.keep & self._exists & (self.sizes[:, 0] == 0))
         paths = [self.paths[number] for number in unsized.tolist()]
-        self.stamps[unsized] = [image_stamp(root, path) for path in paths]  # before they are read
-        found = read_image_sizes(root, paths, num_workers=num_workers, progress=progress)
-        self.sizes[unsized], reasons = found
+        # Stamps first: a file that changes while it is read then has another stamp at the next start.
+        self.stamps[unsized] = [image_stamp(root, path) for path in paths]
+        self.sizes[unsized], reasons = read_image_sizes(
+            root, paths, num_workers=num_workers, progress=progress
+        )
         for position, reason in reasons.items():
             number = int(unsized[position])
             message = f"the size of {shorten(self.paths[number])!r} cannot be read: {reason}"
@@ -257,9 +288,11 @@ class _Images:
         if (self._rows.normalized or self._rows.y_up) and len(unknown):
             kind = "are fractions" if self._rows.normalized else "count from the lower edge"
             path = shorten(self.paths[int(unknown[0])])
-            message = f"coordinates {kind} of the image, and the size of {path!r} is unknown; "
-            message += "choose 'drop' or 'raise' for missing_image and unreadable_image"
-            raise AnnotationError(message, path=root)
+            raise AnnotationError(
+                f"coordinates {kind} of the image, and the size of {path!r} is unknown; "
+                "choose 'drop' or 'raise' for missing_image and unreadable_image",
+                path=root,
+            )
 
     def _problem(self, number: int, kind: str, action: str, message: str) -> None:
         rows = self._rows
@@ -270,28 +303,34 @@ class _Images:
 
 
 class _Objects:
-    """The objects of `Rows`, checked in the order of the policy's attributes.
+    """Object rows, checked in the order of the policy's attributes.
 
     Attributes:
-        images: Number of each object's image, shape ``(num_objects,)``.
+        images: Image number of each object, shape ``(num_objects,)``.
         labels: Class ids, shape ``(num_objects,)``.
         points: Shape ``(num_objects, num_points, 2)``, zeros where absent.
         visibility: Shape ``(num_objects, num_points)``.
-        keep: Whether the object is in the table.
-        masks: Of every object, or None if none has one.
+        keep: True if the object is in the table, shape ``(num_objects,)``.
+        masks: Masks of all objects, or None if no object has one.
     """
 
     def __init__(self, rows: Rows, images: _Images, declared: Declared) -> None:
-        self._objects = objects = rows.objects.rows()
-        self._rows, self._schema, class_names = rows, declared.keypoints, declared.class_names
-        self._class_names, self._files = class_names, list(rows.files)
-        self.images = images.united[objects["image"]]
-        ids = {name: i for i, name in enumerate(class_names)}
+        objects = rows.objects.rows()
+        self._objects = objects
+        self._rows = rows
+        self._schema = declared.keypoints
+        self._class_names = declared.class_names
+        self._files = list(rows.files)
+        self.images = images.first_rows[objects["image"]]
+        ids = {name: i for i, name in enumerate(declared.class_names)}
+        # Label -1, an object that is left out, selects the last entry.
         lookup = np.array([*(ids.get(name, -1) for name in rows.class_names), -1], dtype=np.int64)
         self.labels = lookup[objects["label"]]
         self._sizes = images.sizes
-        self._boxes, self._kinds = objects["box"], objects["kind"]
+        self._boxes = objects["box"]
+        self._kinds = objects["kind"]
         self.keep: _Mask = images.keep[self.images] & (objects["label"] >= 0)
+        self.masks: Masks | None = None
         self._fill_points()
         self._fill_masks()
 
@@ -309,74 +348,90 @@ class _Objects:
             boxes[chunk] = self._check_chunk(chunk)
         return boxes
 
+    def keypoint_columns(self, object_rows: npt.NDArray[np.intp]) -> dict[str, Any]:
+        """Return the keypoint columns of some objects, or none if the set has no points."""
+        if self._schema is None:
+            return {}
+        columns = {"keypoints": self.points[object_rows], "visibility": self.visibility[object_rows]}
+        return columns | self._schema.columns()
+
     def _fill_points(self) -> None:
-        """Give the points of every object their places in the schema."""
-        rows, schema = self._rows, self._schema
-        names = () if schema is None else schema.names
+        """Copy the points of every object to their positions in the schema."""
+        rows = self._rows
+        names = () if self._schema is None else self._schema.names
         self.points = np.zeros((len(self.labels), len(names), 2), rows.objects.points.typecode)
         self.visibility = np.zeros(self.points.shape[:2], dtype=np.uint8)
-        places = {name: place for place, name in enumerate(names)}
+        positions = {name: position for position, name in enumerate(names)}
         layouts = self._objects["layout"]
-        lengths = np.array([*map(len, rows.layouts), 0], dtype=np.int64)[layouts]  # -1 is the last one
+        lengths = np.array([*map(len, rows.layouts), 0], dtype=np.int64)[
+            layouts
+        ]  # layout -1 selects the last, 0
         ends = np.cumsum(lengths)
-        flat = as_array(rows.objects.points, rows.objects.points.typecode).reshape(-1, 2)
-        seen = np.frombuffer(bytes(rows.objects.visibility), dtype=np.uint8)
+        flat_points = as_array(rows.objects.points, rows.objects.points.typecode).reshape(-1, 2)
+        flat_visibility = np.frombuffer(bytes(rows.objects.visibility), dtype=np.uint8)
+        # Objects are copied layout by layout: all objects of one layout need the same columns.
         order = np.argsort(layouts, kind="stable")
         bounds = np.searchsorted(layouts[order], np.arange(len(rows.layouts) + 1))
-        for number, given in enumerate(rows.layouts):
+        for number, layout in enumerate(rows.layouts):
             objects = order[bounds[number] : bounds[number + 1]]
-            place = np.array([places.get(name, -1) for name in given], dtype=np.int64)
-            of_point = (ends[objects] - lengths[objects])[:, None] + np.arange(len(given))
-            known = np.flatnonzero(place >= 0)
-            self.points[objects[:, None], place[known]] = flat[of_point[:, known]]
-            self.visibility[objects[:, None], place[known]] = seen[of_point[:, known]]
-            for column in np.flatnonzero(place < 0).tolist():
-                some = objects[seen[of_point[:, column]] > 0]
-                message = f"the point {shorten(given[column])!r} is not one of the schema's"
-                self._report("unknown_point", "ignore", some, message)
+            columns = np.array([positions.get(name, -1) for name in layout], dtype=np.int64)
+            point_rows = (ends[objects] - lengths[objects])[:, None] + np.arange(len(layout))
+            known = np.flatnonzero(columns >= 0)
+            self.points[objects[:, None], columns[known]] = flat_points[point_rows[:, known]]
+            self.visibility[objects[:, None], columns[known]] = flat_visibility[point_rows[:, known]]
+            for unknown in np.flatnonzero(columns < 0).tolist():
+                with_point = objects[flat_visibility[point_rows[:, unknown]] > 0]
+                message = f"the point {shorten(layout[unknown])!r} is not in the schema"
+                self._report("unknown_point", "ignore", with_point, message)
 
     def _fill_masks(self) -> None:
-        """Gather polygons and run lengths, and put boxes around the polygons of objects without one."""
-        columns, count, self.masks = self._rows.objects, len(self.labels), None
+        """Gather polygons and run lengths, and put boxes around the polygons of objects without a box."""
+        columns = self._rows.objects
         if not columns.polygon_rows and not columns.run_lengths:
             return
-        of_polygon = as_array(columns.polygon_rows, np.int32)
+        count = len(self.labels)
+        polygon_rows = as_array(columns.polygon_rows, np.int32)
         lengths = as_array(columns.polygon_lengths, np.int32)
         value_offsets = offsets_of(lengths)
         values = as_array(columns.polygon_values, columns.polygon_values.typecode)
         points = values.reshape(-1, 2).astype(np.float64)
         sizes = self._sizes[self.images]
         if self._rows.normalized:
-            points *= np.repeat(sizes[of_polygon], lengths // 2, axis=0)
+            points *= np.repeat(sizes[polygon_rows], lengths // 2, axis=0)
         if self._rows.y_up:
-            points[:, 1] = np.repeat(sizes[of_polygon, 1], lengths // 2) - points[:, 1]
-        part_offsets = offsets_of(np.bincount(of_polygon, minlength=count))
+            points[:, 1] = np.repeat(sizes[polygon_rows, 1], lengths // 2) - points[:, 1]
+        part_offsets = offsets_of(np.bincount(polygon_rows, minlength=count))
         self._check_outlines(points, value_offsets // 2, part_offsets, sizes[:, 1])
+        self._check_run_lengths(sizes)
         runs = [columns.run_lengths.get(row, RunLengths((), 0, 0)) for row in range(count)]
-        for row, given in columns.run_lengths.items():
-            width, height = sizes[row].tolist()
-            if width and height and self.keep[row] and (given.width, given.height) != (width, height):
-                found = f"a mask of {given.width} x {given.height} pixels in an image of {width} x {height}"
-                self._report("malformed", self._rows.policy.malformed, np.array([row]), found)
-                self.keep[row] = False
         self.masks = Masks(
             part_offsets,
             value_offsets,
             points.astype(np.float32).reshape(-1),
-            offsets_of([len(given.counts) for given in runs]),
-            np.concatenate([np.asarray(given.counts, np.uint32) for given in runs]),
-            np.array([given.height for given in runs], np.int32),
-            np.array([given.width for given in runs], np.int32),
+            offsets_of([len(mask.counts) for mask in runs]),
+            np.concatenate([np.asarray(mask.counts, np.uint32) for mask in runs]),
+            np.array([mask.height for mask in runs], np.int32),
+            np.array([mask.width for mask in runs], np.int32),
         )
         boxless = np.flatnonzero(self._kinds == BoxKind.AROUND_POLYGONS)
         if len(boxless):
             low = np.minimum.reduceat(points, value_offsets[:-1] // 2)
             high = np.maximum.reduceat(points, value_offsets[:-1] // 2)
             corners = np.tile([np.inf, np.inf, -np.inf, -np.inf], (count, 1))
-            np.minimum.at(corners[:, :2], of_polygon, low)
-            np.maximum.at(corners[:, 2:], of_polygon, high)
+            np.minimum.at(corners[:, :2], polygon_rows, low)
+            np.maximum.at(corners[:, 2:], polygon_rows, high)
+            # A copy, because `_boxes` is a view of the rows.
             self._boxes = self._boxes.copy()
             self._boxes[boxless] = corners[boxless]
+
+    def _check_run_lengths(self, sizes: npt.NDArray[np.int32]) -> None:
+        """Report and drop the objects whose mask has another size than their image."""
+        for row, mask in self._rows.objects.run_lengths.items():
+            width, height = sizes[row].tolist()
+            if width and height and self.keep[row] and (mask.width, mask.height) != (width, height):
+                message = f"a mask of {mask.width} x {mask.height} pixels in an image of {width} x {height}"
+                self._report("malformed", self._rows.policy.malformed, np.array([row]), message)
+                self.keep[row] = False
 
     def _check_outlines(
         self,
@@ -385,76 +440,82 @@ class _Objects:
         part_offsets: npt.NDArray[np.int64],
         heights: npt.NDArray[np.int32],
     ) -> None:
-        """Report the objects whose mask would take too long to draw for every sample."""
+        """Report and drop the objects whose mask would take too long to draw for every sample."""
         limits = np.where(heights > 0, heights, _MAX_UNKNOWN_HEIGHT)
-        most_crossings = np.diff(starts[part_offsets]) * limits
-        for row in np.flatnonzero((most_crossings > MAX_ROW_CROSSINGS) & self.keep).tolist():
+        # Each edge crosses at most every row of pixels; the exact count is only needed above this bound.
+        max_crossings = np.diff(starts[part_offsets]) * limits
+        for row in np.flatnonzero((max_crossings > MAX_ROW_CROSSINGS) & self.keep).tolist():
             parts = starts[part_offsets[row] : part_offsets[row + 1] + 1]
             crossings = row_crossings(points[parts[0] : parts[-1]], parts - parts[0], int(limits[row]))
             if crossings <= MAX_ROW_CROSSINGS:
                 continue
             message = (
-                f"{parts[-1] - parts[0]} points of polygons whose outlines cross {crossings} rows of pixels"
+                f"polygons with {parts[-1] - parts[0]} points whose outlines cross {crossings} rows of pixels, more "
+                f"than MAX_ROW_CROSSINGS={MAX_ROW_CROSSINGS}; simplify the polygons"
             )
-            message += f"; at most MAX_ROW_CROSSINGS={MAX_ROW_CROSSINGS} are drawn, so simplify the polygons"
             self._report("malformed", self._rows.policy.malformed, np.array([row]), message)
             self.keep[row] = False
 
     def _check_chunk(self, chunk: slice) -> npt.NDArray[np.float32]:
-        sizes, labels, rows = self._sizes[self.images[chunk]], self.labels[chunk], self._rows
-        first, names = chunk.start, list(rows.class_names)
+        """Check the objects of a chunk, and return their boxes."""
+        rows = self._rows
+        sizes = self._sizes[self.images[chunk]]
+        names = list(rows.class_names)
 
-        def unknown(row: int) -> str:
-            name = names[self._objects["label"][first + row]]
-            return f"class {name!r} is not among class_names={shorten(str(self._class_names))}"
+        def unknown_class(row: int) -> str:
+            name = names[self._objects["label"][chunk.start + row]]
+            return f"class {name!r} is not in class_names={shorten(str(self._class_names))}"
 
-        self._apply(chunk, "unknown_class", rows.policy.unknown_class, labels < 0, unknown)
+        self._apply(chunk, "unknown_class", rows.policy.unknown_class, self.labels[chunk] < 0, unknown_class)
         boxes = self._boxes[chunk]
         if rows.normalized:
-            given = self._kinds[chunk] != BoxKind.AROUND_POLYGONS  # which are in pixels already
+            # `_fill_masks` has converted the boxes around polygons to pixels already.
+            is_fraction = self._kinds[chunk] != BoxKind.AROUND_POLYGONS
             with np.errstate(over="ignore", invalid="ignore"):
-                boxes = np.where(given[:, None], boxes * np.tile(sizes, 2), boxes)
+                boxes = np.where(is_fraction[:, None], boxes * np.tile(sizes, 2), boxes)
         if rows.y_up:
-            given = self._kinds[chunk] == BoxKind.GIVEN
+            is_explicit = self._kinds[chunk] == BoxKind.GIVEN
             boxes = boxes.copy()
-            boxes[given, 1::2] = sizes[given, 1:] - boxes[given, 3::-2]  # the upper edge becomes ymin
+            # ymin and ymax swap places: the upper edge, which was ymax, becomes ymin.
+            boxes[is_explicit, 1::2] = sizes[is_explicit, 1:] - boxes[is_explicit, 3::-2]
+        # Points before boxes, because a box around points depends on the points that are still present.
         return self._check_boxes(chunk, self._check_points(chunk, boxes, sizes), sizes)
 
     def _check_points(
         self, chunk: slice, boxes: npt.NDArray[np.float64], sizes: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.float64]:
-        """Check points, and return the boxes, those of objects without a box put around their points."""
+        """Check points, and return the boxes with those around points filled in."""
         if self._schema is None:
             return boxes
-        policy, points, seen = self._rows.policy, self.points[chunk], self.visibility[chunk]
+        policy = self._rows.policy
+        points = self.points[chunk]
+        visibility = self.visibility[chunk]
         if self._rows.normalized:
             with np.errstate(over="ignore", invalid="ignore"):
                 points[:] = (points * sizes[:, None]).astype(np.float32)
         if self._rows.y_up:
             points[..., 1] = sizes[:, 1:].astype(np.float32) - points[..., 1]
-        bad: _Mask = ~_all(np.isfinite(points)) & (seen > 0)
-        message = self._point_message(points, bad, "not finite")
-        self._apply(chunk, "invalid_keypoint", policy.invalid_keypoint, _any(bad), message)
-        seen[bad] = 0
-        points[seen == 0] = 0.0
-        known = _all(sizes > 0)[:, None]
-        outside = _any((points < 0) | (points > sizes[:, None])) & known & (seen > 0)
+        invalid: _Mask = ~_all(np.isfinite(points)) & (visibility > 0)
+        message = self._point_message(points, invalid, "not finite")
+        self._apply(chunk, "invalid_keypoint", policy.invalid_keypoint, _any(invalid), message)
+        visibility[invalid] = 0
+        points[visibility == 0] = 0.0
+        has_size = _all(sizes > 0)[:, None]
+        outside = _any((points < 0) | (points > sizes[:, None])) & has_size & (visibility > 0)
         message = self._point_message(points, outside, "outside the image", sizes)
         self._apply(chunk, "keypoint_outside", policy.keypoint_outside, _any(outside), message)
         if policy.keypoint_outside == "absent":
-            seen[outside] = 0
+            visibility[outside] = 0
             points[outside] = 0.0
         around = np.flatnonzero(self._kinds[chunk] == BoxKind.AROUND_POINTS)
         if around.size:
             boxes = boxes.copy()
-            boxes[around], is_wider = point_boxes(points[around], seen[around], sizes[around])
+            boxes[around], is_wider = point_boxes(points[around], visibility[around], sizes[around])
             self._report(
                 "narrow_points",
                 "widen",
                 chunk.start + around[is_wider & self.keep[chunk][around]],
-                lambda row: (
-                    f"its points are on or near one line; its box is {boxes[row - chunk.start].tolist()}"
-                ),
+                lambda row: f"points on or near one line; its box is {boxes[row - chunk.start].tolist()}",
             )
         return boxes
 
@@ -467,20 +528,22 @@ class _Objects:
     ) -> _Message:
         def message(row: int) -> str:
             assert self._schema is not None
-            places, names = np.flatnonzero(wrong[row]), self._schema.names
-            shown = [f"{names[place]!r} {points[row, place].tolist()}" for place in places[:_SHOWN_POINTS]]
-            shown += ["..."] if len(places) > _SHOWN_POINTS else []
-            where = "" if sizes is None else f" of {sizes[row, 0]} x {sizes[row, 1]}"
-            count = "1 point is" if len(places) == 1 else f"{len(places)} points are"
-            return f"{count} {rule}{where}: {', '.join(shown)}"
+            names = self._schema.names
+            positions = np.flatnonzero(wrong[row])
+            shown = [f"{names[i]!r} {points[row, i].tolist()}" for i in positions[:_MAX_MESSAGE_POINTS]]
+            shown += ["..."] if len(positions) > _MAX_MESSAGE_POINTS else []
+            size = "" if sizes is None else f" of {sizes[row, 0]} x {sizes[row, 1]}"
+            count = "1 point is" if len(positions) == 1 else f"{len(positions)} points are"
+            return f"{count} {rule}{size}: {', '.join(shown)}"
 
         return message
 
     def _check_boxes(
-        self, chunk: slice, written: npt.NDArray[np.float64], sizes: npt.NDArray[np.int32]
+        self, chunk: slice, boxes: npt.NDArray[np.float64], sizes: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.float32]:
-        policy, kinds = self._rows.policy, self._kinds[chunk]
-        given: _Mask = np.isin(kinds, (BoxKind.GIVEN, BoxKind.AROUND_POLYGONS))
+        policy = self._rows.policy
+        kinds = self._kinds[chunk]
+        written = boxes
 
         def message(rule: str) -> _Message:
             def text(row: int) -> str:
@@ -495,72 +558,88 @@ class _Objects:
             finite: _Mask = _all(np.isfinite(written.astype(np.float32)))
         self._apply(chunk, "non_finite", policy.non_finite, ~finite, message("is not finite"))
         boxes = np.where(finite[:, None], written, 0.0)
-        low, high = boxes[:, :2], boxes[:, 2:]
-        self._apply(chunk, "swapped", policy.swapped, _any(low > high), message("has its corners exchanged"))
+        low = boxes[:, :2]
+        high = boxes[:, 2:]
+        self._apply(chunk, "swapped", policy.swapped, _any(low > high), message("has its corners swapped"))
         boxes = np.hstack([np.minimum(low, high), np.maximum(low, high)])
-        known = _all(sizes > 0)
-        limits = np.tile(np.where(known[:, None], sizes, np.inf), 2)
-        clipped = np.clip(boxes, np.where(known, 0.0, -np.inf)[:, None], limits)
-        outside = _any(clipped != boxes) & given
+        has_size = _all(sizes > 0)
+        upper = np.tile(np.where(has_size[:, None], sizes, np.inf), 2)
+        clipped = np.clip(boxes, np.where(has_size, 0.0, -np.inf)[:, None], upper)
+        # Boxes around points are clipped with the others, but their points have been reported instead.
+        is_reported: _Mask = np.isin(kinds, (BoxKind.GIVEN, BoxKind.AROUND_POLYGONS))
+        outside = _any(clipped != boxes) & is_reported
         self._apply(chunk, "out_of_image", policy.out_of_image, outside, message("reaches beyond the image"))
         if policy.out_of_image == "clip":
             boxes = clipped
-        single = boxes.astype(np.float32)
-        whole = kinds == BoxKind.WHOLE_IMAGE
-        flat = _any(single[:, 2:] <= single[:, :2]) & ~whole
+        # Compared in float32, because a thin box can lose its area by rounding.
+        boxes32 = boxes.astype(np.float32)
+        is_whole_image = kinds == BoxKind.WHOLE_IMAGE
+        flat = _any(boxes32[:, 2:] <= boxes32[:, :2]) & ~is_whole_image
         self._apply(chunk, "degenerate", policy.degenerate, flat, message("has no area inside the image"))
-        single[whole, 2:] = sizes[whole]
-        return single
+        boxes32[is_whole_image, 2:] = sizes[is_whole_image]
+        return boxes32
 
     def _apply(self, chunk: slice, kind: str, action: str, wrong: _Mask, message: _Message) -> None:
-        """Report the objects of a chunk that are wrong, and drop them under ``"drop"``."""
-        found = np.flatnonzero(wrong & self.keep[chunk])
-        self._report(kind, action, chunk.start + found, lambda row: message(row - chunk.start))
+        """Report the wrong objects of a chunk, and drop them if ``action`` is ``"drop"``."""
+        objects = chunk.start + np.flatnonzero(wrong & self.keep[chunk])
+        self._report(kind, action, objects, lambda row: message(row - chunk.start))
         if action == "drop":
-            self.keep[chunk.start + found] = False
+            self.keep[objects] = False
 
     def _report(self, kind: str, action: str, objects: npt.NDArray[np.intp], message: _Message | str) -> None:
         rows = self._rows
-        for done, row in enumerate(objects.tolist()):
+        for num_reported, row in enumerate(objects.tolist()):
+            # The report keeps the details of the first few; the others are counted at once.
             if action != "raise" and not rows.report.keeps_detail(kind, action):
-                rows.report.add_count(kind, action, len(objects) - done)
+                rows.report.add_count(kind, action, len(objects) - num_reported)
                 break
-            file, line, index = (self._objects[name][row].item() for name in ("file", "line", "index"))
-            rows.file, line, index = self._files[file], line or None, None if index < 0 else index
-            text = message if isinstance(message, str) else message(row)
-            rows.problem(kind, action, text, line=line, index=index)
+            record = self._objects[row]
+            rows.file = self._files[record["file"]]
+            index = int(record["index"])
+            rows.problem(
+                kind,
+                action,
+                message if isinstance(message, str) else message(row),
+                line=int(record["line"]) or None,
+                index=None if index < 0 else index,
+            )
 
 
-def _padded(column: Any, dtype: Any, missing: float, count: int, taken: Any) -> npt.NDArray[Any] | None:
-    """Return a column that may end early, or None if the files have no values for it."""
+def _padded(
+    column: Any, dtype: Any, missing: float, count: int, selected: npt.NDArray[np.intp]
+) -> npt.NDArray[Any] | None:
+    """Return the selected rows of a column that may end early, or None if the column is empty."""
     if not len(column):
         return None
     padded: npt.NDArray[Any] = np.full(count, missing, dtype=dtype)
     padded[: len(column)] = as_array(column, dtype)
-    found: npt.NDArray[Any] = padded[taken]
-    return found
+    values: npt.NDArray[Any] = padded[selected]
+    return values
 
 
-def _is_name_of(stated: str, path: str) -> bool:
-    """Whether a file name in an annotation, with or without ending, is that of the image that was found."""
-    image = path.rpartition("/")[2].lower()
-    return stated.replace("\\", "/").rpartition("/")[2].lower() in (image, image.rpartition(".")[0])
+def _is_name_of(file_name: str, path: str) -> bool:
+    """Return True if a file name in an annotation, with or without extension, is the name of the image at ``path``."""
+    image_name = path.rpartition("/")[2].lower()
+    return file_name.replace("\\", "/").rpartition("/")[2].lower() in (
+        image_name,
+        image_name.rpartition(".")[0],
+    )
 
 
 def _attributes(
-    rows: Rows, listed: Sequence[tuple[str, tuple[str, ...]]], kept: npt.NDArray[np.intp]
+    rows: Rows, declared: Sequence[tuple[str, tuple[str, ...]]], object_rows: npt.NDArray[np.intp]
 ) -> dict[str, Attribute]:
-    """Return the columns of attributes, -1 where an object has no value; `Rows.check_cells` has bounded them."""
-    places = {
-        (name, value): (column, number)
-        for column, (name, values) in enumerate(listed)
-        for number, value in enumerate(values)
+    """Return the attribute columns, -1 where an object has no value; `Rows.check_cells` has limited their size."""
+    cells = {
+        (name, value): (column, value_id)
+        for column, (name, values) in enumerate(declared)
+        for value_id, value in enumerate(values)
     }
-    of_pair = np.array([places[pair] for pair in rows.attribute_values], dtype=np.int32).reshape(-1, 2)
-    columns, numbers = of_pair[as_array(rows.objects.attribute_values, np.int32)].T
-    ids = np.full((len(listed), len(rows.objects)), -1, dtype=np.int32)
-    ids[columns, as_array(rows.objects.attribute_rows, np.int32)] = numbers
+    pair_cells = np.array([cells[pair] for pair in rows.attribute_values], dtype=np.int32).reshape(-1, 2)
+    columns, value_ids = pair_cells[as_array(rows.objects.attribute_values, np.int32)].T
+    ids = np.full((len(declared), len(rows.objects)), -1, dtype=np.int32)
+    ids[columns, as_array(rows.objects.attribute_rows, np.int32)] = value_ids
     return {
-        name: Attribute(ids=of[kept].astype(np.int64), names=values)
-        for (name, values), of in zip(listed, ids, strict=True)
+        name: Attribute(ids=column_ids[object_rows].astype(np.int64), names=values)
+        for (name, values), column_ids in zip(declared, ids, strict=True)
     }
