@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeAlias
 
 __all__ = [
     "AnnotationError",
@@ -15,38 +17,153 @@ __all__ = [
     "NotResumableWarning",
     "PrivateGeneratorWarning",
     "ResumeWarning",
+    "SettingError",
+    "SettingText",
     "SharedGeneratorWarning",
     "TooManyBadSamplesError",
     "UnsafePathError",
     "UnsendableBatchError",
     "WorkerDiedError",
     "WorkerRestartWarning",
+    "as_argument",
+    "message_of",
 ]
+
+SettingText: TypeAlias = Callable[[str, Any], str]
+"""Function that writes a setting, its name and its value, the way a Python call, a command or a config writes it."""
+
+
+def as_argument(name: str, value: Any) -> str:
+    """Return a setting as a Python argument, such as ``masks=False``.
+
+    Args:
+        name: The argument; ``policy.NAME`` is a field of a `ReadPolicy`.
+        value: The value, or ``...`` if the reader has to choose it.
+    """
+    text = "..." if value is ... else repr(value)
+    owner, _, field = name.partition(".")
+    return f"ReadPolicy({field}={text})" if owner == "policy" and field else f"{name}={text}"
+
+
+def _with_remedy(message: str, settings: Mapping[str, Any], remedy: str, write: SettingText) -> str:
+    advice = " or ".join(write(name, value) for name, value in settings.items())
+    remedies = [*([remedy] if remedy else []), *([f"pass {advice}"] if advice else [])]
+    return f"{message}; {', or '.join(remedies)}" if remedies else message
+
+
+def message_of(error: BaseException, write: SettingText = as_argument) -> str:
+    """Return the message of any exception; the package's own write their settings by ``write``."""
+    return error.text(write) if isinstance(error, LitLoaderError | SettingError) else str(error)
 
 
 class LitLoaderError(Exception):
-    """Base class of all run-time errors of this package."""
+    """Base class of all run-time errors of this package.
+
+    Args:
+        message: What was expected and what arrived.
+        remedy: What to do, apart from ``settings``.
+        settings: Arguments by name, each of which settles the problem with its value; ``...`` leaves the value open.
+    """
+
+    def __init__(
+        self, message: str = "", *, remedy: str = "", settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self.problem = message
+        self.remedy = remedy
+        self.settings = dict(settings or {})
+        super().__init__(self.text())
+
+    def text(self, write: SettingText = as_argument) -> str:
+        """Return the message with its settings written as arguments of Python, or by ``write``."""
+        return _with_remedy(self.problem, self.settings, self.remedy, write)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are pickled with positional arguments only; a worker process sends this one to the main process.
+        return partial(type(self), remedy=self.remedy, settings=self.settings), (self.problem,)
+
+
+class SettingError(ValueError):
+    """An argument has a value that cannot be used.
+
+    Args:
+        argument: Name of the argument.
+        value: The value that arrived.
+        rule: What is wrong with the value; the message begins with the argument, its value and this.
+        remedy: What to do, apart from ``settings``.
+        settings: Arguments by name, each of which settles the problem with its value; ``...`` leaves the value open.
+    """
+
+    def __init__(
+        self,
+        argument: str,
+        value: Any,
+        rule: str,
+        remedy: str = "",
+        *,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.argument = argument
+        self.value = value
+        self.rule = rule
+        self.remedy = remedy
+        self.settings = dict(settings or {})
+        super().__init__(self.text())
+
+    def text(self, write: SettingText = as_argument) -> str:
+        """Return the message with its settings written as arguments of Python, or by ``write``."""
+        problem = f"{write(self.argument, self.value)} {self.rule}"
+        return _with_remedy(problem, self.settings, self.remedy, write)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        arguments = (self.argument, self.value, self.rule, self.remedy)
+        return partial(type(self), settings=self.settings), arguments
 
 
 class AnnotationError(LitLoaderError, ValueError):
     """An annotation file contains an invalid value.
 
     Args:
-        message: The expected value, the value in the file, and the remedy.
-        path: The annotation file; None if there is no file.
-        line: Line in the file, counted from 1; None if the format has no lines.
+        message: What was expected and what arrived.
+        path: The annotation file, or None if there is none.
+        line: Line in the file, counted from 1, or None if the format has no lines.
+        remedy: What to do, apart from ``settings``.
+        settings: As of `LitLoaderError`.
     """
 
-    def __init__(self, message: str, *, path: Path | str | None = None, line: int | None = None) -> None:
-        self.message = message
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: Path | str | None = None,
+        line: int | None = None,
+        remedy: str = "",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         self.path = path
         self.line = line
-        place = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
-        super().__init__(f"{place}{message}")
+        super().__init__(message, remedy=remedy, settings=settings)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions are pickled with positional arguments only; a worker process sends this one to the main process.
-        return partial(type(self), path=self.path, line=self.line), (self.message,)
+    @property
+    def message(self) -> str:
+        """The text without the place, for a report that names the place itself."""
+        return super().text()
+
+    def text(self, write: SettingText = as_argument) -> str:
+        """Return the message after the place, with its settings written as arguments of Python, or by ``write``."""
+        place = (
+            ""
+            if self.path is None
+            else f"{self.path}: "
+            if self.line is None
+            else f"{self.path}:{self.line}: "
+        )
+        return f"{place}{super().text(write)}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild = partial(
+            type(self), path=self.path, line=self.line, remedy=self.remedy, settings=self.settings
+        )
+        return rebuild, (self.problem,)
 
 
 class UnsafePathError(AnnotationError):

@@ -115,8 +115,7 @@ def test_the_life_of_a_batch_names_what_there_is():
     for name in names:
         if name.endswith(".py"):
             assert any(
-                (folder / name).is_file()
-                for folder in (package, package / "engine", package / "memory")
+                (folder / name).is_file() for folder in (package, package / "engine", package / "memory")
             )
             continue
         for part in name.split("."):

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -25,7 +26,7 @@ from lit_loader.app.composition.checks import accepted
 from lit_loader.app.composition.hints import what_is_wrong
 from lit_loader.app.composition.stored_overrides import checkpoint_of, override_value, with_words_of_run
 from lit_loader.app.log import logged_run
-from lit_loader.errors import LitLoaderError
+from lit_loader.errors import LitLoaderError, as_argument, message_of
 from lit_loader.foundation.escaping import quote_for_hydra
 from lit_loader.foundation.signatures import signature_of
 
@@ -37,7 +38,6 @@ __all__ = [
     "one_job",
     "run",
     "show",
-    "with_config_keys",
 ]
 
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -191,18 +191,19 @@ def config_errors(cfg: DictConfig, *, data_only: bool = False, node: str | None 
         ConfigError: For a ValueError, TypeError, OSError or ImportError.
         LitLoaderError: For an error in the data.
     """
+    write = partial(_as_override, cfg=cfg, first_node=node)
     try:
         yield
     except ConfigError:
         raise
     except LitLoaderError as error:
-        raise LitLoaderError(with_config_keys(str(error), cfg, node) + _names_of_files(error, cfg)) from error
+        raise LitLoaderError(error.text(write) + _names_of_files(error, cfg)) from error
     except HydraException as error:
-        raise ConfigError(with_config_keys(what_is_wrong(error), cfg, node)) from error
+        raise ConfigError(what_is_wrong(error, write)) from error
     except (ValueError, TypeError, OSError, ImportError) as error:
         if data_only:
             raise
-        raise ConfigError(with_config_keys(str(error), cfg, node)) from error
+        raise ConfigError(message_of(error, write).removeprefix("+")) from error
 
 
 def _names_of_files(error: LitLoaderError, cfg: DictConfig) -> str:
@@ -213,59 +214,48 @@ def _names_of_files(error: LitLoaderError, cfg: DictConfig) -> str:
     return f"; dataset.train={train}, dataset.val and dataset.test name what is read below dataset.root"
 
 
-def with_config_keys(text: str, cfg: DictConfig, node: str | None = None) -> str:
-    """Return a message with the keys of a config in the place of Python's arguments.
-
-    ``ReadPolicy(missing_image=...)`` becomes ``dataset.policy.missing_image=drop``, ``pass header=True`` becomes
-    ``pass dataset.options.header=true``, ``give sample_unit='image'`` becomes ``give datamodule.sample_unit=image``.
-    Frames of a traceback in the message, such as a worker's, are not changed.
+def _as_override(name: str, value: Any, *, cfg: DictConfig, first_node: str | None = None) -> str:
+    """Return a setting as an override of a config, such as ``datamodule.masks=false``; as an argument if it has none.
 
     Args:
-        text: The message.
+        name: The argument; ``policy.NAME`` is a field of a `ReadPolicy`.
+        value: The value, or ``...`` if the reader has to choose it.
         cfg: The config.
-        node: Where a key is looked for first, or None for the order of the groups.
+        first_node: Where the key is looked for first, or None for the order of the groups.
     """
-    lines = []
-    is_traceback = False
-    for line in text.split("\n"):
-        # Frames are indented; the line after the last one names the error.
-        is_traceback = is_traceback and (not line or line.startswith((" ", "\t")))
-        lines.append(line if is_traceback else _with_config_keys(line, cfg, node))
-        is_traceback = is_traceback or line.endswith("Traceback (most recent call last):")
-    return "\n".join(lines)
+    from lit_loader.app.commands.next_command import (
+        hydra_value,  # numpy and pandas, which only an error needs
+    )
+
+    owner, _, problem = name.partition(".")
+    if owner == "policy":
+        return f"dataset.policy.{problem}={_actions_for(problem)}"
+    key = _key_of(name, cfg, first_node)
+    if key is None:
+        return as_argument(name, value)
+    return f"{key}={'VALUE' if value is ... else hydra_value(value)}"
 
 
-def _with_config_keys(text: str, cfg: DictConfig, node: str | None) -> str:
-    """Return a line of a message with the keys of a config instead of Python's arguments."""
-    text = re.sub(r"\bReadPolicy\((\w+)=[^)]*\)", lambda found: _policy_key(found[1]), text)
+def _actions_for(problem: str) -> str:
+    from lit_loader.annotations.formats import ReadPolicy
 
-    def named(found: re.Match[str]) -> str:
-        key = _key_of(found[2], cfg, node)
-        return found[0] if key is None else f"{found[1]}{key}={_hydra_value(found[3])}"
-
-    value = r"\[.*?\](?!\])|'[^']*'|\"[^\"]*\"|[\w.]+"
-    return re.sub(rf"((?:\b(?:pass|give|or|and|name|choose)|,) )(\w+)=({value})", named, text)
+    policy = signature_of(ReadPolicy)
+    actions = [action for action in get_args(policy and policy.types.get(problem)) if action != "raise"]
+    return " or ".join(actions) or "ACTION"
 
 
-def _policy_key(name: str) -> str:
-    from lit_loader.annotations.formats import ReadPolicy  # numpy and pandas, which only an error needs
-
-    actions = [each for each in get_args(signature_of(ReadPolicy).types.get(name)) if each != "raise"]  # type: ignore[union-attr]
-    return f"dataset.policy.{name}={' or '.join(actions) or 'ACTION'}"
-
-
-def _key_of(name: str, cfg: DictConfig, first: str | None) -> str | None:
+def _key_of(name: str, cfg: DictConfig, first_node: str | None) -> str | None:
     """Return where a config has a setting of this name below its groups, or can have it, or None if it has none."""
     from lit_loader.annotations.formats import readers
     from lit_loader.annotations.formats.registry import format_options
 
     if name in cfg:
-        return None
+        return name
     dataset = cfg.get("dataset") or {}
     format = dataset.get("format") or ("voc" if str(dataset.get("_target_")).endswith(".VocSource") else None)
     options = format_options(readers()[format]) if format in readers() else {}
     for path in (
-        *([first] if first else []),
+        *([first_node] if first_node else []),
         "dataset",
         "workers",
         "datamodule",
@@ -277,6 +267,8 @@ def _key_of(name: str, cfg: DictConfig, first: str | None) -> str | None:
     ):
         node, parent = OmegaConf.select(cfg, path), OmegaConf.select(cfg, path.rpartition(".")[0] or path)
         if isinstance(node, DictConfig) and name in node:
+            if OmegaConf.is_interpolation(node, name):
+                continue  # the node that it points to has the value
             return f"{path}.{name}"
         if path == "dataset" and name in options:
             return f"dataset.options.{name}"
@@ -284,7 +276,3 @@ def _key_of(name: str, cfg: DictConfig, first: str | None) -> str | None:
         if signature is not None and name in signature.types:
             return f"+{path}.{name}"
     return None
-
-
-def _hydra_value(text: str) -> str:
-    return {"True": "true", "False": "false", "None": "null"}.get(text, text.strip("'\""))

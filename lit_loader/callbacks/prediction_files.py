@@ -24,6 +24,7 @@ from lit_loader.annotations.formats.voc_writer import voc_image_paths, write_ima
 from lit_loader.annotations.formats.writer import write_file
 from lit_loader.annotations.masks import Masks, RunLengths
 from lit_loader.datamodules.pictures import draw_objects
+from lit_loader.errors import SettingError
 from lit_loader.foundation.files import new_file, new_folder
 
 __all__ = ["Found", "PredictionFormat", "check_can_be_written", "draw_prediction", "write_predictions"]
@@ -105,7 +106,8 @@ def check_can_be_written(
     values = [value for each in attributes.values() for value in each]
     for text in (*names, *attributes, *values, *table.image_paths) if kind == "keypoints_txt" else ():
         if text != text.strip() or text.startswith("#") or any(mark in text for mark in "\t\n\r"):
-            raise ValueError(f"{text!r} cannot be in a list with tabs between columns; give format='csv'")
+            rule = f"writes a list with tabs between columns, which cannot hold {text!r}"
+            raise SettingError("format", kind, rule, settings={"format": "csv"})
 
 
 def write_predictions(

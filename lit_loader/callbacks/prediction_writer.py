@@ -35,6 +35,7 @@ from lit_loader.collate import (
     batch_targets,
 )
 from lit_loader.datamodules import ClassificationDataModule, TableDataModule
+from lit_loader.errors import SettingError
 from lit_loader.images import ImageReading
 from lit_loader.loader.arguments import check_choice
 from lit_loader.types import FIRST_LABEL
@@ -166,9 +167,9 @@ class PredictionWriter(BasePredictionWriter):
         is_labels = isinstance(datamodule, ClassificationDataModule)
         self.format = self._chosen_format or ("csv" if is_labels else "coco")
         if is_labels and self.format != "csv":
-            raise ValueError(_cannot_hold_labels(self.format))
+            raise _cannot_hold_labels(self.format)
         if getattr(module, "masks", None) is True and self.format != "coco":
-            raise ValueError(_cannot_hold_masks(self.format))
+            raise _cannot_hold_masks(self.format)
         self._class_names = tuple(getattr(module, "class_names", None) or datamodule.class_names)
         schema = datamodule.keypoint_schema
         points = tuple(getattr(module, "keypoint_names", None) or (schema.names if schema else ()))
@@ -248,7 +249,7 @@ class PredictionWriter(BasePredictionWriter):
             if is_duplicate:
                 continue
             if one.masks is not None and self.format != "coco":
-                raise ValueError(_cannot_hold_masks(self.format))
+                raise _cannot_hold_masks(self.format)
             if (
                 one.keypoint_scores is not None
                 and self.format in ("voc", "keypoints_txt")
@@ -330,7 +331,7 @@ class PredictionWriter(BasePredictionWriter):
         self, probabilities: Tensor, batch: ClassificationBatch, rows: Sequence[int], of: _PredictSet
     ) -> Iterator[Found]:
         if self.format != "csv":
-            raise ValueError(_cannot_hold_labels(self.format))
+            raise _cannot_hold_labels(self.format)
         for row, values in zip(rows, probabilities.float().cpu().numpy(), strict=True):
             best = np.flatnonzero(values >= 0.5) if batch.labels.ndim == 2 else values.argmax(keepdims=True)
             labels = best[values[best] >= self.min_score].astype(np.int64)
@@ -384,12 +385,13 @@ class PredictionWriter(BasePredictionWriter):
         )
 
 
-def _cannot_hold_labels(format: PredictionFormat) -> str:
-    return f"format={format!r} holds objects with boxes, and these predictions are labels of samples; give format='csv'"
+def _cannot_hold_labels(format: PredictionFormat) -> SettingError:
+    rule = "holds objects with boxes, and these predictions are labels of samples"
+    return SettingError("format", format, rule, settings={"format": "csv"})
 
 
-def _cannot_hold_masks(format: PredictionFormat) -> str:
-    return f"format={format!r} cannot hold masks; give format='coco'"
+def _cannot_hold_masks(format: PredictionFormat) -> SettingError:
+    return SettingError("format", format, "cannot hold masks", settings={"format": "coco"})
 
 
 def _by_image(found: Mapping[int, Found], of: _PredictSet) -> dict[int, Found]:

@@ -17,6 +17,7 @@ from lit_loader.collate.samples import (
     stack_images,
     transpose_samples,
 )
+from lit_loader.errors import SettingError
 
 _CLASSIC_COLUMNS = 5  # x1, y1, x2, y2, class
 
@@ -80,10 +81,8 @@ class DetectionCollate:
         if self.size_divisor < 1:
             raise ValueError(f"expected size_divisor >= 1, got size_divisor={self.size_divisor}.")
         if self.images != "pad" and (self.size_divisor != 1 or self.pad_value != 0):
-            raise ValueError(
-                f"size_divisor={self.size_divisor} and pad_value={self.pad_value} have no effect with "
-                f'images={self.images!r}; leave them out or give images="pad".'
-            )
+            rule = f"leaves size_divisor={self.size_divisor} and pad_value={self.pad_value} without effect"
+            raise SettingError("images", self.images, rule, "leave them out", settings={"images": "pad"})
 
     def __call__(self, batch: Sequence[Any]) -> tuple[Any, ...]:
         """Collate one batch.

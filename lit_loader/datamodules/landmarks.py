@@ -22,6 +22,7 @@ from lit_loader.datasets import (
     landmark_samples,
 )
 from lit_loader.datasets.samples import check_sample_unit
+from lit_loader.errors import SettingError
 from lit_loader.transforms import detection_transforms, landmark_transforms
 from lit_loader.types import FIRST_LABEL, CollateFn
 
@@ -75,10 +76,9 @@ class LandmarkDataModule(TableDataModule):
         preset = landmark_transforms if sample_unit == "object" else detection_transforms
         super().__init__(source, preset=preset, **settings)
         if sample_unit == "object" and size_divisor != 1:
-            raise ValueError(
-                f"size_divisor={size_divisor} has no effect with sample_unit='object', whose size the transforms give; "
-                "leave it out, or give sample_unit='image'"
-            )
+            rule = "has no effect with sample_unit='object', whose size the transforms set"
+            alternatives = {"sample_unit": "image"}
+            raise SettingError("size_divisor", size_divisor, rule, "leave it out", settings=alternatives)
         if min_points < 0:
             raise ValueError(f"min_points={min_points} must be at least 0")
         MultiTaskCollate(size_divisor=size_divisor)  # checks it before there is a table

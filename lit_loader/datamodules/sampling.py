@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from lit_loader.annotations import AnnotationTable, class_weights, image_labels, image_weights, label_counts
+from lit_loader.errors import SettingError
 from lit_loader.loader.arguments import check_choice
 from lit_loader.samplers import (
     ClassAwareSampler,
@@ -83,9 +84,9 @@ class _BalancedSamplerConfig(SamplerConfig):
         by = self.balance_by
         if by is not None and table.num_images and not label_counts(table, by=by).any():
             # All images would silently get the same weight.
-            raise ValueError(
-                f"balance_by={by!r}: none of the {table.num_objects} objects of {table!r} has a value of this "
-                "attribute, so there is nothing to balance; give another attribute, or balance_by=None for the class"
+            rule = f"names an attribute that none of the {table.num_objects} objects of {table!r} has"
+            raise SettingError(
+                "balance_by", by, rule, "give another attribute", settings={"balance_by": None}
             )
         return image_labels(table, by=by)
 

@@ -12,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from lit_loader.datamodules.keywords import check_at_least, check_types
 from lit_loader.engine import WorkerMethod
+from lit_loader.errors import SettingError
 from lit_loader.foundation.host import PROCESS_BYTES, THREAD_BYTES, decide_num_workers, read_resources
 from lit_loader.loader.arguments import check_replacement
 
@@ -70,10 +71,9 @@ class WorkerSettings:
             )
         for name in ("multiprocessing_context", "max_worker_restarts", "hang_timeout_s"):
             if self.worker_method == "thread" and getattr(self, name) not in (None, 0):
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r} is about worker processes and worker_method='thread' has none; "
-                    "leave it out, or give worker_method='multiprocessing'"
-                )
+                rule = "needs worker processes, and worker_method='thread' has none"
+                alternatives = {"worker_method": "multiprocessing"}
+                raise SettingError(name, getattr(self, name), rule, "leave it out", settings=alternatives)
         check_replacement(self.max_worker_restarts, self.hang_timeout_s, processes=True, keyed=True)
 
     def loader_arguments(self, num_workers: int) -> dict[str, Any]:

@@ -217,7 +217,7 @@ class DetectionDataset(Dataset[DetectionSample]):
             raise ImageError(
                 f"{path}: the image is {found[0]}x{found[1]}, its annotation says {annotated[0]}x{annotated[1]}; "
                 "correct the annotation, set exif_orientation if the sides are exchanged, "
-                'or give size_mismatch="clip" to trust the image.'
+                "or set size_mismatch to 'clip' to trust the image"
             )
 
     def _check_not_turned(self, path: str, *, annotated: tuple[int, int]) -> None:

@@ -116,9 +116,8 @@ class FormatSource(FileSource):
                 if key not in found:
                     found[key] = self._read_list(read, folder, name, options)
         if not any(table.class_names for table in found.values()):
-            raise AnnotationError(
-                "no object in any of the lists, hence no class; give class_names=[...]", path=self.root
-            )
+            message = "no object in any of the lists, hence no class"
+            raise AnnotationError(message, path=self.root, settings={"class_names": ...})
         same = dict(zip(found, with_same_names(list(found.values())), strict=True))
         tables = {stage: [same[key] for key in keys[stage]] for stage in keys}
         tables |= self._held_out(tables["train"])

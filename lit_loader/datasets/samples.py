@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from lit_loader.annotations import image_labels
 from lit_loader.datasets.targets import check_keypoints
+from lit_loader.errors import SettingError
 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
@@ -113,11 +114,10 @@ def labelled_samples(
     num_labels = np.diff(image_labels(table, by=label_attribute)[0])
     if not multi_label and num_labels.size and num_labels.max() > 1:
         several = np.flatnonzero(num_labels > 1)
-        raise ValueError(
-            f"{len(several)} images have objects with different labels, the first being "
-            f"{table.image_path(int(several[0]))}; give multi_label=True, or sample_unit='object' for one "
-            "sample an object."
-        )
+        first_path = table.image_path(int(several[0]))
+        rule = f"but {len(several)} images have objects with different labels, the first being {first_path}"
+        alternatives = {"multi_label": True, "sample_unit": "object"}
+        raise SettingError("multi_label", False, rule, settings=alternatives)
     known = num_labels > 0
     if multi_label:  # nothing there is a label too; an object whose value nobody wrote down is not
         known |= np.diff(table.offsets) == 0

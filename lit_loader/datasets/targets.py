@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torchvision import tv_tensors
 
+from lit_loader.errors import SettingError
 from lit_loader.seeding import is_duplicate
 from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, num_rows
 
@@ -66,10 +67,9 @@ def check_keypoints(table: AnnotationTable) -> None:
         ValueError: It has none.
     """
     if table.keypoints is None:
-        raise ValueError(
-            f"keypoints=True, and no object of {table!r} has points; give keypoints=False, or read the points "
-            "(read_annotations(..., schema=...))."
-        )
+        rule = f"but no object of {table!r} has points"
+        remedy = "read the points (read_annotations(..., schema=...))"
+        raise SettingError("keypoints", True, rule, remedy, settings={"keypoints": False})
 
 
 def check_masks(table: AnnotationTable) -> None:
@@ -79,10 +79,9 @@ def check_masks(table: AnnotationTable) -> None:
         ValueError: It has none.
     """
     if table.masks is None:
-        raise ValueError(
-            f"masks=True, and no object of {table!r} has a mask; give masks=False, or read annotations with polygons "
-            "or run lengths (COCO's segmentation, YOLO's or LabelMe's polygons)."
-        )
+        rule = f"but no object of {table!r} has a mask"
+        remedy = "read annotations with polygons or run lengths (COCO's segmentation, YOLO's or LabelMe's polygons)"
+        raise SettingError("masks", True, rule, remedy, settings={"masks": False})
 
 
 def object_target(

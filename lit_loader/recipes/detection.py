@@ -14,6 +14,7 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 from torchvision.models.detection.ssd import SSD
 
 from lit_loader.collate import batch_duplicates, batch_images, batch_targets
+from lit_loader.errors import SettingError
 from lit_loader.recipes.metrics import AveragePrecision
 from lit_loader.recipes.network import (
     check_labels,
@@ -271,10 +272,10 @@ def _check_targets_of(model: nn.Module, *, masks: bool) -> None:
             "model is a detector of boxes"
         )
     if heads is not None and heads.has_mask() != masks:
-        remedy = (
-            "give masks=True, also to the data module"
-            if heads.has_mask()
-            else "take maskrcnn_resnet50_fpn_v2"
-        )
-        has = "trains on masks" if heads.has_mask() else "gives no masks"
-        raise ValueError(f"masks={masks}, and {type(model).__name__} {has}; {remedy}")
+        name = type(model).__name__
+        if masks:
+            raise SettingError(
+                "masks", True, f"but {name} predicts no masks", "take maskrcnn_resnet50_fpn_v2"
+            )
+        rule = f"but {name} trains on masks, which the data module must give, too"
+        raise SettingError("masks", False, rule, settings={"masks": True})

@@ -17,6 +17,7 @@ from torchvision import models
 from torchvision.models.detection import FCOS, FasterRCNN, RetinaNet
 from torchvision.ops.misc import FrozenBatchNorm2d
 
+from lit_loader.errors import SettingError
 from lit_loader.foundation.extras import require
 
 __all__ = [
@@ -99,7 +100,8 @@ def build_model(
         return model
     if not takes_argument(builder, "weights"):
         name = getattr(builder, "__name__", repr(builder))
-        raise ValueError(f"weights={weights!r}: {name} has no weights by name; give a file, or weights=None")
+        rule = f"is a name, and {name} has no weights by name"
+        raise SettingError("weights", weights, rule, "give a file", settings={"weights": None})
     names = _weight_names(builder)
     if names is not None and weights not in names:
         raise ValueError(f"weights={weights!r} is neither a file nor one of {', '.join(names)}")
@@ -206,7 +208,7 @@ def _call(builder: ModelBuilder, **arguments: Any) -> nn.Module:
         raise OSError(
             f"weights={given!r} could not be downloaded: {error}; copy {url} from a "
             f"machine with a network into {Path(torch.hub.get_dir()) / 'checkpoints'} (those of timm: Hugging Face's "
-            "cache), or give their file, weights=PATH, or weights=None for random ones"
+            "cache), or give the path of their file, or none for random ones"
         ) from error
 
 
@@ -235,7 +237,7 @@ def _read_state(path: Path) -> dict[str, Tensor]:
 def _read_file(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(
-            f"weights={str(path)!r} does not exist; give weights=PATH, a name, or weights=None"
+            f"weights={str(path)!r} does not exist; give the path of a file, a name of weights, or none"
         )
     if path.suffix == ".safetensors":
         return require("safetensors.torch", "timm").load_file(path)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lit_loader.errors import SettingError
 from lit_loader.samplers.checks import checked_integers, checked_num_samples, checked_setting, refuse_first
 from lit_loader.samplers.order import SizedSampler, SliceableOrder
 from lit_loader.samplers.shuffle import permutation, shuffled_cycles
@@ -273,10 +274,8 @@ def class_quotas(shares: Sequence[Fraction], num_samples: int) -> IndexArray:
     has_share = np.array([share > 0 for share in shares], dtype=np.bool_)
     num_classes = int(has_share.sum())
     if num_classes > num_samples:
-        raise ValueError(
-            f"num_samples={num_samples} is less than the {num_classes} classes that have a share, "
-            f"and some would never be visited; give num_samples={num_classes} or more, or none"
-        )
+        rule = f"is less than the {num_classes} classes that have a share, so some would never be visited"
+        raise SettingError("num_samples", num_samples, rule, settings={"num_samples": num_classes})
     exact = [share * num_samples for share in shares]
     quotas = np.array([int(value) for value in exact], dtype=np.int64)
     largest_remainders = sorted(range(len(shares)), key=lambda c: int(exact[c]) - exact[c])

@@ -10,6 +10,7 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+from lit_loader.errors import SettingError
 from lit_loader.images.lazy_image import LazyImage
 from lit_loader.seeding import rand
 from lit_loader.transforms.moving import Mirror, flat_targets, moved_targets, wrap
@@ -21,8 +22,7 @@ __all__ = ["FLIP_REMEDY", "FlipPairs", "RandomHorizontalFlip", "RandomVerticalFl
 FlipPairs: TypeAlias = Sequence[Sequence[int]]
 
 FLIP_REMEDY: Final = (
-    "give flip_pairs=[[0, 1], ...], the positions of points that a flip swaps, flip_pairs=[] if every point keeps its "
-    "name, or hflip=0 (in a data module: train_transforms.flip_pairs, train_transforms.hflip)"
+    "pass the pairs of points that a flip swaps in flip_pairs, or flip_pairs=[] if every point keeps its name"
 )
 """Remedy for errors about flips of points without known pairs."""
 
@@ -105,10 +105,8 @@ class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
         """Return the position of the point to move to each position in a flip."""
         order = list(range(num_points))
         if self.flip_pairs is None and num_points > 1:
-            raise ValueError(
-                f"the target has {num_points} points per object and no flip_pairs were declared, so a flip would "
-                f"label left points as right; {FLIP_REMEDY}."
-            )
+            rule = f"but the target has {num_points} points per object, so a flip would label left points as right"
+            raise SettingError("flip_pairs", None, rule, FLIP_REMEDY)
         for first, second in self.flip_pairs or ():
             if max(first, second) >= num_points:
                 raise ValueError(

@@ -8,6 +8,7 @@ from functools import partial
 from torch import nn
 from torchvision.transforms import v2
 
+from lit_loader.errors import SettingError
 from lit_loader.transforms.compose import DecodeAwareCompose
 from lit_loader.transforms.crops import Around, CropToObjects, Fit
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
@@ -162,7 +163,8 @@ def landmark_transforms(
     """
     # The flip would only refuse the first batch; a landmark dataset always has points, so refuse now.
     if train and hflip > 0 and flip_pairs is None:
-        raise ValueError(f"hflip={hflip} without flip_pairs would label left points as right; {FLIP_REMEDY}.")
+        rule = "would label left points as right without flip_pairs"
+        raise SettingError("hflip", hflip, rule, FLIP_REMEDY, settings={"hflip": 0})
     make_view = partial(CropToObjects, size=size, margin=margin, around=around, fill=fill)
     train_view = make_view(shift=shift, scale=scale, rotation=rotation)
     view = train_view if train else make_view()

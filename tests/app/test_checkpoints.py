@@ -138,8 +138,8 @@ def test_a_format_that_cannot_hold_the_task_is_refused_by_its_key_before_images_
     words = ["datamodule=classification", "model=classifier_small", "workers=inline", "trainer=cpu"]
     words += [f"ckpt_path={tmp_path}/a.ckpt", f"source={tmp_path}/a.png", "predict.format=coco"]
     result = app("predict", *words, code=1, small=False)
-    assert "format='coco' holds objects with boxes" in result.err
-    assert result.err.rstrip().endswith("give predict.format=csv")
+    assert "predict.format=coco holds objects with boxes" in result.err
+    assert result.err.rstrip().endswith("pass predict.format=csv")
 
 
 def test_a_folder_of_earlier_predictions_is_refused_in_one_line(app, without_run, tmp_path):

@@ -7,8 +7,8 @@ import torch
 from hydra.core.config_store import ConfigStore
 
 from lit_loader.app.composition import compose_config
-from lit_loader.app.running import with_config_keys
-from lit_loader.errors import LitLoaderError
+from lit_loader.app.running import config_errors
+from lit_loader.errors import AnnotationError, LitLoaderError, SettingError
 from tests.formats.text_sets import write_image
 from tests.voc_set import VocSet
 
@@ -34,7 +34,7 @@ def test_an_error_in_the_data_names_the_key_that_settles_it(app, voc):
     line = one_line(app("train", *words, code=1, small=False))
     assert line.startswith("error: ")
     assert "Annotations/b.xml: there is no image" in line
-    assert "choose dataset.policy.missing_image=drop or keep" in line
+    assert "pass dataset.policy.missing_image=drop or keep" in line
     assert "ReadPolicy" not in line
 
 
@@ -47,10 +47,11 @@ def test_a_file_that_is_not_there_names_the_keys_of_all_files(app, tmp_path):
     )
 
 
-def test_weights_that_are_not_known_name_their_key(app):
+def test_missing_weights_file_names_its_node(app):
     line = one_line(app("train", "model.weights=other/retina.pth", code=1))
-    assert "model: weights='other/retina.pth' does not exist; give model.weights=PATH" in line
-    assert "or model.weights=null" in line
+    assert (
+        "model: weights='other/retina.pth' does not exist; give the path of a file, a name of weights" in line
+    )
 
 
 def test_an_accelerator_that_is_not_there_is_named_with_what_to_choose(app, monkeypatch):
@@ -77,7 +78,7 @@ def test_options_of_a_format_are_named_as_keys_of_the_config(app, tmp_path):
     ]
     words += ["workers=inline", "dataset.options.image_dir=."]
     line = one_line(app("train", *words, "dataset.options.separator=','", code=1, small=False))
-    assert "pass dataset.options.header=true, and label_columns" in line
+    assert "and label_columns must name the labels; pass dataset.options.header=true" in line
 
 
 CSV = ["dataset=csv", "dataset.root=x"]
@@ -94,37 +95,55 @@ def test_a_detector_is_refused_for_a_format_without_boxes(app, tmp_path, dataset
     assert "a DetectionDataModule, which needs boxes; did you mean experiment=classification?" in line
 
 
+def advice_in_app(error, *words, node=None, config_name="train"):
+    cfg = compose_config(config_name=config_name, overrides=[*CSV, *words])
+    with pytest.raises((ValueError, LitLoaderError)) as caught, config_errors(cfg, node=node):
+        raise error
+    return str(caught.value)
+
+
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("settings", "advice"),
     [
-        ("choose ReadPolicy(missing_image=...)", "choose dataset.policy.missing_image=drop or keep"),
-        ("pass header=True", "pass dataset.options.header=true"),
-        ("give class_names=[...]", "give dataset.class_names=[...]"),
-        ("give sample_unit='image'", "give datamodule.sample_unit=image"),
-        ("or give cache=False", "or give datamodule.cache=false"),
-        ("give flip_pairs=[[0, 1], ...]", "give +datamodule.train_transforms.flip_pairs=[[0, 1], ...]"),
-        ("give pin_memory=False", "give workers.pin_memory=false"),
-        ("hflip=2 must be in [0, 1]", "hflip=2 must be in [0, 1]"),
-        ("give nothing=1", "give nothing=1"),
-        ("choose model=fcos_small", "choose model=fcos_small"),
+        ({"policy.missing_image": ...}, "pass dataset.policy.missing_image=drop or keep"),
+        ({"header": True}, "pass dataset.options.header=true"),
+        ({"separator": ","}, "pass dataset.options.separator=','"),
+        ({"class_names": ...}, "pass dataset.class_names=VALUE"),
+        ({"sample_unit": "image"}, "pass datamodule.sample_unit=image"),
+        ({"cache": False}, "pass datamodule.cache=false"),
+        ({"multi_label": True, "cache": False}, "pass datamodule.multi_label=true or datamodule.cache=false"),
+        ({"flip_pairs": [[0, 1]]}, "pass +datamodule.train_transforms.flip_pairs=[[0,1]]"),
+        ({"pin_memory": False}, "pass workers.pin_memory=false"),
+        ({"nothing": 1}, "pass nothing=1"),
     ],
 )
-def test_arguments_become_keys(text, told):
-    assert with_config_keys(text, compose_config(overrides=[*CSV, "datamodule=classification"])) == told
+def test_advised_settings_are_written_as_overrides(settings, advice):
+    message = advice_in_app(
+        AnnotationError("no", path="a.csv", settings=settings), "datamodule=classification"
+    )
+    assert message == f"a.csv: no; {advice}"
 
 
-def test_source_lines_of_a_workers_traceback_stay_as_they_are():
-    cfg = compose_config(overrides=[*CSV, "datamodule=classification"])
-    frame = '  File "a.py", line 3, in read\n    raise ValueError("give cache=False")\n'
-    text = f"Caught ValueError in a worker.\nOriginal Traceback (most recent call last):\n{frame}ValueError: "
-    message = with_config_keys(f"{text}give cache=False", cfg)
-    assert message == f"{text}give datamodule.cache=false"
+def test_refused_setting_is_written_as_its_config_key():
+    error = SettingError(
+        "sample_unit", "object", "needs boxes", "draw some", settings={"sample_unit": "image"}
+    )
+    message = advice_in_app(error, "datamodule=classification")
+    assert (
+        message
+        == "datamodule.sample_unit=object needs boxes; draw some, or pass datamodule.sample_unit=image"
+    )
 
 
-def test_settings_of_a_node_are_looked_for_in_it_first():
-    cfg = compose_config(config_name="predict", overrides=CSV)
-    assert with_config_keys("give format='csv'", cfg) == "give dataset.format=csv"
-    assert with_config_keys("give format='csv'", cfg, "predict") == "give predict.format=csv"
+def test_messages_that_look_like_settings_stay_as_they_are():
+    message = advice_in_app(ValueError("give cache=False"), "datamodule=classification")
+    assert message == "give cache=False"
+
+
+def test_settings_are_looked_for_in_the_named_node_first():
+    error = AnnotationError("no", settings={"format": "csv"})
+    assert advice_in_app(error, config_name="predict") == "no; pass dataset.format=csv"
+    assert advice_in_app(error, config_name="predict", node="predict") == "no; pass predict.format=csv"
 
 
 @pytest.mark.parametrize(

@@ -110,5 +110,5 @@ def test_several_tasks_at_once_have_the_names_of_the_model(tmp_path, folder):
 def test_a_format_that_cannot_hold_the_task_is_refused_before_a_batch(tmp_path, folder):
     task = ClassificationTask("classifier_small", class_names=CLASSES)
     (folder / "a.png").write_bytes(b"no image")  # it would be the first error of the first batch
-    with pytest.raises(ValueError, match=r"format='voc' holds objects.*give format='csv'"):
+    with pytest.raises(ValueError, match=r"format='voc' holds objects.*pass format='csv'"):
         predict(tmp_path, folder, ClassificationDataModule, task, format="voc")

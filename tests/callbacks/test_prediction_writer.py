@@ -106,7 +106,7 @@ def test_masks_are_brought_back_to_the_size_of_the_file(tmp_path, letterbox):
         again = Masks.from_rows([RunLengths(counts, height, width)]).rasterize(0, height, width)
         assert np.array_equal(again, bitmap)
     for kind in ("voc", "csv"):
-        with pytest.raises(ValueError, match=f"format='{kind}' cannot hold masks; give format='coco'"):
+        with pytest.raises(ValueError, match=f"format='{kind}' cannot hold masks; pass format='coco'"):
             predict(tmp_path, datamodule, format=kind)
 
 
@@ -206,7 +206,7 @@ def test_labels_of_images_are_rows_with_a_probability(tmp_path):
         ("2.png", "common"),
         ("2.png", "rare"),
     ]
-    with pytest.raises(ValueError, match=r"format='coco' holds objects with boxes.*give format='csv'"):
+    with pytest.raises(ValueError, match=r"format='coco' holds objects with boxes.*pass format='csv'"):
         predict(tmp_path, datamodule, find, format="coco")
     (path,) = predict(tmp_path, datamodule, find)
     assert path.suffix == ".csv"

@@ -139,7 +139,7 @@ def test_a_mistake_ends_with_a_message_and_its_code(command, faces, words, code,
 def test_an_error_names_the_option_that_settles_it(command, tmp_path):
     (tmp_path / "train.csv").write_text("path,label,fold\na.jpg,cat,1\n")
     command("index", "class_list", tmp_path, "train.csv", "--option", "separator=,", code=1)
-    assert "pass --option header=true, and label_columns" in command.err
+    assert "label_columns must name the labels; pass --option header=true" in command.err
 
 
 def test_a_csv_table_is_read_by_the_name_of_its_config(command, tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from lit_loader.annotations.formats import read_annotations
-from lit_loader.app.commands.next_command import _hydra_value, splits_by_stage
+from lit_loader.app.commands.next_command import hydra_value, splits_by_stage
 from lit_loader.app.composition import build_datamodule, compose_config
 from lit_loader.datamodules import ClassificationDataModule, LandmarkDataModule
 from tests.face_lists import OPTIONS, write_faces
@@ -46,13 +46,13 @@ def overrides(words):
 
 @pytest.mark.parametrize("text", ["new", "/data/a-b_c.d/e", "../up", "a/2007"])
 def test_a_plain_path_is_not_quoted(text):
-    assert _hydra_value(text) == text
+    assert hydra_value(text) == text
     assert overrides([f"k={text}"]) == {"k": text}
 
 
 @given(st.sampled_from(NAMES) | st.text("ab1\\' ,=[]{}()$.-", max_size=8))
 def test_hydra_takes_a_text_for_itself(text):
-    assert overrides([f"k={_hydra_value(text)}"]) == {"k": text}
+    assert overrides([f"k={hydra_value(text)}"]) == {"k": text}
 
 
 @pytest.mark.parametrize("name", ["two words", "a,b", "2007", "é=1 (2)"])

@@ -107,7 +107,7 @@ def test_a_value_outside_its_choices_is_refused_at_once(single, settings, error,
 def test_what_the_tables_lack_is_refused(source):
     with pytest.raises(ValueError, match="got by='colour'"):
         ClassificationDataModule(source, label_attribute="colour", sample_unit="object").train_dataloader()
-    with pytest.raises(ValueError, match="give multi_label=True, or sample_unit='object'"):
+    with pytest.raises(ValueError, match="pass multi_label=True or sample_unit='object'"):
         ClassificationDataModule(source).train_dataloader()
 
 

@@ -102,7 +102,7 @@ def test_without_flip_pairs_it_does_not_flip_unless_told(tmp_path):
     still = LandmarkDataModule(bare, train_transforms={"size": 32}).train_dataloader().dataset
     assert torch.equal(still[0][0], still[0][0])
     assert len({still[0][0].numpy().tobytes() for _ in range(12)}) == 1
-    with pytest.raises(ValueError, match=r"hflip=0\.5 names left points right"):
+    with pytest.raises(ValueError, match=r"hflip=0\.5 would label left points as right"):
         LandmarkDataModule(bare, train_transforms={"size": 32, "hflip": 0.5}).train_dataloader()
     turning = LandmarkDataModule(bare, train_transforms={"size": 32, "hflip": 0.5, "flip_pairs": []})
     dataset = turning.train_dataloader().dataset

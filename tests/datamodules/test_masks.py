@@ -89,7 +89,7 @@ def source(root, tmp_path, **stages):
 
 
 def test_tables_without_masks_are_refused_but_for_prediction(root, tmp_path):
-    with pytest.raises(ValueError, match="masks=True, and no object of AnnotationTable"):
+    with pytest.raises(ValueError, match="masks=True but no object of AnnotationTable"):
         DetectionDataModule(source(root, tmp_path, train="bare.json"), masks=True).train_dataloader()
     datamodule = DetectionDataModule(
         source(root, tmp_path, train="train.json", predict="bare.json"), masks=True, batch_size=2

@@ -109,7 +109,7 @@ def test_ids_that_mean_different_things_are_refused(tmp_path):
 def test_a_set_without_points_is_refused_when_points_are_asked_for(tmp_path):
     bare = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
     source = DrawnSource(train=draw_set(tmp_path, **bare))
-    with pytest.raises(ValueError, match="keypoints=True, and no object"):
+    with pytest.raises(ValueError, match="keypoints=True but no object"):
         MultiTaskDataModule(source).train_dataloader()
     assert first(MultiTaskDataModule(source, keypoints=False).train_dataloader()).keypoints.shape[2] == 0
 

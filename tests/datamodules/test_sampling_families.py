@@ -80,6 +80,8 @@ def test_an_attribute_that_no_object_has_is_refused(sampling):
         labels=[0],
         attributes={"finish": Attribute(ids=np.array([-1]), names=("matte", "gloss"))},
     )
-    with pytest.raises(ValueError, match=r"balance_by='finish': none of the 1 objects .* nothing to balance"):
+    with pytest.raises(
+        ValueError, match=r"balance_by='finish' names an attribute that none of the 1 objects .* has"
+    ):
         sampling(balance_by="finish").make_sampler(table)
     assert len(sampling().make_sampler(table)) == 2

@@ -184,7 +184,7 @@ def test_settings_reach_the_loader(shapes, settings):
         ),
         (
             {"worker_method": "thread", "multiprocessing_context": "fork"},
-            "multiprocessing_context='fork' is about worker processes and worker_method='thread' has none",
+            "multiprocessing_context='fork' needs worker processes, and worker_method='thread' has none",
         ),
     ],
 )

@@ -122,7 +122,7 @@ def test_an_image_whose_objects_have_no_value_is_no_negative(tmp_path):
 
 def test_images_with_several_labels_are_refused_by_name_without_multi_label(table):
     mixed = [i for i in range(12) if len(set(table.labels[table.objects(i)].tolist())) > 1]
-    with pytest.raises(ValueError, match=rf"{len(mixed)} images .*{mixed[0]}\.png; give multi_label=True"):
+    with pytest.raises(ValueError, match=rf"{len(mixed)} images .*{mixed[0]}\.png; pass multi_label=True"):
         ClassificationDataset(table)
 
 

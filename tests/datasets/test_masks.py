@@ -83,7 +83,7 @@ def test_masks_come_as_pixels_of_the_decoded_image(table):
 
 def test_a_table_without_masks_is_refused(table):
     bare = dataclasses.replace(table, masks=None)
-    with pytest.raises(ValueError, match=r"masks=True, and no object of AnnotationTable.* has a mask; give"):
+    with pytest.raises(ValueError, match=r"masks=True but no object of AnnotationTable.* has a mask; read"):
         DetectionDataset(bare, masks=True)
     named = dataclasses.replace(table, attributes={"masks": Attribute(ids=table.labels, names=("a", "b"))})
     with pytest.raises(ValueError, match="a target keeps fields of that name for itself"):

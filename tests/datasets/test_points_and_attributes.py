@@ -69,7 +69,7 @@ def test_a_point_outside_the_image_keeps_its_coordinates_and_counts_as_absent(tm
 def test_what_the_table_lacks_is_refused(table):
     bare = renamed(table, "finish")
     with pytest.raises(
-        ValueError, match=r"keypoints=True, and no object of AnnotationTable.* has points; give"
+        ValueError, match=r"keypoints=True but no object of AnnotationTable.* has points; read"
     ):
         DetectionDataset(bare, keypoints=True)
     with pytest.raises(ValueError, match=r"attributes holds \['colour'\]; the table has \['finish'\]"):

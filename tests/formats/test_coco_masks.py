@@ -154,9 +154,7 @@ def test_counts_that_are_no_whole_numbers_are_malformed(tmp_path, counts):
 
 def test_run_lengths_without_a_box_do_not_get_the_box_of_the_image(tmp_path):
     write(tmp_path, annotation(3, {"size": [10, 10], "counts": RUNS}, bbox=None))
-    with pytest.raises(
-        AnnotationError, match="object 0: run lengths without bbox; give bbox, or masks=False"
-    ):
+    with pytest.raises(AnnotationError, match="object 0: expected a bbox for each object with run lengths"):
         read(tmp_path)
     assert read(tmp_path, masks=False).boxes.tolist() == [[0, 0, 10, 10]]
 

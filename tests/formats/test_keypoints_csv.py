@@ -111,7 +111,7 @@ def test_names_of_box_columns_say_the_format(read, names, values, options):
         ("xmin,xmax,ymin,ymax", {}, "not in the order xmin, ymin, xmax, ymax"),
         ("x0,x1,y0,y1", {}, "not in the order xmin, ymin, xmax, ymax"),
         ("w,h,x,y", {}, "not in the order xmin, ymin, width, height"),
-        ("x,y,xmax,height", {}, "give box_format='xyxy', 'xywh' or 'cxcywh'"),
+        ("x,y,xmax,height", {}, "choose a box_format of 'xyxy', 'xywh' and 'cxcywh'"),
         ("x,y,w,h", {"normalized": True}, "may be a corner or the centre"),
     ],
 )

@@ -79,7 +79,7 @@ def test_the_data_file_names_points_their_mirror_images_and_the_scale(tmp_path):
 def test_a_row_that_could_be_a_polygon_or_points_is_what_the_set_says_or_refused(tmp_path, row, count, size):
     root = make_set(tmp_path, row, data="cat\ndog\n", file="classes.txt")
     with pytest.raises(
-        AnnotationError, match=r"a\.txt:1: 17 numbers are a polygon or points: pass task='segment'"
+        AnnotationError, match=r"a\.txt:1: 17 numbers are a polygon or points: choose the task 'segment'"
     ):
         read(root)
     assert len(read(root, task="segment").masks.polygons(0)[0]) == 8

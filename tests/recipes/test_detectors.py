@@ -188,8 +188,12 @@ def test_masks_that_are_absent_are_asked_for() -> None:
 @pytest.mark.parametrize(
     ("build", "masks", "match"),
     [
-        (mask_rcnn, False, r"MaskRCNN trains on masks; give masks=True, also to the data module"),
-        (faster_rcnn, True, r"FasterRCNN gives no masks; take maskrcnn_resnet50_fpn_v2"),
+        (
+            mask_rcnn,
+            False,
+            r"MaskRCNN trains on masks, which the data module must give, too; pass masks=True",
+        ),
+        (faster_rcnn, True, r"FasterRCNN predicts no masks; take maskrcnn_resnet50_fpn_v2"),
     ],
 )
 def test_a_model_that_would_not_get_its_targets_is_refused(build: Any, masks: bool, match: str) -> None:

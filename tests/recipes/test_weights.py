@@ -113,7 +113,7 @@ def test_an_unknown_name_of_weights_is_refused_with_those_there_are(builder: Any
 
 def test_a_builder_without_weights_refuses_names() -> None:
     with pytest.raises(
-        ValueError, match=r"weights='DEFAULT': fcos_small has no weights by name; give a file"
+        ValueError, match=r"weights='DEFAULT' is a name, and fcos_small has no weights by name; give a file"
     ):
         build(fcos_small, "DEFAULT")
 
@@ -140,7 +140,7 @@ def test_a_failed_download_names_the_folder_for_weights_and_what_else_to_give(
     file = r"copy \S+/mobilenet_v3_small-\w+\.pth"
     weights, classes = ("DEFAULT", 5) if builder is mobilenet_v3_small else (None, 1000)
     with pytest.raises(
-        OSError, match=rf"could not be downloaded: .*{file} .*{folder} .*, or give their file, weights=PATH"
+        OSError, match=rf"could not be downloaded: .*{file} .*{folder} .*, or give the path of their file"
     ):
         build(builder, weights, num_classes=classes)
 
@@ -232,7 +232,8 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, suffix: str, conten
 
 def test_an_absent_file_is_refused_with_what_else_to_give(tmp_path: Path) -> None:
     with pytest.raises(
-        FileNotFoundError, match=r"nowhere\.pth' does not exist; give weights=PATH, a name, or weights=None"
+        FileNotFoundError,
+        match=r"nowhere\.pth' does not exist; give the path of a file, a name of weights, or none",
     ):
         build(fcos_small, str(tmp_path / "nowhere.pth"))
 

@@ -114,7 +114,7 @@ def test_exponent_of_another_type_is_refused():
 
 
 def test_with_fewer_images_than_classes_an_epoch_visits_each_class():
-    with pytest.raises(ValueError, match=r"num_samples=1 is less than the 3 classes .* give num_samples=3"):
+    with pytest.raises(ValueError, match=r"num_samples=1 is less than the 3 classes .* pass num_samples=3"):
         ClassBalancedSampler([[0, 1, 2]], num_samples=1)
     sampler = ClassBalancedSampler([[0, 1, 2], []])
     assert (len(sampler), sampler.quotas.tolist(), sampler.empty_quota) == (4, [1, 1, 1], 1)

@@ -60,7 +60,7 @@ def test_a_flip_of_points_whose_pairs_were_not_declared_is_refused_even_where_it
     for p in (0, 1):
         with pytest.raises(
             ValueError,
-            match=r"3 points .* no flip_pairs .* flip_pairs=\[\] if every point keeps its name, or hflip=0",
+            match=r"flip_pairs=None but .* 3 points .* flip_pairs=\[\] if every point keeps its name",
         ):
             flip(p=p)(*draw())
     assert flip(p=1, flip_pairs=[])(*draw())[1]["visibility"].shape == (2, 3)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import ClassVar, Final, NamedTuple, NoReturn
+from typing import Any, ClassVar, Final, NamedTuple, NoReturn
 
 from lit_loader.annotations.formats.folder import IMAGE_EXTENSIONS, Folder, is_image_name
 from lit_loader.annotations.formats.reader import Inputs, Reader
@@ -146,8 +146,10 @@ class ClassListReader(Reader):
             AnnotationError: If the file is a table, and nothing says which columns are labels.
         """
 
-        def refuse(message: str) -> NoReturn:
-            raise AnnotationError(message, path=rows.root / rows.file, line=first[0].number)
+        def refuse(message: str, **settings: Any) -> NoReturn:
+            raise AnnotationError(
+                message, path=rows.root / rows.file, line=first[0].number, settings=settings
+            )
 
         if not first:
             return _Columns(False)
@@ -159,7 +161,7 @@ class ClassListReader(Reader):
             and not is_image_name(path)
             and (not names or path.endswith(apart[0]))
         ):
-            refuse(f"{shorten(path)!r} is not an image's path; pass separator={apart[0]!r}")
+            refuse(f"{shorten(path)!r} is not an image's path", separator=apart[0])
         every = range(len(names))
         listed = shorten(", ".join(map(repr, names)))
         is_table = len(names) > 1 and all(len(line.cells) == len(names) for line in below)
@@ -169,8 +171,8 @@ class ClassListReader(Reader):
             if not is_table or not below:
                 return _Columns(False)
             if may_be_one_hot and _are_binary(first, every):
-                remedy = "add one if columns are classes, or pass numbered=True or, for names, one_hot=False"
-                refuse(f"all cells are 0 or 1, and no header names classes; {remedy}")
+                message = "all cells are 0 or 1, and no header names classes; add one if columns are classes"
+                refuse(message, numbered=True, one_hot=False)
             binary = may_be_one_hot and _are_binary(below, every)
             named = self.separator is not None and all(is_image_name(line.path) for line in below)
             if is_image_name(path) or not (binary or named):
@@ -194,8 +196,10 @@ class ClassListReader(Reader):
             message = f"columns {listed} are classes that a line has (1) or not (0); one_hot=True settles it"
             rows.problem("one_hot", "recognised", message, line=first[0].number)
         if not is_one_hot and self.label_columns is None:
-            remedy = "pass header=True, and label_columns with those that are labels"
-            refuse(f"the table has the columns {listed} besides the path; {remedy}")
+            message = (
+                f"the table has the columns {listed} besides the path, and label_columns must name the labels"
+            )
+            refuse(message, header=True)
         classes = [names[i] for i in used]
         if is_one_hot and (len(set(classes)) != len(classes) or not all(classes)):
             refuse(f"the header must name different classes, none of them empty; it has {listed}")

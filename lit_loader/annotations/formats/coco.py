@@ -343,7 +343,7 @@ class _File:
         masks = [(row, *_mask(value)) for row, value in given("segmentation", options.masks)]
         polygons = _polygons([part for _, parts, _, _ in masks for part in parts])
         if any(runs is not None and not has_box[row] for row, _, runs, _ in masks):
-            raise ValueError("run lengths without bbox; give bbox, or masks=False")
+            raise ValueError("expected a bbox for each object with run lengths; add it, or read no masks")
         values = [(row, *_values(value)) for row, value in given("attributes", options.attributes)]
         flags, odd_flags = np.zeros(len(records), np.int32), []
         for name in _FLAGS.keys() & keys:
@@ -526,7 +526,7 @@ def _polygons(parts: list[list[Any]]) -> npt.NDArray[np.float64]:
 def _values(values: Any) -> tuple[dict[str, str], list[str]]:
     """Return the values of attributes as text, and the names of those that have no single value."""
     if not isinstance(values, dict):
-        rule = "expected names with values, or attributes=False"
+        rule = "expected names with values; correct them, or read no attributes"
         raise ValueError(f"attributes are {shorten(repr(values))}; {rule}")
     found, unread = {}, []
     for name, value in values.items():

@@ -77,8 +77,9 @@ class ImageFolderReader(Reader):
         listed = shorten(", ".join(sorted(below)))
         raise AnnotationError(
             f"the class folder {shorten(top)!r} holds no image but {len(below)} folders with images ({listed}); if "
-            f"these are the classes, name {shorten(top)!r} instead of {unit!r}; if not, pass nested=True",
+            f"these are the classes, name {shorten(top)!r} instead of {unit!r}",
             path=rows.root / top,
+            settings={"nested": True},
         )
 
 

@@ -241,7 +241,7 @@ def _named_box_format(names: Sequence[str], *, normalized: bool) -> BoxFormat:
     second_corner = {"x1": "xmax", "y1": "ymax"} if "x0" in plain_names else {}
     roles = [second_corner.get(name) or _COLUMN_NAMES.get(name, name) for name in plain_names]
     listed = shorten(", ".join(names))
-    remedy = f"box_columns {listed}: give box_format='xyxy', 'xywh' or 'cxcywh'"
+    remedy = f"box_columns {listed}: choose a box_format of 'xyxy', 'xywh' and 'cxcywh'"
     for box_format, ordered in _BOX_FORMATS.items():
         if sorted(roles) == sorted(ordered):
             if roles != list(ordered):

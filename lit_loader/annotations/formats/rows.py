@@ -479,8 +479,13 @@ class Rows:
             line = None if position is None else self.find_line(self.file, position)
         if action == "raise":
             text = "" if index is None else f"object {index}: "
-            text += f"{message}; correct it, or choose ReadPolicy({kind}=...)"
-            self.raised = AnnotationError(text, path=self.root / self.file, line=line)
+            self.raised = AnnotationError(
+                f"{text}{message}",
+                path=self.root / self.file,
+                line=line,
+                remedy="correct it",
+                settings={f"policy.{kind}": ...},
+            )
             raise self.raised
         problem = Problem(
             kind=kind, action=action, file=self.file, line=line, object_index=index, message=shorten(message)

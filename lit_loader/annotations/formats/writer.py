@@ -12,6 +12,7 @@ import numpy as np
 
 from lit_loader.annotations.formats.parallel import iter_chunks
 from lit_loader.annotations.table import AnnotationTable
+from lit_loader.errors import SettingError
 from lit_loader.foundation.files import new_file
 
 __all__ = ["Writer", "in_chunks", "lost", "write_file"]
@@ -70,8 +71,8 @@ class Writer(ABC):
         lost_ids = lost(table, "ids")  # new ids do as well
         refused = [loss for loss in losses if loss not in lost_ids]
         if refused and not allow_loss:
-            remedy = "pass allow_loss=True to write without"
-            raise ValueError(f"format {self.format!r} cannot hold {'; '.join(refused)}; {remedy}")
+            rule = f"refuses losses, and format {self.format!r} cannot hold {'; '.join(refused)}"
+            raise SettingError("allow_loss", False, rule, settings={"allow_loss": True})
         self.write(table, Path(root), name, progress=progress)
         return losses
 

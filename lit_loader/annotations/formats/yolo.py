@@ -364,7 +364,7 @@ def _object(values: list[float], of_set: _Set, names: Sequence[str]) -> dict[str
         if polygons == "yes":
             return {"class_name": class_name, "box": None, "polygons": [values[1:]]}
         kinds = "a polygon, a rotated box (YOLO-OBB) or points" if count == 9 else "a polygon or points"
-        raise AnnotationError(f"{count} numbers are {kinds}: pass task='segment' or task='pose'")
+        raise AnnotationError(f"{count} numbers are {kinds}: choose the task 'segment' or 'pose'")
     if count not in of_set.lengths:
         lengths = [*of_set.lengths, *(() if polygons == "no" else ("7, 9, 11, ... for a polygon",))]
         message = f"{count} numbers, where a row has {' or '.join(map(str, lengths))}"

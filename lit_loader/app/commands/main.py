@@ -10,7 +10,6 @@ import argparse
 import inspect
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import warnings
@@ -21,8 +20,8 @@ from types import FrameType
 from typing import Any, Final
 
 from lit_loader import __version__
-from lit_loader.app.commands.settings import UsageError
-from lit_loader.errors import LitLoaderError
+from lit_loader.app.commands.settings import UsageError, as_option
+from lit_loader.errors import LitLoaderError, message_of
 from lit_loader.foundation.escaping import printable
 
 __all__ = ["main"]
@@ -64,25 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 1
     except (UsageError, LitLoaderError, OSError, ValueError, ImportError) as error:
-        _report("error", _with_options(str(error)))
+        _report("error", message_of(error, as_option))
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt as stop:
         _report("error", "stopped; nothing was left behind")
         return 143 if isinstance(stop, _Ended) else 130
     return 0
-
-
-def _with_options(message: str) -> str:
-    """Return a message with the command's options in the place of Python's arguments."""
-    message = re.sub(r"\bReadPolicy\((\w+)=[^)]*\)", r"--policy \1=ACTION", message)
-    message = message.replace("pass allow_loss=True", "pass --allow-loss")
-    message = re.sub(r"\bgive class_names=\[\.\.\.\]", "give --class-names NAME,NAME", message)
-
-    def option(found: re.Match[str]) -> str:
-        value = {"True": "true", "False": "false", "None": "null"}.get(found[3], found[3])
-        return f"{found[1]}--option {found[2]}={value}"
-
-    return re.sub(r"(\bpass |\bpass --option .*?(?: or|,) )(\w+)=('[^']*'|\w+)", option, message)
 
 
 def _run_app(name: str, words: Sequence[str]) -> int:

@@ -15,7 +15,7 @@ import yaml
 from lit_loader.annotations import AnnotationTable
 from lit_loader.foundation.escaping import quote_for_hydra
 
-__all__ = ["splits_by_stage", "splits_left_out", "training_command"]
+__all__ = ["hydra_value", "splits_by_stage", "splits_left_out", "training_command"]
 
 _CONFIGS: Final = Path(__file__).parents[2] / "conf"
 _HYDRA_WORDS: Final = ("null", "true", "false", "nan", "inf")
@@ -88,7 +88,7 @@ def training_command(
             if has_keys and all(_is_given(key, value, values) for key, value in _flat(config).items()):
                 break
     words = [
-        f"{'' if key in _flat(config) else '++'}dataset.{key}={_hydra_value(value)}"
+        f"{'' if key in _flat(config) else '++'}dataset.{key}={hydra_value(value)}"
         for key, value in values.items()
         if key not in _flat(config) or _flat(config)[key] != value
     ]
@@ -132,10 +132,10 @@ def _task(table: AnnotationTable) -> list[str]:
     return [f"experiment={name}", *(["sampler=random"] if sampler != "random" else [])]
 
 
-def _hydra_value(value: Any) -> str:
+def hydra_value(value: Any) -> str:
     """Return a value as Hydra's overrides take it; text is quoted unless it is a plain word or path."""
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_hydra_value, value))}]"
+        return f"[{','.join(map(hydra_value, value))}]"
     if not isinstance(value, str):
         return json.dumps(value)
     if re.fullmatch(r"[./]*[A-Za-z_][\w./-]*", value, re.ASCII) and value.lower() not in _HYDRA_WORDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,10 +11,11 @@ from typing import Any, Final
 
 import yaml
 
-from lit_loader.errors import AnnotationError
+from lit_loader.errors import AnnotationError, message_of
 
 __all__ = [
     "UsageError",
+    "as_option",
     "check_split",
     "parse_actions",
     "parse_options",
@@ -39,7 +41,25 @@ def usage_errors() -> Iterator[None]:
     except AnnotationError:
         raise
     except (ValueError, TypeError) as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(message_of(error, as_option)) from error
+
+
+def as_option(name: str, value: Any) -> str:
+    """Return a setting as an option of the command, such as ``--option header=true``.
+
+    Args:
+        name: The argument of a reader or writer; ``policy.NAME`` is a field of a `ReadPolicy`.
+        value: The value, or ``...`` if the reader has to choose it.
+    """
+    owner, _, problem = name.partition(".")
+    if owner == "policy":
+        return f"--policy {problem}=ACTION"
+    if name == "class_names":
+        return "--class-names NAME,NAME"
+    if name == "allow_loss":
+        return "--allow-loss" if value else "the default without --allow-loss"
+    text = "VALUE" if value is ... else value if isinstance(value, str) else json.dumps(value, default=str)
+    return f"--option {name}={text}"
 
 
 def parse_splits(words: Sequence[str], *, default: str | None) -> dict[str, str]:

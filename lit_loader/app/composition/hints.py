@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lit_loader.app.composition.checks import ConfigError, accepted, unknown_key
-from lit_loader.errors import LitLoaderError
+from lit_loader.errors import LitLoaderError, SettingText, as_argument, message_of
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.signatures import signature_of
 
@@ -193,8 +193,13 @@ def with_free_keys(words: Sequence[str]) -> list[str]:
     return [re.sub(r"^(?=dataset\.(options|stage_options|policy)\b)", "++", word) for word in added]
 
 
-def what_is_wrong(error: Exception) -> str:
-    """Return what an error of Hydra's, of OmegaConf's or of the checks says, with the remedy where one is known."""
+def what_is_wrong(error: Exception, write: SettingText = as_argument) -> str:
+    """Return the message of an error of Hydra's, of OmegaConf's or of the checks, with the remedy where one is known.
+
+    Args:
+        error: The error.
+        write: How the message writes settings.
+    """
     if (extra := extra_of(error)) is not None:
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         install = f"pip install 'lit-loader[{extra}]'"
@@ -204,9 +209,11 @@ def what_is_wrong(error: Exception) -> str:
     if refused is not None:
         return _hint(max(refused[1], full_key[1] if full_key else "", key=len)) or str(error)
     if isinstance(error, InstantiationException) and full_key and error.__cause__ is not None:
-        node, refusal = full_key[1], str(error.__cause__)
-        return f"{node}: {refusal}{_takers(node, refusal)} (HYDRA_FULL_ERROR=1 shows the traceback)"
-    return str(error)
+        node = full_key[1]
+        refusal = message_of(error.__cause__, write).removeprefix("+")
+        place = "" if refusal.startswith(f"{node}.") else f"{node}: "
+        return f"{place}{refusal}{_takers(node, refusal)} (HYDRA_FULL_ERROR=1 shows the traceback)"
+    return message_of(error, write)
 
 
 def _takers(group: str, refusal: str) -> str:

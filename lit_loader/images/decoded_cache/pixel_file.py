@@ -149,7 +149,9 @@ def open_or_build(
     except OSError as error:
         raise CacheError(
             f"decoded images cannot be written to {path.parent} ({error.strerror or error}), and the incomplete file "
-            "was deleted; free disk space, lower cache_size, choose another cache_dir, or set cache=False"
+            "was deleted",
+            remedy="free disk space, lower cache_size, choose another cache_dir",
+            settings={"cache": False},
         ) from error
 
 
