@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -208,3 +209,20 @@ def test_a_pipe_that_is_not_the_output_is_not_taken_for_it():
 def test_hydra_itself_names_the_options_of_a_group():
     with pytest.raises(MissingConfigException, match="class_balanced"):
         composed("sampler=nope")
+
+
+def test_argparse_checks_help_again_once_hydra_has_its_parser(monkeypatch):
+    def refuse(parser, action):
+        raise ValueError("badly formed help string")
+
+    monkeypatch.setattr(argparse.ArgumentParser, "_check_help", refuse, raising=False)
+    lazy_help = argparse.Action([], "shell_completion", help=object())
+    during_job = []
+
+    def main():
+        argparse.ArgumentParser()._check_help(lazy_help)  # as Python 3.14 does when Hydra adds the argument
+        during_job.append(argparse.ArgumentParser._check_help)
+
+    run_with_hints(main)
+    assert during_job == [refuse]
+    assert argparse.ArgumentParser._check_help is refuse

@@ -63,7 +63,7 @@ def run_with_hints(main: Callable[[], Any]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints and exits by itself
     held: list[str] = []
     try:
-        with _lazy_help_allowed(), _held_back(held):
+        with _held_back(held):
             _with_choices_for_help(main)
             sys.stdout.flush()
     except (HydraException, OmegaConfBaseException, ConfigError, LitLoaderError, ImportError) as error:
@@ -96,25 +96,30 @@ def is_override(word: str) -> bool:
 
 @contextmanager
 def _lazy_help_allowed() -> Iterator[None]:
-    """Let argparse take a help that is no text.
+    """Let argparse take the help of Hydra's ``--shell-completion``, which is text only when it is shown.
 
-    Hydra 1.3 gives it one that is made when it is shown. From Python 3.14 on argparse refuses it when the argument is
-    added: https://github.com/facebookresearch/hydra/issues/3121.
+    Python 3.14 checks a help when its argument is added, so no ``@hydra.main`` function starts there:
+    https://github.com/facebookresearch/hydra/issues/3121. Hydra 1.3.8 still has it.
     """
-    check = getattr(argparse.ArgumentParser, "_check_help", None)
-    if check is None:  # Python 3.13 or older
+    check_help = getattr(argparse.ArgumentParser, "_check_help", None)
+    if check_help is None:  # Python 3.13 or older
         yield
         return
 
     def check_text(parser: argparse.ArgumentParser, action: argparse.Action) -> None:
         if isinstance(action.help, str | None):
-            check(parser, action)
+            check_help(parser, action)
+        else:  # the only such argument; from here on argparse is itself again, before any job runs
+            restore()
+
+    def restore() -> None:
+        argparse.ArgumentParser._check_help = check_help  # type: ignore[attr-defined]
 
     argparse.ArgumentParser._check_help = check_text  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        argparse.ArgumentParser._check_help = check  # type: ignore[attr-defined]
+        restore()
 
 
 @contextmanager
@@ -143,7 +148,8 @@ def _with_choices_for_help(main: Callable[[], Any]) -> None:
     """
     while True:
         try:
-            main()
+            with _lazy_help_allowed():
+                main()
             return
         except HydraException as error:
             choice = re.search(
