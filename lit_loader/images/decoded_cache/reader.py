@@ -155,7 +155,7 @@ class _Budget:
                 f"{self._num_images} decoded images need {byte_words(num_bytes)} {qualifier}, but the cache may take "
                 f"{byte_words(self._limit)}: {byte_words(self._free)} of disk space is free, and "
                 f"cache_budget={self._settings.cache_budget!r} (None means half of the free space)",
-                remedy=f"lower cache_size (now {self._settings.cache_size}), raise cache_budget, or choose another "
+                remedy=f"lower cache_size (now {self._settings.cache_size}), raise cache_budget, choose another "
                 "cache_dir",
                 settings={"cache": False},
             )
