@@ -1,11 +1,11 @@
 """Pipes between the main process and its workers: frames, a queue that workers share, and waiting for both.
 
-A frame is a list of buffers: on a pipe ``count (u32), lengths (u64 each), bytes``. Writer and reader keep the rest of a
-frame when a pipe is full or empty and continue later, so a worker that stops in the middle of a frame cannot block the
-reader.
+A frame is a list of buffers: on a pipe ``count (u32), lengths (u64 each), bytes``. When a pipe is full or empty, writer
+and reader keep the unfinished part of a frame and continue later. So a worker that stops in the middle of a frame
+cannot block the reader.
 
 Runs in: the main process (with non-blocking descriptors) and the threads of worker processes.
-Owns: the sockets of a `TaskQueue`; other descriptors belong to the code that opened them.
+Owns: the sockets of a `TaskQueue`. Other descriptors belong to the code that opened them.
 """
 
 from __future__ import annotations
@@ -27,35 +27,36 @@ Frame: TypeAlias = list[memoryview]
 MAX_TASK_BYTES = 1 << 16  # the largest message that a `TaskQueue` takes
 _COUNT = struct.Struct("<I")
 _LENGTH = struct.Struct("<Q")
-_CHUNK_BYTES = 1 << 16  # read at a time where frames begin; what a pipe holds by default
-_QUEUE_BYTES = 1 << 20  # requested; the kernel may allow less
-_MAX_IOV = 512  # buffers for one system call, below IOV_MAX of every Linux
+_CHUNK_BYTES = 1 << 16  # size of a read at the start of a frame: a pipe's default capacity
+_QUEUE_BYTES = 1 << 20  # a request; the kernel may allow less
+_MAX_IOV = 512  # buffers per system call; IOV_MAX is larger on every Linux
 
 
 class FrameWriter:
-    """Writes frames to a descriptor, each whole and in the order of `send`.
+    """Write frames to a descriptor, each whole and in the order of `send`.
 
-    `send` may be called from any thread, and by a finalizer that runs in the middle of a `flush`: a frame is
-    queued by one atomic append, and only one caller writes at a time. An exception from a signal handler may lose the
-    frame that is being sent, and never cuts or repeats one.
+    Any thread may call `send`, and so may a finalizer that runs in the middle of a `flush`: one atomic append queues a
+    frame, and only one caller writes at a time. An exception from a signal handler may lose the frame that is being
+    sent, but never truncates or repeats one.
 
     Args:
-        fd: The descriptor. If it is non-blocking, what does not fit waits for the next `flush`.
+        fd: The descriptor. If it is non-blocking, bytes that do not fit wait for the next `flush`.
     """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        # of each frame what was left at one time, and how many bytes every write has taken since
+        # For each frame: its unwritten views at some time, and the number of bytes of every write since then.
         self._frames: deque[tuple[Frame, list[int]]] = deque()
-        self._lock, self._writing = threading.RLock(), False
+        self._lock = threading.RLock()
+        self._writing = False
 
     @property
     def waiting(self) -> bool:
-        """Whether bytes of earlier frames are still to be written."""
+        """True if bytes of earlier frames are still unwritten."""
         return bool(self._frames)
 
     def send(self, buffers: Sequence[Buffer]) -> None:
-        """Write a frame, or queue what the pipe does not take now.
+        """Write a frame, and queue the bytes that do not fit into the pipe.
 
         Raises:
             BrokenPipeError: If the reading end was closed.
@@ -66,12 +67,12 @@ class FrameWriter:
         self.flush()
 
     def flush(self) -> None:
-        """Write as much as the pipe takes."""
-        # checked again after each write, because a finalizer may have added a frame meanwhile
+        """Write queued bytes until the pipe is full."""
+        # A finalizer may add a frame during a write, so look again after each.
         while self._frames:
             with self._lock:
                 if self._writing:
-                    return  # called during this thread's own write, which will find the frame
+                    return  # a finalizer, called during this thread's own write, which will find the frame
                 try:
                     self._writing = True
                     if not self._write():
@@ -80,17 +81,19 @@ class FrameWriter:
                     self._writing = False
 
     def _write(self) -> bool:
-        """Write what is queued; return whether the pipe took it all."""
+        """Write the queued frames; return False if the pipe is full."""
         while self._frames:
             views, counts = self._frames[0]
             if counts:
-                views, counts = _without_first(views, sum(counts)), []
-                self._frames[0] = views, counts  # in one step, so that no bytes are counted twice
+                views = _without_first(views, sum(counts))
+                counts = []
+                # Replace both in one step: an interruption in between would count the bytes twice.
+                self._frames[0] = (views, counts)
             if not views:
                 self._frames.popleft()
                 continue
             try:
-                # One step for the interpreter, so that an exception from a signal handler comes before or after it.
+                # The interpreter runs a signal handler before or after this line, never between writing and counting.
                 counts.extend(map(os.writev, (self.fd,), (views[:_MAX_IOV],)))
             except BlockingIOError:
                 return False
@@ -98,53 +101,54 @@ class FrameWriter:
 
 
 class FrameReader:
-    """Reads frames from a descriptor, each buffer into memory of its own.
+    """Read frames from a descriptor, each buffer into memory of its own.
 
-    Small frames are read many at a time; what is missing of a large one is read straight into its buffers.
+    One read takes many small frames. The rest of a large frame is read directly into its buffers.
 
     Args:
-        fd: The descriptor. If it is non-blocking, an unfinished frame is taken up by the next `receive`.
+        fd: The descriptor. If it is non-blocking, the next `receive` continues an unfinished frame.
     """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._read = memoryview(b"")  # bytes that were read and do not belong to a frame yet
-        self._frame: Frame | None = None  # the frame that is being read
-        self._missing: Frame = []  # the parts of its buffers that are not filled yet
+        self._unparsed = memoryview(b"")  # bytes of the frames after the present one
+        self._frame: Frame | None = None  # the present frame
+        self._missing: Frame = []  # the unfilled parts of its buffers
 
     def receive(self) -> Frame | None:
         """Return the next frame, or None if the pipe holds no complete one yet.
 
         Raises:
             EOFError: If the writing end was closed.
-            MemoryError: If there is no memory for it; what follows cannot be read then.
+            MemoryError: If there is no memory for the frame. Later frames cannot be read then.
         """
         try:
             while self._frame is None and not self._begin_frame():
-                if not (more := os.read(self.fd, _CHUNK_BYTES)):
+                if not (chunk := os.read(self.fd, _CHUNK_BYTES)):
                     raise EOFError("the pipe was closed by the other side")
-                self._read = memoryview(bytes(self._read) + more)
+                self._unparsed = memoryview(bytes(self._unparsed) + chunk)
             while self._missing:
-                if not (got := os.readv(self.fd, self._missing[:_MAX_IOV])):
+                if not (num_bytes := os.readv(self.fd, self._missing[:_MAX_IOV])):
                     raise EOFError("the pipe was closed by the other side")
-                self._missing = _without_first(self._missing, got)
+                self._missing = _without_first(self._missing, num_bytes)
         except BlockingIOError:
             return None
-        frame, self._frame = self._frame, None
+        frame = self._frame
+        self._frame = None
         return frame
 
     def _begin_frame(self) -> bool:
-        """Make the next frame's buffers and fill them with what was read; return False if too little was."""
-        data = self._read
+        """Create the next frame's buffers from the bytes read so far; return False if its header is incomplete."""
+        data = self._unparsed
         if data.nbytes < _COUNT.size:
             return False
-        at = _COUNT.size + _COUNT.unpack_from(data)[0] * _LENGTH.size
-        if data.nbytes < at:
+        offset = _COUNT.size + _COUNT.unpack_from(data)[0] * _LENGTH.size
+        if data.nbytes < offset:
             return False
         self._frame = []
-        for (length,) in _LENGTH.iter_unpack(data[_COUNT.size : at]):
-            part = data[at : at + length]
-            at += part.nbytes
+        for (length,) in _LENGTH.iter_unpack(data[_COUNT.size : offset]):
+            part = data[offset : offset + length]
+            offset += part.nbytes
             if part.nbytes == length:
                 self._frame.append(memoryview(bytearray(part)))
             else:  # incomplete, like all buffers after it
@@ -152,7 +156,7 @@ class FrameReader:
                 buffer[: part.nbytes] = part
                 self._frame.append(buffer)
                 self._missing.append(buffer[part.nbytes :])
-        self._read = data[at:]
+        self._unparsed = data[offset:]
         return True
 
 
@@ -171,17 +175,17 @@ def pack_frame(buffers: Sequence[Buffer]) -> bytes:
 
 
 def unpack_frame(message: bytes) -> Frame:
-    """Return the frame that `pack_frame` packed, in writable memory, because an index may be a tensor."""
+    """Return the frame in a message of `pack_frame`, in writable memory, because an index may be a tensor."""
     return [memoryview(bytearray(buffer)) for buffer in pickle.loads(message)]
 
 
 class TaskQueue:
-    """The main process's end of a queue that any idle worker process takes from.
+    """The main process's end of a queue from which any idle worker process takes tasks.
 
     Problem: the main process is busy with its training step when a worker becomes idle, and cannot send it a task.
-    Mechanism: tasks wait in a socket that keeps message boundaries (``SOCK_SEQPACKET``), whose other end all workers
-    share; the kernel gives each message to exactly one of them. Not covered: platforms without such sockets, and tasks
-    larger than `MAX_TASK_BYTES`; the main process sends those to one worker.
+    Mechanism: tasks wait in a socket that keeps message boundaries (``SOCK_SEQPACKET``). All workers share its other
+    end, and the kernel gives each message to exactly one of them. Not covered: platforms without such sockets, and
+    tasks larger than `MAX_TASK_BYTES`, which the main process sends to one worker.
 
     Attributes:
         theirs: The workers' end.
@@ -189,7 +193,7 @@ class TaskQueue:
     Raises:
         AttributeError, OSError: If the platform has no such sockets.
 
-    Owns: both ends; workers have copies of theirs.
+    Owns: both ends, of which workers have copies.
     """
 
     def __init__(self) -> None:
@@ -197,7 +201,7 @@ class TaskQueue:
         self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _QUEUE_BYTES)
         self._ours.setblocking(False)
         self.theirs.setblocking(False)
-        self._full: deque[bytes] = deque()  # messages that the socket has not accepted yet
+        self._unsent: deque[bytes] = deque()  # messages that wait because the socket is full
 
     @property
     def fd(self) -> int:
@@ -206,27 +210,27 @@ class TaskQueue:
 
     @property
     def waiting(self) -> bool:
-        """Whether messages wait because the socket is full."""
-        return bool(self._full)
+        """True if messages wait because the socket is full."""
+        return bool(self._unsent)
 
     def put(self, message: bytes) -> None:
-        """Send a message, or keep it until the socket accepts it."""
-        self._full.append(message)
+        """Send a message, now or when the socket has room."""
+        self._unsent.append(message)
         self.flush()
 
     def flush(self) -> None:
         """Send as many messages as the socket accepts."""
-        # full, or all workers have ended, which the backend notices by itself
+        # The socket is full, or all workers have ended, which the backend notices by itself.
         with contextlib.suppress(OSError):
-            while self._full:
-                self._ours.send(self._full[0])
-                self._full.popleft()
+            while self._unsent:
+                self._ours.send(self._unsent[0])
+                self._unsent.popleft()
 
     def queued(self) -> list[bytes]:
         """Return the messages that no worker has taken yet; they stay in the queue."""
-        taken = iter(lambda: take(self.theirs), None)
-        self._full = deque([*taken, *self._full])
-        messages = list(self._full)
+        in_socket = iter(lambda: take(self.theirs), None)
+        self._unsent = deque([*in_socket, *self._unsent])
+        messages = list(self._unsent)
         self.flush()
         return messages
 
@@ -237,7 +241,7 @@ class TaskQueue:
 
 
 def take(theirs: socket.socket) -> bytes | None:
-    """Return the next message of a `TaskQueue`, or None if there is none."""
+    """Take the next message of a `TaskQueue`, or return None if there is none."""
     try:
         return theirs.recv(MAX_TASK_BYTES) or None
     except OSError:

@@ -1,40 +1,39 @@
 """Fetchers: from a task to samples and from samples to a batch, the same code inline and in every worker.
 
-Only fetchers decide when generators are seeded: before each sample, and before the collate function. How they are
-seeded is an argument (`SeedFn`): the process's generators, or the thread's.
+Fetchers alone decide when generators are seeded: before each sample, and before the collate function. An argument
+(`SeedFn`) decides which: the generators of the process, or those of the thread.
 
 NOTE [StopIteration]
-    Only ``next()`` of an iterable dataset's iterator may end an epoch. With a key, a StopIteration that the user's code
-    raises elsewhere becomes an error: one rank would end its epoch early and the others would wait for it. Without a
-    key it ends the loop, as with torch's loader.
+    Only ``next()`` of an iterable dataset's iterator may end an epoch. With a key, a StopIteration that other user code
+    raises becomes an error: one rank would end its epoch early while the others wait for it. Without a key it ends the
+    loop, as with torch's loader.
 
 NOTE [Bad samples]
-    A sample is bad if ``dataset[index]`` raises an ``Exception``. Always raised are MemoryError, which is not the
-    sample's fault, and what is not an ``Exception``. Errors of the collate function are raised too, because they cannot
-    be attributed to a sample. A replacement is the sample of another index at the same position: the plan has chosen
-    the index, and before each try the generators are seeded for the position again. So a batch does not depend on the
-    worker that makes it.
+    A sample is bad if ``dataset[index]`` raises an ``Exception`` other than MemoryError, which is not the sample's
+    fault. Errors of the collate function always reach the consumer, because no sample can be blamed for them. A
+    replacement is the sample of another index at the same position: the plan has chosen the index, and before each
+    attempt the generators are seeded for the position again. So a batch does not depend on the worker that makes it.
 
 NOTE [Resumed streams]
     To continue in the middle of an iterable dataset, a worker loads the states of the dataset and of its iterator in
-    the order of torchdata's ``StatefulDataLoader``: the dataset's, then ``iter(dataset)``, then the iterator's. If the
-    dataset's state is another one after that (its ``__iter__`` resets it, or counts the epoch), it is loaded once more.
-    If neither has a state, the samples before are made again and dropped, each with its own key, so that what a dataset
-    keeps (a shuffle buffer, for example) is the same again.
+    the order of torchdata's ``StatefulDataLoader``: the dataset's, then ``iter(dataset)``, then the iterator's. If that
+    changes the dataset's state (its ``__iter__`` resets it, or counts the epoch), it is loaded once more. If neither
+    has a state, the worker makes the earlier samples again and drops them, each with its own key, so that the dataset's
+    memory (a shuffle buffer, for example) is the same again.
 
 NOTE [Datasets that reset themselves]
     If ``__iter__`` is a generator function that resets the dataset, the reset comes with the first sample, after
-    ``load_state_dict``, and the dataset would begin at 0 without an error. Therefore every `StreamPlace` holds digests
-    of the state before and after the epoch's first sample. If the first sample of a resumed epoch leaves the state that
-    the epoch's first sample left, the dataset has reset itself, unless the loaded state is that of an epoch's beginning
-    (in a stream that repeats itself). Its samples are then made again and dropped as if it had no state, with a
-    warning. Not noticed: a dataset that begins anew with a state other than the one at the beginning of the epoch.
+    ``load_state_dict``, and the dataset would silently begin at 0. Therefore every `StreamPlace` holds digests of the
+    state before and after the epoch's first sample. If the state after the first sample of a resumed epoch equals the
+    state after the first sample of the whole epoch, the dataset has reset itself, unless the loaded state is the one at
+    the beginning of an epoch (in a stream that repeats itself). Then the worker warns, makes the earlier samples again
+    and drops them. Not covered: a dataset that starts over with a state other than the one at the epoch's beginning.
 
 NOTE [Streams between epochs]
-    A dataset may count its epochs. The state of a worker's copy at the end of an epoch is sent with the end. If the
-    next epoch is resumed, where new workers take the place of persistent ones, that state is loaded before
-    ``iter(dataset)``. Some datasets notice only in ``__iter__`` that they were saved at their end, and give no sample
-    then. So a resumed epoch that has no samples from its beginning is iterated once more.
+    A dataset may count its epochs. A worker sends the state of its copy with the end of an epoch. If the next epoch is
+    resumed, by new workers instead of persistent ones, they load that state before ``iter(dataset)``. Some datasets
+    notice only in ``__iter__`` that they were saved at their end, and yield no sample then. So a resumed epoch without
+    any sample is iterated once more.
 """
 
 from __future__ import annotations
@@ -77,9 +76,8 @@ from lit_loader.seeding.generators import context
 SeedFn: TypeAlias = Callable[..., None]
 """Seeds the generators: takes `EpochKeys`, `RngPurpose`, and one or two numbers, which `RngPurpose` explains."""
 
-
 Move: TypeAlias = Callable[[Any], Any]
-"""Takes a sample and returns one of equal values, in other memory for instance."""
+"""Takes a sample and returns an equal one in other memory, or the same object if there is nothing to move."""
 
 
 def warn_of_dataset(text: str) -> None:
@@ -104,18 +102,21 @@ def make_fetcher(
     """
     if isinstance(spec.dataset, IterableDataset):
         return IterableFetcher(spec, worker, seed=seed)
-    kind = MapFetcher if spec.on_bad_sample == "raise" else SkippingFetcher
-    return kind(spec, seed=seed, warn=warn)
+    fetcher_class = MapFetcher if spec.on_bad_sample == "raise" else SkippingFetcher
+    return fetcher_class(spec, seed=seed, warn=warn)
 
 
 class MapFetcher:
     """Fetches from a dataset with ``__getitem__`` or ``__getitems__``."""
 
     def __init__(self, spec: FetchSpec, *, seed: SeedFn, warn: Callable[[str], None]) -> None:
-        self._dataset, self._batched, self._collate_fn = spec.dataset, spec.batched, spec.collate_fn
+        self._dataset = spec.dataset
+        self._batched = spec.batched
+        self._collate_fn = spec.collate_fn
         self._seed = seed
         self._warn = warn
         self._checked_epoch = spec.checked_epoch
+        # The task, samples and seconds of a batch that `collate` checks.
         self._unchecked: tuple[Task, Any, float] | None = None
         self._epoch_keys = lru_cache(maxsize=1)(EpochKeys)
 
@@ -124,7 +125,7 @@ class MapFetcher:
 
         Args:
             task: The task.
-            move: Called with each sample as soon as it is made; returns what takes its place.
+            move: Moves each sample as soon as it is made, or None to leave samples in their memory.
         """
         if task.key is None:
             return self._make(task, move)
@@ -134,42 +135,40 @@ class MapFetcher:
         return samples
 
     def _check_later(self, task: Task, samples: Any, start: float) -> None:
-        """Let `collate` check samples, after the batch: a dataset may write to its samples when it makes them again."""
+        """Let `collate` check the samples: a dataset may overwrite them when it makes them again."""
         if task.key is not None and task.key.epoch == self._checked_epoch:
             self._unchecked = task, samples, time.perf_counter() - start
 
     def _check_repeatability(self, task: Task, samples: Any, seconds: float) -> None:
-        """Make the epoch's first samples again and warn if one differs: see `lit_loader.engine.repeatability`.
-
-        Every later sample and batch is seeded, so it draws as if these samples had been made once.
-        """
+        """Make the epoch's first samples again and warn if one differs: see `lit_loader.engine.repeatability`."""
         key = task.key
         indices = list(task.index) if self._batched else [task.index]
         num_before = task.number * len(indices)
         if key is None or num_before >= NUM_CHECKED or seconds > MAX_SAMPLE_S * len(indices):
             return
         first_samples = list(samples) if self._batched else [samples]
-        states = _states_of_threads()
+        states = _shared_states()
         try:
-            with batch_memory.using(None):  # in the slot it would take the place of another sample
+            # Not in the slot of the batch, where it would occupy the place of another sample.
+            with batch_memory.using(None):
                 for row, sample in self._make_again(task, indices, key, NUM_CHECKED - num_before):
                     where = find_difference(first_samples[row], sample)
                     if where is not None:
                         break
                 else:
                     return
-        except Exception:  # raised only when a sample is made twice, or compared: not an error of the epoch
+        except Exception:  # not an error of the epoch, in which no sample is made twice or compared
             return
         self._checked_epoch = None
-        if states == _states_of_threads():
+        if states == _shared_states():
             self._warn(describe_difference(self._dataset, indices[row], where))
 
     def _make_again(
         self, task: Task, indices: list[Any], key: BatchKey, count: int
     ) -> Iterator[tuple[int, Any]]:
-        """Yield the rows of a task and their samples, made again from the same keys."""
+        """Make the first samples of a task again from the same keys, and yield them with their rows."""
         dataset, _ = unwrap_subset(self._dataset, indices)
-        if self._batched and getattr(dataset, "__getitems__", None):  # one key for the batch
+        if self._batched and getattr(dataset, "__getitems__", None):  # the batch has one key
             yield from enumerate(self._make(task, None))
             return
         for row, index in enumerate(indices[:count]):
@@ -230,7 +229,7 @@ class MapFetcher:
 
 
 def _call_keyed(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call code of the user's that must not end a keyed epoch: see NOTE [StopIteration]."""
+    """Call user code, which must not end a keyed epoch: see NOTE [StopIteration]."""
     try:
         return function(*arguments)
     except StopIteration as error:
@@ -240,8 +239,8 @@ def _call_keyed(name: str, function: Callable[..., Any], *arguments: Any) -> Any
 def unwrap_subset(dataset: Any, index: Any) -> tuple[Any, Any]:
     """Return the dataset under torch's `Subset` and the indices into it.
 
-    `Subset` has ``__getitems__``, so without this a whole batch of a split would have one key; unwrapped, each sample
-    has its own. A subclass may do more than map indices, so only the class itself is unwrapped.
+    `Subset` has ``__getitems__``, so without this a whole batch of a split would share one key. Subclasses are left as
+    they are, because they may do more than map indices.
     """
     while type(dataset) is Subset:
         indices = dataset.indices
@@ -253,28 +252,28 @@ def unwrap_subset(dataset: Any, index: Any) -> tuple[Any, Any]:
 class SkippingFetcher(MapFetcher):
     """Fetches sample by sample, and skips or replaces samples that fail: see NOTE [Bad samples].
 
-    A bad sample of a task with ``spares`` is replaced by the first of them that does not fail; the batch of a task
-    without them shrinks. If anything failed, the result is a `PartialBatch`.
+    If a task has ``spares``, the first of them that does not fail replaces a bad sample; otherwise the batch shrinks.
+    If any sample failed, the result is a `PartialBatch`.
     """
 
     def samples(self, task: Task, *, move: Move | None = None) -> Any:
         """Return the samples of a task: a list, or one sample without batching; see `MapFetcher`."""
         start = time.perf_counter()
-        given = list(task.index) if self._batched else [task.index]
+        key = task.key
         samples: list[Any] = []
         bad: list[BadSample] = []
-        key, is_lost = task.key, False
-        for row, index in enumerate(given):
+        is_lost = False
+        for row, index in enumerate(task.index if self._batched else [task.index]):
             failed: list[BadSample] = []
             for candidate in (index, *(() if task.spares is None else task.spares[row])):
-                dataset, (inner,) = unwrap_subset(self._dataset, [candidate])
+                dataset, (dataset_index,) = unwrap_subset(self._dataset, [candidate])
                 if key is not None:
                     self._seed(self._keys(key), RngPurpose.SAMPLE, key.first + row)
                 try:
-                    sample = dataset[inner]
+                    sample = dataset[dataset_index]
                     samples.append(sample if move is None else move(sample))
                 except MemoryError as error:
-                    name_sample(error, dataset, inner, [candidate], 0)
+                    name_sample(error, dataset, dataset_index, [candidate], 0)
                     raise
                 except Exception as error:
                     error.__traceback__ = None  # it would keep the other samples alive
@@ -284,7 +283,7 @@ class SkippingFetcher(MapFetcher):
                             row=row,
                             position=None if key is None else key.first + row,
                             index=candidate,
-                            file=file_of(error, dataset, inner),
+                            file=file_of(error, dataset, dataset_index),
                             error=type(error).__name__,
                             message=text_of(error),
                         )
@@ -295,31 +294,37 @@ class SkippingFetcher(MapFetcher):
             else:
                 bad += failed
                 is_lost = is_lost or task.spares is not None
-        made: Any = samples if self._batched else next(iter(samples), None)
-        if not bad:
-            self._check_later(task, made, start)
-        return PartialBatch(made, bad, is_lost) if bad else made
+        contents: Any = samples if self._batched else next(iter(samples), None)
+        if bad:
+            return PartialBatch(contents, bad, is_lost)
+        self._check_later(task, contents, start)
+        return contents
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
-        """Return the batch of these samples, with those that failed; a lost batch if no sample is left."""
+        """Return the batch of these samples with the records of bad ones; a lost batch if no sample is left."""
         if type(samples) is not PartialBatch:
             return super().collate(samples, key)
-        made, bad, is_lost = samples
-        if is_lost or (self._batched and not made):
+        contents, bad, is_lost = samples
+        if is_lost or (self._batched and not contents):
             return PartialBatch(None, bad, is_lost=True)
-        return PartialBatch(super().collate(made, key), bad, is_lost=False)
+        return PartialBatch(super().collate(contents, key), bad, is_lost=False)
 
 
-def _states_of_threads() -> Any:
-    """Return the states of the generators that worker threads share; `SharedDrawCheck` looks for draws from them."""
+def _shared_states() -> Any:
+    """Return the states of the generators that worker threads share, or None in a process.
+
+    If another thread draws from them between two samples, those differ, and `SharedDrawCheck` is there to warn.
+    """
     if context.generator is None:
         return None
     return random.getstate(), str(numpy_random.get_state(legacy=False))
 
 
-def is_stateful(thing: Any) -> bool:
-    """Whether an object has a state of its own that can be saved and loaded."""
-    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
+def is_stateful(candidate: Any) -> bool:
+    """Return True if an object has a state that can be saved and loaded."""
+    return callable(getattr(candidate, "state_dict", None)) and callable(
+        getattr(candidate, "load_state_dict", None)
+    )
 
 
 class StreamBatch(NamedTuple):
@@ -329,7 +334,7 @@ class StreamBatch(NamedTuple):
         batch: The batch, or None at the end of the worker's stream.
         worker: Number of the worker.
         place: The worker's position.
-        notice: Text of a warning that the consumer is to give, or None.
+        notice: Text of a warning for the consumer, or None.
     """
 
     batch: Any
@@ -346,16 +351,21 @@ class IterableFetcher:
     """
 
     def __init__(self, spec: FetchSpec, worker: int, *, seed: SeedFn) -> None:
-        self._dataset, self._batched, self._collate_fn = spec.dataset, spec.batched, spec.collate_fn
-        self._drop_last, self._worker, self._seed = spec.drop_last, worker, seed
+        self._dataset = spec.dataset
+        self._batched = spec.batched
+        self._collate_fn = spec.collate_fn
+        self._drop_last = spec.drop_last
+        self._worker = worker
+        self._seed = seed
         self._stream = worker  # with a key, the worker's number over all ranks
         self._samples: Iterator[Any] | None = None
         self._key: BatchKey | None = None
         self._keys: EpochKeys | None = None
-        self._count = self._num_batches = 0
+        self._count = 0  # samples taken from the stream
+        self._num_batches = 0
         self._ended = False
         self._with_state = spec.stream_state
-        # where a resumed epoch begins, until its first sample is made
+        # The place where a resumed epoch begins, until its first sample is made.
         self._beginning: StreamPlace | None = None
         self._first: str | None = None  # the digests of NOTE [Datasets that reset themselves]
         self._notice: str | None = None
@@ -419,22 +429,24 @@ class IterableFetcher:
         try:
             _call_keyed(name, self._begin_at, self._beginning, key)
         except BaseException:
-            self._samples = None  # so that the next call fails too and does not begin at 0
+            self._samples = None  # the next call must fail too, and not begin at 0
             raise
 
     def _begin_at(self, place: StreamPlace, key: BatchKey | None) -> None:
-        self._num_batches, self._first = place.batches, place.first
+        self._num_batches = place.batches
+        self._first = place.first
         try:
             has_state = self._load(place, key)
         except Exception as error:
             if key is not None:
                 raise
-            # without a key nothing raises where torch's loader would go on
+            # Without a key the loader continues wherever torch's would.
             self._notice = f"load_state_dict raised {type(error).__name__}: {error}"
             has_state = False
             self.start(key)
         if place.ended:
-            self._ended, self._count = True, place.samples
+            self._ended = True
+            self._count = place.samples
         elif has_state:
             self._count = place.samples
         elif place.samples:
@@ -442,7 +454,7 @@ class IterableFetcher:
             self._beginning = None
 
     def _load(self, place: StreamPlace, key: BatchKey | None) -> bool:
-        """Begin the epoch with the states of a position; return False if samples have to be dropped to get there."""
+        """Begin the epoch with the states of a position; return False if samples must be dropped to reach it."""
         dataset_state, iterator_state = (None, None) if place.state is None else pickle.loads(place.state)
         has_state = dataset_state is not None and is_stateful(self._dataset)
         if has_state:
@@ -452,7 +464,7 @@ class IterableFetcher:
         self.start(key)
         samples: Any = self._samples
         if place.ended:
-            # Some datasets notice only when they are iterated that they were saved at their end.
+            # Some datasets notice only in their iteration that they were saved at their end.
             next(samples, None)
             self._load_if_changed(dataset_state)
             return True
@@ -476,11 +488,11 @@ class IterableFetcher:
                 self._make_sample()
         except StopIteration:
             self._ended = True
-            self._notice = f"it gave fewer than the {num_samples} samples that were taken from it before"
+            self._notice = f"it yielded fewer than the {num_samples} samples that had been taken from it"
 
     def _next_sample(self) -> Any:
         place = self._beginning
-        before = _digest(self._states()) if self._count == 0 else None
+        digest_before = _digest(self._states()) if self._count == 0 else None
         try:
             sample = self._make_sample()
         except StopIteration:
@@ -491,7 +503,7 @@ class IterableFetcher:
         self._beginning = None
         if place is not None and self._began_anew(place):
             self._notice = (
-                "its __iter__ resets what its load_state_dict loaded; have it go on from the loaded state, or give "
+                "its __iter__ resets what its load_state_dict loaded; let it continue from the loaded state, or give "
                 "the iterator a state_dict and a load_state_dict"
             )
             self._count = 0
@@ -500,17 +512,18 @@ class IterableFetcher:
             if self._ended:
                 raise StopIteration
             sample = self._make_sample()
-        elif self._count == 1 and before is not None:
-            self._first = f"{before} {_digest(self._states())}"
+        elif self._count == 1 and digest_before is not None:
+            self._first = f"{digest_before} {_digest(self._states())}"
         return sample
 
     def _began_anew(self, place: StreamPlace) -> bool:
-        """Whether the dataset has just given its first sample again: see NOTE [Datasets that reset themselves]."""
+        """Return True if the dataset has yielded its first sample again: see NOTE [Datasets that reset themselves]."""
         if place.first is None or place.state is None:
             return False
-        before, _, after = place.first.partition(" ")
-        at_beginning = before != after and _digest(pickle.loads(place.state)) == before
-        return _digest(self._states()) == after and not at_beginning
+        digest_before, _, digest_after = place.first.partition(" ")
+        changes_state = digest_before != digest_after
+        at_beginning = changes_state and _digest(pickle.loads(place.state)) == digest_before
+        return _digest(self._states()) == digest_after and not at_beginning
 
     def _make_sample(self) -> Any:
         if self._keys is not None:
@@ -534,8 +547,9 @@ class IterableFetcher:
         if not self._with_state:
             return None
         try:
-            things: Any = self._dataset, None if self._samples is self._dataset else self._samples
-            states = [thing.state_dict() if is_stateful(thing) else None for thing in things]
+            iterator = None if self._samples is self._dataset else self._samples
+            owners: Any = (self._dataset, iterator)
+            states = [owner.state_dict() if is_stateful(owner) else None for owner in owners]
             pickle.dumps(states)
         except Exception:  # an epoch must not fail because a state cannot be saved
             self._with_state = False
@@ -544,7 +558,7 @@ class IterableFetcher:
 
 
 Fetcher: TypeAlias = MapFetcher | IterableFetcher
-"""Makes batches: ``samples(task)``, then ``collate(samples, key)``; StopIteration is a stream's end."""
+"""Makes batches: ``samples(task)``, then ``collate(samples, key)``. StopIteration is the end of a stream."""
 
 
 def _digest(states: Any) -> str | None:
@@ -554,7 +568,7 @@ def _digest(states: Any) -> str | None:
 
 
 def _values(state: Any) -> Any:
-    """Return a state as values that are equal if the states are, also if one of them was saved as JSON."""
+    """Return a state as plain values, which are equal for equal states even if one of them was saved as JSON."""
     if isinstance(state, dict):
         return {str(key): _values(state[key]) for key in sorted(state, key=str)}
     if isinstance(state, (list, tuple)):

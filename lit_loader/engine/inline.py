@@ -1,4 +1,4 @@
-"""An epoch without workers: each batch is made in the consumer's process and thread when it is asked for."""
+"""An epoch without workers: the consumer's own thread makes each batch when the consumer asks for it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from lit_loader.seeding import preserved_generators
 
 
 class InlineBatches:
-    """Makes the batches of an epoch one by one. It needs no scheduler, because nothing is made ahead.
+    """Make the batches of an epoch one by one. Nothing is prefetched, so there is no scheduler.
 
     Args:
-        tasks: The epoch's tasks in order. After an error of the sampler the next one is asked for, as in torch.
+        tasks: The epoch's tasks in order. After an error of the sampler, iteration continues with the next task, as
+            in torch.
         spec: How batches are made.
-        iterate: Whether ``iter(dataset)`` is called at once.
+        iterate: If True, call ``iter(dataset)`` at once.
     """
 
     def __init__(self, tasks: Iterator[Task], spec: FetchSpec, *, iterate: bool) -> None:
-        self._tasks, self._fetcher = tasks, make_fetcher(spec)
+        self._tasks = tasks
+        self._fetcher = make_fetcher(spec)
         if iterate and isinstance(self._fetcher, IterableFetcher):
             self._fetcher.start(None)
 
@@ -29,8 +31,8 @@ class InlineBatches:
 
         Raises:
             EndOfEpoch: After the last one.
-            StopIteration: Without a key, if the code of a map dataset raises it: it ends the loop, as in torch.
-            Exception: What the dataset, the collate function or the sampler raised.
+            StopIteration: Without a key, if a map dataset raises it. It ends the loop, as in torch.
+            Exception: An error of the dataset, the collate function or the sampler.
         """
         task = next(self._tasks, None)
         if task is None:
@@ -47,11 +49,11 @@ class InlineBatches:
             raise
 
     def stream_ends(self) -> list[Any]:
-        """Return the position at the end of an iterable dataset."""
+        """Return the position at the end of an iterable dataset, or an empty list for a map dataset."""
         return [self._fetcher.end()] if isinstance(self._fetcher, IterableFetcher) else []
 
     def poll(self) -> bool:
-        """Return False, because a batch is made only when it is asked for."""
+        """Return False: no batch exists before `next_batch`."""
         return False
 
     @property

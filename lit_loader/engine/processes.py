@@ -38,9 +38,9 @@ from lit_loader.engine.worker_process import (
 from lit_loader.errors import WorkerDiedError
 from lit_loader.memory import PageLock, RebuildError, Slots, Ticket, decode, open_slots
 
-_SHARED_POLL_S = 0.02  # how often a waiting thread checks whether another one has read its results
-_CLOSED_POLL_S = 1.0  # how often it checks whether another one has closed the epoch or the workers
-_UNWATCHED_POLL_S = 0.1  # how often a worker is checked where the kernel does not report its end
+_SHARED_POLL_S = 0.02  # interval at which a waiting thread checks whether another one has read its results
+_CLOSED_POLL_S = 1.0  # interval at which it checks whether another one has closed the epoch or the workers
+_UNWATCHED_POLL_S = 0.1  # interval at which workers are checked where the kernel does not report their end
 _EXIT_CODE_S = 1.0  # how long to wait for the exit code of a worker that has ended
 
 
@@ -48,8 +48,8 @@ class _InFlight(NamedTuple):
     """A task that was sent to the workers and has no result yet.
 
     Attributes:
-        packed: The message, to be sent again if the task is lost, or empty if it was sent to a certain worker.
-        ticket: Keeps the slot of its batch, or None if the batch comes by pipe.
+        packed: The message, to send it again if the task is lost, or empty if one particular worker has it.
+        ticket: Reserves the slot of its batch, or None if the batch comes by pipe.
     """
 
     packed: bytes
@@ -62,20 +62,20 @@ class ProcessBackend(Backend):
     Args:
         spec: The same for all workers.
         context: The multiprocessing context (or module) that creates processes.
-        page_lock: Page-locks the slots that batches are written to, or None.
-        max_restarts: How many workers that ended are replaced in an epoch; above 0 tasks must have keys.
+        page_lock: Page-locks the slots of batches, or None.
+        max_restarts: Maximum number of workers that are replaced in an epoch. Above 0, tasks must have keys.
         hang_timeout_s: How long a worker may take for one sample, or for one batch without a seed, before it is killed
             as hung, or None for no limit.
 
     Raises:
         NotImplementedError: If the platform has no pipes that can be polled.
         OSError: If the system lacks descriptors, processes or memory for the workers.
-        Exception: What pickling the spec raises, under a start method that pickles it.
+        Exception: An error of pickling the spec, under a start method that pickles it.
 
-    Runs in: the main process. A thread that waits also reads the results of other threads' epochs.
-    Owns: the processes, both ends of their pipes, the queue that they share, and the slots. They end when the backend
-        is closed, when it is collected and when the interpreter exits. When this process is killed, the workers notice
-        it and exit.
+    Runs in: the main process. A waiting thread also reads the results of other threads' epochs.
+    Owns: the processes, both ends of their pipes, their shared queue, and the slots. They end when the backend is
+        closed, when it is collected and when the interpreter exits. When this process is killed, the workers notice it
+        and exit.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class ProcessBackend(Backend):
     ) -> None:
         super().__init__(spec)
         self._workers: list[WorkerProcess] = []
-        self._death: str | None = None  # only the message: an error would keep its frames alive
+        self._death: str | None = None  # only the message, because an error would keep its frames alive
         self._results: dict[int, deque[Result]] = {}  # by epoch: read and not delivered
-        self._polled: set[int] = set()  # open epochs for which `poll` was called
+        self._polled: set[int] = set()  # open epochs whose consumer has called `poll`
         self._queue: TaskQueue | None = None
-        self._notices: list[str] = []  # the text of a warning that a worker sent, empty when it was given
+        self._notices: list[str] = []  # a warning of a worker; an empty text after it was issued
         if not (hasattr(os, "readv") and hasattr(select, "poll")):  # Windows
             raise NotImplementedError(
                 f"num_workers={spec.num_workers} processes need pipes that can be polled, which this platform lacks; "
@@ -114,7 +114,7 @@ class ProcessBackend(Backend):
         )
         memory = None if self._slots is None else self._slots.file
         queue = None if self._queue is None else self._queue.theirs
-        # `context` may be the module `multiprocessing`, whose start method is the default one
+        # `context` may be the module `multiprocessing`, which has the default start method.
         is_spawned = context.get_start_method() == "spawn"
         ends = partial(WorkerEnds, queue=queue, memory=memory, heartbeats=heartbeats, is_spawned=is_spawned)
         start = partial(start_worker, spec, context=context, make_ends=ends)
@@ -127,8 +127,8 @@ class ProcessBackend(Backend):
             self._close()
             warnings.warn(
                 "Got pickle error when attempting to start a worker Process. This start method pickles its arguments "
-                "(from Python 3.14 the default one does); define the dataset, collate_fn and worker_init_fn at the top "
-                'level of a module, or give multiprocessing_context="fork"',
+                "(the default one does since Python 3.14); define the dataset, collate_fn and worker_init_fn at the "
+                'top level of a module, or give multiprocessing_context="fork"',
                 stacklevel=2,
             )
             raise
@@ -138,7 +138,7 @@ class ProcessBackend(Backend):
 
     @property
     def workers(self) -> list[Any]:
-        """The processes, as they are now; an empty list after `close`."""
+        """The present processes; an empty list after `close`."""
         return [worker.process for worker in list(self._workers)]
 
     def check_usable(self, *, own_process: bool = False) -> None:
@@ -148,10 +148,10 @@ class ProcessBackend(Backend):
             raise WorkerDiedError(self._death)
 
     def close(self) -> None:
-        """End the workers; a sample that is being made is finished if that takes less than five seconds."""
+        """End the workers. Each may finish its present sample within five seconds."""
         if self._owner_pid != os.getpid():
-            return  # the lock may be held for ever, by a thread that exists only in the parent
-        with self._lock:  # so that no other thread reads a pipe meanwhile
+            return  # in a fork, a thread that exists only in the parent may hold the lock for ever
+        with self._lock:  # no other thread may read a pipe meanwhile
             self._close()
 
     # -- epochs and tasks -----------------------------------------------------------------------------------
@@ -162,12 +162,12 @@ class ProcessBackend(Backend):
             worker.send([pack_message(Message(Kind.ITERATE, epoch))])
 
     def close_epoch(self, epoch: int) -> None:
-        """Let the workers skip the tasks of an epoch; results that they have sent already are dropped here."""
+        """Let the workers skip the tasks of an epoch, and drop the results that they have sent already."""
         if self._owner_pid != os.getpid():
-            return  # called in a fork, by the finalizer of an iterator that belongs to the parent
+            return  # in a fork, by the finalizer of an iterator that belongs to the parent
         self._results.pop(epoch, None)
         self._polled.discard(epoch)
-        # In one step, because this takes no lock. Between two epochs that were used up nothing is left to skip.
+        # Copy the dict in one step, because this takes no lock. After a complete epoch no task is left to skip.
         is_done = self._shared and all(task[0] != epoch for task in list(self._in_flight))
         if self._close.alive and not is_done:
             message = Message(Kind.END_EPOCH, epoch)
@@ -179,13 +179,13 @@ class ProcessBackend(Backend):
         """Send a task to a worker, or to any idle one, with a slot for its batch.
 
         Raises:
-            Exception: What pickling the task raises.
+            Exception: An error of pickling the task.
         """
         with self._lock:
             self.check_usable()
-            task_id, contents = (epoch, number), pack_task(task)
-            # Not before the line above: the scheduler keeps its error until it is due, and with its traceback this
-            # frame and the slot.
+            task_id = (epoch, number)
+            contents = pack_task(task)
+            # Only now, because the scheduler keeps an error of the line above, and its traceback keeps this frame.
             ticket = None if self._slots is None else self._slots.ticket()
             slot = -1 if ticket is None else ticket.number
             frame = [pack_message(Message(Kind.TASK, epoch, number, slot)), *contents]
@@ -204,21 +204,21 @@ class ProcessBackend(Backend):
 
     # -- results --------------------------------------------------------------------------------------------
 
-    def poll(self, epoch: int, timeout_s: float | None, wanted: int | None = None) -> deque[Result]:
-        """Return the results of an epoch that are there, or wait for some; ``wanted`` is not used.
+    def poll(self, epoch: int, timeout_s: float | None, number: int | None = None) -> deque[Result]:
+        """Return the finished results of an epoch, or wait for some; ``number`` is ignored.
 
-        Results of other epochs are kept for their consumers. With several open epochs it sometimes returns without a
-        result, because another thread may have read what this one waits for.
+        Results of other epochs wait for their consumers. With several open epochs it sometimes returns without a
+        result, because another thread may have read the one that this thread waits for.
 
         Raises:
             WorkerDiedError: If a worker ended and is not replaced; the backend is closed then.
             RuntimeError: If the backend was closed, or belongs to another process.
         """
         with self._lock:
-            # not an epoch that was closed: it would stay in the set for ever
+            # A closed epoch would stay in the set for ever.
             if epoch not in self._polled and epoch in self._results:
-                # Restarts are counted for each epoch, or for all epochs that are open at the same time. An epoch begins
-                # here and not in `open_epoch`: the next epoch's first batches are made while this one's are delivered.
+                # Restarts count for one epoch, or for all epochs that are open at the same time. An epoch begins here
+                # and not in `open_epoch`, because workers make its first batches while the last epoch is delivered.
                 if self._recovery is not None and not self._polled:
                     self._recovery.num_restarts = 0
                 self._polled.add(epoch)
@@ -228,17 +228,18 @@ class ProcessBackend(Backend):
                 self._wait(timeout_s)
         finally:
             recovery = self._recovery
-            # here, where the user may have turned a warning into an error
+            # Warn here, at the end of the call: the user may have turned warnings into errors.
             if recovery is not None and recovery.warnings and timeout_s != 0.0:
                 recovery.warn()
             if self._notices and timeout_s != 0.0:
-                text, self._notices[0] = self._notices[0], ""
+                text = self._notices[0]
+                self._notices[0] = ""
                 if text:
                     warn_of_dataset(text)
         return results
 
     def _wait(self, timeout_s: float | None) -> None:
-        """Wait until workers have sent or ended, and handle it."""
+        """Wait until a worker has sent something or has ended, and handle that."""
         with self._lock:
             self.check_usable()
             longest_s = _CLOSED_POLL_S if timeout_s is None else min(timeout_s, _CLOSED_POLL_S)
@@ -246,9 +247,10 @@ class ProcessBackend(Backend):
                 longest_s = min(longest_s, self._hangs.seconds_left())
             if len(self._results) > 1:
                 longest_s = min(longest_s, _SHARED_POLL_S)
-            # Their ends are looked up as the workers are now: another thread may replace one while this one waits
-            # without the lock, and the new worker may have the same number and the same descriptors.
-            poller, watched = select.poll(), {}
+            # Remember the present workers by object: while this thread waits without the lock, another one may replace
+            # a worker, and the new worker may have the same number and the same descriptors.
+            poller = select.poll()
+            watched = {}
             unwatched = [worker for worker in self._workers if not worker.watch]
             unsent = [worker for worker in self._workers if worker.control.waiting or worker.tasks.waiting]
             for worker in self._workers:
@@ -279,7 +281,7 @@ class ProcessBackend(Backend):
                 self.close()
                 raise
             except BaseException:
-                # Ctrl-C, for example: half of a message may be read, and the rest cannot be understood
+                # After Ctrl-C, for example, the rest of a half-read message cannot be understood.
                 self.close()
                 raise
 
@@ -303,7 +305,7 @@ class ProcessBackend(Backend):
                 self._replace(number, ending)
 
     def _read(self, number: int) -> bool:
-        """Read what a worker has sent; return False if its pipe is closed."""
+        """Read the results that a worker has sent; return False if its pipe is closed."""
         try:
             while (frame := self._workers[number].results.receive()) is not None:
                 self._take(number, unpack_message(frame[0]), frame[1:])
@@ -314,7 +316,7 @@ class ProcessBackend(Backend):
     def _take(self, worker: int, message: Message, frame: Frame) -> None:
         kind, task_id = message.kind, (message.epoch, message.number)
         if kind is Kind.NOTICE:
-            # once, though several workers may have made such samples
+            # Warn only once, even if several workers have made such samples.
             self._notices = self._notices or [bytes(frame[0]).decode()]
             return
         if kind is Kind.REPORTED:
@@ -324,7 +326,7 @@ class ProcessBackend(Backend):
             return
         entry = self._in_flight.pop(task_id, None)
         ticket = None if entry is None else entry.ticket
-        if ticket is not None and message.slot < 0:  # user code keeps a part of the slot: see `SlotKeptError`
+        if ticket is not None and message.slot < 0:  # user code holds a part of the slot: see `SlotKeptError`
             ticket.retire()
         results = self._results.get(message.epoch)
         if results is not None and kind is not Kind.SKIPPED:
@@ -333,21 +335,21 @@ class ProcessBackend(Backend):
             results.append(Result(kind, message.number, worker, payload))
 
     def open(self, result: Result) -> Any:
-        """Return what a worker made, or raise what it raised.
+        """Return the batch in a result, or raise the worker's error.
 
         Raises:
-            UnsendableBatchError: If it cannot be unpickled here.
+            UnsendableBatchError: If the batch cannot be unpickled here.
         """
         frame, ticket = result.payload
         read = None if ticket is None or self._slots is None else partial(self._slots.read, ticket)
         try:
-            made = decode(frame, read)
+            contents = decode(frame, read)
         except RebuildError as failure:
             raise not_rebuilt(result.number, failure) from failure.__cause__
         if result.kind is Kind.ERROR:
-            error: WorkerError = made
+            error: WorkerError = contents
             error.reraise(keyed=self._keyed)
-        return made
+        return contents
 
     # -- workers that end -----------------------------------------------------------------------------------
 
@@ -358,17 +360,19 @@ class ProcessBackend(Backend):
             WorkerDiedError: If it is not replaced.
             OSError: If no process can be started.
         """
-        worker, recovery = self._workers[number], self._recovery
-        self._read(number)  # what it sent before it ended
+        worker = self._workers[number]
+        recovery = self._recovery
+        self._read(number)  # the results that it sent before it ended
         await_exit([worker], _EXIT_CODE_S)
-        pid, ending = worker.process.pid, ending or describe_exit(worker.process.exitcode)
+        pid = worker.process.pid
+        ending = ending or describe_exit(worker.process.exitcode)
         if self._hangs is not None:
             self._hangs.forget(number)
         if recovery is None or recovery.num_restarts == recovery.max_restarts:
             if recovery is not None:
-                ending += f"; max_worker_restarts={recovery.max_restarts} were used up in this epoch"
+                ending += f"; this epoch has used up max_worker_restarts={recovery.max_restarts}"
             raise WorkerDiedError(f"DataLoader worker (pid(s) {pid}) exited unexpectedly: {ending}")
-        if worker.is_running:  # it has closed its pipe, so its results could not be read
+        if worker.is_running:  # without its pipe, which it has closed, nobody can read its results
             worker.process.kill()
         end_workers([worker], os.getpid())
         suspects = {task for task, entry in self._in_flight.items() if entry.packed}
@@ -378,14 +382,14 @@ class ProcessBackend(Backend):
         with interrupts_deferred():
             self._workers[number] = self._start(number)
         recovery.note_restart(number, pid, ending)
-        living = [other for other in range(self.num_workers) if other != number]
-        this_round = recovery.begin_round(suspects, living=living)
-        for other in living:
-            self._workers[other].send([pack_message(Message(Kind.REPORT, round=this_round))])
+        survivors = [survivor for survivor in range(self.num_workers) if survivor != number]
+        this_round = recovery.begin_round(suspects, survivors=survivors)
+        for survivor in survivors:
+            self._workers[survivor].send([pack_message(Message(Kind.REPORT, round=this_round))])
         self._send_lost()
 
     def _send_lost(self) -> None:
-        """Send the tasks again that were lost with a worker, unless their epoch was closed."""
+        """Send tasks again that were lost with a worker, unless their epoch was closed."""
         assert self._recovery is not None
         for task_id in self._recovery.take_lost(self._in_flight):
             if task_id[0] in self._results:

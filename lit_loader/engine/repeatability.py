@@ -1,9 +1,9 @@
 """A check of a run's first samples: does a dataset make the same sample twice from the same key?
 
-Problem: a transform with a generator of its own (all of albumentations' have one) makes other batches for every number
-and kind of workers, with a seed and without a word. Mechanism: the first samples of a dataset's first epoch are made a
-second time, after their batch, with the generators seeded for the same position again, and are compared bit by bit. The
-batch consists of the samples that were made first. The check raises nothing, and values that it cannot compare count as
+Problem: a transform with a generator of its own (all of albumentations' have one) silently makes different batches for
+every number and kind of workers, in spite of a seed. Mechanism: after its batch, each of the first samples of a
+dataset's first epoch is made once more, with the generators seeded for its position again, and compared bit by bit. The
+batch holds the samples that were made first. The check raises nothing, and values that it cannot compare count as
 equal. Not covered: a dataset that makes the same sample several times in a row and draws later.
 """
 
@@ -19,16 +19,16 @@ import torch
 from torch import Tensor
 
 NUM_CHECKED: Final = 8
-"""How many samples of the epoch are made twice; a flip of half of the images is missed once in 256 runs."""
+"""Number of samples that are made twice. A flip of half of the images goes unnoticed once in 256 runs."""
 
 MAX_SAMPLE_S: Final = 0.25
-"""Samples of a batch that take longer on average are not made twice."""
+"""If the samples of a batch take longer on average, they are not made twice."""
 
 
 def find_difference(first: Any, second: Any, path: str = "") -> str | None:
-    """Return where two samples differ, as in "['image']", or None if they are the same bit by bit.
+    """Return the place where two samples differ, such as "['image']", or None if all their bits are equal.
 
-    Values of types that are not known are not compared.
+    Values of unknown types count as equal.
     """
     if type(first) is not type(second):
         return path
@@ -39,48 +39,48 @@ def find_difference(first: Any, second: Any, path: str = "") -> str | None:
     elif isinstance(first, (list, tuple)):
         if len(first) != len(second):
             return path
-        pairs = [(f"{path}[{row}]", *values) for row, values in enumerate(zip(first, second, strict=True))]
+        pairs = [(f"{path}[{row}]", *pair) for row, pair in enumerate(zip(first, second, strict=True))]
     elif is_dataclass(first) and not isinstance(first, type):
         names = [field.name for field in fields(first)]
         pairs = [(f"{path}.{name}", getattr(first, name), getattr(second, name)) for name in names]
     else:
         return None if _is_same_value(first, second) else path
-    differences = (find_difference(one, other, where) for where, one, other in pairs)
-    return next((where for where in differences if where is not None), None)
+    differences = (find_difference(left, right, child_path) for child_path, left, right in pairs)
+    return next((difference for difference in differences if difference is not None), None)
 
 
 def _is_same_value(first: Any, second: Any) -> bool:
     if isinstance(first, Tensor):
-        return _bits_of_tensor(first) == _bits_of_tensor(second)
+        return _tensor_bits(first) == _tensor_bits(second)
     if isinstance(first, (np.ndarray, np.generic)):
-        return first.dtype.hasobject or _bits_of_array(first) == _bits_of_array(second)
+        return first.dtype.hasobject or _array_bits(first) == _array_bits(second)
     if isinstance(first, (float, complex)):
-        return repr(first) == repr(second)  # NaN is the same as NaN
+        return repr(first) == repr(second)  # unlike ==, NaN equals NaN
     if isinstance(first, (bool, int, str, bytes)):
         return bool(first == second)
     pillow = sys.modules.get("PIL.Image")
     if pillow is not None and isinstance(first, pillow.Image):
-        sizes = (first.mode, first.size) == (second.mode, second.size)
-        return sizes and bool(first.tobytes() == second.tobytes())
+        same_form = (first.mode, first.size) == (second.mode, second.size)
+        return same_form and bool(first.tobytes() == second.tobytes())
     return True
 
 
-def _bits_of_tensor(tensor: Tensor) -> tuple[Any, ...]:
+def _tensor_bits(tensor: Tensor) -> tuple[Any, ...]:
     plain = tensor.detach().as_subclass(Tensor)
     return plain.dtype, plain.shape, plain.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-def _bits_of_array(array: Any) -> tuple[Any, ...]:
+def _array_bits(array: Any) -> tuple[Any, ...]:
     return array.dtype, array.shape, array.tobytes()
 
 
 def describe_difference(dataset: Any, index: Any, where: str) -> str:
-    """Return the text of the warning that a sample was not the same when it was made again."""
+    """Return the text of the warning about a sample that was different when it was made again."""
     return (
         f"dataset {type(dataset).__name__} made two different samples of index {index!r} from the same key"
         f"{where and f' (they differ at {where})'}: it, or one of its transforms (all of albumentations', for "
         "example), draws from a generator of its own or keeps a state, so seed= does not fix its batches, and they "
-        "differ between numbers and kinds of workers; draw from the global generators of torch, NumPy or random, or "
+        "depend on the number and kind of workers; draw from the global generators of torch, NumPy or random, or "
         "from lit_loader.sample_rng(), or reseed the transform's generator from sample_rng() for each sample; "
         "check_repeatability=False turns this check off"
     )

@@ -1,17 +1,17 @@
 """The scheduler of one epoch: which task goes to the workers next, and which result is delivered next.
 
 NOTE [Worker scheduling]
-    any idle worker  The next task goes to whichever worker is free. Every sample has a key, so the bits of a batch do
-                     not depend on the worker.
-    in turns         Worker after worker, as in torch: which worker makes batch b does not depend on speed, and so
-                     neither do the numbers that it draws from its own generators.
-    least busy       The worker with the fewest tasks takes the next one, ties to the lowest number: torch's
+    any idle worker  Any free worker takes the next task. Every sample has a key, so the bits of a batch do not depend
+                     on the worker.
+    in turns         Worker after worker, as in torch. The worker that makes batch b does not depend on speed, and so
+                     neither do its draws from its own generators.
+    least busy       The worker with the fewest tasks takes the next one, ties to the lowest number, as in torch with
                      ``in_order=False``.
 
 NOTE [Tasks in flight]
-    At most ``ahead`` batches are in flight: tasks that were given to workers, and results that were not delivered. For
-    each batch that is delivered one more task is sent. When the epoch has no more tasks, those of the next epoch are
-    sent instead, by a scheduler that is kept until that epoch is claimed: both together hold no more than ``ahead``.
+    At most ``ahead`` batches are in flight: tasks given to workers, and results not delivered yet. Each delivered batch
+    sends one more task. When the epoch has no more tasks, a second scheduler sends those of the next epoch until an
+    iterator claims it. Both schedulers together hold no more than ``ahead``.
 """
 
 from __future__ import annotations
@@ -31,30 +31,33 @@ Dealing: TypeAlias = Literal["any", "turns", "least_busy"]
 
 
 class Backend(abc.ABC):
-    """Makes batches on threads or on processes. It may serve several epochs at a time, each with a number.
+    """Workers that make batches, threads or processes. They may serve several epochs at a time, each with a number.
 
     Args:
         spec: The same for all workers.
 
     Attributes:
-        num_workers: How many workers.
+        num_workers: Number of workers.
     """
 
     _close: weakref.finalize[..., Any]
 
     def __init__(self, spec: WorkerSpec) -> None:
-        self.num_workers, self._keyed, self._shared = spec.num_workers, spec.keyed, spec.shared_tasks
-        self._owner_pid, self._next_epoch = os.getpid(), 0
-        self._lock = threading.RLock()  # reentrant: a signal handler may begin an epoch too
+        self.num_workers = spec.num_workers
+        self._keyed = spec.keyed
+        self._shared = spec.shared_tasks
+        self._owner_pid = os.getpid()
+        self._next_epoch = 0
+        self._lock = threading.RLock()  # reentrant, because a signal handler may begin an epoch too
 
     @property
     @abc.abstractmethod
     def workers(self) -> list[Any]:
-        """The worker processes or threads, as they are now; no processes after `close`."""
+        """The present worker processes or threads. Processes are gone after `close`."""
 
     @property
     def usable(self) -> bool:
-        """Whether an epoch can begin here."""
+        """True if an epoch can begin here."""
         try:
             self.check_usable()
         except RuntimeError:
@@ -67,15 +70,16 @@ class Backend(abc.ABC):
 
         Raises:
             WorkerDiedError: If a process ended and was not replaced.
-            RuntimeError: If they were closed, belong to another process, or a thread failed; with ``own_process`` only
-                if they belong to another process.
+            RuntimeError: If they were closed, belong to another process, or a thread failed. With ``own_process``
+                only if they belong to another process.
         """
 
     def open_epoch(self, *, iterate: bool) -> int:
         """Return the number of a new epoch; with ``iterate`` every worker calls ``iter(dataset)`` now."""
         with self._lock:
             self.check_usable()
-            epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
+            epoch = self._next_epoch
+            self._next_epoch += 1
             self._begin_epoch(epoch, iterate=iterate)
             return epoch
 
@@ -88,22 +92,22 @@ class Backend(abc.ABC):
         """Give task ``number`` of an epoch to a worker, or to any idle one if ``worker`` is None.
 
         Raises:
-            Exception: What pickling the task raises.
+            Exception: An error of pickling the task.
         """
 
     @abc.abstractmethod
-    def poll(self, epoch: int, timeout_s: float | None, wanted: int | None = None) -> deque[Result]:
-        """Return the results of an epoch that are there, or wait for some.
+    def poll(self, epoch: int, timeout_s: float | None, number: int | None = None) -> deque[Result]:
+        """Return the finished results of an epoch, or wait for some.
 
         Args:
             epoch: Its number.
             timeout_s: How long to wait, or None for no limit. It may return earlier, with or without a result.
-            wanted: Number of the task whose result is needed, or None for any. The backend may wait on while only
-                others come.
+            number: Number of the task whose result is needed, or None for any. The backend may continue to wait while
+                only others arrive.
 
         Returns:
-            The backend's own queue. The caller removes each result after it has kept it, so that Ctrl-C in between
-            loses none.
+            The backend's own queue. The caller stores each result before removing it, so that Ctrl-C in between loses
+            none.
 
         Raises:
             WorkerDiedError: If a worker ended and is not replaced.
@@ -112,14 +116,14 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def open(self, result: Result) -> Any:
-        """Return what a worker made, or raise what it raised."""
+        """Return the batch in a result, or raise the worker's error."""
 
     @abc.abstractmethod
     def close_epoch(self, epoch: int) -> None:
-        """Drop the tasks and results of an epoch. A finalizer may call this at any time, so it takes no lock."""
+        """Drop the tasks and results of an epoch, without a lock, because a finalizer may call this at any time."""
 
     def close(self) -> None:
-        """End the workers; a sample that is being made is finished if that takes less than five seconds."""
+        """End the workers. Each may finish its present sample within five seconds."""
         self._close()
 
 
@@ -135,18 +139,18 @@ def check_workers(owner_pid: int, *, are_open: bool) -> None:
 
 
 class Scheduler:
-    """Delivers the batches of one epoch; see NOTE [Worker scheduling] and NOTE [Tasks in flight].
+    """Deliver the batches of one epoch: see NOTE [Worker scheduling] and NOTE [Tasks in flight].
 
     Args:
-        tasks: The epoch's tasks in order; the next one is taken only when it can be sent.
+        tasks: The epoch's tasks in order. The next one is taken only when it can be sent.
         backend: Makes the batches; closed at the epoch's end if ``owns_backend``.
-        ahead: How many batches may be in flight.
+        ahead: Maximum number of batches in flight.
         dealing: See NOTE [Worker scheduling].
-        in_order: Whether batches are delivered in the order of the tasks.
+        in_order: If True, deliver batches in the order of the tasks.
         timeout_s: How long to wait for a batch, or 0 for no limit.
-        owns_backend: Whether the backend serves this epoch alone.
+        owns_backend: True if the backend serves this epoch alone.
         turn: The worker that takes the first task, in turns.
-        iterate: Whether an iterable dataset is iterated at once.
+        iterate: If True, iterate an iterable dataset at once.
 
     Runs in: the consumer's thread; several threads may share it, one at a time.
     """
@@ -164,32 +168,39 @@ class Scheduler:
         turn: int = 0,
         iterate: bool = False,
     ) -> None:
-        self._tasks, self._backend, self._ahead = tasks, backend, ahead
-        self._dealing, self._in_order, self._timeout_s = dealing, in_order, timeout_s
+        self._tasks = tasks
+        self._backend = backend
+        self._ahead = ahead
+        self._dealing = dealing
+        self._in_order = in_order
+        self._timeout_s = timeout_s
         self._owns_backend = owns_backend
-        self._in_flight: dict[int, int | None] = {}  # worker by number of the task, until its result is here
+        self._in_flight: dict[int, int | None] = {}  # task number to worker, until the result arrives
         self._results: dict[int, Result | Exception] = {}  # not delivered yet, in order of arrival
-        self._num_sent = self._next = 0
-        # raised by the sampler; delivered after the batches before it
+        self._num_sent = 0
+        self._next = 0
+        # An error of the sampler, delivered after the batches before it.
         self._task_error: Exception | None = None
-        self._turn, self._busy = turn, [0] * backend.num_workers
+        self._turn = turn
+        self._busy = [0] * backend.num_workers  # number of tasks of each worker
         self._stream_ends: dict[int, Result] = {}  # by worker, of an iterable dataset
         self._begin_next: Callable[[], Scheduler | None] | None = None
         self._next_epoch: Scheduler | None = None
-        self._claimed = self._closed = False
-        # reentrant, because a signal handler may ask for a batch while this thread holds it
+        self._claimed = False
+        self._closed = False
+        # Reentrant, because a signal handler may ask for a batch while this thread holds it.
         self._lock = threading.RLock()
         self._epoch = backend.open_epoch(iterate=iterate)
-        # for a Ctrl-C that comes before an iterator has this: kept workers would hold the epoch's batches for ever
+        # Ctrl-C may arrive before an iterator holds a reference, and persistent workers would keep the epoch for ever.
         self._closer = weakref.finalize(self, backend.close_epoch, self._epoch)
         self._closer.atexit = False
 
     def claim(self, begin_next: Callable[[], Scheduler | None] | None = None) -> bool:
-        """Serve an iterator from now on and send the first tasks; return False if it serves another one already.
+        """Serve an iterator from now on and send the first tasks; return False if another iterator was faster.
 
         Args:
-            begin_next: Returns the scheduler of the next epoch, called when this one has no more tasks, or None if the
-                next epoch is not begun ahead.
+            begin_next: Returns the scheduler of the next epoch, called when this one has no more tasks, or None to
+                prefetch nothing of the next epoch.
 
         Raises:
             RuntimeError: If the workers were closed meanwhile.
@@ -198,42 +209,43 @@ class Scheduler:
             self._backend.check_usable()
             if self._claimed:
                 return False
-            self._claimed, self._begin_next = True, begin_next
-            while self._num_held < self._ahead and self._send():
+            self._claimed = True
+            self._begin_next = begin_next
+            while self._num_ahead < self._ahead and self._send():
                 pass
             return True
 
     @property
-    def _num_held(self) -> int:
-        """Tasks in flight and results not delivered, of this epoch and of the next one."""
+    def _num_ahead(self) -> int:
+        """Number of batches in flight, of this epoch and of the next one until that is claimed."""
         following = self._next_epoch
-        held = 0 if following is None or following._claimed else following._num_held
-        return held + len(self._in_flight) + len(self._results)
+        num_following = 0 if following is None or following._claimed else following._num_ahead
+        return num_following + len(self._in_flight) + len(self._results)
 
     def next_batch(self) -> Any:
         """Return the next batch.
 
         Raises:
             EndOfEpoch: After the last one.
-            BatchTimeoutError: If none came for ``timeout_s``; the iteration may go on.
+            BatchTimeoutError: If no batch arrived within ``timeout_s``. The iteration may continue.
             WorkerDiedError: If a worker ended and is not replaced.
-            StopIteration: Without a key, if the user's code raises it: it ends the loop, as in torch.
-            Exception: What the dataset, the collate function or the sampler raised, with its own type.
+            StopIteration: Without a key, if user code raises it. It ends the loop, as in torch.
+            Exception: An error of the dataset, the collate function or the sampler, with its own type.
         """
-        # before the lock: in a forked process it may be held for ever, by a thread that exists only in the parent
+        # Before the lock: in a fork, a thread that exists only in the parent may hold it for ever.
         self._backend.check_usable(own_process=True)
         with self._lock:
             number, result = self._wait()
             try:
                 self._send()
-            except BaseException:  # Ctrl-C in the sampler, for example: delivered by the next call
+            except BaseException:  # Ctrl-C in the sampler, for example; the next call delivers this batch
                 self._results = {number: result, **self._results}
                 raise
         if isinstance(result, Exception):
             try:
                 raise result
             finally:
-                del result  # the error's traceback holds this frame: a reference cycle
+                del result  # the error's traceback holds this frame, a reference cycle
         return self._backend.open(result)
 
     def _wait(self) -> tuple[int, Result | Exception]:
@@ -246,25 +258,25 @@ class Scheduler:
             if self._in_flight or self._results:
                 backend.check_usable()
             number = self._deliverable()
-            # a signal handler, or `close` in another thread, may have taken it from the dict since
+            # A signal handler, or `close` in another thread, may have removed it from the dict.
             if number is not None and (result := self._results.pop(number, None)) is not None:
-                # still there if Ctrl-C came in `_receive`: it must not come again
+                # Ctrl-C in `_receive` may have left it in both dicts, and it must not be delivered twice.
                 self._in_flight.pop(number, None)
                 return number, result
             if not self._in_flight or self._closed:
                 self._end()
-            # with a timeout any result counts, as in torch
-            wanted = self._next if self._in_order and not timeout_s else None
-            came = self._receive_all(backend.poll(self._epoch, left_s, wanted))
+            # With a timeout any result counts, as in torch.
+            awaited = self._next if self._in_order and not timeout_s else None
+            received_any = self._receive_all(backend.poll(self._epoch, left_s, awaited))
             if timeout_s:
                 now = time.monotonic()
-                deadline = now + timeout_s if came else deadline
+                deadline = now + timeout_s if received_any else deadline
                 left_s = deadline - now
                 if left_s <= 0:
                     raise BatchTimeoutError(f"DataLoader timed out after {timeout_s} seconds")
 
     def poll(self) -> bool:
-        """Return whether `next_batch` would return or raise at once."""
+        """Return True if `next_batch` would return or raise at once."""
         if self._closed:
             return True
         try:
@@ -272,7 +284,7 @@ class Scheduler:
             with self._lock:
                 self._receive_all(self._backend.poll(self._epoch, 0.0))
                 return not self._in_flight or self._deliverable() is not None
-        except RuntimeError:  # `next_batch` raises it
+        except RuntimeError:  # `next_batch` raises the same error
             return True
 
     def _deliverable(self) -> int | None:
@@ -282,41 +294,42 @@ class Scheduler:
         while self._next < self._num_sent and self._next not in self._results:
             if self._next in self._in_flight:
                 return None
-            self._next += 1  # it was delivered, or its worker's iterable dataset ended before it
+            self._next += 1  # delivered already, or its worker's iterable dataset had ended
         return self._next if self._next < self._num_sent else None
 
     def _receive_all(self, results: deque[Result]) -> bool:
-        """Keep results until they are delivered; return whether there were any."""
-        came = bool(results)
+        """Store results for delivery; return False if there were none."""
+        received_any = bool(results)
         while results:
             result = results[0]
             self._receive(result)
-            # After the line before, so that Ctrl-C in between does not lose it. A signal handler that asks for a batch
-            # may have taken it and others in between.
+            # Remove it only when it is stored, so that Ctrl-C in between does not lose it. A signal handler that asks
+            # for a batch may have removed it, and others, in between.
             if results and results[0] is result:
                 results.popleft()
-        return came
+        return received_any
 
     def _receive(self, result: Result) -> None:
-        """Keep a result until it is delivered."""
-        # in a local name, because `close` in another thread may replace the dict
-        number, in_flight = result.number, self._in_flight
+        """Store a result for delivery."""
+        number = result.number
+        in_flight = self._in_flight  # `close` in another thread may replace the attribute
         if number not in in_flight:
             return  # a task of a worker whose iterable dataset had ended
         self._busy[result.worker] -= 1
         if result.kind is not Kind.STREAM_ENDED:
-            self._results[number] = result  # before the next line, so that Ctrl-C in between does not lose it
+            # In this order, so that Ctrl-C in between does not lose the result.
+            self._results[number] = result
             del in_flight[number]
             return
         self._stream_ends[result.worker] = result
-        undone = [task for task, worker in in_flight.items() if worker == result.worker]
-        for task in undone:
+        unanswered = [task for task, worker in in_flight.items() if worker == result.worker]
+        for task in unanswered:
             del in_flight[task]
-        for _ in undone:  # the other workers take as many new ones
+        for _ in unanswered:  # give the other workers as many new tasks
             self._send()
 
     def _send(self) -> bool:
-        """Send the next task of this epoch, or else of the next one; return False if there is none."""
+        """Send the next task of this epoch or else of the next one; return False if there is none."""
         worker = self._choose_worker()
         if (worker is None and self._dealing != "any") or self._task_error is not None:
             return False
@@ -337,13 +350,13 @@ class Scheduler:
         except BaseException as error:
             self._in_flight.pop(number, None)
             if not isinstance(error, Exception):
-                # the task may have been sent or not: to go on might leave its batch out
+                # Nobody knows whether the task was sent, so continuing might leave out its batch.
                 self._task_error = RuntimeError(
                     "this epoch was interrupted while a task was given to a worker; call iter() on the loader to "
                     "begin another one"
                 )
                 raise
-            # an index that cannot be pickled, say: raised in its batch's place
+            # The index cannot be pickled, for example. The consumer gets the error instead of the batch.
             self._results[number] = error
             return True
         if worker is not None:
@@ -351,7 +364,7 @@ class Scheduler:
         return True
 
     def _choose_worker(self) -> int | None:
-        """Return the worker that gets the next task, or None for any idle one, or if all streams have ended."""
+        """Return the worker for the next task, or None for any idle one, or if all streams have ended."""
         if self._dealing == "any":
             return None
         count = len(self._busy)
@@ -361,27 +374,30 @@ class Scheduler:
         return min(active, key=self._busy.__getitem__, default=None)
 
     def _send_next_epoch(self) -> bool:
-        if self._begin_next is not None:
-            begin, self._begin_next = self._begin_next, None
-            self._next_epoch = begin()
+        begin_next = self._begin_next
+        if begin_next is not None:
+            self._begin_next = None
+            self._next_epoch = begin_next()
         following = self._next_epoch
+        # Look before taking its lock, which an iterator in another thread may hold for a long time.
         if following is None or following._claimed:
-            return False  # without its lock, which an iterator in another thread may hold for a long time
+            return False
         with following._lock:
             return not following._claimed and following._send()
 
     def _end(self) -> NoReturn:
-        error, self._task_error = self._task_error, None
+        error = self._task_error
+        self._task_error = None
         if error is not None:
             try:
                 raise error
             finally:
-                del error  # its traceback holds this frame: a reference cycle
+                del error  # its traceback holds this frame, a reference cycle
         self.close()
         raise EndOfEpoch
 
     def stream_ends(self) -> list[Any]:
-        """Return what the workers sent at the end of their iterable dataset."""
+        """Return the workers' positions at the end of their iterable dataset."""
         return [self._backend.open(result) for result in self._stream_ends.values()]
 
     @property
@@ -390,14 +406,17 @@ class Scheduler:
         return self._backend.workers
 
     def close(self) -> None:
-        """Drop the epoch, and end workers that serve it alone; a next epoch that was begun is kept.
+        """Drop the epoch, and end workers that serve it alone; a next epoch that has begun stays.
 
-        It takes no lock, because an iterator's finalizer calls it, in any thread and at any time, also while that
-        thread holds one. Other threads find either the dicts of before or empty ones.
+        It takes no lock, because an iterator's finalizer calls it in any thread and at any time, even while that thread
+        holds one. Other threads see either the old dicts or empty ones.
         """
         self._closed = True
-        self._tasks, self._in_flight, self._results = iter(()), {}, {}
-        self._begin_next = self._next_epoch = None
+        self._tasks = iter(())
+        self._in_flight = {}
+        self._results = {}
+        self._begin_next = None
+        self._next_epoch = None
         if self._owns_backend:
             self._closer.detach()
             self._backend.close()

@@ -1,8 +1,8 @@
 """The backend of worker threads: batches are passed as objects, without a copy.
 
-Samples are made in parallel where their code releases the GIL. Each thread has its own worker info, seed and, through a
-`ThreadScope`, torch generator; intra-op parallelism is off in it, as in a worker process. All threads use the same
-dataset object.
+Samples are made in parallel while their code releases the GIL. Each thread has a worker info, a seed and, through a
+`ThreadScope`, a torch generator of its own. Intra-op parallelism is off in it, as in a worker process. All threads use
+the same dataset object.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class ThreadLink:
         self._state = state
         self._id = worker_id
         self._scope = scope
-        # lit_loader's own collate functions draw nothing, and the scope makes each of their torch calls slower.
-        self._collate_scope = contextlib.nullcontext() if spec.fetch.builtin_collate else scope
+        self._builtin_collate = spec.fetch.builtin_collate
+        self._checked_epoch = spec.fetch.checked_epoch
         self._is_map = not isinstance(spec.fetch.dataset, IterableDataset)
         self._stacks = spec.fetch.batched and stacks_samples(spec.fetch.collate_fn)
 
@@ -168,15 +168,22 @@ class ThreadLink:
         if not self._stacks:
             with self._scope:
                 samples = fetcher.samples(task)
-            with self._collate_scope:
+            with self._collate_scope(task):
                 return fetcher.collate(samples, task.key)
         stack = SampleStack(len(task.index), self._state.stacks)
         # Not for an iterable dataset: the frame of its generator may keep the last sample, and so its row.
         with self._scope, batch_memory.using(stack if self._is_map else None):
             samples = fetcher.samples(task, move=stack.moved)
         stack.end_samples()
-        with self._collate_scope, batch_memory.using(stack):
+        with self._collate_scope(task), batch_memory.using(stack):
             return fetcher.collate(samples, task.key)
+
+    def _collate_scope(self, task: Task) -> AbstractContextManager[Any]:
+        """Return the context for collating: none if nothing can draw, because the scope makes torch calls slower."""
+        checks_samples = (
+            task.key is not None and task.key.epoch == self._checked_epoch
+        )  # makes some of them again
+        return contextlib.nullcontext() if self._builtin_collate and not checks_samples else self._scope
 
     def warn(self, text: str) -> None:
         """Warn of a dataset that draws from a generator of its own."""
@@ -204,7 +211,7 @@ def _work(state: ThreadPoolState, spec: WorkerSpec, worker_id: int) -> None:
             state.started.release()
         Worker(spec, worker_id, link).run()
     except BaseException as error:
-        state.failure = error  # raised in the consumers, which would wait for ever otherwise
+        state.failure = error  # the consumers raise it; they would wait for ever otherwise
         state.stop()
 
 
@@ -215,10 +222,10 @@ class ThreadBackend(Backend):
         spec: The same for all workers.
 
     Owns: the threads. They end when the backend is closed, when it is collected and at the interpreter's exit. A thread
-        that does not finish its sample within five seconds is left behind, because threads cannot be killed.
+        that does not finish its sample within five seconds continues alone, because threads cannot be killed.
 
     Raises:
-        RuntimeError: If the system refuses as many threads.
+        RuntimeError: If the system refuses to start so many threads.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -233,8 +240,8 @@ class ThreadBackend(Backend):
         self._draw_check: SharedDrawCheck | None = None
         self._tasks_elsewhere: int | None = None
         self._close = weakref.finalize(self, _end, state, threads, self._owner_pid)
-        # ``torch.set_num_threads`` sets both the calling thread's number of intra-op threads and that of new threads,
-        # so the latter is asked for and restored in threads that are needed for nothing else.
+        # ``torch.set_num_threads`` sets the number of intra-op threads both of the calling thread and of new threads.
+        # Threads that serve no other purpose read the latter number and restore it.
         with _starting, shortages_explained(spec.num_workers):
             intra_op = _in_new_thread(torch.get_num_threads)
             try:
@@ -272,7 +279,7 @@ class ThreadBackend(Backend):
             self._send_to_all(Message(Kind.END_EPOCH, epoch))
 
     def _send_to_all(self, message: Message) -> None:
-        if not self._shared:  # an iterable dataset begins and ends in every worker; others need no message
+        if not self._shared:  # only an iterable dataset begins and ends in every worker
             for queue in self._state.tasks:
                 queue.put((message, None))
 
@@ -284,8 +291,8 @@ class ThreadBackend(Backend):
         self._state.num_submitted += 1
         self._state.tasks[worker or 0].put((Message(Kind.TASK, epoch, number), task))
 
-    def poll(self, epoch: int, timeout_s: float | None, wanted: int | None = None) -> deque[Result]:
-        """Return the results of an epoch that are there when the wanted one is, or when the time is over.
+    def poll(self, epoch: int, timeout_s: float | None, number: int | None = None) -> deque[Result]:
+        """Return the finished results of an epoch when task ``number`` is among them, or after the timeout.
 
         Raises:
             RuntimeError: If a worker failed, or if the workers were closed.
@@ -293,7 +300,7 @@ class ThreadBackend(Backend):
         results = self._state.results.get(epoch)
         if results is None:
             return deque()  # another thread has closed the epoch
-        results.wait(timeout_s, wanted)
+        results.wait(timeout_s, number)
         self.check_usable()
         if self._draw_check is not None and results.queue and timeout_s != 0.0:
             self._end_draw_check()
@@ -318,7 +325,7 @@ class ThreadBackend(Backend):
             check.warn()
 
     def open(self, result: Result) -> Any:
-        """Return what a worker made, or raise what it raised."""
+        """Return the batch in a result, or raise the worker's error."""
         if result.kind is Kind.ERROR:
             result.payload.reraise(keyed=self._keyed)
         return result.payload
@@ -330,14 +337,14 @@ _pools: list[weakref.ref[ThreadPoolState]] = []  # replaced and never changed, s
 def _count_other_tasks(state: ThreadPoolState) -> int | None:
     """Return how many tasks other worker threads have ever had, or None if one may be at work now."""
     pools = [reference() for reference in _pools]
-    others = [pool for pool in pools if pool is not None and pool is not state and not pool.stopping]
-    if any(pool.num_submitted != pool.num_answered for pool in others):
+    other_pools = [pool for pool in pools if pool is not None and pool is not state and not pool.stopping]
+    if any(pool.num_submitted != pool.num_answered for pool in other_pools):
         return None
-    return sum(pool.num_submitted for pool in others)
+    return sum(pool.num_submitted for pool in other_pools)
 
 
 def _in_new_thread(function: Callable[[], Any]) -> Any:
-    """Return the result of a function in a new thread; pools of threads end with the main thread, and this does not."""
+    """Call a function in a new thread and return its result; unlike a thread pool, this works at interpreter exit."""
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(function()), daemon=True)
     thread.start()
@@ -351,20 +358,20 @@ def _end(state: ThreadPoolState, threads: list[threading.Thread], owner_pid: int
     state.stop()
     current = threading.current_thread()  # the main thread if this is a fork of a worker
     if current is not threading.main_thread() and current.name.startswith(WORKER_NAME):
-        return  # collected in a worker: to join others, which may wait for this one, could be a deadlock
+        return  # collected in a worker: joining others, which may wait for this one, could be a deadlock
     deadline = time.monotonic() + _GRACE_S
     for thread in threads:
         if thread.ident is not None:
             thread.join(max(deadline - time.monotonic(), 0))
 
 
-# Held while a backend starts: another one would take the 1 of its workers for the process's own setting.
+# Held while a backend starts: another backend would mistake the 1 of its workers for the setting of the process.
 _starting = threading.Lock()
 
 
 def _after_fork() -> None:
-    global _starting  # the thread that holds it may not exist here
-    _starting = threading.Lock()
+    global _starting
+    _starting = threading.Lock()  # the thread that held the old one may not exist here
 
 
 if hasattr(os, "register_at_fork"):  # a platform without it has no fork

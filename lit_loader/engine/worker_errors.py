@@ -1,4 +1,4 @@
-"""Errors that are sent from a worker to the consumer: those of user code, and of batches that cannot be sent."""
+"""Errors that a worker sends to the consumer: those of user code, and those of batches that cannot be sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lit_loader.engine.bad_samples import stop_iteration_as_error, text_of
 from lit_loader.errors import UnsendableBatchError
 from lit_loader.memory import Buffer, RebuildError, decode, describe_unsendable, encode
 
-_MAX_COPY_BYTES = 1 << 16  # size of the pickle of an exception whose class takes more than a message
+_MAX_COPY_BYTES = 1 << 16  # of a pickled exception whose class takes more than a message
 _REMEDY = (
     "return tensors, arrays, numbers, strings or containers of them from the dataset and the collate function, or use "
     'worker_method="thread", which sends nothing'
@@ -24,12 +24,12 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class WorkerError:
-    """An exception that was raised in a worker.
+    """An exception that was raised in a worker, in a form that can be sent.
 
     Attributes:
         kind: Its class, pickled by reference, or None if that is not possible.
         copy: The exception itself, encoded, if its class cannot be called with a message alone. None if it can, or if
-            that fails or is too large.
+            encoding fails or the copy is too large.
         message: The name of its class, the worker, and the traceback.
     """
 
@@ -39,61 +39,61 @@ class WorkerError:
 
     @classmethod
     def of(cls, error: BaseException, where: str) -> WorkerError:
-        """Return an exception in a form that can be sent.
+        """Convert an exception to a form that can be sent.
 
         Args:
             error: The exception. Its class may raise anything when it is pickled, called or formatted.
-            where: Where it was raised, as in "in DataLoader worker process 1".
+            where: The place, such as "in DataLoader worker process 1".
         """
         name = type(error).__name__
         message = f"Caught {name} {where}.\nOriginal {_traceback(error)}"
         kind: bytes | None = None
         copy: list[Buffer] | None = None
-        with contextlib.suppress(BaseException):  # raised by the class itself: workers do not get Ctrl-C
+        with contextlib.suppress(BaseException):  # from the class itself; workers do not get Ctrl-C
             kind = pickle.dumps(type(error))
-            if _built(type(error), message) is None:
-                sent = encode(error)
-                if sum(map(len, sent)) <= _MAX_COPY_BYTES and type(decode(sent)) is type(error):
-                    copy = [bytes(part) for part in sent]
+            if _build(type(error), message) is None:
+                parts = encode(error)
+                if sum(map(len, parts)) <= _MAX_COPY_BYTES and type(decode(parts)) is type(error):
+                    copy = [bytes(part) for part in parts]
         return cls(kind, copy, message)
 
     def reraise(self, *, keyed: bool) -> None:
         """Raise the exception with its own type, and the worker's traceback in its message or in a note.
 
         Args:
-            keyed: Whether tasks have keys. A StopIteration becomes a RuntimeError then: see NOTE [StopIteration] in
+            keyed: True if tasks have keys. A StopIteration then becomes a RuntimeError: see NOTE [StopIteration] in
                 `lit_loader.engine.fetch`.
 
         Raises:
             BaseException: Of the original type, or RuntimeError if that can be neither built nor unpickled here.
         """
-        error = self._rebuilt()
+        error = self._rebuild()
         try:
             if keyed and isinstance(error, StopIteration):
-                # raised outside of samples and collation, where the fetcher has replaced it already
+                # Not from a sample or the collate function, where the fetcher has replaced it already.
                 where = "code of a worker (its worker_init_fn, for example)"
                 raise stop_iteration_as_error(error, where) from error
             raise error
         finally:
-            del error  # its traceback holds this frame: a reference cycle that would keep the epoch alive
+            del error  # its traceback holds this frame, a reference cycle that would keep the epoch alive
 
-    def _rebuilt(self) -> BaseException:
-        found: BaseException | None = None
-        with _ignore_errors():
-            kind = None if self.kind is None else pickle.loads(self.kind)
-            found = None if kind is None else _built(kind, self.message)
-        if found is None and self.copy is not None:
+    def _rebuild(self) -> BaseException:
+        error: BaseException | None = None
+        if self.kind is not None:
+            with _ignore_errors():
+                error = _build(pickle.loads(self.kind), self.message)
+        if error is None and self.copy is not None:
             with _ignore_errors():
                 copy = decode(self.copy)
                 if isinstance(copy, BaseException):
                     copy.add_note(self.message)
-                    found = copy
-        return RuntimeError(self.message) if found is None else found
+                    error = copy
+        return RuntimeError(self.message) if error is None else error
 
 
 @contextlib.contextmanager
 def _ignore_errors() -> Iterator[None]:
-    """Ignore what the class of an exception raises when it is called or unpickled, except for Ctrl-C."""
+    """Ignore any error, except for Ctrl-C, of calling or unpickling the class of an exception."""
     try:
         yield
     except KeyboardInterrupt:
@@ -102,27 +102,26 @@ def _ignore_errors() -> Iterator[None]:
         return
 
 
-def _built(kind: type[BaseException], message: str) -> BaseException | None:
+def _build(kind: type[BaseException], message: str) -> BaseException | None:
     """Return an exception with a message, in a note if its text lacks it, or None if its class takes no message."""
-    found: BaseException | None = None
     with _ignore_errors():
         if kind is KeyError:
-            made: object = KeyError(KeyErrorMessage(message))
+            error: object = KeyError(KeyErrorMessage(message))
         elif getattr(kind, "message", None):
-            made = kind(message=message)  # type: ignore[call-arg] # torch's sign that it takes this keyword
+            error = kind(message=message)  # type: ignore[call-arg] # torch's sign that it takes this keyword
         else:
-            made = kind(message)
-        if isinstance(made, BaseException):
-            if message not in str(made):
-                made.add_note(message)
-            found = made
-    return found
+            error = kind(message)
+        if isinstance(error, BaseException):
+            if message not in str(error):
+                error.add_note(message)
+            return error
+    return None
 
 
 def _traceback(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error))
-    except BaseException as failure:  # raised by a property of the exception, for example
+    except BaseException as failure:  # from a property of the exception, for example
         return f"{type(error).__name__}; its traceback cannot be shown: {type(failure).__name__}\n"
 
 
@@ -132,11 +131,11 @@ def not_sent(batch: Any, number: int, error: BaseException) -> UnsendableBatchEr
     Args:
         batch: The batch.
         number: Its number in the epoch.
-        error: What pickling it raised.
+        error: The error of pickling it.
     """
     try:
         culprit = describe_unsendable(batch)
-    except Exception:  # raised by a mapping of the user's, for example
+    except Exception:  # from a user's mapping, for example
         culprit = f"it is a {type(batch).__name__}"
     return UnsendableBatchError(
         f"batch {number} (counted from 0) could not be sent from its worker process: {culprit}, which cannot be "

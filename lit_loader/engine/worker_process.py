@@ -1,20 +1,20 @@
-"""The main process's side of a worker process: it is started with its pipes, watched and ended.
+"""The main process's side of a worker process: start it with its pipes, watch it and end it.
 
 If the system lacks descriptors, processes or memory for workers, the error says how many were needed.
 
 NOTE [Descriptors of workers]
     A worker costs the main process six descriptors: its ends of three pipes, two of multiprocessing and a pidfd. The
-    backend has five of its own. While a worker is started, both ends of its pipes are open here, and under fork those
-    that the worker opens count in addition. As many are opened and closed before the first worker is started, because
-    multiprocessing does not close all of its own when it fails halfway.
+    backend has five of its own. During the start of a worker both ends of its pipes are open here, and under fork those
+    that the worker opens count in addition. Before the first worker starts, `check_descriptors` opens and closes as
+    many, because multiprocessing does not close all of its own when it fails halfway.
 
-    When ``os.fork`` itself fails, CPython leaves up to four open, of ``popen_fork.Popen._launch``. They are not closed
-    here: their numbers are only in local variables of CPython's frames, and could be those of another thread's files by
-    then. A program hardly continues to start workers after that.
+    When ``os.fork`` itself fails, ``popen_fork.Popen._launch`` of CPython leaves up to four open. They stay open: only
+    local variables of CPython's frames hold their numbers, which could belong to another thread's files by now. A
+    program hardly continues to start workers after that.
 
 NOTE [Workers in forks]
-    After a fork by other means than multiprocessing, the fork has multiprocessing's list of children too, and at its
-    exit multiprocessing would terminate those that are daemons. So a fork removes lit_loader's workers from that list.
+    A fork that multiprocessing did not make inherits multiprocessing's list of children, and at its exit multiprocessing
+    would terminate those that are daemons. So a fork removes lit_loader's workers from that list.
 
 Owns: nothing; the backend owns what `start_worker` returns and gives it to `end_workers`.
 """
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import multiprocessing.popen_fork  # at the first fork it may be unreadable: the program may have given up its rights
+import multiprocessing.popen_fork  # now, because a program that drops its rights may not read it at the first fork
 import multiprocessing.process
 import os
 import select
@@ -55,11 +55,12 @@ from lit_loader.memory import Buffer
 
 WORKER_NAME = "lit_loader-worker"
 
-_GRACE_S = 5.0  # for a worker to finish the sample that it is making, the same as in torch
+_GRACE_S = 5.0  # for a worker to finish its present sample, as in torch
 _TERMINATE_S = 1.0
 _POLL_S = 0.002
-_UNKNOWN_EXIT_CODE = 255  # CPython's asyncio reports this one too
-_FDS_OF_A_WORKER, _FDS_OF_A_BACKEND = 6, 24
+_UNKNOWN_EXIT_CODE = 255  # the same as in CPython's asyncio
+_WORKER_FDS = 6
+_BACKEND_FDS = 24
 
 
 def _is_readable(fd: int) -> bool:
@@ -81,7 +82,7 @@ class WorkerProcess:
 
     def send(self, buffers: Sequence[Buffer]) -> None:
         """Send a frame, now or when the pipe accepts it."""
-        # The pipe of a dead worker is broken. Its death is handled after the results that it has sent.
+        # The pipe of a dead worker is broken. The backend handles the death after reading the worker's last results.
         with contextlib.suppress(OSError):
             self.tasks.send(buffers)
 
@@ -91,15 +92,15 @@ class WorkerProcess:
             self.control.send([pack_message(message)])
 
     def flush(self) -> None:
-        """Write what the pipes did not accept yet."""
+        """Write the rest of frames that the pipes have not accepted yet."""
         for writer in (self.control, self.tasks):
             if writer.waiting:
-                with contextlib.suppress(OSError):  # a worker that has died has closed its end
+                with contextlib.suppress(OSError):  # a dead worker has closed its end
                     writer.flush()
 
     @property
     def is_running(self) -> bool:
-        """Whether the process has not ended."""
+        """True if the process has not ended."""
         if self.process.exitcode is not None:
             return False
         popen: Any = self.process._popen  # type: ignore[attr-defined] # no public access
@@ -107,7 +108,7 @@ class WorkerProcess:
         if popen is None or popen.method == "forkserver" or not any(map(_is_readable, self.watch)):
             return True
         if self.process.exitcode is None:
-            # The program ignores SIGCHLD, or a thread of it waits for all children and took the exit code.
+            # The program ignores SIGCHLD, or one of its threads waits for all children and took the exit code.
             popen.returncode = _UNKNOWN_EXIT_CODE
         return False
 
@@ -115,17 +116,18 @@ class WorkerProcess:
 def start_worker(
     spec: WorkerSpec, worker_id: int, *, context: Any, make_ends: Callable[..., WorkerEnds]
 ) -> WorkerProcess:
-    """Start a worker process; `interrupts_deferred` is around the call.
+    """Start a worker process. Callers wrap the call in `interrupts_deferred`.
 
     Raises:
-        Exception: What pickling the spec raises, under a start method that pickles it.
+        Exception: An error of pickling the spec, under a start method that pickles it.
     """
     their_control, control = context.Pipe(duplex=False)
     their_tasks, tasks = context.Pipe(duplex=False)
     results, their_results = context.Pipe(duplex=False)
     main_pid = os.getpid()
     from_main_thread = threading.get_native_id() == main_pid
-    args = spec, worker_id, main_pid, from_main_thread, make_ends(their_control, their_tasks, their_results)
+    ends = make_ends(their_control, their_tasks, their_results)
+    args = (spec, worker_id, main_pid, from_main_thread, ends)
     name = f"{WORKER_NAME}-{worker_id}"
     try:
         process: BaseProcess = context.Process(target=worker_main, args=args, name=name, daemon=True)
@@ -143,28 +145,34 @@ def start_worker(
     watch: tuple[int, ...] = ()
     with contextlib.suppress(AttributeError, OSError):
         watch = (os.pidfd_open(process.pid),) if process.pid is not None else ()
-    frames = FrameWriter(control.fileno()), FrameWriter(tasks.fileno()), FrameReader(results.fileno())
-    return WorkerProcess(process, (control, tasks, results), *frames, watch)
+    return WorkerProcess(
+        process,
+        pipes=(control, tasks, results),
+        control=FrameWriter(control.fileno()),
+        tasks=FrameWriter(tasks.fileno()),
+        results=FrameReader(results.fileno()),
+        watch=watch,
+    )
 
 
 @contextlib.contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """Delay Ctrl-C until the context is left.
+    """Delay Ctrl-C until the end of the context.
 
     In one of Python's own hooks around a fork it would be printed and lost. Before a new worker is in its backend's
-    list, it would leave a worker that is never ended.
+    list, it would leave a worker that nobody ends.
     """
-    # a handler that was installed outside of Python (None) could not be restored
+    # A handler from outside of Python (None) could not be restored.
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
         yield
         return
-    came: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    interrupts: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        if came:
+        if interrupts:
             signal.raise_signal(signal.SIGINT)
 
 
@@ -174,28 +182,29 @@ def end_workers(workers: list[WorkerProcess], owner_pid: int) -> None:
     Workers that have ended already may be among them.
     """
     if os.getpid() != owner_pid:
-        return  # in a fork, which has copies of these objects, and no such children
+        return  # a fork has copies of these objects, but not the children
     try:
         for worker in workers:
             worker.send_control(Message(Kind.STOP))
         await_exit(workers, _GRACE_S)
-    finally:  # also after Ctrl-C during the wait
+    finally:  # even after Ctrl-C during the wait
         for force in (BaseProcess.terminate, BaseProcess.kill):
             alive = [worker for worker in workers if worker.is_running]
             for worker in alive:
                 force(worker.process)
             await_exit(alive, _TERMINATE_S)
         for worker in workers:
-            # An epoch that is being collected may still send to the worker. It must not write to a file that has the
-            # same descriptor by now.
-            worker.control.fd = worker.tasks.fd = -1
+            # The finalizer of an epoch may still send to the worker, but another file may get the same descriptor.
+            worker.control.fd = -1
+            worker.tasks.fd = -1
             for pipe in worker.pipes:
                 pipe.close()
-            watch, worker.watch = worker.watch, ()
+            watch = worker.watch
+            worker.watch = ()
             for fd in watch:
                 os.close(fd)
-            # Not `Process.close`: a user may still read the exit code of a process. Its descriptors are closed
-            # nevertheless, because an error that is kept would keep the process and them.
+            # Not `Process.close`, because a user may still read the exit code. Close the descriptors nevertheless: an
+            # error whose traceback holds the process would keep them open.
             worker.process.join(0)
             if worker.process.exitcode is not None:
                 popen: Any = worker.process._popen  # type: ignore[attr-defined] # no public access
@@ -204,7 +213,7 @@ def end_workers(workers: list[WorkerProcess], owner_pid: int) -> None:
 
 
 def await_exit(workers: Sequence[WorkerProcess], timeout_s: float) -> None:
-    """Wait until the processes have ended, and write what their pipes had not accepted yet (STOP)."""
+    """Wait until the processes have ended, and write messages that their pipes had not accepted yet (STOP)."""
     deadline = time.monotonic() + timeout_s
     while any(worker.is_running for worker in workers) and time.monotonic() < deadline:
         for worker in workers:
@@ -213,13 +222,12 @@ def await_exit(workers: Sequence[WorkerProcess], timeout_s: float) -> None:
 
 
 def describe_exit(exitcode: int | None) -> str:
-    """Return a text on how a process has ended."""
+    """Describe how a process has ended."""
     if exitcode is None:
         return "its pipe was closed, but it is still running"
     if exitcode == _UNKNOWN_EXIT_CODE:
         return (
-            f"exit code {exitcode}, or it is not known: this program ignores SIGCHLD, or waits for "
-            "all children itself"
+            f"exit code {exitcode}, or an unknown one: this program ignores SIGCHLD, or waits for all children itself"
         )
     if exitcode == NO_THREADS_EXIT_CODE:
         return f"exit code {exitcode}: it could not start its threads, {_TOO_MANY}; {_FEWER}"
@@ -247,20 +255,21 @@ _FEWER = "end some processes, raise the limit, or lower num_workers"
 
 
 def count_descriptors(num_workers: int) -> int:
-    """Return how many descriptors must be free for workers to be started; see NOTE [Descriptors of workers]."""
-    return _FDS_OF_A_WORKER * num_workers + _FDS_OF_A_BACKEND
+    """Return how many free descriptors the start of workers needs: see NOTE [Descriptors of workers]."""
+    return _WORKER_FDS * num_workers + _BACKEND_FDS
 
 
 def check_descriptors(num_workers: int) -> None:
-    """Raise an error if this process cannot open as many descriptors as the workers need, by opening them.
+    """Open and close as many descriptors as the workers need.
 
     Raises:
-        OSError: EMFILE or ENFILE, with what is needed and the remedy.
+        OSError: EMFILE or ENFILE, with the number of descriptors and the remedy.
     """
     opened: list[int] = []
     closing = map(os.close, opened)
     with shortages_explained(num_workers):
-        try:  # Python looks for signals after a call: with one call in each block, Ctrl-C leaves none open
+        # Python handles signals between calls. With one call in each block, Ctrl-C leaves no descriptor open.
+        try:
             names = repeat(os.devnull, count_descriptors(num_workers))
             opened.extend(map(os.open, names, repeat(os.O_RDONLY)))
         finally:
@@ -269,7 +278,7 @@ def check_descriptors(num_workers: int) -> None:
 
 @contextlib.contextmanager
 def shortages_explained(num_workers: int) -> Iterator[None]:
-    """Raise an error of starting workers again, with what was needed and the remedy."""
+    """Add the needs of the workers and the remedy to an error of starting them."""
     needs = f"num_workers={num_workers} needs"
     try:
         yield
@@ -296,7 +305,7 @@ def shortages_explained(num_workers: int) -> Iterator[None]:
         raise RuntimeError(f"{needs} as many threads, {_TOO_MANY}; {_FEWER}") from error
     except EOFError as error:
         error.add_note(
-            f"the fork server ended while it started one of num_workers={num_workers} workers (its own message is on "
-            "the standard error): was it killed, or is there no room for another process?"
+            f"the fork server ended while it started one of num_workers={num_workers} workers (standard error has its "
+            "own message): was it killed, or is there no room for another process?"
         )
         raise

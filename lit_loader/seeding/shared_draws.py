@@ -28,12 +28,12 @@ class SharedDrawCheck:
     """
 
     def __init__(self) -> None:
-        self._before = _generator_states()
+        self._states_before = _generator_states()
 
     def warn(self) -> None:
         """Warn if the state of a generator has changed."""
-        after = _generator_states()
-        changed = [name for name, state in self._before.items() if state != after[name]]
+        states = _generator_states()
+        changed = [name for name, state in self._states_before.items() if state != states[name]]
         if changed:
             warnings.warn(
                 f"while the first batch was made, the process-wide generator of {' and '.join(changed)} changed: the "

@@ -58,7 +58,7 @@ class FakeBackend:
             raise TypeError("cannot pickle")
         self.tasks.append(Submitted(epoch, number, task, worker))
 
-    def poll(self, epoch: int, timeout_s: float | None, wanted: int | None = None) -> deque[Result]:
+    def poll(self, epoch: int, timeout_s: float | None, number: int | None = None) -> deque[Result]:
         self.check_usable()
         if timeout_s != 0.0 and not self.results[epoch]:
             assert self.tasks, "the consumer would wait for ever"

@@ -12,7 +12,7 @@ from lit_loader.errors import WorkerRestartWarning
 
 def test_what_nobody_answered_when_all_have_reported_was_lost():
     recovery, in_flight = Recovery(3), [1, 2, 3]
-    this_round = recovery.begin_round({1, 2}, living=[0, 2])
+    this_round = recovery.begin_round({1, 2}, survivors=[0, 2])
     assert recovery.take_lost(in_flight) == []
     in_flight.remove(1)
     recovery.report(0, this_round)
@@ -25,14 +25,14 @@ def test_what_nobody_answered_when_all_have_reported_was_lost():
 
 def test_the_last_worker_leaves_nobody_to_ask():
     recovery = Recovery(3)
-    recovery.begin_round({6, 5}, living=[])
+    recovery.begin_round({6, 5}, survivors=[])
     assert recovery.take_lost([5, 6]) == [5, 6]
 
 
 def test_a_report_of_an_earlier_round_does_not_count():
     recovery = Recovery(3)
-    first = recovery.begin_round({0, 1}, living=[1])
-    second = recovery.begin_round({0, 1}, living=[0])
+    first = recovery.begin_round({0, 1}, survivors=[1])
+    second = recovery.begin_round({0, 1}, survivors=[0])
     recovery.report(0, first)
     assert recovery.take_lost([0, 1]) == []
     recovery.report(0, second)
@@ -42,9 +42,9 @@ def test_a_report_of_an_earlier_round_does_not_count():
 def test_only_while_a_task_may_be_lost_is_a_report_waited_for():
     recovery = Recovery(3)
     assert not recovery.unreported
-    recovery.begin_round({0}, living=[0, 2])
+    recovery.begin_round({0}, survivors=[0, 2])
     assert set(recovery.unreported) == {0, 2}
-    recovery.begin_round(set(), living=[0, 2])
+    recovery.begin_round(set(), survivors=[0, 2])
     assert not recovery.unreported
 
 
@@ -104,7 +104,7 @@ def test_random_deaths_lose_nothing_and_give_nothing_out_twice():
                 wire = [one for one in wire if one[0] != worker]
                 hands[worker], mail[worker] = None, []
                 living = [other for other in range(num_workers) if other != worker]
-                this_round = recovery.begin_round(set(in_flight).difference(queue), living=living)
+                this_round = recovery.begin_round(set(in_flight).difference(queue), survivors=living)
                 for other in living:
                     mail[other].append(this_round)
             queue.extend(recovery.take_lost(in_flight))

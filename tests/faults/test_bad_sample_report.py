@@ -267,7 +267,7 @@ def test_a_data_module_refuses_at_once_what_no_loader_takes(shapes):
 
 
 def test_the_bound_ends_a_fit():
-    with pytest.raises(TooManyBadSamplesError, match="max_bad_samples=2 is the most"):
+    with pytest.raises(TooManyBadSamplesError, match="exceed max_bad_samples=2"):
         trainer_of().fit(Counting(), loader_of(max_bad_samples=2))
 
 

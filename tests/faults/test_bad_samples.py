@@ -198,9 +198,7 @@ def test_a_sample_whose_replacements_are_bad_too_fails_its_batch_and_all_tries_a
     found = outcomes(loader)
     assert found.count(BadBatchError) == 6  # of one good sample in 24
     records = loader.bad_samples
-    with pytest.raises(
-        BadBatchError, match=r"a sample is bad and so are the 3 that were to replace it"
-    ) as caught:
+    with pytest.raises(BadBatchError, match=r"a sample is bad and so are its 3 replacements") as caught:
         loader.set_epoch(0)
         list(loader)
     first = next(record for record in records if record.replaced_by is None)

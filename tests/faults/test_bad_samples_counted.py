@@ -57,9 +57,7 @@ def test_the_bound_is_passed_at_the_same_batch_everywhere(workers):
     assert len(counts) == expected[4]  # the batch of the fifth
     last = loader.bad_samples[-1]
     assert f"{len(loader.bad_samples)} bad samples in epoch 0 on rank 0" in str(caught.value)
-    assert f"max_bad_samples=4 is the most; the last: sample {last.index}: ValueError: no" in str(
-        caught.value
-    )
+    assert f"exceed max_bad_samples=4; the last: sample {last.index}: ValueError: no" in str(caught.value)
     assert isinstance(caught.value, LitLoaderError)
 
 

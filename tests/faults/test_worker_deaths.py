@@ -158,7 +158,7 @@ def test_one_death_too_many_raises_and_says_so(tmp_path, most, deaths):
         warnings.simplefilter("ignore", WorkerRestartWarning)
         with pytest.raises(WorkerDiedError, match=r"SIGKILL") as raised:
             list(loader)
-    assert (f"max_worker_restarts={most} were used up" in str(raised.value)) == (most > 0)
+    assert (f"has used up max_worker_restarts={most}" in str(raised.value)) == (most > 0)
 
 
 def test_the_restarts_are_counted_anew_in_each_epoch(tmp_path, expected):
@@ -196,7 +196,7 @@ def test_a_pass_that_is_made_ahead_gives_this_epoch_no_more_restarts(tmp_path, m
         # the next epoch is begun, and this one is not over
         assert len(loader._worker_manager._next[-1]._in_flight) >= 1
         (tmp_path / "go").touch()
-        with pytest.raises(WorkerDiedError, match=f"max_worker_restarts={most} were used up"):
+        with pytest.raises(WorkerDiedError, match=f"has used up max_worker_restarts={most}"):
             list(batches)
     assert len(caught) == most
 
@@ -209,7 +209,7 @@ def test_another_iterator_gives_an_epoch_that_goes_on_no_more_restarts(tmp_path)
     with loader, warnings.catch_warnings():
         warnings.simplefilter("ignore", WorkerRestartWarning)
         batches = iter(loader)
-        with pytest.raises(WorkerDiedError, match="max_worker_restarts=1 were used up"):
+        with pytest.raises(WorkerDiedError, match="has used up max_worker_restarts=1"):
             for _ in batches:
                 next(iter(loader))  # a look at another epoch
 
