@@ -1,19 +1,19 @@
 """A worker: receives tasks, makes batches and sends results; one loop for worker threads and worker processes.
 
 NOTE [Three threads of a worker process]
-    main     Receives tasks, fetches and collates. Nothing but user code blocks it for long.
-    control  Reads a pipe of its own, so that STOP and END_EPOCH are received while a sample is being made. It also
-             watches the main process: when that has ended, this process exits at once (os._exit), even in user code.
-             It cannot while a sample holds the interpreter lock, or while this process is stopped; there the kernel
-             kills a worker that the main thread started (`_die_with_main_process`).
-    sender   Writes what the pipe of results did not accept at once, so that the next batch is made while the consumer
-             has not read the last one.
+    main     Receives tasks, fetches and collates. Only user code blocks it for long.
+    control  Reads a pipe of its own, to receive STOP and END_EPOCH in the middle of a sample. It also watches the main
+             process and exits (os._exit) as soon as that has ended, even in user code. It cannot do so while a sample
+             holds the interpreter lock, or while this process is stopped; then the kernel kills a worker that the main
+             thread started (`_die_with_main_process`).
+    sender   Writes the bytes that the pipe of results did not accept at once, so that the main thread makes the next
+             batch before the consumer has read the last one.
 
 NOTE [Freed memory]
     glibc maps a large block anew each time, and returns the end of the heap to the system as soon as a batch of images
-    is freed: every page of the next batch is then a page fault. A worker process makes images of similar size again and
-    again, so it keeps freed memory; its memory stays at its peak. If a user sets one of glibc's own variables
-    (`_GLIBC_VARIABLES`), the allocator is left as it is.
+    is freed, so every page of the next batch is a page fault. A worker process makes images of similar size again and
+    again, so it keeps freed memory, and its memory stays at its peak. If a user sets one of glibc's own variables
+    (`_GLIBC_VARIABLES`), the worker leaves the allocator alone.
 
 NOTE [Inherited memory]
     A forked worker shares the memory of the main process until one of them writes to it. Garbage collection writes to
@@ -57,9 +57,10 @@ from lit_loader.seeding import EpochKeys, RngPurpose, seed_process, seed_worker
 _MESSAGE = struct.Struct("<BQQiI")
 NO_THREADS_EXIT_CODE = 111  # of a worker process that cannot start its threads
 _ORPHAN_EXIT_CODE = 1
-_ORPHAN_POLL_MS = 500  # how often a worker checks for its main process, as not every kernel has pidfds
+_ORPHAN_POLL_MS = 500  # interval at which a worker looks for its main process on a kernel without pidfds
 _PR_SET_PDEATHSIG = 1  # of prctl(2)
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
+_M_TRIM_THRESHOLD = -1  # of mallopt(3)
+_M_MMAP_THRESHOLD = -3
 _MMAP_BYTES = 32 << 20  # the largest value that glibc accepts
 _TRIM_BYTES = (1 << 31) - 1
 _GLIBC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
@@ -69,11 +70,11 @@ _GLIBC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_
 
 
 class WorkerLink(Protocol):
-    """A worker's connection to its backend, and how user code runs in it.
+    """A worker's connection to its backend, and the context in which it runs user code.
 
     Attributes:
-        where: For error messages: "in DataLoader worker process 1", for example.
-        caught: Exceptions of user code that are sent to the consumer; others end the worker.
+        where: The place for error messages, such as "in DataLoader worker process 1".
+        caught: Exceptions of user code that go to the consumer; others end the worker.
         seed: Seeds the generators.
     """
 
@@ -82,19 +83,19 @@ class WorkerLink(Protocol):
     seed: SeedFn
 
     def receive(self) -> tuple[Message, Any] | None:
-        """Wait for the next message and return it with its contents, or None when the worker is to stop."""
+        """Wait for the next message and return it with its contents, or None when the worker must stop."""
 
     def has_ended(self, epoch: int) -> bool:
-        """Whether the consumer has dropped an epoch."""
+        """Return True if the consumer has dropped an epoch."""
 
     def user_code(self) -> AbstractContextManager[Any]:
-        """Return the context in which user code outside of tasks is called."""
+        """Return the context for calls of user code outside of tasks."""
 
     def ready(self) -> None:
         """Note that ``worker_init_fn`` is done."""
 
     def make(self, fetcher: Fetcher, message: Message, contents: Any) -> Any:
-        """Return the batch of a task, in the form that `send` takes."""
+        """Return the batch of a task, in a form for `send`."""
 
     def send(self, kind: Kind, message: Message, contents: Any = None) -> None:
         """Answer a message."""
@@ -104,7 +105,7 @@ class WorkerLink(Protocol):
 
 
 class Worker:
-    """The loop of a worker.
+    """The loop of a worker process or thread.
 
     Args:
         spec: The same for all workers.
@@ -115,16 +116,19 @@ class Worker:
     """
 
     def __init__(self, spec: WorkerSpec, worker_id: int, link: WorkerLink) -> None:
-        self._spec, self._id, self._link = spec, worker_id, link
+        self._spec = spec
+        self._id = worker_id
+        self._link = link
         new_fetcher = partial(make_fetcher, spec.fetch, worker_id, seed=link.seed, warn=link.warn)
         self._map_fetcher = None if isinstance(spec.fetch.dataset, IterableDataset) else new_fetcher()
-        # of an iterable dataset, by epoch: its fetcher, or what ``iter(dataset)`` raised, or None after its end
+        # Epochs of an iterable dataset: a fetcher, or the error of ``iter(dataset)``, or None after the stream's end.
         self._streams: dict[int, Any] = defaultdict(new_fetcher)
         self._init_error: WorkerError | None = None
 
     def run(self) -> None:
-        """Handle messages until the worker is to stop."""
-        link, init_fn = self._link, self._spec.worker_init_fn
+        """Handle messages until the worker must stop."""
+        link = self._link
+        init_fn = self._spec.worker_init_fn
         if init_fn is not None:
             try:
                 with link.user_code():
@@ -140,13 +144,14 @@ class Worker:
                 self._iterate(message.epoch)
             elif message.kind is Kind.END_EPOCH:
                 self._streams.pop(message.epoch, None)
-            # the results of all tasks that were received before are sent already
             elif message.kind is Kind.REPORT:
+                # The answer says that the results of all tasks received before were sent.
                 link.send(Kind.REPORTED, message)
-            del received, contents  # they would be kept while this waits for the next message
+            del received, contents  # do not keep them alive while this waits for the next message
 
     def _do_task(self, message: Message, contents: Any) -> None:
-        link, epoch = self._link, message.epoch
+        link = self._link
+        epoch = message.epoch
         fetcher = None
         if not link.has_ended(epoch):
             fetcher = self._init_error or self._map_fetcher or self._streams[epoch]
@@ -156,19 +161,22 @@ class Worker:
         if isinstance(fetcher, WorkerError):
             link.send(Kind.ERROR, message, fetcher)
             return
-        kind, made = Kind.RESULT, None
+        kind = Kind.RESULT
+        answer: Any = None
         try:
-            made = link.make(fetcher, message, contents)
-        except link.caught as raised:
-            if isinstance(raised, StopIteration) and isinstance(fetcher, IterableFetcher):
-                kind, made = Kind.STREAM_ENDED, fetcher.end()
+            answer = link.make(fetcher, message, contents)
+        except link.caught as error:
+            if isinstance(error, StopIteration) and isinstance(fetcher, IterableFetcher):
+                kind = Kind.STREAM_ENDED
+                answer = fetcher.end()
                 self._streams[epoch] = None
             else:
-                kind, made = Kind.ERROR, WorkerError.of(raised, link.where)
-        link.send(kind, message, made)
+                kind = Kind.ERROR
+                answer = WorkerError.of(error, link.where)
+        link.send(kind, message, answer)
 
     def _iterate(self, epoch: int) -> None:
-        """Call ``iter(dataset)`` now, not at the epoch's first task."""
+        """Call ``iter(dataset)`` now and not at the epoch's first task."""
         if self._init_error is not None:
             return
         try:
@@ -182,47 +190,47 @@ class Worker:
 
 
 def pack_message(message: Message) -> bytes:
-    """Return a message as bytes, the first buffer of its frame; its contents follow."""
+    """Return a message as bytes: the first buffer of its frame, before its contents."""
     return _MESSAGE.pack(*message)
 
 
 def unpack_message(buffer: Buffer) -> Message:
-    """Return the message that `pack_message` packed."""
-    kind, *rest = _MESSAGE.unpack(buffer)
-    return Message(Kind(kind), *rest)
+    """Return the message in a buffer of `pack_message`."""
+    kind, *fields = _MESSAGE.unpack(buffer)
+    return Message(Kind(kind), *fields)
 
 
 def pack_task(task: Task) -> list[Buffer]:
     """Return the contents of a task's message.
 
     Raises:
-        Exception: Whatever pickling the index raises.
+        Exception: An error of pickling the index.
     """
-    # as plain tuples: a pickle of named tuples takes four times as long
+    # Plain tuples, because a pickle of named tuples takes four times as long.
     key = None if task.key is None else tuple(task.key)
     return encode((task.index, key, *task[2:]))
 
 
 def unpack_task(frame: Frame) -> Task:
-    """Return the task in a frame whose contents `pack_task` made."""
-    index, key, *rest = decode(frame[1:])
-    return Task(index, None if key is None else BatchKey(*key), *rest)
+    """Return the task in a frame with contents of `pack_task`."""
+    index, key, *fields = decode(frame[1:])
+    return Task(index, None if key is None else BatchKey(*key), *fields)
 
 
 # -- a worker process --------------------------------------------------------------------------------------
 
 
 class WorkerEnds(NamedTuple):
-    """A worker process's ends of its connections; can be pickled only while a process is started.
+    """A worker process's ends of its connections. They can be pickled only while a process is started.
 
     Attributes:
         control: Pipe on which the main process sends STOP and END_EPOCH.
         tasks: Pipe on which it sends messages for this worker alone.
         results: Pipe on which this worker sends results.
         queue: Socket from which any idle worker takes tasks, or None.
-        memory: The slots that batches are written to, or None if batches are sent by pipe.
-        heartbeats: Where the worker notes when it began a sample, or None without a hang timeout.
-        is_spawned: Whether the process began with an interpreter of its own, and was not forked.
+        memory: The slots of batches, or None if batches are sent by pipe.
+        heartbeats: Records when each worker began a sample; None without a hang timeout.
+        is_spawned: True if the process began with an interpreter of its own, and was not forked.
     """
 
     control: Any
@@ -237,21 +245,21 @@ class WorkerEnds(NamedTuple):
 def worker_main(
     spec: WorkerSpec, worker_id: int, main_pid: int, from_main_thread: bool, ends: WorkerEnds
 ) -> None:
-    """Run a worker process until it is to stop or its main process has ended.
+    """Run a worker process until it must stop or its main process has ended.
 
     Args:
         spec: The same for all workers.
         worker_id: Number of this worker.
         main_pid: The main process.
-        from_main_thread: Whether the main thread of that process starts this one.
+        from_main_thread: True if the main thread of that process started this one.
         ends: This process's ends of its connections.
 
     Runs in: a worker process, as its target.
     """
     if from_main_thread:
         _die_with_main_process(main_pid)
-    # A forked process inherits the handlers of the main process (Lightning's, for example), which are wrong here. On
-    # the terminal's Ctrl-C the main process stops the workers; a SIGTERM ends this process.
+    # A fork inherits the signal handlers of the main process (Lightning's, for example), which are wrong here. After
+    # Ctrl-C in a terminal the main process stops the workers; a SIGTERM ends this process.
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if ends.heartbeats is not None:
@@ -274,8 +282,8 @@ def worker_main(
     try:
         Worker(spec, worker_id, link).run()
     finally:
-        # A process that was spawned frees its modules as it ends. In a fork a collection would visit all inherited
-        # objects, and could finalize objects of the main process, such as CUDA's.
+        # A spawned process frees its modules as it ends. In a fork a collection would visit all inherited objects, and
+        # could finalize objects of the main process, such as CUDA's.
         if ends.is_spawned:
             gc.unfreeze()
 
@@ -283,18 +291,18 @@ def worker_main(
 def _die_with_main_process(main_pid: int) -> None:
     """Let the kernel kill this process when the thread that started it ends, which must be the main thread (Linux).
 
-    Workers of a fork server are left out: they would end with the server, which the program may outlive.
+    Not for workers of a fork server: they would end with the server, which the program may outlive.
     """
     prctl = getattr(ctypes.CDLL(None), "prctl", None)  # not every C library has it
     if prctl is None or os.getppid() != main_pid:
         return
     prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-    if os.getppid() != main_pid:  # it ended before the call, which has no effect then
+    if os.getppid() != main_pid:  # it ended before the call, which then has no effect
         os._exit(_ORPHAN_EXIT_CODE)
 
 
 def is_thread_shortage(error: RuntimeError) -> bool:
-    """Whether the system has refused to start a thread; CPython has no class of its own for that."""
+    """Return True if the system has refused to start a thread, for which CPython has no error class of its own."""
     return "start new thread" in str(error)
 
 
@@ -314,43 +322,50 @@ class ProcessLink:
     Args:
         spec: The same for all workers.
         worker_id: Number of this worker.
-        main_pid: The main process; this process exits when that one has ended.
+        main_pid: The main process. This process exits when that one has ended.
         ends: Its connections.
     """
 
-    # a worker process gets no Ctrl-C, and SystemExit ends it, as in torch
+    # A worker process gets no Ctrl-C, and SystemExit ends it, as in torch.
     caught: type[BaseException] = Exception
 
     def __init__(self, spec: WorkerSpec, worker_id: int, main_pid: int, ends: WorkerEnds) -> None:
         self.where = f"in DataLoader worker process {worker_id}"
-        self._id, self._main_pid, self._heartbeats = worker_id, main_pid, ends.heartbeats
+        self._id = worker_id
+        self._main_pid = main_pid
+        self._heartbeats = ends.heartbeats
         self._is_map = not isinstance(spec.fetch.dataset, IterableDataset)
         self._slots = (
             None if ends.memory is None else SlotWriter(ends.memory, stacks_rows=spec.fetch.builtin_collate)
         )
         self.seed: SeedFn = seed_process if ends.heartbeats is None else self._seed_and_beat
         self._slot_is_lost = False
-        # received
-        self._control, self._tasks = FrameReader(ends.control.fileno()), FrameReader(ends.tasks.fileno())
-        self._queue, self._ended_epochs = ends.queue, set[int]()
-        self._woken, self._wake = os.pipe()
+        self._control = FrameReader(ends.control.fileno())
+        self._tasks = FrameReader(ends.tasks.fileno())
+        self._queue = ends.queue
+        self._ended_epochs: set[int] = set()
+        # The control thread writes to this pipe to wake the main thread.
+        self._woken_fd, self._wake_fd = os.pipe()
         self._poller = select.poll()
-        for fd in (self._tasks.fd, self._woken, *(() if ends.queue is None else (ends.queue.fileno(),))):
-            self._poller.register(fd, select.POLLIN)
-        # sent
-        self._results, self._left = FrameWriter(ends.results.fileno()), threading.Semaphore(0)
-        for fd in (self._control.fd, self._tasks.fd, self._results.fd, self._wake):
+        self._poller.register(self._tasks.fd, select.POLLIN)
+        self._poller.register(self._woken_fd, select.POLLIN)
+        if ends.queue is not None:
+            self._poller.register(ends.queue.fileno(), select.POLLIN)
+        self._results = FrameWriter(ends.results.fileno())
+        self._unsent = threading.Semaphore(0)  # wakes the sender thread
+        for fd in (self._control.fd, self._tasks.fd, self._results.fd, self._wake_fd):
             os.set_blocking(fd, False)
         self._stopping = False
         threading.Thread(target=self._listen, name="lit_loader-control", daemon=True).start()
-        threading.Thread(target=self._write_rest, name="lit_loader-sender", daemon=True).start()
+        threading.Thread(target=self._write_unsent, name="lit_loader-sender", daemon=True).start()
 
     # -- in the main thread ---------------------------------------------------------------------------------
 
     def receive(self) -> tuple[Message, Any] | None:
-        """Wait for the next message and return it with its frame, or None when the worker is to stop."""
+        """Wait for the next message and return it with its frame, or None when the worker must stop."""
         while not self._stopping:
-            try:  # before the shared queue: no other worker can handle what is sent to this one alone
+            # Before the shared queue, because no other worker can handle messages to this one alone.
+            try:
                 frame = self._tasks.receive()
             except EOFError:
                 return None
@@ -362,12 +377,12 @@ class ProcessLink:
         return None
 
     def has_ended(self, epoch: int) -> bool:
-        """Whether the main process has dropped an epoch."""
+        """Return True if the main process has dropped an epoch."""
         return epoch in self._ended_epochs
 
     @contextlib.contextmanager
     def user_code(self) -> Any:
-        """Note when user code begins and that it has ended."""
+        """Record when user code begins, and that it has ended."""
         self._beat()
         try:
             yield
@@ -375,7 +390,7 @@ class ProcessLink:
             self.ready()
 
     def ready(self) -> None:
-        """Note that no user code is running."""
+        """Record that no user code is running."""
         if self._heartbeats is not None:
             self._heartbeats.rest(self._id)
 
@@ -384,14 +399,15 @@ class ProcessLink:
             self._heartbeats.begin(self._id)
 
     def _seed_and_beat(self, keys: EpochKeys, purpose: RngPurpose, a: int, b: int = 0, /) -> None:
-        """Seed this process and note that a sample begins."""
+        """Seed this process and record that a sample begins."""
         self._beat()
         seed_process(keys, purpose, a, b)
 
     def make(self, fetcher: Fetcher, message: Message, contents: Any) -> list[Buffer]:
-        """Return a task's batch, encoded; its large tensors are in the task's slot."""
+        """Return a task's batch, encoded, with its large tensors in the task's slot."""
         self._beat()
-        task, slots = unpack_task(contents), self._slots
+        task = unpack_task(contents)
+        slots = self._slots
         if message.slot < 0 or slots is None:
             return self._encode(fetcher, message.number, task, None)
         try:
@@ -406,7 +422,7 @@ class ProcessLink:
                 raise
 
     def _encode(self, fetcher: Fetcher, number: int, task: Task, slots: SlotWriter | None) -> list[Buffer]:
-        # Not for an iterable dataset: the frame of its generator may keep the last sample, and so the slot, alive.
+        # Not for an iterable dataset: the frame of its generator may keep the last sample, and with it the slot, alive.
         with batch_memory.using(slots if self._is_map else None):
             samples = fetcher.samples(task)
         batch = fetcher.collate(samples, task.key)
@@ -419,16 +435,17 @@ class ProcessLink:
             raise not_sent(batch, number, error) from error
 
     def send(self, kind: Kind, message: Message, contents: Any = None) -> None:
-        """Answer a message; what the pipe does not accept at once is written by the sender thread."""
+        """Answer a message; the sender thread writes the bytes that the pipe does not accept at once."""
         if contents is not None and kind is not Kind.RESULT:
             contents = encode(contents)
         if self._slot_is_lost:
-            self._slot_is_lost, message = False, message._replace(slot=-1)
+            self._slot_is_lost = False
+            message = message._replace(slot=-1)
         # If the main process has ended, the control thread ends this process.
         with contextlib.suppress(BrokenPipeError):
             self._results.send([pack_message(message._replace(kind=kind)), *(contents or ())])
         if self._results.waiting:
-            self._left.release()
+            self._unsent.release()
         self.ready()
 
     def warn(self, text: str) -> None:
@@ -438,12 +455,12 @@ class ProcessLink:
 
     # -- in the sender thread -------------------------------------------------------------------------------
 
-    def _write_rest(self) -> None:
+    def _write_unsent(self) -> None:
         poller = select.poll()
         poller.register(self._results.fd, select.POLLOUT)
         with contextlib.suppress(BrokenPipeError):
             while True:
-                self._left.acquire()
+                self._unsent.acquire()
                 while self._results.waiting:
                     poller.poll()
                     self._results.flush()
@@ -459,7 +476,7 @@ class ProcessLink:
             poller.register(os.pidfd_open(self._main_pid), select.POLLIN)
         except ProcessLookupError:
             os._exit(_ORPHAN_EXIT_CODE)
-        except (AttributeError, OSError):  # without pidfds the parent is looked at from time to time
+        except (AttributeError, OSError):  # without pidfds, look for the parent from time to time
             parent = os.getppid()
         while not self._stopping:
             events = poller.poll(None if parent is None else _ORPHAN_POLL_MS)
@@ -477,9 +494,9 @@ class ProcessLink:
                 self._stop()
 
     def _is_orphan(self, parent: int) -> bool:
-        """Whether the parent, which may be the fork server, or the main process has ended.
+        """Return True if the parent, which may be the fork server, or the main process has ended.
 
-        The main process may have ended before its pid was compared for the first time: then the parent is init already.
+        If the main process ended before the first comparison of its pid, the parent is init already.
         """
         try:
             os.kill(self._main_pid, 0)
@@ -489,5 +506,5 @@ class ProcessLink:
 
     def _stop(self) -> None:
         self._stopping = True
-        with contextlib.suppress(BlockingIOError):  # the pipe is full, so `receive` wakes up anyway
-            os.write(self._wake, b"\0")
+        with contextlib.suppress(BlockingIOError):  # a full pipe wakes `receive` too
+            os.write(self._wake_fd, b"\0")

@@ -13,8 +13,8 @@ NOTE [Descriptors of workers]
     program hardly continues to start workers after that.
 
 NOTE [Workers in forks]
-    A fork that multiprocessing did not make inherits multiprocessing's list of children, and at its exit multiprocessing
-    would terminate those that are daemons. So a fork removes lit_loader's workers from that list.
+    A fork that multiprocessing did not make inherits multiprocessing's list of children, and at its exit
+    multiprocessing would terminate those that are daemons. So a fork removes lit_loader's workers from that list.
 
 Owns: nothing; the backend owns what `start_worker` returns and gives it to `end_workers`.
 """
@@ -226,9 +226,7 @@ def describe_exit(exitcode: int | None) -> str:
     if exitcode is None:
         return "its pipe was closed, but it is still running"
     if exitcode == _UNKNOWN_EXIT_CODE:
-        return (
-            f"exit code {exitcode}, or an unknown one: this program ignores SIGCHLD, or waits for all children itself"
-        )
+        return f"exit code {exitcode}, or an unknown one: this program ignores SIGCHLD or waits for all children itself"
     if exitcode == NO_THREADS_EXIT_CODE:
         return f"exit code {exitcode}: it could not start its threads, {_TOO_MANY}; {_FEWER}"
     if exitcode >= 0:

@@ -1,9 +1,9 @@
-"""Randomness by key: the generators are seeded for every sample, batch and worker from a hash.
+"""Randomness by key: a hash seeds the generators for every sample, batch and worker.
 
-Problem: if a worker is seeded once, the random numbers of a sample depend on the worker that makes it and on what that
-worker made before. Mechanism: the generators are seeded anew for every sample, from a hash of (seed, epoch, position in
-the global order), so every worker computes the same bits. Not covered: generators that a dataset owns privately; it can
-use those of `sample_rng` instead.
+Problem: if a worker is seeded once, the random numbers of a sample depend on the worker that makes it and on the
+samples that the worker made before. Mechanism: the generators are seeded anew for every sample, from a hash of (seed,
+epoch, position in the global order), so every worker computes the same bits. Not covered: private generators of a
+dataset, which should draw from `sample_rng` instead.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ NOTE [Draws in worker threads]
     thread's generator. A function that draws inside (dropout, an LSTM) runs under a ``TorchDispatchMode``, which sees
     the operators that torch calls from C++ and passes the generator to those. The second mode alone would do, but it
     makes every operator 6 us slower; the first makes every torch call 1 us slower.
-    Not covered: scripted functions, ``torch.ops``, operators whose kernel draws by itself (``torch.native_dropout``),
-    ``torch.manual_seed`` and other functions about the default generator, and devices other than the CPU.
+    Not covered: scripted functions, ``torch.ops``, kernels without a generator argument (``torch.native_dropout``),
+    functions about the default generator such as ``torch.manual_seed``, and devices other than the CPU.
 """
 
 from __future__ import annotations

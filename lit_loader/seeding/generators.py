@@ -1,4 +1,4 @@
-"""The generators that samples draw from: those of the process, seeded from keys, and those of `sample_rng`."""
+"""Generators for samples: those of the process, seeded from keys, and those of `sample_rng`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
-# Imported here, because numpy would import it at its first use: in every forked worker anew, and in a worker thread,
-# where that import calls eval(), which makes CPython lose a Ctrl-C that is just ending the main thread.
+# numpy imports this module at its first use: in every forked worker anew, or in a worker thread, where the import calls
+# eval(), which makes CPython lose a Ctrl-C that is just ending the main thread. So import it here.
 from numpy import random as numpy_random
 
 from lit_loader.seeding.keys import EpochKeys, Key, RngPurpose, key64
 
 
 class SampleRng:
-    """Generators of one sample, each created when it is first used.
+    """Generators of one sample, each created at its first use.
 
     Attributes:
         torch: A ``torch.Generator`` on the CPU.
@@ -50,7 +50,7 @@ class SampleRng:
         """A generator with the methods of the ``random`` module."""
         return random.Random(key64(self.key.own, "python"))
 
-    # For `WorkerRng`: generators with the bits that ``random`` and ``numpy.random`` have in a worker process.
+    # The next two serve `WorkerRng`: they have the bits of ``random`` and ``numpy.random`` in a worker process.
 
     @cached_property
     def _process_python(self) -> random.Random:
@@ -58,23 +58,24 @@ class SampleRng:
 
     @cached_property
     def _process_numpy(self) -> np.random.Generator:
-        # MT19937's own seeding gives other bits than that of numpy's global generator.
-        bits = np.random.MT19937()
-        bits.state = np.random.RandomState(self.key.numpy).get_state(legacy=False)  # type: ignore[assignment]
-        return np.random.Generator(bits)
+        # numpy's global generator seeds its MT19937 in a different way than ``MT19937(seed)``.
+        bit_generator = np.random.MT19937()
+        bit_generator.state = np.random.RandomState(self.key.numpy).get_state(legacy=False)  # type: ignore[assignment]
+        return np.random.Generator(bit_generator)
 
 
 class RngContext(threading.local):
-    """The calling thread's present key and generators; set for every sample, computed only if something draws.
+    """The present key and generators of the calling thread.
+
+    The key changes with every sample, but nothing is computed before something draws.
 
     Attributes:
-        key_parts: The arguments from which the key of the present sample, batch or stream is computed, or None outside
-            of a seeded loader.
-        rng: That key's generators, or None if they were not used yet; see `present_rng`.
+        key_parts: The arguments for the key of the present sample, batch or stream, or None outside of a seeded loader.
+        rng: That key's generators, or None before their first use; see `present_rng`.
         generator: The torch generator of this worker thread, or None if torch draws from its default generator here;
             see `present_generator`.
         seeded_for: The `rng` that ``generator`` was seeded for.
-        worker_info: What ``get_worker_info()`` returns in this thread, or None if it is not a worker thread.
+        worker_info: The result of ``get_worker_info()`` in this thread, or None if it is not a worker thread.
     """
 
     key_parts: tuple[EpochKeys, RngPurpose, int, int] | None = None
@@ -103,10 +104,10 @@ context = RngContext()
 
 
 class WorkerRng:
-    """The ``rng`` of a worker thread's info, with the generators that torch 2.15 declares there.
+    """The ``rng`` of a worker thread's info, with the generators that torch declares there.
 
-    For a sample with a key they are the generators of that key, so that a sample which draws from them has the same
-    bits on every thread. Do not keep them: the next sample has others.
+    For a sample with a key they are the generators of that key, so a sample that draws from them has the same bits on
+    every thread. Do not store them: the next sample has others.
 
     Args:
         key: The worker's key, for draws outside of samples with a key.
@@ -119,12 +120,12 @@ class WorkerRng:
 
     @property
     def torch_generator(self) -> torch.Generator:
-        """The generator that torch draws from in this thread."""
+        """The torch generator of this thread."""
         return context.present_generator() or torch.default_generator
 
     @property
     def random_generator(self) -> random.Random:
-        """A generator that draws what ``random`` would draw in a worker process."""
+        """A generator with the bits of ``random`` in a worker process."""
         return (context.present_rng() or self._rng)._process_python
 
     @property
@@ -134,7 +135,7 @@ class WorkerRng:
 
 
 def sample_rng() -> SampleRng:
-    """Return the generators of the sample that is being made, for datasets that draw from their own generators.
+    """Return the generators of the present sample, for datasets that do not draw from the global generators.
 
     Under ``DataLoader(seed=int)`` they depend on (seed, epoch, position) alone, in every backend, and later calls in
     the same sample return the same objects. Elsewhere each call returns new ones, seeded by a draw from torch's default
@@ -147,12 +148,12 @@ def sample_rng() -> SampleRng:
 
 
 def is_duplicate(row: int = 0) -> bool:
-    """Whether the sample that is being made is a duplicate that only fills up the last batches of several ranks.
+    """Return True if the present sample is a duplicate that only fills up the last batches of several ranks.
 
-    A dataset calls it while it makes a sample and stores the result in the sample, so that metrics can leave duplicates
-    out and an evaluation on several ranks is exact. The samples that are not duplicates are, over all ranks, one for
-    each position of the sampler's order. True is returned only under ``DataLoader(seed=int)``, in every backend, and
-    never for a sampler that gives each rank its own part, for an iterable dataset, or in a collate function.
+    A dataset calls it while it makes a sample and stores the result in the sample, so that metrics can ignore
+    duplicates and an evaluation on several ranks is exact. Over all ranks, there is one sample that is not a duplicate
+    for each position of the sampler's order. The result is always False without ``DataLoader(seed=int)``, for a sampler
+    that splits itself over the ranks, for an iterable dataset, and in a collate function.
 
     Args:
         row: In ``__getitems__``, which makes a batch at once: the sample's row in the batch.
@@ -173,9 +174,10 @@ def seed_generators(key: Key) -> None:
 
 def seed_process(keys: EpochKeys, purpose: RngPurpose, a: int, b: int = 0) -> None:
     """Seed the generators of a process, which makes one sample at a time, for a purpose."""
-    context.key_parts, context.rng = (keys, purpose, a, b), None
-    # In a worker thread, this is called by a loader inside of a sample. The thread's own generator is seeded at the
-    # first draw, and the process-wide ones are shared with other threads.
+    context.key_parts = (keys, purpose, a, b)
+    context.rng = None
+    # In a worker thread, where a sample may iterate a loader, the thread's generator is seeded at its first draw, and
+    # other threads share the process-wide ones.
     if context.generator is None:
         seed_generators(keys.key(purpose, a, b))
 
@@ -184,20 +186,21 @@ def seed_worker(base_seed: int, worker_id: int) -> int:
     """Seed a worker process's generators as torch's loader does and return the worker's seed."""
     key = worker_key(base_seed, worker_id)
     seed_generators(key)
-    torch.manual_seed(key.torch)  # those of the devices too, as torch's loader does
-    context.key_parts = context.rng = None
+    torch.manual_seed(key.torch)  # seeds the generators of devices too, as torch's loader does
+    context.key_parts = None
+    context.rng = None
     return key.torch
 
 
 def worker_key(base_seed: int, worker_id: int) -> Key:
-    """Return what torch's loader seeds a worker with: ``base_seed + worker_id``, and for numpy four 32-bit words."""
+    """Return the seeds of a worker of torch's loader: ``base_seed + worker_id``, and for numpy four 32-bit words."""
     seed = base_seed + worker_id
     sequence = numpy_random.SeedSequence([worker_id, base_seed & 0xFFFFFFFF, base_seed >> 32, 0])
     return Key(seed, seed, seed, sequence.generate_state(4).tolist())
 
 
 def call_uncollected(function: Callable[[], Any]) -> Any:
-    """Return what a function of C returns (not None), with the garbage collector off during the call.
+    """Call a C function with the garbage collector off, and return its result, which must not be None.
 
     ``torch.Generator.get_state`` holds the generator's lock while it creates objects. If the collector runs then and
     frees a tensor, another thread may run, and wait for that lock while this one waits for the interpreter: a deadlock.
@@ -222,9 +225,10 @@ def _set_process_states(states: tuple[Any, Any, Any]) -> None:
 def preserved_generators() -> Iterator[None]:
     """Restore the process-wide generators afterwards, so that seeded samples do not change the model's draws.
 
-    In a worker thread they are not changed; there the thread's own generator is restored.
+    In a worker thread, where samples do not change them, restore the thread's own generator.
     """
-    outer, generator = (context.key_parts, context.rng, context.seeded_for), context.generator
+    outer_context = (context.key_parts, context.rng, context.seeded_for)
+    generator = context.generator
     states: Any = _process_states() if generator is None else generator.get_state()
     try:
         yield
@@ -233,11 +237,11 @@ def preserved_generators() -> Iterator[None]:
             _set_process_states(states)
         else:
             generator.set_state(states)
-        context.key_parts, context.rng, context.seeded_for = outer
+        context.key_parts, context.rng, context.seeded_for = outer_context
 
 
 class KeyedGenerators:
-    """Lets the process-wide generators draw from a stream of their own, for a sampler's draws.
+    """Let the process-wide generators draw from a stream of their own, for a sampler's draws.
 
     Args:
         key: Seeds the generators when they are first exchanged.
@@ -249,7 +253,7 @@ class KeyedGenerators:
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
-        """Draw from the stream within the context; later contexts continue where the last one stopped.
+        """Draw from the stream within the context. Later contexts continue where the last one stopped.
 
         In a worker thread nothing is exchanged, because the thread's generator is keyed already.
         """

@@ -1,4 +1,4 @@
-"""Keys: hashes that generators are seeded with, and random bits by position; the same on every machine."""
+"""Keys: hashes that seed generators, and random bits by position; the same on every machine."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ def key64(*parts: int | str) -> int:
     hasher = blake2b(digest_size=8)
     for part in parts:
         if isinstance(part, str):
-            data, tag = part.encode(), b"s"
+            data = part.encode()
+            tag = b"s"
         else:
-            data, tag = part.to_bytes(part.bit_length() // 8 + 1, "little", signed=True), b"i"
-        # Type and length come first, so that different parts never give the same bytes, also not two short ones for a
-        # long one.
+            data = part.to_bytes(part.bit_length() // 8 + 1, "little", signed=True)
+            tag = b"i"
+        # Type and length come first, so that different parts never give the same bytes: not even two short parts and
+        # a long one.
         hasher.update(tag + len(data).to_bytes(8, "little") + data)
     return int.from_bytes(hasher.digest(), "little")
 
@@ -39,7 +41,7 @@ def hash_u64(key: int, positions: npt.NDArray[np.uint64] | npt.NDArray[np.int64]
     """Return 64 random bits for every position, the same on every machine and numpy version.
 
     Args:
-        key: A 64-bit key, as `key64` gives it.
+        key: A 64-bit key, such as a result of `key64`.
         positions: Integers of any shape, not negative.
 
     Returns:
@@ -68,26 +70,26 @@ class RngPurpose(IntEnum):
     BATCH = 1
     """The collate function of a batch; ``a`` is the number of the batch."""
     STREAM = 2
-    """A sample of an iterable dataset; ``a`` is the worker, ``b`` the number of its samples before."""
+    """A sample of an iterable dataset; ``a`` is the worker, ``b`` the number of its earlier samples."""
     STREAM_START = 3
     """The ``__iter__`` of an iterable dataset; ``a`` is the worker."""
     STREAM_BATCH = 4
-    """The collate function of an iterable dataset; ``a`` is the worker, ``b`` the number of its batches before."""
+    """The collate function of an iterable dataset; ``a`` is the worker, ``b`` the number of its earlier batches."""
     SAMPLER = 5
     """The draws of a custom sampler in an epoch."""
 
 
 class Key(NamedTuple):
-    """The seeds of one sample, batch or stream: 64 bits each, 32 for numpy's.
+    """The seeds of one sample, batch or stream: 64 bits each, but 32 for numpy.
 
-    numpy's global generator takes five times longer to seed from more than 32 bits. Samples whose 32 bits are equal by
+    numpy's global generator takes five times as long to seed from more than 32 bits. Samples whose 32 bits are equal by
     chance still differ in the other seeds.
 
     Attributes:
         torch: For torch's generator on the CPU.
         python: For the generator of ``random``.
         own: For the generators of `SampleRng`.
-        numpy: For numpy's global generator; of an unseeded worker, the four words that torch seeds it with.
+        numpy: For numpy's global generator; in an unseeded worker, torch's four words.
     """
 
     torch: int
@@ -106,11 +108,13 @@ class EpochKeys:
     """
 
     def __init__(self, seed: int, epoch: int, num_positions: int | None = None) -> None:
-        self.seed, self.epoch, self.num_positions = seed, epoch, num_positions
+        self.seed = seed
+        self.epoch = epoch
+        self.num_positions = num_positions
         self._hasher = blake2b(key64(seed, epoch).to_bytes(8, "little"), digest_size=28)
 
     def key(self, purpose: RngPurpose, a: int, b: int = 0) -> Key:
-        """Return the key for a purpose; ``a`` and ``b`` are the numbers that `RngPurpose` names."""
+        """Return the key for a purpose; `RngPurpose` explains the numbers ``a`` and ``b``."""
         hasher = self._hasher.copy()
         hasher.update(_PARTS.pack(purpose, a, b))
         return Key(*_KEY.unpack(hasher.digest()))

@@ -1,10 +1,10 @@
 """A check of the first batch of worker threads: does the dataset draw from generators of the process?
 
-Problem: threads share the process-wide generators of ``random``, numpy and torch, so a seed cannot fix what a dataset
-draws from them there. Mechanism: their states are compared before the first task of a loader's worker threads and after
-its first batch, while the consumer waits. The check is best effort, so it warns and refuses nothing: another thread of
-the program may have drawn meanwhile. Not covered: a dataset that draws only now and then, and one that leaves a
-generator as it was because it always seeds it with the same number.
+Problem: threads share the process-wide generators of ``random``, numpy and torch, so a seed cannot fix the draws of a
+dataset from them. Mechanism: the states before the first task of a loader's worker threads are compared with those
+after its first batch, while the consumer waits. The check is best effort, so it warns and refuses nothing: another
+thread of the program may have drawn meanwhile. Not covered: a dataset that draws only now and then, and one that always
+seeds a generator with the same number, which leaves its state unchanged.
 """
 
 from __future__ import annotations

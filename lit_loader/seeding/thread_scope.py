@@ -40,7 +40,7 @@ class ThreadScope:
 
     @staticmethod
     def seed_for(keys: EpochKeys, purpose: RngPurpose, a: int, b: int = 0) -> None:
-        """Let the thread's next draws come from the key for a purpose."""
+        """Seed the thread's generators from the key for a purpose, at the next draw."""
         context.key_parts = (keys, purpose, a, b)
         context.rng = None
 

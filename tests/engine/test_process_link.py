@@ -61,7 +61,7 @@ class Ends:
             self.control.send([pack_message(Message(Kind.STOP))])
             self.listener.join()
         self.queue.close()
-        for fd in (self.link._woken, self.link._wake):
+        for fd in (self.link._woken_fd, self.link._wake_fd):
             os.close(fd)
         for pipe in self.pipes:
             pipe.close()

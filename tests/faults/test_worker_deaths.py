@@ -289,7 +289,7 @@ def test_a_worker_whose_exit_code_is_lost_is_replaced(reap, tmp_path):
         select.select([end], [], [], 10)
         os.close(end)
         start = time.monotonic()
-        with pytest.warns(WorkerRestartWarning, match=r"SIGKILL|exit code 255, or it is not known"):
+        with pytest.warns(WorkerRestartWarning, match=r"SIGKILL|exit code 255, or an unknown one"):
             assert len(list(batches)) == SIZE // BATCH - 1
         assert time.monotonic() - start < 4
 
