@@ -93,7 +93,8 @@ def name_sample(
     """
     try:
         index = list(loader_indices)[row]
-    except Exception:  # an iterator of indices is exhausted
+    except Exception:
+        # The indices were an iterator, which is exhausted now.
         return
     file = file_of(error, dataset, dataset_index)
     _note(error, f"sample {text_of(index)}" if file is None else f"sample {text_of(index)}, file {file}")
@@ -123,14 +124,16 @@ def stop_iteration_as_error(error: StopIteration, source: str) -> RuntimeError:
 
 def _note(error: Exception, text: str) -> None:
     """Add a note to an error once, because a dataset may raise the same object again and again."""
-    with contextlib.suppress(Exception):  # the error's class may define __notes__ or add_note itself
+    # The error's class may define __notes__ or add_note itself.
+    with contextlib.suppress(Exception):
         if text not in getattr(error, "__notes__", ()):
             error.add_note(text)
 
 
 def file_of(error: Exception, dataset: Any, index: Any) -> str | None:
     """Return the error's ``filename``, or the dataset's ``sample_path(index)``, or None if there is neither."""
-    with contextlib.suppress(Exception):  # from user code, whose first error is the one to raise
+    # User code may fail here too, and its first error is the one to raise.
+    with contextlib.suppress(Exception):
         name: Any = getattr(error, "filename", None)
         is_path = isinstance(name, (str, bytes, os.PathLike))
         return os.fsdecode(name if is_path else dataset.sample_path(index))
@@ -141,7 +144,8 @@ def text_of(value: Any) -> str:
     """Return ``str(value)``, at most 1,000 characters of it."""
     try:
         text = str(value)
-    except Exception:  # from user code
+    except Exception:
+        # The class may define ``__str__`` itself.
         return f"(a {type(value).__name__})"
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."
 
@@ -182,16 +186,16 @@ def summarize(records: list[BadSample]) -> str:
 class BadSampleLog(WrappedBatches):
     """Record the bad samples of an epoch as its batches are delivered: see NOTE [When bad samples count].
 
-    A warning reports them with batch number ``num_batches``, and those of later batches at the epoch's end.
+    A warning reports them with batch number ``num_batches``, and the bad samples of later batches at the epoch's end.
 
     Args:
         batches: The epoch.
         epoch: Its number.
         rank: This process's rank.
         max_bad_samples: How many bad samples the epoch may have.
-        num_batches: Number of batches of the epoch, or None if unknown. A consumer that knows it may not ask beyond
-            the last batch, so the report comes with that batch.
-        seen: The indices of each batch, which are corrected to the delivered ones, or None if nobody reads them.
+        num_batches: Number of batches of the epoch, or None if unknown. A consumer that knows it may stop after the
+            last batch, which therefore triggers the report.
+        seen: The indices of each batch, which are corrected to the delivered ones, or None if they have no reader.
 
     Attributes:
         records: The bad samples of the batches delivered so far, in order.
@@ -283,7 +287,7 @@ class BadSampleLog(WrappedBatches):
             warnings.warn(text, BadSamplesWarning, stacklevel=_CONSUMER_LEVEL)
 
     def _correct_seen(self, bad: list[BadSample]) -> None:
-        """Replace the indices of bad samples by those of the samples that the batch contains instead."""
+        """Replace the indices of bad samples by the indices of their replacements, or remove them."""
         number = bad[0].batch
         if self._seen is None or number >= len(self._seen):
             return

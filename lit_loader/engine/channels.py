@@ -72,7 +72,8 @@ class FrameWriter:
         while self._frames:
             with self._lock:
                 if self._writing:
-                    return  # a finalizer, called during this thread's own write, which will find the frame
+                    # A finalizer has interrupted this thread's own write, which will find the frame.
+                    return
                 try:
                     self._writing = True
                     if not self._write():
@@ -111,16 +112,18 @@ class FrameReader:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._unparsed = memoryview(b"")  # bytes of the frames after the present one
+        # Bytes of the frames after the present one.
+        self._unparsed = memoryview(b"")
         self._frame: Frame | None = None  # the present frame
-        self._missing: Frame = []  # the unfilled parts of its buffers
+        # Parts of its buffers that are not filled yet.
+        self._missing: Frame = []
 
     def receive(self) -> Frame | None:
         """Return the next frame, or None if the pipe holds no complete one yet.
 
         Raises:
             EOFError: If the writing end was closed.
-            MemoryError: If there is no memory for the frame. Later frames cannot be read then.
+            MemoryError: If the frame does not fit into memory. Later frames cannot be read then.
         """
         try:
             while self._frame is None and not self._begin_frame():
@@ -151,7 +154,8 @@ class FrameReader:
             offset += part.nbytes
             if part.nbytes == length:
                 self._frame.append(memoryview(bytearray(part)))
-            else:  # incomplete, like all buffers after it
+            else:
+                # The bytes end within this buffer, so all buffers after it are empty.
                 buffer = memoryview(memory_for(length))
                 buffer[: part.nbytes] = part
                 self._frame.append(buffer)
@@ -193,7 +197,7 @@ class TaskQueue:
     Raises:
         AttributeError, OSError: If the platform has no such sockets.
 
-    Owns: both ends, of which workers have copies.
+    Owns: both ends. Workers have copies of theirs.
     """
 
     def __init__(self) -> None:
@@ -220,7 +224,7 @@ class TaskQueue:
 
     def flush(self) -> None:
         """Send as many messages as the socket accepts."""
-        # The socket is full, or all workers have ended, which the backend notices by itself.
+        # The socket is full, or all workers have ended, which the backend will notice.
         with contextlib.suppress(OSError):
             while self._unsent:
                 self._ours.send(self._unsent[0])

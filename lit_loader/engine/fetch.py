@@ -1,39 +1,19 @@
 """Fetchers: from a task to samples and from samples to a batch, the same code inline and in every worker.
 
 Fetchers alone decide when generators are seeded: before each sample, and before the collate function. An argument
-(`SeedFn`) decides which: the generators of the process, or those of the thread.
+(`SeedFn`) decides whether the generators of the process or of the thread are seeded.
 
 NOTE [StopIteration]
     Only ``next()`` of an iterable dataset's iterator may end an epoch. With a key, a StopIteration that other user code
     raises becomes an error: one rank would end its epoch early while the others wait for it. Without a key it ends the
     loop, as with torch's loader.
 
-NOTE [Bad samples]
-    A sample is bad if ``dataset[index]`` raises an ``Exception`` other than MemoryError, which is not the sample's
-    fault. Errors of the collate function always reach the consumer, because no sample can be blamed for them. A
-    replacement is the sample of another index at the same position: the plan has chosen the index, and before each
-    attempt the generators are seeded for the position again. So a batch does not depend on the worker that makes it.
-
 NOTE [Resumed streams]
     To continue in the middle of an iterable dataset, a worker loads the states of the dataset and of its iterator in
-    the order of torchdata's ``StatefulDataLoader``: the dataset's, then ``iter(dataset)``, then the iterator's. If that
-    changes the dataset's state (its ``__iter__`` resets it, or counts the epoch), it is loaded once more. If neither
-    has a state, the worker makes the earlier samples again and drops them, each with its own key, so that the dataset's
-    memory (a shuffle buffer, for example) is the same again.
-
-NOTE [Datasets that reset themselves]
-    If ``__iter__`` is a generator function that resets the dataset, the reset comes with the first sample, after
-    ``load_state_dict``, and the dataset would silently begin at 0. Therefore every `StreamPlace` holds digests of the
-    state before and after the epoch's first sample. If the state after the first sample of a resumed epoch equals the
-    state after the first sample of the whole epoch, the dataset has reset itself, unless the loaded state is the one at
-    the beginning of an epoch (in a stream that repeats itself). Then the worker warns, makes the earlier samples again
-    and drops them. Not covered: a dataset that starts over with a state other than the one at the epoch's beginning.
-
-NOTE [Streams between epochs]
-    A dataset may count its epochs. A worker sends the state of its copy with the end of an epoch. If the next epoch is
-    resumed, by new workers instead of persistent ones, they load that state before ``iter(dataset)``. Some datasets
-    notice only in ``__iter__`` that they were saved at their end, and yield no sample then. So a resumed epoch without
-    any sample is iterated once more.
+    the order of torchdata's ``StatefulDataLoader``: the dataset's, then ``iter(dataset)``, then the iterator's. Without
+    a state, the worker makes the earlier samples again and drops them, each with its own key, so that the dataset's
+    memory (a shuffle buffer, for example) is the same again. Not covered: a dataset that resets itself to a state other
+    than the one at the epoch's beginning.
 """
 
 from __future__ import annotations
@@ -107,7 +87,7 @@ def make_fetcher(
 
 
 class MapFetcher:
-    """Fetches from a dataset with ``__getitem__`` or ``__getitems__``."""
+    """Fetch from a dataset with ``__getitem__`` or ``__getitems__``."""
 
     def __init__(self, spec: FetchSpec, *, seed: SeedFn, warn: Callable[[str], None]) -> None:
         self._dataset = spec.dataset
@@ -125,7 +105,7 @@ class MapFetcher:
 
         Args:
             task: The task.
-            move: Moves each sample as soon as it is made, or None to leave samples in their memory.
+            move: Moves each sample as soon as it is made, or None to leave samples where they are.
         """
         if task.key is None:
             return self._make(task, move)
@@ -157,9 +137,11 @@ class MapFetcher:
                         break
                 else:
                     return
-        except Exception:  # not an error of the epoch, in which no sample is made twice or compared
+        except Exception:
+            # The epoch itself makes no sample twice and compares none, so this is not one of its errors.
             return
-        self._checked_epoch = None
+        self._checked_epoch = None  # warn only once
+        # If another worker thread has drawn meanwhile, the samples differ for another reason.
         if states == _shared_states():
             self._warn(describe_difference(self._dataset, indices[row], where))
 
@@ -168,7 +150,8 @@ class MapFetcher:
     ) -> Iterator[tuple[int, Any]]:
         """Make the first samples of a task again from the same keys, and yield them with their rows."""
         dataset, _ = unwrap_subset(self._dataset, indices)
-        if self._batched and getattr(dataset, "__getitems__", None):  # the batch has one key
+        # The whole batch has one key, so it is made again as a whole.
+        if self._batched and getattr(dataset, "__getitems__", None):
             yield from enumerate(self._make(task, None))
             return
         for row, index in enumerate(indices[:count]):
@@ -216,7 +199,9 @@ class MapFetcher:
                 if move is not None:
                     moved = move(sample)
                     if moved is sample and not samples:
-                        move = None  # the first sample has nothing to move, so the others hardly have
+                        # The first sample has nothing to move, so the others hardly have: a look at each small sample
+                        # took more time than the sample and its collation.
+                        move = None
                     sample = moved
                 samples.append(sample)
         except Exception as error:
@@ -250,10 +235,11 @@ def unwrap_subset(dataset: Any, index: Any) -> tuple[Any, Any]:
 
 
 class SkippingFetcher(MapFetcher):
-    """Fetches sample by sample, and skips or replaces samples that fail: see NOTE [Bad samples].
+    """Fetch sample by sample, and skip or replace bad samples, for which ``dataset[index]`` raises an ``Exception``.
 
     If a task has ``spares``, the first of them that does not fail replaces a bad sample; otherwise the batch shrinks.
-    If any sample failed, the result is a `PartialBatch`.
+    If any sample failed, the result is a `PartialBatch`. Errors of the collate function always reach the consumer,
+    because no sample can be blamed for them.
     """
 
     def samples(self, task: Task, *, move: Move | None = None) -> Any:
@@ -267,16 +253,20 @@ class SkippingFetcher(MapFetcher):
             failed: list[BadSample] = []
             for candidate in (index, *(() if task.spares is None else task.spares[row])):
                 dataset, (dataset_index,) = unwrap_subset(self._dataset, [candidate])
+                # The plan has chosen the spare, and it gets the key of the sample that it replaces. So the batch does
+                # not depend on the worker that makes it.
                 if key is not None:
                     self._seed(self._keys(key), RngPurpose.SAMPLE, key.first + row)
                 try:
                     sample = dataset[dataset_index]
                     samples.append(sample if move is None else move(sample))
                 except MemoryError as error:
+                    # Not the sample's fault, so it is neither skipped nor replaced.
                     name_sample(error, dataset, dataset_index, [candidate], 0)
                     raise
                 except Exception as error:
-                    error.__traceback__ = None  # it would keep the other samples alive
+                    # The traceback would keep the other samples alive.
+                    error.__traceback__ = None
                     failed.append(
                         BadSample(
                             batch=task.number,
@@ -344,7 +334,7 @@ class StreamBatch(NamedTuple):
 
 
 class IterableFetcher:
-    """Fetches from one epoch of an iterable dataset, and returns `StreamBatch`: see NOTE [Resumed streams].
+    """Fetch from one epoch of an iterable dataset, and return `StreamBatch`: see NOTE [Resumed streams].
 
     Determinism: with a key, sample number n is seeded from (seed, epoch, rank, worker, n), and so are
         ``__iter__`` and the collate function.
@@ -357,7 +347,8 @@ class IterableFetcher:
         self._drop_last = spec.drop_last
         self._worker = worker
         self._seed = seed
-        self._stream = worker  # with a key, the worker's number over all ranks
+        # With a key, the number over all ranks.
+        self._stream = worker
         self._samples: Iterator[Any] | None = None
         self._key: BatchKey | None = None
         self._keys: EpochKeys | None = None
@@ -367,7 +358,8 @@ class IterableFetcher:
         self._with_state = spec.stream_state
         # The place where a resumed epoch begins, until its first sample is made.
         self._beginning: StreamPlace | None = None
-        self._first: str | None = None  # the digests of NOTE [Datasets that reset themselves]
+        # The digests of the states before and after the epoch's first sample, for `_began_anew`.
+        self._first: str | None = None
         self._notice: str | None = None
 
     def start(self, key: BatchKey | None) -> None:
@@ -377,6 +369,7 @@ class IterableFetcher:
             self._samples = iter(self._dataset)
             return
         self._keys = EpochKeys(key.seed, key.epoch)
+        # An iterable dataset has no global order, so the rank is a part of the key.
         self._stream = self._worker + (key.rank << 32)
         self._seed(self._keys, RngPurpose.STREAM_START, self._stream)
         self._samples = _call_keyed(
@@ -429,7 +422,8 @@ class IterableFetcher:
         try:
             _call_keyed(name, self._begin_at, self._beginning, key)
         except BaseException:
-            self._samples = None  # the next call must fail too, and not begin at 0
+            # The next call must fail too, and not begin at 0.
+            self._samples = None
             raise
 
     def _begin_at(self, place: StreamPlace, key: BatchKey | None) -> None:
@@ -464,7 +458,8 @@ class IterableFetcher:
         self.start(key)
         samples: Any = self._samples
         if place.ended:
-            # Some datasets notice only in their iteration that they were saved at their end.
+            # A dataset may count its epochs, so new workers need its state at the end of the last one. Some datasets
+            # notice only in their iteration that they were saved at their end, and yield no sample then.
             next(samples, None)
             self._load_if_changed(dataset_state)
             return True
@@ -474,6 +469,7 @@ class IterableFetcher:
         if iterator_has_state:
             samples.load_state_dict(iterator_state)
         holds_place = iterator_has_state or samples is self._dataset
+        # ``__iter__`` may have reset the dataset, or counted the epoch, after its state was loaded.
         if has_state and holds_place:
             self._load_if_changed(dataset_state)
         return has_state or iterator_has_state
@@ -498,10 +494,12 @@ class IterableFetcher:
         except StopIteration:
             if place is None or place.samples:
                 raise
-            self.start(self._key)  # see NOTE [Streams between epochs]
+            # The dataset was saved at its end and has noticed that only now, so begin its next epoch.
+            self.start(self._key)
             sample = self._make_sample()
         self._beginning = None
         if place is not None and self._began_anew(place):
+            # Treat the dataset as one without a state.
             self._notice = (
                 "its __iter__ resets what its load_state_dict loaded; let it continue from the loaded state, or give "
                 "the iterator a state_dict and a load_state_dict"
@@ -517,11 +515,16 @@ class IterableFetcher:
         return sample
 
     def _began_anew(self, place: StreamPlace) -> bool:
-        """Return True if the dataset has yielded its first sample again: see NOTE [Datasets that reset themselves]."""
+        """Return True if the dataset has just yielded the epoch's first sample again.
+
+        If ``__iter__`` is a generator function that resets the dataset, the reset happens at the first sample, after
+        ``load_state_dict``, and the dataset would silently begin at 0.
+        """
         if place.first is None or place.state is None:
             return False
         digest_before, _, digest_after = place.first.partition(" ")
         changes_state = digest_before != digest_after
+        # In a stream that repeats itself, the loaded state may be the one at the beginning of an epoch.
         at_beginning = changes_state and _digest(pickle.loads(place.state)) == digest_before
         return _digest(self._states()) == digest_after and not at_beginning
 
@@ -551,7 +554,8 @@ class IterableFetcher:
             owners: Any = (self._dataset, iterator)
             states = [owner.state_dict() if is_stateful(owner) else None for owner in owners]
             pickle.dumps(states)
-        except Exception:  # an epoch must not fail because a state cannot be saved
+        except Exception:
+            # An epoch must not fail because a state cannot be saved.
             self._with_state = False
             return None
         return None if all(state is None for state in states) else states

@@ -11,7 +11,7 @@ from lit_loader.seeding import preserved_generators
 
 
 class InlineBatches:
-    """Make the batches of an epoch one by one. Nothing is prefetched, so there is no scheduler.
+    """Make the batches of an epoch one by one. Nothing is prefetched, so it needs no scheduler.
 
     Args:
         tasks: The epoch's tasks in order. After an error of the sampler, iteration continues with the next task, as

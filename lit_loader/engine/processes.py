@@ -89,12 +89,15 @@ class ProcessBackend(Backend):
     ) -> None:
         super().__init__(spec)
         self._workers: list[WorkerProcess] = []
-        self._death: str | None = None  # only the message, because an error would keep its frames alive
+        # Only the message of the error, which would keep its frames alive.
+        self._death: str | None = None
         self._results: dict[int, deque[Result]] = {}  # by epoch: read and not delivered
         self._polled: set[int] = set()  # open epochs whose consumer has called `poll`
         self._queue: TaskQueue | None = None
-        self._notices: list[str] = []  # a warning of a worker; an empty text after it was issued
-        if not (hasattr(os, "readv") and hasattr(select, "poll")):  # Windows
+        # At most one warning of a worker; an empty text after it was issued.
+        self._notices: list[str] = []
+        # Windows has neither.
+        if not (hasattr(os, "readv") and hasattr(select, "poll")):
             raise NotImplementedError(
                 f"num_workers={spec.num_workers} processes need pipes that can be polled, which this platform lacks; "
                 'use worker_method="thread" or num_workers=0'
@@ -150,8 +153,10 @@ class ProcessBackend(Backend):
     def close(self) -> None:
         """End the workers. Each may finish its present sample within five seconds."""
         if self._owner_pid != os.getpid():
-            return  # in a fork, a thread that exists only in the parent may hold the lock for ever
-        with self._lock:  # no other thread may read a pipe meanwhile
+            # In a fork, a thread that exists only in the parent may hold the lock, and would never release it.
+            return
+        # No other thread may read a pipe meanwhile.
+        with self._lock:
             self._close()
 
     # -- epochs and tasks -----------------------------------------------------------------------------------
@@ -164,7 +169,8 @@ class ProcessBackend(Backend):
     def close_epoch(self, epoch: int) -> None:
         """Let the workers skip the tasks of an epoch, and drop the results that they have sent already."""
         if self._owner_pid != os.getpid():
-            return  # in a fork, by the finalizer of an iterator that belongs to the parent
+            # A fork has called the finalizer of an iterator that belongs to the parent.
+            return
         self._results.pop(epoch, None)
         self._polled.discard(epoch)
         # Copy the dict in one step, because this takes no lock. After a complete epoch no task is left to skip.
@@ -215,7 +221,7 @@ class ProcessBackend(Backend):
             RuntimeError: If the backend was closed, or belongs to another process.
         """
         with self._lock:
-            # A closed epoch would stay in the set for ever.
+            # A closed epoch would never leave the set.
             if epoch not in self._polled and epoch in self._results:
                 # Restarts count for one epoch, or for all epochs that are open at the same time. An epoch begins here
                 # and not in `open_epoch`, because workers make its first batches while the last epoch is delivered.
@@ -314,7 +320,8 @@ class ProcessBackend(Backend):
         return True
 
     def _take(self, worker: int, message: Message, frame: Frame) -> None:
-        kind, task_id = message.kind, (message.epoch, message.number)
+        kind = message.kind
+        task_id = (message.epoch, message.number)
         if kind is Kind.NOTICE:
             # Warn only once, even if several workers have made such samples.
             self._notices = self._notices or [bytes(frame[0]).decode()]
@@ -326,7 +333,8 @@ class ProcessBackend(Backend):
             return
         entry = self._in_flight.pop(task_id, None)
         ticket = None if entry is None else entry.ticket
-        if ticket is not None and message.slot < 0:  # user code holds a part of the slot: see `SlotKeptError`
+        # User code in the worker holds a part of the slot: see `SlotKeptError`.
+        if ticket is not None and message.slot < 0:
             ticket.retire()
         results = self._results.get(message.epoch)
         if results is not None and kind is not Kind.SKIPPED:
@@ -362,7 +370,8 @@ class ProcessBackend(Backend):
         """
         worker = self._workers[number]
         recovery = self._recovery
-        self._read(number)  # the results that it sent before it ended
+        # Read the results that it sent before it ended.
+        self._read(number)
         await_exit([worker], _EXIT_CODE_S)
         pid = worker.process.pid
         ending = ending or describe_exit(worker.process.exitcode)
@@ -372,7 +381,8 @@ class ProcessBackend(Backend):
             if recovery is not None:
                 ending += f"; this epoch has used up max_worker_restarts={recovery.max_restarts}"
             raise WorkerDiedError(f"DataLoader worker (pid(s) {pid}) exited unexpectedly: {ending}")
-        if worker.is_running:  # without its pipe, which it has closed, nobody can read its results
+        # It has closed its pipe, so its results cannot be read.
+        if worker.is_running:
             worker.process.kill()
         end_workers([worker], os.getpid())
         suspects = {task for task, entry in self._in_flight.items() if entry.packed}
@@ -393,7 +403,8 @@ class ProcessBackend(Backend):
         assert self._recovery is not None
         for task_id in self._recovery.take_lost(self._in_flight):
             if task_id[0] in self._results:
-                self._send_to_any(task_id, self._in_flight[task_id].packed)  # with the same slot
+                # The task keeps its slot: no worker writes to it any more.
+                self._send_to_any(task_id, self._in_flight[task_id].packed)
             else:
                 del self._in_flight[task_id]
 

@@ -18,7 +18,6 @@ NOTE [Hangs]
     stopped itself.
     An idle worker that does not send a report hangs too (it was stopped, or was forked with a lock that no thread
     holds). It counts as hung after the same time, but not before a minute.
-    Time counts only while the consumer looks regularly: if the main process was stopped, its workers were stopped too.
 """
 
 from __future__ import annotations
@@ -46,8 +45,10 @@ _PRINTING_S = 1.0
 _STEP_S = 0.05
 # A writable pipe accepts 4096 bytes (PIPE_BUF) without blocking, and a character has at most 4.
 _PRINTED_CHARACTERS = 1000
-_REPORT_S = 60.0  # the imports of a new worker process may take long
-_MAX_LOOK_S = 3.0  # longer gaps do not count; a waiting consumer looks at least every second
+# The imports of a new worker process may take long.
+_REPORT_S = 60.0
+# Longer gaps do not count; a waiting consumer looks at least every second.
+_MAX_LOOK_S = 3.0
 
 TaskId = tuple[int, int]
 """Number of the epoch and of the task in it."""
@@ -93,6 +94,7 @@ class Recovery:
 
     def report(self, worker: int, round_number: int) -> None:
         """Note that a worker has sent the results of all tasks that it had taken."""
+        # A report of an earlier round came before the last death.
         if round_number == self._round:
             self._unreported.discard(worker)
 
@@ -100,6 +102,7 @@ class Recovery:
         """Return the lost tasks, each only once; ``in_flight`` are all tasks without a result."""
         if self._unreported or not self._suspects:
             return []
+        # Every worker has reported, so it has sent the results of all tasks that it took.
         lost = [task for task in in_flight if task in self._suspects]
         self._suspects = set()
         return lost
@@ -118,7 +121,8 @@ class Recovery:
         Warnings wait for a later call while standard error is a full pipe, which would block this process.
         """
         while self.warnings and _stderr_accepts_text(0.0):
-            with contextlib.suppress(IndexError):  # another thread has taken it
+            # Another thread may take the message first.
+            with contextlib.suppress(IndexError):
                 warnings.warn(self.warnings.popleft(), WorkerRestartWarning, stacklevel=2)
 
 
@@ -165,9 +169,8 @@ class HeartbeatTable:
             return ""
         begin = len(self._memory)
         os.ftruncate(self._fd, begin)
-        os.lseek(
-            self._fd, begin, os.SEEK_SET
-        )  # the workers have the same open file, so this moves their position too
+        # The workers have the same open file, so this also moves their position.
+        os.lseek(self._fd, begin, os.SEEK_SET)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR2)
         stacks = b""
@@ -176,7 +179,8 @@ class HeartbeatTable:
             time.sleep(_STEP_S)
             previous = stacks
             stacks = os.pread(self._fd, os.fstat(self._fd).st_size, begin)
-            if stacks and stacks == previous:  # the worker has finished writing
+            # No more bytes since the last look: the worker has finished writing.
+            if stacks and stacks == previous:
                 break
         return stacks.decode(errors="replace")
 
@@ -193,13 +197,13 @@ class HeartbeatTable:
 def _nameless_file(num_bytes: int) -> int:
     try:
         fd = os.memfd_create("lit_loader heartbeats", os.MFD_CLOEXEC)
-    except (AttributeError, OSError):  # the platform has none, or the kernel or a sandbox refuses it (ENOSYS)
+    except (AttributeError, OSError):
+        # The platform has no memfd, or the kernel or a sandbox refuses it (ENOSYS).
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
     os.ftruncate(fd, num_bytes)
-    os.lseek(
-        fd, num_bytes, os.SEEK_SET
-    )  # anybody may send the signal, and stacks must not overwrite the times
+    # Anybody may send the signal, and stacks must not overwrite the times.
+    os.lseek(fd, num_bytes, os.SEEK_SET)
     return fd
 
 
@@ -234,6 +238,7 @@ class HangWatch:
             self._began[worker] = began
             if began == _RESTING or began != previous:
                 self._busy_s[worker] = 0.0
+            # A longer gap means that the main process was stopped, and its workers probably with it.
             elif elapsed_s <= _MAX_LOOK_S:
                 self._busy_s[worker] += elapsed_s
 
@@ -266,7 +271,8 @@ class HangWatch:
 
 def _print_error(text: str) -> None:
     """Print to standard error, or only the beginning of the text if that is a full pipe without a reader."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # no standard error, or a closed one
+    # Standard error may be missing or closed.
+    with contextlib.suppress(AttributeError, OSError, ValueError):
         for start in range(0, len(text), _PRINTED_CHARACTERS):
             if not _stderr_accepts_text(_PRINTING_S):
                 return
@@ -281,4 +287,5 @@ def _stderr_accepts_text(timeout_s: float) -> bool:
         poller.register(sys.stderr.fileno(), select.POLLOUT)
         return bool(poller.poll(timeout_s * 1000))
     except (AttributeError, OSError, ValueError):
-        return True  # no standard error, or one that is not a file (a notebook's)
+        # Standard error is missing, or not a file (in a notebook).
+        return True

@@ -45,7 +45,7 @@ def find_difference(first: Any, second: Any, path: str = "") -> str | None:
         pairs = [(f"{path}.{name}", getattr(first, name), getattr(second, name)) for name in names]
     else:
         return None if _is_same_value(first, second) else path
-    differences = (find_difference(left, right, child_path) for child_path, left, right in pairs)
+    differences = (find_difference(*values, place) for place, *values in pairs)
     return next((difference for difference in differences if difference is not None), None)
 
 
@@ -55,7 +55,8 @@ def _is_same_value(first: Any, second: Any) -> bool:
     if isinstance(first, (np.ndarray, np.generic)):
         return first.dtype.hasobject or _array_bits(first) == _array_bits(second)
     if isinstance(first, (float, complex)):
-        return repr(first) == repr(second)  # unlike ==, NaN equals NaN
+        # Unlike ``==``, this treats NaN as equal to NaN.
+        return repr(first) == repr(second)
     if isinstance(first, (bool, int, str, bytes)):
         return bool(first == second)
     pillow = sys.modules.get("PIL.Image")

@@ -10,7 +10,7 @@ NOTE [Worker scheduling]
 
 NOTE [Tasks in flight]
     At most ``ahead`` batches are in flight: tasks given to workers, and results not delivered yet. Each delivered batch
-    sends one more task. When the epoch has no more tasks, a second scheduler sends those of the next epoch until an
+    sends one more task. When the epoch has no more tasks, a second scheduler sends the next epoch's until an
     iterator claims it. Both schedulers together hold no more than ``ahead``.
 """
 
@@ -48,7 +48,8 @@ class Backend(abc.ABC):
         self._shared = spec.shared_tasks
         self._owner_pid = os.getpid()
         self._next_epoch = 0
-        self._lock = threading.RLock()  # reentrant, because a signal handler may begin an epoch too
+        # Reentrant, because a signal handler may also begin an epoch.
+        self._lock = threading.RLock()
 
     @property
     @abc.abstractmethod
@@ -191,7 +192,7 @@ class Scheduler:
         # Reentrant, because a signal handler may ask for a batch while this thread holds it.
         self._lock = threading.RLock()
         self._epoch = backend.open_epoch(iterate=iterate)
-        # Ctrl-C may arrive before an iterator holds a reference, and persistent workers would keep the epoch for ever.
+        # Ctrl-C may arrive before an iterator holds a reference, and persistent workers would never drop the epoch.
         self._closer = weakref.finalize(self, backend.close_epoch, self._epoch)
         self._closer.atexit = False
 
@@ -232,28 +233,33 @@ class Scheduler:
             StopIteration: Without a key, if user code raises it. It ends the loop, as in torch.
             Exception: An error of the dataset, the collate function or the sampler, with its own type.
         """
-        # Before the lock: in a fork, a thread that exists only in the parent may hold it for ever.
+        # Before the lock: in a fork, a thread that exists only in the parent may hold it, and would never release it.
         self._backend.check_usable(own_process=True)
         with self._lock:
             number, result = self._wait()
             try:
                 self._send()
-            except BaseException:  # Ctrl-C in the sampler, for example; the next call delivers this batch
+            except BaseException:
+                # After Ctrl-C in the sampler, for example, the next call delivers this batch.
                 self._results = {number: result, **self._results}
                 raise
         if isinstance(result, Exception):
             try:
                 raise result
             finally:
-                del result  # the error's traceback holds this frame, a reference cycle
+                # The error's traceback holds this frame, a reference cycle.
+                del result
         return self._backend.open(result)
 
     def _wait(self) -> tuple[int, Result | Exception]:
         """Wait for the result that is delivered next, and return it with its number."""
-        backend, timeout_s = self._backend, self._timeout_s
-        left_s, deadline = None, 0.0
+        backend = self._backend
+        timeout_s = self._timeout_s
+        left_s: float | None = None
+        deadline = 0.0
         if timeout_s:
-            left_s, deadline = timeout_s, time.monotonic() + timeout_s
+            left_s = timeout_s
+            deadline = time.monotonic() + timeout_s
         while True:
             if self._in_flight or self._results:
                 backend.check_usable()
@@ -294,7 +300,8 @@ class Scheduler:
         while self._next < self._num_sent and self._next not in self._results:
             if self._next in self._in_flight:
                 return None
-            self._next += 1  # delivered already, or its worker's iterable dataset had ended
+            # It was delivered already, or its worker's iterable dataset had ended.
+            self._next += 1
         return self._next if self._next < self._num_sent else None
 
     def _receive_all(self, results: deque[Result]) -> bool:
@@ -314,7 +321,8 @@ class Scheduler:
         number = result.number
         in_flight = self._in_flight  # `close` in another thread may replace the attribute
         if number not in in_flight:
-            return  # a task of a worker whose iterable dataset had ended
+            # The worker's iterable dataset had ended before this task.
+            return
         self._busy[result.worker] -= 1
         if result.kind is not Kind.STREAM_ENDED:
             # In this order, so that Ctrl-C in between does not lose the result.
@@ -325,7 +333,8 @@ class Scheduler:
         unanswered = [task for task, worker in in_flight.items() if worker == result.worker]
         for task in unanswered:
             del in_flight[task]
-        for _ in unanswered:  # give the other workers as many new tasks
+        # Give the other workers as many new tasks.
+        for _ in unanswered:
             self._send()
 
     def _send(self) -> bool:
@@ -350,7 +359,7 @@ class Scheduler:
         except BaseException as error:
             self._in_flight.pop(number, None)
             if not isinstance(error, Exception):
-                # Nobody knows whether the task was sent, so continuing might leave out its batch.
+                # The task may have been sent or not, so continuing might leave out its batch.
                 self._task_error = RuntimeError(
                     "this epoch was interrupted while a task was given to a worker; call iter() on the loader to "
                     "begin another one"
@@ -392,7 +401,8 @@ class Scheduler:
             try:
                 raise error
             finally:
-                del error  # its traceback holds this frame, a reference cycle
+                # Its traceback holds this frame, a reference cycle.
+                del error
         self.close()
         raise EndOfEpoch
 

@@ -52,7 +52,8 @@ class EpochResults:
         self.signal: SimpleQueue[None] = SimpleQueue()
         self.is_awaited = False
         self.awaited_task: int | None = None
-        self._num_waits = 0  # more than one if a signal handler asks for a batch during a wait
+        # More than one if a signal handler asks for a batch during a wait.
+        self._num_waits = 0
 
     def put(self, result: Result) -> None:
         """Add a result, and wake the consumer if it waits for this one."""
@@ -78,7 +79,8 @@ class EpochResults:
             self.is_awaited = False
             self._num_waits -= 1
             if self._num_waits > 0:
-                self.signal.put(None)  # this wait interrupted another one, in a signal handler
+                # This wait was in a signal handler and has interrupted another one, which must look again.
+                self.signal.put(None)
 
 
 class ThreadPoolState:
@@ -180,9 +182,8 @@ class ThreadLink:
 
     def _collate_scope(self, task: Task) -> AbstractContextManager[Any]:
         """Return the context for collating: none if nothing can draw, because the scope makes torch calls slower."""
-        checks_samples = (
-            task.key is not None and task.key.epoch == self._checked_epoch
-        )  # makes some of them again
+        # The fetcher makes the samples of that epoch again to check them.
+        checks_samples = task.key is not None and task.key.epoch == self._checked_epoch
         return contextlib.nullcontext() if self._builtin_collate and not checks_samples else self._scope
 
     def warn(self, text: str) -> None:
@@ -211,7 +212,8 @@ def _work(state: ThreadPoolState, spec: WorkerSpec, worker_id: int) -> None:
             state.started.release()
         Worker(spec, worker_id, link).run()
     except BaseException as error:
-        state.failure = error  # the consumers raise it; they would wait for ever otherwise
+        # The consumers raise this; otherwise they would never stop waiting.
+        state.failure = error
         state.stop()
 
 
@@ -279,7 +281,8 @@ class ThreadBackend(Backend):
             self._send_to_all(Message(Kind.END_EPOCH, epoch))
 
     def _send_to_all(self, message: Message) -> None:
-        if not self._shared:  # only an iterable dataset begins and ends in every worker
+        # Only an iterable dataset begins and ends in every worker.
+        if not self._shared:
             for queue in self._state.tasks:
                 queue.put((message, None))
 
@@ -299,7 +302,8 @@ class ThreadBackend(Backend):
         """
         results = self._state.results.get(epoch)
         if results is None:
-            return deque()  # another thread has closed the epoch
+            # Another thread has closed the epoch.
+            return deque()
         results.wait(timeout_s, number)
         self.check_usable()
         if self._draw_check is not None and results.queue and timeout_s != 0.0:
@@ -311,7 +315,8 @@ class ThreadBackend(Backend):
         deadline = time.monotonic() + _READY_S
         for _ in range(self.num_workers):
             if not self._state.ready.acquire(timeout=max(deadline - time.monotonic(), 0)):
-                return  # a ``worker_init_fn`` may draw, and seeds are its business
+                # A ``worker_init_fn`` is still running, and may draw as it likes.
+                return
         tasks = _count_other_tasks(self._state)
         if tasks is not None:
             self._tasks_elsewhere = tasks
@@ -331,7 +336,8 @@ class ThreadBackend(Backend):
         return result.payload
 
 
-_pools: list[weakref.ref[ThreadPoolState]] = []  # replaced and never changed, so that any thread may read it
+# A list that is replaced and never changed, so that any thread may read it.
+_pools: list[weakref.ref[ThreadPoolState]] = []
 
 
 def _count_other_tasks(state: ThreadPoolState) -> int | None:
@@ -356,9 +362,11 @@ def _end(state: ThreadPoolState, threads: list[threading.Thread], owner_pid: int
     if os.getpid() != owner_pid:
         return
     state.stop()
-    current = threading.current_thread()  # the main thread if this is a fork of a worker
+    # In a fork of a worker this is the main thread.
+    current = threading.current_thread()
     if current is not threading.main_thread() and current.name.startswith(WORKER_NAME):
-        return  # collected in a worker: joining others, which may wait for this one, could be a deadlock
+        # Collected in a worker: joining others, which may wait for this one, could be a deadlock.
+        return
     deadline = time.monotonic() + _GRACE_S
     for thread in threads:
         if thread.ident is not None:
@@ -371,7 +379,8 @@ _starting = threading.Lock()
 
 def _after_fork() -> None:
     global _starting
-    _starting = threading.Lock()  # the thread that held the old one may not exist here
+    # The thread that held the old one may not exist here.
+    _starting = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):  # a platform without it has no fork

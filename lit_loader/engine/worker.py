@@ -8,16 +8,6 @@ NOTE [Three threads of a worker process]
              thread started (`_die_with_main_process`).
     sender   Writes the bytes that the pipe of results did not accept at once, so that the main thread makes the next
              batch before the consumer has read the last one.
-
-NOTE [Freed memory]
-    glibc maps a large block anew each time, and returns the end of the heap to the system as soon as a batch of images
-    is freed, so every page of the next batch is a page fault. A worker process makes images of similar size again and
-    again, so it keeps freed memory, and its memory stays at its peak. If a user sets one of glibc's own variables
-    (`_GLIBC_VARIABLES`), the worker leaves the allocator alone.
-
-NOTE [Inherited memory]
-    A forked worker shares the memory of the main process until one of them writes to it. Garbage collection writes to
-    every object that it visits, so ``gc.freeze`` excludes the objects that existed before the worker began.
 """
 
 from __future__ import annotations
@@ -63,6 +53,7 @@ _M_TRIM_THRESHOLD = -1  # of mallopt(3)
 _M_MMAP_THRESHOLD = -3
 _MMAP_BYTES = 32 << 20  # the largest value that glibc accepts
 _TRIM_BYTES = (1 << 31) - 1
+# A user's own settings of glibc's allocator.
 _GLIBC_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
 
 
@@ -147,7 +138,8 @@ class Worker:
             elif message.kind is Kind.REPORT:
                 # The answer says that the results of all tasks received before were sent.
                 link.send(Kind.REPORTED, message)
-            del received, contents  # do not keep them alive while this waits for the next message
+            # Do not keep them alive while this waits for the next message.
+            del received, contents
 
     def _do_task(self, message: Message, contents: Any) -> None:
         link = self._link
@@ -155,7 +147,8 @@ class Worker:
         fetcher = None
         if not link.has_ended(epoch):
             fetcher = self._init_error or self._map_fetcher or self._streams[epoch]
-        if fetcher is None:  # the epoch has ended, or this worker's stream of it
+        if fetcher is None:
+            # The epoch has ended, or this worker's stream of it. The main process still expects an answer.
             link.send(Kind.SKIPPED, message)
             return
         if isinstance(fetcher, WorkerError):
@@ -268,13 +261,16 @@ def worker_main(
     torch.set_num_threads(1)
     torch.set_default_dtype(spec.default_dtype)
     _keep_freed_memory()
-    gc.freeze()  # see NOTE [Inherited memory]
+    # A fork shares the memory of the main process until one of them writes to it, and garbage collection writes to
+    # every object that it visits. This excludes the present objects from collection.
+    gc.freeze()
     try:
         link = ProcessLink(spec, worker_id, main_pid, ends)
     except RuntimeError as error:
         if not is_thread_shortage(error):
             raise
-        raise SystemExit(NO_THREADS_EXIT_CODE) from None  # the main process explains the exit code
+        # The main process explains the exit code.
+        raise SystemExit(NO_THREADS_EXIT_CODE) from None
     seed = seed_worker(spec.base_seed, worker_id)
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=worker_id, num_workers=spec.num_workers, seed=seed, dataset=spec.fetch.dataset
@@ -293,11 +289,13 @@ def _die_with_main_process(main_pid: int) -> None:
 
     Not for workers of a fork server: they would end with the server, which the program may outlive.
     """
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # not every C library has it
+    # Not every C library has it.
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is None or os.getppid() != main_pid:
         return
     prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-    if os.getppid() != main_pid:  # it ended before the call, which then has no effect
+    # If it ended before the call, the call has no effect.
+    if os.getppid() != main_pid:
         os._exit(_ORPHAN_EXIT_CODE)
 
 
@@ -307,10 +305,16 @@ def is_thread_shortage(error: RuntimeError) -> bool:
 
 
 def _keep_freed_memory() -> None:
-    """Let this process keep freed memory: see NOTE [Freed memory]."""
+    """Let this process keep freed memory, so that its memory stays at its peak.
+
+    glibc maps a large block anew each time, and returns the end of the heap to the system as soon as a batch of images
+    is freed, so every page of the next batch is a page fault. A worker makes images of similar size again and again.
+    """
+    # The user has configured the allocator, so leave it alone.
     if any(name in os.environ for name in _GLIBC_VARIABLES):
         return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # not every C library has it
+    # Not every C library has it.
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
@@ -339,6 +343,7 @@ class ProcessLink:
             None if ends.memory is None else SlotWriter(ends.memory, stacks_rows=spec.fetch.builtin_collate)
         )
         self.seed: SeedFn = seed_process if ends.heartbeats is None else self._seed_and_beat
+        # True if user code keeps a part of a task's slot, which must not be used again then.
         self._slot_is_lost = False
         self._control = FrameReader(ends.control.fileno())
         self._tasks = FrameReader(ends.tasks.fileno())
@@ -352,7 +357,9 @@ class ProcessLink:
         if ends.queue is not None:
             self._poller.register(ends.queue.fileno(), select.POLLIN)
         self._results = FrameWriter(ends.results.fileno())
-        self._unsent = threading.Semaphore(0)  # wakes the sender thread
+        # Wakes the sender thread.
+        self._unsent = threading.Semaphore(0)
+        # A worker that waits for one pipe must still serve the others.
         for fd in (self._control.fd, self._tasks.fd, self._results.fd, self._wake_fd):
             os.set_blocking(fd, False)
         self._stopping = False
@@ -439,6 +446,7 @@ class ProcessLink:
         if contents is not None and kind is not Kind.RESULT:
             contents = encode(contents)
         if self._slot_is_lost:
+            # Slot -1 in the answer tells the main process to retire it.
             self._slot_is_lost = False
             message = message._replace(slot=-1)
         # If the main process has ended, the control thread ends this process.
@@ -476,7 +484,8 @@ class ProcessLink:
             poller.register(os.pidfd_open(self._main_pid), select.POLLIN)
         except ProcessLookupError:
             os._exit(_ORPHAN_EXIT_CODE)
-        except (AttributeError, OSError):  # without pidfds, look for the parent from time to time
+        except (AttributeError, OSError):
+            # Without pidfds, look for the parent from time to time.
             parent = os.getppid()
         while not self._stopping:
             events = poller.poll(None if parent is None else _ORPHAN_POLL_MS)
@@ -506,5 +515,6 @@ class ProcessLink:
 
     def _stop(self) -> None:
         self._stopping = True
-        with contextlib.suppress(BlockingIOError):  # a full pipe wakes `receive` too
+        # A full pipe also wakes `receive`.
+        with contextlib.suppress(BlockingIOError):
             os.write(self._wake_fd, b"\0")

@@ -1,4 +1,4 @@
-"""Errors that a worker sends to the consumer: those of user code, and those of batches that cannot be sent."""
+"""Errors that a worker sends to the consumer: errors of user code, and of batches that cannot be sent."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class WorkerError:
         message = f"Caught {name} {where}.\nOriginal {_traceback(error)}"
         kind: bytes | None = None
         copy: list[Buffer] | None = None
-        with contextlib.suppress(BaseException):  # from the class itself; workers do not get Ctrl-C
+        # Whatever the class itself raises; workers do not get Ctrl-C.
+        with contextlib.suppress(BaseException):
             kind = pickle.dumps(type(error))
             if _build(type(error), message) is None:
                 parts = encode(error)
@@ -75,7 +76,8 @@ class WorkerError:
                 raise stop_iteration_as_error(error, where) from error
             raise error
         finally:
-            del error  # its traceback holds this frame, a reference cycle that would keep the epoch alive
+            # Its traceback holds this frame, a reference cycle that would keep the epoch alive.
+            del error
 
     def _rebuild(self) -> BaseException:
         error: BaseException | None = None
@@ -121,7 +123,8 @@ def _build(kind: type[BaseException], message: str) -> BaseException | None:
 def _traceback(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error))
-    except BaseException as failure:  # from a property of the exception, for example
+    except BaseException as failure:
+        # A property of the exception may raise, for example.
         return f"{type(error).__name__}; its traceback cannot be shown: {type(failure).__name__}\n"
 
 
@@ -135,7 +138,8 @@ def not_sent(batch: Any, number: int, error: BaseException) -> UnsendableBatchEr
     """
     try:
         culprit = describe_unsendable(batch)
-    except Exception:  # from a user's mapping, for example
+    except Exception:
+        # A user's mapping may raise, for example.
         culprit = f"it is a {type(batch).__name__}"
     return UnsendableBatchError(
         f"batch {number} (counted from 0) could not be sent from its worker process: {culprit}, which cannot be "

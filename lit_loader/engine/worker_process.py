@@ -23,7 +23,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import multiprocessing.popen_fork  # now, because a program that drops its rights may not read it at the first fork
+
+# A program that drops its rights could not read this module at its first fork.
+import multiprocessing.popen_fork
 import multiprocessing.process
 import os
 import select
@@ -95,7 +97,8 @@ class WorkerProcess:
         """Write the rest of frames that the pipes have not accepted yet."""
         for writer in (self.control, self.tasks):
             if writer.waiting:
-                with contextlib.suppress(OSError):  # a dead worker has closed its end
+                # A dead worker has closed its end.
+                with contextlib.suppress(OSError):
                     writer.flush()
 
     @property
@@ -160,7 +163,7 @@ def interrupts_deferred() -> Iterator[None]:
     """Delay Ctrl-C until the end of the context.
 
     In one of Python's own hooks around a fork it would be printed and lost. Before a new worker is in its backend's
-    list, it would leave a worker that nobody ends.
+    list, it would leave a worker that is never ended.
     """
     # A handler from outside of Python (None) could not be restored.
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
@@ -182,12 +185,14 @@ def end_workers(workers: list[WorkerProcess], owner_pid: int) -> None:
     Workers that have ended already may be among them.
     """
     if os.getpid() != owner_pid:
-        return  # a fork has copies of these objects, but not the children
+        # A fork has copies of these objects, but not the children.
+        return
     try:
         for worker in workers:
             worker.send_control(Message(Kind.STOP))
         await_exit(workers, _GRACE_S)
-    finally:  # even after Ctrl-C during the wait
+    finally:
+        # Force the rest to end, even after Ctrl-C during the wait.
         for force in (BaseProcess.terminate, BaseProcess.kill):
             alive = [worker for worker in workers if worker.is_running]
             for worker in alive:

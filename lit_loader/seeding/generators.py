@@ -1,4 +1,4 @@
-"""Generators for samples: those of the process, seeded from keys, and those of `sample_rng`."""
+"""Generators for samples: of the process, seeded from keys, and of `sample_rng`."""
 
 from __future__ import annotations
 
