@@ -26,49 +26,27 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lit_loader.seeding.generators import context
 
+# Functions of torch that take ``generator=``.
 _FUNCTIONS: Final = (
-    *("rand", "randn", "randint", "randperm", "normal"),
-    *("bernoulli", "binomial", "multinomial", "poisson", "rrelu", "rrelu_"),
-    *("rand_like", "randn_like", "randint_like", "_sample_dirichlet", "_standard_gamma"),
-)
+    "rand randn randint randperm normal bernoulli binomial multinomial poisson rrelu rrelu_ "
+    "rand_like randn_like randint_like _sample_dirichlet _standard_gamma"
+).split()
+# Methods of tensors that take it.
 _METHODS: Final = (
-    *(
-        "bernoulli",
-        "multinomial",
-        "bernoulli_",
-        "cauchy_",
-        "exponential_",
-        "geometric_",
-        "log_normal_",
-        "normal_",
-    ),
-    *("random_", "uniform_"),
-)
-_INITIALIZERS: Final = ("uniform_", "normal_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_")
-_DRAW_INSIDE: Final = (
-    (
-        torch,
-        *("dropout", "dropout_", "alpha_dropout", "alpha_dropout_", "feature_dropout", "feature_dropout_"),
-        *("feature_alpha_dropout", "feature_alpha_dropout_", "lstm", "gru", "rnn_tanh", "rnn_relu"),
-        *("pca_lowrank", "svd_lowrank", "lobpcg"),
-    ),
-    (
-        functional,
-        *(
-            "dropout",
-            "dropout1d",
-            "dropout2d",
-            "dropout3d",
-            "alpha_dropout",
-            "feature_alpha_dropout",
-            "rrelu",
-        ),
-        *("fractional_max_pool2d", "fractional_max_pool3d", "fractional_max_pool2d_with_indices"),
-        *("fractional_max_pool3d_with_indices", "gumbel_softmax"),
-        *("multi_head_attention_forward", "scaled_dot_product_attention"),
-    ),
-    (torch._C._nn, "rrelu_with_noise", "rrelu_with_noise_"),
-)
+    "bernoulli multinomial bernoulli_ cauchy_ exponential_ geometric_ log_normal_ normal_ random_ uniform_"
+).split()
+# Functions of ``torch.nn.init`` that a mode sees as a whole; the others call methods of tensors.
+_INITIALIZERS: Final = "uniform_ normal_ trunc_normal_ kaiming_uniform_ kaiming_normal_".split()
+# Functions without ``generator=``: their draws are operators that only a dispatch mode sees.
+_DRAWING_FUNCTIONS: Final = (
+    "dropout dropout_ alpha_dropout alpha_dropout_ feature_dropout feature_dropout_ feature_alpha_dropout "
+    "feature_alpha_dropout_ lstm gru rnn_tanh rnn_relu pca_lowrank svd_lowrank lobpcg"
+).split()
+_DRAWING_LAYERS: Final = (
+    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout rrelu gumbel_softmax "
+    "fractional_max_pool2d fractional_max_pool3d fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices "
+    "multi_head_attention_forward scaled_dot_product_attention"
+).split()
 
 
 class ThreadDraws(TorchFunctionMode):
@@ -79,6 +57,7 @@ class ThreadDraws(TorchFunctionMode):
     ) -> Any:
         # Every torch call of a sample comes here, so what does not draw must pass quickly.
         draw = _HANDLERS.get(func)
+        # A process forked in a sample inherits the mode, but not the generator.
         if draw is not None and context.generator is not None:
             return draw(func, args, kwargs or {})
         return func(*args, **kwargs) if kwargs else func(*args)
@@ -143,6 +122,7 @@ def _drawing_overload(operator: OpOverload) -> OpOverload | None:
     packet = operator.overloadpacket
     overloads = [operator, *(getattr(packet, name) for name in packet.overloads())]
     drawing = (overload for overload in overloads if _takes_generator(overload))
+    # ``rand`` and ``rand.generator``, for example, have the same arguments but for the generator.
     names = _argument_names(operator)
     return next((overload for overload in drawing if _argument_names(overload) == names), None)
 
@@ -159,5 +139,7 @@ _HANDLERS: Final[dict[Any, Callable[..., Any]]] = {
     **{getattr(torch, name): _pass_generator for name in _FUNCTIONS},
     **{getattr(Tensor, name): _pass_generator for name in _METHODS},
     **{getattr(init, name): _pass_generator for name in _INITIALIZERS},
-    **{getattr(module, name): _watch_operators for module, *names in _DRAW_INSIDE for name in names},
+    **{getattr(torch, name): _watch_operators for name in _DRAWING_FUNCTIONS},
+    **{getattr(functional, name): _watch_operators for name in _DRAWING_LAYERS},
+    **dict.fromkeys((torch._C._nn.rrelu_with_noise, torch._C._nn.rrelu_with_noise_), _watch_operators),
 }

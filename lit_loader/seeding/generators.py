@@ -37,18 +37,18 @@ class SampleRng:
     def torch(self) -> torch.Generator:
         """A torch generator on the CPU."""
         generator = torch.Generator()
-        generator.manual_seed(key64(self.key.own, "torch"))
+        generator.manual_seed(key64(self.key.sample_rng, "torch"))
         return generator
 
     @cached_property
     def numpy(self) -> np.random.Generator:
         """A numpy generator."""
-        return np.random.Generator(np.random.PCG64(key64(self.key.own, "numpy")))
+        return np.random.Generator(np.random.PCG64(key64(self.key.sample_rng, "numpy")))
 
     @cached_property
     def python(self) -> random.Random:
         """A generator with the methods of the ``random`` module."""
-        return random.Random(key64(self.key.own, "python"))
+        return random.Random(key64(self.key.sample_rng, "python"))
 
     # The next two serve `WorkerRng`: they have the bits of ``random`` and ``numpy.random`` in a worker process.
 
@@ -86,6 +86,7 @@ class RngContext(threading.local):
 
     def present_rng(self) -> SampleRng | None:
         """Return the generators of the present key, the same object for the same key, or None without a key."""
+        # Hashing the key takes longer than a small sample, so do it only for a draw.
         if self.rng is None and self.key_parts is not None:
             keys, purpose, a, b = self.key_parts
             self.rng = SampleRng(keys.key(purpose, a, b))
@@ -93,7 +94,9 @@ class RngContext(threading.local):
 
     def present_generator(self) -> torch.Generator | None:
         """Return this thread's torch generator, seeded before the first draw from the present key, or None."""
+        # Compared by identity: after a change of the key, `present_rng` returns a new object.
         if self.generator is not None and self.present_rng() is not self.seeded_for:
+            # Without a key the generator continues as a worker process of its seed would.
             if self.rng is not None:
                 self.generator.manual_seed(self.rng.key.torch)
             self.seeded_for = self.rng
@@ -143,6 +146,7 @@ def sample_rng() -> SampleRng:
     """
     rng = context.present_rng()
     if rng is None:
+        # Outside of a seeded loader a seed of torch's default generator still fixes the draws.
         rng = SampleRng(Key(0, 0, int(torch.empty((), dtype=torch.int64).random_().item()), 0))
     return rng
 
@@ -204,8 +208,9 @@ def call_uncollected(function: Callable[[], Any]) -> Any:
 
     ``torch.Generator.get_state`` holds the generator's lock while it creates objects. If the collector runs then and
     frees a tensor, another thread may run, and wait for that lock while this one waits for the interpreter: a deadlock.
-    The three calls are one step for the interpreter, so that no other thread finds the collector off.
+    No other thread finds the collector off.
     """
+    # One `map` is one step for the interpreter, which switches threads only between bytecodes.
     calls = (gc.disable, function, gc.enable) if gc.isenabled() else (function,)
     return next(result for result in list(map(operator.call, calls)) if result is not None)
 
@@ -261,6 +266,7 @@ class KeyedGenerators:
             yield
             return
         with preserved_generators():
+            # Only the first context seeds; later ones continue.
             if self._states is None:
                 seed_generators(self._key)
             else:
@@ -268,4 +274,5 @@ class KeyedGenerators:
             try:
                 yield
             finally:
+                # Even after an error: a sampler may be iterated further.
                 self._states = _process_states()

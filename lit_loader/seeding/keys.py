@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 _U64 = np.uint64
+# Constants of SplitMix64: the step of the state, and the multipliers of the output function.
 _GOLDEN = _U64(0x9E3779B97F4A7C15)
 _MIX1 = _U64(0xBF58476D1CE4E5B9)
 _MIX2 = _U64(0x94D049BB133111EB)
@@ -50,10 +51,12 @@ def hash_u64(key: int, positions: npt.NDArray[np.uint64] | npt.NDArray[np.int64]
     Source:
         SplitMix64, Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators".
     """
+    # The state of SplitMix64 after as many steps as the position says, from the key on.
     x = positions.astype(_U64, copy=True)
     x += _U64(1)
     x *= _GOLDEN
     x += _U64(key)
+    # Its output function.
     x ^= x >> _U64(30)
     x *= _MIX1
     x ^= x >> _U64(27)
@@ -88,13 +91,13 @@ class Key(NamedTuple):
     Attributes:
         torch: For torch's generator on the CPU.
         python: For the generator of ``random``.
-        own: For the generators of `SampleRng`.
+        sample_rng: For the generators of `SampleRng`.
         numpy: For numpy's global generator; in an unseeded worker, torch's four words.
     """
 
     torch: int
     python: int
-    own: int
+    sample_rng: int
     numpy: int | list[int]
 
 
@@ -115,10 +118,12 @@ class EpochKeys:
 
     def key(self, purpose: RngPurpose, a: int, b: int = 0) -> Key:
         """Return the key for a purpose; `RngPurpose` explains the numbers ``a`` and ``b``."""
+        # The copy saves hashing seed and epoch for every sample.
         hasher = self._hasher.copy()
         hasher.update(_PARTS.pack(purpose, a, b))
         return Key(*_KEY.unpack(hasher.digest()))
 
 
+# Fixed sizes and byte order give the same keys on every machine.
 _PARTS = struct.Struct("<Bqq")
 _KEY = struct.Struct("<QQQI")

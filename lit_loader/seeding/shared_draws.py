@@ -47,6 +47,8 @@ class SharedDrawCheck:
 def _generator_states() -> dict[str, Any]:
     return {
         "random": random.getstate(),
-        "numpy": pickle.dumps(np.random.get_state(legacy=False)),  # == does not compare its arrays
+        # As bytes, because ``==`` does not compare the arrays in the state.
+        "numpy": pickle.dumps(np.random.get_state(legacy=False)),
+        # Devices have generators of their own, which no sample on the CPU uses.
         "torch": call_uncollected(torch.default_generator.get_state).numpy().tobytes(),
     }

@@ -27,9 +27,11 @@ class ThreadScope:
         self._generator = torch.Generator()
         self._generator.manual_seed(seed)
         self._draws = ThreadDraws()
+        # The new generator has not been seeded for any key.
         context.seeded_for = None
 
     def __enter__(self) -> Self:
+        # lit_loader's own draws read the generator here; the mode passes it to all others.
         context.generator = self._generator
         self._draws.__enter__()
         return self
@@ -62,6 +64,7 @@ def get_worker_info() -> Any:
 def set_worker_info(worker_id: int, num_workers: int, *, base_seed: int, dataset: Any) -> None:
     """Let `get_worker_info` return this worker's info in the calling thread."""
     key = worker_key(base_seed, worker_id)
+    # Older versions of torch have fewer fields.
     fields = {"id": worker_id, "num_workers": num_workers, "seed": key.torch, "dataset": dataset}
     if "rng" in getattr(torch_worker.WorkerInfo, "__dataclass_fields__", ()):  # since torch 2.14
         fields |= {"rng": WorkerRng(key), "worker_method": "thread"}
