@@ -27,26 +27,44 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lit_loader.seeding.generators import context
 
 # Functions of torch that take ``generator=``.
-_FUNCTIONS: Final = (
-    "rand randn randint randperm normal bernoulli binomial multinomial poisson rrelu rrelu_ "
-    "rand_like randn_like randint_like _sample_dirichlet _standard_gamma"
-).split()
+_FACTORIES: Final = (
+    "rand",
+    "randn",
+    "randint",
+    "randperm",
+    "normal",
+    "rand_like",
+    "randn_like",
+    "randint_like",
+)
+_DISTRIBUTIONS: Final = (
+    "bernoulli",
+    "binomial",
+    "multinomial",
+    "poisson",
+    "_sample_dirichlet",
+    "_standard_gamma",
+)
+_ACTIVATIONS: Final = ("rrelu", "rrelu_")
 # Methods of tensors that take it.
-_METHODS: Final = (
-    "bernoulli multinomial bernoulli_ cauchy_ exponential_ geometric_ log_normal_ normal_ random_ uniform_"
-).split()
+_METHODS: Final = ("bernoulli", "multinomial", "bernoulli_", "normal_", "random_", "uniform_")
+_RARE_METHODS: Final = ("cauchy_", "exponential_", "geometric_", "log_normal_")
 # Functions of ``torch.nn.init`` that a mode sees as a whole; the others call methods of tensors.
-_INITIALIZERS: Final = "uniform_ normal_ trunc_normal_ kaiming_uniform_ kaiming_normal_".split()
+_INITIALIZERS: Final = ("uniform_", "normal_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_")
 # Functions without ``generator=``: their draws are operators that only a dispatch mode sees.
-_DRAWING_FUNCTIONS: Final = (
-    "dropout dropout_ alpha_dropout alpha_dropout_ feature_dropout feature_dropout_ feature_alpha_dropout "
-    "feature_alpha_dropout_ lstm gru rnn_tanh rnn_relu pca_lowrank svd_lowrank lobpcg"
-).split()
-_DRAWING_LAYERS: Final = (
-    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout rrelu gumbel_softmax "
-    "fractional_max_pool2d fractional_max_pool3d fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices "
-    "multi_head_attention_forward scaled_dot_product_attention"
-).split()
+_TORCH_DROPOUTS: Final = ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
+_RECURRENT: Final = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_DECOMPOSITIONS: Final = ("pca_lowrank", "svd_lowrank", "lobpcg")
+_DROPOUTS: Final = (
+    "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+    "alpha_dropout",
+    "feature_alpha_dropout",
+)
+_POOLS: Final = ("fractional_max_pool2d", "fractional_max_pool3d")
+_ATTENTIONS: Final = ("multi_head_attention_forward", "scaled_dot_product_attention")
 
 
 class ThreadDraws(TorchFunctionMode):
@@ -136,10 +154,15 @@ def _argument_names(operator: OpOverload) -> list[str]:
 
 
 _HANDLERS: Final[dict[Any, Callable[..., Any]]] = {
-    **{getattr(torch, name): _pass_generator for name in _FUNCTIONS},
-    **{getattr(Tensor, name): _pass_generator for name in _METHODS},
+    **{getattr(torch, name): _pass_generator for name in _FACTORIES + _DISTRIBUTIONS + _ACTIVATIONS},
+    **{getattr(Tensor, name): _pass_generator for name in _METHODS + _RARE_METHODS},
     **{getattr(init, name): _pass_generator for name in _INITIALIZERS},
-    **{getattr(torch, name): _watch_operators for name in _DRAWING_FUNCTIONS},
-    **{getattr(functional, name): _watch_operators for name in _DRAWING_LAYERS},
-    **dict.fromkeys((torch._C._nn.rrelu_with_noise, torch._C._nn.rrelu_with_noise_), _watch_operators),
+    **{getattr(torch, name): _watch_operators for name in _TORCH_DROPOUTS + _RECURRENT + _DECOMPOSITIONS},
+    **{getattr(torch, f"{name}_"): _watch_operators for name in _TORCH_DROPOUTS},
+    **{getattr(functional, name): _watch_operators for name in _DROPOUTS + _POOLS + _ATTENTIONS},
+    **{getattr(functional, f"{name}_with_indices"): _watch_operators for name in _POOLS},
+    functional.gumbel_softmax: _watch_operators,
+    functional.rrelu: _watch_operators,
+    torch._C._nn.rrelu_with_noise: _watch_operators,
+    torch._C._nn.rrelu_with_noise_: _watch_operators,
 }
