@@ -1,4 +1,4 @@
-"""A backend without workers: the test decides which task is done when, so that every order of events can be had."""
+"""A backend without workers: the test decides the order of events."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ class Submitted(NamedTuple):
 
 
 class FakeBackend:
-    """Tasks lie in `tasks` until `do` does one; a consumer that has to wait has the oldest one done."""
+    """Holds tasks in `tasks` until `do` does one. If the consumer has to wait, the oldest task is done."""
 
     def __init__(self, num_workers: int = 2, *, bad: dict[Any, Exception] | None = None):
-        self.num_workers, self.bad = num_workers, bad or {}
-        self.is_own_process, self.death = True, None
+        self.num_workers = num_workers
+        self.bad = bad or {}
+        self.is_own_process = True
+        self.death = None
         self.tasks: list[Submitted] = []
         self.results: dict[int, deque[Result]] = {}
         self.ended: list[int] = []
@@ -61,7 +63,7 @@ class FakeBackend:
     def poll(self, epoch: int, timeout_s: float | None, number: int | None = None) -> deque[Result]:
         self.check_usable()
         if timeout_s != 0.0 and not self.results[epoch]:
-            assert self.tasks, "the consumer would wait for ever"
+            assert self.tasks, "the consumer would never stop waiting"
             self.do()
         return self.results[epoch]
 
@@ -77,14 +79,14 @@ class FakeBackend:
         """Do a task: samples are their indices, and a batch is a tuple of them."""
         epoch, number, task, worker = self.tasks.pop(at)
         indices = task.index if isinstance(task.index, list) else [task.index]
-        made: Any = next((self.bad[i] for i in indices if i in self.bad), None)
-        if made is not None:
+        answer: Any = next((self.bad[i] for i in indices if i in self.bad), None)
+        if answer is not None:
             kind = Kind.ERROR
         elif kind is Kind.STREAM_ENDED:
-            made = f"end of {worker}"
+            answer = f"end of {worker}"
         else:
-            made = tuple(indices)
-        self.results[epoch].append(Result(kind, number, worker or 0, made))
+            answer = tuple(indices)
+        self.results[epoch].append(Result(kind, number, worker or 0, answer))
 
 
 def plan(num_batches, size=4, *, epoch=0):
@@ -93,7 +95,7 @@ def plan(num_batches, size=4, *, epoch=0):
 
 
 def schedule(backend, tasks, *, claim=True, begin_next=None, **options):
-    """Return a scheduler; unless the options say otherwise, of tasks for any worker, three for each in flight."""
+    """Return a scheduler, by default with tasks for any worker and three per worker in flight."""
     defaults = {
         "ahead": 3 * backend.num_workers,
         "dealing": "any",
@@ -112,12 +114,12 @@ def numbers(backend):
 
 
 def rest(scheduler):
-    found = []
+    batches = []
     while True:
         try:
-            found.append(scheduler.next_batch())
+            batches.append(scheduler.next_batch())
         except EndOfEpoch:
-            return found
+            return batches
 
 
 def batch(n, size=4):

@@ -1,4 +1,4 @@
-"""Frames arrive whole, in order, whatever the pipe takes at a time."""
+"""Frames arrive whole and in order, however few bytes the pipe accepts at a time."""
 
 from __future__ import annotations
 
@@ -43,27 +43,28 @@ def test_large_frames_pass_a_small_pipe_in_order(pipe):
     writer.join()
 
 
-def test_a_non_blocking_writer_keeps_what_the_pipe_does_not_take(pipe):
+def test_non_blocking_writer_keeps_bytes_that_do_not_fit(pipe):
     read, write = pipe
     os.set_blocking(write, False)
     os.set_blocking(read, False)
-    writer, reader = FrameWriter(write), FrameReader(read)
+    writer = FrameWriter(write)
+    reader = FrameReader(read)
     sent = [[os.urandom(200_000)] for _ in range(3)]
     for frame in sent:
         writer.send(frame)
     assert writer.waiting
-    got = []
-    while len(got) < 3:
+    received = []
+    while len(received) < 3:
         frame = reader.receive()
         if frame is None:
             writer.flush()
         else:
-            got.append(as_bytes(frame))
-    assert got == sent
+            received.append(as_bytes(frame))
+    assert received == sent
     assert not writer.waiting
 
 
-def test_a_half_sent_frame_is_not_delivered_and_its_end_is_told(pipe):
+def test_incomplete_frame_is_not_delivered_and_ends_with_eof(pipe):
     read, write = pipe
     os.set_blocking(read, False)
     reader = FrameReader(read)
@@ -79,7 +80,9 @@ def test_a_half_sent_frame_is_not_delivered_and_its_end_is_told(pipe):
 def test_a_frame_sent_in_the_middle_of_another_one_waits_for_its_end(pipe, monkeypatch):
     """A finalizer may send at any time, also during a write."""
     read, write = pipe
-    writer, writev, nested = FrameWriter(write), os.writev, []
+    writer = FrameWriter(write)
+    writev = os.writev
+    nested = []
 
     def interrupted(fd, buffers):
         if not nested:
@@ -107,15 +110,16 @@ def test_frames_of_several_threads_stay_whole(pipe):
     threads = [threading.Thread(target=send, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
-    reader, found = FrameReader(read), []
+    reader = FrameReader(read)
+    senders = []
     for _ in range(200):
         frame = as_bytes(reader.receive())
         assert len(set(frame)) == 1
         assert len(frame) == 3
-        found.append(frame[0][0])
+        senders.append(frame[0][0])
     for thread in threads:
         thread.join()
-    assert sorted(found) == sorted(list(range(4)) * 50)
+    assert sorted(senders) == sorted(list(range(4)) * 50)
 
 
 def test_more_buffers_than_one_system_call_takes(pipe):
@@ -129,19 +133,20 @@ def test_many_small_frames_and_large_ones_between_them_come_from_one_read(pipe):
     read, write = pipe
     os.set_blocking(write, False)
     os.set_blocking(read, False)
-    writer, reader = FrameWriter(write), FrameReader(read)
+    writer = FrameWriter(write)
+    reader = FrameReader(read)
     sent = [[os.urandom(n % 40)] * (n % 4) for n in range(2000)]
     sent[700] = [os.urandom(10), os.urandom(300_000), b"", os.urandom(70_000)]
     for frame in sent:
         writer.send(frame)
-    got = []
-    while len(got) < len(sent):
+    received = []
+    while len(received) < len(sent):
         frame = reader.receive()
         if frame is None:
             writer.flush()
         else:
-            got.append(as_bytes(frame))
-    assert got == sent
+            received.append(as_bytes(frame))
+    assert received == sent
 
 
 @pytest.mark.parametrize("cut", range(1, 53, 7))
@@ -176,19 +181,23 @@ class Interrupt(BaseException):
     pass
 
 
-def test_interrupts_at_any_moment_lose_no_count_of_what_was_written(pipe):
+def test_interrupts_never_cut_or_repeat_a_frame(pipe):
     """Ctrl-C may come in the middle of a send, and a frame that was cut or repeated would spoil all after it."""
     read, write = pipe
     os.set_blocking(write, False)
     os.set_blocking(read, False)
-    writer, reader, found, interrupts = FrameWriter(write), FrameReader(read), [], 0
+    writer = FrameWriter(write)
+    reader = FrameReader(read)
+    frames = []
+    interrupts = 0
 
     def interrupt(*_):
         if armed:  # an alarm may come late
             raise Interrupt
 
     armed = False
-    handler, timer = signal.signal(signal.SIGALRM, interrupt), signal.setitimer(signal.ITIMER_REAL, 0)
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    timer = signal.setitimer(signal.ITIMER_REAL, 0)
     gc.disable()  # an error raised in another library's callback of the collector would only be printed
     try:
         for number in range(4000):
@@ -196,7 +205,7 @@ def test_interrupts_at_any_moment_lose_no_count_of_what_was_written(pipe):
                 armed = True
                 signal.setitimer(signal.ITIMER_REAL, 2e-6 * (1 + number % 25))
                 writer.send([bytes([number % 251]) * 700] * 2)
-                for _ in range(20_000):  # until the alarm; Python may swallow one, in a finalizer say
+                for _ in range(20_000):  # until the alarm; Python may swallow one, in a finalizer for example
                     pass
                 armed = False
             except Interrupt:
@@ -204,7 +213,7 @@ def test_interrupts_at_any_moment_lose_no_count_of_what_was_written(pipe):
             armed = False
             signal.setitimer(signal.ITIMER_REAL, 0)
             while (frame := reader.receive()) is not None:
-                found.append(frame)
+                frames.append(frame)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         gc.enable()
@@ -216,8 +225,8 @@ def test_interrupts_at_any_moment_lose_no_count_of_what_was_written(pipe):
         writer.flush()
         is_written = not writer.waiting
         while (frame := reader.receive()) is not None:
-            found.append(frame)
+            frames.append(frame)
     assert interrupts > 1000
-    assert as_bytes(found.pop()) == [b"the end", b""]
-    assert len(found) > 1000
-    assert all(len(set(bytes(frame[0]) + bytes(frame[1]))) == 1 for frame in found)
+    assert as_bytes(frames.pop()) == [b"the end", b""]
+    assert len(frames) > 1000
+    assert all(len(set(bytes(frame[0]) + bytes(frame[1]))) == 1 for frame in frames)

@@ -1,4 +1,4 @@
-"""A worker process's connection: what comes in from its own pipe and the shared queue, and what wakes it."""
+"""A worker process's connection: its own pipe, the shared queue and the pipe that wakes it."""
 
 from __future__ import annotations
 
@@ -78,20 +78,20 @@ def frame_of(number):
     return [pack_message(Message(Kind.TASK, 0, number)), *pack_task(Task([number]))]
 
 
-def test_it_takes_tasks_of_its_own_and_shared_ones_until_it_is_to_stop(ends):
+def test_link_receives_own_and_shared_tasks_until_stop(ends):
     ends.queue.put(pack_frame(frame_of(1)))
     ends.tasks.send(frame_of(2))
-    found = [ends.link.receive() for _ in range(2)]
-    assert {message.number: unpack_task(frame).index for message, frame in found} == {1: [1], 2: [2]}
+    received = [ends.link.receive() for _ in range(2)]
+    assert {message.number: unpack_task(frame).index for message, frame in received} == {1: [1], 2: [2]}
     ends.tasks.send(frame_of(3))
     ends.link._stop()
     assert ends.link.receive() is None
 
 
 @pytest.mark.parametrize("source", ["shared", "own", "stop"])
-def test_it_waits_until_something_comes(ends, source):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(ends.link.receive()))
+def test_link_waits_for_the_next_message(ends, source):
+    received = []
+    thread = threading.Thread(target=lambda: received.append(ends.link.receive()))
     thread.start()
     ends.listener.start()
     thread.join(0.1)
@@ -104,16 +104,18 @@ def test_it_waits_until_something_comes(ends, source):
         ends.control.send([pack_message(Message(Kind.STOP))])
     thread.join(10)
     assert not thread.is_alive()
-    assert [None if item is None else item[0].number for item in found] == [None if source == "stop" else 4]
+    assert [None if item is None else item[0].number for item in received] == [
+        None if source == "stop" else 4
+    ]
 
 
-def test_it_ends_with_the_other_end_of_its_pipe(ends):
+def test_link_ends_when_its_pipe_is_closed(ends):
     ends.close_tasks()
     assert ends.link.receive() is None
 
 
-def test_the_end_of_an_epoch_arrives_while_a_sample_is_made(ends):
-    """That is, without `receive`."""
+def test_end_of_epoch_arrives_without_receive(ends):
+    """A worker does not call `receive` while it makes a sample."""
     ends.listener.start()
     ends.control.send([pack_message(Message(Kind.END_EPOCH, 3))])
     ends.control.send([pack_message(Message(Kind.STOP))])

@@ -72,25 +72,26 @@ def task(*indices):
 
 
 def results(backend, epoch, count):
-    """Return the next results of an epoch, when they are there."""
-    found, deadline = [], time.monotonic() + 20
-    while len(found) < count:
+    """Wait for the next results of an epoch."""
+    taken_results = []
+    deadline = time.monotonic() + 20
+    while len(taken_results) < count:
         assert time.monotonic() < deadline
         results = backend.poll(epoch, 1.0)
-        found += results
+        taken_results += results
         results.clear()
-    return found
+    return taken_results
 
 
-def made(backend, epoch, number, *indices):
-    """Return the result of a task that is given to the worker."""
+def make(backend, epoch, number, *indices):
+    """Give the worker a task and return its result."""
     backend.submit(epoch, number, task(*indices), None)
     (result,) = results(backend, epoch, 1)
     return result
 
 
 def free_slots(backend):
-    """Return the slots that wait for another batch."""
+    """Return the numbers of unused slots."""
     return sorted(backend._slots._free)
 
 
@@ -103,7 +104,7 @@ def test_a_batch_goes_to_a_slot_of_its_own_until_its_tensors_die(backend, epoch)
     assert [float(batch.mean()) for batch in batches] == [0, 1, 2]
     del batches[1]
     assert free_slots(backend) == [1]
-    batches.append(backend.open(made(backend, epoch, 3, 9)))
+    batches.append(backend.open(make(backend, epoch, 3, 9)))
     assert free_slots(backend) == []
     assert [float(batch.mean()) for batch in batches] == [0, 2, 9]
 
@@ -123,7 +124,7 @@ def test_a_slot_is_kept_until_its_batch_is_answered_opened_and_let_go(backend, e
 
 
 def test_an_error_gives_its_slot_back(backend, epoch):
-    result = made(backend, epoch, 0, -1)
+    result = make(backend, epoch, 0, -1)
     assert result.kind is Kind.ERROR
     assert free_slots(backend) == [0]
     with pytest.raises(ValueError, match="index -1"):
@@ -146,13 +147,13 @@ def test_the_end_of_a_stream_gives_its_slot_back():
         backend.close()
 
 
-def test_what_a_dropped_epoch_had_given_out_gives_its_slots_back(backend, epoch):
-    """Whether the worker makes it all the same or passes over it."""
+def test_dropped_epoch_gives_its_slots_back(backend, epoch):
+    """Whether the worker makes or skips its batches."""
     for number in range(6):
         backend.submit(epoch, number, task(number), None)
     backend.close_epoch(epoch)
     other = backend.open_epoch(iterate=False)
-    result = made(backend, other, 0, 8)
+    result = make(backend, other, 0, 8)
     assert float(backend.open(result).mean()) == 8
     del result
     assert backend._in_flight == {}
@@ -168,19 +169,19 @@ def test_batches_of_two_epochs_with_the_same_number_are_not_mixed_up(backend, ep
     assert [float(backend.open(result).mean()) for result in (first, second)] == [1, 2]
 
 
-def test_a_result_that_nobody_opens_gives_its_slot_back(backend, epoch):
-    result = made(backend, epoch, 0, 1)
+def test_unopened_result_gives_its_slot_back(backend, epoch):
+    result = make(backend, epoch, 0, 1)
     assert free_slots(backend) == []
     del result
     assert free_slots(backend) == [0]
 
 
 def test_a_task_that_cannot_be_sent_takes_no_slot(backend, epoch):
-    with pytest.raises(Exception, match=r"pickle|local") as kept:  # with its frames, as a scheduler keeps it
+    with pytest.raises(Exception, match=r"pickle|local") as error:  # keeps its frames, as the scheduler does
         backend.submit(epoch, 0, Task([lambda: None]), None)
     assert backend._in_flight == {}
     assert free_slots(backend) == []
-    del kept
+    del error
 
 
 def test_a_task_too_large_for_the_queue_goes_by_the_workers_own_pipe(backend, epoch):
@@ -193,7 +194,7 @@ def test_without_slots_results_come_along(monkeypatch):
     monkeypatch.setattr("lit_loader.engine.processes.open_slots", lambda page_lock: None)
     backend = backend_of()
     try:
-        result = made(backend, backend.open_epoch(iterate=False), 0, 3)
+        result = make(backend, backend.open_epoch(iterate=False), 0, 3)
         assert result.payload[1] is None
         assert float(backend.open(result).mean()) == 3
     finally:
@@ -209,11 +210,11 @@ def test_when_slots_run_out_a_batch_comes_along(backend, epoch, monkeypatch):
     assert along.payload[1] is None
     assert [float(backend.open(result).mean()) for result in (in_slot, along)] == [0, 1]
     del in_slot, along
-    assert made(backend, epoch, 2, 5).payload[1].number == 0
+    assert make(backend, epoch, 2, 5).payload[1].number == 0
 
 
-def test_a_closed_backend_lets_go_of_all_and_leaves_what_is_held(backend, epoch):
-    batch = backend.open(made(backend, epoch, 0, 4))
+def test_closed_backend_releases_everything_but_delivered_batches(backend, epoch):
+    batch = backend.open(make(backend, epoch, 0, 4))
     backend.submit(epoch, 1, task(5), None)
     backend.close()
     assert backend._in_flight == {}
@@ -229,11 +230,11 @@ def test_an_epoch_that_is_polled_after_its_end_counts_as_ended():
     try:
         for _ in range(3):
             epoch = backend.open_epoch(iterate=False)
-            assert float(backend.open(made(backend, epoch, 0, 1)).mean()) == 1
+            assert float(backend.open(make(backend, epoch, 0, 1)).mean()) == 1
             backend._workers[0].process.kill()
             backend._workers[0].process.join()
             with pytest.warns(WorkerRestartWarning, match="restart 1 of max_worker_restarts=1"):
-                assert float(backend.open(made(backend, epoch, 1, 2)).mean()) == 2
+                assert float(backend.open(make(backend, epoch, 1, 2)).mean()) == 2
             backend.close_epoch(epoch)
             assert not backend.poll(epoch, 0.0)
     finally:

@@ -1,4 +1,4 @@
-"""What a dead worker took with it is found out exactly, whatever the order of events."""
+"""The lost tasks of a dead worker are found exactly, in any order of events."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from lit_loader.engine.recovery import Recovery
 from lit_loader.errors import WorkerRestartWarning
 
 
-def test_what_nobody_answered_when_all_have_reported_was_lost():
-    recovery, in_flight = Recovery(3), [1, 2, 3]
+def test_suspects_without_a_result_after_all_reports_are_lost():
+    recovery = Recovery(3)
+    in_flight = [1, 2, 3]
     this_round = recovery.begin_round({1, 2}, survivors=[0, 2])
     assert recovery.take_lost(in_flight) == []
     in_flight.remove(1)
     recovery.report(0, this_round)
     assert recovery.take_lost(in_flight) == []
-    in_flight.append(4)  # cannot be lost: it was given out later
+    in_flight.append(4)  # cannot be lost, because it was sent later
     recovery.report(2, this_round)
     assert recovery.take_lost(in_flight) == [2]
     assert recovery.take_lost(in_flight) == []
 
 
-def test_the_last_worker_leaves_nobody_to_ask():
+def test_without_survivors_all_suspects_are_lost():
     recovery = Recovery(3)
     recovery.begin_round({6, 5}, survivors=[])
     assert recovery.take_lost([5, 6]) == [5, 6]
@@ -39,7 +40,7 @@ def test_a_report_of_an_earlier_round_does_not_count():
     assert recovery.take_lost([0, 1]) == [0, 1]
 
 
-def test_only_while_a_task_may_be_lost_is_a_report_waited_for():
+def test_reports_are_awaited_only_while_there_are_suspects():
     recovery = Recovery(3)
     assert not recovery.unreported
     recovery.begin_round({0}, survivors=[0, 2])
@@ -48,7 +49,7 @@ def test_only_while_a_task_may_be_lost_is_a_report_waited_for():
     assert not recovery.unreported
 
 
-def test_each_restart_is_warned_of_though_warnings_are_errors():
+def test_each_restart_warns_even_if_warnings_are_errors():
     recovery = Recovery(3)
     for worker in range(2):
         recovery.note_restart(worker, 100 + worker, "exit code 7")
@@ -60,19 +61,23 @@ def test_each_restart_is_warned_of_though_warnings_are_errors():
     recovery.warn()
 
 
-def test_random_deaths_lose_nothing_and_give_nothing_out_twice():
+def test_random_deaths_lose_and_repeat_no_task():
     """A model of workers that take, answer and die; every task is answered once, whatever happens."""
     for seed in range(300):
         draw = random.Random(seed)
-        recovery, in_flight, queue = Recovery(3), {}, []
-        num_workers, total = draw.randint(1, 4), 30
-        hands = [None] * num_workers  # each worker's task
-        mail = [[] for _ in range(num_workers)]  # rounds it is asked to report in
-        wire = []  # what is on its way to the main process, in order for each worker
-        answered, sent = [], 0
+        recovery = Recovery(3)
+        in_flight = {}
+        queue = []
+        num_workers = draw.randint(1, 4)
+        total = 30
+        hands = [None] * num_workers  # the task of each worker
+        mail = [[] for _ in range(num_workers)]  # the rounds in which it must report
+        wire = []  # messages on their way to the main process, in order for each worker
+        answered = []
+        sent = 0
 
-        def arrive(worker, what, number, answered=answered, in_flight=in_flight, recovery=recovery):
-            if what == "report":
+        def arrive(worker, kind, number, answered=answered, in_flight=in_flight, recovery=recovery):
+            if kind == "report":
                 recovery.report(worker, number)
                 return
             assert number not in answered
@@ -98,14 +103,16 @@ def test_random_deaths_lose_nothing_and_give_nothing_out_twice():
                     hands[worker] = queue.pop(0)
             elif step < 0.9 and wire:
                 arrive(*wire.pop(0))
-            elif step > 0.97:  # it dies; what it had sent arrives before its death is noticed
-                for one in [one for one in wire if one[0] == worker]:
-                    arrive(*one)
-                wire = [one for one in wire if one[0] != worker]
-                hands[worker], mail[worker] = None, []
-                living = [other for other in range(num_workers) if other != worker]
-                this_round = recovery.begin_round(set(in_flight).difference(queue), survivors=living)
-                for other in living:
-                    mail[other].append(this_round)
+            elif step > 0.97:
+                # The worker dies. Its messages arrive before its death is noticed.
+                for message in [message for message in wire if message[0] == worker]:
+                    arrive(*message)
+                wire = [message for message in wire if message[0] != worker]
+                hands[worker] = None
+                mail[worker] = []
+                survivors = [survivor for survivor in range(num_workers) if survivor != worker]
+                this_round = recovery.begin_round(set(in_flight).difference(queue), survivors=survivors)
+                for survivor in survivors:
+                    mail[survivor].append(this_round)
             queue.extend(recovery.take_lost(in_flight))
         assert sorted(answered) == list(range(total))

@@ -1,4 +1,4 @@
-"""A scheduler over a backend whose every step the test decides: order, bounds, errors, ends."""
+"""A scheduler over a backend that the test controls: order, bounds, errors, ends."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.engine.fake_backend import FakeBackend, batch, numbers, plan, rest, s
 
 
 class TestForAnyWorker:
-    def test_as_many_tasks_are_in_flight_as_are_allowed(self):
+    def test_tasks_in_flight_reach_the_limit(self):
         backend = FakeBackend(2)
         scheduler = schedule(backend, plan(20), ahead=8)
         assert numbers(backend) == list(range(8))
         assert scheduler.next_batch() == batch(0)
         assert len(numbers(backend)) == 8
 
-    def test_batches_that_are_made_and_not_delivered_count_too(self):
+    def test_finished_batches_count_as_in_flight(self):
         backend = FakeBackend(2)
         scheduler = schedule(backend, plan(20), ahead=8)
         for _ in range(8):
@@ -34,35 +34,36 @@ class TestForAnyWorker:
         schedule(backend, plan(20))
         assert {submitted.worker for submitted in backend.tasks} == {None}
 
-    def test_in_order_whichever_is_done_first(self):
+    def test_batches_are_in_order_whichever_is_finished_first(self):
         backend = FakeBackend()
         scheduler = schedule(backend, plan(5))
         for at in (4, 2, 0, 1, 0):
             backend.do(at)
         assert rest(scheduler) == [batch(n) for n in range(5)]
 
-    def test_out_of_order_by_arrival(self):
+    def test_batches_out_of_order_come_by_arrival(self):
         backend = FakeBackend()
         scheduler = schedule(backend, plan(5), in_order=False)
         for at in (4, 2, 0, 1, 0):
             backend.do(at)
         assert rest(scheduler) == [batch(n) for n in (4, 2, 0, 3, 1)]
 
-    def test_a_consumer_in_order_waits_for_its_next_batch_and_another_for_any(self):
+    def test_consumer_in_order_waits_for_next_batch_and_out_of_order_for_any(self):
         for in_order, expected in ((True, [0, 1, 2]), (False, [None] * 3)):
-            backend, wanted = FakeBackend(), []
+            backend = FakeBackend()
+            awaited = []
             scheduler = schedule(backend, plan(3), in_order=in_order)
             poll = backend.poll
 
-            def noting(epoch, timeout_s, number, poll=poll, wanted=wanted):
-                wanted.append(number)
+            def noting(epoch, timeout_s, number, poll=poll, awaited=awaited):
+                awaited.append(number)
                 return poll(epoch, timeout_s, number)
 
             backend.poll = noting
             assert len(rest(scheduler)) == 3
-            assert wanted == expected
+            assert awaited == expected
 
-    def test_polling_tells_whether_the_next_batch_is_there(self):
+    def test_poll_is_true_when_the_next_batch_is_finished(self):
         backend = FakeBackend()
         scheduler = schedule(backend, plan(2))
         assert not scheduler.poll()
@@ -73,7 +74,7 @@ class TestForAnyWorker:
         assert rest(scheduler) == [batch(0), batch(1)]
         assert scheduler.poll()
 
-    def test_an_error_is_raised_in_its_batchs_turn_and_iteration_goes_on(self):
+    def test_error_is_raised_in_place_of_its_batch_and_iteration_continues(self):
         for order in ((0, 0, 0), (2, 1, 0), (1, 0, 0)):
             backend = FakeBackend(3, bad={6: KeyError("of the second")})
             scheduler = schedule(backend, plan(3))
@@ -84,7 +85,7 @@ class TestForAnyWorker:
                 scheduler.next_batch()
             assert rest(scheduler) == [batch(2)]
 
-    def test_a_result_that_comes_twice_counts_once(self):
+    def test_duplicate_result_counts_once(self):
         backend = FakeBackend(2)
         scheduler = schedule(backend, plan(2))
         backend.tasks.insert(0, backend.tasks[0])
@@ -97,15 +98,15 @@ class TestForAnyWorker:
         tasks = list(plan(4))
         tasks[1] = Task([0, 1, 2, "unpicklable"], BatchKey(0, 0, 1, first=4))
         scheduler = schedule(FakeBackend(), tasks, in_order=in_order)
-        found = []
-        while len(found) < 4:
+        outcomes = []
+        while len(outcomes) < 4:
             try:
-                found.append(scheduler.next_batch()[-1])
+                outcomes.append(scheduler.next_batch()[-1])
             except TypeError as error:
-                found.append(str(error))
-        assert sorted(map(str, found)) == ["11", "15", "3", "cannot pickle"]
+                outcomes.append(str(error))
+        assert sorted(map(str, outcomes)) == ["11", "15", "3", "cannot pickle"]
         if in_order:
-            assert found == [3, "cannot pickle", 11, 15]
+            assert outcomes == [3, "cannot pickle", 11, 15]
         with pytest.raises(EndOfEpoch):
             scheduler.next_batch()
 
@@ -121,7 +122,7 @@ class TestForAnyWorker:
         with pytest.raises(EndOfEpoch):
             scheduler.next_batch()
 
-    def test_dead_workers_raise_though_batches_lie_ready_and_again(self):
+    def test_dead_workers_raise_again_and_again_even_with_finished_batches(self):
         backend = FakeBackend()
         scheduler = schedule(backend, plan(9))
         backend.do()
@@ -130,7 +131,7 @@ class TestForAnyWorker:
             with pytest.raises(OSError, match="died"):
                 scheduler.next_batch()
 
-    def test_an_epoch_whose_batches_are_all_delivered_ends_though_its_workers_died(self):
+    def test_epoch_ends_normally_if_workers_die_after_the_last_batch(self):
         backend = FakeBackend()
         scheduler = schedule(backend, plan(1))
         scheduler.next_batch()
@@ -145,7 +146,7 @@ class TestForAnyWorker:
         with pytest.raises(RuntimeError, match="closed"):
             scheduler.claim()
 
-    def test_it_serves_one_iterator(self):
+    def test_scheduler_can_be_claimed_only_once(self):
         scheduler = schedule(FakeBackend(), plan(3), claim=False)
         assert scheduler.claim()
         assert not scheduler.claim()
@@ -163,28 +164,30 @@ class TestForAnyWorker:
         assert len(rest(schedule(backend, plan(3), owns_backend=True))) == 3
         assert backend.closed
 
-    def test_an_iterable_dataset_is_iterated_at_once_if_it_is_to_be(self):
+    def test_iterable_dataset_is_iterated_at_once_on_request(self):
         backend = FakeBackend()
         schedule(backend, plan(1))
         schedule(backend, plan(1), iterate=True)
         assert backend.iterated == [1]
 
-    def test_a_batch_that_does_not_come_in_time_may_still_come(self):
+    def test_batch_may_arrive_after_a_timeout(self):
         backend = FakeBackend()
         scheduler = schedule(backend, plan(1), timeout_s=0.01)
-        do, backend.do = backend.do, lambda: None
+        do = backend.do
+        backend.do = lambda: None
         with pytest.raises(BatchTimeoutError, match=r"timed out after 0.01 seconds"):
             scheduler.next_batch()
         backend.do = do
         assert rest(scheduler) == [batch(0)]
 
-    def test_the_time_counts_from_the_last_result(self, monkeypatch):
+    def test_timeout_counts_from_the_last_result(self, monkeypatch):
         """Batches that come out of order, each in time, keep an epoch alive whose next batch takes long."""
         now = [0.0]
         monkeypatch.setattr("time.monotonic", lambda: now[0])
         backend = FakeBackend()
         scheduler = schedule(backend, plan(4), timeout_s=10)
-        do, times = backend.do, iter([9, 9, 9, 9])
+        do = backend.do
+        times = iter([9, 9, 9, 9])
 
         def slowly():
             now[0] += next(times)
@@ -195,16 +198,20 @@ class TestForAnyWorker:
 
 
 class TestClosing:
-    def test_it_wakes_a_consumer_that_waits_and_ends_its_epoch(self):
-        backend, waiting, closed = FakeBackend(), threading.Event(), threading.Event()
+    def test_close_wakes_a_waiting_consumer_and_ends_its_epoch(self):
+        backend = FakeBackend()
+        waiting = threading.Event()
+        closed = threading.Event()
 
-        def poll(epoch, timeout_s, wanted):
+        def poll(epoch, timeout_s, number):
             waiting.set()
             assert closed.wait(10)
             return []
 
-        backend.poll, backend.close_epoch = poll, lambda epoch: closed.set()
-        scheduler, seen = schedule(backend, plan(3)), []
+        backend.poll = poll
+        backend.close_epoch = lambda epoch: closed.set()
+        scheduler = schedule(backend, plan(3))
+        seen = []
         thread = threading.Thread(target=lambda: seen.append(rest(scheduler)))
         thread.start()
         assert waiting.wait(10)
@@ -212,30 +219,32 @@ class TestClosing:
         thread.join(10)
         assert seen == [[]]
 
-    def test_it_takes_no_lock(self):
+    def test_close_takes_no_lock(self):
         """Finalizers run it in the middle of anything; another thread may hold the lock for long."""
         backend = FakeBackend()
         scheduler = schedule(backend, plan(3))
-        held, release = threading.Event(), threading.Event()
+        locked = threading.Event()
+        release = threading.Event()
 
         def hold():
             with scheduler._lock:
-                held.set()
+                locked.set()
                 release.wait(10)
 
-        holder, closer = threading.Thread(target=hold), threading.Thread(target=scheduler.close)
+        holder = threading.Thread(target=hold)
+        closer = threading.Thread(target=scheduler.close)
         holder.start()
-        held.wait(10)
+        locked.wait(10)
         closer.start()
         closer.join(5)
-        done = not closer.is_alive()
+        closed = not closer.is_alive()
         release.set()
         holder.join()
         closer.join()
-        assert done
+        assert closed
         assert backend.ended == [0]
 
-    def test_results_that_come_later_are_dropped(self):
+    def test_results_after_close_are_dropped(self):
         backend = FakeBackend()
         scheduler = schedule(backend, plan(3))
         scheduler.close()
@@ -244,34 +253,34 @@ class TestClosing:
         assert rest(scheduler) == []
 
     @pytest.mark.parametrize("kind", [Kind.RESULT, Kind.STREAM_ENDED])
-    def test_while_a_result_is_taken_in_it_is_no_error(self, kind):
+    def test_close_during_the_receipt_of_a_result_raises_nothing(self, kind):
         """The finalizer of an iterator, in another thread or in the middle of this one's step."""
         backend = FakeBackend()
         scheduler = schedule(backend, plan(3), dealing="turns")
 
         class Closing(dict):
             def __contains__(self, number):
-                found = super().__contains__(number)
+                is_member = super().__contains__(number)
                 scheduler.close()
-                return found
+                return is_member
 
             def pop(self, *arguments):
-                found = super().pop(*arguments)
+                item = super().pop(*arguments)
                 scheduler.close()
-                return found
+                return item
 
         poll = backend.poll
 
-        def poll_and_close(epoch, timeout_s, wanted):
+        def poll_and_close(epoch, timeout_s, number):
             backend.do(kind=kind)
             scheduler._in_flight = Closing(scheduler._in_flight)
-            return poll(epoch, timeout_s, wanted)
+            return poll(epoch, timeout_s, number)
 
         backend.poll = poll_and_close
         assert rest(scheduler) in ([], [batch(0)])  # as if it had been closed before, or after
         assert backend.ended
 
-    def test_while_a_task_is_planned_it_leaves_nothing_to_wait_for(self):
+    def test_close_during_planning_leaves_nothing_to_wait_for(self):
         backend = FakeBackend()
 
         def closing():
@@ -284,10 +293,11 @@ class TestClosing:
         assert scheduler.poll()
         assert rest(scheduler) == []
 
-    def test_a_fork_is_refused_without_the_lock(self):
+    def test_fork_is_refused_without_taking_the_lock(self):
         backend = FakeBackend()
         scheduler = schedule(backend, plan(3))
-        backend.is_own_process, scheduler._lock = False, None  # to take it would fail
+        backend.is_own_process = False
+        scheduler._lock = None  # taking it would fail
         with pytest.raises(RuntimeError, match="of another process"):
             scheduler.next_batch()
         assert scheduler.poll()
@@ -295,7 +305,7 @@ class TestClosing:
 
 
 class TestForOneWorkerEach:
-    def test_in_turns_the_worker_of_a_batch_is_its_number(self):
+    def test_in_turns_batch_number_decides_the_worker(self):
         backend = FakeBackend(3)
         scheduler = schedule(backend, plan(12), dealing="turns")
         assert [submitted.worker for submitted in backend.tasks] == [0, 1, 2] * 3
@@ -303,12 +313,12 @@ class TestForOneWorkerEach:
         backend.do(4)
         assert len(rest(scheduler)) == 12
 
-    def test_the_first_in_turn_may_be_any(self):
+    def test_turns_may_start_at_any_worker(self):
         backend = FakeBackend(3)
         schedule(backend, plan(4), dealing="turns", turn=2)
         assert [submitted.worker for submitted in backend.tasks] == [2, 0, 1, 2]
 
-    def test_the_least_busy_takes_the_next(self):
+    def test_least_busy_worker_takes_the_next_task(self):
         backend = FakeBackend(3)
         scheduler = schedule(backend, plan(12), ahead=6, dealing="least_busy", in_order=False)
         assert [submitted.worker for submitted in backend.tasks] == [0, 1, 2] * 2
@@ -316,7 +326,7 @@ class TestForOneWorkerEach:
         assert scheduler.next_batch() == batch(1)
         assert backend.tasks[-1].worker == 1
 
-    def test_a_worker_at_its_end_gets_no_more_and_the_others_do_what_it_leaves(self):
+    def test_worker_at_the_end_of_its_stream_leaves_its_tasks_to_others(self):
         backend = FakeBackend(2)
         scheduler = schedule(backend, plan(8), ahead=4, dealing="turns")
         backend.do(0, kind=Kind.STREAM_ENDED)
@@ -331,7 +341,7 @@ class TestForOneWorkerEach:
             scheduler.next_batch()
         assert rest(scheduler) == [(2,)]
 
-    def test_when_all_have_ended_so_has_the_epoch(self):
+    def test_epoch_ends_when_all_streams_have_ended(self):
         backend = FakeBackend(2)
 
         def endless():
@@ -348,7 +358,7 @@ class TestForOneWorkerEach:
 class TestInTheMiddleOfABatch:
     """Ctrl-C, or a signal handler that asks for a batch."""
 
-    def test_ctrl_c_in_the_sampler_does_not_lose_the_batch_that_was_to_be_delivered(self):
+    def test_ctrl_c_in_the_sampler_does_not_lose_the_next_batch(self):
         interrupts = [KeyboardInterrupt()]
 
         def tasks():
@@ -364,14 +374,15 @@ class TestInTheMiddleOfABatch:
         assert scheduler.next_batch() == batch(0)
         assert scheduler.next_batch() == batch(1)
 
-    def test_ctrl_c_before_a_task_is_sent_is_an_error_in_its_place_and_not_a_wait_for_ever(self):
+    def test_ctrl_c_before_a_task_is_sent_is_an_error_in_its_place(self):
         class Interrupted(list):
             def __len__(self):
                 raise KeyboardInterrupt
 
         backend = FakeBackend(1)
         scheduler = schedule(backend, plan(6), ahead=2, dealing="turns")
-        busy, scheduler._busy = scheduler._busy, Interrupted(scheduler._busy)
+        busy = scheduler._busy
+        scheduler._busy = Interrupted(busy)
         scheduler._choose_worker = lambda: 0
         with pytest.raises(KeyboardInterrupt):
             scheduler.next_batch()
@@ -381,8 +392,9 @@ class TestInTheMiddleOfABatch:
         with pytest.raises(RuntimeError, match="interrupted"):
             scheduler.next_batch()
 
-    def test_results_are_kept_when_a_handler_takes_a_batch_while_they_are_received(self):
-        backend, found = FakeBackend(), []
+    def test_signal_handler_that_takes_a_batch_during_receipt_loses_no_result(self):
+        backend = FakeBackend()
+        batches = []
         scheduler = schedule(backend, plan(6), ahead=3)
         for at in (1, 0, 0):  # the first one received is not the one that the handler gets
             backend.do(at)
@@ -391,8 +403,8 @@ class TestInTheMiddleOfABatch:
         def interrupted(result):
             receive(result)
             scheduler._receive = receive  # the handler is not interrupted itself
-            found.append(scheduler.next_batch())
+            batches.append(scheduler.next_batch())
 
         scheduler._receive = interrupted
-        found.append(scheduler.next_batch())
-        assert found + rest(scheduler) == [batch(n) for n in range(6)]
+        batches.append(scheduler.next_batch())
+        assert batches + rest(scheduler) == [batch(n) for n in range(6)]

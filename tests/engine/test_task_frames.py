@@ -1,4 +1,4 @@
-"""What is packed is unpacked as it was."""
+"""Packed messages and tasks are unpacked unchanged."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def sent(task):
     )
 )
 def test_messages(message):
-    found = unpack_message(pack_message(message))
-    assert found == message
-    assert type(found.kind) is Kind
+    received = unpack_message(pack_message(message))
+    assert received == message
+    assert type(received.kind) is Kind
 
 
 @given(buffers=st.lists(st.binary(max_size=100), max_size=5))
@@ -51,15 +51,15 @@ def test_frames(buffers):
 )
 def test_tasks(index, key, number, spares, places):
     task = Task(index, key, number, spares, places)
-    found = sent(task)
-    assert found == task
-    assert type(found) is Task
-    assert key is None or type(found.key) is BatchKey
+    received = sent(task)
+    assert received == task
+    assert type(received) is Task
+    assert key is None or type(received.key) is BatchKey
 
 
 def test_an_index_may_be_a_tensor():
-    found = sent(Task(torch.arange(2000)))
-    assert torch.equal(found.index, torch.arange(2000))
+    received = sent(Task(torch.arange(2000)))
+    assert torch.equal(received.index, torch.arange(2000))
 
 
 def test_an_index_that_cannot_be_pickled_raises():

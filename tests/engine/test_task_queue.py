@@ -25,30 +25,30 @@ def test_messages_stay_apart_and_in_order(queue):
     assert take(queue.theirs) is None
 
 
-def test_what_the_socket_does_not_take_waits_in_order(queue):
-    """Many small tasks: prefetch_factor=1000, say."""
+def test_messages_beyond_the_sockets_capacity_wait_in_order(queue):
+    """Many small tasks, as with prefetch_factor=1000."""
     messages = [f"task {n}".encode() * 20 for n in range(20_000)]
     for message in messages:
         queue.put(message)
     assert queue.waiting
-    found = []
-    while len(found) < len(messages):
+    received = []
+    while len(received) < len(messages):
         message = take(queue.theirs)
         if message is None:
             queue.flush()
         else:
-            found.append(message)
-    assert found == messages
+            received.append(message)
+    assert received == messages
     assert not queue.waiting
 
 
 def test_each_message_goes_to_exactly_one_taker(queue):
-    found: list[list[int]] = [[], [], []]
+    taken_by_thread: list[list[int]] = [[], [], []]
 
     def work(number):
         while (message := take(queue.theirs)) != b"end":
             if message is not None:
-                found[number].append(int(message))
+                taken_by_thread[number].append(int(message))
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
     for thread in threads:
@@ -61,9 +61,9 @@ def test_each_message_goes_to_exactly_one_taker(queue):
         queue.put(b"end")
     for thread in threads:
         thread.join()
-    assert sorted(number for part in found for number in part) == list(range(3000))
+    assert sorted(number for part in taken_by_thread for number in part) == list(range(3000))
 
 
-def test_putting_when_nobody_is_left_to_take_says_nothing(queue):
+def test_put_without_workers_raises_nothing(queue):
     queue.theirs.close()
-    queue.put(b"never read")  # no error: the backend notices the deaths by itself
+    queue.put(b"never read")  # no error, because the backend will notice the deaths

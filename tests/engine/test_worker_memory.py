@@ -1,4 +1,4 @@
-"""What a worker process does with its memory, seen from inside of one."""
+"""Memory of a worker process: frozen objects, freed images, shared memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lit_loader.engine import worker as engine_worker
 
 
 class Frozen(Dataset):
-    """How many objects garbage collections pass over."""
+    """Samples are the number of objects that garbage collection ignores."""
 
     def __len__(self):
         return 1
@@ -34,11 +34,12 @@ class Frozen(Dataset):
 
 
 def test_a_collection_in_a_worker_leaves_what_it_inherited_alone():
-    before = gc.get_freeze_count()
-    made = [[] for _ in range(10_000)]
+    num_frozen = gc.get_freeze_count()
+    objects = [[] for _ in range(10_000)]
     (count,) = DataLoader(Frozen(), num_workers=1, collate_fn=int_of)
-    assert count > before + len(made) // 2  # and what else is there, less what is freed meanwhile
-    assert gc.get_freeze_count() <= before  # nothing more is frozen here; of what was, some may be gone
+    assert count > num_frozen + len(objects) // 2
+    # Nothing more is frozen in this process.
+    assert gc.get_freeze_count() <= num_frozen
 
 
 def int_of(samples):
@@ -54,13 +55,13 @@ class Faults(Dataset):
     def __getitem__(self, index):
         for number in range(25):
             if number == 5:
-                before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+                faults_at_start = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             images = [torch.ones(3, 400, 800) for _ in range(6)]
             del images
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults_at_start
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the C library is told so on Linux alone")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has mallopt")
 def test_a_worker_keeps_the_memory_of_freed_images_for_the_next_ones():
     (faults,) = DataLoader(Faults(), num_workers=1, collate_fn=int_of)
     assert faults < 20 * 6 * 100  # an image has 938 pages
@@ -73,21 +74,21 @@ def test_a_worker_keeps_the_memory_of_freed_images_for_the_next_ones():
         ("MALLOC_MMAP_THRESHOLD_", "131072", False),
         ("MALLOC_TOP_PAD_", "0", False),
         ("GLIBC_TUNABLES", "glibc.rtld.nns=4:glibc.malloc.trim_threshold=131072", False),
-        ("MALLOC_ARENA_MAX", "2", True),  # says nothing of what is kept
+        ("MALLOC_ARENA_MAX", "2", True),  # not about freed memory
     ],
 )
-@pytest.mark.skipif(sys.platform != "linux", reason="the C library is told so on Linux alone")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has mallopt")
 def test_a_variable_of_glibcs_own_leaves_the_allocator_to_the_user(name, value, is_kept, monkeypatch):
-    told = []
-    libc = SimpleNamespace(mallopt=lambda *knob: told.append(knob))
+    calls = []
+    libc = SimpleNamespace(mallopt=lambda *knob: calls.append(knob))
     monkeypatch.setattr(engine_worker.ctypes, "CDLL", lambda _: libc)
     monkeypatch.setenv(name, value)
     engine_worker._keep_freed_memory()
-    assert bool(told) is is_kept
+    assert bool(calls) is is_kept
     monkeypatch.delenv(name)
-    told.clear()
+    calls.clear()
     engine_worker._keep_freed_memory()
-    assert len(told) == 2
+    assert len(calls) == 2
 
 
 def shares_of(samples):
@@ -95,12 +96,12 @@ def shares_of(samples):
 
 
 def test_default_collation_takes_no_shared_memory_in_a_worker_and_torchs_table_is_left_alone():
-    """Where the user's collate function calls it: torch's own does, as in torch's workers."""
+    """torch's own default collation, called by the user's collate function, does, as in torch's workers."""
     table = dict(torch_collate.default_collate_fn_map)
     dataset = [torch.zeros(3)] * 4
     assert list(DataLoader(dataset, 2, num_workers=1, collate_fn=shares_of)) == [(True, False)] * 2
-    (found,) = DataLoader(dataset, 4, num_workers=1, collate_fn=lambda _: is_torchs_table())
-    assert found
+    (is_unchanged,) = DataLoader(dataset, 4, num_workers=1, collate_fn=lambda _: is_torchs_table())
+    assert is_unchanged
     assert torch_collate.default_collate_fn_map == table
 
 
@@ -127,46 +128,44 @@ def by_torchs(samples):
     return torch_default_collate(samples)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells of Linux alone")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
 @pytest.mark.parametrize("by_pipe", [False, True], ids=["slots", "pipe"])
 @pytest.mark.parametrize("seed", [None, 0])
-def test_what_torchs_default_collation_stacked_in_its_own_shared_memory_arrives_and_leaves_nothing(
-    seed, by_pipe, monkeypatch
-):
+def test_batches_in_torchs_shared_memory_arrive_and_leave_nothing_behind(seed, by_pipe, monkeypatch):
     if by_pipe:
         monkeypatch.delattr(os, "memfd_create")
     with DataLoader(
         Images(), 4, num_workers=2, seed=seed, collate_fn=by_torchs, persistent_workers=True
     ) as loader:
-        kept = [batch for _ in range(3) for batch in loader]
-        this = psutil.Process()
-        pids = {str(process.pid) for process in (this, *this.children(recursive=True))}
-    # names of this process and of its workers, now that these have ended; others on the machine come and go
+        batches = [batch for _ in range(3) for batch in loader]
+        main_process = psutil.Process()
+        pids = {str(process.pid) for process in (main_process, *main_process.children(recursive=True))}
+    # Look only for names of this process and of its workers, which have ended: other processes have files there.
     assert not [name for name in os.listdir("/dev/shm") if pids & {*name.split("_")}]
-    for number, batch in enumerate(kept):
+    for number, batch in enumerate(batches):
         indices = torch.arange(4) + number % 20 * 4
         assert torch.equal(batch["index"], indices)
         assert torch.equal(batch["array"], indices[:, None].expand(4, 5))
         assert (batch["image"] == indices[:, None, None, None]).all()
-    counts = torch.cat([batch["descriptors"] for batch in kept])
-    assert counts.max() <= counts.min() + 30  # three a batch that waits to be sent; a leak would be 90
+    counts = torch.cat([batch["descriptors"] for batch in batches])
+    assert counts.max() <= counts.min() + 30  # three per batch that waits to be sent; a leak would be 90
 
 
 def note_at_the_end(file, _worker_id):
-    """Have the worker write, as it ends, how many objects its collector will never look at."""
+    """Let the worker write, at its end, the number of objects that its collector ignores."""
     util.Finalize(None, lambda: file.write_text(str(gc.get_freeze_count())), exitpriority=0)
 
 
 @pytest.mark.soak
 def test_a_spawned_workers_collector_frees_everything_as_it_ends(tmp_path):
-    """Or libraries print at its exit what was not freed."""
+    """Otherwise libraries print at its exit which objects were not freed."""
     note = partial(note_at_the_end, tmp_path / "frozen")
     list(DataLoader(range(2), num_workers=1, multiprocessing_context="spawn", worker_init_fn=note))
     assert (tmp_path / "frozen").read_text() == "0"
 
 
 def test_a_forked_workers_collector_leaves_what_it_inherited_alone_as_it_ends(tmp_path):
-    """Among it may be CUDA's objects, which a fork must not finalize."""
+    """A fork must not finalize CUDA's objects, for example."""
     note = partial(note_at_the_end, tmp_path / "frozen")
     list(DataLoader(range(2), num_workers=1, multiprocessing_context="fork", worker_init_fn=note))
     assert int((tmp_path / "frozen").read_text()) > 0
