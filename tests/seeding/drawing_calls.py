@@ -1,4 +1,4 @@
-"""Calls of torch that draw, by what is special about each."""
+"""Calls of torch that draw, each with a name for its special case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a thread's scope draws for a sample, and what a process draws for it."""
+"""Draws for a sample in the scope of a thread, and the draws of a process for the same sample."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ KEYS = EpochKeys(3, 1)
 
 
 def seeded(position, call):
-    """Return what is drawn with the default generator seeded for a position."""
+    """Call a function with the default generator seeded for a position."""
     torch.default_generator.manual_seed(KEYS.key(RngPurpose.SAMPLE, position).torch)
     return call()
 
 
 def scoped(position, call, scope=None):
-    """Return what is drawn at a position in a thread's scope."""
+    """Call a function in a thread's scope that is seeded for a position."""
     scope = scope or ThreadScope(0)
     with scope:
         scope.seed_for(KEYS, RngPurpose.SAMPLE, position)

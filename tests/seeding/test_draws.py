@@ -32,14 +32,14 @@ def test_every_torch_function_with_a_generator_has_a_handler():
 
 
 @pytest.fixture(autouse=True)
-def _without_a_key_afterwards():
+def _remove_key_afterwards():
     with preserved_generators():
         yield
 
 
 @pytest.mark.filterwarnings("ignore:Singular sample detected:UserWarning")  # of torch's Wishart
 @pytest.mark.parametrize("name", CALLS)
-def test_a_thread_draws_what_the_seeded_default_generator_would(name):
+def test_thread_draws_like_the_seeded_default_generator(name):
     call = CALLS[name]
     seeded = torch.default_generator.manual_seed(SEED).get_state()
     expected = call().detach()
@@ -48,18 +48,18 @@ def test_a_thread_draws_what_the_seeded_default_generator_would(name):
     scope = ThreadScope(0)
     with scope:
         scope.seed_for(KEYS, RngPurpose.SAMPLE, 0)
-        found = call().detach()
-    assert type(found) is type(expected)
-    assert found.dtype == expected.dtype
-    assert found.stride() == expected.stride()
-    assert torch.equal(found, expected)
+        drawn = call().detach()
+    assert type(drawn) is type(expected)
+    assert drawn.dtype == expected.dtype
+    assert drawn.stride() == expected.stride()
+    assert torch.equal(drawn, expected)
     assert torch.equal(torch.default_generator.get_state(), untouched)
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_our_own_draw_is_torchs_on_the_cpu_in_a_thread_and_elsewhere(device, dtype):
-    before = torch.get_default_dtype()
+def test_rand_draws_like_torch_on_the_cpu_in_threads_and_processes(device, dtype):
+    default_dtype = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
         torch.default_generator.manual_seed(SEED)
@@ -71,7 +71,7 @@ def test_our_own_draw_is_torchs_on_the_cpu_in_a_thread_and_elsewhere(device, dty
         with torch.device(device):
             elsewhere = [rand(), rand(1), rand(10, 4)]
     finally:
-        torch.set_default_dtype(before)
-    for found in (in_thread, elsewhere):
-        assert all(map(torch.equal, found, expected))
-        assert [one.dtype for one in found] == [dtype] * 3
+        torch.set_default_dtype(default_dtype)
+    for draws in (in_thread, elsewhere):
+        assert all(map(torch.equal, draws, expected))
+        assert [draw.dtype for draw in draws] == [dtype] * 3

@@ -1,4 +1,4 @@
-"""The generators that a whole process shares: seeded from keys, given back as they were."""
+"""The generators that a whole process shares: seeded from keys, and restored."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_seeding_decides_every_process_wide_generator():
         assert all(a != b for a, b in zip(draws(), first, strict=True))
 
 
-def test_the_generators_are_given_back_as_they_were():
+def test_generators_are_restored_after_an_error():
     torch.manual_seed(0), np.random.seed(0), random.seed(0)
     random.gauss(), np.random.standard_normal()  # each keeps a second normal for the next call
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
@@ -55,13 +55,13 @@ def test_the_generators_are_given_back_as_they_were():
     assert (draws(), random.gauss(), np.random.standard_normal()) == expected
 
 
-def test_a_sample_has_generators_of_its_own():
+def test_sample_rng_depends_on_epoch_and_position_alone():
     keys = EpochKeys(0, 0)
     with preserved_generators():
         seed_process(keys, RngPurpose.SAMPLE, 0)
         first = own()
         assert len(set(first)) == 3
-        assert own() != first  # asked again: the streams go on
+        assert own() != first  # the streams continue
         seed_process(keys, RngPurpose.SAMPLE, 0)
         assert own() == first
         seed_process(keys, RngPurpose.SAMPLE, 1)
@@ -79,19 +79,19 @@ def test_outside_of_a_loader_sample_rng_draws_its_seed_from_torch():
 
 
 @pytest.mark.parametrize("scoped", [False, True])
-def test_samples_inside_of_a_sample_leave_its_streams_where_they_were(scoped):
-    """A loader that a dataset iterates: what the sample draws after it does not depend on it."""
+def test_nested_samples_do_not_advance_the_streams_of_the_outer_one(scoped):
+    """A dataset may iterate a loader in a sample: the sample's later draws do not depend on it."""
 
     def sample(nested):
         (ThreadScope.seed_for if scoped else seed_process)(EpochKeys(0, 0), RngPurpose.SAMPLE, 0)
-        found = [torch.rand(1).item(), own()]
+        first_draws = [torch.rand(1).item(), own()]
         if nested:
             with preserved_generators():
                 seed_process(EpochKeys(5, 0), RngPurpose.SAMPLE, 0)
                 inside = torch.rand(1).item(), own()
-                assert inside[0] != found[0]
-                assert inside[1] != found[1]
-        return [*found, torch.rand(1).item(), own()]
+                assert inside[0] != first_draws[0]
+                assert inside[1] != first_draws[1]
+        return [*first_draws, torch.rand(1).item(), own()]
 
     with preserved_generators():
         if scoped:
@@ -105,8 +105,8 @@ def test_samples_inside_of_a_sample_leave_its_streams_where_they_were(scoped):
 def test_a_worker_is_seeded_as_torch_seeds_it(base, worker):
     with preserved_generators():
         assert seed_worker(base, worker) == base + worker
-        found = draws()
+        worker_draws = draws()
         torch.manual_seed(base + worker)
         random.seed(base + worker)
         np.random.seed(_generate_state(base, worker))
-        assert draws() == found
+        assert draws() == worker_draws

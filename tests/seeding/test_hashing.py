@@ -24,14 +24,14 @@ def test_parts_are_not_concatenated():
     assert len({key64("ab"), key64("a", "b"), key64("", "ab"), key64(97), key64("97"), key64(-97)}) == 6
 
 
-def test_the_keys_of_an_epoch_do_not_meet():
+def test_keys_of_different_purposes_epochs_and_numbers_differ():
     keys = EpochKeys(0, 0)
-    found = {keys.key(purpose, a, b) for purpose in RngPurpose for a in range(3) for b in range(3)}
-    found |= {EpochKeys(0, 1).key(RngPurpose.SAMPLE, 1), EpochKeys(1, 0).key(RngPurpose.SAMPLE, 1)}
-    found |= {keys.key(RngPurpose.STREAM, 1 << 32, 0), keys.key(RngPurpose.STREAM, 0, 1 << 32)}
-    assert len(found) == 9 * len(RngPurpose) + 4
+    distinct_keys = {keys.key(purpose, a, b) for purpose in RngPurpose for a in range(3) for b in range(3)}
+    distinct_keys |= {EpochKeys(0, 1).key(RngPurpose.SAMPLE, 1), EpochKeys(1, 0).key(RngPurpose.SAMPLE, 1)}
+    distinct_keys |= {keys.key(RngPurpose.STREAM, 1 << 32, 0), keys.key(RngPurpose.STREAM, 0, 1 << 32)}
+    assert len(distinct_keys) == 9 * len(RngPurpose) + 4
     for part in range(4):
-        assert len({key[part] for key in found}) == len(found)
+        assert len({key[part] for key in distinct_keys}) == len(distinct_keys)
 
 
 def test_hashes_of_positions_fill_the_unit_interval_evenly():

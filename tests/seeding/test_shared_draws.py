@@ -56,7 +56,9 @@ def test_both_halves_of_a_pair_of_normals_warn():
 
 
 def test_private_generators_do_not_warn():
-    python, numpy, generator = random.Random(1), np.random.default_rng(1), torch.Generator()
+    python = random.Random(1)
+    numpy = np.random.default_rng(1)
+    generator = torch.Generator()
 
     def draw():
         python.random(), numpy.random(), torch.rand(1, generator=generator), random.SystemRandom().random()
@@ -104,7 +106,7 @@ def test_reading_states_while_tensors_are_collected_does_not_deadlock(call):
             thread.join()
         assert gc.isenabled()
     """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr

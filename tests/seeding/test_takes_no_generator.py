@@ -24,8 +24,11 @@ def deep(kind, *, layers=2, training=True):
     return kind(3, 3, num_layers=layers, dropout=0.5 if layers > 1 else 0.0).train(training)
 
 
-LSTM, GRU, RNN = deep(nn.LSTM), deep(nn.GRU), deep(nn.RNN)
-SILENT_LSTM, SILENT_RNN = deep(nn.LSTM, training=False), deep(nn.RNN, training=False)
+LSTM = deep(nn.LSTM)
+GRU = deep(nn.GRU)
+RNN = deep(nn.RNN)
+SILENT_LSTM = deep(nn.LSTM, training=False)
+SILENT_RNN = deep(nn.RNN, training=False)
 SHALLOW_GRU = deep(nn.GRU, layers=1)
 ATTENTION = nn.MultiheadAttention(4, 2, dropout=0.5)
 SILENT_ATTENTION = nn.MultiheadAttention(4, 2, dropout=0.5).eval()
@@ -100,19 +103,20 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_takes_no_generator_draws_what_the_seeded_default_generator_would(name):
+def test_functions_without_generator_draw_like_the_seeded_default_generator(name):
     draws, silent = CALLS[name]
-    before = torch.default_generator.get_state()
+    untouched = torch.default_generator.get_state()
     expected = seeded(4, draws)
     assert not torch.equal(torch.default_generator.get_state(), seeded(4, torch.default_generator.get_state))
-    torch.default_generator.set_state(before)
+    torch.default_generator.set_state(untouched)
     assert_equal(scoped(4, draws), expected)
     if silent is not None:
         scoped(4, silent)
-    assert torch.equal(torch.default_generator.get_state(), before)
+    assert torch.equal(torch.default_generator.get_state(), untouched)
 
 
-def assert_equal(found, expected):
-    found, expected = ([leaf for leaf in tree_leaves(tree) if leaf is not None] for tree in (found, expected))
-    assert len(found) == len(expected) > 0
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+def assert_equal(actual, expected):
+    actual_leaves = [leaf for leaf in tree_leaves(actual) if leaf is not None]
+    expected_leaves = [leaf for leaf in tree_leaves(expected) if leaf is not None]
+    assert len(actual_leaves) == len(expected_leaves) > 0
+    assert all(map(torch.equal, actual_leaves, expected_leaves))

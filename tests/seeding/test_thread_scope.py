@@ -16,7 +16,7 @@ from lit_loader.seeding.generators import context
 from tests.seeding.scoped_draws import KEYS, scoped, seeded, several
 
 
-def test_a_sample_that_draws_several_times_goes_on_in_one_stream():
+def test_draws_of_one_sample_continue_one_stream():
     assert scoped(4, several) == seeded(4, several)
     assert scoped(4, several) != scoped(5, several)
 
@@ -24,7 +24,7 @@ def test_a_sample_that_draws_several_times_goes_on_in_one_stream():
 def test_a_scope_is_seeded_anew_for_each_key_and_for_nothing_else():
     scope = ThreadScope(0)
     first = scoped(0, several, scope)
-    with scope:  # entered again for the same sample: the stream goes on
+    with scope:  # a second time for the same sample: the stream continues
         assert several() != first
     assert scoped(1, several, scope) == seeded(1, several)
     assert scoped(0, several, scope) == first
@@ -34,11 +34,11 @@ def test_without_a_key_a_scope_draws_as_a_worker_of_its_seed():
     scope = ThreadScope(23)
     torch.manual_seed(23)
     expected = [several(), several()]
-    found = []
+    drawn = []
     for _ in range(2):
         with scope:
-            found.append(several())
-    assert found == expected
+            drawn.append(several())
+    assert drawn == expected
 
 
 def test_many_threads_at_once_do_not_take_each_others_numbers():
@@ -50,10 +50,10 @@ def test_many_threads_at_once_do_not_take_each_others_numbers():
         assert list(pool.map(draw, range(8))) == expected
 
 
-def test_the_default_generator_is_neither_used_nor_moved():
-    before = torch.manual_seed(5).get_state()
+def test_default_generator_is_neither_used_nor_advanced():
+    state = torch.manual_seed(5).get_state()
     scoped(0, several)
-    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.get_rng_state(), state)
     with ThreadScope(0):
         drawn = []
         other = threading.Thread(target=lambda: drawn.append(torch.rand(3)))  # has no scope
@@ -93,7 +93,7 @@ def test_tensors_of_other_devices_are_left_to_their_own_generators():
     assert drawn == seeded(0, several)
 
 
-def test_another_devices_tensor_keeps_its_own_generator_beside_one_of_the_cpu():
+def test_tensor_of_another_device_keeps_its_generator_with_a_cpu_argument():
     def meta():
         torch.empty(3, device="meta").bernoulli_(torch.full((3,), 0.5))
         return context.seeded_for
@@ -110,7 +110,7 @@ class Counting(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_other_modes_may_stand_inside_and_outside():
+def test_other_modes_work_inside_and_outside():
     def inside():
         with Counting() as mode:
             drawn = several()
@@ -123,13 +123,12 @@ def test_other_modes_may_stand_inside_and_outside():
     assert mode.num_calls
 
 
-def test_subclasses_of_tensor_stay_what_they_are():
+def test_draws_keep_subclasses_of_tensor():
     def draw():
         boxes = tv_tensors.BoundingBoxes(torch.zeros(2, 4), format="XYXY", canvas_size=(9, 9))
         return boxes.uniform_(), torch.rand_like(tv_tensors.Image(torch.zeros(3, 2, 2)))
 
-    found, expected = scoped(0, draw), seeded(0, draw)
-    for a, b in zip(found, expected, strict=True):
+    for a, b in zip(scoped(0, draw), seeded(0, draw), strict=True):
         assert type(a) is type(b)
         assert torch.equal(a, b)
 
@@ -157,19 +156,20 @@ def test_compiled_code_draws_as_it_was_written(backend, monkeypatch):
 
 
 def test_a_large_draw_lets_other_threads_run():
-    turns, done = [], threading.Event()
+    turns = []
+    finished = threading.Event()
 
     def count():
-        while not done.wait(0.001):
+        while not finished.wait(0.001):
             turns.append(None)
 
     other = threading.Thread(target=count)
     with ThreadScope(0):
         other.start()
-        before = len(turns)
+        num_turns = len(turns)
         torch.empty(10_000_000).normal_()
-        during = len(turns) - before
-        done.set()
+        during = len(turns) - num_turns
+        finished.set()
         other.join()
     assert during > 3
 
