@@ -125,7 +125,7 @@ def test_a_loader_that_needs_it_starts_it_with_torch_imported(tmp_path, seed):
 
 
 def test_names_are_checked():
-    with pytest.raises(TypeError, match=r"modules hold 3, a int"):
+    with pytest.raises(TypeError, match="expected names of modules, got 3 of type int"):
         start_forkserver("torch", 3)
 
 

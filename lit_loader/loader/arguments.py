@@ -14,10 +14,10 @@ from lit_loader.samplers import OrderSampler
 
 
 def check_choice(name: str, value: object, choices: Any) -> None:
-    """Refuse a value that is none of the choices, which are a ``Literal``.
+    """Refuse a value that is not one of the choices of a ``Literal``.
 
     Raises:
-        ValueError: If so.
+        ValueError: If it is not.
     """
     if value not in get_args(choices):
         raise ValueError(f"{name}={value!r} is unknown; it is one of {list(get_args(choices))}")
@@ -29,13 +29,13 @@ def _check_bound(name: str, value: object) -> None:
 
 
 def check_batch_sampler(batch_sampler: Any) -> None:
-    """Refuse a batch sampler that iterates an `OrderSampler` by itself, without the loader's seed and rank."""
+    """Refuse a batch sampler that iterates an `OrderSampler`, which would get neither seed nor rank."""
     batches = unwrapped(batch_sampler)
     inner = getattr(batches, "sampler", None)
     if isinstance(inner, OrderSampler) and type(batches) is not BatchSampler:
         raise ValueError(
-            f"batch_sampler={type(batches).__name__} iterates {type(inner).__name__}, which neither this loader's "
-            "seed nor its rank would reach; pass sampler= and batch_size=, or torch's BatchSampler over it"
+            f"batch_sampler={type(batches).__name__} iterates {type(inner).__name__}, which would get neither this "
+            "loader's seed nor its rank; pass sampler= and batch_size=, or torch's BatchSampler over it"
         )
 
 
@@ -51,26 +51,29 @@ def check_arguments(
 ) -> None:
     """Refuse DataPipes, and arguments that do not fit together or would have no effect."""
     if isinstance(dataset, (IterDataPipe, MapDataPipe)):
-        raise TypeError(f"dataset={type(dataset).__name__} is a DataPipe; give a Dataset or IterableDataset")
+        raise TypeError(f"dataset={type(dataset).__name__} is a DataPipe; pass a Dataset or IterableDataset")
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise TypeError(f"seed={seed!r} should be an int or None, got {type(seed).__name__}")
     if not isinstance(num_workers, SupportsIndex):  # numpy's too
         raise TypeError(
-            f"num_workers={num_workers!r} should be an int, got {type(num_workers).__name__}; data modules take 'auto' "
-            "too, and `lit-loader tune` tries which number is fastest"
+            f"num_workers={num_workers!r} should be an int, got {type(num_workers).__name__}; data modules also take "
+            "'auto', and `lit-loader tune` finds the fastest number"
         )
     if seed is not None and generator is not None:
-        raise ValueError(f"generator= would have no effect beside seed={seed}; leave one of them out")
+        raise ValueError(f"generator= would have no effect with seed={seed}; leave one of them out")
     check_choice("worker_method", worker_method, WorkerMethod)
     if worker_method == "thread" and context is not None:
         raise ValueError(f"multiprocessing_context={context!r} has no effect on worker threads; leave it out")
     if rank is None and world_size is None:
         return
-    given = f"rank={rank} and world_size={world_size}"
     if rank is None or world_size is None or not 0 <= rank < world_size:
-        raise ValueError(f"{given} go together, with 0 <= rank < world_size")
+        raise ValueError(
+            f"rank={rank} and world_size={world_size} must both be set, with 0 <= rank < world_size"
+        )
     if seed is None:
-        raise ValueError(f"{given} need seed=, the same on all ranks; leave them out to do without")
+        raise ValueError(
+            f"rank={rank} and world_size={world_size} need seed=, the same on all ranks; pass it, or leave them out"
+        )
 
 
 def check_replacement(
@@ -97,13 +100,13 @@ def check_policy(on_bad_sample: object, max_bad_samples: object) -> None:
     """Refuse an unknown policy, and a ``max_bad_samples`` that is out of range or has no effect.
 
     Raises:
-        ValueError: If so.
+        ValueError: If one of them is refused.
     """
     check_choice("on_bad_sample", on_bad_sample, OnBadSample)
     _check_bound("max_bad_samples", max_bad_samples)
     if max_bad_samples is not None and on_bad_sample == "raise":
         raise ValueError(
-            f'max_bad_samples={max_bad_samples} would have no effect beside on_bad_sample="raise"; leave one out'
+            f'max_bad_samples={max_bad_samples} would have no effect with on_bad_sample="raise"; leave one of them out'
         )
 
 
@@ -114,28 +117,29 @@ def check_bad_samples(
 
     Args:
         policy: The loader's ``on_bad_sample``.
-        max_bad_samples: The loader's.
-        dataset: The loader's.
-        batched: Whether it makes batches.
-        sliced: Whether its batches are sliced from an order.
+        max_bad_samples: The loader's ``max_bad_samples``.
+        dataset: The loader's dataset.
+        batched: True if the loader makes batches.
+        sliced: True if its batches are sliced from the order of an `OrderSampler`.
 
     Raises:
-        ValueError: If so.
+        ValueError: If the policy is not supported.
     """
     check_policy(policy, max_bad_samples)
     if policy == "raise":
         return
-    given = f'on_bad_sample="{policy}"'
+    setting = f'on_bad_sample="{policy}"'
     if isinstance(dataset, IterableDataset):
         raise ValueError(
-            f"{given} needs a map dataset: {type(dataset).__name__} is an IterableDataset; catch errors in its __iter__"
+            f"{setting} needs a map dataset, got the IterableDataset {type(dataset).__name__}; catch errors in its "
+            "__iter__"
         )
     inner, _ = unwrap_subset(dataset, [])
     if getattr(inner, "__getitems__", None):
         raise ValueError(
-            f"{given} needs samples made one by one: {type(inner).__name__} has __getitems__; catch the error there"
+            f"{setting} needs samples made one by one: {type(inner).__name__} has __getitems__; catch the error there"
         )
     if policy == "skip" and not batched:
-        raise ValueError(f"{given} needs batches, and batch_size=None makes none; give a batch_size")
+        raise ValueError(f"{setting} needs batches, and batch_size=None makes none; pass a batch_size")
     if policy == "substitute" and not sliced:
-        raise ValueError(f"{given} needs a seeded order; give seed= and a sampler of lit_loader.samplers")
+        raise ValueError(f"{setting} needs a seeded order; pass seed= and a sampler of lit_loader.samplers")

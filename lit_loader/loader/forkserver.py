@@ -23,17 +23,17 @@ def start_forkserver(*modules: str) -> bool:
     """Start the fork server with torch and this package imported, and return at once.
 
     Call it at the top of a script whose loaders use ``multiprocessing_context="forkserver"``: the server then
-    imports while the script does. A loader that finds no server running starts it in the same way, with those of
-    torchvision and Lightning that the process has imported. Modules that were set with
-    `multiprocessing.set_forkserver_preload` are imported too.
+    imports while the script does. A loader that finds no running server starts it in the same way, and has it import
+    torchvision and Lightning if this process has imported them. Modules that were set with
+    `multiprocessing.set_forkserver_preload` are also imported.
 
     Args:
-        modules: Names of further modules to import there, those of the dataset and its libraries for instance.
+        modules: Names of further modules to import there, for instance those of the dataset and its libraries.
             They must be safe to import in another process and start no threads. The server ignores a module that
             cannot be imported.
 
     Returns:
-        Whether this call started the server. If it was running already, ``modules`` have no effect.
+        True if this call started the server. If it was running already, ``modules`` have no effect.
 
     Raises:
         TypeError: If a name is not a str.
@@ -41,11 +41,11 @@ def start_forkserver(*modules: str) -> bool:
     """
     for name in modules:
         if not isinstance(name, str):
-            raise TypeError(f"modules hold {name!r}, a {type(name).__name__}; give names of modules")
+            raise TypeError(f"expected names of modules, got {name!r} of type {type(name).__name__}")
     if "forkserver" not in multiprocessing.get_all_start_methods():
         raise ValueError("this platform has no fork server; use the start method spawn")
     server = forkserver._forkserver
-    # Private. Should it be gone, the modules are set for a server that may run already: without effect.
+    # A private attribute. Without it, the modules are set for a server that may run already, which has no effect.
     if getattr(server, "_forkserver_pid", None) is not None:
         return False
     preloaded: Sequence[str] = getattr(server, "_preload_modules", ("__main__",))

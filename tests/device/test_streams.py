@@ -134,8 +134,8 @@ def test_a_device_that_is_here_is_taken(two_gpus, given):
     [
         ("gpu", RuntimeError, r"cpu, cuda, .* device string: gpu"),
         ("", RuntimeError, "[Dd]evice string"),
-        ("cuda:2", ValueError, "device='cuda:2' is not available: torch finds 2 here, of type cuda"),
-        ("mps", ValueError, "device='mps' is not available: torch finds 2 here, of type cuda"),
+        ("cuda:2", ValueError, "device='cuda:2' is not available: torch finds 2 accelerators here, of type cuda"),
+        ("mps", ValueError, "device='mps' is not available: torch finds 2 accelerators here, of type cuda"),
         ("meta", ValueError, "device='meta' is not available"),
         ([], TypeError, "received an invalid combination of arguments"),
     ],
@@ -147,7 +147,7 @@ def test_a_device_that_is_not_is_refused_when_the_loader_is_made(two_gpus, given
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator is here")
 def test_without_an_accelerator_only_the_cpu_is_taken():
-    with pytest.raises(ValueError, match="device='cuda' is not available: torch finds 0 here"):
+    with pytest.raises(ValueError, match="device='cuda' is not available: torch finds 0 accelerators here"):
         DataLoader(Drawing(2), device="cuda")
     batch = next(iter(DataLoader(Drawing(2), device="cpu")))
     assert batch["torch"].device.type == "cpu"

@@ -186,7 +186,7 @@ REFUSED = {
         {"on_bad_sample": "skip", "max_bad_samples": True},
         "max_bad_samples=True must be an int",
     ),
-    "nothing to bound": (range(3), {"max_bad_samples": 5}, 'no effect beside on_bad_sample="raise"'),
+    "nothing to bound": (range(3), {"max_bad_samples": 5}, 'no effect with on_bad_sample="raise"'),
     "stream": (
         Stream(),
         {"on_bad_sample": "skip"},

@@ -59,7 +59,7 @@ def test_a_seed_that_is_no_int_is_refused(seed):
 
 
 def test_a_generator_beside_a_seed_is_refused():
-    with pytest.raises(ValueError, match="generator= would have no effect beside seed=1"):
+    with pytest.raises(ValueError, match="generator= would have no effect with seed=1"):
         DataLoader(Drawing(), seed=1, generator=torch.Generator())
 
 

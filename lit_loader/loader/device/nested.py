@@ -1,7 +1,7 @@
 """Nested batches: page-locking of their tensors, and a plain copy to a device.
 
-Containers are visited as torch's page-locking and Lightning's transfer visit them: mappings, named tuples, tuples and
-other sequences keep their type and their further attributes where that is possible. Lightning visits dataclasses too.
+Containers are visited as in torch's page-locking and Lightning's transfer: mappings, named tuples, tuples and other
+sequences keep their type and their further attributes where possible. Lightning also visits dataclasses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def map_nested(data: Any, leaf: MapFn, *, dataclasses: bool = True, other: MapFn
     Args:
         data: Any nesting of containers.
         leaf: Returns what replaces an object, or `NO_LEAF`. It is called with containers too, before their parts.
-        dataclasses: Whether the fields of dataclasses are visited; the dataclass is copied shallowly.
+        dataclasses: True to visit the fields of dataclasses; the dataclass is copied shallowly.
         other: Returns what replaces an object that is neither a leaf nor a container, and each attribute of a container
             that is not one of its parts; or None if those are kept.
     """
@@ -87,8 +87,8 @@ def find_pin(pin_memory: bool, pin_memory_device: str) -> Callable[[Any], Any] |
     slots of worker processes are (`CudaPageLock`), is left where it is. Unlike in torch, tv_tensors keep their class.
 
     Args:
-        pin_memory: The loader's.
-        pin_memory_device: The loader's, which torch has deprecated and ignores.
+        pin_memory: The loader's ``pin_memory``.
+        pin_memory_device: The loader's ``pin_memory_device``, which torch has deprecated and ignores.
 
     Returns:
         The function, or None, with torch's warnings, if no accelerator is available or on MPS.
@@ -117,8 +117,8 @@ def _pinned(data: Any) -> Any:
         return data.pin_memory() if hasattr(data, "pin_memory") else NO_LEAF
     pinned = data.pin_memory()
     if type(pinned) is not type(data):
-        # torch's operators return plain tensors for tv_tensors. The module is looked up and not imported, which takes
-        # seconds: if it was not imported, there are no tv_tensors.
+        # torch's operators return plain tensors for tv_tensors. An import of the module would take seconds; as long as
+        # nobody has imported it, there are no tv_tensors.
         tv_tensors = sys.modules.get("torchvision.tv_tensors")
         if tv_tensors is not None and isinstance(data, tv_tensors.TVTensor):
             return tv_tensors.wrap(pinned, like=data)
@@ -131,19 +131,19 @@ def moved(batch: Any, device: torch.device) -> Any:
     Containers, named tuples, dataclasses and objects with a ``to()`` are moved as Lightning's transfer moves them.
 
     Args:
-        batch: Any nesting; objects without ``to()`` stay as they are.
-        device: Where the batch is moved.
+        batch: Any nesting; objects without ``to()`` are returned unchanged.
+        device: The target device.
     """
 
     def leaf(data: Any) -> Any:
         if not has_to(data):
             return NO_LEAF
         result = data.to(device)
-        return data if result is None else result  # Lightning too accepts a to() that returns nothing
+        return data if result is None else result  # Lightning also accepts a to() that returns nothing
 
     return map_nested(batch, leaf)
 
 
 def has_to(data: Any) -> bool:
-    """Whether Lightning's transfer would move an object: its class, not only the object, has a ``to()``."""
+    """Return True if Lightning's transfer would move an object: its class, not only the object, has a ``to()``."""
     return callable(getattr(type(data), "to", None))

@@ -7,10 +7,10 @@ NOTE [Which memory is page-locked]
     of torch's own pinned allocator, which records the streams on which its memory is used.
 
 NOTE [While a graph is captured]
-    Registering memory breaks the capture of a CUDA graph off, and a loader may be closed then, by the user or by the
-    garbage collector. So while the current stream captures, nothing is registered or unregistered: `lock` and `unlock`
-    return False, and the caller tries again later. torch does not tell whether another thread captures. Then CUDA
-    refuses the call, which also counts as "not now".
+    Registering memory breaks off the capture of a CUDA graph, and a loader may be closed during a capture, by the user
+    or by the garbage collector. So while the current stream captures, nothing is registered or unregistered: `lock` and
+    `unlock` return False, and the caller tries again later. torch does not tell whether another thread captures. Then
+    CUDA refuses the call, which also counts as "not now".
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CudaPageLock:
         reason = f"CUDA error {int(error)}: {_cudart().cudaGetErrorString(error)}"
         warnings.warn(
             f"{num_bytes} bytes of shared memory could not be page-locked ({reason}); batches are copied to other "
-            "page-locked memory first, which is slower; raise ulimit -l, or give pin_memory=False",
+            "page-locked memory first, which is slower; raise ulimit -l, or pass pin_memory=False",
             stacklevel=2,
         )
         return False
@@ -103,14 +103,14 @@ def find_page_lock(pin_memory: bool, device: torch.device | None) -> CudaPageLoc
     See NOTE [Which memory is page-locked].
 
     Args:
-        pin_memory: The loader's.
-        device: The loader's.
+        pin_memory: The loader's ``pin_memory``.
+        device: The loader's device.
     """
     return CudaPageLock(device) if pin_memory and device is not None and device.type == "cuda" else None
 
 
 def _is_capturing() -> bool:
-    """Return whether the current stream captures a CUDA graph."""
+    """Return True if the current stream captures a CUDA graph."""
     return _is_initialized() and torch.cuda.is_current_stream_capturing()
 
 

@@ -70,7 +70,7 @@ class PinnedBatches(WrappedBatches):
     """Page-locks batches; see NOTE [One batch ahead].
 
     Args:
-        batches: The engine's.
+        batches: The engine's batches.
         pin: Returns a batch page-locked.
 
     Runs in: the consumer's process and thread; `pin` also in the thread.

@@ -20,9 +20,9 @@ def seeded_batch(seed: int, epoch: int, batch: int, device: torch.device) -> Ite
 
     Args:
         seed: 64 bits that identify the stage, the loader and the rank.
-        epoch: From 0.
+        epoch: The epoch, from 0.
         batch: Number of the batch in its epoch and rank, from 0.
-        device: Its generator is seeded in addition to those of the CPU.
+        device: The device whose generator is seeded, in addition to the CPU's.
     """
     keys = EpochKeys(seed, epoch)
     generator = _default_generator(device)

@@ -1,9 +1,9 @@
 """Batches on a device when they are asked for: the next one is copied on a side stream while this one is used.
 
 NOTE [Order of events]
-    started     a batch comes from the engine and its copy is queued on the side stream
+    started     the engine returns a batch, and its copy is queued on the side stream
     delivered   the consumer's stream waits for the copy, and the batch is returned
-    done        the copy has ended: its source, a worker process's slot as a rule, is released
+    done        the copy has ended: its source, usually a worker process's slot, is released
     Before a batch is delivered, the transfer of the next one is started if the engine has it ready, so that its copy
     runs at the same time as the consumer's step. If that raises an error, or EndOfEpoch, it is raised again by the call
     of `next_batch` that would have returned the batch. No thread is needed.
@@ -11,7 +11,7 @@ NOTE [Order of events]
 NOTE [Bounded memory on the device]
     A consumer queues work and asks for the next batch long before the device has done it. Memory of the side stream
     cannot be reused until that work is done, so a consumer that never waits would fill the device with batches. The
-    host therefore waits while `MAX_QUEUED` delivered batches are ones whose work the device has not begun. The device
+    host therefore waits while there are `MAX_QUEUED` delivered batches whose work the device has not begun. The device
     is busy meanwhile, and the memory of earlier batches is free again.
 
 NOTE [Side stream or at delivery]
@@ -20,7 +20,7 @@ NOTE [Side stream or at delivery]
     Anything else that has a ``to()``, such as sparse and nested tensors, tensors of another device, or a batch type
     that hides its tensors, is moved as a whole at delivery, on the consumer's own stream: correct, but without overlap.
 
-NOTE [What is not moved]
+NOTE [Objects that stay on the CPU]
     An object without a ``to()`` stays on the CPU, and one with a ``to()`` may leave a part of itself there. If that
     part were in a page-locked slot, the user could copy from it without the loader's knowledge, and the slot would be
     written again during that copy. So only the tensors in a batch's containers are copied from the slot itself. Every
@@ -68,11 +68,11 @@ def make_transfer(
     """Return a function that wraps the engine's batches to page-lock or move them, or None if neither is asked for.
 
     Args:
-        pin_memory: The loader's.
-        pin_memory_device: The loader's.
-        device: The loader's, as `checked_device` returned it.
-        from_slots: Whether batches may lie in page-locked slots of worker processes.
-        ahead: Whether a batch may be taken ahead to page-lock it in a thread, where no device is given.
+        pin_memory: The loader's ``pin_memory``.
+        pin_memory_device: The loader's ``pin_memory_device``.
+        device: The loader's device, as returned by `checked_device`.
+        from_slots: True if batches may be in page-locked slots of worker processes.
+        ahead: True if a batch may be taken ahead to page-lock it in a thread, if there is no device.
     """
     pin = find_pin(pin_memory, pin_memory_device)
     if device is None or device.type == "cpu":
@@ -89,31 +89,34 @@ def make_transfer(
 
 
 def checked_device(device: Any) -> torch.device | None:
-    """Return a loader's ``device``, or None if batches stay where they were made.
+    """Return a loader's ``device`` argument as a device, or None if batches are not moved.
 
     Raises:
         TypeError, RuntimeError: As ``torch.device`` does, if it is neither a device nor the name of one.
         ValueError: If it is not available.
     """
-    found = None if device is None else torch.device(device)
-    if found is None or found.type == "cpu":
-        return found
-    accelerator, count = torch.accelerator.current_accelerator(), torch.accelerator.device_count()
-    if accelerator is None or accelerator.type != found.type or (found.index or 0) >= count:
+    if device is None:
+        return None
+    checked = torch.device(device)
+    if checked.type == "cpu":
+        return checked
+    accelerator = torch.accelerator.current_accelerator()
+    num_devices = torch.accelerator.device_count()
+    if accelerator is None or accelerator.type != checked.type or (checked.index or 0) >= num_devices:
         raise ValueError(
-            f"device={str(found)!r} is not available: torch finds {count} here, of type {accelerator}; give one that "
-            "is available, or leave device= out"
+            f"device={str(checked)!r} is not available: torch finds {num_devices} accelerators here, of type "
+            f"{accelerator}; pass one that is available, or leave device= out"
         )
-    return found
+    return checked
 
 
 class MappedBatches(WrappedBatches):
-    """Applies a function to each batch when it is asked for.
+    """Applies a function to each batch when the consumer asks for it.
 
     It pins batches, or moves them to a device without streams, where a copy cannot run at the same time as other work.
 
     Args:
-        batches: The engine's.
+        batches: The engine's batches.
         function: Called with each batch.
     """
 
@@ -122,7 +125,7 @@ class MappedBatches(WrappedBatches):
         self._function = function
 
     def next_batch(self) -> Any:
-        """Return the next batch; errors are those of the engine, and of the function."""
+        """Return the next batch; the engine and the function may raise errors."""
         return self._function(self._batches.next_batch())
 
 
@@ -130,10 +133,10 @@ class DevicePrefetcher(WrappedBatches):
     """Delivers batches on a device, one transfer ahead; see NOTE [Order of events].
 
     Args:
-        batches: The engine's.
+        batches: The engine's batches.
         pin: Pins tensors that are not page-locked yet, before they are copied, or None if they are not pinned.
-        streams: The device's.
-        from_slots: Whether batches may lie in page-locked slots.
+        streams: The streams of the device.
+        from_slots: True if batches may be in page-locked slots.
 
     Runs in: the consumer's process and thread.
     Owns: the engine's batches; a transfer that was started and not delivered; sources until their copies have ended.
@@ -143,7 +146,8 @@ class DevicePrefetcher(WrappedBatches):
         self, batches: Batches, pin: MapFn | None, streams: DeviceStreams, *, from_slots: bool = False
     ) -> None:
         super().__init__(batches)
-        self._pin, self._streams = pin, streams
+        self._pin = pin
+        self._streams = streams
         self._from_slots = from_slots
         self._ahead: deque[PendingTransfer | Exception] = deque()  # not delivered yet
         # copies that may be running, so that sources are kept
@@ -186,7 +190,10 @@ class DevicePrefetcher(WrappedBatches):
             else:
                 _kept_in_fork.append((self._ahead, self._in_flight, self._delivered))
         finally:
-            self._ahead, self._in_flight, self._delivered = deque(), deque(), deque()
+            # New ones, and not cleared: in a fork the old ones must stay alive.
+            self._ahead = deque()
+            self._in_flight = deque()
+            self._delivered = deque()
             self._batches.close()
 
     def _look_ahead(self) -> None:
@@ -200,7 +207,7 @@ class DevicePrefetcher(WrappedBatches):
         if self._pin is not None:
             batch = self._pin(batch)
         transfer = PendingTransfer(batch, self._streams, from_slots=self._from_slots)
-        # before the copies begin, so that an interrupt cannot free their source
+        # Before the copies begin, so that an interrupt cannot free their source.
         self._in_flight.append(transfer)
         transfer.start()
         return transfer
@@ -224,15 +231,16 @@ class PendingTransfer:
 
     Args:
         batch: The source; kept until `is_done`.
-        streams: The device's.
-        from_slots: Whether the source may lie in page-locked slots: see NOTE [What is not moved].
+        streams: The streams of the device.
+        from_slots: True if the source may be in page-locked slots: see NOTE [Objects that stay on the CPU].
 
     Owns: the source, and the memory on the device until `finish`.
     """
 
     def __init__(self, batch: Any, streams: DeviceStreams, *, from_slots: bool = False) -> None:
-        self._source, self._streams = batch, streams
-        # Copies what is not moved. With one memo, so that an object that occurs twice stays one.
+        self._source = batch
+        self._streams = streams
+        # Copies objects that stay on the CPU; one memo for all, so that an object that occurs twice stays one.
         self._own_copy = partial(copy.deepcopy, memo={}) if from_slots else None
         self._on_side_stream: list[Tensor] = []  # results whose memory the consumer's stream will use
         self._moves_at_delivery = False
@@ -260,13 +268,13 @@ class PendingTransfer:
         if self._moves_at_delivery:
             self._moves_at_delivery = False
             result = moved(result, streams.device)
-            # On this stream, which has waited for the side stream, so the event comes after every copy.
+            # This stream has waited for the side stream, so the event comes after every copy.
             self._copied = streams.record_event()
         return result
 
     @property
     def is_done(self) -> bool:
-        """Whether every copy has ended, so that the source may be released."""
+        """True if every copy has ended, so that the source may be released."""
         return self._copied is not None and not self._moves_at_delivery and self._copied.query()
 
     def synchronize(self) -> None:
@@ -297,10 +305,10 @@ class PendingTransfer:
 class DeviceStreams:
     """A side stream of an accelerator for copies, and its current stream, which is the consumer's.
 
-    `DevicePrefetcher` decides the order of events, so that tests can give it streams whose copies end on command.
+    `DevicePrefetcher` decides the order of events, so that tests can pass streams whose copies end on command.
 
     Args:
-        device: With its index.
+        device: The accelerator, with its index.
 
     Runs in: the consumer's process and thread.
     """
@@ -339,7 +347,7 @@ class DeviceStreams:
         value.record_stream(self._module.current_stream(self.device))
 
     def is_capturing(self) -> bool:
-        """Whether the current stream captures a graph, in which events may be neither queried nor waited for."""
+        """Return True if the current stream captures a graph, in which events may be neither queried nor waited for."""
         capturing = getattr(self._module, "is_current_stream_capturing", None)
         return capturing is not None and bool(capturing())
 
@@ -348,7 +356,7 @@ def find_streams(device: torch.device) -> DeviceStreams | None:
     """Return the streams of an accelerator, or None if copies cannot run at the same time as other work there.
 
     Args:
-        device: With its index.
+        device: The accelerator, with its index.
     """
     module = torch.get_device_module(device)
     # non_blocking copies to MPS race with the work: github.com/pytorch/pytorch/issues/83015
