@@ -18,7 +18,7 @@ import psutil
 import pytest
 import torch
 
-from lit_loader.loader.worker_manager import WorkerManager
+from lit_loader.loader.resume import KeyedEpochs
 from tests.extras import absent_extra, is_installed
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -196,4 +196,4 @@ def shared_data() -> Path:
 @pytest.fixture(autouse=True)
 def samples_made_once(monkeypatch):
     """Turn the check of repeatability off: many datasets here count their calls; its own tests turn it on again."""
-    monkeypatch.setattr(WorkerManager, "_with_check", lambda manager, spec, epoch: spec)
+    monkeypatch.setattr(KeyedEpochs, "_checked_fetch", lambda epochs, spec, epoch: spec.fetch)

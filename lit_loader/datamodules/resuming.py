@@ -94,7 +94,7 @@ def _fetcher(trainer: Trainer) -> Any:
     return trainer.fit_loop._data_fetcher
 
 
-def _epoch_state(loader: DataLoader[Any]) -> EpochState:
+def _epoch_state(loader: DataLoader[Any]) -> EpochState[Any]:
     return loader._epochs
 
 

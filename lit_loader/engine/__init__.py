@@ -8,7 +8,7 @@ from __future__ import annotations
 from lit_loader.engine.bad_samples import BadSample, BadSampleLog, append_bad_samples
 from lit_loader.engine.fetch import StreamBatch, is_stateful, unwrap_subset
 from lit_loader.engine.inline import InlineBatches
-from lit_loader.engine.plan import plan_custom, plan_order, plan_stream, plan_unkeyed
+from lit_loader.engine.plan import plan_custom, plan_order, plan_stream
 from lit_loader.engine.processes import ProcessBackend
 from lit_loader.engine.scheduler import Backend, Scheduler
 from lit_loader.engine.spec import (
@@ -18,6 +18,7 @@ from lit_loader.engine.spec import (
     BatchTimeoutError,
     EndOfEpoch,
     FetchSpec,
+    KeyedSpec,
     LoaderSpec,
     OnBadSample,
     Resume,
@@ -42,6 +43,7 @@ __all__ = [
     "EndOfEpoch",
     "FetchSpec",
     "InlineBatches",
+    "KeyedSpec",
     "LoaderSpec",
     "OnBadSample",
     "ProcessBackend",
@@ -61,6 +63,5 @@ __all__ = [
     "plan_custom",
     "plan_order",
     "plan_stream",
-    "plan_unkeyed",
     "unwrap_subset",
 ]

@@ -12,8 +12,7 @@ NOTE [Resumed streams]
     To continue in the middle of an iterable dataset, a worker loads the states of the dataset and of its iterator in
     the order of torchdata's ``StatefulDataLoader``: the dataset's, then ``iter(dataset)``, then the iterator's. Without
     a state, the worker makes the earlier samples again and drops them, each with its own key, so that the dataset's
-    memory (a shuffle buffer, for example) is the same again. Not covered: a dataset that resets itself to a state other
-    than the one at the epoch's beginning.
+    memory (a shuffle buffer, for example) is the same again.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
-from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 
 from numpy import random as numpy_random
@@ -358,8 +356,6 @@ class IterableFetcher:
         self._with_state = spec.stream_state
         # The place where a resumed epoch begins, until its first sample is made.
         self._beginning: StreamPlace | None = None
-        # The digests of the states before and after the epoch's first sample, for `_began_anew`.
-        self._first: str | None = None
         self._notice: str | None = None
 
     def start(self, key: BatchKey | None) -> None:
@@ -428,7 +424,6 @@ class IterableFetcher:
 
     def _begin_at(self, place: StreamPlace, key: BatchKey | None) -> None:
         self._num_batches = place.batches
-        self._first = place.first
         try:
             has_state = self._load(place, key)
         except Exception as error:
@@ -488,7 +483,6 @@ class IterableFetcher:
 
     def _next_sample(self) -> Any:
         place = self._beginning
-        digest_before = _digest(self._states()) if self._count == 0 else None
         try:
             sample = self._make_sample()
         except StopIteration:
@@ -498,35 +492,7 @@ class IterableFetcher:
             self.start(self._key)
             sample = self._make_sample()
         self._beginning = None
-        if place is not None and self._began_anew(place):
-            # Treat the dataset as one without a state.
-            self._notice = (
-                "its __iter__ resets what its load_state_dict loaded; let it continue from the loaded state, or give "
-                "the iterator a state_dict and a load_state_dict"
-            )
-            self._count = 0
-            self.start(self._key)
-            self._drop(place.samples)
-            if self._ended:
-                raise StopIteration
-            sample = self._make_sample()
-        elif self._count == 1 and digest_before is not None:
-            self._first = f"{digest_before} {_digest(self._states())}"
         return sample
-
-    def _began_anew(self, place: StreamPlace) -> bool:
-        """Return True if the dataset has just yielded the epoch's first sample again.
-
-        If ``__iter__`` is a generator function that resets the dataset, the reset happens at the first sample, after
-        ``load_state_dict``, and the dataset would silently begin at 0.
-        """
-        if place.first is None or place.state is None:
-            return False
-        digest_before, _, digest_after = place.first.partition(" ")
-        changes_state = digest_before != digest_after
-        # In a stream that repeats itself, the loaded state may be the one at the beginning of an epoch.
-        at_beginning = changes_state and _digest(pickle.loads(place.state)) == digest_before
-        return _digest(self._states()) == digest_after and not at_beginning
 
     def _make_sample(self) -> Any:
         if self._keys is not None:
@@ -541,7 +507,7 @@ class IterableFetcher:
     def _with_place(self, batch: Any) -> StreamBatch:
         states = self._states()
         state = None if states is None else pickle.dumps(states)
-        place = StreamPlace(self._count, self._num_batches, self._ended, state, self._first)
+        place = StreamPlace(self._count, self._num_batches, self._ended, state)
         notice, self._notice = self._notice, None
         return StreamBatch(batch, self._worker, place, notice)
 
@@ -563,12 +529,6 @@ class IterableFetcher:
 
 Fetcher: TypeAlias = MapFetcher | IterableFetcher
 """Makes batches: ``samples(task)``, then ``collate(samples, key)``. StopIteration is the end of a stream."""
-
-
-def _digest(states: Any) -> str | None:
-    if states is None:
-        return None
-    return blake2b(repr(_values(states)).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _values(state: Any) -> Any:

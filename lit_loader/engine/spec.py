@@ -16,13 +16,13 @@ from lit_loader.samplers.custom_ranks import Gather, GlobalBatches
 from lit_loader.types import CollateFn, WorkerInitFn
 
 OnBadSample: TypeAlias = Literal["raise", "skip", "substitute"]
-"""What happens to a sample whose ``dataset[index]`` raises an error."""
+"""Policy for a sample whose ``dataset[index]`` raises an error."""
 
 WorkerMethod: TypeAlias = Literal["multiprocessing", "thread"]
-"""What the workers are: processes or threads."""
+"""Kind of the workers: processes or threads."""
 
 Resume: TypeAlias = Literal["exact", "same_sample", "restart"]
-"""What happens to a state that does not fit: see `lit_loader.DataLoader`."""
+"""Policy for a state that does not fit: see `lit_loader.DataLoader`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +31,13 @@ class FetchSpec:
 
     Attributes:
         dataset: The dataset; a worker process has its own copy, threads share the object.
-        batched: Whether a task names several samples, which are collated, or one, which is converted.
+        batched: True if a task names several samples, which are collated; False if it names one, which is converted.
         collate_fn: Called with the list of samples, or with the one sample.
-        builtin_collate: Whether ``collate_fn`` is one of lit_loader's: it draws no random numbers and keeps no sample.
-        drop_last: Whether an iterable dataset's last, short batch is dropped.
-        on_bad_sample: What happens if a sample raises; errors of an iterable dataset are always raised.
-        stream_state: Whether the batches of an iterable dataset come with the dataset's own state, and not with the
-            number of its samples alone.
+        builtin_collate: True if ``collate_fn`` is one of lit_loader's: it draws no random numbers and keeps no sample.
+        drop_last: True if an iterable dataset's last, short batch is dropped.
+        on_bad_sample: Policy for samples that raise; errors of an iterable dataset are always raised.
+        stream_state: True if workers send the iterable dataset's own state with each batch, and False if they send the
+            number of samples alone.
         checked_epoch: The epoch whose first samples are made twice, or None: see `lit_loader.engine.repeatability`.
     """
 
@@ -60,7 +60,7 @@ class WorkerSpec:
         num_workers: Number of workers.
         base_seed: Worker w is seeded with ``base_seed + w``.
         worker_init_fn: Called once in each worker, after its seeding.
-        keyed: Whether tasks have keys.
+        keyed: True if tasks have keys.
         default_dtype: torch's default dtype, which a process that is not forked would not have.
     """
 
@@ -73,12 +73,12 @@ class WorkerSpec:
 
     @property
     def shared_tasks(self) -> bool:
-        """Whether any idle worker takes the next task, because each sample has a key; if not, a certain worker does."""
+        """True if any idle worker may take the next task, because the samples do not depend on the worker."""
         return self.keyed and not isinstance(self.fetch.dataset, IterableDataset)
 
 
 Seen: TypeAlias = list[list[Any]] | None
-"""Collects the indices of each batch, or None if they are not wanted."""
+"""Collects the indices of each batch, or None if they are not needed."""
 
 
 class BatchSlicing(NamedTuple):
@@ -93,46 +93,41 @@ class BatchSlicing(NamedTuple):
 class LoaderSpec:
     """A loader's settings, created from its attributes for each epoch; no other module uses the loader itself.
 
+    A loader without a seed has a `LoaderSpec`, a loader with a seed a `KeyedSpec`.
+
     Attributes:
         fetch: How batches are made.
-        sampler: The loader's.
-        batch_sampler: The loader's; in a prediction under Lightning its wrapper.
+        is_iterable: True if the dataset is an iterable one.
+        sampler: The loader's sampler.
+        batch_sampler: The loader's batch sampler; in a prediction under Lightning its wrapper.
         index_sampler: The batch sampler, or the sampler without batching.
-        batch_size: The loader's.
-        slicing: How batches are sliced from an order, or None if a sampler is iterated.
-        global_batches: The global batches of a custom sampler that is split over ranks, or None if it is not split.
-        seed: The loader's, or None.
+        batch_size: The loader's batch size.
         rank: This process's rank.
         world_size: Number of ranks.
-        gather: The collective by which the ranks compare a custom sampler, or None if they need not, or have done so.
         num_workers: Number of workers, or 0 to make batches in the consumer's thread.
         worker_method: "multiprocessing" or "thread".
         multiprocessing_context: Creates the processes, or None for the default.
         worker_init_fn: Called in each worker.
         generator: Draws the base seed and torch's shuffled order, or None.
         prefetch_factor: Batches that each worker makes ahead.
-        persistent_workers: Whether workers are kept from epoch to epoch.
-        in_order: Whether batches are delivered in order.
+        persistent_workers: True if workers are kept from epoch to epoch.
+        in_order: True if batches are delivered in order.
         timeout_s: Seconds to wait for a batch, or 0 for no limit.
         max_worker_restarts: How many worker processes that ended are replaced in an epoch, or None for the default.
         hang_timeout_s: Seconds that a worker process may take for one sample, or None for no limit.
         page_lock: Page-locks the slots that batches are written to, or None.
-        resume: What happens to a state that does not fit.
+        resume: Policy for states that do not fit.
         default_dtype: torch's default dtype.
-        check_repeatability: Whether the first samples of a dataset's first epoch are made twice and compared.
     """
 
     fetch: FetchSpec
+    is_iterable: bool
     sampler: Any
     batch_sampler: Any
     index_sampler: Any
     batch_size: int | None
-    slicing: BatchSlicing | None
-    global_batches: GlobalBatches | None
-    seed: int | None
     rank: int
     world_size: int
-    gather: Gather | None
     num_workers: int
     worker_method: WorkerMethod
     multiprocessing_context: Any
@@ -147,23 +142,17 @@ class LoaderSpec:
     page_lock: PageLock | None
     resume: Resume
     default_dtype: torch.dtype
-    check_repeatability: bool
 
     @property
-    def is_iterable(self) -> bool:
-        """Whether the dataset is an iterable one."""
-        return isinstance(self.fetch.dataset, IterableDataset)
+    def keeps_workers(self) -> bool:
+        """True if the workers of an epoch also serve the next one."""
+        return self.persistent_workers and self.num_workers > 0
 
     @property
     def custom_sampler(self) -> Any:
-        """The sampler or batch sampler that the user gave; torch's loader has created the other one."""
+        """The sampler or batch sampler that the user passed; torch's loader has created the other one."""
         is_batched = self.batch_size is not None or self.batch_sampler is None
         return self.sampler if is_batched else self.batch_sampler
-
-    @property
-    def counted_sampler(self) -> Any:
-        """The batches (or indices) of this rank, or the global batches; its length is the loader's."""
-        return self.index_sampler if self.global_batches is None else self.global_batches
 
     def count_batches(self) -> int:
         """Return the number of batches of an epoch, on this rank.
@@ -171,33 +160,66 @@ class LoaderSpec:
         Raises:
             TypeError: If the sampler has no length.
         """
-        slicing = self.slicing
-        return len(self.counted_sampler) if slicing is None else self.count_sliced(len(slicing.sampler))
+        return len(self.index_sampler)
 
-    def count_sliced(self, num_positions: int) -> int:
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KeyedSpec(LoaderSpec):
+    """The settings of a loader with a seed.
+
+    Attributes:
+        seed: The loader's seed.
+        slicing: How batches are sliced from an order, or None if a sampler is iterated.
+        global_batches: The global batches of a custom sampler that is split over ranks, or None if it is not split.
+        gather: The collective by which the ranks compare a custom sampler, or None if they need not.
+        check_repeatability: True if the first samples of a dataset's first epoch are made twice and compared.
+    """
+
+    seed: int
+    slicing: BatchSlicing | None
+    global_batches: GlobalBatches | None
+    gather: Gather | None
+    check_repeatability: bool
+
+    @property
+    def counted_sampler(self) -> Any:
+        """The batches (or indices) of this rank, or the global batches; its length is the loader's."""
+        return self.index_sampler if self.global_batches is None else self.global_batches
+
+    def count_batches(self) -> int:
+        """Return the number of batches of an epoch, on this rank; see `LoaderSpec.count_batches`."""
+        if self.slicing is None:
+            return len(self.counted_sampler)
+        return self.count_sliced(self.slicing, len(self.slicing.sampler))
+
+    def count_sliced(self, slicing: BatchSlicing, num_positions: int) -> int:
         """Return the number of batches that this many positions of the order give, on this rank."""
-        assert self.slicing is not None
-        _, size, drop_last = self.slicing
         return num_batches(
-            num_positions, batch_size=size or 1, world_size=self.world_size, drop_last=drop_last
+            num_positions,
+            batch_size=slicing.batch_size or 1,
+            world_size=self.world_size,
+            drop_last=slicing.drop_last,
         )
 
     @property
     def worker_settings(self) -> tuple[Any, ...]:
         """The settings of workers that a user may change after they were started."""
         return (
-            *(self.fetch.collate_fn, self.fetch.on_bad_sample, self.worker_init_fn, self.worker_method),
-            *(self.num_workers, self.max_worker_restarts, self.hang_timeout_s, self.default_dtype),
+            self.fetch.collate_fn,
+            self.fetch.on_bad_sample,
+            self.worker_init_fn,
+            self.worker_method,
+            self.num_workers,
+            self.max_worker_restarts,
+            self.hang_timeout_s,
+            self.default_dtype,
         )
 
-    @property
-    def epoch_settings(self) -> tuple[Any, ...] | None:
-        """The settings that a batch depends on, as they are now, or None without an `OrderSampler`."""
-        if self.slicing is None:
-            return None
-        sampler = self.slicing.sampler
+    def epoch_settings(self, slicing: BatchSlicing) -> tuple[Any, ...]:
+        """Return the present settings that a batch of an `OrderSampler` depends on."""
+        sampler = slicing.sampler
         return (
-            *(self.seed, self.rank, self.world_size, *self.slicing),
+            *(self.seed, self.rank, self.world_size, *slicing),
             *(sampler.revision, sampler.seed, len(sampler), sampler.num_indices),
             *(self.in_order, self.timeout_s, self.prefetch_factor),
         )
@@ -229,17 +251,15 @@ class StreamPlace(NamedTuple):
     Attributes:
         samples: How many samples it has taken.
         batches: How many batches it has made of them.
-        ended: Whether its stream has ended.
+        ended: True if its stream has ended.
         state: The dataset's and its iterator's ``state_dict()`` there, as a pickled pair of plain values, or None if
             samples are counted.
-        first: The digests of that pair before and after the epoch's first sample, or None if there is no state.
     """
 
     samples: int
     batches: int
     ended: bool = False
     state: bytes | None = None
-    first: str | None = None
 
 
 class Task(NamedTuple):

@@ -41,8 +41,8 @@ class TimedBatches(WrappedBatches):
     The transfer to a device does not count.
 
     Args:
-        batches: The engine's.
-        hooks: The loader's.
+        batches: The engine's batches.
+        hooks: The state that the loader shares with its iterators.
     """
 
     def __init__(self, batches: Batches, hooks: IterationHooks) -> None:
@@ -82,14 +82,14 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
 
     Args:
         start: Starts the epoch; called by `begin`, or by the first ``next()``.
-        spec: Of the loader.
-        transfer: Page-locks batches or moves them to a device, or None if they are returned as they were made.
+        spec: The loader's settings.
+        transfer: Page-locks batches or moves them to a device, or None to return them unchanged.
         reported_length: The length that an iterable dataset gave, or None if it was not asked.
-        hooks: The loader's.
+        hooks: The state that the loader shares with its iterators.
 
     Attributes:
-        ends_without_batches: Whether an epoch that is resumed after its last batch ends without a batch, as under
-            Lightning, which asks for the end of an epoch itself. If not, the next epoch begins.
+        ends_without_batches: True if an epoch that is resumed after its last batch ends without a batch, as under
+            Lightning, which asks for the end of an epoch itself. If False, the next epoch begins.
 
     Runs in: the process that created it; several threads may take batches from it, each batch goes to one of them.
     Owns: its epoch, which is closed when the iterator is exhausted, closed or collected.
@@ -103,9 +103,11 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         reported_length: int | None,
         hooks: IterationHooks,
     ) -> None:
-        # torch's constructor is not called, because it starts torch's engine
-        self._transfer, self._num_batches = transfer, spec.count_batches
-        self._has_workers, self._dataset = spec.num_workers > 0, spec.fetch.dataset
+        # Torch's constructor is not called, because it starts torch's engine.
+        self._transfer = transfer
+        self._count_batches = spec.count_batches
+        self._has_workers = spec.num_workers > 0
+        self._dataset = spec.fetch.dataset
         self._hooks = hooks
         self._shown_workers: list[Any] = []
         self._batches: Batches | None = None
@@ -135,12 +137,13 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
             batches if self._transfer is None else self._transfer(TimedBatches(batches, self._hooks))
         )
         self._closer = weakref.finalize(self, _close_when_collected, self._batches)
-        self._closer.atexit = False  # at exit the backend ends its workers by itself
+        self._closer.atexit = False  # at exit the backend ends its workers
         return self._batches
 
     def close(self) -> None:
         """Drop the rest of the epoch: ``next()`` raises StopIteration from now on."""
-        self._ended, self._start = True, None
+        self._ended = True
+        self._start = None
         self._drop_batches()
 
     def _drop_batches(self) -> None:
@@ -151,20 +154,20 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
 
     @property
     def num_received(self) -> int:
-        """How many batches the iterator returned, those that raised before one of them included."""
+        """Number of batches that the iterator returned, including those that raised before one of them."""
         return 0 if self._progress is None else self._progress.num_received
 
     @property
     def stopped(self) -> bool:
-        """Whether its last ``next()`` raised: StopIteration, or the error of a batch."""
+        """True if the last ``next()`` raised StopIteration or the error of a batch."""
         return self._ended or (self._progress is not None and self._progress.num_failed > 0)
 
     @property
     def _workers(self) -> list[Any]:
-        """The workers, as torch's iterator has them: processes (with pid, is_alive, join and exitcode), or threads.
+        """The workers, as in torch's iterator: processes (with pid, is_alive, join and exitcode), or threads.
 
         Without workers the attribute does not exist, as in torch. Before an epoch begins the list is empty; after its
-        end it holds the workers that the epoch had.
+        end it holds the workers of that epoch.
         """
         if not self._has_workers:
             raise AttributeError(f"{type(self).__name__} has no _workers with num_workers=0")
@@ -176,13 +179,13 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         return self
 
     def __len__(self) -> int:
-        return self._num_batches()
+        return self._count_batches()
 
     def __next__(self) -> T_co:
         if not (profiler_enabled() or profiler._is_profiler_enabled):
-            # record_function takes as long as a small batch, also when nothing is recorded
+            # record_function takes as long as a small batch, also when nothing is recorded.
             return self._next()
-        # the names that torch's loader shows, so that traces of both can be compared
+        # The names are torch's, so that traces of both can be compared.
         kind = "MultiProcessing" if self._has_workers else "SingleProcess"
         with profiler.record_function(f"enumerate(DataLoader)#_{kind}DataLoaderIter.__next__"):
             return self._next()
@@ -205,7 +208,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
             batch = _next_timed(batches, self._hooks) if self._transfer is None else batches.next_batch()
         except EndOfEpoch:
             progress.ended = True
-            # The state was saved at the end of its epoch, so the next epoch begins.
+            # A state saved at the end of an epoch without a length: only now is it known that no batch is left.
             is_empty = progress.resumed and not (progress.num_returned or progress.num_failed)
             if is_empty and not self.ends_without_batches:
                 with self._begin_lock:

@@ -82,13 +82,13 @@ def test_new_weights_are_another_stream():
 
 def test_a_position_beyond_the_end():
     state = {**make("plain").state_dict(), "position": 10**15}
-    with pytest.raises(ValueError, match="position=1000000000000000 lies beyond the 26 of an epoch"):
+    with pytest.raises(ValueError, match="position=1000000000000000 is beyond the 26 of an epoch"):
         make("plain").load_state_dict(state)
 
 
 def test_a_newer_version():
-    state = {**make("plain").state_dict(), "version": 2}
-    with pytest.raises(ValueError, match=r"version=2 .* must be 1; .* newer lit_loader"):
+    state = {**make("plain").state_dict(), "version": 3}
+    with pytest.raises(ValueError, match=r"version=3 .* must be 2; .* newer lit_loader"):
         make("plain").load_state_dict(state)
 
 
@@ -130,7 +130,7 @@ def test_restart_leaves_a_state_aside_that_does_not_fit_and_takes_one_that_does(
     full = epochs(make("plain"), 1)[0]
     loader = make("plain", resume="restart")
     with pytest.warns(
-        ResumeWarning, match="a loader's state was left aside, and its epoch begins anew. .*seed=4"
+        ResumeWarning, match="a loader's state was ignored, and its epoch begins anew. .*seed=4"
     ):
         loader.load_state_dict(stopped(make("plain", seed=4), 0, 2))
     assert_same([list(loader)], [full])
@@ -200,7 +200,7 @@ def test_a_stream_without_a_state_says_what_it_costs():
     state = stopped(loader, 0, 3)
     with pytest.warns(
         ResumeWarning,
-        match="Stream has no state to go on from: its first 12 samples of epoch 0 are made again",
+        match="Stream has no state to resume from: its first 12 samples of epoch 0 are made again",
     ):
         loader.load_state_dict(state)
 

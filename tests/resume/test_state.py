@@ -135,7 +135,7 @@ def test_what_the_consumer_holds_unused_does_not_count():
             next(iterator)
         for held in (0, 1, 3):
             assert_same(resumed(make(name), loader.state_dict(num_held=held), 1), [full[4 - held :]])
-    with pytest.raises(ValueError, match="num_held=5 must lie in 0 to 4"):
+    with pytest.raises(ValueError, match="num_held=5 must be from 0 to 4"):
         loader.state_dict(num_held=5)
 
 

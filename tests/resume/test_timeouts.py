@@ -38,7 +38,7 @@ def collate(samples):
     return samples[0]
 
 
-@pytest.mark.filterwarnings("ignore:Stream has no state to go on from")
+@pytest.mark.filterwarnings("ignore:Stream has no state to resume from")
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
 @pytest.mark.parametrize("dataset", [Numbers(), Stream()], ids=["map", "iterable"])
 def test_a_users_error_in_the_words_of_a_timeout_counts_as_a_failed_batch(dataset, workers):

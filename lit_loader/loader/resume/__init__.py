@@ -1,28 +1,29 @@
-"""Resuming a loader: its epochs, how far the consumer is, and its state.
+"""Resuming a loader: its epochs, the progress of the consumer, and its state.
 
-A loader has one `EpochState`. The other modules resume an epoch: `custom_samplers` with a seed, `replay` without one,
-`streams` for iterable datasets. `state` makes and loads a state, and `state_format` checks its format.
+A loader has one `EpochState`: with a seed `KeyedEpochs` (`keyed`, `custom_samplers`), without one `TorchEpochs`
+(`unseeded`). Both resume iterable datasets by `streams`. `state` saves and loads a state, and `state_format` checks its
+format.
 """
 
 from __future__ import annotations
 
-from lit_loader.loader.resume.custom_samplers import custom_tasks
-from lit_loader.loader.resume.epochs import EpochState
+from lit_loader.loader.resume.epochs import EpochPlan, EpochState
+from lit_loader.loader.resume.keyed import KeyedEpochs
 from lit_loader.loader.resume.progress import MAX_HELD, Progress, ResumePoint
-from lit_loader.loader.resume.replay import ReplayedSampler, StateRefusedError
 from lit_loader.loader.resume.state_format import check_state
 from lit_loader.loader.resume.streams import StreamBatches, StreamPosition, next_epoch_state
+from lit_loader.loader.resume.unseeded import TorchEpochs
 
 __all__ = [
+    "EpochPlan",
     "EpochState",
+    "KeyedEpochs",
     "MAX_HELD",
     "Progress",
-    "ReplayedSampler",
     "ResumePoint",
-    "StateRefusedError",
     "StreamBatches",
     "StreamPosition",
+    "TorchEpochs",
     "check_state",
-    "custom_tasks",
     "next_epoch_state",
 ]

@@ -10,14 +10,15 @@ MAX_HELD: Final = 4
 
 
 class ResumePoint(NamedTuple):
-    """Where a loader resumes.
+    """Position at which a loader resumes.
 
     Attributes:
         epoch: The epoch, from 0.
-        position: How much was received of it: positions of the global order, over all ranks, or batches of each rank
-            if there is no global order.
+        position: How much of the epoch was received: positions of the global order, over all ranks, or batches of each
+            rank if there is no global order.
         last_set: The last argument of ``set_epoch`` before the epoch began, or None if it was not called.
-        detail: What else is needed to resume there: a `SamplerPosition`, a `StreamPosition`, or None.
+        detail: The further data needed to resume there: a `SamplerPosition`, a `TorchPosition`, a `StreamPosition`, the
+            revision of an `OrderSampler`, or None.
     """
 
     epoch: int
@@ -40,16 +41,16 @@ class Progress:
         start: Its first position, see `ResumePoint`.
         stride: Positions in a global batch.
         num_batches: How many batches follow from there, or None if that is only clear at the end.
-        first: The detail of its beginning, and of every batch if none are noted.
-        dataset_before: See below.
+        first: The detail at the beginning, and after every batch if none is noted.
+        dataset_before: The state of an iterable dataset before the epoch, or None if it has none.
 
     Attributes:
-        first: As given; it may be set when the first batch is planned, if it is available only then.
+        first: The argument; it may be set when the first batch is planned, if it is available only then.
         num_failed: Batches that raised since the last one that was returned; the iterator counts them.
-        ended: Whether there are no more batches; set by the iterator.
-        num_returned: Batches that were returned; those that raised are not among them.
-        resumed: Whether it began in the middle of the epoch.
-        dataset_before: The state of an iterable dataset before the epoch, or None if it has none.
+        ended: True if there are no more batches; set by the iterator.
+        num_returned: Batches that were returned; those that raised do not count.
+        resumed: True if it began in the middle of the epoch.
+        dataset_before: The argument.
     """
 
     def __init__(
@@ -63,12 +64,19 @@ class Progress:
         first: Any = None,
         dataset_before: Any = None,
     ) -> None:
-        self.epoch, self.last_set, self.num_batches = epoch, last_set, num_batches
-        self.resumed, self.num_returned = start > 0, 0
+        self.epoch = epoch
+        self.last_set = last_set
+        self.num_batches = num_batches
+        self.first = first
         self.dataset_before = dataset_before
-        self.first, self._start, self._stride = first, start, stride
-        self.num_failed, self.ended = 0, False
-        self._num_received = self._num_noted = 0
+        self.resumed = start > 0
+        self.ended = False
+        self.num_failed = 0
+        self.num_returned = 0
+        self._start = start
+        self._stride = stride
+        self._num_received = 0
+        self._num_noted = 0
         self._notes: deque[tuple[int, Any]] = deque()
 
     def received(self) -> None:
@@ -86,14 +94,16 @@ class Progress:
         """Return the consumer's progress, without the last ``held`` batches that it received.
 
         Returns:
-            Where the next batch begins (see `ResumePoint`), what else is needed to resume there, and whether there is
-            no next batch.
+            The position and the detail of a `ResumePoint` of the next batch, and True if there is no next batch.
         """
-        ended, received = self.ended and not held, self._num_received
-        counted = max(0, received - held)
-        noted = [detail for number, detail in tuple(self._notes) if ended or number <= counted]
-        complete = ended or (not held and received == self.num_batches)
-        return self._start + counted * self._stride, noted[-1] if noted else self.first, complete
+        has_ended = self.ended and not held
+        num_received = self._num_received
+        num_counted = max(0, num_received - held)
+        # A copy, because another thread may note a batch meanwhile.
+        notes = tuple(self._notes)
+        details = [detail for number, detail in notes if has_ended or number <= num_counted]
+        is_complete = has_ended or (not held and num_received == self.num_batches)
+        return self._start + num_counted * self._stride, details[-1] if details else self.first, is_complete
 
     def note(self, detail: Any) -> None:
         """Note the detail of the next batch that has none, or of the end.
@@ -104,4 +114,4 @@ class Progress:
         notes = self._notes
         notes.append((self._num_noted, detail))
         while len(notes) > 1 and notes[1][0] <= self._num_received - MAX_HELD:
-            notes.popleft()  # of a batch that no state can go back to any more
+            notes.popleft()  # no state can go back to that batch any more

@@ -1,18 +1,19 @@
 """The format of a loader's state: a small dict of plain values with a version, checked when it is loaded.
 
 NOTE [State]
-    version        1
+    version        2
     resumable      True, or False with `reason` (a str) as the only other field
-    kind           "order"    positions of an `OrderSampler`
-                   "sampler"  the custom sampler has a state of its own
-                   "replay"   the custom sampler is iterated anew, and what it gave before is dropped
-                   "stream"   an iterable dataset
+    kind           "order"      with a seed: positions of an `OrderSampler`
+                   "sampler"    a custom sampler with a state of its own
+                   "replay"     with a seed: a custom sampler is iterated anew, and its first indices are dropped
+                   "generator"  without a seed: a sampler of torch's, by the state of its generator
+                   "count"      without a seed: any other sampler is iterated anew, and its first indices are dropped
+                   "stream"     an iterable dataset
     seed, epoch    the loader's seed, or None; the epoch of the next batch
     last_set       the epoch that ``set_epoch`` was last called with before it began, or None
     position       how much was received of the epoch: positions of the global order, or batches of a rank
     dataset_length `len(dataset)`, or None
-    dataset_state  what the dataset's own ``state_dict()`` returned, or None; an iterable dataset's is from before the
-                   epoch
+    dataset_state  the dataset's own ``state_dict()``, or None; that of an iterable dataset is from before the epoch
     global_batch   ``batch_size * world_size``, or None if batches have no such size
     and the fields of its kind: see `_FIELDS`.
 
@@ -29,21 +30,24 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-VERSION: Final = 1
+VERSION: Final = 2
 
-_MAX_DEPTH, _MAX_VALUES = 32, 10**6
+_MAX_DEPTH = 32
+_MAX_VALUES = 10**6
 _AFRESH = "to start afresh on purpose, load no state"
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value is made of None, bool, int, float, str, tensors, lists, tuples and dicts with str or int keys.
+    """Return True if a value is made of plain values.
 
-    Such a value loads under ``weights_only=True``, and is JSON if it holds no tensor. At most 32 levels and a million
-    values are allowed; a list that occurs several times is counted each time.
+    These are None, bool, int, float, str, tensors, lists, tuples and dicts with str or int keys. Such a value loads
+    under ``weights_only=True``, and is JSON if it holds no tensor. At most 32 levels and a million values are allowed;
+    a list that occurs several times is counted each time.
     """
-    num_values, left = 0, [(value, 0)]
-    while left:
-        part, depth = left.pop()
+    num_values = 0
+    remaining = [(value, 0)]
+    while remaining:
+        part, depth = remaining.pop()
         num_values += 1
         if part is None or type(part) in (bool, int, float, str):
             continue
@@ -51,19 +55,19 @@ def is_plain(value: Any) -> bool:
             if _is_dense(part):
                 continue
             return False
-        if depth == _MAX_DEPTH or num_values + len(left) > _MAX_VALUES:
+        if depth == _MAX_DEPTH or num_values + len(remaining) > _MAX_VALUES:
             return False
         if type(part) is dict and all(type(key) in (str, int) for key in part):
-            left.extend((item, depth + 1) for item in part.values())
+            remaining.extend((item, depth + 1) for item in part.values())
         elif type(part) in (list, tuple):
-            left.extend((item, depth + 1) for item in part)
+            remaining.extend((item, depth + 1) for item in part)
         else:
             return False
     return True
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether a tensor is dense and has memory for all of its elements (an expanded one has not)."""
+    """Return True if a tensor is dense and has memory for all of its elements (an expanded one has not)."""
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         return False
     return tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
@@ -71,15 +75,22 @@ def _is_dense(tensor: Tensor) -> bool:
 
 # -- the rules of the fields -------------------------------------------------------------------------------
 
-_COUNT, _INT, _TEXT = "an int from 0 to 2**62", "an int", "a str of at most 1,000 characters"
-_BOOL, _LIST, _NONE = "a bool", "a list", "None"
+_COUNT = "an int from 0 to 2**62"
+_INT = "an int"
+_TEXT = "a str of at most 1,000 characters"
+_GENERATOR = "a str of at most 10,000 characters"
+_BOOL = "a bool"
+_LIST = "a list"
+_NONE = "None"
 _ANY = "made of plain values"  # every field is
-_PAIR, _PLACES = "a pair", "a list with [samples, batches, ended, pair of states, digest] of each worker"
+_PAIR = "a pair"
+_PLACES = "a list with [samples, batches, ended, pair of states] of each worker"
 
 _RULES: dict[str, Callable[[Any], bool]] = {
     _COUNT: lambda value: type(value) is int and 0 <= value <= 2**62,
     _INT: lambda value: type(value) is int,
     _TEXT: lambda value: type(value) is str and len(value) <= 1000,
+    _GENERATOR: lambda value: type(value) is str and len(value) <= 10_000,
     _BOOL: lambda value: type(value) is bool,
     _LIST: lambda value: type(value) in (list, tuple),
     _NONE: lambda value: value is None,
@@ -87,7 +98,7 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     _PAIR: lambda value: type(value) in (list, tuple) and len(value) == 2,
     _PLACES: lambda value: _fits(value, (_LIST,)) and all(map(_is_place, value)),
 }
-_PLACE = ((_COUNT,), (_COUNT,), (_BOOL,), (_PAIR, _NONE), (_TEXT, _NONE))
+_PLACE = ((_COUNT,), (_COUNT,), (_BOOL,), (_PAIR, _NONE))
 
 _Fields = dict[str, tuple[str, ...]]
 _COMMON: _Fields = {
@@ -100,17 +111,13 @@ _COMMON: _Fields = {
     "dataset_state": (_ANY,),
     "global_batch": (_COUNT, _NONE),
 }
-_CUSTOM: _Fields = {
-    **_COMMON,
-    "sampler": (_TEXT,),
-    "world_size": (_COUNT, _NONE),
-    "samples": (_COUNT,),
-    "generators": (_ANY,),
-}
+_CUSTOM: _Fields = {**_COMMON, "sampler": (_TEXT,), "world_size": (_COUNT, _NONE)}
 _FIELDS: dict[str, _Fields] = {
     "order": {**_COMMON, "sampler": (_TEXT,), "sampler_seed": (_INT, _NONE), "fingerprint": (_TEXT,)},
-    "sampler": {**_CUSTOM, "sampler_state": (_ANY,), "start": (_LIST, _NONE)},
-    "replay": {**_CUSTOM, "digest": (_TEXT, _NONE)},
+    "sampler": {**_CUSTOM, "samples": (_COUNT,), "sampler_state": (_ANY,), "start": (_LIST, _NONE)},
+    "replay": {**_CUSTOM, "samples": (_COUNT,), "digest": (_TEXT, _NONE)},
+    "generator": {**_CUSTOM, "generator": (_GENERATOR, _NONE), "base_seed_drawn": (_BOOL,)},
+    "count": _CUSTOM,
     "stream": {
         **_COMMON,
         "world_size": (_COUNT,),
@@ -129,6 +136,15 @@ def _is_place(value: Any) -> bool:
     return _fits(value, (_LIST,)) and len(value) == len(_PLACE) and all(map(_fits, value, _PLACE))
 
 
+def is_well_formed(state: Any) -> bool:
+    """Return True if a state from an untrusted source has the right format."""
+    try:
+        check_state(state)
+    except ValueError:
+        return False
+    return True
+
+
 def check_state(state: Any) -> dict[str, Any]:
     """Return a state from an untrusted source if it has the right format.
 
@@ -136,42 +152,44 @@ def check_state(state: Any) -> dict[str, Any]:
         ValueError: If it has not; the message names the field, its value and the rule.
     """
     if not isinstance(state, dict):
-        raise ValueError(f"a loader's state is a dict, got {type(state).__name__}; {_AFRESH}")
+        raise ValueError(f"expected a loader's state as a dict, got {type(state).__name__}; {_AFRESH}")
     for name, value in state.items():
         if not is_plain(value):
-            raise ValueError(f"{name}={_shown(value)} of a loader's state must be {_ANY}; {_AFRESH}")
-    version, resumable, kind = state.get("version"), state.get("resumable"), state.get("kind")
+            raise ValueError(f"{name}={_shorten(value)} of a loader's state must be {_ANY}; {_AFRESH}")
+    version = state.get("version")
+    resumable = state.get("resumable")
+    kind = state.get("kind")
     if type(version) is not int or version != VERSION:
         raise ValueError(
-            f"version={_shown(version)} of a loader's state must be {VERSION}; got a dict with the keys "
-            f"{_shown(list(state))}; if a newer lit_loader has saved it, install that, or, {_AFRESH}"
+            f"version={_shorten(version)} of a loader's state must be {VERSION}; got a dict with the keys "
+            f"{_shorten(list(state))}; if a newer lit_loader has saved it, install that, or, {_AFRESH}"
         )
     if type(resumable) is not bool:
-        raise ValueError(f"resumable={_shown(resumable)} must be True or False; {_AFRESH}")
+        raise ValueError(f"resumable={_shorten(resumable)} must be True or False; {_AFRESH}")
     if resumable and (type(kind) is not str or kind not in _FIELDS):
-        raise ValueError(f"kind={_shown(kind)} must be one of {list(_FIELDS)}; {_AFRESH}")
+        raise ValueError(f"kind={_shorten(kind)} must be one of {list(_FIELDS)}; {_AFRESH}")
     fields = _FIELDS[str(kind)] if resumable else {"reason": (_TEXT,)}
     known = {"version", "resumable", *fields}
     if set(state) != known:
         raise ValueError(
             f"a loader's state lacks {sorted(known - set(state))}, and has unknown fields "
-            f"{_shown(list(set(state) - known))}; {_AFRESH}"
+            f"{_shorten(list(set(state) - known))}; {_AFRESH}"
         )
     for name, rules in fields.items():
         if not _fits(state[name], rules):
             raise ValueError(
-                f"{name}={_shown(state[name])} of a loader's state must be {' or '.join(rules)}; {_AFRESH}"
+                f"{name}={_shorten(state[name])} of a loader's state must be {' or '.join(rules)}; {_AFRESH}"
             )
     if kind == "stream":
         count = max(1, state["num_workers"])
         if len(state["workers"]) != count or state["turn"] >= count:
             raise ValueError(
-                f"workers={_shown(state['workers'])} and turn={state['turn']} of a loader's state do not fit its "
+                f"workers={_shorten(state['workers'])} and turn={state['turn']} of a loader's state do not fit its "
                 f"num_workers={state['num_workers']}; {_AFRESH}"
             )
     return state
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     # not repr(): that of nested lists that occur several times can be huge
     return reprlib.repr(value)[:200]

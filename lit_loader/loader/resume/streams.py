@@ -1,4 +1,4 @@
-"""The position of a consumer in an iterable dataset: that of each worker, and which worker's batch comes next."""
+"""Positions in an iterable dataset: one for each worker, and the number of the worker whose batch comes next."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lit_loader.loader.resume.state_format import is_plain
 
 
 class StreamPosition(NamedTuple):
-    """Where an epoch of an iterable dataset resumes.
+    """Position of a consumer in an epoch of an iterable dataset.
 
     Attributes:
         places: Each worker's position.
@@ -44,21 +44,20 @@ class StreamPosition(NamedTuple):
 def stream_fields(detail: StreamPosition) -> dict[str, Any]:
     """Return the fields of a state: ``workers`` and ``turn``."""
     workers = []
-    for samples, batches, ended, pickled, first in detail.places:
+    for samples, batches, ended, pickled in detail.places:
         state = None if pickled is None else pickle.loads(pickled)
         if not is_plain(state):
             state = None  # then the samples before are made again and dropped
-        workers.append([samples, batches, ended, state, None if state is None else first])
+        workers.append([samples, batches, ended, state])
     return {"workers": workers, "turn": detail.turn}
 
 
 def stream_position(fields: dict[str, Any], *, with_state: bool) -> StreamPosition:
-    """Return the position in these fields, which were checked; without the datasets' states if so wished."""
+    """Return the position in these fields, which were checked; without the datasets' states if not ``with_state``."""
     places = []
-    for samples, batches, ended, state, first in fields["workers"]:
-        has_state = with_state and state is not None
-        pickled = pickle.dumps(state) if has_state else None
-        places.append(StreamPlace(samples, batches, ended, pickled, first if has_state else None))
+    for samples, batches, ended, state in fields["workers"]:
+        pickled = pickle.dumps(state) if with_state and state is not None else None
+        places.append(StreamPlace(samples, batches, ended, pickled))
     return StreamPosition(tuple(places), fields["turn"])
 
 
@@ -71,30 +70,34 @@ def next_epoch_state(state: dict[str, Any], *, persistent_workers: bool) -> tupl
 
     Args:
         state: A state of an iterable dataset, which was checked.
-        persistent_workers: Whether workers keep their copies of the dataset.
+        persistent_workers: True if workers keep their copies of the dataset.
 
     Returns:
-        The state, and whether the next epoch is sure to be the one of a run that was not stopped.
+        The state, and True if the next epoch is sure to be the same as in a run that was not stopped.
     """
-    num_workers, places = state["num_workers"], state["workers"]
-    beginning = [[0, 0, False, None, None] for _ in places]
-    following = {**state, "epoch": state["epoch"] + 1, "position": 0, "workers": beginning, "turn": 0}
-    dataset_states = [None if place[3] is None else place[3][0] for place in places]
-    if num_workers == 0:
-        following["dataset_state"] = (
-            state["dataset_state"] if dataset_states[0] is None else dataset_states[0]
-        )
+    place_states = [place_state for *_, place_state in state["workers"]]
+    dataset_states = [None if place_state is None else place_state[0] for place_state in place_states]
+    next_state = {
+        **state,
+        "epoch": state["epoch"] + 1,
+        "position": 0,
+        "workers": [[0, 0, False, None] for _ in place_states],
+        "turn": 0,
+    }
+    if state["num_workers"] == 0:
+        if dataset_states[0] is not None:
+            next_state["dataset_state"] = dataset_states[0]
     elif persistent_workers:
-        following["workers"] = [[0, 0, False, place[3], None] for place in places]
-        return following, all(dataset_state is None for dataset_state in dataset_states)
-    return following, True
+        next_state["workers"] = [[0, 0, False, place_state] for place_state in place_states]
+        return next_state, all(dataset_state is None for dataset_state in dataset_states)
+    return next_state, True
 
 
 class StreamBatches(WrappedBatches):
     """The batches of an iterable dataset; the workers' positions after each batch are noted.
 
     Args:
-        batches: Of the epoch, as `StreamBatch`.
+        batches: The engine's, which give a `StreamBatch` each.
         progress: Receives a `StreamPosition` for each batch.
         position: Where the epoch begins.
     """
@@ -103,34 +106,37 @@ class StreamBatches(WrappedBatches):
         self, batches: Scheduler | InlineBatches, progress: Progress, position: StreamPosition
     ) -> None:
         super().__init__(batches)
-        self._made, self._progress, self._position = batches, progress, position
+        self._stream_batches = batches
+        self._progress = progress
+        self._position = position
 
     def next_batch(self) -> Any:
         """Return the next batch or raise EndOfEpoch."""
         try:
-            made: StreamBatch = self._made.next_batch()
+            stream_batch: StreamBatch = self._stream_batches.next_batch()
         except EndOfEpoch:
-            for end in self._made.stream_ends():
-                self._take(end)
+            for end in self._stream_batches.stream_ends():
+                self._advance(end)
             self._progress.note(self._position)
             raise
         except BatchTimeoutError:
-            raise
+            raise  # the same batch may still come
         except Exception:
             self._progress.note(self._position)  # a batch that raised counts too
             raise
-        self._take(made)
+        self._advance(stream_batch)
         self._progress.note(self._position)
-        return made.batch
+        return stream_batch.batch
 
-    def _take(self, made: StreamBatch) -> None:
-        if made.notice is not None:
+    def _advance(self, stream_batch: StreamBatch) -> None:
+        worker = stream_batch.worker
+        if stream_batch.notice is not None:
             warnings.warn(
-                f"the iterable dataset of worker {made.worker} could not go on from its state, and its samples were "
-                f"counted off: {made.notice}",
+                f"the iterable dataset of worker {worker} could not resume from its state, and its first samples were "
+                f"made again and dropped: {stream_batch.notice}",
                 ResumeWarning,
                 stacklevel=6,
             )
         places = list(self._position.places)
-        places[made.worker] = made.place
-        self._position = StreamPosition(tuple(places), (made.worker + 1) % len(places))
+        places[worker] = stream_batch.place
+        self._position = StreamPosition(tuple(places), (worker + 1) % len(places))

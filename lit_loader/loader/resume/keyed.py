@@ -1,0 +1,241 @@
+"""Epochs of a loader with a seed: every sample has a key, and an epoch resumes at any position of its order."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from torch.utils.data import BatchSampler
+
+from lit_loader.engine import (
+    BatchKey,
+    BatchSlicing,
+    FetchSpec,
+    KeyedSpec,
+    Task,
+    plan_order,
+    plan_stream,
+)
+from lit_loader.loader.lightning import begin_seen_indices, is_watched, unwrapped
+from lit_loader.loader.resume.custom_samplers import SamplerPosition, custom_tasks
+from lit_loader.loader.resume.epochs import EpochPlan, EpochState
+from lit_loader.loader.resume.progress import Progress, ResumePoint
+from lit_loader.loader.resume.state import (
+    RESTART_HINT,
+    NoStateError,
+    check_sampler_state,
+    custom_global_batch,
+    find_stateful,
+    length_of,
+    saved_sampler_state,
+    state_or_none,
+    stream_dataset_state,
+)
+from lit_loader.loader.resume.state_format import is_well_formed
+from lit_loader.samplers import OrderSampler
+from lit_loader.samplers.custom_ranks import plain_index, shards_itself
+from lit_loader.seeding import key64
+
+# Datasets whose first samples were checked, by id, since a dataset need not be hashable.
+_checked_datasets: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+class KeyedEpochs(EpochState[KeyedSpec]):
+    """The epochs of a loader with a seed.
+
+    The plan of an epoch is a function of (seed, epoch, sampler), so an iterator begins its epoch at its first
+    ``next()``, and persistent workers begin the next epoch while this one ends.
+    """
+
+    begins_at_iter: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        # True if the ranks have compared what they get from a custom sampler, and it was the same
+        self._ranks_compared = False
+        self._has_checked = False  # True if the first samples of an epoch were made twice
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_ranks_compared": False, "_has_checked": False}
+
+    # -- plans ----------------------------------------------------------------------------------------------
+
+    def slicing(self, sampler: Any, batch_sampler: Any) -> BatchSlicing | None:
+        """Return how batches are sliced from the order of an `OrderSampler`, or None if a sampler is iterated."""
+        if batch_sampler is None:
+            return BatchSlicing(sampler, None, False) if isinstance(sampler, OrderSampler) else None
+        batches = unwrapped(batch_sampler)
+        if type(batches) is BatchSampler and isinstance(batches.sampler, OrderSampler):
+            return BatchSlicing(batches.sampler, batches.batch_size, batches.drop_last)
+        return None
+
+    def plan(
+        self, spec: KeyedSpec, progress: Progress, point: ResumePoint | None, *, new_iterator: bool
+    ) -> EpochPlan:
+        """Return how an epoch that was claimed is started; see `EpochState.plan`."""
+        epoch = progress.epoch
+        fetch = self._checked_fetch(spec, epoch)
+        tasks: Iterator[Task]
+        position = None
+        if spec.is_iterable:
+            position = None if point is None else point.detail
+            key = BatchKey(spec.seed, epoch, rank=spec.rank)
+            tasks = plan_stream(spec.index_sampler, key, places=() if position is None else position.places)
+        elif spec.slicing is not None:
+            start = 0 if point is None else point.position
+            seen = begin_seen_indices(spec.batch_sampler)
+            tasks = plan_order(spec, spec.slicing, epoch, start=start, seen=seen)
+        else:
+            seen = begin_seen_indices(spec.batch_sampler)
+            gather = None if self._ranks_compared else spec.gather
+            tasks = custom_tasks(spec, progress, point, seen, gather=gather)
+            self._ranks_compared = self._ranks_compared or gather is not None
+        return EpochPlan(tasks, fetch, keyed=True, base_seed=_base_seed(spec), position=position)
+
+    def _checked_fetch(self, spec: KeyedSpec, epoch: int) -> FetchSpec:
+        """Return settings by which an epoch's first samples are made twice, if the dataset's were not before."""
+        fetch = spec.fetch
+        dataset = fetch.dataset
+        is_due = spec.check_repeatability and not spec.is_iterable and spec.rank == 0
+        if not is_due or self._has_checked or _checked_datasets.get(id(dataset)) is dataset:
+            return fetch
+        self._has_checked = True
+        with contextlib.suppress(TypeError):  # a list, for example, has no weak references
+            _checked_datasets[id(dataset)] = dataset
+        return replace(fetch, checked_epoch=epoch)
+
+    def worker_settings(self, spec: KeyedSpec) -> tuple[Any, ...]:
+        """Return the settings of which a change ends kept workers."""
+        return spec.worker_settings
+
+    def epoch_settings(self, spec: KeyedSpec) -> tuple[Any, ...] | None:
+        """Return the settings that an epoch begun ahead depends on, or None if the next epoch is not begun ahead."""
+        if spec.slicing is None or not spec.persistent_workers or is_watched(spec.batch_sampler):
+            return None
+        return spec.epoch_settings(spec.slicing)
+
+    def plan_ahead(self, spec: KeyedSpec, epoch: int) -> EpochPlan:
+        """Return the plan of an epoch of an `OrderSampler` that no iterator has claimed yet."""
+        assert spec.slicing is not None
+        tasks = plan_order(spec, spec.slicing, epoch)
+        return EpochPlan(tasks, spec.fetch, keyed=True, base_seed=_base_seed(spec))
+
+    def _begin_progress(self, spec: KeyedSpec, point: ResumePoint) -> Progress:
+        start = point.position
+        if spec.slicing is not None:
+            sampler = spec.slicing.sampler
+            return Progress(
+                point.epoch,
+                point.last_set,
+                start=start,
+                stride=(spec.slicing.batch_size or 1) * spec.world_size,
+                num_batches=spec.count_sliced(spec.slicing, len(sampler) - start),
+                first=sampler.revision,
+            )
+        first = point.detail
+        if first is None and not spec.is_iterable:
+            first = SamplerPosition(sampler_state=state_or_none(find_stateful(spec)))
+        total = length_of(spec.counted_sampler)
+        return Progress(
+            point.epoch,
+            point.last_set,
+            start=start,
+            # A user's length may be an estimate, and less than the number of batches received already.
+            num_batches=None if total is None or total <= start else total - start,
+            first=first,
+            dataset_before=stream_dataset_state(spec),
+        )
+
+    # -- state ----------------------------------------------------------------------------------------------
+
+    def _may_ignore(self, spec: KeyedSpec, state: Any) -> bool:
+        # A damaged state raises, also with resume="restart". A state that was saved with a warning as not resumable
+        # does not, because Lightning loads states by itself and a run must not fail there.
+        return is_well_formed(state) and (spec.resume == "restart" or not state["resumable"])
+
+    def _may_differ(self, spec: KeyedSpec, name: str) -> bool:
+        # A sampler that composes batches itself has another order for each global batch size.
+        slicing = spec.slicing
+        has_one_order = slicing is not None and type(slicing.sampler).batch_order is OrderSampler.batch_order
+        return name == "global_batch" and spec.resume == "same_sample" and has_one_order
+
+    def _why_changed(self, spec: KeyedSpec, point: ResumePoint) -> str | None:
+        slicing = spec.slicing
+        if slicing is None or point.position == 0 or point.detail in (None, slicing.sampler.revision):
+            return None
+        name = type(slicing.sampler).__name__
+        return f"{name} was changed in the middle of the epoch; save before, or change it between epochs"
+
+    def _seed(self, spec: KeyedSpec) -> int:
+        return spec.seed
+
+    def _sampler_identity(self, spec: KeyedSpec) -> dict[str, Any]:
+        if spec.slicing is not None:
+            sampler = spec.slicing.sampler
+            return {
+                "kind": "order",
+                "sampler": type(sampler).__name__,
+                "sampler_seed": sampler.seed,
+                "fingerprint": sampler.fingerprint(),
+                "global_batch": (spec.slicing.batch_size or 1) * spec.world_size,
+            }
+        is_stateful = find_stateful(spec) is not None
+        is_elastic = (
+            not is_stateful
+            # single indices are cut into the same global batches on any number of ranks
+            and spec.batch_size is not None
+            and not shards_itself(spec.sampler, spec.batch_sampler)
+        )
+        return {
+            "kind": "sampler" if is_stateful else "replay",
+            "sampler": type(spec.custom_sampler).__name__,
+            "global_batch": custom_global_batch(spec),
+            "world_size": None if is_elastic else spec.world_size,
+        }
+
+    def _sampler_fields(self, spec: KeyedSpec, point: ResumePoint, *, has_begun: bool) -> dict[str, Any]:
+        if spec.slicing is not None:
+            return {}
+        detail = point.detail or SamplerPosition()
+        stateful = find_stateful(spec)
+        # The parts of a sampler that shards itself may differ in size, so the number of this rank is not saved.
+        is_alike = stateful is not None or spec.world_size == 1 or spec.global_batches is not None
+        samples = detail.samples if is_alike else 0
+        if stateful is None:
+            return {"samples": samples, "digest": detail.digest}
+        sampler_state = saved_sampler_state(stateful, detail.sampler_state, point.position)
+        start = detail.start if point.position > 0 else None
+        if start is not None:
+            try:
+                # A tuple is another index than a list.
+                start = [tuple(plain_index(i)) if isinstance(i, tuple) else plain_index(i) for i in start]
+            except TypeError as error:
+                raise NoStateError(f"the first indices of the epoch cannot be saved: {error}") from None
+        return {"samples": samples, "sampler_state": sampler_state, "start": start}
+
+    def _sampler_detail(self, spec: KeyedSpec, state: dict[str, Any]) -> SamplerPosition | None:
+        position = state["position"]
+        if spec.slicing is None:
+            check_sampler_state(state)
+            return SamplerPosition(
+                state["samples"], state.get("sampler_state"), state.get("digest"), state.get("start")
+            )
+        num_positions = len(spec.slicing.sampler)
+        if position > num_positions:
+            raise ValueError(f"position={position} is beyond the {num_positions} of an epoch. {RESTART_HINT}")
+        return None
+
+    def _sampler_notice(self, state: dict[str, Any]) -> str | None:
+        if state["kind"] != "replay":
+            return None
+        return (
+            f"{state['sampler']} has no state_dict: it is iterated anew and its first {state['position']} batches of "
+            f"epoch {state['epoch']} are dropped, on the assumption that it gives the same indices again"
+        )
+
+
+def _base_seed(spec: KeyedSpec) -> int:
+    return key64(spec.seed, "workers") >> 2
